@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpubox import units
+from gpubox.tui.formatting import part_of_total
 from gpubox.tui.styled_lines import (
     GAP,
     QUIET,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 LEGEND_CELLS = 22
 """Least width of one entry of the legend."""
 COMPACT_DEVICES = 3
-MIB = 1024**2
 
 MEMORY_PART_STYLES = {
     "weights": ("weights", "$mem-weights", "█"),
@@ -118,7 +118,7 @@ def _device_lines(
         cells = min(LEGEND_CELLS + 6, (width - len(GAP) * (columns - 1)) // columns)
         entries = [legend_entry(part, no_color=no_color, width=cells) for part in parts]
         body += [join_lines(entries[at : at + columns]) for at in range(0, len(entries), columns)]
-    if (device.unaccounted_bytes or 0) <= -MIB:
+    if (device.unaccounted_bytes or 0) <= -units.MIB:
         if device.kind == "host":  # normal: the kernel allocates a page when it is first touched
             body.append(styled_line(("the log reports more than is resident yet", QUIET)))
         else:
@@ -220,7 +220,7 @@ def memory_parts(device: DeviceMemory) -> list[MemoryPart]:
     ]
     if device.other_processes_bytes:
         parts.append(MemoryPart("other", _other_processes_label(device), device.other_processes_bytes))
-    if device.unaccounted_bytes and abs(device.unaccounted_bytes) >= MIB:
+    if device.unaccounted_bytes and abs(device.unaccounted_bytes) >= units.MIB:
         parts.append(MemoryPart("unaccounted", "unaccounted", device.unaccounted_bytes))
     if device.free_bytes is not None:
         parts.append(MemoryPart("free", "free", device.free_bytes))
@@ -319,13 +319,6 @@ def kv_usage_line(snapshot: Snapshot, width: int) -> StyledLine:
         (5, styled_line(("all allocated at load", QUIET))),
     ]
     return fit_by_priority(parts, width)
-
-
-def part_of_total(part: float | None, total: float | None) -> str:
-    """``0.6 of 1.9 GiB``: the unit is written once if both have the same."""
-    part_text, total_text = units.memory(part), units.memory(total)
-    number, _, unit = part_text.partition(" ")
-    return f"{number if unit and total_text.endswith(unit) else part_text} of {total_text}"
 
 
 # -- the header's readings ------------------------------------------------------------------------------
