@@ -10,14 +10,14 @@ import contextlib
 import difflib
 import os
 import re
+import time
 import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.loader import PROFILE_NAME, parse_profile
@@ -29,6 +29,7 @@ KeyPath = tuple[str, ...]
 """Where a value stands in a profile's file: ``("port",)``, ``("flags", "ctx-size")``."""
 KeyValue = bool | int | float | str | tuple[str | int | float, ...] | None
 """A new value. ``None`` removes the key."""
+_TABLES = {"flags", "sampling", "chat", "env", "needs"}
 _LOCK_ATTEMPTS = 100
 _BOM = "\ufeff"
 
@@ -57,6 +58,16 @@ class ProfileEdit:
         return tuple(line.rstrip() for line in lines if line[0] in "+-")
 
 
+def key_path(name: str) -> KeyPath:
+    """Where ``name`` stands in a profile's file: ``port`` at the top, ``chat.system`` in a table, else a flag."""
+    bare = name.strip().removeprefix("--")
+    table, dot, key = bare.partition(".")
+    if dot and table in _TABLES:
+        return (table, key)
+    top = {item.name for item in fields(Profile)} - {*_TABLES, "path", "shipped", "references", "name"}
+    return (bare,) if bare.replace("-", "_") in top else ("flags", _with_hyphens(bare))
+
+
 def parse_text(path: Path, text: str) -> Profile:
     """The profile in ``text``, named after ``path``. Raises UsageError that names the line or the key."""
     try:
@@ -64,6 +75,12 @@ def parse_text(path: Path, text: str) -> Profile:
     except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
         raise UsageError(f"{path.name} is not valid TOML: {error}.") from None
     return parse_profile(path, values)
+
+
+def unchanged(profile: Profile, paths: Paths) -> ProfileEdit:
+    """The edit that changes nothing, also of a file that does not load. Raises UsageError if it cannot be read."""
+    text = read_profile(profile)
+    return _edit_of(profile, text, text, paths)
 
 
 def edit_profile(profile: Profile, changes: Mapping[KeyPath, KeyValue], paths: Paths) -> ProfileEdit:
@@ -131,7 +148,7 @@ def delete_profile(profile: Profile, paths: Paths) -> Path:
     """Moves the owner's profile into the trash and returns its place there. Raises UsageError, GpuboxError."""
     path = _own_path(profile, "deleted")
     with _locked(paths):
-        trashed = _trash(paths) / f"{profile.name}@{utc_now().replace(':', '')}.toml"
+        trashed = _trash(paths) / f"{profile.name}@{time.time_ns()}.toml"
         # The copy is on disk before the file goes: a kill in between leaves both.
         _write(trashed, _read(path))
         try:
@@ -147,7 +164,7 @@ def restore_deleted(paths: Paths, name: str = "") -> Path:
     Raises UsageError if there is none or its name is taken, GpuboxError if the disk refuses.
     """
     with _locked(paths):
-        trashed = [path for path in _trash(paths).glob("*@*.toml") if not name or path.stem.split("@")[0] == name]
+        trashed = [path for path in _trash(paths).glob("*@[0-9]*.toml") if not name or path.stem.split("@")[0] == name]
         if not trashed:
             raise UsageError(
                 f"No deleted profile{f' {name!r}' if name else ''} is kept.", "`gpubox ls` lists profiles."

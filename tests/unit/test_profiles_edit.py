@@ -1,4 +1,4 @@
-"""Changes of profile files: only the changed line differs, nothing of another writer is lost, deletion can be undone."""
+"""Changes of profile files: only the changed line differs, no other writer loses anything, deletion can be undone."""
 
 from __future__ import annotations
 
