@@ -43,7 +43,7 @@ async def tokens_per_answer(launch: Launch, paths: Paths) -> int:
 async def measure_side(launch: Launch, tokens: int, paths: Paths, config: Config, emit: Emit = ignore_event) -> Run:
     """A stored speed run of the server that ``launch`` describes. It restarts nothing. Raises GpuboxError."""
     options = {"preset": "quick", "max_tokens": tokens, "repeats": _REPEATS}
-    plan = Plan("speed", (Target(launch.profile, url=launch.base_url),), options)
+    plan = Plan("speed", (Target(launch.profile, url=launch.base_url, model=launch.profile),), options)
     info = await PlanRunner(paths, config, _no_profile, emit).run(plan)
     return find_run(paths, info.id)
 
