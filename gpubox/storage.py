@@ -9,7 +9,7 @@ import os
 import stat
 import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from gpubox.errors import GpuboxError
 
@@ -67,6 +67,11 @@ def _check_regular(path: Path, mode: int) -> None:
     }
     kind = kinds.get(stat.S_IFMT(mode), "something else")
     raise NotRegularFile(errno.EINVAL, f"it is {kind}, not a file", str(path))
+
+
+def existing_folder(folder: Path) -> Path:
+    """``folder``, or the nearest folder above it that exists."""
+    return next(parent for parent in (folder, *folder.parents) if parent.exists())
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -156,3 +161,21 @@ def lock_holder(path: Path) -> int | None:
         return None
     locks = (line.split() for line in lines if "FLOCK" in line and "->" not in line)
     return next((int(fields[4]) for fields in locks if fields[5].rpartition(":")[2] == inode), None)
+
+
+def json_line(value: Any) -> bytes:
+    """``value`` as JSON on one line. Lone surrogates, which UTF-8 cannot encode, become question marks."""
+    import msgspec
+
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:  # a path or a model's text that is not UTF-8
+        return msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value)))
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+    return [_without_surrogates(item) for item in value] if isinstance(value, list | tuple) else value

@@ -133,7 +133,7 @@ class TomlTable:
             if key not in known:
                 near = closest_match(key, known)
                 hint = f"Did you mean {near!r}?" if near else f"Known: {', '.join(sorted(known))}."
-                raise self.error(key, "is not a key gpubox knows", hint)
+                raise self.error(key, "is not a known key", hint)
 
     def _value(self, name: str, key: TomlKey, value: Any) -> Any:
         types, noun, _ = _TYPES[key.kind]

@@ -54,18 +54,23 @@ def _repair(raw: str, code_argument: str, known: Collection[str]) -> Reading:
         return {code_argument: raw}, True
     if (start := raw.find("{")) < 0:
         return None, False
-    try:
-        values = json.loads(raw[start:], strict=False)  # line breaks inside strings
-        if isinstance(values, dict):
-            return values, True
-    except (ValueError, RecursionError):
-        pass
+    values = load_json(raw[start:])
+    if isinstance(values, dict):
+        return values, True
     values = _repair_json(raw[start:])
     if not isinstance(values, dict) or not values or (known and not set(values) <= set(known)):
         return None, False
     if code_argument and not (isinstance(values.get(code_argument), str) and _is_python(values[code_argument])):
         return None, False  # the repair broke the program
     return values, True
+
+
+def load_json(text: str) -> Any:
+    """The JSON value in ``text``, which may have line breaks inside strings; ``None`` if it is none."""
+    try:
+        return json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _repair_json(raw: str) -> Any:

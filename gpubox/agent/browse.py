@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpubox import units
-from gpubox.agent.workspace import MAX_DEPTH, FolderEntry, Workspace, list_folder, printable_path, read_at
+from gpubox.agent.workspace import MAX_DEPTH, FolderEntry, Workspace, is_binary, list_folder, printable_path, read_at
 from gpubox.errors import GpuboxError
+from gpubox.sandbox.auto_run_files import OPEN_FOLDER
 
 MAX_ENTRIES = 500
 """Entries of one listing."""
@@ -28,7 +29,6 @@ MAX_LINES = 400
 """Lines of one read."""
 MAX_READ_CHARACTERS = 24_000
 _MAX_LINE_CHARACTERS = 400
-_BINARY_CHECK_BYTES = 8192
 _SKIPPED_FOLDERS = {
     ".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache"
 }  # fmt: skip
@@ -78,7 +78,7 @@ def list_entries(workspace: Workspace, path: str, recursive: bool, stop: threadi
 def read_lines(workspace: Workspace, path: str, first: int, count: int) -> str:
     """Lines ``first`` (from 1) to ``first + count - 1`` of a text file, and the number of all. Raises GpuboxError."""
     data = workspace.read(workspace.parts(path))
-    if b"\0" in data[:_BINARY_CHECK_BYTES]:
+    if is_binary(data):
         raise GpuboxError(f"{printable_path(path)} is not text: {units.file_size(len(data))} of binary data.")
     lines = data.decode("utf-8", errors="replace").splitlines()
     if not lines:
@@ -122,7 +122,7 @@ def search(workspace: Workspace, text: str, path: str, glob: str, stop: threadin
             except GpuboxError:
                 continue  # too large, or removed meanwhile
             remaining_bytes -= len(data)
-            if b"\0" in data[:_BINARY_CHECK_BYTES]:
+            if is_binary(data):
                 continue
             for number, line in enumerate(data.decode("utf-8", errors="replace").splitlines(), start=1):
                 if needle in line.casefold():
@@ -149,9 +149,8 @@ def _entries(
         inner_names = (*names, entry.path.rpartition("/")[2])
         inner = -1
         if inner_names[-1] not in _SKIPPED_FOLDERS and entry.same_device and len(inner_names) < MAX_DEPTH:
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             with contextlib.suppress(OSError):
-                inner = os.open(inner_names[-1], flags, dir_fd=folder)
+                inner = os.open(inner_names[-1], OPEN_FOLDER, dir_fd=folder)
         if inner < 0:
             walk.skipped.append(entry.path)
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpubox.agent.tool_protocol import CODE_TOOL
 from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.runner import Sandbox
@@ -14,7 +15,7 @@ MAX_NAMED_FILES = 20
 class CodeExecution:
     """Runs ``code`` under ``policy``. Each call starts a fresh interpreter."""
 
-    name = "code_execution"
+    name = CODE_TOOL
     description = (
         "Run a Python 3 program in a sandbox without network and return what it printed. Each call is a fresh "
         "interpreter: include imports and definitions, and print what you want to see."

@@ -55,6 +55,10 @@ class RawToolCall:
     arguments: str = ""
 
 
+class NoAnswer(GpuboxError):
+    """The model gave no answer, also when it was asked a second time."""
+
+
 @dataclass(slots=True)
 class ModelReply:
     """The reply to one request. It grows with the stream, so that a broken stream leaves what was received."""
@@ -76,14 +80,14 @@ class ModelReply:
         """The content without thinking."""
         return split_thinking(self.content)[1]
 
-    def problem(self) -> tuple[str, GpuboxError]:
+    def problem(self) -> tuple[str, NoAnswer]:
         """Why the reply is empty (as a sentence; "" if it is not), and the error to raise if it stays so."""
-        error = GpuboxError("The model gave an empty answer twice.", "Rephrase the question, or try another model.")
+        error = NoAnswer("The model gave an empty answer twice.", "Rephrase the question, or try another model.")
         if self.visible.strip() or self.tool_calls:
             return "", error
         if not (self.reasoning_content.strip() or split_thinking(self.content)[0].strip()):
             return "The model gave an empty answer. The request is repeated.", error
-        error = GpuboxError("The model only thinks and does not answer.", "Raise max-tokens, or turn thinking off.")
+        error = NoAnswer("The model only thinks and does not answer.", "Raise max-tokens, or turn thinking off.")
         problem = "The model thought but did not answer."
         if self.repetitive:
             problem = "The model repeated itself while thinking."
@@ -268,7 +272,7 @@ class CompletionRequester:
         if settings.slot is not None:
             body["id_slot"] = settings.slot
         if self.client.dialect not in ("", LLAMA):
-            body = {**supported_fields(self.client.dialect, body)[0], "model": self.client.model}
+            body = {**supported_fields(self.client.dialect, body), "model": self.client.model}
         return body
 
     async def _stream(self, reply: ModelReply, max_tokens: int, *, without_thinking: bool) -> None:

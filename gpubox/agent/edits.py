@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpubox.agent.workspace import MAX_FILE_BYTES, Workspace, printable_path, read_at
+from gpubox.agent.workspace import MAX_FILE_BYTES, Workspace, is_binary, printable_path, read_at
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.auto_run_files import REPOSITORY, auto_run_kinds, is_bare_repository
 
@@ -198,15 +198,11 @@ def _diff(path: str, before: bytes | None, after: bytes) -> str:
     """A unified diff. Only the lines between the equal start and end of the file are compared."""
     path = printable_path(path)
     old, new = _lines(before or b""), _lines(after)
-    if before is not None and b"\0" in before[:8192]:
+    if before is not None and is_binary(before):
         header = f"--- {path}\n+++ {path}\n@@ the old content, {len(before)} bytes, is binary @@\n"
         return header + _prefixed("+", new)
-    head = 0
-    while head < min(len(old), len(new)) and old[head] == new[head]:
-        head += 1
-    tail = 0
-    while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
-        tail += 1
+    head = len(os.path.commonprefix([old, new]))  # noqa: RUF071 - of lists: it compares lines
+    tail = len(os.path.commonprefix([old[head:][::-1], new[head:][::-1]]))  # noqa: RUF071
     header = f"--- {'(new file)' if before is None else path}\n+++ {path}\n"
     if before is None or max(len(old), len(new)) - head - tail > _MAX_COMPARED_LINES:
         removed, added = old[head : len(old) - tail], new[head : len(new) - tail]

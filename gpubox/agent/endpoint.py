@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpubox.config import Config, api_key
 from gpubox.engines.capabilities import display_version
 from gpubox.errors import ExitCode, GpuboxError
-from gpubox.paths import MAIN_INSTANCE, Paths, shipped_profiles
+from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.profiles.profile import Profile
 from gpubox.server.address import KEY_HINT
 from gpubox.threads import run_in_thread
@@ -50,10 +50,9 @@ class ServerEndpoint:
         return LlamaClient(self.base_url, self.key, dialect=self.dialect, model=self.model)
 
 
-async def find_endpoint(
-    paths: Paths, config: Config, *, url: str | None = None, instance: str = MAIN_INSTANCE
-) -> ServerEndpoint:
-    """The server of ``instance``, or at ``url``, if it is ready. Raises GpuboxError if it is not, and says why."""
+async def find_endpoint(paths: Paths, config: Config, *, url: str | None = None) -> ServerEndpoint:
+    """The box's active server, or the one at ``url``, if it is ready. Raises GpuboxError if not, and says why."""
+    from gpubox.profiles.loader import load_catalog
     from gpubox.server.api_keys import api_key_for
     from gpubox.server.client import connect
     from gpubox.server.instance import observe
@@ -61,7 +60,7 @@ async def find_endpoint(
     if url is not None:
         endpoint = ServerEndpoint(url, key=await run_in_thread(api_key_for, paths, config, url))
     else:
-        view = observe(paths, instance)
+        view = observe(paths, MAIN_INSTANCE)
         if view.running is None:
             operation = f"{view.operation.kind} {view.operation.profile} is in progress." if view.operation else ""
             raise GpuboxError(
@@ -70,10 +69,11 @@ async def find_endpoint(
                 code=ExitCode.NOT_RUNNING,
             )
         launch = view.running.launch
+        catalog = await run_in_thread(load_catalog, paths)
         endpoint = ServerEndpoint(
             base_url=launch.base_url,
             profile_name=launch.profile,
-            profile=_load_profile(paths, launch.profile),
+            profile=catalog.profiles.get(launch.profile),
             build=display_version(launch.engine_version),
             model=PurePath(launch.model_path).name if launch.model_path else "",
             launch_id=view.running.launch_id,
@@ -89,7 +89,7 @@ async def _query(client: LlamaClient, endpoint: ServerEndpoint) -> ServerEndpoin
     from gpubox.server.other_server import LLAMA
 
     health = await client.health()
-    props = (await client.props() or {}) if health.status == "ok" else {}
+    props = await client.props() if health.status == "ok" else {}
     if not (endpoint.profile_name or client.denied or is_llama_props(props)):
         dialect = await detect_dialect(client)
         other = await read_other_server(client, dialect) if dialect not in ("", LLAMA) else None
@@ -118,18 +118,3 @@ async def _query(client: LlamaClient, endpoint: ServerEndpoint) -> ServerEndpoin
         build = ""
     model = PurePath(model_path).name if isinstance(model_path, str) else ""
     return replace(endpoint, build=build or endpoint.build, model=endpoint.model or model)
-
-
-def _load_profile(paths: Paths, name: str) -> Profile | None:
-    from gpubox.profiles.loader import PROFILE_NAME, load_profile
-
-    if not PROFILE_NAME.fullmatch(name):
-        return None
-    for folder in (paths.profiles, shipped_profiles()):
-        path = folder / f"{name}.toml"
-        if path.is_file():
-            try:
-                return load_profile(path)
-            except GpuboxError:
-                return None  # it was broken after the server had started
-    return None

@@ -215,6 +215,8 @@ class TurnFailed(_Event, frozen=True):
     hint: str = ""
     messages_kept: int = 0
     totals: TurnTotals = TurnTotals()
+    by_model: bool = False
+    """The server works: the model gave no answer, or the conversation does not fit its context."""
 
 
 AgentEvent = (

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from gpubox.agent.completion import CompletionRequester, ModelReply
+from gpubox.agent.completion import CompletionRequester, ModelReply, NoAnswer
 from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import (
     AgentEvent,
@@ -32,6 +32,7 @@ from gpubox.agent.tool_runner import CompletedCall, ToolRunner
 from gpubox.agent.tools import Approve, Tool, ToolCall, deny_all
 from gpubox.errors import GpuboxError
 from gpubox.server.client import LlamaClient
+from gpubox.server.stream import ContextOverflow
 
 LAST_ROUND_HINT = "\n(You have one reply left: give your answer now.)"
 STOPPED_CALL_OUTPUT = "[not run: the turn was stopped]"
@@ -135,7 +136,8 @@ class RunningTurn:
         except GpuboxError as error:
             self._close_round()
             kept = len(self.conversation.messages) - messages_before
-            self.emit(TurnFailed(error.message, error.hint, kept, self._totals()))
+            by_model = isinstance(error, NoAnswer | ContextOverflow)
+            self.emit(TurnFailed(error.message, error.hint, kept, self._totals(), by_model))
             return
         self.emit(TurnFinished(self._totals(), reason, self._answer))
 
@@ -175,7 +177,7 @@ class RunningTurn:
         context_tokens = context_size(props)
         if context_tokens:  # one output must not fill a small context
             self._tool_runner.max_characters = min(self._tool_runner.max_characters, context_tokens)
-        model = str((props or {}).get("model_alias") or (props or {}).get("model_path") or "")
+        model = str(props.get("model_alias") or props.get("model_path") or "")
         self.emit(TurnStarted(protocol.name, protocol.why, model, protocol.tool_names, context_tokens))
         self._requester = CompletionRequester(
             self.client,

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpubox.agent.arguments import read_arguments
+from gpubox.agent.arguments import load_json, read_arguments
 from gpubox.agent.completion import ModelReply, RawToolCall
 from gpubox.agent.events import Notice
 from gpubox.agent.fenced_code import python_program
@@ -199,7 +199,7 @@ def _calls_in(match: re.Match[str], pattern: re.Pattern[str], names: list[str]) 
     if pattern is not _FENCED and (mistral := re.match(r"([\w.-]+)\s*(\{.*)", inner, re.S)):
         return [(mistral[1], mistral[2])]
     if inner.startswith("["):
-        items = _load_json(inner)
+        items = load_json(inner)
         calls = [_json_call(json.dumps(item), names) for item in items] if isinstance(items, list) else []
     else:
         calls = [_json_call(inner, names, strict=pattern is _FENCED)]
@@ -208,7 +208,7 @@ def _calls_in(match: re.Match[str], pattern: re.Pattern[str], names: list[str]) 
 
 def _json_call(text: str, names: list[str], *, strict: bool = True) -> TextToolCall | None:
     """The call in the JSON object ``text``. Not ``strict``: any name, and JSON that is only nearly valid."""
-    values = _load_json(text)
+    values = load_json(text)
     if not isinstance(values, dict):
         name_match = re.search(r'"name"\s*:\s*"([\w.-]+)"', text)
         arguments_match = re.search(r'"(?:arguments|parameters)"\s*:\s*(.*)\Z', text, re.S)
@@ -222,10 +222,3 @@ def _json_call(text: str, names: list[str], *, strict: bool = True) -> TextToolC
         return None
     arguments: Any = next((values[k] for k in ("arguments", "parameters", "args") if k in values), {})
     return name, arguments if isinstance(arguments, str) else json.dumps(arguments)
-
-
-def _load_json(text: str) -> Any:
-    try:
-        return json.loads(text, strict=False)
-    except (ValueError, RecursionError):
-        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,24 +49,20 @@ class ToolRunner:
     async def run(self, planned: Sequence[PlannedCall]) -> list[CompletedCall]:
         """The completed calls in the order of ``planned``. Only cancellation raises; it ends the running tools."""
         completed: list[CompletedCall] = []
-        parallel: list[PlannedCall] = []
-        for item in planned:
-            tool = self._tools.get(item.call.name)
-            if tool is not None and not item.error and tool.parallel_safe:
-                parallel.append(item)
-                continue
-            completed += await self._run_parallel(parallel)
-            parallel = []
-            completed.append(await self._run_call(item))
-        completed += await self._run_parallel(parallel)
+        for parallel, items in itertools.groupby(planned, self._may_run_parallel):
+            if parallel:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(self._run_call(item)) for item in items]
+                completed += [task.result() for task in tasks]
+            else:
+                completed += [await self._run_call(item) for item in items]
         new_outputs = {_call_key(done.call): done.output for done in completed if not done.repeated}
         self._previous_outputs = new_outputs or self._previous_outputs
         return completed
 
-    async def _run_parallel(self, planned: list[PlannedCall]) -> list[CompletedCall]:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._run_call(item)) for item in planned]
-        return [task.result() for task in tasks]
+    def _may_run_parallel(self, item: PlannedCall) -> bool:
+        tool = self._tools.get(item.call.name)
+        return tool is not None and not item.error and tool.parallel_safe
 
     async def _run_call(self, item: PlannedCall) -> CompletedCall:
         call, tool = item.call, self._tools.get(item.call.name)

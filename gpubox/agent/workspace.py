@@ -19,6 +19,7 @@ from pathlib import Path
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.hardware.process import identity_of
 from gpubox.paths import Paths
+from gpubox.sandbox.auto_run_files import OPEN_FOLDER
 from gpubox.sandbox.disk_usage import remove_tree
 from gpubox.sandbox.policy import WORKSPACE_MOUNT
 
@@ -26,7 +27,6 @@ MAX_FILE_BYTES = 8 * 1024 * 1024
 """Larger files are neither read nor written."""
 MAX_DEPTH = 32
 _MAX_NAME_BYTES = 255
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _SYSTEM_FOLDERS = ("bin", "boot", "dev", "etc", "lib", "lib64", "proc", "run", "sbin", "sys", "usr")
 _SHARED_FOLDERS = ("home", "media", "mnt", "opt", "root", "srv", "tmp", "var")
@@ -98,7 +98,7 @@ class Workspace:
     def folder(self, names: tuple[str, ...], *, create: bool = False) -> Iterator[int]:
         """A descriptor of the folder ``names``. ``create``: missing folders are created. Raises GpuboxError."""
         try:
-            descriptor = os.open(self.root, _OPEN_FOLDER)
+            descriptor = os.open(self.root, OPEN_FOLDER)
         except OSError as error:
             raise GpuboxError(f"The workspace is gone: {error.strerror}.") from None
         try:
@@ -112,7 +112,7 @@ class Workspace:
                     if create:
                         with contextlib.suppress(FileExistsError):
                             os.mkdir(name, dir_fd=descriptor)
-                    inner = os.open(name, _OPEN_FOLDER, dir_fd=descriptor)
+                    inner = os.open(name, OPEN_FOLDER, dir_fd=descriptor)
                 os.close(descriptor)
                 descriptor = inner
             yield descriptor
@@ -143,6 +143,11 @@ def read_at(folder: int, names: tuple[str, ...]) -> tuple[bytes, os.stat_result]
     if len(data) > MAX_FILE_BYTES:
         raise GpuboxError(f"{printable_path('/'.join(names))} is too large: more than {MAX_FILE_BYTES // 2**20} MiB.")
     return data, state
+
+
+def is_binary(data: bytes) -> bool:
+    """Whether the content of a file is not text, as git judges it."""
+    return b"\0" in data[:8192]
 
 
 def list_folder(folder: int, names: tuple[str, ...], limit: int, device: int) -> tuple[list[FolderEntry], bool]:

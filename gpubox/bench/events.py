@@ -21,7 +21,6 @@ class RunStarted:
 class TargetServerEvent:
     """An event of the Supervisor while it starts a target or restores the previous server."""
 
-    target: str
     event: ServerEvent
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import psutil
 
@@ -230,15 +231,15 @@ class InterferenceMonitor:
 
 
 def _sample(at: float, gpus: list[Gpu]) -> Sample:
-    power = [gpu.power_watts for gpu in gpus if gpu.power_watts is not None]
-    vram = [gpu.vram_used_bytes for gpu in gpus if gpu.vram_used_bytes is not None]
+    def known(name: str) -> list[Any]:
+        return [value for gpu in gpus if (value := getattr(gpu, name)) is not None]
+
+    power, vram = known("power_watts"), known("vram_used_bytes")
     return Sample(
         at=round(at, 3),
         power_watts=round(sum(power), 1) if power else None,
-        temperature_celsius=max(
-            (gpu.temperature_celsius for gpu in gpus if gpu.temperature_celsius is not None), default=None
-        ),
-        clock_sm_mhz=min((gpu.clock_sm_mhz for gpu in gpus if gpu.clock_sm_mhz is not None), default=None),
+        temperature_celsius=max(known("temperature_celsius"), default=None),
+        clock_sm_mhz=min(known("clock_sm_mhz"), default=None),
         vram_used_bytes=sum(vram) if vram else None,
         ram_available_bytes=psutil.virtual_memory().available,
     )

@@ -54,8 +54,6 @@ class MeasuredReply:
     timed_by: str = "server"
     """``server`` or ``client``."""
     model: str = ""
-    left_out: tuple[str, ...] = ()
-    """Fields of the request that this server does not support."""
 
     @property
     def mean_accepted_length(self) -> float | None:
@@ -82,12 +80,12 @@ async def measure_request(
     Raises GpuboxError: with NOT_RUNNING if the server is gone, another code if it refuses.
     """
     active = target_server.active
-    request, left_out = supported_fields(active.dialect, {**body, "model": active.model})
-    request = {**request, "stream_options": {"include_usage": True}}
+    request = supported_fields(active.dialect, {**body, "model": active.model})
+    request["stream_options"] = {"include_usage": True}
     if active.dialect == LLAMA:
         request["return_progress"] = True
     try:
-        reply = await _stream(target_server, item, request, left_out, path, silence_seconds)
+        reply = await _stream(target_server, item, request, path, silence_seconds)
     except StreamError as error:
         target_server.token_count_unknown = True
         if error.transient:
@@ -111,7 +109,6 @@ async def _stream(
     target_server: TargetServer,
     item: str,
     body: dict[str, Any],
-    left_out: tuple[str, ...],
     path: str,
     silence_seconds: float,
 ) -> MeasuredReply:
@@ -145,7 +142,7 @@ async def _stream(
         return MeasuredReply(
             *head, timings.prompt_tokens, timings.cached_tokens, timings.generated_tokens, timings.prompt_seconds,
             timings.generation_seconds, timings.pp_tokens_per_second, timings.tg_tokens_per_second,
-            timings.draft_tokens, timings.draft_tokens_accepted, "server", model, left_out,
+            timings.draft_tokens, timings.draft_tokens_accepted, "server", model,
         )  # fmt: skip
     cached = usage.cached_tokens if usage else None
     prompt = usage.prompt_tokens if usage else None
@@ -156,6 +153,4 @@ async def _stream(
         generation = None  # the first chunk holds many tokens, whose time lies before it
     pp = evaluated / ttft if evaluated and ttft else None
     tg = (generated - 1) / generation if generated and generated > 1 and generation else None
-    return MeasuredReply(
-        *head, evaluated, cached, generated, ttft, generation, pp, tg, None, None, "client", model, left_out
-    )
+    return MeasuredReply(*head, evaluated, cached, generated, ttft, generation, pp, tg, None, None, "client", model)

@@ -9,10 +9,10 @@ from dataclasses import replace
 from gpubox.bench.model import RunInfo, Target
 from gpubox.engines.capabilities import Capabilities
 from gpubox.errors import UsageError
-from gpubox.profiles.profile import FlagValue, Profile
+from gpubox.profiles.profile import SECRET_FLAGS, TOP_LEVEL_FLAGS, FlagValue, Profile
 
 MAX_INT = 1 << 63
-_DRAFT_WINDOW = ("spec-draft-n-max", "draft-max", "draft", "draft-n")
+DRAFT_WINDOW_FLAGS = ("spec-draft-n-max", "draft-max", "draft", "draft-n")
 """llama-server's names for the maximum draft length, the current one first."""
 LOSSY_FLAGS = frozenset(
     {
@@ -54,8 +54,6 @@ def apply_overrides(profile: Profile, target: Target) -> Profile:
     Raises UsageError for a companion profile (it runs next to what is measured), for a field of the profile and for
     a secret.
     """
-    from gpubox.profiles.profile import SECRET_FLAGS, TOP_LEVEL_FLAGS
-
     if profile.companion:
         raise UsageError(
             f"{profile.name} is a companion profile: it runs beside the active one.",
@@ -71,22 +69,15 @@ def apply_overrides(profile: Profile, target: Target) -> Profile:
     return replace(profile, flags={name: value for name, value in flags.items() if value != ""})
 
 
-def check_overrides(target: Target, profile: Profile, capabilities: Capabilities) -> None:
-    """Raises UsageError if the engine does not list one of the flags. Called before anything is stopped."""
-    from gpubox.server.launch import check_flags
-
-    check_flags(apply_overrides(profile, target), capabilities)
-
-
 def flag_key(name: str, profile: Profile, capabilities: Capabilities) -> str:
     """The key for ``name`` in the profile's flags: the alias used there, else the engine's own name.
 
-    A flag that the engine does not know stays as it is; ``check_overrides`` refuses it.
+    A flag that the engine does not know stays as it is; ``check_flags`` refuses it.
     """
     wanted = name.lstrip("-").replace("_", "-")
-    if wanted in _DRAFT_WINDOW:
-        usable = [flag for flag in _DRAFT_WINDOW if (option := capabilities.option(flag)) and option.removed is None]
-        wanted = usable[0] if usable else wanted
+    if wanted in DRAFT_WINDOW_FLAGS:
+        options = ((flag, capabilities.option(flag)) for flag in DRAFT_WINDOW_FLAGS)
+        wanted = next((flag for flag, option in options if option and option.removed is None), wanted)
     canonical = capabilities.canonical(wanted)
     aliases = [key for key in profile.flags if capabilities.canonical(key) == canonical]
     return aliases[0] if aliases else canonical if capabilities.option(wanted) else wanted

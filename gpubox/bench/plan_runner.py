@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from gpubox.bench.benchmark import Benchmark, flagged_headline, make_benchmark
@@ -22,7 +22,7 @@ from gpubox.bench.events import (
 )
 from gpubox.bench.interference import InterferenceMonitor, ItemReadings
 from gpubox.bench.model import Flag, Item, Machine, Plan, Provenance, RawRecord, Result, RunInfo, ScoredItems, Target
-from gpubox.bench.provenance import read_machine, read_provenance
+from gpubox.bench.provenance import comparable_argv, read_machine, read_provenance
 from gpubox.bench.recovery import clear_pending_restores, pending_restore
 from gpubox.bench.run_store import Run, create_run
 from gpubox.bench.target_server import (
@@ -43,20 +43,16 @@ COMPARED_MACHINE_FIELDS = ("gpubox", "cpu", "driver", "gpus", "sandbox")
 """Fields of Machine that must not change when a run is resumed. The power limits are in ``gpus``."""
 
 
+@dataclass(frozen=True, slots=True)
 class PlanRunner:
     """Runs plans, one at a time. All events are emitted from the running event loop."""
 
-    def __init__(
-        self,
-        paths: Paths,
-        config: Config,
-        profiles: ProfileLookup,
-        emit: Emit = ignore_event,
-        *,
-        stop_now: bool = False,
-    ) -> None:
-        """``stop_now``: stop a server at once, without waiting for the requests that it answers."""
-        self.paths, self.config, self.profiles, self.emit, self.stop_now = paths, config, profiles, emit, stop_now
+    paths: Paths
+    config: Config
+    profiles: ProfileLookup
+    emit: Emit = ignore_event
+    stop_now: bool = False
+    """Stop a server at once, without waiting for the requests that it answers."""
 
     async def run(self, plan: Plan) -> RunInfo:
         """Creates a run of ``plan`` and executes it. Raises GpuboxError if it fails; finished items are kept."""
@@ -299,17 +295,12 @@ class RunSession:
 
 
 def provenance_changes(first: Provenance, current: Provenance) -> list[str]:
-    """The names of the fields that changed. The port is ignored: "any free port" differs with each start."""
-
-    def argv_without_port(provenance: Provenance) -> list[str]:
-        argv = provenance.argv
-        return ["" if argv[i - 1 : i] == ("--port",) else word for i, word in enumerate(argv)]
-
+    """The names of the fields that changed; of the command line only what ``comparable_argv`` keeps."""
     names = ["env", "engine_version", "engine_sha256", "model_sha256", "dialect", "props"]
     if not (first.model_sha256 and current.model_sha256):
         names.append("model_path")  # a URL target has no hash
     changes = [name for name in names if getattr(first, name) != getattr(current, name)]
-    return changes if argv_without_port(first) == argv_without_port(current) else ["argv", *changes]
+    return changes if comparable_argv(first.argv) == comparable_argv(current.argv) else ["argv", *changes]
 
 
 def pending_items(items: Sequence[Item], results: dict[str, Result]) -> list[Item]:

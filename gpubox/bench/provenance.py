@@ -8,7 +8,7 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +27,12 @@ from gpubox.storage import write_atomically
 if TYPE_CHECKING:
     from gpubox.bench.target_server import ActiveTarget
 
+RUN_SPECIFIC_FLAGS = ("--port", "--log-file", "--host", "--api-key", "--alias", "--slot-save-path")
 _LIBRARIES = re.compile(r"^lib(llama|ggml|mtmd)[\w.-]*\.(so|dylib)[\d.]*$")
 _BLOCK = 4 << 20
 
 
-def read_machine(driver: DriverReading, sandbox: str = "", gpu_processes: tuple[str, ...] = ()) -> Machine:
+def read_machine(driver: DriverReading, sandbox: str, gpu_processes: tuple[str, ...]) -> Machine:
     """The box as it is now."""
     return Machine(
         gpubox=__version__,
@@ -58,7 +59,7 @@ def read_machine(driver: DriverReading, sandbox: str = "", gpu_processes: tuple[
 async def read_provenance(active: ActiveTarget, paths: Paths, say: Callable[[str], None]) -> Provenance:
     """What ``active`` runs. Hashes its files unless the hashes are cached, which can take a minute. Never raises."""
     target, launch = active.target, active.running.launch if active.running else None
-    props = _relevant_props(active.props)
+    props = _relevant_props(active)
     if launch is None:
         version = str(props.get("build_info") or "")
         return Provenance(target.name, url=target.url, dialect=active.dialect, model_path=active.model,
@@ -88,6 +89,14 @@ async def read_provenance(active: ActiveTarget, paths: Paths, say: Callable[[str
     )
 
 
+def comparable_argv(argv: Sequence[str]) -> list[str]:
+    """``argv`` without the flags that differ from start to start ("any free port") and change no measurement."""
+    return [
+        word for i, word in enumerate(argv)
+        if word not in RUN_SPECIFIC_FLAGS and (i == 0 or argv[i - 1] not in RUN_SPECIFIC_FLAGS)
+    ]  # fmt: skip
+
+
 def engine_files(name: str, path: Path) -> list[Path]:
     """The binary, and the llama and ggml libraries next to it."""
     folders = [path.parent] if name == EMBEDDED else [path.resolve().parent, path.resolve().parent.parent / "lib"]
@@ -108,16 +117,16 @@ class FileHashes:
 
     def of(self, files: Iterable[Path], say: Callable[[str], None] = lambda text: None) -> str:
         """The hash of one file, or of the hashes of several. Empty if one of them cannot be read."""
+        cache = self._read_cache()
         try:
-            digests = [self._digest(path, say) for path in files]
+            digests = [self._digest(path, cache, say) for path in files]
         except OSError:
             return ""
         return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
-    def _digest(self, path: Path, say: Callable[[str], None]) -> str:
+    def _digest(self, path: Path, cache: dict[str, Any], say: Callable[[str], None]) -> str:
         status = path.stat()
         key, stamp = str(path), [status.st_size, status.st_mtime_ns]
-        cache = self._read_cache()
         entry = cache.get(key)
         if isinstance(entry, list) and entry[:2] == stamp:
             return str(entry[2])
@@ -149,16 +158,16 @@ def _shards(model: Path) -> list[Path]:
         return [model]
 
 
-def _relevant_props(props: dict[str, Any]) -> dict[str, Any]:
+def _relevant_props(active: ActiveTarget) -> dict[str, Any]:
     """The fields of ``/props`` that affect speed or answers. The template is stored as a hash because it is long."""
-    settings = props.get("default_generation_settings")
-    context = settings.get("n_ctx") if isinstance(settings, dict) else None
     fields = ("build_info", "total_slots", "chat_template_caps", "modalities")
-    relevant: dict[str, Any] = {name: props[name] for name in fields if name in props}
-    template = props.get("chat_template")
+    relevant: dict[str, Any] = {name: active.props[name] for name in fields if name in active.props}
+    template = active.props.get("chat_template")
     if isinstance(template, str):
         relevant["chat_template_sha256"] = hashlib.sha256(template.encode(errors="replace")).hexdigest()
-    return {**relevant, "n_ctx": context} if context is not None else relevant
+    if active.context_tokens is not None:
+        relevant["n_ctx"] = active.context_tokens
+    return relevant
 
 
 def _cpu_name() -> str:

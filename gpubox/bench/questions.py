@@ -16,7 +16,7 @@ from gpubox.errors import UsageError
 from gpubox.server.other_server import LLAMA
 
 if TYPE_CHECKING:
-    from gpubox.bench.target_server import ActiveTarget, TargetServer
+    from gpubox.bench.target_server import TargetServer
 
 COMPLETIONS = "/v1/completions"
 TEMPLATE_TOKENS = 160
@@ -44,6 +44,11 @@ class Question:
     raw: bool = False
     """Sent to ``/v1/completions`` as text that the server's own chat template produced."""
 
+    @property
+    def needed_context(self) -> int:
+        """Tokens of the prompt and the answer."""
+        return self.context_tokens + self.max_tokens + TEMPLATE_TOKENS
+
 
 def questions(per_domain: int, max_tokens: int, domains: Sequence[str] = DOMAINS, context: int = 0) -> list[Question]:
     """The first ``per_domain`` prompts of each domain, the domains in alternation. Raises UsageError."""
@@ -69,23 +74,11 @@ def question_values(question: Question, **changes: Any) -> dict[str, Any]:
     return {"question": msgspec.to_builtins(replace(question, **changes))}
 
 
-def context_shortfall(question: Question, active: ActiveTarget | None) -> str:
-    """Why the question does not fit the context of a slot; empty: it fits."""
-    size = active.context_tokens if active else None
-    needs = question.context_tokens + question.max_tokens + TEMPLATE_TOKENS
-    return f"needs a context of {needs:,} tokens; a slot has {size:,}" if size and size < needs else ""
-
-
 async def ask_question(target_server: TargetServer, item: Item, contexts: dict[int, str]) -> dict[str, Any]:
     """The raw data of one question. ``contexts`` caches the filler text by length. Raises as ``measure_request``."""
     question = question_of(item)
-    text = question.text
-    if length := question.context_tokens:
-        if length not in contexts:
-            contexts[length] = await context_filler(target_server, length)
-        text = f"{contexts[length]}\n\nLeave the text above aside. {text}"
-    if target_server.active.dialect != LLAMA:
-        text = f"[{item.id}]\n{text}"  # its cache cannot be switched off, so each prompt begins with a different id
+    text = await text_at_depth(question.text, question.context_tokens, target_server, contexts)
+    text = uncached_text(text, item, target_server)
     messages = [{"role": "user", "content": text}]
     template_kwargs = {"enable_thinking": question.thinking}
     body: dict[str, Any] = {
@@ -147,6 +140,20 @@ def unmet_conditions(
     if max_tokens is not None and generated is not None and generated != max_tokens:
         flags.append(Flag("length", f"{generated:,} tokens were generated instead of {max_tokens:,}", item.id))
     return tuple(flags)
+
+
+async def text_at_depth(text: str, tokens: int, target_server: TargetServer, contexts: dict[int, str]) -> str:
+    """``text`` below so many tokens of filler text. ``contexts`` caches the filler text by length."""
+    if not tokens:
+        return text
+    if tokens not in contexts:
+        contexts[tokens] = await context_filler(target_server, tokens)
+    return f"{contexts[tokens]}\n\nLeave the text above aside. {text}"
+
+
+def uncached_text(text: str, item: Item, target_server: TargetServer) -> str:
+    """``text``, with a beginning of its own for a server whose cache cannot be switched off."""
+    return text if target_server.active.dialect == LLAMA else f"[{item.id}]\n{text}"
 
 
 async def context_filler(target_server: TargetServer, tokens: int) -> str:

@@ -60,17 +60,20 @@ def read_json_lines(path: Path, kind: type[T]) -> list[T]:
     """Every complete line that decodes as ``kind``; damaged lines are left out. Raises GpuboxError."""
     try:
         with open_regular(path) as file:
-            lines = file.read().split(b"\n")
+            data = file.read()
     except FileNotFoundError:
         return []
     except OSError as error:
         raise GpuboxError(f"{path} cannot be read: {error.strerror}.") from None
+    return list(decode_lines(data[: data.rfind(b"\n") + 1], kind))
+
+
+def decode_lines(data: bytes, kind: type[T]) -> Iterator[T]:
+    """Every line that decodes as ``kind``."""
     decoder = msgspec.json.Decoder(kind)
-    values = []
-    for line in lines[:-1]:  # the text after the last newline is an incomplete line
+    for line in data.splitlines():
         with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            values.append(decoder.decode(line))
-    return values
+            yield decoder.decode(line)
 
 
 def write_error(path: Path, error: OSError) -> GpuboxError:

@@ -1,4 +1,4 @@
-"""Saves a measured target as a profile: the best cell of a sweep, or one arm of an A/B run."""
+"""Saves a measured target as a profile: the best cell of a sweep, or one side of an A/B run."""
 
 from __future__ import annotations
 

@@ -2,11 +2,11 @@
 
 The log of a rate is modelled as
 
-    arm + prompt + arm x prompt + drift x time + start + answer
+    side + prompt + side x prompt + drift x time + start + answer
 
-Every start answers the same prompts, so a start is the mean of its logs. Arms are compared by analysis of covariance
+Every start answers the same prompts, so a start is the mean of its logs. Sides are compared by analysis of covariance
 with time as the covariate (Fisher 1932; Cochran 1957): this removes a steady drift, and the residual variance between
-starts of one arm is the error. Starts are randomised in blocks of four (``random_order``), so that the interval also
+starts of one side is the error. Starts are randomised in blocks of four (``random_order``), so that the interval also
 holds under slow wander and throttling of any form (Fisher's randomisation). Prompts that gain unequally add an error
 of their own (Satterthwaite 1946 combines the two).
 
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from gpubox.bench.stats import MARGIN, Verdict, satterthwaite, t_p_value, t_quantile
 
 MIN_STARTS = 4
-"""Per arm, for a verdict from this run alone."""
+"""Per side, for a verdict from this run alone."""
 LEVEL = 0.05
 PRIOR_SD = 0.025
 """Assumed sd (of the log) between starts of one command line if this box has no history of it."""
@@ -61,7 +61,7 @@ class Noise:
 class Start:
     """One start of a server (or one block of requests to it) and its answers."""
 
-    arm: str
+    side: str
     time: float
     """Equal steps, or seconds."""
     log_rates: Mapping[str, float]
@@ -70,14 +70,14 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """One arm over another: the log of the ratio of their rates."""
+    """One side over another: the log of the ratio of their rates."""
 
     log_ratio: float
     error: float
     """Standard error of ``log_ratio``."""
     dof: float
     starts: int
-    """Of the arm that has fewer."""
+    """Of the side that has fewer."""
     enough: bool
     """True: ``error`` comes from these starts. False: ``noise`` stands in for it."""
     noise: Noise | None = None
@@ -92,16 +92,16 @@ class Contrast:
         half = t_quantile(LEVEL, self.dof) * self.error if self.error else 0.0
         return math.exp(self.log_ratio - half), math.exp(self.log_ratio + half)
 
-    def p_value(self, margin: float = MARGIN) -> float:
-        """The two-sided p of the hypothesis that the ratio is within ``margin`` of 1."""
-        excess = max(0.0, abs(self.log_ratio) - math.log1p(margin))
+    def p_value(self) -> float:
+        """The two-sided p of the hypothesis that the ratio is within MARGIN of 1."""
+        excess = max(0.0, abs(self.log_ratio) - math.log1p(MARGIN))
         if not excess or math.isinf(self.error):
             return 1.0
         return t_p_value(excess / self.error, self.dof) if self.error else 0.0
 
-    def detectable_difference(self, level: float = LEVEL, margin: float = MARGIN) -> float:
+    def detectable_difference(self, level: float) -> float:
         """The smallest relative difference that would be significant: 0.05 is 5 %."""
-        return math.expm1(t_quantile(level, self.dof) * self.error + math.log1p(margin))
+        return math.expm1(t_quantile(level, self.dof) * self.error + math.log1p(MARGIN))
 
     def verdict(self, corrected_p: float, level: float = LEVEL) -> Verdict:
         """``corrected_p``: ``p_value`` after correction for multiple tests. Assumed noise never gives a verdict."""
@@ -111,29 +111,29 @@ class Contrast:
         return "indistinguishable" if self.enough else "too few"
 
     def half_width(self, starts: int) -> float:
-        """The half width of the 95 % interval (of the log) that ``starts`` starts of each of two arms would have."""
+        """The half width of the 95 % interval (of the log) that ``starts`` starts of each of two sides would have."""
         return t_quantile(LEVEL, 2 * starts - 3) * self.error * math.sqrt(self.starts / starts)
 
 
 @dataclass(frozen=True, slots=True)
 class AncovaResult:
-    """The arms' means with the linear drift removed."""
+    """The sides' means with the linear drift removed."""
 
     means: Mapping[str, float]
     times: Mapping[str, float]
-    """The mean time of each arm."""
+    """The mean time of each side."""
     counts: Mapping[str, int]
     slope: float
     time_squares: float
-    """Sum of squares of time within arms."""
+    """Sum of squares of time within sides."""
     variance: float | None
-    """Between starts of one arm; ``None`` if there are too few to estimate it."""
+    """Between starts of one side; ``None`` if there are too few to estimate it."""
     dof: int
 
-    def adjusted_mean(self, arm: str) -> float:
-        """The mean log of ``arm`` at the mean time of all starts."""
+    def adjusted_mean(self, side: str) -> float:
+        """The mean log of ``side`` at the mean time of all starts."""
         grand_time = sum(self.times[name] * count for name, count in self.counts.items()) / sum(self.counts.values())
-        return self.means[arm] - self.slope * (self.times[arm] - grand_time)
+        return self.means[side] - self.slope * (self.times[side] - grand_time)
 
     def contrast(self, first: str, second: str) -> tuple[float, float]:
         """The log ratio of second over first, and its variance as a multiple of ``variance``."""
@@ -143,12 +143,12 @@ class AncovaResult:
         return self.means[second] - self.means[first] - self.slope * time_gap, factor
 
     def shrunken_mean(self, best: str) -> float:
-        """The adjusted mean of the best of several arms without the selection bias of picking the best.
+        """The adjusted mean of the best of several sides without the selection bias of picking the best.
 
-        Its distance from the mean of all arms is scaled by t² / (t² + s²), where t² is the variance between arms
+        Its distance from the mean of all sides is scaled by t² / (t² + s²), where t² is the variance between sides
         beyond noise and s² the noise (the empirical Bayes estimate of Efron and Morris 1973).
         """
-        means = [self.adjusted_mean(arm) for arm in self.means]
+        means = [self.adjusted_mean(side) for side in self.means]
         best_mean = self.adjusted_mean(best)
         if len(means) < 2 or self.variance is None:
             return best_mean
@@ -160,21 +160,21 @@ class AncovaResult:
 
 
 def ancova(points: Sequence[tuple[str, float, float]]) -> AncovaResult:
-    """The analysis of covariance of (arm, time, log). With too few points the drift is not estimated."""
-    arms: dict[str, list[tuple[float, float]]] = {}
-    for arm, time, value in points:
-        arms.setdefault(arm, []).append((time, value))
-    times = {arm: statistics.fmean(time for time, _ in values) for arm, values in arms.items()}
-    means = {arm: statistics.fmean(value for _, value in values) for arm, values in arms.items()}
-    residuals = [(time - times[arm], value - means[arm]) for arm, values in arms.items() for time, value in values]
+    """The analysis of covariance of (side, time, log). With too few points the drift is not estimated."""
+    sides: dict[str, list[tuple[float, float]]] = {}
+    for side, time, value in points:
+        sides.setdefault(side, []).append((time, value))
+    times = {side: statistics.fmean(time for time, _ in values) for side, values in sides.items()}
+    means = {side: statistics.fmean(value for _, value in values) for side, values in sides.items()}
+    residuals = [(time - times[side], value - means[side]) for side, values in sides.items() for time, value in values]
     time_squares = sum(time * time for time, _ in residuals)
-    dof = len(points) - len(arms) - 1
+    dof = len(points) - len(sides) - 1
     if dof < 1 or not time_squares:
-        time_squares, slope, dof = 0.0, 0.0, len(points) - len(arms)
+        time_squares, slope, dof = 0.0, 0.0, len(points) - len(sides)
     else:
         slope = sum(time * value for time, value in residuals) / time_squares
     squares = sum((value - slope * time) ** 2 for time, value in residuals)
-    counts = {arm: len(values) for arm, values in arms.items()}
+    counts = {side: len(values) for side, values in sides.items()}
     return AncovaResult(means, times, counts, slope, time_squares, squares / dof if dof > 0 else None, max(0, dof))
 
 
@@ -185,7 +185,7 @@ def _mean_points(starts: Sequence[Start]) -> tuple[list[Start], list[str], list[
     prompts = [name for name in names if all(name in start.log_rates for start in usable)]
     if not prompts:
         return usable, [], []
-    return usable, prompts, [(s.arm, s.time, statistics.fmean(s.log_rates[name] for name in prompts)) for s in usable]
+    return usable, prompts, [(s.side, s.time, statistics.fmean(s.log_rates[name] for name in prompts)) for s in usable]
 
 
 def compare_starts(
@@ -199,12 +199,12 @@ def compare_starts(
 ) -> Contrast | None:
     """``second`` over ``first``; ``None`` if they have no prompt in common.
 
-    ``noise`` is used if an arm has fewer than MIN_STARTS starts. ``restarted=False``: the blocks are of one running
+    ``noise`` is used if a side has fewer than MIN_STARTS starts. ``restarted=False``: the blocks are of one running
     server (known by its address only), so ``noise`` is added to the error of the blocks.
     """
     noise = noise or Noise()
-    usable, prompts, points = _mean_points([start for start in starts if start.arm in (first, second)])
-    if {arm for arm, _, _ in points} != {first, second}:
+    usable, prompts, points = _mean_points([start for start in starts if start.side in (first, second)])
+    if {side for side, _, _ in points} != {first, second}:
         return None
     result = ancova(points)
     fewest = min(result.counts.values())
@@ -225,8 +225,8 @@ def compare_starts(
 
 
 @dataclass(frozen=True, slots=True)
-class ArmsComparison:
-    """Several arms, every pair compared; verdicts are corrected for all pairs."""
+class SidesComparison:
+    """Several sides, every pair compared; verdicts are corrected for all pairs."""
 
     ancova: AncovaResult
     starts: tuple[Start, ...]
@@ -236,7 +236,7 @@ class ArmsComparison:
 
     @property
     def order(self) -> list[str]:
-        """The arms, the fastest first."""
+        """The sides, the fastest first."""
         return sorted(self.ancova.means, key=self.ancova.adjusted_mean, reverse=True)
 
     @property
@@ -244,7 +244,7 @@ class ArmsComparison:
         return math.comb(len(self.ancova.means), 2)
 
     def contrast(self, first: str, second: str) -> Contrast:
-        """``second`` over ``first``; the error between starts is estimated from all arms together."""
+        """``second`` over ``first``; the error between starts is estimated from all sides together."""
         result = self.ancova
         fewest = min(result.counts[first], result.counts[second])
         log_ratio, factor = result.contrast(first, second)
@@ -252,7 +252,7 @@ class ArmsComparison:
             enough, between_starts = True, (result.variance * factor, float(result.dof))
         else:
             enough, between_starts = False, (self.noise.sd**2 * factor, self.noise.dof)
-        own_starts = [start for start in self.starts if start.arm in (first, second)]
+        own_starts = [start for start in self.starts if start.side in (first, second)]
         prompts = _prompt_variance(own_starts, self.prompts, first, second, self.domains)
         variance, dof = satterthwaite([between_starts, prompts])
         return Contrast(log_ratio, math.sqrt(variance), dof, fewest, enough, None if enough else self.noise)
@@ -263,14 +263,14 @@ class ArmsComparison:
         return contrast.verdict(min(1.0, contrast.p_value() * self.pairs))
 
 
-def compare_arms(
+def compare_sides(
     starts: Sequence[Start], *, domains: Mapping[str, Hashable] | None = None, noise: Noise | None = None
-) -> ArmsComparison | None:
-    """All arms of ``starts``; ``None`` if they have no prompt in common."""
+) -> SidesComparison | None:
+    """All sides of ``starts``; ``None`` if they have no prompt in common."""
     usable, prompts, points = _mean_points(starts)
     if not prompts:
         return None
-    return ArmsComparison(ancova(points), tuple(usable), tuple(prompts), domains or {}, noise or Noise())
+    return SidesComparison(ancova(points), tuple(usable), tuple(prompts), domains or {}, noise or Noise())
 
 
 def compare_unpaired(first: float, second: float, *variances: tuple[float, float]) -> Contrast:
@@ -283,26 +283,26 @@ def _prompt_variance(
     starts: Sequence[Start], prompts: Sequence[str], first: str, second: str, domains: Mapping[str, Hashable]
 ) -> tuple[float, float]:
     """The variance that the choice of prompts adds beyond the answers' own noise, and its degrees of freedom."""
-    starts_by_arm = {arm: [start for start in starts if start.arm == arm] for arm in (first, second)}
+    starts_by_side = {side: [start for start in starts if start.side == side] for side in (first, second)}
     dof = len(prompts) - len({domains.get(name) for name in prompts})
     if dof < 1:
         return 0.0, math.inf
     prompt_means = {
-        arm: {name: statistics.fmean(start.log_rates[name] for start in own) for name in prompts}
-        for arm, own in starts_by_arm.items()
+        side: {name: statistics.fmean(start.log_rates[name] for start in own) for name in prompts}
+        for side, own in starts_by_side.items()
     }
     gains = [prompt_means[second][name] - prompt_means[first][name] for name in prompts]
     between = _within_groups(gains, [domains.get(name) for name in prompts]) / dof
     squares, count = 0.0, 0
-    for arm, own in starts_by_arm.items():
-        arm_mean = statistics.fmean(prompt_means[arm].values())
+    for side, own in starts_by_side.items():
+        side_mean = statistics.fmean(prompt_means[side].values())
         for start in own:
             start_mean = statistics.fmean(start.log_rates[name] for name in prompts)
             squares += sum(
-                (start.log_rates[name] - prompt_means[arm][name] - start_mean + arm_mean) ** 2 for name in prompts
+                (start.log_rates[name] - prompt_means[side][name] - start_mean + side_mean) ** 2 for name in prompts
             )
         count += (len(own) - 1) * (len(prompts) - 1)
-    answers = squares / count * sum(1 / len(own) for own in starts_by_arm.values()) if count else 0.0
+    answers = squares / count * sum(1 / len(own) for own in starts_by_side.values()) if count else 0.0
     return max(0.0, between - answers) / len(prompts), dof
 
 
@@ -315,9 +315,9 @@ def _within_groups(values: Sequence[float], groups: Sequence[Hashable]) -> float
 
 
 def compare_prompts(gains: Sequence[float], domains: Sequence[Hashable]) -> Contrast:
-    """Both arms asked one server in turn. ``gains``: the log ratio of each prompt.
+    """Both sides asked one server in turn. ``gains``: the log ratio of each prompt.
 
-    Both arms share one start, so no error between starts is added. Raises ValueError if ``gains`` is empty.
+    Both sides share one start, so no error between starts is added. Raises ValueError if ``gains`` is empty.
     """
     n, mean = len(gains), statistics.fmean(gains)
     dof = n - len(set(domains))
@@ -326,15 +326,15 @@ def compare_prompts(gains: Sequence[float], domains: Sequence[Hashable]) -> Cont
     return Contrast(mean, math.sqrt(_within_groups(gains, domains) / dof / n), dof, n, True)
 
 
-def random_order(arms: int, starts: int, seed: int) -> list[int]:
-    """The arm (a number) of each start: every arm twice in each block of ``2 x arms``, shuffled by ``seed``.
+def random_order(sides: int, starts: int, seed: int) -> list[int]:
+    """The side (a number) of each start: every side twice in each block of ``2 x sides``, shuffled by ``seed``.
 
-    If ``starts`` is odd, the last start of each arm forms a block of its own.
+    If ``starts`` is odd, the last start of each side forms a block of its own.
     """
     rng = random.Random(f"starts {seed}")
     order: list[int] = []
     for done in range(0, starts, 2):
-        block = [arm for arm in range(arms) for _ in range(min(2, starts - done))]
+        block = [side for side in range(sides) for _ in range(min(2, starts - done))]
         rng.shuffle(block)
         order += block
     return order
@@ -345,7 +345,7 @@ class InterimAnalysis:
     """A point at which a run may stop."""
 
     starts: int
-    """Starts of each arm so far."""
+    """Starts of each side so far."""
     level: float
     """Its share of the significance level."""
 

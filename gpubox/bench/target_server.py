@@ -71,11 +71,10 @@ class TargetServer:
         """
         self.paths, self.config, self.emit = paths, config, emit
         self._profiles, self._on_restore_point, self._stop_now = profiles, on_restore_point, stop_now
-        self._supervisor = Supervisor(paths, config, MAIN_INSTANCE, self._emit_server_event)
+        self._supervisor = Supervisor(paths, config, MAIN_INSTANCE, lambda event: emit(TargetServerEvent(event)))
         self._active: ActiveTarget | None = None
         self._client: LlamaClient | None = None
         self._switching = asyncio.Lock()
-        self._target_name = ""
         self.tokens = (0, 0)
         """Prompt tokens and generated tokens of this run's own requests since ``reset_counts``."""
         self.unattributed_tokens = 0
@@ -175,7 +174,6 @@ class TargetServer:
             if self._active and self._active.target == target and self.alive and not (force_restart and self.running):
                 return
             await self._disconnect()
-            self._target_name = target.name
             if target.url:
                 url = server_root(target.url)
                 await self._connect(target, url, api_key_for(self.paths, self.config, url), None)
@@ -200,10 +198,8 @@ class TargetServer:
             if change:
                 self.emit(Note(f"The previous server is not restored, because {change}."))
             elif self._previous:
-                self._target_name = self._previous.profile
                 await self._supervisor.restore_launch(self._previous)
             else:
-                self._target_name = ""
                 await self._supervisor.stop()
             self.restore_pending = False
 
@@ -243,9 +239,6 @@ class TargetServer:
         client, self._client, self._active = self._client, None, None
         if client:
             await client.close()
-
-    def _emit_server_event(self, event: Any) -> None:
-        self.emit(TargetServerEvent(self._target_name, event))
 
 
 def started_by_run(running: RunningServer, info: RunInfo) -> bool:

@@ -35,12 +35,10 @@ class TextTurnOutput:
     """Writes each event as it comes."""
 
     def __init__(self) -> None:
-        self._live = diagnostics.stderr_is_terminal()
-        self._has_progress_line = False
         self._at_line_start = True
         """Whether the next character of the answer begins a line."""
         self._thinking_tokens = 0
-        self._one_screen = self._live and output.is_terminal()
+        self._one_screen = diagnostics.stderr_is_terminal() and output.is_terminal()
         self._text_since_call = ""
 
     def begin(self, chat: Chat) -> None:
@@ -54,7 +52,7 @@ class TextTurnOutput:
         """Prints one event."""
         match event:
             case TextDelta():
-                self._clear_progress()
+                diagnostics.redraw("")
                 output.emit_chunk(event.text)
                 self._text_since_call += event.text
                 self._at_line_start = event.text.endswith("\n") if event.text else self._at_line_start
@@ -109,20 +107,13 @@ class TextTurnOutput:
         diagnostics.note(text)
 
     def _end_line(self) -> None:
-        self._clear_progress()
         if not self._at_line_start:
             output.emit_chunk("\n")
             self._at_line_start = True
 
     def _progress(self, text: str) -> None:
-        if self._live and self._at_line_start:  # in the middle of a line it would erase the answer
+        if self._at_line_start:  # in the middle of a line it would erase the answer
             diagnostics.redraw(text)
-            self._has_progress_line = True
-
-    def _clear_progress(self) -> None:
-        if self._has_progress_line:
-            diagnostics.redraw("")
-            self._has_progress_line = False
 
 
 def tool_call_text(call: ToolCall) -> str:

@@ -15,6 +15,8 @@ from gpubox.sanitize import sanitize_line
 
 MAX_SENTENCE_CHARS = 2000
 """An error may quote what a server answered, up to a whole page."""
+_is_line_drawn = False
+"""Whether the terminal's current line is one of ``redraw``."""
 
 
 def run_guarded(work: Callable[[], int], *, as_json: bool = False) -> int:
@@ -64,6 +66,7 @@ def note(line: str) -> None:
 
 def note_text(text: str) -> None:
     """Like ``note``, but keeps line breaks."""
+    redraw("")
     with contextlib.suppress(OSError):
         print(text, file=sanitized_stderr(), flush=True)
 
@@ -103,9 +106,16 @@ def stderr_is_terminal() -> bool:
 
 
 def redraw(text: str) -> None:
-    """Replaces the current terminal line by ``text``, cut to the terminal's width."""
+    """Replaces the current terminal line by ``text``, cut to the terminal's width. The next note replaces it, too.
+
+    Does nothing if stderr is no terminal.
+    """
+    global _is_line_drawn
+    if not stderr_is_terminal() or not (text or _is_line_drawn):
+        return
     import shutil
 
+    _is_line_drawn = bool(text)
     with contextlib.suppress(OSError):
         width = shutil.get_terminal_size().columns - 1
         stream = sanitized_stderr()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -47,8 +48,11 @@ _MODULES = {"import": "import_", "try": "try_"}
 class VerbGroup(click.Group):
     """Finds a verb in its own module of ``gpubox.cli.commands``."""
 
+    sections: ClassVar[dict[str, Mapping[str, str]]] = {"Verbs": VERBS}
+    """Title -> the verbs below it in the help."""
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return [verb for verbs in self.sections.values() for verb in verbs]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
@@ -77,8 +81,9 @@ class VerbGroup(click.Group):
             return ExitCode.OK
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+        for title, verbs in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl(list(verbs.items()))
 
 
 @click.command(cls=VerbGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})

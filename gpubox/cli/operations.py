@@ -35,42 +35,33 @@ class OperationOutput:
     """Prints the events of one operation: one line redrawn on a terminal, plain lines elsewhere."""
 
     def __init__(self) -> None:
-        self.live = diagnostics.stderr_is_terminal()
         self.finished: OperationFinished | None = None
         self._busy_slots: tuple[str, ...] = ()
 
     def __call__(self, event: ServerEvent) -> None:
         if isinstance(event, OperationFinished):
             self.finished = event
-            self._redraw("")
+            diagnostics.redraw("")
         elif isinstance(event, LoadProgress):
-            self._redraw(f"  load {event.profile}  {_load_progress(event)}")
+            diagnostics.redraw(f"  load {event.profile}  {_load_progress(event)}")
         elif isinstance(event, StepStarted):
-            self._redraw(f"  {event.step} {event.profile} …")
+            diagnostics.redraw(f"  {event.step} {event.profile} …")
         elif isinstance(event, WaitingForSlots):
-            if event.slots != self._busy_slots and (self.live or not self._busy_slots):
+            if event.slots != self._busy_slots and (diagnostics.stderr_is_terminal() or not self._busy_slots):
                 limit = units.rough_duration(event.seconds_left)
-                self._note(
+                diagnostics.note(
                     f"  {event.profile} is busy: {'; '.join(event.slots)}. Waiting up to {limit}; --now does not wait."
                 )
             self._busy_slots = event.slots
         elif isinstance(event, StepDone):
             remark = f"  {event.note}" if event.note else ""
-            self._note(f"✓ {event.step} {event.profile}  {units.duration(event.seconds)}{remark}")
+            diagnostics.note(f"✓ {event.step} {event.profile}  {units.duration(event.seconds)}{remark}")
         elif isinstance(event, StepFailed):
             # The error with the sentence is printed at the end; this line shows the log line that it comes from.
             line = event.line if event.line not in event.sentence else ""
-            self._note(f"✗ {event.step} {event.profile}  {line}".rstrip())
+            diagnostics.note(f"✗ {event.step} {event.profile}  {line}".rstrip())
             if event.logged:
-                self._note("  `gpubox logs --failed` shows its log.")
-
-    def _redraw(self, line: str) -> None:
-        if self.live:
-            diagnostics.redraw(line)
-
-    def _note(self, text: str) -> None:
-        self._redraw("")
-        diagnostics.note(text)
+                diagnostics.note("  `gpubox logs --failed` shows its log.")
 
 
 def _load_progress(event: LoadProgress) -> str:
@@ -172,17 +163,11 @@ def ensure_model(context: Context, profile: Profile) -> None:
         return
     from gpubox.models.fetch import fetch_model
 
-    live = diagnostics.stderr_is_terminal()
-    if not live:
+    if not diagnostics.stderr_is_terminal():
         diagnostics.note(f"downloading {profile.model} …")
 
     def show(done: int, total: int | None) -> None:
-        if live:
-            diagnostics.redraw(f"  downloading {profile.model}  {units.file_size(done)} of {units.file_size(total)}")
+        diagnostics.redraw(f"  downloading {profile.model}  {units.file_size(done)} of {units.file_size(total)}")
 
-    try:
-        path = fetch_model(profile.model, context.paths, context.config, show)
-    finally:
-        if live:
-            diagnostics.redraw("")
+    path = fetch_model(profile.model, context.paths, context.config, show)
     diagnostics.note(f"✓ model {path.name}  {units.file_size(path.stat().st_size)}")

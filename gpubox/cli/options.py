@@ -10,7 +10,9 @@ from gpubox.bench.options import BenchOption
 from gpubox.errors import UsageError
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-yes_option = click.option("--yes", "-y", is_flag=True, help="Allow a non-loopback host without an API key.")
+yes_option = click.option(
+    "--yes", "-y", is_flag=True, help="Start even if other machines can reach the server and it has no API key."
+)
 url_option = click.option("--url", metavar="URL", help="Read a server that gpubox did not start.")
 
 

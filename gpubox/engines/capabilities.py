@@ -50,9 +50,6 @@ class Refusal:
     hint: str = ""
     needs_fork: bool = False
 
-    def __str__(self) -> str:
-        return f"{self.flag}: {self.why}" + (f" — {self.hint}" if self.hint else "")
-
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:

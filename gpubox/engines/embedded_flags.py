@@ -36,8 +36,8 @@ class Setter:
     """What else to do; called with xllamacpp, the CommonParams and the value."""
 
 
-def _to(target: str, convert: Convert | None = None, *others: str, on: Any = True, bit: str = "") -> Setter:
-    return Setter((target, *others), convert, on, bit)
+def _to(target: str, convert: Convert | None = None, *others: str, on: Any = True) -> Setter:
+    return Setter((target, *others), convert, on)
 
 
 def _sampling(name: str, convert: Convert = v.number, bit: str = "") -> Setter:
@@ -45,7 +45,7 @@ def _sampling(name: str, convert: Convert = v.number, bit: str = "") -> Setter:
 
 
 def _draft(name: str, convert: Convert | None = None) -> Setter:
-    return Setter((f"speculative.draft.{name}",), convert)
+    return _to(f"speculative.draft.{name}", convert)
 
 
 def _experts(prefix: str, convert: Convert, switch: bool = False) -> Setter:

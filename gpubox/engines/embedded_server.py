@@ -20,7 +20,7 @@ from typing import Any
 
 from gpubox.engines.capabilities import parse_help
 from gpubox.engines.embedded_flags import FLAGS, Setter
-from gpubox.engines.embedded_values import boolean
+from gpubox.engines.embedded_values import TRUE, boolean
 
 _HELP = Path(__file__).with_name("embedded_help.txt")
 _NAMES = re.compile(r"(?:^|, +)(--?[A-Za-z][\w-]*)")
@@ -115,7 +115,7 @@ class ArgumentReader:
             self._set(flag.setter, value)
         elif flag.negatives:
             self._set(flag.setter, "", negative=not boolean(value))
-        elif value in {"on", "enabled", "true", "1"}:
+        elif value in TRUE:
             self._set(flag.setter, "")
 
     def _set(self, setter: Setter, text: str, negative: bool = False) -> None:

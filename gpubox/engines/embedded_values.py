@@ -10,23 +10,25 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from gpubox.units import MIB
 
 Convert = Callable[[Any, str], Any]
 
 _INTEGER = re.compile(r"\s*[+-]?\d+")
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|inf|nan)", re.I)
-_TRUE, _FALSE, _AUTO = {"on", "enabled", "true", "1"}, {"off", "disabled", "false", "0"}, {"auto", "-1"}
-MIB = 1024 * 1024
+TRUE, _FALSE, _AUTO = {"on", "enabled", "true", "1"}, {"off", "disabled", "false", "0"}, {"auto", "-1"}
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 SEED_RANDOM = 0xFFFFFFFF
 
 
 def boolean(text: str) -> bool:
     """The value of a switch that is set by an environment variable (``parse_bool_value``)."""
-    if text in _TRUE or text in _FALSE:
-        return text in _TRUE
+    if text in TRUE or text in _FALSE:
+        return text in TRUE
     raise ValueError("invalid boolean value")
 
 
@@ -37,70 +39,52 @@ def integer(xllamacpp: Any, text: str) -> int:
     return int(match[0])
 
 
-def bounded(lowest: int, highest: int = 2**31 - 1, error: str = "invalid value") -> Convert:
-    """An integer between the two. ``error`` is the message for others; ``{}`` in it is the value."""
-
-    def convert(xllamacpp: Any, text: str) -> int:
-        value = integer(xllamacpp, text)
-        if not lowest <= value <= highest:
-            raise ValueError(error.format(value))
-        return value
-
-    return convert
-
-
-def except_zero(lowest: int, error: str) -> Convert:
-    """An integer that is neither 0 nor lower than ``lowest``."""
-
-    def convert(xllamacpp: Any, text: str) -> int:
-        value = integer(xllamacpp, text)
-        if value == 0 or value < lowest:
-            raise ValueError(error)
-        return value
-
-    return convert
-
-
-def number(xllamacpp: Any, text: str) -> float:
+def number(xllamacpp: Any, text: str, function: str = "stof") -> float:
     match = _NUMBER.match(text)
     if not match:
-        raise ValueError("stof")
+        raise ValueError(function)
     return float(match[0])
-
-
-def repeat_penalty(xllamacpp: Any, text: str) -> float:
-    value = number(xllamacpp, text)
-    if not 0 < value < float("inf"):
-        raise ValueError("error: repeat-penalty must be finite and greater than 0\n")
-    return value
-
-
-def synth_length(xllamacpp: Any, text: str) -> float:
-    try:
-        value = number(xllamacpp, text)
-    except ValueError:
-        raise ValueError("stod") from None
-    if value < 0:
-        raise ValueError("invalid value")
-    return value
-
-
-def hosts(xllamacpp: Any, text: str) -> list[str]:
-    if not (names := word_list(xllamacpp, text)):
-        raise ValueError("--host requires at least one address")
-    return names
 
 
 def text(xllamacpp: Any, text: str) -> str:
     return text
 
 
-def word_set(xllamacpp: Any, text: str) -> set[str]:
-    return {word.strip() for word in text.split(",") if word.strip()}
-
-
 def word_list(xllamacpp: Any, text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def word_set(xllamacpp: Any, text: str) -> set[str]:
+    return set(word_list(xllamacpp, text))
+
+
+def checked(convert: Convert, accepts: Callable[[Any], bool], error: str = "invalid value") -> Convert:
+    """``convert`` for the values that ``accepts`` accepts. ``error`` is the message for others; ``{}`` is the value."""
+
+    def convert_and_check(xllamacpp: Any, text: str) -> Any:
+        value = convert(xllamacpp, text)
+        if not accepts(value):
+            raise ValueError(error.format(value))
+        return value
+
+    return convert_and_check
+
+
+def bounded(lowest: int, highest: int = 2**31 - 1, error: str = "invalid value") -> Convert:
+    """An integer between the two."""
+    return checked(integer, lambda value: lowest <= value <= highest, error)
+
+
+def except_zero(lowest: int, error: str) -> Convert:
+    """An integer that is neither 0 nor lower than ``lowest``."""
+    return checked(integer, lambda value: value != 0 and value >= lowest, error)
+
+
+repeat_penalty = checked(
+    number, lambda value: 0 < value < float("inf"), "error: repeat-penalty must be finite and greater than 0\n"
+)
+synth_length = checked(partial(number, function="stod"), lambda value: not value < 0)
+hosts = checked(word_list, bool, "--host requires at least one address")
 
 
 def directory(xllamacpp: Any, text: str) -> str:
@@ -143,7 +127,7 @@ def tri_state(flag: str, on: Any, off: Any, auto: Any) -> Convert:
     """``on|off|auto`` in all of llama.cpp's spellings. A callable value is called with xllamacpp."""
 
     def convert(xllamacpp: Any, text: str) -> Any:
-        for spellings, value in ((_TRUE, on), (_FALSE, off), (_AUTO, auto)):
+        for spellings, value in ((TRUE, on), (_FALSE, off), (_AUTO, auto)):
             if text in spellings and value is not None:
                 return value(xllamacpp) if callable(value) else value
         raise ValueError(f"error: unknown value for --{flag}: '{text}'\n")
@@ -179,7 +163,7 @@ def log_colors(xllamacpp: Any, text: str) -> None:
     """xllamacpp has no attribute for it, but llama.cpp's default ``auto`` obeys the variable ``NO_COLOR``."""
     if text in _FALSE:
         os.environ["NO_COLOR"] = "1"
-    elif text in _TRUE:
+    elif text in TRUE:
         raise ValueError("the embedded engine cannot force colors on")
     elif text not in _AUTO:
         raise ValueError(f"error: unknown value for --log-colors: '{text}'\n")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,19 +19,19 @@ class Gpu:
     """One card now. ``None``: the driver does not report it."""
 
     index: int
-    name: str | None
-    vram_total_bytes: int | None
-    vram_used_bytes: int | None
+    name: str | None = None
+    vram_total_bytes: int | None = None
+    vram_used_bytes: int | None = None
     """All that is not free: allocations, and what the driver reserves."""
-    utilization_percent: int | None
-    temperature_celsius: int | None
-    power_watts: float | None
-    power_limit_watts: float | None
-    pcie_rx_bytes_per_second: int | None
+    utilization_percent: int | None = None
+    temperature_celsius: int | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    pcie_rx_bytes_per_second: int | None = None
     """Into the card."""
-    pcie_tx_bytes_per_second: int | None
+    pcie_tx_bytes_per_second: int | None = None
     """Out of the card."""
-    processes: tuple[GpuProcess, ...] = field(default=())
+    processes: tuple[GpuProcess, ...] = ()
     uuid: str | None = None
     bus_id: str | None = None
     """``00000000:01:00.0``: PCI domain, bus, device, function."""
@@ -75,6 +75,6 @@ class DriverReading:
     """The age of these readings while the driver does not answer; ``None`` while it does."""
 
 
-def unknown_gpu(index: int) -> Gpu:
-    """A card of which nothing is known."""
-    return Gpu(index, None, None, None, None, None, None, None, None, None)
+def scaled(value: float | None, divisor: float) -> float | None:
+    """``value`` in a unit that is ``divisor`` times larger; an unknown value stays unknown."""
+    return None if value is None else value / divisor

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpubox.hardware.gpu import DriverReading, Gpu, unknown_gpu
+from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.hardware.nvml_card import NvmlBinding, fast_fields, memory_fields, slow_fields, traffic_fields
 from gpubox.hardware.sysfs import SYSFS, has_nvidia_card, read_sysfs_gpus
 
@@ -105,7 +105,7 @@ def _read(details: bool) -> DriverReading:
             handle = nvml.ask("DeviceGetHandleByIndex", index)
             if handle is not None:
                 fields = _fields(nvml, handle, details)
-                gpus.append(replace(unknown_gpu(index), **fields, lost=nvml.lost))
+                gpus.append(Gpu(index, **fields, lost=nvml.lost))
             if nvml.lost:
                 lost.append(index)
         problem = NO_GPU if not count else lost_problem(lost) if lost else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubox.hardware.gpu import GpuProcess
+from gpubox.hardware.gpu import GpuProcess, scaled
 from gpubox.hardware.process import process_name
 
 _NOT_AVAILABLE = (2**32 - 1, 2**64 - 1)
@@ -67,21 +67,20 @@ def memory_fields(nvml: NvmlBinding, handle: Any) -> dict[str, Any]:
     """The fields of ``Gpu`` about memory."""
     memory = nvml.ask("DeviceGetMemoryInfo", handle)
     return {
-        "vram_total_bytes": memory.total if memory else None,
-        "vram_used_bytes": memory.used if memory else None,
+        "vram_total_bytes": getattr(memory, "total", None),
+        "vram_used_bytes": getattr(memory, "used", None),
     }
 
 
 def fast_fields(nvml: NvmlBinding, handle: Any, names: ProcessNames) -> dict[str, Any]:
     """The fields of ``Gpu`` that change with every token."""
     utilization = nvml.ask("DeviceGetUtilizationRates", handle)
-    power = nvml.ask("DeviceGetPowerUsage", handle)
     processes = _processes(nvml, handle, names)
     return {
         **memory_fields(nvml, handle),
-        "utilization_percent": utilization.gpu if utilization else None,
+        "utilization_percent": getattr(utilization, "gpu", None),
         "memory_utilization_percent": getattr(utilization, "memory", None),
-        "power_watts": power / 1000 if power is not None else None,
+        "power_watts": scaled(nvml.ask("DeviceGetPowerUsage", handle), 1000),
         "clock_sm_mhz": nvml.ask("DeviceGetClockInfo", handle, _SM_CLOCK),
         "clock_memory_mhz": nvml.ask("DeviceGetClockInfo", handle, _MEMORY_CLOCK),
         "processes": processes or (),
@@ -91,7 +90,6 @@ def fast_fields(nvml: NvmlBinding, handle: Any, names: ProcessNames) -> dict[str
 
 def slow_fields(nvml: NvmlBinding, handle: Any) -> dict[str, Any]:
     """The fields of ``Gpu`` that change slowly or never."""
-    limit = nvml.ask("DeviceGetEnforcedPowerLimit", handle)
     generation = nvml.ask("DeviceGetCurrPcieLinkGeneration", handle) or None
     width = nvml.ask("DeviceGetCurrPcieLinkWidth", handle) or None
     temperature = nvml.ask("DeviceGetTemperature", handle, _GPU)
@@ -99,7 +97,7 @@ def slow_fields(nvml: NvmlBinding, handle: Any) -> dict[str, Any]:
         "name": nvml.text("DeviceGetName", handle),
         "uuid": nvml.text("DeviceGetUUID", handle),
         "bus_id": _bus_id(nvml, handle),
-        "power_limit_watts": limit / 1000 if limit is not None else None,
+        "power_limit_watts": scaled(nvml.ask("DeviceGetEnforcedPowerLimit", handle), 1000),
         "fan_percent": nvml.ask("DeviceGetFanSpeed", handle),
         "temperature_celsius": temperature,
         "temperature_limit_celsius": _temperature_limit(nvml, handle, temperature),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubox.hardware import nvml
-from gpubox.hardware.gpu import DriverReading, Gpu, unknown_gpu
+from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.hardware.nvml_card import NvmlBinding, ProcessNames, fast_fields, slow_fields, traffic_fields
 from gpubox.hardware.sysfs import SYSFS, has_nvidia_card, read_sysfs_gpus
 
@@ -181,7 +181,7 @@ class DriverReader:
             if card.uuid == uuid if card.uuid and uuid else card.gpu.index == index:
                 card.uuid = card.uuid or uuid
                 return card
-        self._cards.append(_Card(unknown_gpu(index), uuid))
+        self._cards.append(_Card(Gpu(index), uuid))
         return self._cards[-1]
 
     def _fail(self, problem: str) -> None:

@@ -37,7 +37,7 @@ class ProcessActivity:
     cpu_seconds: float
     rss_bytes: int
     file_rss_bytes: int
-    """Resident pages of mapped files; grows while a model is read through mmap."""
+    """Resident pages of mapped files, and shared memory; grows while a model is read through mmap."""
     read_chars: int
     """Bytes read with read(2), also from the page cache (``rchar`` of /proc/PID/io)."""
 
@@ -111,32 +111,43 @@ def process_activity(pid: int) -> ProcessActivity | None:
     try:
         process = psutil.Process(pid)
         with process.oneshot():
-            times, rss = process.cpu_times(), process.memory_info().rss
-        file_rss = _file_rss(pid)
+            times, memory = process.cpu_times(), process.memory_info()
         read_chars = process.io_counters().read_chars
     except (psutil.Error, OSError):
         return None
-    return ProcessActivity(times.user + times.system, rss, file_rss, read_chars)
+    return ProcessActivity(times.user + times.system, memory.rss, memory.shared, read_chars)
 
 
 def process_tree_activity(pid: int) -> ProcessActivity | None:
     """The activity of ``pid`` and all its descendants together: an engine may be wrapped in a script."""
-    total, seen, pending = process_activity(pid), {pid}, _children(pid)
-    while total and pending and len(seen) < MAX_TREE_PROCESSES:
-        child = pending.pop()
-        if child not in seen and (activity := process_activity(child)):
-            total = ProcessActivity(*(a + b for a, b in zip(astuple(total), astuple(activity), strict=True)))
-        seen.add(child)
-        pending += _children(child)
+    total = process_activity(pid)
+    if total is None:
+        return None
+    for child in descendants(pid)[:MAX_TREE_PROCESSES]:
+        if activity := process_activity(child):
+            total = ProcessActivity(*map(sum, zip(astuple(total), astuple(activity), strict=True)))
     return total
 
 
-def _children(pid: int) -> list[int]:
-    """The children of the first thread of ``pid``. A shell or an interpreter has no others."""
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
-    except OSError:  # it is gone, or the kernel has no such file
-        return []
+def descendants(pid: int) -> list[int]:
+    """The pids of all processes below ``pid``, parents first; empty if it is gone.
+
+    Inside a pid namespace no process can leave this tree.
+    """
+    pids = children(pid)
+    for child in pids:
+        pids += children(child)
+    return pids
+
+
+def children(pid: int) -> list[int]:
+    """The pids of the children of all threads of ``pid``; empty if it is gone."""
+    pids: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - the sandbox asks ten times a second
+            with contextlib.suppress(OSError):
+                pids += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text(encoding="ascii").split())
+    return pids
 
 
 def process_name(pid: int) -> str | None:
@@ -145,13 +156,6 @@ def process_name(pid: int) -> str | None:
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:
         return None
-
-
-def _file_rss(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith("RssFile:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def moved_stdout(pid: int, path: Path) -> tuple[Path, str] | None:
@@ -205,13 +209,3 @@ def is_listening(pid: int, port: int) -> bool | None:
     except (psutil.Error, OSError):
         return None
     return any(c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port for c in connections)
-
-
-def descendants(pid: int) -> list[int]:
-    """The pids of all descendants of ``pid``; empty if it is gone."""
-    import psutil
-
-    try:
-        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
-    except psutil.Error:
-        return []

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpubox.hardware.gpu import Gpu, unknown_gpu
+from gpubox.hardware.gpu import Gpu, scaled
 
 SYSFS = Path("/sys")
 _NVIDIA = "0x10de"
@@ -30,7 +30,7 @@ def read_sysfs_gpus(root: Path = SYSFS) -> tuple[Gpu, ...]:
         fields = {**_identity(card / "device", uevent, driver), **_memory(card, driver)}
         if _text(card / "device/power/runtime_status") != "suspended":
             fields |= _activity(card, driver) | _sensors(card / "device/hwmon", driver)
-        gpus.append(replace(unknown_gpu(len(gpus)), driver=driver, processes_known=False, **fields))
+        gpus.append(Gpu(len(gpus), driver=driver, processes_known=False, **fields))
     return tuple(gpus)
 
 
@@ -95,8 +95,7 @@ def _activity(card: Path, driver: str) -> dict[str, Any]:
             "utilization_percent": _number(device / "gpu_busy_percent"),
             "memory_utilization_percent": _number(device / "mem_busy_percent"),
         }
-    clock = _number(device / "tile0/gt0/freq0/act_freq")
-    return {"clock_sm_mhz": clock if clock is not None else _number(card / "gt_act_freq_mhz")}
+    return {"clock_sm_mhz": _number(device / "tile0/gt0/freq0/act_freq", card / "gt_act_freq_mhz")}
 
 
 def _sensors(folder: Path, driver: str) -> dict[str, Any]:
@@ -105,24 +104,19 @@ def _sensors(folder: Path, driver: str) -> dict[str, Any]:
         hwmon = min(folder.iterdir())
     except (OSError, ValueError):
         return {}
-    power = _number(hwmon / "power1_average")
-    if power is None:
-        power = _number(hwmon / "power1_input")
     cap = _number(hwmon / "power1_cap") or _number(hwmon / "power1_max")
     first = "temp2" if driver == "xe" else "temp1"  # xe: temp2 is the package, temp3 the memory
-    temperature, limit = _number(hwmon / f"{first}_input"), _number(hwmon / f"{first}_crit")
-    fan, full = _number(hwmon / "pwm1"), _number(hwmon / "pwm1_max")
+    full = _number(hwmon / "pwm1_max")
     fields: dict[str, Any] = {
-        "power_watts": power / 1e6 if power is not None else None,
-        "power_limit_watts": cap / 1e6 if cap else None,
-        "temperature_celsius": round(temperature / 1000) if temperature is not None else None,
-        "temperature_limit_celsius": round(limit / 1000) if limit else None,
-        "fan_percent": round(100 * fan / full) if fan is not None and full else None,
+        "power_watts": scaled(_number(hwmon / "power1_average", hwmon / "power1_input"), 1e6),
+        "power_limit_watts": scaled(cap or None, 1e6),
+        "temperature_celsius": _rounded(hwmon / f"{first}_input", 1000),
+        "temperature_limit_celsius": _rounded(hwmon / f"{first}_crit", 1000) or None,
+        "fan_percent": _rounded(hwmon / "pwm1", full / 100) if full else None,
     }
     if driver == "amdgpu":
-        core, memory = _number(hwmon / "freq1_input"), _number(hwmon / "freq2_input")
-        fields["clock_sm_mhz"] = round(core / 1e6) if core is not None else None
-        fields["clock_memory_mhz"] = round(memory / 1e6) if memory is not None else None
+        fields["clock_sm_mhz"] = _rounded(hwmon / "freq1_input", 1e6)
+        fields["clock_memory_mhz"] = _rounded(hwmon / "freq2_input", 1e6)
     return fields
 
 
@@ -133,9 +127,14 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _number(path: Path) -> int | None:
-    text = _text(path)
-    try:
-        return int(text) if text is not None else None
-    except ValueError:
-        return None
+def _number(*paths: Path) -> int | None:
+    """The number in the first of these files that holds one."""
+    for path in paths:
+        with contextlib.suppress(ValueError):
+            return int(_text(path) or "")
+    return None
+
+
+def _rounded(path: Path, divisor: float) -> int | None:
+    number = _number(path)
+    return None if number is None else round(number / divisor)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gpubox.interchange.containers import RESTART_POLICIES, Container, environment, split_joined_options
 from gpubox.interchange.import_notes import omitted
 from gpubox.interchange.script import ExpansionBudget, split_words
-from gpubox.interchange.server_invocation import ContainerServer, server_in_container
+from gpubox.interchange.server_invocation import ServerInvocation, server_in_container
 from gpubox.interchange.yaml_text import YamlValue, leaf_texts, mapping_of, omitted_leaves, texts_of
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)(?::?([-?+])([^{}]*))?\}|\$([A-Za-z_]\w*)")
@@ -20,12 +20,12 @@ def is_compose(value: YamlValue) -> bool:
     return isinstance(mapping_of(value).get("services"), dict)
 
 
-def read_compose(value: YamlValue) -> tuple[list[ContainerServer], list[str]]:
+def read_compose(value: YamlValue) -> tuple[list[ServerInvocation], list[str]]:
     """The services that run llama-server, and notes about all other lines.
 
     Raises UsageError if its variables expand to too much text.
     """
-    servers: list[ContainerServer] = []
+    servers: list[ServerInvocation] = []
     notes: list[str] = []
     budget = ExpansionBudget()
     in_services = {text for _, text in leaf_texts(mapping_of(value)["services"])}
@@ -42,14 +42,13 @@ def read_compose(value: YamlValue) -> tuple[list[ContainerServer], list[str]]:
     return servers, notes
 
 
-def _service(name: str, service: dict[str, YamlValue], budget: ExpansionBudget) -> ContainerServer | None:
+def _service(name: str, service: dict[str, YamlValue], budget: ExpansionBudget) -> ServerInvocation | None:
     unresolved: list[str] = []
 
     def text(value: str) -> str:
         return _interpolated(value, unresolved, budget)
 
-    container = Container()
-    restart = ""
+    container = Container(name)
     for key, value in service.items():
         if key == "image" and isinstance(value, str):
             container.image = text(value)
@@ -68,13 +67,12 @@ def _service(name: str, service: dict[str, YamlValue], budget: ExpansionBudget) 
         elif key == "ports" and isinstance(value, list):
             _ports(container, [_interpolated_texts(item, text) for item in value])
         elif key == "restart" and value in RESTART_POLICIES:
-            restart = str(value)
+            container.restart = str(value)
         elif key == "network_mode" and value == "host":
             container.host_network = True
         else:
             container.notes += [omitted(f"{path} {text(leaf)}", _COMPOSE_ONLY) for path, leaf in leaf_texts(value, key)]
-    invocation = server_in_container(container, tuple(dict.fromkeys(unresolved)))
-    return ContainerServer(name, invocation, restart) if invocation else None
+    return server_in_container(container, tuple(dict.fromkeys(unresolved)))
 
 
 def _interpolated_texts(value: YamlValue, text: Callable[[str], str]) -> YamlValue:

@@ -41,6 +41,7 @@ class PublishedPort:
 class Container:
     """One container that may run llama-server."""
 
+    name: str = ""
     image: str = ""
     entrypoint: list[str] = field(default_factory=list)
     command: list[str] = field(default_factory=list)
@@ -50,6 +51,8 @@ class Container:
     ports: list[PublishedPort] = field(default_factory=list)
     host_network: bool = False
     title: str = ""
+    restart: str = ""
+    """The restart policy; ``""``: it is not restarted."""
     notes: list[str] = field(default_factory=list)
 
     def server_words(self) -> list[str] | None:
@@ -60,7 +63,7 @@ class Container:
         """
         if self.entrypoint:
             return [*self.entrypoint, *self.command]
-        if not is_llama_cpp_image(self.image):
+        if not _IMAGE.search(self.image):
             return list(self.command) or None
         command = self.command
         if ":full" in self.image and command[:1] in (["--server"], ["-s"]):
@@ -91,7 +94,8 @@ class Container:
             self.notes.append(omitted(f"volume option {':'.join(parts[2:])}", "a setting of the container only"))
 
     def map_to_host(self, draft: ProfileDraft) -> None:
-        """Replaces the paths and the address in ``draft`` by those on the host."""
+        """Replaces the paths and the address in ``draft`` by those on the host, and adds title and restart policy."""
+        draft.title = self.title
         used: set[tuple[str, str]] = set()
 
         def on_host(path: str) -> str:
@@ -112,6 +116,9 @@ class Container:
             else:
                 draft.notes.append(omitted(f"volume {host}:{inside}", "the command uses no path in it"))
         self._map_address(draft)
+        if self.restart:
+            draft.restart = True
+            draft.notes.append(f"restart: {self.restart} became restart = true in the profile.")
 
     def _map_address(self, draft: ProfileDraft) -> None:
         inside = draft.port
@@ -139,11 +146,6 @@ def split_joined_options(words: Sequence[str]) -> list[str]:
     """``words``, with ``-m /a.gguf`` in one word split into option and value."""
     joined = re.compile(r"--?[A-Za-z][\w-]*\s+\S")
     return [part for word in words for part in (split_words(word) if joined.match(word) else [word])]
-
-
-def is_llama_cpp_image(image: str) -> bool:
-    """Whether the name of an image is one of llama.cpp's."""
-    return bool(_IMAGE.search(image))
 
 
 def read_docker_run(words: Sequence[str]) -> tuple[Container, int] | None:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 from gpubox.interchange.import_notes import omitted
 from gpubox.interchange.koboldcpp import find_koboldcpp
 from gpubox.interchange.llamafile import find_llamafile
 from gpubox.interchange.option_updates import TargetEngine
-from gpubox.interchange.profile_draft import REFERENCE_ENGINE, ImportedProfile, draft_from_arguments, match_engine
+from gpubox.interchange.profile_draft import (
+    REFERENCE_ENGINE,
+    ForeignSettings,
+    ImportedProfile,
+    ProfileDraft,
+    draft_from_arguments,
+    match_engine,
+)
 from gpubox.interchange.script import ScriptCommand
 from gpubox.interchange.server_invocation import ServerInvocation, find_server, flags_without_program, is_unrelated
+from gpubox.profiles.flag_paths import map_paths
 
 _CLOSING_WORDS = {"fi", "done", "esac", "}", "{", ";;", "then", "else", "do"}
 """Shell words that are no commands."""
-
-
-def _reference_engine(engine: str) -> TargetEngine:
-    return REFERENCE_ENGINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +37,12 @@ class ImportSource:
     path: str = ""
     engines: Mapping[str, str] = field(default_factory=dict)
     """Engine name -> path of its binary, as in config.toml."""
-    target: Callable[[str], TargetEngine] = _reference_engine
+    target: Callable[[str], TargetEngine] = lambda engine: REFERENCE_ENGINE
     """Engine name -> the engine whose spellings the profile gets; ``""``: the default engine."""
+    model: str = ""
+    """Replaces the model that the text names."""
+    folders: tuple[Path, ...] = ()
+    """Where relative paths may start: the profile gets the whole path of a file that exists in one of them."""
 
 
 @dataclass(slots=True)
@@ -62,8 +73,7 @@ def import_commands(
         elif command.words[0] not in _CLOSING_WORDS:
             result.notes.append(omitted(command.text or " ".join(command.words)))
     if not result.profiles and (flags := flags_without_program(commands)):
-        draft = draft_from_arguments(flags.words, {}, target=source.target(""))
-        return ImportResult([draft.finish(name or source.name)], list(commands))
+        return ImportResult([import_settings(ForeignSettings(name, list(flags.words)), source)], list(commands))
     result.notes = list(dict.fromkeys(result.notes))
     return result
 
@@ -73,22 +83,56 @@ def import_server(
 ) -> ImportedProfile:
     """The profile of one server."""
     engine, note = match_engine(server.binary, source.engines)
-    dropped = [omitted(word, "gpubox keeps the log") for word in server.dropped]
-    notes = (*server.notes, *_open_questions(server, port_word), *([note] if note else []), *dropped)
-    draft = draft_from_arguments(server.args, server.env, notes, port_word, source.target(engine))
+    dropped = [omitted(word, "gpubox keeps the log") for word in server.command.dropped]
+    notes = (*server.notes, *_open_questions(server.command, port_word), *([note] if note else []), *dropped)
+    draft = draft_from_arguments(server.args, server.command.env, notes, port_word, source.target(engine))
+    draft.engine = engine
+    if source.model:
+        draft.model = ""  # its place on the host does not matter
     if server.container is not None:
         server.container.map_to_host(draft)
-    return draft.finish(name or source.name, engine=engine)
+        name = name or server.container.name
+    return _finish(draft, name, source)
+
+
+def import_settings(settings: ForeignSettings, source: ImportSource) -> ImportedProfile:
+    """The profile of another program's settings."""
+    draft = draft_from_arguments(settings.args, {}, settings.notes, target=source.target(""))
+    draft.system = settings.system
+    return _finish(draft, settings.name, source)
+
+
+def _finish(draft: ProfileDraft, name: str, source: ImportSource) -> ImportedProfile:
+    name = name or source.name or draft.model
+    absolute = partial(_absolute, folders=source.folders)
+    draft.model = absolute(source.model or draft.model)
+    draft.flags = {flag: map_paths(flag, value, absolute) for flag, value in draft.flags.items()}
+    return draft.finish(name)
+
+
+def _absolute(text: str, folders: Sequence[Path]) -> str:
+    """The whole path of the file ``text`` if it exists in one of ``folders``, else ``text``."""
+    if not text or text.startswith(("~", "$", "hf:", "demo:")):
+        return text
+    for folder in folders:
+        try:
+            path = folder / text
+            if path.exists():
+                normal = Path(os.path.normpath(path))  # another file if a folder before ".." is a link
+                return str(normal if normal.exists() and normal.samefile(path) else path)
+        except (OSError, ValueError):
+            break  # no file name at all
+    return text
 
 
 def _find_any_server(command: ScriptCommand) -> ServerInvocation | None:
     return find_server(command) or find_koboldcpp(command) or find_llamafile(command)
 
 
-def _open_questions(server: ServerInvocation, port_word: str) -> Iterator[str]:
-    if unresolved := [text for text in server.unresolved if text != port_word]:
+def _open_questions(command: ScriptCommand, port_word: str) -> Iterator[str]:
+    if unresolved := [text for text in command.unresolved if text != port_word]:
         texts = ", ".join(text if len(text) < 40 else f"{text[:36]}..." for text in unresolved[:5])
         yield f"Not resolved, because gpubox runs nothing: {texts}."
-    if server.branched:
-        names = ", ".join(server.branched)
+    if command.branched:
+        names = ", ".join(command.branched)
         yield f"The script sets {names} in branches (if, case); the profile has the last value, so check it."

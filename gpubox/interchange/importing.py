@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
-import os
 import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,24 +16,30 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.interchange.batch import looks_like_batch, read_batch
 from gpubox.interchange.compose import is_compose, read_compose
 from gpubox.interchange.import_notes import limit_notes, omitted
-from gpubox.interchange.import_result import ImportResult, ImportSource, import_commands, import_server
+from gpubox.interchange.import_result import (
+    ImportResult,
+    ImportSource,
+    import_commands,
+    import_server,
+    import_settings,
+)
 from gpubox.interchange.koboldcpp import is_kcpps, read_kcpps
 from gpubox.interchange.kubernetes import is_kubernetes, read_kubernetes
-from gpubox.interchange.llama_swap import PORT_MACRO, is_llama_swap, read_llama_swap, unknown_yaml_error
+from gpubox.interchange.llama_swap import PORT_MACRO, is_llama_swap, read_llama_swap
 from gpubox.interchange.llamafile import looks_like_args, read_args_file
 from gpubox.interchange.lmstudio import is_lmstudio, read_lmstudio
 from gpubox.interchange.modelfile import looks_like_modelfile, read_modelfile
-from gpubox.interchange.models_ini import read_models_ini
+from gpubox.interchange.models_ini import looks_like_models_ini, read_models_ini
 from gpubox.interchange.powershell import looks_like_powershell, read_powershell
-from gpubox.interchange.profile_draft import ForeignSettings, ImportedProfile, draft_from_arguments, profile_name
+from gpubox.interchange.profile_draft import ImportedProfile, profile_name
 from gpubox.interchange.script import MAX_INPUT_CHARS, ScriptAssignments, ScriptCommand
-from gpubox.interchange.server_invocation import ContainerServer
+from gpubox.interchange.server_invocation import ServerInvocation
 from gpubox.interchange.shell import read_script
 from gpubox.interchange.systemd import read_quadlet, read_unit
-from gpubox.interchange.yaml_text import read_yaml
+from gpubox.interchange.yaml_text import mapping_of, read_yaml
 from gpubox.models.gguf import GgufFile, check_gguf
-from gpubox.profiles.flag_paths import map_paths
 from gpubox.profiles.profile import FlagValue, Profile
+from gpubox.storage import NotRegularFile, read_bytes
 
 _FORMATS = (
     "gpubox reads a command line, .sh, .bat, .ps1, systemd and Quadlet units, compose files, Kubernetes manifests,"
@@ -51,11 +57,14 @@ def import_source(source: str, *, name: str | None = None, known: ImportSource |
 
     Raises GpuboxError if the file cannot be read, or if nothing in it starts llama-server.
     """
-    path = _path(source)
-    if path is None:
-        return import_text(source, name=name, known=known)
+    path = source_path(source)
+    return import_text(source, name=name, known=known) if path is None else import_file(path, name=name, known=known)
+
+
+def import_file(path: Path, *, name: str | None = None, known: ImportSource | None = None) -> list[ImportedProfile]:
+    """The profiles in a file. Raises as ``import_source``."""
     if path.suffix.lower() == ".gguf":
-        return _select(ImportResult([import_gguf(path)]), name)
+        return _select(ImportResult([_with(import_gguf(path), model=known.model if known else "")]), name)
     return import_text(_read(path), name=name, known=known, file=str(path.absolute()))
 
 
@@ -67,12 +76,13 @@ def import_text(
     ``name`` names the only profile, or selects one of several. Notes that belong to no profile go to the first. Raises
     UsageError if the text is broken or starts no server.
     """
-    path = Path(file)
+    path, known = Path(file), known or ImportSource()
     if len(text) > MAX_INPUT_CHARS or "\0" in text:
         raise UsageError(f"{path.name or 'This'} is not a launch command: it is binary or far too long.", _FORMATS)
     text = text.replace("\r\n", "\n").encode(errors="replace").decode()
+    folders = (*known.folders, path.parent) if file else known.folders
     try:
-        result = _reader(text, path)(text, replace(known or ImportSource(), name=path.stem, path=file))
+        result = _reader(text, path)(text, replace(known, name=path.stem, path=file, folders=folders))
     except RecursionError:
         raise UsageError(
             "This is nested too deeply to be a launch command.", "Paste the command line itself."
@@ -95,31 +105,6 @@ def import_gguf(path: Path) -> ImportedProfile:
     )
 
 
-def with_absolute_paths(imported: ImportedProfile, folders: Sequence[Path]) -> ImportedProfile:
-    """``imported`` with absolute paths of the model and of files in flags, if they exist in one of ``folders``."""
-    profile = imported.profile
-
-    def absolute(text: str) -> str:
-        if not text or text.startswith(("~", "$", "hf:", "demo:")):
-            return text
-        for folder in folders:
-            try:
-                path = folder / text
-                if path.exists():
-                    normal = Path(os.path.normpath(path))  # another file if a folder before ".." is a link
-                    return str(normal if normal.exists() and normal.samefile(path) else path)
-            except (OSError, ValueError):
-                break  # no file name at all
-        return text
-
-    model = absolute(profile.model)
-    flags = {name: map_paths(name, value, absolute) for name, value in profile.flags.items()}
-    notes = imported.notes
-    if model != profile.model:
-        notes = tuple(note for note in notes if not note.startswith(f"{profile.model} is relative"))
-    return ImportedProfile(replace(profile, model=model, flags=flags), notes)
-
-
 def _default_flags(model: GgufFile) -> dict[str, FlagValue]:
     if model.architecture in _EMBEDDING_ARCHITECTURES:
         return {"embeddings": True}
@@ -128,8 +113,8 @@ def _default_flags(model: GgufFile) -> dict[str, FlagValue]:
     return {"ctx-size": context, "parallel": 1}  # llama-server's default of four slots would share the context
 
 
-def _path(source: str) -> Path | None:
-    """The file that ``source`` names, or ``None`` for a pasted text."""
+def source_path(source: str) -> Path | None:
+    """The file that ``source`` names, or ``None`` for a pasted text. Raises UsageError if it cannot be read."""
     if not source.strip() or "\n" in source or len(source) > 1024 or source.lstrip().startswith("-"):
         return None
     try:
@@ -151,63 +136,15 @@ def _path(source: str) -> Path | None:
 
 def _read(path: Path) -> str:
     try:
-        # O_NONBLOCK: a pipe may have replaced the file after the check above.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise UsageError(f"{path} is not a regular file.", "`gpubox import -` reads stdin.")
-            raw = file.read(4 * MAX_INPUT_CHARS + 1)
+        raw = read_bytes(path, 4 * MAX_INPUT_CHARS)
+    except NotRegularFile as error:
+        problem = "is far too long for a launch command" if error.errno == errno.EFBIG else "is not a regular file"
+        raise UsageError(f"{path} {problem}.", _FORMATS) from None
     except OSError as error:
         raise GpuboxError(f"{path} cannot be read: {error.strerror}.") from None
-    if len(raw) > 4 * MAX_INPUT_CHARS:
-        raise UsageError(f"{path} is far too long for a launch command.", _FORMATS)
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):  # UTF-16, from Windows editors
         return raw.decode("utf-16", errors="replace")
     return raw.decode("utf-8-sig", errors="replace")
-
-
-def _reader(text: str, path: Path) -> _Reader:
-    from_shell = partial(_from_script, read_script)
-    from_batch = partial(_from_script, read_batch)
-    from_powershell = partial(_from_script, read_powershell)
-
-    def from_quadlet(text: str, source: ImportSource) -> ImportResult:
-        return _from_containers(*read_quadlet(text), source)
-
-    def from_args(text: str, source: ImportSource) -> ImportResult:
-        return import_commands(read_args_file(text), source)
-
-    suffix = path.suffix.lower()
-    by_suffix: dict[str, _Reader] = {
-        ".service": _from_unit, ".container": from_quadlet, ".yaml": _from_yaml, ".yml": _from_yaml,
-        ".ini": _from_ini, ".json": _from_json, ".kcpps": _from_json, ".bat": from_batch, ".cmd": from_batch,
-        ".ps1": from_powershell, ".args": from_args, ".sh": from_shell, ".bash": from_shell,
-        ".modelfile": _from_modelfile,
-    }  # fmt: skip
-    if re.search(r"^\[Container\]\s*$", text, re.M):
-        return from_quadlet
-    if re.search(r"^\[(?:Service|Unit)\]\s*$", text, re.M):
-        return _from_unit
-    if suffix in by_suffix:
-        return by_suffix[suffix]
-    by_text: list[tuple[bool, _Reader]] = [
-        (path.name.lower().startswith("modelfile") or looks_like_modelfile(text), _from_modelfile),
-        (bool(re.search(r"^(?:models|services|apiVersion):", text, re.M)), _from_yaml),
-        (text.lstrip().startswith("{"), _from_json),
-        (_looks_like_ini(text), _from_ini),
-        (looks_like_args(text), from_args),
-        (looks_like_powershell(text), from_powershell),
-        (looks_like_batch(text), from_batch),
-    ]
-    return next((reader for matches, reader in by_text if matches), from_shell)
-
-
-def _looks_like_ini(text: str) -> bool:
-    """Whether a section is the first line besides comments and ``version = 1``."""
-    for line in map(str.strip, text.splitlines()):
-        if line and not re.fullmatch(r"[;#].*|version\s*=.*", line):
-            return bool(re.fullmatch(r"\[[\w*][^\]]*\]", line))
-    return False
 
 
 def _from_script(read: _ScriptReader, text: str, source: ImportSource) -> ImportResult:
@@ -248,32 +185,37 @@ def _from_yaml(text: str, source: ImportSource) -> ImportResult:
             result.profiles += part.profiles
             result.notes += part.notes
         else:
-            raise unknown_yaml_error(document)
+            keys = ", ".join(list(mapping_of(document))[:6])
+            raise UsageError(
+                "This YAML has no models, services or manifests" + (f" (it has {keys})." if keys else "."),
+                "gpubox reads llama-swap's config.yaml (`models`), compose files and Kubernetes manifests.",
+            )
     return result
 
 
-def _from_containers(servers: list[ContainerServer], notes: list[str], source: ImportSource) -> ImportResult:
-    profiles = []
-    for server in servers:
-        imported = import_server(server.invocation, source, name=server.name)
-        if server.restart:
-            note = f"restart: {server.restart} became restart = true in the profile."
-            imported = replace(imported, notes=(*imported.notes, note))
-        container = server.invocation.container
-        profiles.append(_with(imported, restart=bool(server.restart), title=container.title if container else ""))
-    return ImportResult(profiles, notes=notes)
+def _from_quadlet(text: str, source: ImportSource) -> ImportResult:
+    return _from_containers(*read_quadlet(text), source)
+
+
+def _from_containers(servers: list[ServerInvocation], notes: list[str], source: ImportSource) -> ImportResult:
+    return ImportResult([import_server(server, source) for server in servers], notes=notes)
+
+
+def _from_args(text: str, source: ImportSource) -> ImportResult:
+    return import_commands(read_args_file(text), source)
 
 
 def _from_ini(text: str, source: ImportSource) -> ImportResult:
-    return ImportResult([_from_settings(preset, source) for preset in read_models_ini(text)])
+    return ImportResult([import_settings(preset, source) for preset in read_models_ini(text)])
 
 
 def _from_modelfile(text: str, source: ImportSource) -> ImportResult:
     settings = read_modelfile(text)
     if not (settings.args or settings.notes or settings.system):
         return ImportResult()
-    settings.name = "" if source.name.lower() == "modelfile" else source.name
-    return ImportResult([_from_settings(settings, source)])
+    if source.name.lower() == "modelfile":
+        source = replace(source, name="")
+    return ImportResult([import_settings(settings, source)])
 
 
 def _from_json(text: str, source: ImportSource) -> ImportResult:
@@ -285,14 +227,40 @@ def _from_json(text: str, source: ImportSource) -> ImportResult:
         return ImportResult([import_server(read_kcpps(values), source)])
     if not is_lmstudio(values):
         raise UsageError("gpubox does not know which program this JSON is from.", _FORMATS)
-    settings = read_lmstudio(values, source.path)
-    settings.name = settings.name or source.name.removesuffix(".preset")
-    return ImportResult([_from_settings(settings, source)])
+    source = replace(source, name=source.name.removesuffix(".preset"))
+    return ImportResult([import_settings(read_lmstudio(values, source.path), source)])
 
 
-def _from_settings(settings: ForeignSettings, source: ImportSource) -> ImportedProfile:
-    draft = draft_from_arguments(settings.args, {}, settings.notes, target=source.target(""))
-    return draft.finish(settings.name, system=settings.system)
+_from_shell = partial(_from_script, read_script)
+_from_batch = partial(_from_script, read_batch)
+_from_powershell = partial(_from_script, read_powershell)
+_BY_SUFFIX: dict[str, _Reader] = {
+    ".service": _from_unit, ".container": _from_quadlet, ".yaml": _from_yaml, ".yml": _from_yaml, ".ini": _from_ini,
+    ".json": _from_json, ".kcpps": _from_json, ".bat": _from_batch, ".cmd": _from_batch, ".ps1": _from_powershell,
+    ".args": _from_args, ".sh": _from_shell, ".bash": _from_shell, ".modelfile": _from_modelfile,
+}  # fmt: skip
+_BY_TEXT: tuple[tuple[Callable[[str], object], _Reader], ...] = (
+    (looks_like_modelfile, _from_modelfile),
+    (re.compile(r"^(?:models|services|apiVersion):", re.M).search, _from_yaml),
+    (re.compile(r"\s*\{").match, _from_json),
+    (looks_like_models_ini, _from_ini),
+    (looks_like_args, _from_args),
+    (looks_like_powershell, _from_powershell),
+    (looks_like_batch, _from_batch),
+)
+"""(whether a text without a known suffix has the format, its reader), in this order."""
+
+
+def _reader(text: str, path: Path) -> _Reader:
+    if re.search(r"^\[Container\]\s*$", text, re.M):
+        return _from_quadlet
+    if re.search(r"^\[(?:Service|Unit)\]\s*$", text, re.M):
+        return _from_unit
+    if reader := _BY_SUFFIX.get(path.suffix.lower()):
+        return reader
+    if path.name.lower().startswith("modelfile"):
+        return _from_modelfile
+    return next((reader for matches, reader in _BY_TEXT if matches(text)), _from_shell)
 
 
 def _with(imported: ImportedProfile, **changes: Any) -> ImportedProfile:

@@ -6,12 +6,13 @@ Source: the argument parser of koboldcpp.py, release 1.100. A .kcpps file is the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gpubox.interchange.import_notes import join_words, omitted
-from gpubox.interchange.script import ScriptCommand
+from gpubox.interchange.script import ScriptCommand, base_name
 from gpubox.interchange.server_invocation import ServerInvocation
+from gpubox.profiles.argv import argument_text
 
 _PROGRAM = re.compile(r"koboldcpp[\w.-]*?(?:\.exe|\.py)?", re.I)
 _QUANT_KV = {"0": "f16", "1": "q8_0", "2": "q4_0"}
@@ -21,27 +22,19 @@ _SAME = {
     "contextsize": "--ctx-size", "gpulayers": "--n-gpu-layers", "mmproj": "--mmproj", "host": "--host",
     "port": "--port", "port_param": "--port", "draftmodel": "--model-draft", "draftamount": "--spec-draft-n-max",
     "draftgpulayers": "--n-gpu-layers-draft", "moecpu": "--n-cpu-moe", "overridetensors": "--override-tensor",
-    "overridekv": "--override-kv", "maingpu": "--main-gpu", "defaultgenamt": "--n-predict", "multiuser": "",
+    "overridekv": "--override-kv", "maingpu": "--main-gpu", "defaultgenamt": "--n-predict",
     "blasbatchsize": "--ubatch-size", "batchsize": "--ubatch-size", "model": "--model", "model_param": "--model",
-    "swapadding": "", "chatcompletionsadapter": "",
 }  # fmt: skip
-"""Options that llama-server has with the same value; ``""``: it has none."""
+"""Options that llama-server has with the same value."""
 _SWITCHES = {
     "flashattention": ["--flash-attn", "on"], "noflashattention": ["--flash-attn", "off"], "usemlock": ["--mlock"],
-    "noavx2": [], "usecpu": ["--n-gpu-layers", "0"], "embeddings": ["--embeddings"], "jinja": ["--jinja"],
+    "usecpu": ["--n-gpu-layers", "0"], "embeddings": ["--embeddings"], "jinja": ["--jinja"],
     "jinja_tools": ["--jinja"], "lowvram": ["--no-kv-offload"], "noshift": ["--no-context-shift"],
-    "nommap": ["--no-mmap"], "useswa": [], "failsafe": [], "quiet": [], "skiplauncher": [], "nocertify": [],
+    "nommap": ["--no-mmap"],
 }  # fmt: skip
+_OWN_SWITCHES = {"noavx2", "useswa", "failsafe", "quiet", "skiplauncher", "nocertify"}
 _LISTS = {"lora", "tensor_split", "ropeconfig", "ssl", "usecublas", "usecuda", "usevulkan", "useclblast", "usehipblas"}
-"""Options with several values."""
-_ONE_VALUE = {
-    "password", "adminpassword", "preloadstory", "savedatafile", "config", "hordemodelname", "hordeworkername",
-    "hordekey", "hordemaxctx", "hordegenlen", "sdmodel", "sdthreads", "sdclamped", "sdt5xxl", "sdclipl", "sdclipg",
-    "sdvae", "sdlora", "sdloramult", "sdquant", "sdtiledvae", "whispermodel", "ttsmodel", "ttswavtokenizer",
-    "ttsmaxlen", "ttsthreads", "embeddingsmodel", "embeddingsmaxctx", "admindir", "ratelimit", "genlimit",
-    "maxrequestsize", "mcpfile", "onready", "prompt", "promptlimit", "benchmark", "mmprojcpu", "visionmaxres",
-    "gendefaults", "loramult", "unpack", "analyze", "hordeconfig", "debugmode", "ttsdir", "musicdir",
-}  # fmt: skip
+"""Options with several values. All others, besides the switches, have one."""
 
 
 def find_koboldcpp(command: ScriptCommand) -> ServerInvocation | None:
@@ -58,17 +51,12 @@ def find_koboldcpp(command: ScriptCommand) -> ServerInvocation | None:
         if len(positional) > 1:
             options["port_param"] = positional[1]
         notes += [omitted(word, "no option takes it") for word in positional[2:]]
-    args = _arguments(options, notes)
-    return ServerInvocation(
-        "", tuple(args), command.env, tuple(notes), command.unresolved, command.branched, command.dropped
-    )
+    return _invocation(command, options, notes)
 
 
 def read_kcpps(values: dict[str, Any]) -> ServerInvocation:
     """The server of a .kcpps file, with llama-server's arguments."""
-    notes: list[str] = []
-    args = _arguments(values, notes)
-    return ServerInvocation("", tuple(args), {}, tuple(notes))
+    return _invocation(ScriptCommand((), {}), values, [])
 
 
 def is_kcpps(values: object) -> bool:
@@ -77,7 +65,7 @@ def is_kcpps(values: object) -> bool:
 
 
 def _is_program(word: str) -> bool:
-    return bool(_PROGRAM.fullmatch(re.split(r"[\\/]", word)[-1])) and not re.search(r"\.(?:sh|bat|kcpps|gguf)$", word)
+    return bool(_PROGRAM.fullmatch(base_name(word))) and not re.search(r"\.(?:sh|bat|kcpps|gguf)$", word)
 
 
 def _options(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
@@ -93,23 +81,25 @@ def _options(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
             continue
         name = word[2:].replace("-", "_")
         values = [value] if joined else []
-        max_values = 9 if name in _LISTS else 1 if name in _SAME or name in _ONE_VALUE or name == "quantkv" else 0
-        known = max_values or name in _SWITCHES
-        while at < len(words) and not words[at].startswith("--") and len(values) < (max_values if known else 1):
+        max_values = 9 if name in _LISTS else 0 if name in _SWITCHES or name in _OWN_SWITCHES else 1
+        while at < len(words) and not words[at].startswith("--") and len(values) < max_values:
             values.append(words[at])
             at += 1
         options[name] = (values if name in _LISTS else values[0]) if values else True
     return options, positional
 
 
-def _arguments(options: dict[str, Any], notes: list[str]) -> list[str]:
+def _invocation(command: ScriptCommand, options: dict[str, Any], notes: list[str]) -> ServerInvocation:
     args: list[str] = []
     for name, value in options.items():
         if value in (None, False, "", [], 0) and not (name in {"gpulayers", "quantkv"} and value in (0, "0")):
             continue  # the launcher writes unused options, too, with empty values
         translated = _translated(name, value)
         if translated is None:
-            typed = [f"--{name}", *map(_text, value if isinstance(value, list) else [] if value is True else [value])]
+            typed = [
+                f"--{name}",
+                *map(argument_text, value if isinstance(value, list) else [] if value is True else [value]),
+            ]
             notes.append(omitted(join_words(typed), "KoboldCpp's own"))
         else:
             args += translated
@@ -118,56 +108,28 @@ def _arguments(options: dict[str, Any], notes: list[str]) -> list[str]:
         notes.append(f"Port {_PORT} is KoboldCpp's default.")
     if "--host" not in args:
         notes.append("KoboldCpp listens on every address of the machine; the profile listens on 127.0.0.1 only.")
-    return args
+    return ServerInvocation(command, tuple(args), tuple(notes))
 
 
 def _translated(name: str, value: Any) -> list[str] | None:
-    if translate := _SPECIAL.get(name):
-        return translate(value)
-    if name in _SWITCHES and value is True:
-        return _SWITCHES[name] or None
-    if _SAME.get(name) and isinstance(value, (str, int, float)) and value is not True:
-        return [_SAME[name], _text(value)]
+    """llama-server's arguments for one option; ``None`` if it has none."""
+    match name, value:
+        case "quantkv", _ if kind := _QUANT_KV.get(argument_text(value)):
+            return ["--cache-type-k", kind, "--cache-type-v", kind]
+        case "tensor_split", list():
+            return ["--tensor-split", ",".join(map(argument_text, value))]
+        case "lora", str():
+            return ["--lora", value]
+        case "lora", [_, *_]:
+            return [word for path in value for word in ("--lora", argument_text(path))]
+        case "ropeconfig", [scale, *base]:
+            scaled = argument_text(scale) not in {"0", "0.0"}
+            args = ["--rope-freq-scale", argument_text(scale)] if scaled else []
+            return args + (["--rope-freq-base", argument_text(base[0])] if base else []) or None
+        case "ssl", [certificate, key]:
+            return ["--ssl-cert-file", argument_text(certificate), "--ssl-key-file", argument_text(key)]
+        case _, True:
+            return _SWITCHES.get(name)
+        case _, str() | int() | float() if name in _SAME:
+            return [_SAME[name], argument_text(value)]
     return None
-
-
-def _quant_kv(value: Any) -> list[str] | None:
-    kind = _QUANT_KV.get(_text(value))
-    return ["--cache-type-k", kind, "--cache-type-v", kind] if kind else None
-
-
-def _tensor_split(value: Any) -> list[str] | None:
-    return ["--tensor-split", ",".join(map(_text, value))] if isinstance(value, list) else None
-
-
-def _lora(value: Any) -> list[str] | None:
-    paths = [value] if isinstance(value, str) else value if isinstance(value, list) else []
-    return [word for path in paths for word in ("--lora", _text(path))] or None
-
-
-def _rope(value: Any) -> list[str] | None:
-    if not isinstance(value, list) or not value:
-        return None
-    words = [word for word in ["--rope-freq-scale", _text(value[0])] if _text(value[0]) not in {"0", "0.0"}]
-    scaled = words if len(words) == 2 else []
-    return scaled + (["--rope-freq-base", _text(value[1])] if len(value) > 1 else []) or None
-
-
-def _ssl(value: Any) -> list[str] | None:
-    # KoboldCpp: --ssl CERT KEY
-    if isinstance(value, list) and len(value) == 2:
-        return ["--ssl-cert-file", _text(value[0]), "--ssl-key-file", _text(value[1])]
-    return None
-
-
-_SPECIAL: dict[str, Callable[[Any], list[str] | None]] = {
-    "quantkv": _quant_kv,
-    "tensor_split": _tensor_split,
-    "lora": _lora,
-    "ropeconfig": _rope,
-    "ssl": _ssl,
-}
-
-
-def _text(value: Any) -> str:
-    return str(int(value) if isinstance(value, float) and value.is_integer() else value)

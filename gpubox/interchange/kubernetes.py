@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from gpubox.interchange.containers import Container, PublishedPort, environment, split_joined_options
 from gpubox.interchange.import_notes import is_secret
-from gpubox.interchange.server_invocation import ContainerServer, server_in_container
+from gpubox.interchange.server_invocation import ServerInvocation, server_in_container
 from gpubox.interchange.yaml_text import YamlValue, mapping_of, omitted_leaves, texts_of
 
 _READ_KEYS = {"name", "image", "command", "args", "env", "ports", "volumeMounts"}
@@ -19,9 +19,9 @@ def is_kubernetes(value: YamlValue) -> bool:
     return {"apiVersion", "kind"} <= mapping_of(value).keys()
 
 
-def read_kubernetes(documents: list[YamlValue]) -> tuple[list[ContainerServer], list[str]]:
+def read_kubernetes(documents: list[YamlValue]) -> tuple[list[ServerInvocation], list[str]]:
     """The containers that run llama-server, and notes about all other lines."""
-    servers: list[ContainerServer] = []
+    servers: list[ServerInvocation] = []
     notes: list[str] = []
     node_ports = _node_ports(documents)
     for document in documents:
@@ -97,8 +97,8 @@ def _host_folders(value: YamlValue, notes: list[str], path: str) -> dict[str, st
 
 def _container(
     item: dict[str, YamlValue], volumes: dict[str, str], node_ports: dict[str, int], host_network: bool
-) -> ContainerServer | None:
-    container = Container(image=str(item.get("image") or ""), host_network=host_network)
+) -> ServerInvocation | None:
+    container = Container(str(item.get("name") or ""), str(item.get("image") or ""), host_network=host_network)
     for pair in _list(item.get("env")):
         entry = mapping_of(pair)
         name, value = entry.get("name"), entry.get("value")
@@ -122,8 +122,7 @@ def _container(
         _port(container, mapping_of(port), node_ports)
     for key in item.keys() - _READ_KEYS:
         container.notes += omitted_leaves(item[key], _KUBERNETES_ONLY, path=key)
-    invocation = server_in_container(container, ())
-    return ContainerServer(str(item.get("name") or ""), invocation, "") if invocation else None
+    return server_in_container(container)
 
 
 def _with_variables(word: str, env: Mapping[str, str]) -> str:

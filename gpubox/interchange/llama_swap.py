@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpubox.errors import UsageError
 from gpubox.interchange.batch import read_batch
 from gpubox.interchange.import_notes import omitted
 from gpubox.interchange.script import ExpansionBudget, ScriptCommand, split_words
@@ -63,15 +62,6 @@ def read_llama_swap(value: YamlValue) -> tuple[list[LlamaSwapModel], list[str]]:
         elif key != "models":
             notes += omitted_leaves(content, _LLAMA_SWAP_ONLY, path=key)
     return models, notes
-
-
-def unknown_yaml_error(value: YamlValue) -> UsageError:
-    """The error for a YAML document that gpubox cannot import."""
-    keys = ", ".join(list(mapping_of(value))[:6])
-    return UsageError(
-        "This YAML has no models, services or manifests" + (f" (it has {keys})." if keys else "."),
-        "gpubox reads llama-swap's config.yaml (`models`), compose files and Kubernetes manifests.",
-    )
 
 
 def _model(

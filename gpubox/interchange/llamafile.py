@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gpubox.interchange.import_notes import join_words, omitted
-from gpubox.interchange.script import ScriptCommand
+from gpubox.interchange.script import ScriptCommand, base_name
 from gpubox.interchange.server_invocation import ServerInvocation
 
 _OWN_SWITCHES = {
@@ -43,9 +43,7 @@ def find_llamafile(command: ScriptCommand) -> ServerInvocation | None:
         else:
             args.append(word)
     notes += [f"{word} is inside the llamafile: unzip it." for word in args if word.startswith(_ZIP)]
-    return ServerInvocation(
-        "", tuple(args), command.env, tuple(notes), command.unresolved, command.branched, command.dropped
-    )
+    return ServerInvocation(command, tuple(args), tuple(notes))
 
 
 def read_args_file(text: str) -> list[ScriptCommand]:
@@ -63,5 +61,4 @@ def looks_like_args(text: str) -> bool:
 
 
 def _is_llamafile(word: str) -> bool:
-    base = re.split(r"[\\/]", word)[-1]
-    return bool(re.fullmatch(r"llamafile(?:-[\d.]+)?(?:\.exe)?|[\w.+-]+\.llamafile(?:\.exe)?", base, re.I))
+    return bool(re.fullmatch(r"llamafile(?:-[\d.]+)?(?:\.exe)?|[\w.+-]+\.llamafile(?:\.exe)?", base_name(word), re.I))

@@ -13,6 +13,7 @@ from typing import Any
 
 from gpubox.interchange.import_notes import omitted
 from gpubox.interchange.profile_draft import ForeignSettings
+from gpubox.profiles.argv import argument_text
 
 _SAME = {
     "llm.load.contextLength": "--ctx-size",
@@ -42,19 +43,18 @@ _SAME = {
     "llm.prediction.speculativeDecoding.minDraftLengthToConsider": "--spec-draft-n-min",
 }
 _SWITCHES = {
-    ("llm.load.llama.flashAttention", True): ["--flash-attn", "on"],
-    ("llm.load.llama.flashAttention", False): ["--flash-attn", "off"],
-    ("llm.load.llama.autoFit", True): ["--fit", "on"],
-    ("llm.load.llama.autoFit", False): ["--fit", "off"],
-    ("llm.load.llama.tryMmap", False): ["--no-mmap"],
-    ("llm.load.llama.keepModelInMemory", True): ["--mlock"],
-    ("llm.load.offloadKVCacheToGpu", True): ["--kv-offload"],
-    ("llm.load.offloadKVCacheToGpu", False): ["--no-kv-offload"],
-    ("llm.load.useUnifiedKvCache", True): ["--kv-unified"],
-    ("llm.load.useUnifiedKvCache", False): ["--no-kv-unified"],
-    ("llm.prediction.reasoning.enableThinking", True): ["--chat-template-kwargs", '{"enable_thinking": true}'],
-    ("llm.prediction.reasoning.enableThinking", False): ["--chat-template-kwargs", '{"enable_thinking": false}'],
+    "llm.load.llama.flashAttention": ("--flash-attn on", "--flash-attn off"),
+    "llm.load.llama.autoFit": ("--fit on", "--fit off"),
+    "llm.load.llama.tryMmap": ("", "--no-mmap"),
+    "llm.load.llama.keepModelInMemory": ("--mlock", ""),
+    "llm.load.offloadKVCacheToGpu": ("--kv-offload", "--no-kv-offload"),
+    "llm.load.useUnifiedKvCache": ("--kv-unified", "--no-kv-unified"),
+    "llm.prediction.reasoning.enableThinking": (
+        '--chat-template-kwargs {"enable_thinking":true}',
+        '--chat-template-kwargs {"enable_thinking":false}',
+    ),
 }
+"""Key -> the arguments for true and for false; ``""``: llama-server's own default, or there are none."""
 _OFFLOAD = "llm.load.llama.acceleration.offloadRatio"
 _MODEL_OF_CONFIG = re.compile(r"user-concrete-model-default-config/([^/]+/[^/]+/[^/]+\.gguf)\.json$")
 
@@ -113,8 +113,8 @@ def _add_setting(settings: ForeignSettings, key: str, value: Any) -> None:
         settings.args += ["--n-gpu-layers", "0" if value in ("off", 0) else "all"]
     elif key == "llm.load.numCpuExpertLayersRatio" and value == 1 and number:
         settings.args.append("--cpu-moe")
-    elif isinstance(value, bool) and (key, value) in _SWITCHES:
-        settings.args += _SWITCHES[key, value]
+    elif isinstance(value, bool) and key in _SWITCHES and (words := _SWITCHES[key][not value]):
+        settings.args += words.split()
     elif key in _SAME and (number or isinstance(value, str)):
         settings.args += [_SAME[key], _text(value)]
     else:
@@ -125,8 +125,4 @@ def _add_setting(settings: ForeignSettings, key: str, value: Any) -> None:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return json.dumps(value, ensure_ascii=False)
+    return argument_text(value) if isinstance(value, (str, float)) else json.dumps(value, ensure_ascii=False)

@@ -16,6 +16,14 @@ _Keys = dict[str, tuple[str, str]]
 """Canonical name of an option -> (name as typed, value)."""
 
 
+def looks_like_models_ini(text: str) -> bool:
+    """Whether a section is the first line besides comments and ``version = 1``."""
+    for line in map(str.strip, text.splitlines()):
+        if line and not re.fullmatch(r"[;#].*|version\s*=.*", line):
+            return bool(re.fullmatch(r"\[[\w*][^\]]*\]", line))
+    return False
+
+
 def read_models_ini(text: str) -> list[ForeignSettings]:
     """The presets of the file. Raises UsageError for a line that is no section, key or comment."""
     sections: dict[str, _Keys] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from gpubox.engines.capabilities import Capabilities
 from gpubox.engines.replaced_flags import FORK_FLAGS, FORMER_SWITCHES, REPLACED_FLAGS, advice_for, current_value
@@ -24,22 +24,6 @@ class TargetEngine:
     capabilities: Capabilities
 
 
-@dataclass(slots=True)
-class _LoadModes:
-    """Old switches that are values of ``--load-mode`` today."""
-
-    typed: list[str] = field(default_factory=list)
-
-    @property
-    def value(self) -> str:
-        names = {word.lstrip("-") for word in self.typed}
-        if names & {"direct-io", "dio"}:
-            return "dio"
-        if "mlock" in names:
-            return "mlock" if "no-mmap" in names else "mmap+mlock"
-        return "none" if "no-mmap" in names else "mmap"
-
-
 def update_options(options: Iterable[GivenOption], target: TargetEngine, notes: list[str]) -> list[GivenOption]:
     """``options`` in the spelling of ``target``. Unknown options stay as typed.
 
@@ -50,21 +34,15 @@ def update_options(options: Iterable[GivenOption], target: TargetEngine, notes: 
         notes.append(f"{fork} needs a fork of llama.cpp: every flag is kept as typed. Name that fork in `engine`.")
         return options
     updated: list[GivenOption] = []
-    modes = _LoadModes()
+    loading = [given for given in options if _is_replaced(given, target.capabilities, "load-mode")]
+    mode = _load_mode({given.name for given in loading})
     for given in options:
-        if (
-            REPLACED_FLAGS.get(given.name)
-            and REPLACED_FLAGS[given.name].flag == "load-mode"
-            and _is_replaced(given, target.capabilities)
-        ):
-            if not modes.typed:
-                updated.append(GivenOption(given.typed, "load-mode"))
-            modes.typed.append(given.typed)
-        else:
+        if given not in loading:
             updated += _update(given, target, notes, options)
-    if modes.typed:
-        updated = [replace(g, values=(modes.value,)) if g.name == "load-mode" and not g.values else g for g in updated]
-        notes.append(f"{' '.join(modes.typed)} is now --load-mode {modes.value}.")
+        elif given is loading[0]:
+            updated.append(GivenOption(given.typed, "load-mode", (mode,)))
+    if loading:
+        notes.append(f"{' '.join(given.typed for given in loading)} is now --load-mode {mode}.")
     return updated + _draft_type(updated, target, notes)
 
 
@@ -79,12 +57,21 @@ def needs_fork(given: GivenOption, engine: Capabilities) -> bool:
     return advice_for(option.long, value)[1]
 
 
-def _is_replaced(given: GivenOption, engine: Capabilities) -> bool:
-    """Whether the engine lacks the option and has its replacement."""
-    option = engine.option(given.name)
-    if given.name not in REPLACED_FLAGS or (option is not None and option.removed is None):
+def _load_mode(switches: set[str]) -> str:
+    """The value of ``--load-mode`` that replaces older builds' switches."""
+    if switches & {"direct-io", "dio"}:
+        return "dio"
+    if "mlock" in switches:
+        return "mlock" if "no-mmap" in switches else "mmap+mlock"
+    return "none" if "no-mmap" in switches else "mmap"
+
+
+def _is_replaced(given: GivenOption, engine: Capabilities, by: str | None = None) -> bool:
+    """Whether the engine lacks the option and has its replacement, which is ``by`` if that is given."""
+    option, replacement = engine.option(given.name), REPLACED_FLAGS.get(given.name)
+    if replacement is None or (option is not None and option.removed is None) or by not in (None, replacement.flag):
         return False
-    return not REPLACED_FLAGS[given.name].flag or engine.option(REPLACED_FLAGS[given.name].flag) is not None
+    return not replacement.flag or engine.option(replacement.flag) is not None
 
 
 def _update(

@@ -10,9 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gpubox.interchange.script import ExpansionBudget, ScriptAssignments, ScriptCommand
+from gpubox.interchange.script import (
+    ExpansionBudget,
+    ScriptAssignments,
+    ScriptCommand,
+    ScriptValue,
+    joined_values,
+    joined_words,
+)
 
-PowerShellValue = str | list[str]
 _EVALUATED = re.compile(r"\(|\[|[A-Za-z]+-[A-Za-z]+\b|(?:if|switch|foreach)\b")
 _ASSIGNMENT = re.compile(r"\$(env:)?\{?(\w+)\}?\s*(\+?=)\s*(.*)", re.S | re.I)
 _VARIABLE = re.compile(r"`(.)|\$\{(env:)?(\w+)\}|\$(env:)?(\w+)|\$\((?:[^()]|\([^()]*\))*\)", re.I | re.S)
@@ -35,7 +41,7 @@ def read_powershell(text: str) -> tuple[list[ScriptCommand], ScriptAssignments]:
 
 class _PowerShell:
     def __init__(self) -> None:
-        self.variables: dict[str, PowerShellValue] = {}
+        self.variables: dict[str, ScriptValue] = {}
         self.env: dict[str, str] = {}
         self.assignments = ScriptAssignments()
         self.unresolved: list[str] = []
@@ -68,14 +74,11 @@ class _PowerShell:
             return
         old = self.variables.get(name.lower())
         if operator == "+=" and old is not None:
-            if isinstance(old, list) or isinstance(value, list):
-                value = [*([old] if isinstance(old, str) else old), *([value] if isinstance(value, str) else value)]
-            else:
-                value = old + value
+            value = joined_values(old, value)
         self.variables[name.lower()] = value
         self.assignments.add(name, statement, appends=operator == "+=")
 
-    def _value(self, text: str) -> PowerShellValue:
+    def _value(self, text: str) -> ScriptValue:
         text = text.strip()
         if text.startswith("@("):
             return self._words(text.removeprefix("@(").removesuffix(")"), commas=True)
@@ -87,35 +90,36 @@ class _PowerShell:
 
     def _words(self, text: str, *, commas: bool = False) -> list[str]:
         """The words of a command; with ``commas`` the items of a list."""
-        words: list[str] = []
-        joined = False
+        pieces: list[str | None] = []
         for token in _TOKEN.finditer(text):
-            piece: PowerShellValue | None = None
-            if token["single"]:
-                piece = token["single"].strip("'").replace("''", "'") if token["single"] != "''" else ""
-            elif token["double"]:
-                piece = self._expand(token["double"][1:].removesuffix('"').replace('""', '"'))
-            elif token["splat"]:
-                piece = self._lookup(token["splat"][1:], token["splat"])
-            elif token["plain"]:
-                plain = token["plain"]
-                bare = re.fullmatch(r"\$(\w+)", plain)
-                if plain not in {"(", ")"}:
-                    piece = self._lookup(bare[1], plain) if bare else self._expand(plain)
-            elif token["comma"] and not commas and words:
-                piece = ","
-                joined = True
-            if isinstance(piece, list):
-                words += piece
-            elif piece is not None and joined and words:
-                words[-1] += piece
-            elif piece is not None:
-                words.append(piece)
-            joined = bool(token["comma"] and not commas) or (piece is not None and not isinstance(piece, list))
-            joined = joined and not commas
-        return words
+            piece = self._piece(token)
+            if token["comma"] and not commas:
+                while pieces and pieces[-1] is None:  # a comma belongs to the words around it
+                    pieces.pop()
+                pieces += [","] if pieces else []
+            elif isinstance(piece, str) and not commas:
+                pieces.append(piece)
+            else:
+                for item in [piece] if isinstance(piece, str) else piece:
+                    pieces += [None, item]
+                pieces.append(None)
+        return joined_words(pieces)
 
-    def _lookup(self, name: str, raw: str) -> PowerShellValue:
+    def _piece(self, token: re.Match[str]) -> ScriptValue:
+        """The value of a quoted text, a variable or a plain text; no items for other tokens."""
+        plain = token["plain"]
+        if token["single"]:
+            return token["single"].strip("'").replace("''", "'")
+        if token["double"]:
+            return self._expand(token["double"][1:].removesuffix('"').replace('""', '"'))
+        if token["splat"]:
+            return self._lookup(token["splat"][1:], token["splat"])
+        if not plain or plain in {"(", ")"}:
+            return []
+        bare = re.fullmatch(r"\$(\w+)", plain)
+        return self._lookup(bare[1], plain) if bare else self._expand(plain)
+
+    def _lookup(self, name: str, raw: str) -> ScriptValue:
         value = self.variables.get(name.lower())
         if value is None:
             self.unresolved.append(raw)

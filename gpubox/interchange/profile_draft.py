@@ -14,7 +14,8 @@ from gpubox.interchange.given_options import GivenOption, read_options
 from gpubox.interchange.import_notes import is_secret, omitted
 from gpubox.interchange.option_updates import TargetEngine, update_options
 from gpubox.interchange.reference_options import reference_options, variable_arguments
-from gpubox.profiles.argv import SECRET_NAME
+from gpubox.interchange.script import base_name
+from gpubox.profiles.argv import SECRET_NAME, argument_text
 from gpubox.profiles.multi_value_flags import (
     LARGEST_WINS,
     SHARED_LISTS,
@@ -58,6 +59,11 @@ class ProfileDraft:
 
     notes: list[str] = field(default_factory=list)
     target: TargetEngine = REFERENCE_ENGINE
+    title: str = ""
+    system: str = ""
+    """The system prompt."""
+    engine: str = ""
+    restart: bool = False
     model: str = ""
     host: str = "127.0.0.1"
     port: int = 8080
@@ -71,7 +77,7 @@ class ProfileDraft:
     given: list[str] = field(default_factory=list)
     """The canonical name of each option, in their order."""
 
-    def finish(self, name: str, *, system: str = "", engine: str = "") -> ImportedProfile:
+    def finish(self, name: str) -> ImportedProfile:
         """The profile, with notes about its model and address."""
         if not self.model:
             self.notes.append("The source names no model: write `model` into the profile, or give --model.")
@@ -85,14 +91,16 @@ class ProfileDraft:
             )
         profile = Profile(
             name=profile_name(name or self.model or "imported"),
+            title=self.title,
             model=self.model,
+            engine=self.engine,
             host=self.host,
             port=self.port,
+            restart=self.restart,
             env=self.env,
             flags=self.flags,
             sampling=self.sampling,
-            chat=ChatDefaults(system, self.template_kwargs),
-            engine=engine,
+            chat=ChatDefaults(self.system, self.template_kwargs),
         )
         return ImportedProfile(profile, tuple(self.notes))
 
@@ -122,7 +130,7 @@ def draft_from_arguments(
 
 def profile_name(text: str) -> str:
     """A valid profile name from a title, a path, ``hf:user/repo:quant`` or another program's name."""
-    text = re.split(r"[\\/]", text)[-1].removesuffix(".gguf")
+    text = base_name(text).removesuffix(".gguf")
     text = re.sub(r"-GGUF(?=:|$)", "", text, flags=re.I)
     text = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._").lower()
     return text[:64] or "imported"
@@ -285,9 +293,7 @@ def _number(text: str) -> float | None:
 
 
 def _text(value: FlagValue) -> str:
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+    return ",".join(map(str, value)) if isinstance(value, tuple) else argument_text(value)
 
 
 def _flat_json(text: str) -> dict[str, bool | int | float | str] | None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from gpubox.errors import UsageError
 
+ScriptValue = str | list[str]
+"""The value of a variable of a script."""
 MAX_INPUT_CHARS = 256 * 1024
 """Characters of a file or of a pasted text."""
 _MAX_EXPANDED_CHARS = 1024 * 1024
@@ -85,19 +88,32 @@ class ScriptAssignments:
 
 def split_words(text: str) -> list[str]:
     """The words of ``text`` as a shell splits them. Nothing is expanded; an open quote ends with the text."""
-    words: list[str] = []
-    in_word = False
-    for piece in _PIECE.finditer(re.sub(r"\\[ \t]*\n", " ", text)):
-        if piece[0].isspace():
-            in_word = False
-            continue
-        single, double, escaped, plain = piece.groups()
-        if double is not None:
-            double = re.sub(r'\\(["\\$`])', r"\1", double)
-        part = next(part for part in (single, double, escaped, plain) if part is not None)
-        words[-1:] = [words[-1] + part] if in_word else [*words[-1:], part]
-        in_word = True
-    return words
+    return joined_words(
+        re.sub(r'\\(["\\$`])', r"\1", piece[2])
+        if piece[2] is not None
+        else piece[piece.lastindex]
+        if piece.lastindex
+        else None
+        for piece in _PIECE.finditer(re.sub(r"\\[ \t]*\n", " ", text))
+    )
+
+
+def joined_words(pieces: Iterable[str | None]) -> list[str]:
+    """The words that consist of ``pieces``; ``None`` stands for the blanks between words."""
+    groups = groupby(pieces, key=lambda piece: piece is None)
+    return ["".join(map(str, parts)) for blank, parts in groups if not blank]
+
+
+def joined_values(old: ScriptValue, new: ScriptValue) -> ScriptValue:
+    """``old += new`` in a script: texts are concatenated, lists get more items."""
+    if isinstance(old, str) and isinstance(new, str):
+        return old + new
+    return [*([old] if isinstance(old, str) else old), *([new] if isinstance(new, str) else new)]
+
+
+def base_name(word: str) -> str:
+    """The last part of a path of any system."""
+    return re.split(r"[\\/]", word)[-1]
 
 
 def _right_side(assignment: str) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpubox.interchange.batch import looks_like_batch, read_batch
 from gpubox.interchange.containers import Container, read_docker_run
 from gpubox.interchange.import_notes import is_secret, join_words, omitted
-from gpubox.interchange.script import ScriptCommand
-from gpubox.interchange.shell import read_shell
+from gpubox.interchange.script import ScriptCommand, base_name
+from gpubox.interchange.shell import read_script
 
 _BINARY = re.compile(r"llama[-_]server(?:[-_.][\w.-]*)?", re.I)
 _NOT_A_PROGRAM = re.compile(r"\.(?:service|log|sh|bat|cmd|py|conf|toml|txt|pid|env|ya?ml|json|md)$", re.I)
@@ -41,28 +41,14 @@ _NAME_OPTIONS = {
 class ServerInvocation:
     """The command line of a llama-server, and what belongs to it."""
 
-    binary: str
+    command: ScriptCommand
+    """The command that starts it."""
     args: tuple[str, ...]
-    env: Mapping[str, str]
     notes: tuple[str, ...] = ()
-    unresolved: tuple[str, ...] = ()
-    """As in ``ScriptCommand``."""
-    branched: tuple[str, ...] = ()
-    """As in ``ScriptCommand``."""
-    dropped: tuple[str, ...] = ()
-    """As in ``ScriptCommand``."""
+    binary: str = ""
+    """``""``: another program's, or that of a container."""
     container: Container | None = None
     """Its container, if any: then paths and address are those inside."""
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerServer:
-    """A llama-server in a container."""
-
-    name: str
-    invocation: ServerInvocation
-    restart: str
-    """The restart policy; ``""``: it is not restarted."""
 
 
 def find_server(command: ScriptCommand, depth: int = 0) -> ServerInvocation | None:
@@ -87,7 +73,8 @@ def _in_shell_text(command: ScriptCommand, depth: int) -> ServerInvocation | Non
     for inner in _shell_texts(command.words):
         invocation: ServerInvocation | None = None
         notes: list[str] = []
-        for nested in read_batch(inner)[0] if looks_like_batch(inner) else read_shell(inner, public):
+        commands, _ = read_batch(inner) if looks_like_batch(inner) else read_script(inner, public)
+        for nested in commands:
             branched = (*command.branched, *nested.branched)
             merged = replace(nested, env={**command.env, **nested.env}, branched=branched)
             if invocation is None and (server := find_server(merged, depth + 1)):
@@ -98,13 +85,15 @@ def _in_shell_text(command: ScriptCommand, depth: int) -> ServerInvocation | Non
         if invocation is not None:
             # "cmd /c" takes all words after it, the others one.
             around = [word for word in command.words if word != inner and word not in inner.split()]
-            return replace(
-                invocation, notes=(*_before_server(around), *notes, *invocation.notes), dropped=command.dropped
-            )
+            notes = [*_before_server(around), *notes, *invocation.notes]
+            inside = replace(invocation.command, dropped=command.dropped)
+            return replace(invocation, command=inside, notes=tuple(notes))
     return None
 
 
-def server_in_container(container: Container, unresolved: tuple[str, ...], depth: int = 0) -> ServerInvocation | None:
+def server_in_container(
+    container: Container, unresolved: tuple[str, ...] = (), depth: int = 0
+) -> ServerInvocation | None:
     """The server that ``container`` runs, or ``None``. Its notes list what no profile can hold."""
     words = container.server_words()
     if words is None:
@@ -123,7 +112,8 @@ def _in_docker_run(command: ScriptCommand, container: Container, start: int, dep
         return None
     outside = [omitted(f"{name}={value}", "it applies outside the container") for name, value in command.env.items()]
     notes = (*_before_server(command.words[:start]), *outside, *invocation.notes)
-    return replace(invocation, notes=notes, branched=command.branched, dropped=command.dropped)
+    inside = replace(invocation.command, branched=command.branched, dropped=command.dropped)
+    return replace(invocation, command=inside, notes=notes)
 
 
 def _among_words(command: ScriptCommand, *, certain: bool) -> ServerInvocation | None:
@@ -132,10 +122,7 @@ def _among_words(command: ScriptCommand, *, certain: bool) -> ServerInvocation |
     for at, word in enumerate(words):
         if end := _end_of_program(words, at, certain=certain):
             env = {**command.env, **{m[1]: m[2] for w in words[:at] if (m := _ASSIGNMENT.fullmatch(w))}}
-            notes = _before_server(words[:at])
-            return ServerInvocation(
-                word, words[end:], env, notes, command.unresolved, command.branched, command.dropped
-            )
+            return ServerInvocation(replace(command, env=env), words[end:], _before_server(words[:at]), word)
     return None
 
 
@@ -164,7 +151,7 @@ def _end_of_program(words: Sequence[str], at: int, *, certain: bool) -> int:
 
 
 def _base(word: str) -> str:
-    base = re.split(r"[\\/]", word)[-1]
+    base = base_name(word)
     return base[:-4] if base.lower().endswith(".exe") else base
 
 

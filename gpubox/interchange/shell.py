@@ -9,9 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from gpubox.interchange.script import SERVER_VARIABLE, ExpansionBudget, ScriptAssignments, ScriptCommand
-
-ShellValue = str | list[str]
+from gpubox.interchange.script import (
+    SERVER_VARIABLE,
+    ExpansionBudget,
+    ScriptAssignments,
+    ScriptCommand,
+    ScriptValue,
+    joined_values,
+)
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?=)")
 _REDIRECTION = re.compile(r"&>>?|\d*(?:<<<|<<-?|>>|>\||>&|<&|<>|[<>])")
@@ -23,24 +28,19 @@ _ENDS = "\n;|&()"
 _BREAKS = " \t\r<>" + _ENDS
 
 
-def read_shell(text: str, env: Mapping[str, str] | None = None) -> list[ScriptCommand]:
-    """The commands of ``text`` in order. ``env`` is its environment.
+def read_script(text: str, env: Mapping[str, str] | None = None) -> tuple[list[ScriptCommand], ScriptAssignments]:
+    """The commands and the assignments of ``text``, in order. ``env`` is its environment.
 
     Raises UsageError if its variables expand to too much text.
     """
-    return _Shell(text, dict(env or {}), ExpansionBudget()).commands()
-
-
-def read_script(text: str) -> tuple[list[ScriptCommand], ScriptAssignments]:
-    """The commands and the assignments of ``text``. Raises UsageError like ``read_shell``."""
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("```"))  # a Markdown code block
-    shell = _Shell("\n".join(lines), {}, ExpansionBudget())
+    shell = _Shell("\n".join(lines), dict(env or {}), ExpansionBudget())
     return shell.commands(), shell.assignments
 
 
 class _Shell:
     def __init__(
-        self, text: str, variables: dict[str, ShellValue], budget: ExpansionBudget, read: set[str] | None = None
+        self, text: str, variables: dict[str, ScriptValue], budget: ExpansionBudget, read: set[str] | None = None
     ) -> None:
         self.text = text
         self.at = 0
@@ -51,7 +51,7 @@ class _Shell:
         self.read: set[str] = set() if read is None else read
         """The variables that the script itself uses."""
         self.dropped: list[str] = []
-        self.own: dict[str, ShellValue] = {}
+        self.own: dict[str, ScriptValue] = {}
         self.unresolved: list[str] = []
         self.depth = 0
         """Open ``if`` and ``case`` commands."""
@@ -91,9 +91,9 @@ class _Shell:
             elif (not words or words[0] in _DECLARES) and (match := _ASSIGNMENT.match(self.text, self.at)):
                 begin, self.at = self.at, match.end()
                 used, self.used = self.used, set()
-                value = self._value()
+                old, value = self._lookup(match[1]) if match[2] == "+=" else None, self._value()
                 self.assignments.add(match[1], self.text[begin : self.at], appends=match[2] == "+=")
-                self.own[match[1]] = _joined(self._lookup(match[1]), value) if match[2] == "+=" else value
+                self.own[match[1]] = value if old is None else joined_values(old, value)
                 dependencies[match[1]], self.used = self.used, used
                 if match[2] == "+=":
                     dependencies[match[1]] |= self.branched.get(match[1], set())
@@ -138,7 +138,7 @@ class _Shell:
             else:
                 return
 
-    def _value(self) -> ShellValue:
+    def _value(self) -> ScriptValue:
         """The right side of an assignment."""
         if not self.text.startswith("(", self.at):
             return "".join(self.word(split=False))
@@ -203,7 +203,7 @@ class _Shell:
         raw, name, default = self._reference()
         self.budget.spend(len(raw))
         self.at = start + len(raw)
-        value: ShellValue | None = self._lookup(name)
+        value: ScriptValue | None = self._lookup(name)
         self.used |= self.branched.get(name, set())
         if name == "HOME" and value is None and not fields.current:
             value = "~"
@@ -237,7 +237,7 @@ class _Shell:
         match = _NAMED.match(text, start)
         return (match[0], match[1], None) if match else ("$", "", None)
 
-    def _lookup(self, name: str) -> ShellValue | None:
+    def _lookup(self, name: str) -> ScriptValue | None:
         if name in {"@", "*"}:
             return []  # the script's own arguments: there are none
         self.read.add(name)
@@ -283,13 +283,6 @@ class _Fields:
     def done(self) -> list[str]:
         self._flush()
         return self._fields
-
-
-def _joined(old: ShellValue | None, new: ShellValue) -> ShellValue:
-    if isinstance(old, list) or isinstance(new, list):
-        head = [old] if isinstance(old, str) else old or []
-        return [*head, *([new] if isinstance(new, str) else new)]
-    return (old or "") + new
 
 
 def _closing(text: str, at: int, pair: str) -> int:

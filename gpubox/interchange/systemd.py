@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 
 from gpubox.interchange.containers import RESTART_POLICIES, Container, environment
 from gpubox.interchange.import_notes import omitted
-from gpubox.interchange.script import ExpansionBudget, ScriptCommand
-from gpubox.interchange.server_invocation import ContainerServer, server_in_container
+from gpubox.interchange.script import ExpansionBudget, ScriptCommand, joined_words
+from gpubox.interchange.server_invocation import ServerInvocation, server_in_container
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)")
+_PIECE = re.compile(r"""\s+|"((?:\\.|[^"\\])*)"?|'((?:\\.|[^'\\])*)'?|((?:\\.|[^\s"'\\])+)|(\\)""", re.S)
+_ESCAPE = re.compile(r"\\(.)", re.S)
 _ESCAPES = {"n": "\n", "t": "\t", "s": " ", "r": "\r", "\\": "\\", '"': '"', "'": "'"}
 
 
@@ -65,24 +67,23 @@ def read_unit(text: str) -> ServiceUnit:
     return unit
 
 
-def read_quadlet(text: str) -> tuple[list[ContainerServer], list[str]]:
+def read_quadlet(text: str) -> tuple[list[ServerInvocation], list[str]]:
     """The server of a ``.container`` unit, and notes about its other lines."""
     container = Container()
     notes: list[str] = []
-    restart = ""
     for section, key, value in unit_assignments(text):
         if section == "Unit" and key == "Description":
             container.title = value
         elif section == "Container" and _add_container_key(container, key, value):
             pass
         elif key == "Restart" and value in RESTART_POLICIES:
-            restart = value
+            container.restart = value
         elif section:
             notes.append(omitted(f"{key}={value}", f"[{section}]"))
         else:
             notes.append(omitted(f"{key} {value}".strip()))
-    invocation = server_in_container(container, ())
-    return ([ContainerServer("", invocation, restart)] if invocation else []), notes
+    server = server_in_container(container)
+    return ([server] if server else []), notes
 
 
 def _add_container_key(container: Container, key: str, value: str) -> bool:
@@ -135,30 +136,11 @@ def unit_assignments(text: str) -> list[tuple[str, str, str]]:
 
 def unit_words(text: str) -> list[str]:
     """The words of a value, split as in systemd.syntax(7), "Quoting"."""
-    words: list[str] = []
-    current: list[str] | None = None
-    quote = ""
-    at = 0
-    while at < len(text):
-        char, following = text[at], text[at + 1 : at + 2]
-        at += 1
-        if char.isspace() and not quote:
-            if current is not None:
-                words.append("".join(current))
-            current = None
-            continue
-        current = [] if current is None else current
-        if char == "\\" and following:
-            # systemd keeps a backslash before other characters, so that patterns such as \.ffn_ are unchanged.
-            current.append(_ESCAPES.get(following, f"\\{following}"))
-            at += 1
-        elif char == quote:
-            quote = ""
-        elif char in "\"'" and not quote:
-            quote = char
-        else:
-            current.append(char)
-    return words if current is None else [*words, "".join(current)]
+    return joined_words(
+        # systemd keeps a backslash before other characters, so that patterns such as \.ffn_ are unchanged.
+        _ESCAPE.sub(lambda match: _ESCAPES.get(match[1], match[0]), piece[piece.lastindex]) if piece.lastindex else None
+        for piece in _PIECE.finditer(text)
+    )
 
 
 def _specifiers(word: str) -> str:

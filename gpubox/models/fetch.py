@@ -9,8 +9,12 @@ from pathlib import Path
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.models import DownloadProgress
+from gpubox.models.demo_model import parse_demo
+from gpubox.models.find import hub_cache
+from gpubox.models.quants import parse_reference
 from gpubox.models.resolve import resolve_model
 from gpubox.paths import Paths
+from gpubox.storage import existing_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +36,18 @@ class DownloadPlan:
 def plan_download(text: str, paths: Paths) -> DownloadPlan:
     """What ``fetch_model`` would download for a ``demo:`` or ``hf:`` model. Asks Hugging Face for the size."""
     if text.startswith("demo:"):
-        from gpubox.models.demo_model import parse_demo
-
         size: int | None = parse_demo(text).size
         folder = paths.models
     else:
-        from gpubox.models.find import hub_cache
         from gpubox.models.huggingface import quant_size
-        from gpubox.models.quants import parse_reference
 
         size, folder = quant_size(parse_reference(text)), hub_cache()
     return DownloadPlan(size, folder, _free(folder))
 
 
 def _free(folder: Path) -> int | None:
-    existing = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)
     try:
-        return shutil.disk_usage(existing).free
+        return shutil.disk_usage(existing_folder(folder)).free
     except OSError:
         return None
 
@@ -62,7 +61,6 @@ def fetch_model(text: str, paths: Paths, config: Config, on_progress: DownloadPr
     """
     if text.startswith("demo:"):
         from gpubox.models.demo_fetch import fetch_demo
-        from gpubox.models.demo_model import parse_demo
 
         return fetch_demo(parse_demo(text), paths, on_progress)
     source = resolve_model(text, paths, config)
@@ -70,7 +68,6 @@ def fetch_model(text: str, paths: Paths, config: Config, on_progress: DownloadPr
         return source.path
     if source.fetch == "hf":
         from gpubox.models.huggingface import fetch_quant
-        from gpubox.models.quants import parse_reference
 
         return fetch_quant(parse_reference(text), on_progress)
     raise GpuboxError(f"The model {text!r} cannot be downloaded.", 'Only "hf:" and "demo:" models can be downloaded.')

@@ -42,7 +42,7 @@ def hub_cache() -> Path:
     return home / "hub"
 
 
-def find_models(config: Config, paths: Paths | None = None) -> list[Path]:
+def find_models(config: Config, paths: Paths) -> list[Path]:
     """All models, sorted: the first shard of a split model, and one path of each file.
 
     Searches five folders deep for at most two seconds, and skips folders that cannot be read.
@@ -50,7 +50,7 @@ def find_models(config: Config, paths: Paths | None = None) -> list[Path]:
     deadline = time.monotonic() + _SECONDS
     models: dict[tuple[int, int], Path] = {}
     visited: set[tuple[int, int]] = set()
-    for root in model_roots(config, paths or Paths.default()):
+    for root in model_roots(config, paths):
         for entry in _walk(root, _DEPTH, deadline, visited):
             if not _is_model(entry.name):
                 continue

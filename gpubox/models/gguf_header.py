@@ -74,10 +74,8 @@ class NeedMoreError(Exception):
 class GgufHeader:
     """The header of one file."""
 
-    version: int
     metadata: dict[str, Scalar]
     """Short scalars. Arrays (the vocabulary) and long texts are skipped."""
-    tensors: int
     required_bytes: int
     """The end of the last tensor."""
 
@@ -101,7 +99,7 @@ def parse_header(data: bytes, size: int) -> GgufHeader:
         raise MalformedError(f"its alignment is {alignment!r}")
     data_end = reader.tensors(tensors)
     start = -(-reader.position // alignment) * alignment
-    return GgufHeader(version, metadata, tensors, start + data_end if tensors else reader.position)
+    return GgufHeader(metadata, start + data_end if tensors else reader.position)
 
 
 class _Reader:

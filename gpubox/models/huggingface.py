@@ -24,27 +24,26 @@ def fetch_quant(reference: HfReference, on_progress: DownloadProgress) -> Path:
 
     Raises GpuboxError if there is no such repository or quant, no access, no connection, or no space.
     """
-    hub = _hub()
     try:
-        repository = hub.HfApi(endpoint=_endpoint()).model_info(reference.repo, files_metadata=True)
+        revision, sizes = _wanted_files(reference)
+    except GpuboxError:
+        raise
     except Exception as error:  # the library raises errors of three HTTP stacks
         raise _explain(reference.repo, error) from None
-    sizes = {file.rfilename: file.size or 0 for file in repository.siblings or []}
-    names = choose_files(reference, sizes)
-    total = sum(sizes[name] for name in names)
+    total = sum(sizes.values())
     _check_space(total, reference)
     done, paths = 0, []
-    for name in names:
+    for name, size in sizes.items():
         before = done
         paths.append(
             download(
                 reference.repo,
                 name,
                 lambda done_here, _, before=before: on_progress(before + done_here, total or None),  # type: ignore[misc]
-                revision=repository.sha or "main",
+                revision=revision,
             )
         )
-        done += sizes[name]
+        done += size
     on_progress(done, total or None)
     return paths[0]
 
@@ -52,12 +51,18 @@ def fetch_quant(reference: HfReference, on_progress: DownloadProgress) -> Path:
 def quant_size(reference: HfReference) -> int | None:
     """Bytes of all shards of the wanted quant; None without an answer of Hugging Face in HUB_TIMEOUT_SECONDS."""
     try:
-        api = _hub().HfApi(endpoint=_endpoint())
-        repository = api.model_info(reference.repo, files_metadata=True, timeout=HUB_TIMEOUT_SECONDS)
-        sizes = {file.rfilename: file.size or 0 for file in repository.siblings or []}
-        return sum(sizes[name] for name in choose_files(reference, sizes)) or None
+        _, sizes = _wanted_files(reference, timeout=HUB_TIMEOUT_SECONDS)
+        return sum(sizes.values()) or None
     except Exception:  # the library raises errors of three HTTP stacks; a download reports what is wrong
         return None
+
+
+def _wanted_files(reference: HfReference, timeout: float | None = None) -> tuple[str, dict[str, int]]:
+    """The revision, and the bytes of each shard of the wanted quant. Raises what huggingface_hub raises."""
+    api = _hub().HfApi(endpoint=_endpoint())
+    repository = api.model_info(reference.repo, files_metadata=True, timeout=timeout)
+    sizes = {file.rfilename: file.size or 0 for file in repository.siblings or []}
+    return repository.sha or "main", {name: sizes[name] for name in choose_files(reference, sizes)}
 
 
 def download(

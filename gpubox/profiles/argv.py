@@ -32,8 +32,8 @@ def flag_argv(name: str, value: FlagValue, repeated: frozenset[str] = frozenset(
     if value is False:
         return [f"--{name.removeprefix('no-')}" if name.startswith("no-") else f"--no-{name}"]
     if isinstance(value, tuple):
-        return multi_value_argv(name, map(_argument, value), repeated)
-    return [f"--{name}", _argument(value)]
+        return multi_value_argv(name, map(argument_text, value), repeated)
+    return [f"--{name}", argument_text(value)]
 
 
 def server_argv(
@@ -69,7 +69,6 @@ def command_line(argv: Sequence[str], env: Mapping[str, str] | None = None) -> s
     return " ".join([*assignments, *(shlex.quote(argument) for argument in argv)])
 
 
-def _argument(value: int | float | str) -> str:
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
+def argument_text(value: object) -> str:
+    """A value as it is typed: ``2.0`` is ``2``."""
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)

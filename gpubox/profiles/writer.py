@@ -12,6 +12,7 @@ import tomli_w
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths, shipped_profiles
+from gpubox.profiles.argv import argument_text
 from gpubox.profiles.loader import PROFILE_NAME, parse_profile
 from gpubox.profiles.profile import Profile
 from gpubox.storage import write_atomically
@@ -100,7 +101,7 @@ def _value(value: Any) -> str:
     if isinstance(value, str):
         # Windows paths, patterns and JSON read better between single quotes.
         return f"'{value}'" if ("\\" in value or '"' in value) and _LITERAL.fullmatch(value) else _quoted(value)
-    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+    return argument_text(value)
 
 
 def _quoted(text: str) -> str:

@@ -19,27 +19,33 @@ MAX_DEPTH = 128
 """Folders nested deeper than this are moved out whole."""
 MAX_PROTECTED = 256
 """How many of the owner's files are made read-only: each is a mount."""
-REPOSITORY, _EDITOR, _FOLDER, _HOOKS = "a repository", "settings of an editor", "run on entering the folder", "hooks"
-_AGENT, _SHELL, _PACKAGES, _PYTHON = (
-    "settings of a coding agent",
-    "run by a shell",
-    "settings that run code",
-    "Python's",
-)
+REPOSITORY = "a repository"
 _KINDS = {
     REPOSITORY: ".git .hg .svn .bzr .jj .pijul _darcs .fslckout _fossil_",
-    _FOLDER: ".envrc .direnv .mise.toml mise.toml .mise.local.toml mise.local.toml .mise .rtx.toml .tool-versions "
-    ".autoenv .autoenv.zsh .autoenv_leave.zsh",
-    _EDITOR: ".vscode .idea .vs .fleet .zed .devcontainer .devcontainer.json .exrc .vimrc _vimrc .gvimrc .nvimrc "
-    ".nvim.lua .lvimrc .local.vimrc .vim .dir-locals.el .dir-locals-2.el .kakrc .helix .gdbinit .lldbinit",
-    _HOOKS: ".husky .pre-commit-config.yaml .pre-commit-hooks.yaml lefthook.yml .lefthook.yml lefthook-local.yml "
-    ".overcommit.yml",
-    _AGENT: ".claude .mcp.json .cursor .windsurf .opencode opencode.json opencode.jsonc .aider.conf.yml .gemini .codex "
-    ".continue .roo .cline .kilocode .zencoder .amazonq",
-    _SHELL: ".bashrc .bash_profile .bash_login .bash_logout .profile .zshrc .zshenv .zprofile .zlogin .zlogout .login "
-    ".cshrc .tcshrc .xprofile .xsession .xinitrc .ssh",
-    _PACKAGES: ".npmrc .yarnrc .yarnrc.yml .pnpmfile.cjs .pnp.cjs .cargo .bundle .irbrc .pryrc .rprofile .ghci",
-    _PYTHON: "sitecustomize.py usercustomize.py .venv pyvenv.cfg .pdbrc",
+    "run on entering the folder": (
+        ".envrc .direnv .mise.toml mise.toml .mise.local.toml mise.local.toml .mise .rtx.toml .tool-versions .autoenv "
+        ".autoenv.zsh .autoenv_leave.zsh"
+    ),
+    "settings of an editor": (
+        ".vscode .idea .vs .fleet .zed .devcontainer .devcontainer.json .exrc .vimrc _vimrc .gvimrc .nvimrc .nvim.lua "
+        ".lvimrc .local.vimrc .vim .dir-locals.el .dir-locals-2.el .kakrc .helix .gdbinit .lldbinit"
+    ),
+    "hooks": (
+        ".husky .pre-commit-config.yaml .pre-commit-hooks.yaml lefthook.yml .lefthook.yml lefthook-local.yml "
+        ".overcommit.yml"
+    ),
+    "settings of a coding agent": (
+        ".claude .mcp.json .cursor .windsurf .opencode opencode.json opencode.jsonc .aider.conf.yml .gemini .codex "
+        ".continue .roo .cline .kilocode .zencoder .amazonq"
+    ),
+    "run by a shell": (
+        ".bashrc .bash_profile .bash_login .bash_logout .profile .zshrc .zshenv .zprofile .zlogin .zlogout .login "
+        ".cshrc .tcshrc .xprofile .xsession .xinitrc .ssh"
+    ),
+    "settings that run code": (
+        ".npmrc .yarnrc .yarnrc.yml .pnpmfile.cjs .pnp.cjs .cargo .bundle .irbrc .pryrc .rprofile .ghci"
+    ),
+    "Python's": "sitecustomize.py usercustomize.py .venv pyvenv.cfg .pdbrc",
 }
 _NAMES = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 _INVISIBLE = dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])
@@ -49,7 +55,7 @@ _BARE_REPOSITORY = ({"head", "objects", "refs"}, {"head", "commondir"})
 _REPOSITORY_PARTS = frozenset({"head", "commondir", "config", "config.worktree", "hooks", "info", "objects", "refs"})
 _DATA_PARTS = frozenset({"objects", "refs"})
 """Parts of a repository that run nothing. They are searched."""
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +71,6 @@ class AutoRunFile:
 
     def __str__(self) -> str:
         return f"{os.fsencode(self.path).decode('utf-8', 'replace')} ({self.kind})"
-
-
-@dataclass(frozen=True, slots=True)
-class QuarantinedFiles:
-    """The result of moving auto-run files out of a workspace."""
-
-    moved: tuple[AutoRunFile, ...] = ()
-    left: tuple[AutoRunFile, ...] = ()
-    """Those that could not be moved."""
 
 
 @dataclass(eq=False)
@@ -108,8 +105,12 @@ def find_auto_run_files(folder: Path) -> list[AutoRunFile]:
     return [file for file, _, _ in _walk(folder)]
 
 
-def move_out(folder: Path, known: Collection[tuple[int, int]], quarantine: Path) -> QuarantinedFiles:
+def move_out(
+    folder: Path, known: Collection[tuple[int, int]], quarantine: Path
+) -> tuple[list[AutoRunFile], list[AutoRunFile]]:
     """Moves every auto-run file that is not ``known`` into a new folder in ``quarantine``. A program may still run.
+
+    Returns the files that were moved, and those that could not be.
 
     Only the entry is moved, out of an open folder, so swapping folders meanwhile has no effect. If ``quarantine`` is on
     another disk, the entry is renamed in place and made inaccessible.
@@ -127,7 +128,7 @@ def move_out(folder: Path, known: Collection[tuple[int, int]], quarantine: Path)
                     target.mkdir(parents=True, mode=0o700)
             done = _move(target, f"{len(moved) + 1}-{name}", fd, name, file, folder)
             (moved if done else left).append(file)
-    return QuarantinedFiles(tuple(moved), tuple(left))
+    return moved, left
 
 
 def _move(target: Path, new_name: str, fd: int, name: str, file: AutoRunFile, folder: Path) -> bool:
@@ -174,7 +175,7 @@ def _walk(folder: Path) -> Iterator[tuple[AutoRunFile, int, str]]:
     """
     stack: list[_Folder] = []
     try:
-        stack.append(_Folder(os.open(folder, _OPEN_FOLDER), ""))
+        stack.append(_Folder(os.open(folder, OPEN_FOLDER), ""))
         yield from _scan(stack[0])
         while stack:
             current = stack[-1]
@@ -228,7 +229,7 @@ def _open_folder(fd: int, name: str) -> int | None:
     """Opens a subfolder, and makes it readable first if a program took that right away."""
     for _ in range(2):
         try:
-            return os.open(name, _OPEN_FOLDER, dir_fd=fd)
+            return os.open(name, OPEN_FOLDER, dir_fd=fd)
         except PermissionError:
             with contextlib.suppress(OSError):
                 _make_accessible(fd, name)

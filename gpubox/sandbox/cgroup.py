@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from gpubox.hardware.process import descendants
 from gpubox.sandbox.policy import Policy
-from gpubox.sandbox.process_tree import descendants
 
 ROOT = Path("/sys/fs/cgroup")
 _WAIT_SECONDS = 0.5
@@ -24,19 +24,16 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class CgroupParent:
-    """The folder in which gpubox can make a cgroup for each run."""
-
-    folder: Path
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
 class Cgroup:
-    """The cgroup of one run."""
+    """The cgroup of one run, or one in which gpubox can make those of the runs."""
 
     folder: Path
     version: int
+
+    @property
+    def limit_file(self) -> Path:
+        """Bounds its memory, in bytes."""
+        return self.folder / ("memory.max" if self.version == 2 else "memory.limit_in_bytes")
 
     def admit(self, pid: int, go_fd: int) -> None:
         """Moves ``pid`` and its descendants in, then writes a byte to ``go_fd``, for which the program waits.
@@ -89,7 +86,7 @@ def make(policy: Policy) -> Cgroup | None:
     limit = str(policy.memory_bytes + policy.kernel_bytes + 3 * policy.scratch_bytes)
     try:
         group.folder.mkdir()
-        (group.folder / ("memory.max" if parent.version == 2 else "memory.limit_in_bytes")).write_text(limit)
+        group.limit_file.write_text(limit)
     except OSError:
         group.remove()
         return None
@@ -104,48 +101,47 @@ def make(policy: Policy) -> Cgroup | None:
 
 
 @cache
-def find() -> CgroupParent | None:
+def find() -> Cgroup | None:
     """Where this process may make cgroups that bound memory. Tries it by making one."""
     candidates = _candidates(ROOT, Path("/proc/self/cgroup"), as_root=os.geteuid() == 0)
     return next((parent for parent in candidates if _works(parent)), None)
 
 
-def _works(parent: CgroupParent) -> bool:
+def _works(parent: Cgroup) -> bool:
     """Makes and removes a cgroup. Also removes those of gpubox processes that were killed."""
     for abandoned in parent.folder.glob("gpubox-run-*"):
         with contextlib.suppress(OSError):  # rmdir fails while processes are in it
             if not Path("/proc", abandoned.name.split("-")[2]).exists():
                 abandoned.rmdir()
-    trial = parent.folder / f"gpubox-run-{os.getpid()}-0"
+    trial = Cgroup(parent.folder / f"gpubox-run-{os.getpid()}-0", parent.version)
     try:
-        trial.mkdir()
+        trial.folder.mkdir()
         try:
-            name = "memory.max" if parent.version == 2 else "memory.limit_in_bytes"
-            (trial / name).write_text(str(1 << 30))
-            return os.access(trial / "cgroup.procs", os.W_OK)
+            trial.limit_file.write_text(str(1 << 30))
+            return os.access(trial.folder / "cgroup.procs", os.W_OK)
         finally:
-            trial.rmdir()
+            trial.folder.rmdir()
     except OSError:
         return False
 
 
-def _candidates(root: Path, own: Path, *, as_root: bool) -> list[CgroupParent]:
+def _candidates(root: Path, own: Path, *, as_root: bool) -> list[Cgroup]:
     """Folders to try, the nearest first. Processes can be moved only below a folder that this user may write."""
     try:
         lines = [line.split(":", 2) for line in own.read_text().splitlines()]
     except OSError:
         return []
-    parents: list[CgroupParent] = []
+    parents: list[Cgroup] = []
     for _, controllers, path in lines:
         inside = Path(path.lstrip("/"))
         if controllers == "" and (root / "cgroup.controllers").exists():
             # gpubox's own cgroup holds processes, so it can have no children (cgroup-v2.rst, no internal processes).
             above = [root / folder for folder in inside.parents]
             usable = [folder for folder in above if _delegated(folder) and (as_root or folder != root)]
-            parents += [CgroupParent(folder, 2) for folder in usable]
+            parents += [Cgroup(folder, 2) for folder in usable]
         elif "memory" in controllers.split(","):
             mount = root / "memory"
-            parents += [CgroupParent(folder, 1) for folder in (mount / inside, mount) if as_root and folder.is_dir()]
+            parents += [Cgroup(folder, 1) for folder in (mount / inside, mount) if as_root and folder.is_dir()]
     return parents
 
 

@@ -7,14 +7,16 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 
 from gpubox.errors import GpuboxError
+from gpubox.hardware.process import descendants
 from gpubox.sandbox import spawn
 from gpubox.sandbox.disk_usage import DiskMonitor
 from gpubox.sandbox.interpreter import find_interpreter
 from gpubox.sandbox.policy import Confinement, EndedBy, Outcome, Policy
-from gpubox.sandbox.process_tree import descendants, kill_group, kill_tree, memory_bytes, wait_dead, wait_group_dead
+from gpubox.sandbox.process_tree import kill_group, kill_tree, memory_bytes, wait_dead, wait_group_dead
 from gpubox.sandbox.quarantine import Quarantine
 from gpubox.sandbox.workspace_scan import WorkspaceScan, changed_files, check_workspace, scan, scan_at_start
 from gpubox.units import MIB
@@ -44,7 +46,7 @@ async def run_confined(confinement: Confinement, code: str, policy: Policy, stdi
         await run.until_dead(began)
     finally:
         if quarantine:
-            await _finish_in_thread(asyncio.create_task(asyncio.to_thread(quarantine.finish)))
+            await _finish(asyncio.to_thread(quarantine.finish))
     exit_code, signal_name = run.exit_status()
     files: tuple[str, ...] = ()
     if policy.workspace is not None:
@@ -95,9 +97,9 @@ def _encode(code: str) -> bytes:
         return code.encode("utf-8", "replace")
 
 
-async def _finish_in_thread(task: asyncio.Task[None]) -> None:
-    """Waits for ``task`` even if it is cancelled meanwhile, and then raises CancelledError."""
-    cancelled = False
+async def _finish(work: Awaitable[None]) -> None:
+    """Waits for ``work`` even if it is cancelled meanwhile, and then raises CancelledError."""
+    task, cancelled = asyncio.ensure_future(work), False
     while not task.done():
         try:
             await asyncio.shield(task)
@@ -136,6 +138,8 @@ class _Run:
         exited = asyncio.Event()
         pidfd = os.pidfd_open(popen.pid)
         loop.add_reader(pidfd, exited.set)
+        for fd in (output_fd, self.process.status_fd):
+            os.set_blocking(fd, False)
         loop.add_reader(output_fd, self._read)
         group = self.process.group
         admitting = (
@@ -146,12 +150,12 @@ class _Run:
         finally:
             self._kill()
             if admitting:
-                await _finish_in_thread(admitting)
+                await _finish(admitting)
                 os.close(self.process.go_fd)
             loop.remove_reader(pidfd)
             os.close(pidfd)
             if self._dying or popen.poll() is None or self.process.scratch or group:
-                await _finish_in_thread(asyncio.create_task(asyncio.to_thread(self._reap)))
+                await _finish(asyncio.to_thread(self._reap))
             else:
                 self._reap()
             loop.remove_reader(output_fd)

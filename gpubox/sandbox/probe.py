@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 from collections.abc import Iterator
@@ -29,7 +28,9 @@ async def probe(config: Config) -> Confinement:
 
 
 async def _probe(accepted: str, root: Path) -> Confinement:
-    problems = [] if bubblewrap.installed() else ["bubblewrap is not installed"]
+    installed = bool(bubblewrap.installed())
+    problems = [] if installed else ["bubblewrap is not installed"]
+    hint = remedies.remedy(root, installed=installed)
     for candidate in candidates(accepted):
         if problem := await try_confinement(candidate):
             problems.append(problem)
@@ -42,8 +43,8 @@ async def _probe(accepted: str, root: Path) -> Confinement:
         )
         if candidate.isolation == "bubblewrap":
             return candidate
-        return replace(candidate, problem="; ".join(problems), hint=remedies.remedy(problems, root))
-    return Confinement(None, problem="; ".join(dict.fromkeys(problems)) + ".", hint=remedies.remedy(problems, root))
+        return replace(candidate, problem="; ".join(problems), hint=hint)
+    return Confinement(None, problem="; ".join(dict.fromkeys(problems)) + ".", hint=hint)
 
 
 def candidates(accepted: str) -> Iterator[Confinement]:
@@ -82,8 +83,3 @@ def _name(candidate: Confinement) -> str:
     except (OSError, subprocess.SubprocessError):
         return candidate.program
     return f"{done.stdout.strip() or 'bubblewrap'} ({candidate.program})"
-
-
-def probe_blocking(config: Config) -> Confinement:
-    """``probe`` for callers without an event loop."""
-    return asyncio.run(probe(config))

@@ -9,25 +9,8 @@ import signal
 import time
 from pathlib import Path
 
+from gpubox.hardware.process import children
 from gpubox.units import KIB
-
-
-def descendants(pid: int) -> list[int]:
-    """Every process below ``pid``, parents first. Inside a pid namespace no process can leave this tree."""
-    pids = children(pid)
-    for child in pids:
-        pids += children(child)
-    return pids
-
-
-def children(pid: int) -> list[int]:
-    """The children of all threads of ``pid``."""
-    pids: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - ten times a second
-            with contextlib.suppress(OSError):
-                pids += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-    return pids
 
 
 def kill_group(pid: int) -> None:

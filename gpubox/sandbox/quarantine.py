@@ -95,9 +95,8 @@ class Quarantine:
             self._marker = None
 
     def _move_out(self) -> None:
-        result = move_out(self.workspace, self._known, self.folder)
-        self.moved += result.moved
-        self.left = [*result.left]
+        moved, self.left = move_out(self.workspace, self._known, self.folder)
+        self.moved += moved
 
     def _write_marker(self) -> None:
         markers = self.folder / "running"

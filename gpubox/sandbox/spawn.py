@@ -17,7 +17,7 @@ from gpubox.errors import GpuboxError
 from gpubox.sandbox import boot, bubblewrap, cgroup, landlock, monitor, seccomp
 from gpubox.sandbox.auto_run_files import AutoRunFile
 from gpubox.sandbox.cgroup import Cgroup
-from gpubox.sandbox.idmapped_mount import IdmappedMount
+from gpubox.sandbox.idmapped_mount import start_on_mount
 from gpubox.sandbox.interpreter import Interpreter
 from gpubox.sandbox.policy import WORKSPACE_MOUNT, Confinement, Policy
 
@@ -123,15 +123,14 @@ def start(confinement: Confinement, python: Interpreter, program: ConfinedProgra
     try:
         if not uid or policy.workspace is None:
             return begin()
-        mount = IdmappedMount(policy.workspace, uid, begin)
-        process = mount.begin()
+        process, end_mount = start_on_mount(policy.workspace, uid, begin)
     except BaseException:
         if group:
             group.remove()
         raise
 
     def release() -> None:
-        mount.end()
+        end_mount()
         process.release()
 
     return replace(process, release=release)
@@ -148,7 +147,7 @@ def _start_bubblewrap(
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         output_fd, output_end = _pipe(ours, theirs)
         status_fd, status_end = _pipe(ours, theirs)
-        go_fd, go_end = _gate(ours, theirs, group)
+        go_end, go_fd = _pipe(theirs, ours) if group else (None, -1)
         protected = _open_protected(theirs, policy.workspace, program.protected)
         protected_fds = [fd for fd, _ in protected]
         config = {
@@ -217,7 +216,7 @@ def _start_without_namespaces(
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         output_fd, output_end = _pipe(ours, theirs)
         status_fd, status_end = _pipe(ours, theirs)
-        go_fd, go_end = _gate(ours, theirs, group)
+        go_end, go_fd = _pipe(theirs, ours) if group else (None, -1)
         scratch = landlock.make_scratch_dirs(policy, program.code, uid)
         ours.callback(scratch.remove)
         abi = landlock.version() if confinement.isolation == "landlock" else 0
@@ -280,37 +279,24 @@ def _popen(
     return popen
 
 
-def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:
+def _pipe(readers: contextlib.ExitStack, writers: contextlib.ExitStack) -> tuple[int, int]:
+    """The two ends of a pipe, each to be closed by its stack."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
-    os.set_blocking(reader, False)
-    ours.callback(os.close, reader)
-    theirs.callback(os.close, writer)
+    readers.callback(os.close, reader)
+    writers.callback(os.close, writer)
     return reader, writer
-
-
-def _gate(ours: contextlib.ExitStack, theirs: contextlib.ExitStack, group: Cgroup | None) -> tuple[int, int | None]:
-    """A pipe on which the program waits until it is in its cgroup: (the end to write, the end to read)."""
-    if group is None:
-        return -1, None
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    ours.callback(os.close, writer)
-    theirs.callback(os.close, reader)
-    return writer, reader
 
 
 def _stdin(stack: contextlib.ExitStack, data: bytes) -> int:
     """A pipe with ``data`` in it. Unlike a file, it cannot be read twice."""
     if not data:
         return subprocess.DEVNULL
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    stack.callback(os.close, reader)
-    try:
+    with contextlib.ExitStack() as filled:
+        reader, writer = _pipe(stack, filled)
         fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, max(len(data), 4096))
         os.set_blocking(writer, False)
         if os.write(writer, data) != len(data):
             raise BlockingIOError(errno.ENOSPC, "the pipe is too small")
-    finally:
-        os.close(writer)
     return reader
 
 

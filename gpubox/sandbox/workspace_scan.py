@@ -24,8 +24,6 @@ class WorkspaceScan:
     """Regular files -> (mtime, ctime, size, inode): at least one of them changes when the file does."""
     special_files: tuple[str, ...] = ()
     """Sockets, FIFOs and devices. Each is a way out of the workspace."""
-    size_bytes: int = 0
-    entries: int = 0
 
 
 def check_workspace(folder: Path) -> Path:
@@ -49,7 +47,7 @@ def scan(folder: Path) -> WorkspaceScan:
     """Lists ``folder`` without following links, at most MAX_ENTRIES of it."""
     files: dict[str, tuple[int, int, int, int]] = {}
     special_files: list[str] = []
-    folders, count, size = [""], 0, 0
+    folders, count = [""], 0
     while folders and count < MAX_ENTRIES:
         parent = folders.pop()
         with contextlib.suppress(OSError), os.scandir(folder / parent) as entries:
@@ -60,7 +58,6 @@ def scan(folder: Path) -> WorkspaceScan:
                     status = entry.stat(follow_symlinks=False)
                     if stat.S_ISREG(status.st_mode):
                         files[name] = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
-                        size += status.st_blocks * 512
                     elif stat.S_ISDIR(status.st_mode):
                         if entry.name not in _SKIPPED_FOLDERS:
                             folders.append(name)
@@ -68,7 +65,7 @@ def scan(folder: Path) -> WorkspaceScan:
                         special_files.append(name)
                 if count >= MAX_ENTRIES:
                     break
-    return WorkspaceScan(files, tuple(special_files), size, count)
+    return WorkspaceScan(files, tuple(special_files))
 
 
 def scan_at_start(folder: Path) -> WorkspaceScan:

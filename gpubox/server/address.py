@@ -9,7 +9,7 @@ from gpubox.errors import UsageError
 
 KEY_HINT = "Put its key into GPUBOX_URL_KEY, or into a file that [keys] in config.toml names for its address."
 # The end of the path in client configurations: a base URL or a whole endpoint. A path before it belongs to a proxy.
-_ENDPOINT = re.compile(
+_ENDPOINT = (
     r"/(?:(?:v1|api/v0|api/v1|api)(?:/(?:(?:chat/)?completions|models|embeddings|responses|messages|rerank"
     r"|chat|generate|tags|ps|version))?|health|metrics|slots|props|models|completions?)\Z"
 )
@@ -29,7 +29,7 @@ def server_root(text: str) -> str:
     if parts is None:
         raise UsageError(f"{text!r} is not the address of a server.", "Write http://HOST:PORT.")
     path = re.sub(r"/{2,}", "/", parts.path).rstrip("/")
-    return f"{parts.scheme}://{parts.netloc.lower()}{_ENDPOINT.sub('', path)}"
+    return f"{parts.scheme}://{parts.netloc.lower()}{re.sub(_ENDPOINT, '', path)}"
 
 
 def origin(address: str) -> str:

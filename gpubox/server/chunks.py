@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gpubox.server.responses import json_integer, json_object
+from gpubox.server.responses import json_count, json_object
 
 LINE_BYTES = 8 * 1024 * 1024
 """The longest line that is accepted: one delta may carry a whole file, but must not fill the memory."""
@@ -190,18 +190,18 @@ def _call(position: int, item: dict[str, Any]) -> CallDelta:
     arguments = function.get("arguments")
     if isinstance(arguments, dict):  # some servers send them decoded
         arguments = msgspec.json.encode(arguments).decode()
-    index = _count(item.get("index"))
+    index = json_count(item.get("index"))
     return CallDelta(
         position if index is None else index, _text(item.get("id")), _text(function.get("name")), _text(arguments)
     )
 
 
 def _progress(item: dict[str, Any]) -> StreamedPromptProgress | None:
-    total = _count(item.get("total"))
+    total = json_count(item.get("total"))
     if total is None:
         return None
     return StreamedPromptProgress(
-        total, _count(item.get("cache")) or 0, _count(item.get("processed")) or 0, _seconds(item.get("time_ms"))
+        total, json_count(item.get("cache")) or 0, json_count(item.get("processed")) or 0, _seconds(item.get("time_ms"))
     )
 
 
@@ -211,13 +211,13 @@ def _timings(item: Any) -> Timings | None:
     if "predicted_n" not in item and "prompt_n" not in item:
         return None
     return Timings(
-        cached_tokens=_count(item.get("cache_n")) or 0,
-        prompt_tokens=_count(item.get("prompt_n")) or 0,
+        cached_tokens=json_count(item.get("cache_n")) or 0,
+        prompt_tokens=json_count(item.get("prompt_n")) or 0,
         prompt_seconds=_seconds(item.get("prompt_ms")),
-        generated_tokens=_count(item.get("predicted_n")) or 0,
+        generated_tokens=json_count(item.get("predicted_n")) or 0,
         generation_seconds=_seconds(item.get("predicted_ms")),
-        draft_tokens=_count(item.get("draft_n")),
-        draft_tokens_accepted=_count(item.get("draft_n_accepted")),
+        draft_tokens=json_count(item.get("draft_n")),
+        draft_tokens_accepted=json_count(item.get("draft_n_accepted")),
     )
 
 
@@ -225,20 +225,14 @@ def _usage(item: dict[str, Any]) -> Usage | None:
     if not item:
         return None
     details = json_object(item.get("prompt_tokens_details"))
-    return Usage(
-        _count(item.get("prompt_tokens")), _count(item.get("completion_tokens")), _count(details.get("cached_tokens"))
-    )
+    counts = (item.get("prompt_tokens"), item.get("completion_tokens"), details.get("cached_tokens"))
+    return Usage(*map(json_count, counts))
 
 
 def _error(item: Any) -> str:
     if isinstance(item, dict):
         return _text(item.get("message"))[:300] or "an error without a message"
     return _text(item)[:300]
-
-
-def _count(value: Any) -> int | None:
-    number = json_integer(value)
-    return number if number is not None and number >= 0 else None
 
 
 def _seconds(milliseconds: Any) -> float:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpubox.errors import ExitCode, GpuboxError, UsageError
+from gpubox.server.address import KEY_HINT
 from gpubox.server.http_get import ConnectionPool, NoResponse, ResponseTooLarge
-from gpubox.server.responses import DEFERRED, PROCESSING, Health, Slot, json_integer, json_object
+from gpubox.server.responses import DEFERRED, PROCESSING, Health, Slot, json_count, json_integer, json_object
 from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -152,11 +153,9 @@ class LlamaClient:
             return None
         return [_slot(item) for item in items if isinstance(item, dict) and "is_processing" in item]
 
-    async def props(self) -> dict[str, Any] | None:
-        """The answer of ``/props``, or ``None``."""
-        reply = await self._ask("/props")
-        values = reply.json() if reply else None
-        return values if isinstance(values, dict) else None
+    async def props(self) -> dict[str, Any]:
+        """The answer of ``/props``; empty if there is none."""
+        return await self.fetch_object("/props")
 
     async def counters(self) -> dict[str, float] | None:
         """The counters of ``/metrics`` without their prefix; ``None`` if ``--metrics`` is off or a key is missing.
@@ -197,8 +196,6 @@ class LlamaClient:
         except NoResponse as error:
             raise GpuboxError(f"{self.base_url} does not answer ({error.kind}).", code=ExitCode.NOT_RUNNING) from None
         if reply.status == 401:
-            from gpubox.server.address import KEY_HINT
-
             raise GpuboxError(f"{self.base_url} needs an API key.", KEY_HINT, code=ExitCode.UNHEALTHY)
         return reply.json() if reply.status == 200 else None
 
@@ -331,10 +328,10 @@ def _slot(item: dict[str, Any]) -> Slot:
     return Slot(
         index=json_integer(item.get("id")) or 0,
         busy=bool(item.get("is_processing")),
-        context_size_tokens=json_integer(item.get("n_ctx")),
-        context_used_tokens=json_integer(item.get("n_prompt_tokens")),
-        generated_tokens=json_integer(json_object(next_token).get("n_decoded")),
+        context_size_tokens=json_count(item.get("n_ctx")),
+        context_used_tokens=json_count(item.get("n_prompt_tokens")),
+        generated_tokens=json_count(json_object(next_token).get("n_decoded")),
         task=json_integer(item.get("id_task")),
-        processed_tokens=json_integer(item.get("n_prompt_tokens_processed")),
+        processed_tokens=json_count(item.get("n_prompt_tokens_processed")),
         predict_limit=json_integer(params.get("n_predict", params.get("max_tokens"))),
     )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpubox.server.other_server import LLAMA, LM_STUDIO, OLLAMA, OPENAI, VLLM, OtherServerModel, OtherServerReading
-from gpubox.server.responses import json_integer
+from gpubox.server.responses import MAX_COUNT, json_count
 
 if TYPE_CHECKING:
     from gpubox.server.client import LlamaClient
@@ -76,10 +76,10 @@ async def read_other_server(client: LlamaClient, dialect: str) -> OtherServerRea
     return await readers.get(dialect, _openai)(client)
 
 
-def supported_fields(dialect: str, body: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The fields of ``body`` that the server accepts, and the names of the others."""
+def supported_fields(dialect: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of ``body`` that the server accepts."""
     accepted = EXTRA_FIELDS.get(dialect, frozenset()) | _OPENAI_FIELDS
-    return {k: v for k, v in body.items() if k in accepted}, tuple(sorted(set(body) - accepted))
+    return {name: value for name, value in body.items() if name in accepted}
 
 
 async def _ollama(client: LlamaClient) -> OtherServerReading | None:
@@ -99,9 +99,9 @@ def _ollama_model(item: Mapping[str, Any], loaded: bool) -> OtherServerModel:
         name=_text(item.get("model")) or _text(item.get("name")) or "",
         loaded=loaded,
         quantization=_text(details.get("quantization_level")) if isinstance(details, dict) else None,
-        context_size_tokens=_integer(item.get("context_length")) if loaded else None,
-        size_bytes=_integer(item.get("size")),
-        vram_bytes=_integer(item.get("size_vram")) if loaded else None,
+        context_size_tokens=json_count(item.get("context_length")) if loaded else None,
+        size_bytes=json_count(item.get("size")),
+        vram_bytes=json_count(item.get("size_vram")) if loaded else None,
         expires_at=_text(item.get("expires_at")) if loaded else None,
     )
 
@@ -113,7 +113,7 @@ async def _vllm(client: LlamaClient) -> OtherServerReading | None:
         return None
     listed = await _items(client, "/v1/models", "data")
     models = [
-        OtherServerModel(_text(item.get("id")) or "", True, context_size_tokens=_integer(item.get("max_model_len")))
+        OtherServerModel(_text(item.get("id")) or "", True, context_size_tokens=json_count(item.get("max_model_len")))
         for item in listed
     ]
     counters = {name: metrics[vllm_name] for vllm_name, name in _COUNTERS.items() if vllm_name in metrics}
@@ -168,7 +168,7 @@ async def _lm_studio_models(client: LlamaClient) -> list[OtherServerModel] | Non
             name=_text(item.get("id")) or "",
             loaded=item.get("state") == "loaded",
             quantization=_text(item.get("quantization")),
-            context_size_tokens=_integer(item.get("loaded_context_length")),
+            context_size_tokens=json_count(item.get("loaded_context_length")),
         )
         for item in older[:MAX_MODELS]
     ]
@@ -182,8 +182,8 @@ def _lm_studio_model(item: Mapping[str, Any]) -> OtherServerModel:
         name=_text(first.get("id")) or _text(item.get("key")) or "",
         loaded=bool(instances),
         quantization=_text(quantization.get("name")) if isinstance(quantization, dict) else _text(quantization),
-        context_size_tokens=_integer(config.get("context_length")) if isinstance(config, dict) else None,
-        size_bytes=_integer(item.get("size_bytes")),
+        context_size_tokens=json_count(config.get("context_length")) if isinstance(config, dict) else None,
+        size_bytes=json_count(item.get("size_bytes")),
     )
 
 
@@ -212,14 +212,9 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _integer(value: Any) -> int | None:
-    number = json_integer(value)
-    return number if number is not None and 0 <= number < 2**53 else None
-
-
 def _number(text: str) -> float | None:
     try:
         value = float(text)
     except ValueError:
         return None
-    return value if 0 <= value < 2**53 else None
+    return value if 0 <= value < MAX_COUNT else None

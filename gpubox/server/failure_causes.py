@@ -62,6 +62,11 @@ _SMALLER_CONTEXT = "Try a smaller ctx-size, cache-type-k/v q8_0 or parallel 1."
 _DOWNLOAD_AGAIN = "Download it again."
 _NEWER_ENGINE = "Use a newer llama.cpp."
 _SEE_LOG = "See `gpubox logs --failed`."
+_SIGNAL_HINTS: dict[int, str] = {
+    signal.SIGKILL: "Perhaps it was the kernel's out-of-memory killer: see `dmesg`, "
+    "and try a smaller model or ctx-size.",
+    signal.SIGILL: "The engine was built for another CPU: rebuild it on this machine.",
+}
 
 # Pattern, kind, sentence, hint. {0} and {1} are the groups of the pattern. {memory} and {where} describe the last
 # allocation that failed (see _allocation). The first rule that matches decides.
@@ -151,7 +156,8 @@ def find_cause(log: str, exit_code: int | None) -> Cause:
             sentence = sentence.format(*match.groups(), memory=memory, where=where)
             return Cause(kind, sentence, hint, _line_at(log, match.start()))
     if exit_code is not None and exit_code < 0 and not (first and -exit_code == signal.SIGABRT):
-        return Cause(_CRASH, f"the engine was killed by {_signal_name(-exit_code)}", _signal_hint(-exit_code), first)
+        hint = _SIGNAL_HINTS.get(-exit_code, _SEE_LOG)
+        return Cause(_CRASH, f"the engine was killed by {_signal_name(-exit_code)}", hint, first)
     if first:
         return Cause(_CRASH, f"the engine reported: {_FUNCTION.sub('', first, count=1) or first}", _SEE_LOG, first)
     if exit_code is None:
@@ -250,11 +256,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _signal_hint(number: int) -> str:
-    if number == signal.SIGKILL:
-        return "Perhaps it was the kernel's out-of-memory killer: see `dmesg`, and try a smaller model or ctx-size."
-    if number == signal.SIGILL:
-        return "The engine was built for another CPU: rebuild it on this machine."
-    return _SEE_LOG

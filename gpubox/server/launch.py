@@ -13,7 +13,7 @@ from gpubox.config import Config, api_key
 from gpubox.engines.capabilities import Capabilities, added_flags, display_version, find_refusals, repeated_flags
 from gpubox.engines.find import Engine, choose_engine
 from gpubox.engines.query import check_arguments, read_capabilities
-from gpubox.errors import ExitCode, GpuboxError, UsageError
+from gpubox.errors import GpuboxError, UsageError
 from gpubox.hardware.process import port_owner
 from gpubox.models.gguf import GgufFile, check_gguf
 from gpubox.models.resolve import profile_model, with_resolved_flag_paths
@@ -22,6 +22,7 @@ from gpubox.profiles.argv import server_argv
 from gpubox.profiles.flag_paths import FILE_FLAGS, GGUF_FLAGS
 from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.server.state import Launch
+from gpubox.storage import existing_folder
 
 MIN_FREE_DISK_BYTES = 100 * 1000 * 1000
 """For the log and the state file."""
@@ -224,13 +225,10 @@ def _check_files(profile: Profile) -> None:
 
 
 def _check_disk(paths: Paths) -> None:
-    folder = paths.state
-    while not folder.exists():
-        folder = folder.parent
+    folder = existing_folder(paths.state)
     free = shutil.disk_usage(folder).free
     if free < MIN_FREE_DISK_BYTES:
         raise GpuboxError(
             f"Only {free / 1e6:.0f} MB are free in the log folder ({folder}).",
             "Free some disk space.",
-            code=ExitCode.FAILED,
         )

@@ -26,7 +26,7 @@ from gpubox.hardware.process import (
 from gpubox.server.client import ReadinessProbe, connect
 from gpubox.server.events import LoadProgress, ServerEvent
 from gpubox.server.failure_causes import Cause, FailureKind, find_cause
-from gpubox.server.log import CUT_MARKER, LogReader, load_stage, parse_line, tail_text
+from gpubox.server.log import CUT_MARKER, LogReader, load_stage, log_size, parse_line, tail_text
 from gpubox.server.log_truncation import exceeds_limit, truncate_log
 from gpubox.server.server_process import exit_code
 from gpubox.server.state import RunningServer
@@ -104,7 +104,7 @@ class LoadLog:
             self.stage, self.last_line = load_stage(text) or self.stage, text or self.last_line
             if len(self._kinds) < MAX_LINE_KINDS:
                 self._kinds.add(_NUMBER.sub("#", text[:200]))
-        size = _size(self._path)
+        size = log_size(self._path)
         self.written += max(0, size - self._size)
         self._size = size
 
@@ -112,7 +112,7 @@ class LoadLog:
         """Keeps the file within its limit, without a copy of the text that is cut."""
         if exceeds_limit(self._path):
             truncate_log(self._path, keep=False)
-            self._size = _size(self._path)
+            self._size = log_size(self._path)
 
 
 async def wait_loaded(
@@ -208,10 +208,3 @@ def _give_up_cause(load_log: LoadLog, stalled: bool, seconds: float, config: Con
     else:
         return None
     return Cause(FailureKind.HANG, f"{sentence} (stage: {load_log.stage})", hint, load_log.last_line[:300])
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

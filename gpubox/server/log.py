@@ -64,6 +64,20 @@ def parse_line(line: str) -> LogLine:
     return LogLine(text.strip(), at, level)
 
 
+def log_size(path: Path) -> int:
+    """The length of the log in bytes; 0 if there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def last_cut_at(start: bytes) -> int | None:
+    """The position of the line that gpubox left at the last cut, in the ``start`` of a log; ``None`` if it has none."""
+    at = (b"\n" + start).rfind(f"\n{CUT_MARKER}".encode())
+    return at if at >= 0 else None
+
+
 def load_stage(text: str) -> str | None:
     """The stage of the load that this line announces, or ``None``."""
     return next((stage for needle, stage in _STAGES if needle in text), None)
@@ -76,7 +90,7 @@ def rotate_log(path: Path) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists() or path.stat().st_size == 0:
+        if not log_size(path):
             return
         for number in range(KEPT_LOGS - 1, 0, -1):
             older = rotated_path(path, number)
@@ -142,7 +156,7 @@ class LogReader:
                     was_cut = status.st_ino == self._inode
                     self._inode, self._partial, self._skip_rest = status.st_ino, b"", False
                     # the text before the cut marker was read already
-                    self.offset = max(0, file.read(HEAD_BYTES).rfind(f"\n{CUT_MARKER}".encode()) + 1) if was_cut else 0
+                    self.offset = last_cut_at(file.read(HEAD_BYTES)) or 0 if was_cut else 0
                 file.seek(self.offset)
                 data = file.read(limit)
         except OSError:
@@ -161,10 +175,7 @@ class LogReader:
 
     def behind(self) -> int:
         """Bytes that are written but not read yet."""
-        try:
-            return max(0, self.path.stat().st_size - self.offset)
-        except OSError:
-            return 0
+        return max(0, log_size(self.path) - self.offset)
 
     def skip(self, keep: int) -> int:
         """Skips the unread bytes except the last ``keep``; returns how many were skipped."""

@@ -18,8 +18,8 @@ from typing import Any, Literal
 from gpubox.server import log_events as ev
 from gpubox.server.log import CUT_MARKER, parse_line
 from gpubox.server.log_events import BufferKind, LogEvent
+from gpubox.units import MIB
 
-MIB = 1024 * 1024
 _MAX_BYTES, _MAX_COUNT, _MAX_SECONDS = 2**60, 2**53, 10**9
 _MAX_LINE_CHARS = 2048
 """Lines with an event are shorter. A line that quotes a prompt can have any length."""

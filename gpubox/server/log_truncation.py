@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpubox.errors import GpuboxError
-from gpubox.server.log import CUT_MARKER, HEAD_BYTES, LINE_BYTES, rotated_path
+from gpubox.server.log import CUT_MARKER, HEAD_BYTES, LINE_BYTES, last_cut_at, log_size, rotated_path
 from gpubox.storage import try_lock
 
 MAX_LOG_BYTES = 64 * 1024 * 1024
@@ -31,17 +31,14 @@ _CUT_LINE = re.compile(rb"^" + CUT_MARKER.encode() + rb"[^,\n]*, after (\d{1,15}
 
 def exceeds_limit(path: Path) -> bool:
     """Whether ``truncate_log`` has something to do."""
-    try:
-        return path.stat().st_size > MAX_LOG_BYTES
-    except OSError:
-        return False
+    return log_size(path) > MAX_LOG_BYTES
 
 
 def truncate_log(path: Path, *, keep: bool = True) -> None:
     """Cuts the log of a running server if it is longer than MAX_LOG_BYTES. Never raises.
 
     The lines up to the one that says that the server listens stay, because only they tell where the memory went.
-    If there is no such line, the first UNLOADED_BYTES stay. ``keep``: the whole old text is kept as ``.log.1``.
+    If it is not in the first HEAD_BYTES, the first UNLOADED_BYTES stay. ``keep``: the old text is copied to ``.log.1``.
     """
     if not exceeds_limit(path):
         return
@@ -65,15 +62,14 @@ def truncate_log(path: Path, *, keep: bool = True) -> None:
 
 def _head(start: bytes) -> bytes:
     """The lines of the load, without the line of an earlier cut."""
-    cut = start.find(f"\n{CUT_MARKER}".encode())
-    start = start if cut < 0 else start[: cut + 1]
+    start = start[: last_cut_at(start)]
     loaded = start.find(_LOADED)
     end = start.find(b"\n", loaded) if loaded >= 0 else start.rfind(b"\n", 0, UNLOADED_BYTES)
     return start[: end + 1]
 
 
 def _copy_aside(path: Path) -> Path | None:
-    """Copies the log unless that was just done; ``None`` if the disk refuses (the log is cut anyway)."""
+    """Copies the log, unless the last copy is newer than COPY_SECONDS. ``None`` if the disk refuses."""
     aside = rotated_path(path, 1)
     try:
         if abs(time.time() - aside.stat().st_mtime) < COPY_SECONDS:
@@ -95,7 +91,7 @@ def _ended_requests(path: Path) -> int | None:
     before_cut = ended_requests_before_cut(path)
     if before_cut is None:
         return None
-    since_cut = count_ended_requests(path, before_cut[1], path.stat().st_size)
+    since_cut = count_ended_requests(path, before_cut[1], log_size(path))
     return None if since_cut is None else before_cut[0] + since_cut
 
 
@@ -132,8 +128,8 @@ def ended_requests_before_cut(path: Path) -> tuple[int, int] | None:
             head = file.read(HEAD_BYTES)
     except OSError:
         return None
-    at = head.rfind(f"\n{CUT_MARKER}".encode()) + 1
-    if at == 0 and not head.startswith(CUT_MARKER.encode()):
+    at = last_cut_at(head)
+    if at is None:
         return 0, 0
     cut_line = _CUT_LINE.match(head, at)
     return (int(cut_line[1]), at) if cut_line else None

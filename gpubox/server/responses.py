@@ -8,6 +8,9 @@ from typing import Any
 DEFERRED, PROCESSING = "requests_deferred", "requests_processing"
 """Requests that wait for a slot, and requests that have one: the two gauges of ``/metrics`` that no scrape resets."""
 
+MAX_COUNT = 2**53
+"""From here on a JSON number is not exact, and nothing is so many."""
+
 
 @dataclass(frozen=True, slots=True)
 class Health:
@@ -46,3 +49,9 @@ def json_object(value: Any) -> dict[str, Any]:
 def json_integer(value: Any) -> int | None:
     """``value`` if it is an integer (JSON's true and false are none), else ``None``."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def json_count(value: Any) -> int | None:
+    """``value`` if it is an integer that can count something, else ``None``: a server can answer anything."""
+    number = json_integer(value)
+    return number if number is not None and 0 <= number < MAX_COUNT else None

@@ -23,9 +23,8 @@ IMMEDIATE_STOP_SECONDS = 1.0
 """Grace when requests are to be aborted. After SIGTERM llama-server (build 11434) first finishes its requests."""
 KILL_SECONDS = 15.0
 """How long a killed process may take to disappear: the driver first releases tens of GiB."""
-_children: dict[int, subprocess.Popen[bytes]] = {}
+_children: dict[ProcessIdentity, subprocess.Popen[bytes]] = {}
 """The servers that this process started: only a parent can read the exit code, and it must reap them."""
-_started: dict[int, ProcessIdentity] = {}
 _exits: dict[ProcessIdentity, int] = {}
 """Exit codes of reaped servers, for the question why they ended."""
 
@@ -53,15 +52,15 @@ def spawn_server(launch: Launch, *, log: Path, liveness_lock: Path, marker: str,
             )
         except OSError as error:
             raise GpuboxError(f"{launch.argv[0]} cannot be started: {error.strerror}.") from None
-    _children[child.pid] = child
     # A child that is already dead has no identity; use one that matches no process.
-    _started[child.pid] = identity_of(child.pid) or ProcessIdentity(child.pid, -1, "")
-    return _started[child.pid]
+    process = identity_of(child.pid) or ProcessIdentity(child.pid, -1, "")
+    _children[process] = child
+    return process
 
 
 def exit_code(process: ProcessIdentity) -> int | None:
     """The exit code of a dead server (negative: the signal); ``None`` if this gpubox was not its parent."""
-    child = _children.get(process.pid)
+    child = _children.get(process)
     if child is None:
         return _exits.get(process)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -76,10 +75,10 @@ def remember_exit_code(process: ProcessIdentity, code: int) -> None:
 
 def reap_servers() -> None:
     """Reaps the ended servers of this process: a long-running screen must leave no zombies."""
-    for pid, child in list(_children.items()):
+    for process, child in list(_children.items()):
         if (code := child.poll()) is not None:
-            del _children[pid]
-            _exits[_started.pop(pid)] = code
+            del _children[process]
+            _exits[process] = code
 
 
 async def terminate_server(process: ProcessIdentity, marker: str, grace: float) -> str:

@@ -112,8 +112,6 @@ class InstanceState:
     restarts: tuple[str, ...] = ()
     """When it was recently restarted after a crash: ISO-8601 UTC."""
     failed: LaunchFailure | None = None
-    damaged: bool = False
-    """Whether the file could not be read."""
 
 
 def recent_restarts(state: InstanceState, at: datetime | None = None) -> tuple[str, ...]:
@@ -137,7 +135,7 @@ def load_state(path: Path) -> InstanceState:
         return InstanceState()
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         reason = error.strerror if isinstance(error, NotRegularFile) else type(error).__name__
-        return InstanceState(message=f"The state file {path} was damaged ({reason}).", damaged=True)
+        return InstanceState(message=f"The state file {path} was damaged ({reason}).")
 
 
 def save_state(path: Path, state: InstanceState) -> None:

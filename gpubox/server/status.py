@@ -10,6 +10,7 @@ from gpubox.config import Config, api_key
 from gpubox.hardware.process import port_owner, process_argv
 from gpubox.paths import Paths
 from gpubox.profiles.profile import is_loopback
+from gpubox.server.address import KEY_HINT
 from gpubox.server.instance import InstanceView, observe
 from gpubox.server.log_truncation import truncate_log
 from gpubox.server.other_server import LLAMA, OtherServerReading
@@ -18,6 +19,8 @@ from gpubox.server.state import Launch
 from gpubox.threads import run_in_thread
 
 DENIED = "It needs an API key that gpubox does not have."
+DENIED_ELSEWHERE = f"{DENIED} {KEY_HINT}"
+"""The same for a server that gpubox did not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,7 @@ async def read_foreign_status(base_url: str, key: str | None) -> ServerStatus:
 
     async with connect(base_url, key, timeout=5.0) as client:
         health = await client.health()
-        props = (await client.props() if health.status == "ok" else None) or {}
+        props = await client.props() if health.status == "ok" else {}
         asleep = props.get("is_sleeping") is True or await run_in_thread(can_sleep_at, base_url)
         slots = await client.slots() if health.status == "ok" and not asleep else None
         if not (slots or client.denied or is_llama_props(props)) and health.status in ("ok", "error"):
@@ -126,7 +129,7 @@ async def read_foreign_status(base_url: str, key: str | None) -> ServerStatus:
             if dialect not in ("", LLAMA) and (reading := await read_other_server(client, dialect)):
                 return status_of_other_server(base_url, reading, denied=client.denied)
     state = _state(health.status, slots)
-    message = _denied() if client.denied else ""
+    message = DENIED_ELSEWHERE if client.denied else ""
     if state == "unreachable":
         message = f"Nothing answers at {base_url}."
     elif state == "error":
@@ -152,7 +155,7 @@ def status_of_other_server(base_url: str, reading: OtherServerReading, *, denied
         base_url=base_url,
         model_path=", ".join(loaded[:4]) or None,
         engine_version=reading.engine,
-        message=_denied() if denied else reading.summary,
+        message=DENIED_ELSEWHERE if denied else reading.summary,
     )
 
 
@@ -161,12 +164,6 @@ def exposure(launch: Launch, *, has_api_key: bool) -> str:
     if is_loopback(launch.host):
         return ""
     return "LAN, key" if has_api_key else "LAN, no key"
-
-
-def _denied() -> str:
-    from gpubox.server.address import KEY_HINT
-
-    return f"{DENIED} {KEY_HINT}"
 
 
 def _state(health: str, slots: Sequence[Slot] | None) -> str:

@@ -409,7 +409,7 @@ class Supervisor:
 
         The file is outdated then; the marker in the server's environment still finds the server.
         """
-        self._state = replace(self._state, damaged=False, **changes)  # type: ignore[arg-type]
+        self._state = replace(self._state, **changes)  # type: ignore[arg-type]
         self._save_problem = None
         try:
             save_state(self.paths.instance_state(self.instance), self._state)

@@ -33,24 +33,15 @@ def wants_watcher(instance: str) -> bool:
     return not instance.startswith("~") and os.environ.get("GPUBOX_WATCHER") != "0"
 
 
-def has_watcher(paths: Paths, instance: str) -> bool:
-    """Whether a watcher runs.
-
-    Takes the lock for a moment, because reading /proc/locks takes 12 ms. A watcher that starts in that moment retries.
-    """
-    return is_locked(paths.watcher_lock(instance))
-
-
 def ensure_watcher(paths: Paths, instance: str, process: ProcessIdentity | None) -> bool:
     """Starts a watcher for ``process`` if there is none; returns whether it did. Never raises.
 
     If ``process`` is already dead, the watcher handles that at once.
     """
     _children[:] = [child for child in _children if child.poll() is None]
-    if process is None or not wants_watcher(instance) or has_watcher(paths, instance):
-        return False
     lock = paths.watcher_lock(instance)
-    if not os.access(lock.parent, os.W_OK):
+    # is_locked takes the lock for a moment (reading /proc/locks takes 12 ms); a watcher that starts just then retries
+    if process is None or not wants_watcher(instance) or is_locked(lock) or not os.access(lock.parent, os.W_OK):
         return False
     try:
         child = subprocess.Popen(

@@ -14,7 +14,7 @@ import time
 LOG_CHECK_SECONDS = 15.0
 """Between two checks of the log's size. The end of the process is noticed at once."""
 LOCK_PAUSES = (0.02, 0.05, 0.1)
-"""Between attempts to take the lock, which another gpubox may hold for a moment (``watcher.has_watcher``)."""
+"""Between attempts to take the lock, which another gpubox may hold for a moment (``watcher.ensure_watcher``)."""
 
 
 def _start_ticks(pid: int) -> int | None:

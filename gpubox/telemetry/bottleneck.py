@@ -32,10 +32,8 @@ class ProcessRates:
     read_bytes_per_second: float | None = None
 
 
-def process_rates(before: ProcessReading | None, after: ProcessReading | None, seconds: float) -> ProcessRates:
-    """The rates between two readings of the same process; all None without them."""
-    if before is None or after is None or before.pid != after.pid or seconds <= 0:
-        return ProcessRates()
+def process_rates(before: ProcessReading, after: ProcessReading, seconds: float) -> ProcessRates:
+    """The rates between two readings of the same process. A counter that went back has none."""
 
     def rate(earlier: float | None, later: float | None) -> float | None:
         if earlier is None or later is None or later < earlier:
@@ -74,7 +72,7 @@ def bottleneck(inputs: BottleneckInputs) -> tuple[str | None, str]:
 
     The name is one of: GPU compute, GPU bandwidth, CPU experts, CPU, RPC device, PCIe, paging, client.
     """
-    if inputs.state not in ("prefill", "answering", "thinking"):
+    if inputs.state not in ("prefill", "answering"):
         return _not_working(inputs)
     faults = inputs.rates.major_faults_per_second
     if faults is not None and faults > FAULTS_PER_SECOND:
@@ -123,13 +121,12 @@ def _why_unnamed(inputs: BottleneckInputs, utilization: int | None, both_loads: 
     if inputs.rates.threads_busy is None:
         return "a load needs two readings of the process"
     if inputs.threads is None:
-        threads = f"{inputs.rates.threads_busy:.1f} threads busy"
-        return _joined(threads, "the log does not show of how many")
+        return f"{inputs.rates.threads_busy:.1f} threads busy; the log does not show how many there are"
     cards = [key for key in inputs.devices if not key.startswith("RPC ")]
     if cards and utilization is None:
         why = inputs.driver_problem or "the driver does not report its load"
         return f"no reading of {' and '.join(cards)} ({why}), {both_loads}"
-    return f"no part is at its limit: {both_loads}"
+    return f"nothing is fully used: {both_loads}"
 
 
 def _joined(*texts: str) -> str:

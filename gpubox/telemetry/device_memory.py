@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import TypedDict
+from dataclasses import replace
 
 from gpubox.hardware.gpu import Gpu
 from gpubox.hardware.host import HostReading, ProcessReading
 from gpubox.telemetry.memory_breakdown import HOST, MemoryBreakdown
-from gpubox.telemetry.snapshot import DeviceMemory
+from gpubox.telemetry.snapshot import DeviceKind, DeviceMemory
 
 
 def reconcile_devices(
@@ -85,13 +85,12 @@ def _card(
     growth = None
     if key and comparable is not None and loaded_used is not None:
         growth = max(0, comparable - loaded_used)
-    return DeviceMemory(
-        device=key or f"GPU {gpu.index}",
-        kind="gpu",
+    logged = _logged(key, "gpu", breakdown) if breakdown and key else DeviceMemory(f"GPU {gpu.index}", "gpu")
+    return replace(
+        logged,
         name=gpu.name,
         gpu_index=gpu.index,
         total_bytes=total,
-        **_parts(breakdown, key),
         growth_bytes=growth,
         other_processes=tuple(others),
         other_processes_bytes=None if hidden and not others else others_bytes,
@@ -100,36 +99,28 @@ def _card(
     )
 
 
-class _Parts(TypedDict, total=False):
-    weights_bytes: int | None
-    kv_bytes: int | None
-    recurrent_bytes: int | None
-    compute_bytes: int | None
-    draft_bytes: int | None
-
-
-def _parts(breakdown: MemoryBreakdown | None, key: str | None) -> _Parts:
-    if breakdown is None or key is None:
-        return {}
-    return {
-        "weights_bytes": breakdown.weights_of(key),
-        "kv_bytes": breakdown.kv.get(key),
-        "recurrent_bytes": breakdown.recurrent.get(key),
-        "compute_bytes": breakdown.compute.get(key),
-        "draft_bytes": breakdown.draft_of(key),
-    }
+def _logged(key: str, kind: DeviceKind, breakdown: MemoryBreakdown) -> DeviceMemory:
+    """What the log knows of a device."""
+    return DeviceMemory(
+        device=key,
+        kind=kind,
+        weights_bytes=breakdown.weights_of(key),
+        kv_bytes=breakdown.bytes_of("kv", key),
+        recurrent_bytes=breakdown.bytes_of("recurrent", key),
+        compute_bytes=breakdown.bytes_of("compute", key),
+        draft_bytes=breakdown.draft_of(key),
+    )
 
 
 def _unseen(key: str, breakdown: MemoryBreakdown) -> DeviceMemory:
     """A device that the driver here does not know (RPC, or no driver): all numbers come from the log."""
     device = breakdown.devices.get(key)
-    return DeviceMemory(
-        device=f"{device.device}[{device.name}]" if device and key.startswith("RPC") else key,
-        kind="rpc" if key.startswith("RPC") else "gpu",
-        name=device.name if device else None,
-        total_bytes=device.total_bytes if device else None,
-        **_parts(breakdown, key),
-    )
+    remote = key.startswith("RPC")
+    logged = _logged(key, "rpc" if remote else "gpu", breakdown)
+    if device is None:
+        return logged
+    name = f"{device.device}[{device.name}]" if remote else key
+    return replace(logged, device=name, name=device.name, total_bytes=device.total_bytes)
 
 
 def _host(breakdown: MemoryBreakdown, host: HostReading | None, process: ProcessReading | None) -> DeviceMemory:
@@ -158,12 +149,10 @@ def _host(breakdown: MemoryBreakdown, host: HostReading | None, process: Process
                 others, unaccounted = 0, unaccounted + others
     elif total is not None and available is not None:
         free, unaccounted = available, total - available - known
-    return DeviceMemory(
-        device=HOST,
-        kind="host",
+    return replace(
+        _logged(HOST, "host", breakdown),
         name="RAM",
         total_bytes=total,
-        **_parts(breakdown, HOST),
         on_disk_bytes=on_disk,
         other_processes_bytes=others,
         unaccounted_bytes=unaccounted,

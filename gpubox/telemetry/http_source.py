@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from dataclasses import dataclass, replace
+from collections import deque
+from dataclasses import dataclass
 
 from gpubox.server.other_server import LLAMA, OtherServerReading
-from gpubox.server.responses import DEFERRED, PROCESSING, Health, Slot
+from gpubox.server.responses import DEFERRED, MAX_COUNT, PROCESSING, Health, Slot
 
 POLL_SECONDS = 0.25
 IDLE_POLL_SECONDS = 1.0
@@ -20,7 +21,6 @@ SILENT_SECONDS = 2.0
 """A poll that takes longer is reported as a problem."""
 RETRY_SECONDS = 10.0
 """How often /metrics is tried again after it failed."""
-MAX_TOKENS = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class HttpReading:
         if self.slots and not all(slot.busy for slot in self.slots):
             return 0
         deferred = (self.counters or {}).get(DEFERRED)
-        return int(deferred) if deferred is not None and 0 <= deferred < MAX_TOKENS else None
+        return int(deferred) if deferred is not None and 0 <= deferred < MAX_COUNT else None
 
 
 class HttpSource:
@@ -73,8 +73,8 @@ class HttpSource:
         self.client = LlamaClient(base_url, key, timeout=REQUEST_TIMEOUT_SECONDS)
         self.key = key
         self.may_ask_slots = may_ask_slots
-        self.readings: list[HttpReading] = []
-        """All readings since ``take``, oldest first."""
+        self._readings: deque[HttpReading] = deque(maxlen=64)
+        """The readings since ``take``, oldest first."""
         self.latest: HttpReading | None = None
         self.polling_since: float | None = None
         """When the poll in progress began."""
@@ -119,7 +119,8 @@ class HttpSource:
 
     def take(self) -> list[HttpReading]:
         """The readings since the last call."""
-        readings, self.readings = self.readings, []
+        readings = list(self._readings)
+        self._readings.clear()
         return readings
 
     async def close(self) -> None:
@@ -152,7 +153,7 @@ class HttpSource:
             return ["/slots and /metrics need an API key that gpubox does not have"]
         problems = []
         if not self.may_ask_slots:
-            problems.append("/slots is not polled, to let the server sleep: no live speed, no context fill")
+            problems.append("/slots is not read, so that the server can sleep: no live speed, no context fill")
         elif not reading.slots:
             problems.append("/slots is off or unreadable: no live speed, no context fill")
         if reading.counters is None:
@@ -180,7 +181,7 @@ class HttpSource:
         self.polling_since = None
         self.latest = reading
         self._has_reading.set()
-        self.readings = [*self.readings[-63:], reading]
+        self._readings.append(reading)
         return reading
 
     async def _poll(self) -> HttpReading:
@@ -189,7 +190,7 @@ class HttpSource:
             return await self._poll_other_server()
         if self._foreign and not (self.latest and self.latest.busy) and await self._is_asleep():
             return HttpReading(time.monotonic(), "ok", counters=self._counters, asleep=True)
-        slots = _valid_slots(await self.client.slots()) if self.may_ask_slots else None
+        slots = tuple(await self.client.slots() or ()) or None if self.may_ask_slots else None
         at = time.monotonic()
         health = Health("ok") if slots else await self.client.health()
         denied = self.client.denied
@@ -236,7 +237,7 @@ class HttpSource:
 
     async def _is_asleep(self) -> bool:
         """Whether a foreign server reports that it sleeps. From then on /slots is not read: that keeps it awake."""
-        asleep = ((await self.client.props()) or {}).get("is_sleeping") is True
+        asleep = (await self.client.props()).get("is_sleeping") is True
         self.may_ask_slots = self.may_ask_slots and not asleep
         return asleep
 
@@ -245,26 +246,6 @@ class HttpSource:
             async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):  # for a response that never ends
                 return await self.client.counters()
         return None
-
-
-def _valid_slots(slots: list[Slot] | None) -> tuple[Slot, ...] | None:
-    """The slots without impossible numbers; None if there are none."""
-    if not slots:
-        return None
-
-    def valid(value: int | None) -> int | None:
-        return value if value is not None and 0 <= value < MAX_TOKENS else None
-
-    return tuple(
-        replace(
-            slot,
-            context_size_tokens=valid(slot.context_size_tokens),
-            context_used_tokens=valid(slot.context_used_tokens),
-            generated_tokens=valid(slot.generated_tokens),
-            processed_tokens=valid(slot.processed_tokens),
-        )
-        for slot in slots
-    )
 
 
 def _request_ended(before: tuple[Slot, ...] | None, after: tuple[Slot, ...]) -> bool:

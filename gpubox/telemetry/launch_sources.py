@@ -12,7 +12,7 @@ from gpubox.config import api_key
 from gpubox.errors import GpuboxError
 from gpubox.hardware.host import ProcessReading, read_process
 from gpubox.hardware.process import ProcessIdentity
-from gpubox.paths import Paths
+from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.server.log_truncation import truncate_log
 from gpubox.server.state import RunningServer
 from gpubox.server.status import can_sleep
@@ -32,7 +32,7 @@ MIN_RATE_SECONDS = 0.1
 class LaunchSources:
     """Reads one launch. Made anew when another server runs."""
 
-    def __init__(self, paths: Paths, instance: str, running: RunningServer) -> None:
+    def __init__(self, paths: Paths, running: RunningServer) -> None:
         self.running = running
         assert running.process is not None
         age = age_of(running.process)
@@ -41,7 +41,7 @@ class LaunchSources:
         # A server that is not ready yet will get gpubox's readiness probe as one of its first requests.
         probe = running.ready_at is None or running.probe_tokens != (0, 0)
         started, pid = datetime.now(UTC) - timedelta(seconds=age), running.process.pid
-        self.log = LogSource(paths.instance_log(instance), started, probe=probe, clock=self.clock, pid=pid)
+        self.log = LogSource(paths.instance_log(MAIN_INSTANCE), started, probe=probe, clock=self.clock, pid=pid)
         self.log_problem = ""
         self.may_ask_slots = not can_sleep(running.launch.argv)
         self.http = HttpSource(running.launch.base_url, _api_key(paths), may_ask_slots=self.may_ask_slots)

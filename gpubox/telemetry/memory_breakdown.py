@@ -8,7 +8,7 @@ tensors. Lines after ``creating MTP draft context`` or ``loading draft model`` b
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from typing import NamedTuple
 
 from gpubox.server.log_events import (
     BreakdownRow,
@@ -23,6 +23,8 @@ from gpubox.server.log_events import (
 
 HOST = "Host"
 MAPPED = "CPU_Mapped"
+KINDS = ("model", "kv", "recurrent", "compute")
+"""The kinds of buffers that the breakdown lists. An output buffer counts only as pinned memory."""
 _HOST_BUFFERS = re.compile(r"^(CPU\w*|\w+_Host|Host)$")
 _RPC = re.compile(r"^RPC\d+ ?[\[(]([^\])]+)[\])]$")
 
@@ -39,8 +41,20 @@ def device_key(name: str) -> str:
     return HOST if _HOST_BUFFERS.match(bare) else bare
 
 
+class Buffer(NamedTuple):
+    """One buffer of a device. ``draft``: of the draft model or MTP context."""
+
+    draft: bool
+    kind: str
+    """model | kv | recurrent | compute | output"""
+    device: str
+    """The key of the device."""
+    name: str
+    """As the log writes the device: several names can belong to one."""
+
+
 class MemoryBreakdown:
-    """Folds the events of one launch. The attributes are what the log has reported so far, by device key, in bytes."""
+    """Folds the events of one launch. The attributes are what the log has reported so far."""
 
     def __init__(self) -> None:
         self.devices: dict[str, LogDevice] = {}
@@ -49,18 +63,12 @@ class MemoryBreakdown:
 
     def unload(self) -> None:
         """Forgets all but the devices: the server freed its memory (asleep), or begins to load (awake)."""
-        self.weights: dict[str, int] = {}
-        self.kv: dict[str, int] = {}
-        self.recurrent: dict[str, int] = {}
-        self.compute: dict[str, int] = {}
         self.layers: OffloadedLayers | None = None
         self.threads: int | None = None
         self.kv_cells = 0
         self.kv_size_bytes = 0
-        self.mapped = False
-        self._sizes: dict[tuple[str, bool, str], int] = {}
-        """(kind of buffer, whether of the draft, the log's device name) -> bytes"""
-        self._draft: dict[str, dict[str, int]] = defaultdict(dict)
+        self._buffers: dict[Buffer, int] = {}
+        """Their bytes."""
         self._rows: dict[str, dict[str, BreakdownRow]] = {"measure-main": {}, "measure-extra": {}}
         self._table: str | None = None
         self._fitting = self._extra_next = False
@@ -130,61 +138,47 @@ class MemoryBreakdown:
             row = BreakdownRow(key, *(a + b for a, b in zip(known[1:], row[1:], strict=True)))
         rows[key] = row
 
-    def _by_device(self, kind: str) -> dict[str, int]:
-        if self._in_draft:
-            return self._draft[kind]
-        return {"model": self.weights, "kv": self.kv, "recurrent": self.recurrent, "compute": self.compute}[kind]
-
     def _forget(self, kind: str) -> None:
-        self._by_device(kind).clear()
-        for name in [name for name in self._sizes if name[:2] == (kind, self._in_draft)]:
-            del self._sizes[name]
+        self._buffers = {b: size for b, size in self._buffers.items() if (b.draft, b.kind) != (self._in_draft, kind)}
 
     def _add_buffer(self, event: DeviceBuffer) -> None:
-        key, name = device_key(event.device), (event.kind, self._in_draft, event.device)
-        if event.kind == "model":
-            self.mapped = self.mapped or event.device == MAPPED
+        buffer = Buffer(self._in_draft, event.kind, device_key(event.device), event.device)
         # A compute buffer that is reserved again replaces the earlier one. Of the other kinds there can be several.
-        before = 0 if event.kind == "compute" else self._sizes.get(name, 0)
-        self._sizes[name] = before + event.size_bytes
-        if event.kind == "output":
-            return
-        self._by_device(event.kind)[key] = sum(
-            size
-            for (kind, draft, device), size in self._sizes.items()
-            if (kind, draft) == name[:2] and device_key(device) == key
-        )
+        before = 0 if event.kind == "compute" else self._buffers.get(buffer, 0)
+        self._buffers[buffer] = before + event.size_bytes
 
     @property
     def pinned_bytes(self) -> int:
         """Host memory that the driver pinned."""
-        return sum(size for (_, _, device), size in self._sizes.items() if device.endswith("_Host"))
+        return sum(size for buffer, size in self._buffers.items() if buffer.name.endswith("_Host"))
 
     @property
     def mapped_bytes(self) -> int:
         """Host weights, those of a draft model included, that are mapped from their files."""
         total = 0
-        for draft, weights in ((False, self.weights_of(HOST)), (True, self._draft.get("model", {}).get(HOST))):
-            buffers = {
-                device: size for (kind, of, device), size in self._sizes.items() if (kind, of) == ("model", draft)
-            }
-            if MAPPED in buffers:  # the size of this buffer is too large: take the weights less those that were read
-                read = sum(size for name, size in buffers.items() if name != MAPPED and device_key(name) == HOST)
-                total += max(0, (weights or 0) - read)
+        for draft, weights in ((False, self.weights_of(HOST)), (True, self.bytes_of("model", HOST, draft=True))):
+            sizes = {b.name: n for b, n in self._buffers.items() if b[:3] == (draft, "model", HOST)}
+            if (
+                sizes.pop(MAPPED, None) is not None
+            ):  # this size is too large: take the weights less those that were read
+                total += max(0, (weights or 0) - sum(sizes.values()))
         return total
 
     @property
     def keys(self) -> list[str]:
         """The devices that hold anything, the host last."""
-        keys = {*self.weights, *self.kv, *self.recurrent, *self.compute}
-        for part in self._draft.values():
-            keys |= set(part)
+        keys = {buffer.device for buffer in self._buffers if buffer.kind != "output"}
         return sorted(keys, key=lambda key: (key == HOST, key))
+
+    def bytes_of(self, kind: str, key: str, *, draft: bool = False) -> int | None:
+        """Bytes of one kind of buffer on a device; None if it has none."""
+        sizes = [size for buffer, size in self._buffers.items() if buffer[:3] == (draft, kind, key)]
+        return sum(sizes) if sizes else None
 
     def weights_of(self, key: str) -> int | None:
         """Bytes of weights on a device."""
         row = self._rows["measure-main"].get(key)
-        return row.model_bytes if row and self._over_counts(key) else self.weights.get(key)
+        return row.model_bytes if row and self._over_counts(key) else self.bytes_of("model", key)
 
     def weights_are_estimated(self, key: str) -> bool:
         """Whether the host weights are only an upper bound: mapped, partly offloaded, and no table of ``--fit``."""
@@ -192,19 +186,20 @@ class MemoryBreakdown:
 
     def _over_counts(self, key: str) -> bool:
         # The mapped range includes tensors that were copied to a device or into a repacked buffer.
-        copied = any(k != HOST for k in self.weights) or ("model", False, "CPU_REPACK") in self._sizes
-        return key == HOST and self.mapped and copied
+        models = [buffer for buffer in self._buffers if buffer.kind == "model"]
+        copied = any(b.device != HOST or b.name == "CPU_REPACK" for b in models if not b.draft)
+        return key == HOST and copied and any(b.name == MAPPED for b in models)
 
     def draft_of(self, key: str) -> int | None:
         """Bytes of the draft model or MTP context on a device; None if there is no draft."""
         if not self._in_draft:
             return None
-        return sum(part.get(key, 0) for part in self._draft.values())
+        return sum(self.bytes_of(kind, key, draft=True) or 0 for kind in KINDS)
 
     def total_of(self, key: str) -> int:
         """All bytes on a device that the log accounts for."""
-        parts = (self.weights_of(key), self.kv.get(key), self.recurrent.get(key), self.compute.get(key))
-        return sum(size or 0 for size in parts) + (self.draft_of(key) or 0)
+        parts = (self.bytes_of(kind, key) for kind in KINDS[1:])
+        return sum(size or 0 for size in (self.weights_of(key), *parts, self.draft_of(key)))
 
     @property
     def kv_bytes_per_token(self) -> float | None:

@@ -8,16 +8,14 @@ line has only the requests that are new since the line before, and says how many
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any
 
 import msgspec
 
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.storage import json_line
 from gpubox.telemetry.snapshot import Request, Snapshot
 
 HEADER = "gpubox-recording"
@@ -71,11 +69,7 @@ class Recorder:
     def write(self, snapshot: Snapshot) -> None:
         """Adds one Snapshot. Never raises; see ``problem``."""
         kept = _requests_kept(self._requests, snapshot.requests)
-        line = replace(snapshot, requests=snapshot.requests[: len(snapshot.requests) - kept])
-        try:
-            data = msgspec.json.encode(line)
-        except UnicodeEncodeError:  # a path or a process name that is not UTF-8
-            data = json.dumps(_encodable(msgspec.to_builtins(line))).encode()
+        data = json_line(replace(snapshot, requests=snapshot.requests[: len(snapshot.requests) - kept]))
         data = self._home.sub(b"~", data) if self._home else data
         self._append(data[:-1] + f',"requests_kept":{kept}}}\n'.encode())
         if not self.problem:
@@ -89,14 +83,6 @@ class Recorder:
             self._file.close()
         except OSError as error:
             self.problem = self.problem or f"{self.path}: {error.strerror}"
-
-    def __enter__(self) -> Recorder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _append(self, data: bytes) -> None:
         data = self._pending + data
@@ -119,15 +105,6 @@ def _requests_kept(before: tuple[Request, ...], now: tuple[Request, ...]) -> int
     index = now.index(before[0]) if before and before[0] in now else len(now)
     count = len(now) - index
     return count if now[index:] == before[:count] else 0
-
-
-def _encodable(value: Any) -> Any:
-    """The value with a question mark for each character that UTF-8 cannot encode."""
-    if isinstance(value, str):
-        return value.encode(errors="replace").decode()
-    if isinstance(value, dict):
-        return {key: _encodable(item) for key, item in value.items()}
-    return [_encodable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def read_recording(path: Path) -> list[Snapshot]:

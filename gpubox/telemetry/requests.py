@@ -46,8 +46,6 @@ class RequestInFlight:
     queue_seconds: float | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
-    done_tokens: int | None = None
-    """Of the prompt, read so far."""
     pp: float | None = None
     tg_3s: float | None = None
     tg_at: float | None = None
@@ -122,9 +120,8 @@ class RequestLog:
             case CachedTokens():
                 if request.cached_tokens is None:
                     request.cached_tokens = event.tokens
-                request.done_tokens = event.tokens
             case PromptProgressLine():
-                request.done_tokens, request.pp = event.tokens, event.tokens_per_second
+                request.pp = event.tokens_per_second
                 if request.prompt_tokens is None and event.progress and event.progress > 0.001:
                     request.prompt_tokens = round(event.tokens / event.progress)
             case GenerationProgressLine():
@@ -187,10 +184,48 @@ class RequestLog:
             generated = _generated_before_cancel(request, event)
         self.count += 1
         self.last_ended = ended
-        stop_reason = self._stop_reason(request, event, generated)
-        finished = _finished_request(request, ended, generated, self.started, self.count, cache_miss, stop_reason)
+        finished = self._finished_request(request, ended, event, generated, cache_miss)
         self.finished.appendleft(finished)
         return finished
+
+    def _finished_request(
+        self, request: RequestInFlight, ended: float, event: SlotReleased, generated: int | None, cache_miss: str | None
+    ) -> Request:
+        prompt, generation, draft = request.prompt, request.generation, request.draft
+        cached, queued = request.cached_tokens, request.queue_seconds
+        prompt_tokens = request.prompt_tokens
+        if prompt_tokens is None and prompt:
+            prompt_tokens = prompt.tokens + (cached or 0)
+        # The timing lines come with the release, so generation began their duration earlier.
+        first = ended - generation.seconds if generation and generated and request.timed else None
+        slot_ttft = max(0.0, first - request.began) if first is not None else None
+        duration: float | None = max(0.0, ended - request.began)
+        if not request.timed:  # without a clock in the log, only the timing lines have durations
+            slot_ttft = prompt.seconds if prompt and generated else None
+            duration = request.total.seconds if request.total else None
+        return Request(
+            number=self.count,
+            at=(self.started + timedelta(seconds=request.began)).astimezone(UTC).isoformat(timespec="milliseconds"),
+            slot=request.slot,
+            task=request.task,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=max(0, prompt_tokens - prompt.tokens) if prompt_tokens is not None and prompt else cached,
+            generated_tokens=generated,
+            queue_seconds=queued,
+            slot_ttft_seconds=slot_ttft,
+            ttft_seconds=queued + slot_ttft if queued is not None and slot_ttft is not None else None,
+            pp_tokens_per_second=prompt.tokens_per_second if prompt else None,
+            tg_tokens_per_second=generation.tokens_per_second if generation else None,
+            prompt_seconds=prompt.seconds if prompt else None,
+            generation_seconds=generation.seconds if generation else None,
+            duration_seconds=duration,
+            draft_tokens=draft.generated if draft else None,
+            draft_tokens_accepted=draft.accepted if draft else None,
+            mean_accepted_length=draft.mean_length if draft else None,
+            accepted_per_position=request.accepted_per_position,
+            stop_reason=self._stop_reason(request, event, generated),
+            cache_miss=cache_miss,
+        )
 
     def _stop_reason(self, request: RequestInFlight, event: SlotReleased, generated: int | None) -> str | None:
         if request.task in self._failed:
@@ -222,49 +257,3 @@ def _may_be_probe(request: RequestInFlight) -> bool:
     read = request.prompt.tokens if request.prompt else request.prompt_tokens or 0
     few_generated = request.generation is None or request.generation.tokens <= 1
     return read <= PROBE_TOKENS and not request.cached_tokens and few_generated
-
-
-def _finished_request(
-    request: RequestInFlight,
-    ended: float,
-    generated: int | None,
-    started: datetime,
-    number: int,
-    cache_miss: str | None,
-    stop_reason: str | None,
-) -> Request:
-    prompt, generation, draft = request.prompt, request.generation, request.draft
-    cached, queued = request.cached_tokens, request.queue_seconds
-    prompt_tokens = request.prompt_tokens
-    if prompt_tokens is None and prompt:
-        prompt_tokens = prompt.tokens + (cached or 0)
-    # The timing lines come with the release, so generation began their duration earlier.
-    first = ended - generation.seconds if generation and generated and request.timed else None
-    slot_ttft = max(0.0, first - request.began) if first is not None else None
-    duration: float | None = max(0.0, ended - request.began)
-    if not request.timed:  # without a clock in the log, only the timing lines have durations
-        slot_ttft = prompt.seconds if prompt and generated else None
-        duration = request.total.seconds if request.total else None
-    return Request(
-        number=number,
-        at=(started + timedelta(seconds=request.began)).astimezone(UTC).isoformat(timespec="milliseconds"),
-        slot=request.slot,
-        task=request.task,
-        prompt_tokens=prompt_tokens,
-        cached_tokens=max(0, prompt_tokens - prompt.tokens) if prompt_tokens is not None and prompt else cached,
-        generated_tokens=generated,
-        queue_seconds=queued,
-        slot_ttft_seconds=slot_ttft,
-        ttft_seconds=queued + slot_ttft if queued is not None and slot_ttft is not None else None,
-        pp_tokens_per_second=prompt.tokens_per_second if prompt else None,
-        tg_tokens_per_second=generation.tokens_per_second if generation else None,
-        prompt_seconds=prompt.seconds if prompt else None,
-        generation_seconds=generation.seconds if generation else None,
-        duration_seconds=duration,
-        draft_tokens=draft.generated if draft else None,
-        draft_tokens_accepted=draft.accepted if draft else None,
-        mean_accepted_length=draft.mean_length if draft else None,
-        accepted_per_position=request.accepted_per_position,
-        stop_reason=stop_reason,
-        cache_miss=cache_miss,
-    )

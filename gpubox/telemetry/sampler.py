@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Self
 
 from gpubox.clock import utc_now
 from gpubox.config import Config
@@ -31,6 +32,7 @@ from gpubox.telemetry.throughput import read_slots, throughput, totals
 from gpubox.threads import run_in_thread
 
 STUCK_SECONDS = 20.0
+"""How long no answer, or no progress of any busy slot, is normal."""
 HUNG_SECONDS = 300.0
 """On a CPU a batch of a long prompt can take a minute without a sign of progress. This long is a hang, busy or not."""
 FIRST_SECONDS = 1.0
@@ -44,11 +46,9 @@ ReadDriver = Callable[[], DriverReading]
 class Sampler:
     """Owns the sources of one server. ``sample`` never raises; ``Snapshot.problems`` lists what could not be read."""
 
-    def __init__(
-        self, paths: Paths, config: Config, driver: ReadDriver, *, instance: str = MAIN_INSTANCE, url: str | None = None
-    ) -> None:
-        """``url`` is a server that gpubox did not start; without it, the server of ``instance`` is read."""
-        self.paths, self.config, self.instance, self.url = paths, config, instance, url
+    def __init__(self, paths: Paths, config: Config, driver: ReadDriver, *, url: str | None = None) -> None:
+        """``url`` is a server that gpubox did not start; without it, the box's active server is read."""
+        self.paths, self.config, self.url = paths, config, url
         self._read_driver = driver
         self._host = HostReader()
         self._host_reading: HostReading | None = None
@@ -57,6 +57,12 @@ class Sampler:
         self._foreign_status: ServerStatus | None = None
         self._foreign_rates = SlotRates()
         self._counter_rate = CounterRate()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         """Ends all tasks of the sources."""
@@ -154,20 +160,20 @@ class Sampler:
 
     def _read(self) -> tuple[InstanceView, LaunchSources | None, bool]:
         """What runs, with its log and process just read, and whether a request ended. Blocks."""
-        view = observe(self.paths, self.instance)
+        view = observe(self.paths, MAIN_INSTANCE)
         self._host_reading = self._host.read()
         running, launch = view.running, self._launch
         if running is None or running.process is None:
             return view, None, False
         known = launch.running if launch else None
         if known is None or known.launch_id != running.launch_id or known.process != running.process:
-            launch = LaunchSources(self.paths, self.instance, running)
+            launch = LaunchSources(self.paths, running)
         assert launch is not None
         launch.running = running
         return view, launch, launch.read()
 
     async def _follow(self, launch: LaunchSources | None, wait: bool) -> None:
-        """Polls ``launch`` from now on, instead of the launch before it."""
+        """Follows ``launch`` instead of the launch before it; polls it by itself unless ``wait``."""
         if launch is self._launch:
             return
         if self._launch:
@@ -268,8 +274,8 @@ def _state(launch: LaunchSources, at: float) -> tuple[str, list[str]]:
     if reading.status != "ok":
         return "down", problems
     unmoved = launch.slot_rates.seconds_unmoved(at)
-    if launch.slot_rates.stuck(at) and (not launch.computes or unmoved > HUNG_SECONDS):
-        return "stuck", [f"no busy slot has moved for {unmoved:.0f} s", *problems]
+    if unmoved > STUCK_SECONDS and (not launch.computes or unmoved > HUNG_SECONDS):
+        return "stuck", [f"no token processed or generated for {unmoved:.0f} s", *problems]
     slots = reading.slots or ()
     states = ["idle" if not s.busy else "answering" if s.generated_tokens else "prefill" for s in slots]
     if not states and in_flight:

@@ -11,7 +11,6 @@ WINDOW_SECONDS = 3.0
 """As in llama-server's own ``tg_3s``."""
 MIN_SECONDS = 0.4
 """Over a shorter time the jitter of the polls dominates."""
-STUCK_SECONDS = 20.0
 
 
 @dataclass(slots=True)
@@ -75,10 +74,6 @@ class SlotRates:
         """Seconds since the slot's counters changed (while reading a prompt: once for each batch); 0 if never."""
         progress = self._slots.get(index)
         return at - progress.moved_at if progress and progress.moved_at > progress.since else 0.0
-
-    def stuck(self, at: float) -> bool:
-        """Whether slots are busy and none has moved by one token for STUCK_SECONDS."""
-        return self.seconds_unmoved(at) > STUCK_SECONDS
 
     def seconds_unmoved(self, at: float) -> float:
         """Seconds since any busy slot moved; 0 if none is busy."""

@@ -162,7 +162,7 @@ class Throughput:
     """The speeds of now and of the current session."""
 
     state: str
-    """down | loading | prefill | thinking | answering | idle | sleeping | stuck | stopping | ready (the server answers,
+    """down | loading | prefill | answering | idle | sleeping | stuck | stopping | ready (the server answers,
     but does not show whether it works on a request)"""
     tg_tokens_per_second: float | None = None
     """All slots together over the last 3 s; None while nothing is generated."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from gpubox.server.responses import Slot
 from gpubox.telemetry.requests import RequestInFlight, RequestLog
@@ -42,21 +43,21 @@ def _slot(
     if request and server_clock is not None:
         elapsed = max(0.0, server_clock - request.began)
     prompt, cached = (request.prompt_tokens, request.cached_tokens) if request else (None, None)
+    reading = SlotReading(
+        index=slot.index,
+        state="answering" if generated else "prefill",
+        task=slot.task,
+        context_used_tokens=used,
+        context_size_tokens=size,
+        prompt_tokens=prompt,
+        prompt_done_tokens=prompt,
+        cached_tokens=cached,
+        generated_tokens=generated,
+        seconds=elapsed,
+    )
     if generated:
         tg = rates.tg(slot.index, at)
-        return SlotReading(
-            index=slot.index,
-            state="answering",
-            task=slot.task,
-            context_used_tokens=used,
-            context_size_tokens=size,
-            prompt_tokens=prompt,
-            prompt_done_tokens=prompt,
-            cached_tokens=cached,
-            generated_tokens=generated,
-            tg_tokens_per_second=_logged_tg(request, server_clock) if tg is None else tg,
-            seconds=elapsed,
-        )
+        return replace(reading, tg_tokens_per_second=_logged_tg(request, server_clock) if tg is None else tg)
     read = slot.processed_tokens
     done = read + (cached or 0) if read is not None else used
     # The counter stands still between two batches: take the speed up to the last step, or the log's own.
@@ -64,20 +65,12 @@ def _slot(
     worked = elapsed - waited if elapsed is not None else 0.0
     pp = (request.pp if request else None) or (read / worked if read and worked > 0.2 else None)
     left = prompt - done if prompt is not None and done is not None else None
-    return SlotReading(
-        index=slot.index,
-        state="prefill",
-        task=slot.task,
-        context_used_tokens=used,
-        context_size_tokens=size,
-        prompt_tokens=prompt,
+    return replace(
+        reading,
         prompt_done_tokens=done,
-        cached_tokens=cached,
-        generated_tokens=0,
         pp_tokens_per_second=pp,
         prefill_progress=min(1.0, done / prompt) if prompt and done is not None else None,
         eta_seconds=max(0.0, left / pp - waited) if left is not None and pp else None,
-        seconds=elapsed,
     )
 
 

@@ -74,8 +74,7 @@ def _throughput(snapshot: Snapshot, key: str) -> str:
     if key == "queued_requests":
         return f"only /metrics reports waiting requests; {NO_METRICS}"
     if key == "tg_tokens_per_second":
-        working = now.state in ("answering", "thinking")
-        return "a speed needs two readings: use `--watch`" if working else "no slot is generating now"
+        return "a speed needs two readings: use `--watch`" if now.state == "answering" else "no slot is generating now"
     if key in _PREFILL_KEYS:
         return "no prompt is being read" if now.state != "prefill" else "the log does not show the prompt's length yet"
     if key == "effective_tokens_per_second":

@@ -184,7 +184,7 @@ def action_name(action: Action) -> str:
     return f"app.{action.id}" if action.id in _APP_ACTIONS else action.id
 
 
-def key_bar_actions(scope: Scope = Scope.DASHBOARD) -> list[Action]:
+def key_bar_actions(scope: Scope) -> list[Action]:
     """The actions in the key bar of a screen, the most important first."""
     own = {scope} if scope in _NOT_IN_BAR else {Scope.DASHBOARD, Scope.LIST, Scope.LISTS}
     actions = [action for action in ACTIONS if action.bar_priority and action.scope in own | {Scope.ANYWHERE}]

@@ -47,11 +47,9 @@ if TYPE_CHECKING:
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.bench.screen import BenchScreen
     from gpubox.tui.chat.screen import ChatScreen
-    from gpubox.tui.dialogs import QuestionScreen
     from gpubox.tui.local_services import LocalServices
     from gpubox.tui.operation_progress import OperationProgress
     from gpubox.tui.operations import OperationController
-    from gpubox.tui.persistent_screen import PersistentScreen
 
 PREVIEW_DELAY = 0.15
 """Seconds a row is highlighted before its engine is asked, so that scrolling asks no engine."""
@@ -110,7 +108,7 @@ class GpuboxApp(App[bool]):
     def operations(self) -> OperationController:
         from gpubox.tui.operations import OperationController  # imports gpubox.server: not before the first paint
 
-        return OperationController(self, self.bridge)
+        return OperationController(self)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.DEFAULT_VARIABLES
@@ -151,10 +149,6 @@ class GpuboxApp(App[bool]):
         """Shows a notification; as a warning if ``bad``."""
         self.notify(sanitize_line(text), severity="warning" if bad else "information", markup=False, timeout=6)
 
-    async def ask(self, question: QuestionScreen) -> str | None:
-        """Shows the question. Returns the value of the answer, ``None`` for esc. Only inside workers."""
-        return await self.push_screen_wait(question)
-
     def _fatal_error(self) -> None:
         # Textual would print a traceback; the owner gets one sentence and a file to report.
         import traceback
@@ -182,14 +176,13 @@ class GpuboxApp(App[bool]):
             self.bench = BenchScreen(self.bridge.services.bench_service(), note=self.dashboard.header.note)
         return self.bench
 
-    @property
-    def _persistent_screens(self) -> list[PersistentScreen]:
-        return [screen for screen in (self.chat, self.bench) if screen]
-
     def _broadcast(self, snapshot: Snapshot | None = None) -> None:
         """Passes the overview and new readings to the chat and Bench screens."""
-        for screen in self._persistent_screens:
-            screen.show_overview(self.dashboard.header, self.overview)
+        for screen in (self.chat, self.bench):
+            if screen is None:
+                continue
+            screen.header.copy_values(self.dashboard.header)
+            screen.show_overview(self.overview)
             if snapshot:
                 screen.show_snapshot(snapshot)
 
@@ -203,9 +196,9 @@ class GpuboxApp(App[bool]):
                 run = await service.active()
             except GpuboxError:
                 run = None
-            screens: list[Any] = [] if recording else [self.dashboard, *self._persistent_screens]
-            for screen in screens:
-                screen.header.bench = f"bench {run.info.plan.kind} {run.done}/{run.info.items}" if run else ""
+            if not recording:
+                self.dashboard.header.bench = f"bench {run.info.plan.kind} {run.done}/{run.info.items}" if run else ""
+                self._broadcast()
             if self.bench and (run or self.bench.live):
                 self.bench.show_run(run)
             await asyncio.sleep(BENCH_POLL_SECONDS)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from textual import events, on
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
@@ -27,17 +25,16 @@ class Dialog(ModalScreen[Result], Generic[Result]):
         border-title-color: $foreground; border-title-style: bold; border-subtitle-color: $quiet;
         scrollbar-size-vertical: 1;
     }
-    Dialog Static { height: auto; }
     """
 
 
-@dataclass(frozen=True, slots=True)
-class DialogAnswer:
-    """One answer: its key, its text, and the value that the dialog returns."""
+DialogAnswer = tuple[str, str, str]
+"""Its key, its text, and the value that the dialog returns."""
 
-    key: str
-    text: str
-    value: str
+
+async def ask(app: App[Any], title: str, body: str, *answers: DialogAnswer) -> str | None:
+    """Asks a question. Returns the value of the chosen answer, ``None`` for esc. Only inside workers."""
+    return await app.push_screen_wait(QuestionScreen(title, body, *answers))
 
 
 class QuestionScreen(Dialog[str | None]):
@@ -54,14 +51,13 @@ class QuestionScreen(Dialog[str | None]):
     """
     BINDINGS = [("escape", "dismiss(None)", "Cancel")]  # noqa: RUF012
 
-    def __init__(self, title: str, body: str, answers: Sequence[DialogAnswer]) -> None:
+    def __init__(self, title: str, body: str, *answers: DialogAnswer) -> None:
         super().__init__()
         self.question, self.body, self.answers = title, body, answers
 
     def compose(self) -> ComposeResult:
         options = [
-            Option(Content.assemble((f"{answer.key}  ", "bold $primary"), answer.text), id=answer.value)
-            for answer in self.answers
+            Option(Content.assemble((f"{key}  ", "bold $primary"), text), id=value) for key, text, value in self.answers
         ]
         with Vertical() as box:
             box.border_title = Content(self.question)  # a str would be parsed as markup
@@ -72,10 +68,10 @@ class QuestionScreen(Dialog[str | None]):
         self.query_one(OptionList).focus()
 
     def on_key(self, event: events.Key) -> None:
-        for answer in self.answers:
-            if event.key == answer.key:
+        for key, _, value in self.answers:
+            if event.key == key:
                 event.stop()
-                self.dismiss(answer.value)
+                self.dismiss(value)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(event.option_id)

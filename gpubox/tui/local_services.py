@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -21,6 +21,7 @@ from gpubox.tui.messages import ServerOverview
 if TYPE_CHECKING:
     from gpubox.hardware.nvml_reader import DriverReader
     from gpubox.models.fetch import DownloadPlan
+    from gpubox.models.resolve import ModelSource
     from gpubox.profiles.loader import ProfileCatalog
     from gpubox.profiles.profile import Profile
     from gpubox.server.engine_compatibility import EngineCompatibility
@@ -91,12 +92,7 @@ class LocalServices:
 
     def activity_marker(self) -> object:
         """A value that changes when the server does something. Cheap."""
-        stats: list[object] = []
-        for path in (self.paths.instance_log(MAIN_INSTANCE), self.paths.instance_state(MAIN_INSTANCE)):
-            with contextlib.suppress(OSError):
-                stat = path.stat()
-                stats.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
-        return stats
+        return _file_stats([self.paths.instance_log(MAIN_INSTANCE), self.paths.instance_state(MAIN_INSTANCE)])
 
     def companions_and_last(self) -> tuple[tuple[str, ...], str | None]:
         """The profiles that run beside the active one, and the profile that answered last."""
@@ -148,13 +144,8 @@ class LocalServices:
 
     def profiles_marker(self) -> object:
         """A value that changes when a profile file or config.toml does. Cheap."""
-        times = []
-        with contextlib.suppress(OSError):
-            times.append((str(self.paths.config_file), self.paths.config_file.stat().st_mtime_ns))
-        for folder in (shipped_profiles(), self.paths.profiles):
-            with contextlib.suppress(OSError):
-                times += [(str(path), path.stat().st_mtime_ns) for path in folder.glob("*.toml")]
-        return tuple(sorted(times))
+        folders = (shipped_profiles(), self.paths.profiles)
+        return _file_stats([self.paths.config_file, *(path for folder in folders for path in folder.glob("*.toml"))])
 
     def catalog(self) -> ProfileCatalog:
         """Reads config.toml again too. A broken one is listed as broken; its last valid settings stay in use."""
@@ -181,13 +172,9 @@ class LocalServices:
 
     def models_without_profile(self, catalog: ProfileCatalog) -> list[Path]:
         from gpubox.models.find import find_models
-        from gpubox.models.resolve import profile_model
 
-        named = set()
-        for profile in catalog.profiles.values():
-            with contextlib.suppress(GpuboxError):
-                if path := profile_model(profile, self.paths, self.config).path:
-                    named.add(path.resolve())
+        sources = map(self._model, catalog.profiles.values())
+        named = {source.path.resolve() for source in sources if source and source.path}
         return [path for path in find_models(self.config, self.paths) if path.resolve() not in named]
 
     def preview_launch(self, profile: Profile) -> LaunchPreview:
@@ -229,19 +216,21 @@ class LocalServices:
     # -- operations ---------------------------------------------------------------------------------
 
     def model_size(self, profile: Profile) -> int | None:
-        from gpubox.models.resolve import profile_model
-
-        with contextlib.suppress(GpuboxError):
-            return profile_model(profile, self.paths, self.config).size
-        return None
+        source = self._model(profile)
+        return source.size if source else None
 
     def needs_download(self, profile: Profile) -> bool:
+        source = self._model(profile)
+        return bool(source and source.path is None and source.fetch)
+
+    def _model(self, profile: Profile) -> ModelSource | None:
+        """The model file of a profile, or where to get it; ``None`` if it names none that can be used."""
         from gpubox.models.resolve import profile_model
 
-        with contextlib.suppress(GpuboxError):
-            source = profile_model(profile, self.paths, self.config)
-            return source.path is None and bool(source.fetch)
-        return False
+        try:
+            return profile_model(profile, self.paths, self.config)
+        except GpuboxError:
+            return None
 
     def plan_download(self, profile: Profile) -> DownloadPlan:
         from gpubox.models.fetch import plan_download
@@ -324,3 +313,13 @@ class LocalServices:
             ("state", str(paths.state)),
             ("cache", str(paths.cache)),
         ]
+
+
+def _file_stats(paths: Iterable[Path]) -> dict[Path, tuple[int, int, int]]:
+    """Inode, size and time of the files that exist: another value means that one of them changed."""
+    stats = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            stat = path.stat()
+            stats[path] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    return stats

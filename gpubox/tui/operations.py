@@ -7,65 +7,39 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gpubox import units
 from gpubox.errors import GpuboxError
 from gpubox.profiles.profile import Profile
 from gpubox.sanitize import sanitize_line
 from gpubox.threads import run_in_thread
-from gpubox.tui.dialogs import DialogAnswer, QuestionScreen
+from gpubox.tui.dialogs import DialogAnswer, ask
 from gpubox.tui.messages import OperationEnded, OperationUpdated
 from gpubox.tui.operation_progress import DownloadStatus, OperationAborted, OperationProgress
 
 if TYPE_CHECKING:
-    from textual.message import Message
-
-    from gpubox.tui.bridge import ServiceBridge
+    from gpubox.tui.app import GpuboxApp
     from gpubox.tui.dashboard.profiles import ProfileEntry
-    from gpubox.tui.messages import ServerOverview
 
 DOWNLOAD_REPORT_SECONDS = 0.2
-
-
-class OperationHost(Protocol):
-    """What the controller needs of the app."""
-
-    overview: ServerOverview | None
-    entries: tuple[ProfileEntry, ...]
-    operation: OperationProgress | None
-
-    def say(self, text: str, *, bad: bool = False) -> None:
-        """Shows a notification."""
-
-    async def ask(self, question: QuestionScreen) -> str | None:
-        """The value of the chosen answer; ``None`` for esc."""
-
-    def show_operation(self, operation: OperationProgress) -> None:
-        """Replaces ``operation``."""
-
-    def highlight_profile(self, name: str) -> None:
-        """Highlights the profile in the list."""
-
-    def post_message(self, message: Message) -> bool:
-        """Thread-safe."""
 
 
 class OperationController:
     """Runs one operation at a time, inside workers of the app, because it waits for the owner's answers."""
 
-    def __init__(self, host: OperationHost, bridge: ServiceBridge) -> None:
-        self.host, self.bridge, self.services = host, bridge, bridge.services
+    def __init__(self, app: GpuboxApp) -> None:
+        self.app, self.bridge, self.services = app, app.bridge, app.bridge.services
         self._download_stopped = False
 
     async def choose(self, entry: ProfileEntry, *, may_download: bool = False) -> None:
         """Acts on a selected row. ``may_download``: the owner has already agreed to the download."""
-        if self.bridge.operation_running and self.host.operation and self.host.operation.is_waiting:
-            await self._ask_waiting_again(self.host.operation)
+        if self.bridge.operation_running and self.app.operation and self.app.operation.is_waiting:
+            await self._ask_waiting_again(self.app.operation)
         elif self._is_refused():
             return
         elif entry.kind == "broken" and entry.error:
-            self.host.say(str(entry.error), bad=True)
+            self.app.say(str(entry.error), bad=True)
         elif entry.kind == "model" and entry.model:
             await self._make_profile(entry)
         elif entry.profile:
@@ -75,14 +49,14 @@ class OperationController:
         """Restarts the active server, or starts again the profile that died."""
         if self._is_refused():
             return
-        overview = self.host.overview
+        overview = self.app.overview
         name = (overview.status.profile or overview.last_profile) if overview else None
         if name is None:
-            self.host.say("Nothing runs and nothing ran before. Enter starts the highlighted profile.")
+            self.app.say("Nothing runs and nothing ran before. Enter starts the highlighted profile.")
             return
         profile = self._find_profile(name)
         if profile is None:
-            self.host.say(f"The profile {name} is no longer in the list.", bad=True)
+            self.app.say(f"The profile {name} is no longer in the list.", bad=True)
             return
         allow_exposed = await self._ask_exposed(profile)
         if allow_exposed is None:
@@ -98,31 +72,31 @@ class OperationController:
         """Stops the highlighted companion if it runs, else the active server."""
         if self._is_refused():
             return
-        overview = self.host.overview
+        overview = self.app.overview
         companion = entry.name if entry and overview and entry.name in overview.companions else None
         name = companion or (overview.status.profile if overview and overview.status.pid is not None else None)
         if overview is None or name is None:
-            self.host.say("Nothing runs.")
+            self.app.say("Nothing runs.")
             return
         busy = [] if companion else self._busy_slots()
         body = f"{_sentence(busy)} The request will be cut off." if busy else "It is idle."
         if not companion and overview.status.slots is None:
             body = "The server does not report whether it is busy."
         shown = sanitize_line(name)
-        answers = (DialogAnswer("n", "keep it running", "no"), DialogAnswer("y", f"stop {shown}", "yes"))
-        if await self.host.ask(QuestionScreen(f"Stop {shown}?", body, answers)) == "yes":
-            self.host.show_operation(OperationProgress("stop", name))
+        answers = (("n", "keep it running", "no"), ("y", f"stop {shown}", "yes"))
+        if await ask(self.app, f"Stop {shown}?", body, *answers) == "yes":
+            self.app.show_operation(OperationProgress("stop", name))
             await self._run_service("stop", companion or "main", stop_now=False, allow_exposed=False)
 
     async def ask_cancel(self) -> None:
         """Asks whether to cancel the operation; the previous server then comes back."""
-        operation = self.host.operation
+        operation = self.app.operation
         if operation is None or not self.bridge.operation_running:
             return
         body = "The previous server is restored." if operation.kind != "start" else "No server runs then."
-        answers = (DialogAnswer("n", "continue", "no"), DialogAnswer("y", f"cancel the {operation.kind}", "yes"))
+        answers = (("n", "continue", "no"), ("y", f"cancel the {operation.kind}", "yes"))
         title = f"Cancel the {operation.kind} of {sanitize_line(operation.profile)}?"
-        if await self.host.ask(QuestionScreen(title, body, answers)) == "yes" and self.bridge.operation_running:
+        if await ask(self.app, title, body, *answers) == "yes" and self.bridge.operation_running:
             self.services.cancel()
 
     def stop_download(self) -> None:
@@ -132,19 +106,19 @@ class OperationController:
     def _is_refused(self) -> bool:
         """Whether nothing can be changed now; tells the owner why."""
         if self.services.read_only:
-            self.host.say(self.services.read_only, bad=True)
+            self.app.say(self.services.read_only, bad=True)
         elif self.bridge.operation_running:
-            operation = self.host.operation
-            self.host.say(
+            operation = self.app.operation
+            self.app.say(
                 f"A {operation.kind} is already under way." if operation else "An operation is already under way."
             )
         return bool(self.services.read_only) or self.bridge.operation_running
 
     def _find_profile(self, name: str) -> Profile | None:
-        return next((entry.profile for entry in self.host.entries if entry.profile and entry.name == name), None)
+        return next((entry.profile for entry in self.app.entries if entry.profile and entry.name == name), None)
 
     async def _start(self, profile: Profile, may_download: bool) -> None:
-        overview = self.host.overview
+        overview = self.app.overview
         active = overview.status.profile if overview and overview.status.pid is not None else None
         kind = "switch" if active and not profile.companion else "start"
         allow_exposed = await self._ask_exposed(profile)
@@ -166,10 +140,10 @@ class OperationController:
         try:
             profile = await run_in_thread(self.services.make_profile, entry.model)
         except GpuboxError as error:
-            self.host.say(str(error), bad=True)
+            self.app.say(str(error), bad=True)
             return
-        self.host.say(f"Made the profile {profile.name}: {profile.path or ''}".rstrip(": "))
-        self.host.highlight_profile(profile.name)
+        self.app.say(f"Made the profile {profile.name}: {profile.path or ''}".rstrip(": "))
+        self.app.highlight_profile(profile.name)
         await self.bridge.read_entries()
 
     # -- questions --------------------------------------------------------------------------------------
@@ -183,8 +157,8 @@ class OperationController:
             "everybody who can reach this machine can use the model and see its prompts.\n\n"
             'Put a key into the api-key file (? shows its path), or set host = "127.0.0.1" in the profile.'
         )
-        answers = (DialogAnswer("n", "do not start it", "no"), DialogAnswer("o", "start it without a key", "open"))
-        answer = await self.host.ask(QuestionScreen("Open to the network without a key?", body, answers))
+        answers = (("n", "do not start it", "no"), ("o", "start it without a key", "open"))
+        answer = await ask(self.app, "Open to the network without a key?", body, *answers)
         return True if answer == "open" else None
 
     async def _ask_download(self, profile: Profile, kind: str) -> bool:
@@ -196,15 +170,15 @@ class OperationController:
             f"{f'Its size is {size}' if size else 'Its size is not known'}. "
             f"It is saved in {sanitize_line(str(plan.folder))}{free}."
         )
-        answers = [DialogAnswer("n", "not now", "no")]
+        answers: list[DialogAnswer] = [("n", "not now", "no")]
         if plan.fits:
-            answers.append(DialogAnswer("d", f"download it, then {kind} {sanitize_line(profile.name)}", "yes"))
+            answers.append(("d", f"download it, then {kind} {sanitize_line(profile.name)}", "yes"))
         else:
             body += "\n\nThe disk has too little space. Set HF_HOME to a folder on another disk."
-        return await self.host.ask(QuestionScreen(f"Download {size or 'the model'}?", body, answers)) == "yes"
+        return await ask(self.app, f"Download {size or 'the model'}?", body, *answers) == "yes"
 
     def _busy_slots(self) -> list[str]:
-        overview = self.host.overview
+        overview = self.app.overview
         return [str(slot) for slot in (overview.status.slots or ()) if slot.busy] if overview else []
 
     async def _ask_busy(self, change: str) -> str | None:
@@ -216,20 +190,20 @@ class OperationController:
         body = f"{_sentence(busy)} Requests that are cut off must be repeated."
         change = sanitize_line(change)
         answers = (
-            DialogAnswer("w", f"wait until it is idle ({limit} at most), then {change}", "wait"),
-            DialogAnswer("n", f"{change} now", "now"),
-            DialogAnswer("c", "leave it running", "cancel"),
+            ("w", f"wait until it is idle ({limit} at most), then {change}", "wait"),
+            ("n", f"{change} now", "now"),
+            ("c", "leave it running", "cancel"),
         )
-        name = self.host.overview.status.profile if self.host.overview else None
+        name = self.app.overview.status.profile if self.app.overview else None
         title = f"{sanitize_line(name or 'The server')} is busy"
-        answer = await self.host.ask(QuestionScreen(title, body, answers))
+        answer = await ask(self.app, title, body, *answers)
         return None if answer == "cancel" else answer
 
     async def _ask_waiting_again(self, operation: OperationProgress) -> None:
         """Asks the busy question again while the operation waits for slots."""
         to_profile = f" to {operation.profile}" if operation.kind == "switch" else ""
         answer = await self._ask_busy(f"{operation.kind}{to_profile}")
-        if not (self.host.operation and self.host.operation.is_waiting) or answer == "wait":
+        if not (self.app.operation and self.app.operation.is_waiting) or answer == "wait":
             return
         self.services.cancel()
         while self.bridge.operation_running:
@@ -241,7 +215,7 @@ class OperationController:
     # -- running ----------------------------------------------------------------------------------------
 
     async def _run(self, kind: str, profile: Profile, *, stop_now: bool, allow_exposed: bool) -> None:
-        self.host.show_operation(OperationProgress(kind, profile.name))
+        self.app.show_operation(OperationProgress(kind, profile.name))
         if await run_in_thread(self.services.needs_download, profile) and not await self._download(profile):
             return
         await self._run_service(kind, profile, stop_now=stop_now, allow_exposed=allow_exposed)
@@ -289,12 +263,12 @@ class OperationController:
             self._emit(OperationAborted(error))
         finally:
             self.bridge.operation_running = False
-            self.host.post_message(OperationEnded())
+            self.app.post_message(OperationEnded())
         await self.bridge.refresh()
 
     def _emit(self, event: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the screen is gone; the operation continues without it
-            self.host.post_message(OperationUpdated(event))
+            self.app.post_message(OperationUpdated(event))
 
 
 def _sentence(slots: list[str]) -> str:

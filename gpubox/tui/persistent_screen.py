@@ -1,33 +1,28 @@
-"""The base of the chat and Bench screens: the app creates one of each and feeds it, also in the background."""
+"""The base of dashboard, chat and Bench screen: the app creates one of each and feeds it, also in the background."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from textual.screen import Screen
 
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
-
-if TYPE_CHECKING:
-    from gpubox.telemetry.snapshot import Snapshot
-    from gpubox.tui.messages import ServerOverview
-    from gpubox.tui.widgets.header import StatusHeader
+from gpubox.tui.actions import Scope
+from gpubox.tui.widgets.header import StatusHeader
+from gpubox.tui.widgets.key_bar import KeyBar
 
 CLIPBOARD_HINT = "(Needs a terminal with OSC 52; tmux: set-clipboard on.)"
 
 
 class PersistentScreen(Screen[None]):
-    """Subclasses show overviews and snapshots."""
+    """Has a header and a key bar."""
 
-    def show_overview(self, header: StatusHeader, overview: ServerOverview | None) -> None:
-        """What runs has changed, or the clock. ``header`` is the dashboard's."""
-        raise NotImplementedError
-
-    def show_snapshot(self, snapshot: Snapshot) -> None:
-        """There are new readings."""
-        raise NotImplementedError
+    def __init__(self, scope: Scope, *, note: str = "", classes: str = "") -> None:
+        super().__init__(classes=classes)
+        self.header, self.keys = StatusHeader(), KeyBar(scope)
+        self.header.note = note
 
     def say(self, text: str, *, bad: bool = False) -> None:
         """Shows a notification; as a warning if ``bad``."""

@@ -6,6 +6,7 @@ Textual's Content compares only its text. A pane that repaints only what changed
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from rich.cells import cell_len, set_cell_size
 
@@ -43,6 +44,12 @@ def join_lines(parts: Iterable[StyledLine], gap: str = GAP) -> StyledLine:
 def labelled_line(label: str, line: StyledLine, label_cells: int) -> StyledLine:
     """A quiet label before the line; ``—`` if the line is empty."""
     return styled_line((label.ljust(label_cells), QUIET)) + (line or styled_line((units.UNKNOWN, QUIET)))
+
+
+def merge_neighbours(texts: Iterable[StyledText]) -> StyledLine:
+    """The texts, with neighbours of the same style joined. Empty texts are dropped."""
+    shown = [text for text in texts if text[0]]
+    return tuple(("".join(text for text, _ in run), style) for style, run in groupby(shown, key=lambda text: text[1]))
 
 
 def truncate_line(line: StyledLine, width: int) -> StyledLine:

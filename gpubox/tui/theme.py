@@ -50,11 +50,11 @@ QUIET_COLOURS = {
 }
 """Quiet text, borders, the border of the focused pane, the history graph, and the highlighted row."""
 
+DEFAULT_VARIABLES = {**MEMORY_COLOURS, **TURN_COLOURS, **CODE_COLOURS, **QUIET_COLOURS}
+"""The values of gpubox's own variables for the other themes."""
+
 _VARIABLES = {
-    **MEMORY_COLOURS,
-    **TURN_COLOURS,
-    **CODE_COLOURS,
-    **QUIET_COLOURS,
+    **DEFAULT_VARIABLES,
     "footer-background": "#0f1317",
     "input-cursor-background": "#c9d1d9",
     "input-selection-background": "#2f4a57",
@@ -82,6 +82,3 @@ GPUBOX = Theme(
     dark=True,
     variables=_VARIABLES,
 )
-
-DEFAULT_VARIABLES = {**MEMORY_COLOURS, **TURN_COLOURS, **CODE_COLOURS, **QUIET_COLOURS}
-"""The values of gpubox's own variables for the other themes."""

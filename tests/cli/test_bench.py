@@ -40,7 +40,7 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
         "Speed over HTTP  (ID, finished)",
         "",
         "HOST  gpubox  b1-test",
-        "MEAN  ± SD  MEDIAN  95 % CI  N",
+        "MEAN  ± SD  MEDIAN  95 % CI or range  N",
         "pp  100.0  ± 0.0000  100.0  range 100.0 – 100.0  2  tok/s",
         "tg  50.00  ± 0.0000  50.00  range 50.00 – 50.00  2  tok/s",
         "mean accepted length  2.00  2.00  —  1  tokens/step",

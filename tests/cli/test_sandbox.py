@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -10,14 +11,13 @@ import pytest
 from gpubox.cli.main import run
 from gpubox.config import Config
 from gpubox.sandbox import bubblewrap, probe
-from gpubox.sandbox.probe import probe_blocking
 
 
 @pytest.fixture
 def confined() -> None:
-    probe = probe_blocking(Config())
-    if probe.isolation is None:
-        pytest.skip(probe.problem)
+    confinement = asyncio.run(probe.probe(Config()))
+    if confinement.isolation is None:
+        pytest.skip(confinement.problem)
 
 
 def program(folder: Path, text: str) -> str:

@@ -142,7 +142,7 @@ def test_a_config_that_is_wrong(gpubox: Box, paths: Paths) -> None:
     code, _, err = gpubox("status")
 
     assert code == 2
-    assert f"{paths.config_file}: stall-secnds is not a key gpubox knows.\n" in err
+    assert f"{paths.config_file}: stall-secnds is not a known key.\n" in err
     assert "Did you mean 'stall-seconds'?" in err
 
 

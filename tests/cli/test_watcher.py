@@ -24,7 +24,7 @@ from gpubox.server import watcher
 from gpubox.server.instance import observe
 from gpubox.server.launch import free_port
 from gpubox.server.state import load_state
-from gpubox.storage import lock_holder
+from gpubox.storage import is_locked, lock_holder
 from tests.conftest import until
 
 KILLS = int(os.environ.get("GPUBOX_TEST_KILLS", "2"))
@@ -191,7 +191,7 @@ def test_a_look_at_the_lock_while_it_starts_does_not_send_it_away(box: Box) -> N
         until(lambda: lock_waits(started))
 
     until(lambda: box.watcher() == started)
-    assert watcher.has_watcher(box.paths, "main")
+    assert is_locked(box.paths.watcher_lock("main"))
 
 
 def lock_waits(pid: int) -> bool:

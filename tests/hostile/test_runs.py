@@ -195,7 +195,7 @@ async def test_a_link_in_the_place_of_a_repository_leads_nowhere(sandbox: Sandbo
 
 
 async def test_an_owners_closed_folder_is_still_a_workspace(tmp_path: Path) -> None:
-    confinement = await Sandbox.probe(Config())
+    confinement = await probe.probe(Config())
     if confinement.isolation is None:
         pytest.skip(confinement.problem)
     folder = tmp_path / "mine"
@@ -283,7 +283,7 @@ async def test_nothing_runs_without_isolation() -> None:
 
 @pytest.mark.usefixtures("forgotten")
 async def test_the_weakest_isolation_is_used_only_by_name() -> None:
-    weak = await Sandbox.probe(Config(weakest_isolation="none"))
+    weak = await probe.probe(Config(weakest_isolation="none"))
 
     assert weak.isolation in ("landlock", "none")
     assert "bubblewrap is not installed" in weak.problem
@@ -297,7 +297,7 @@ async def test_the_message_of_a_refused_bwrap_is_reported(monkeypatch: pytest.Mo
     monkeypatch.setattr(probe, "_known", {})
     monkeypatch.setattr(bubblewrap, "installed", lambda: [str(program)])
 
-    confinement = await Sandbox.probe(Config())
+    confinement = await probe.probe(Config())
 
     assert confinement.isolation is None
     assert "setting up uid map: Permission denied" in confinement.problem

@@ -19,6 +19,7 @@ from pathlib import Path
 from gpubox.config import Config
 from gpubox.sandbox.bubblewrap import installed
 from gpubox.sandbox.policy import Confinement, Policy
+from gpubox.sandbox.probe import probe
 from gpubox.sandbox.runner import Sandbox
 from tests.hostile.kernel_greed import PROGRAMS, SPREAD
 
@@ -67,7 +68,7 @@ async def main() -> None:
     parser.add_argument("--landlock", action="store_true")
     parser.add_argument("--seconds", type=float, default=10.0)
     options = parser.parse_args()
-    confinement = await Sandbox.probe(Config())
+    confinement = await probe(Config())
     if options.landlock:
         confinement = Confinement("landlock", "Landlock")
     elif options.as_user and os.geteuid() == 0:

@@ -19,6 +19,7 @@ from gpubox.config import Config
 from gpubox.sandbox.bubblewrap import installed
 from gpubox.sandbox.interpreter import find_interpreter
 from gpubox.sandbox.policy import Confinement
+from gpubox.sandbox.probe import probe
 from gpubox.sandbox.runner import Sandbox
 
 ENDS = ["--ro-bind", "/usr", "/usr", "--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"]
@@ -29,7 +30,7 @@ async def main() -> None:
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--as-user", action="store_true")
     options = parser.parse_args()
-    confinement = await Sandbox.probe(Config())
+    confinement = await probe(Config())
     if options.as_user and os.geteuid() == 0:
         confinement = Confinement("bubblewrap", confinement.detail, program=installed()[0])
     sandbox, python = Sandbox(confinement=confinement), find_interpreter()

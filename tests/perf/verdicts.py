@@ -62,7 +62,7 @@ class Box:
         self.launch = self.dice.gauss(0, self.launch_sd)
 
     def rate(self, prompt: str, true: float = 0.0) -> float:
-        """tok/s of one answer; ``true`` is the log of what its arm is really worth."""
+        """tok/s of one answer; ``true`` is the log of what its side is really worth."""
         self.at += 1
         dice = self.dice
         log = self.prompts.setdefault(prompt, math.log(50) + dice.gauss(0, PROMPT_SD))
@@ -90,8 +90,8 @@ def values(rate: float) -> dict[str, Any]:
 
 def ab(noise: str, true: float, seed: int, **options: Any) -> tuple[bool, bool, int, bool]:
     """One run at the default plan: has tg a verdict, holds its interval the truth, how many starts, has any row one."""
-    arms = [{"name": "a", "target": "a"}, {"name": "b", "target": "b"}]
-    kind = Ab(Plan("ab", (Target("a", "a"), Target("b", "b")), {"arms": arms, **options}, seed=seed))
+    sides = [{"name": "a", "target": "a"}, {"name": "b", "target": "b"}]
+    kind = Ab(Plan("ab", (Target("a", "a"), Target("b", "b")), {"sides": sides, **options}, seed=seed))
     items = list(kind.items())
     box, last = Box(noise, random.Random(f"{noise}{true}{seed}"), len(items)), 0
     scored: Scored = []

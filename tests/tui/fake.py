@@ -48,9 +48,7 @@ LAN = replace(
     MINE, name="lan", title="open to the LAN", host="0.0.0.0", path=Path("~/.config/gpubox/profiles/lan.toml")
 )
 PROFILES = (QWEN, QWEN_256K, FORK, DEMO, MINE, LAN)
-BROKEN = {
-    "typo": UsageError("~/.config/gpubox/profiles/typo.toml: prot is not a key gpubox knows.", "Did you mean port?")
-}
+BROKEN = {"typo": UsageError("~/.config/gpubox/profiles/typo.toml: prot is not a known key.", "Did you mean port?")}
 
 STOPPED = ServerStatus("main", "stopped")
 READY = ServerStatus(

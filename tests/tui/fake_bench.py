@@ -18,11 +18,11 @@ from gpubox.bench.report.run_summaries import RunSummary, run_summaries
 from gpubox.bench.run_store import Run, create_run, find_run
 from gpubox.bench.saved_profile import default_profile_name, target_to_save
 from gpubox.config import Config
-from gpubox.errors import UsageError
+from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import Profile
-from gpubox.tui.bench.service import BenchService, BestCell, RunOutcome
+from gpubox.tui.bench.service import BenchService, BestCell
 from tests.tui.fake import PROFILES, FakeServices
 
 
@@ -53,7 +53,8 @@ class FakeBench(BenchService):
         self.answered: tuple[str, ...] = ()
         self.planned = PlanOutline(45, ("qwen36-mtp-16gb",), "qwen36-mtp-16gb", 212.0)
         self.ended = asyncio.Event()
-        self.end = RunOutcome(True, "")
+        self.problem = ""
+        """Why a run fails."""
         self.taken = {"mine"}
         """Names of existing profiles."""
 
@@ -90,10 +91,11 @@ class FakeBench(BenchService):
     async def busy(self) -> tuple[str, ...]:
         return self.answered
 
-    async def run(self, arguments: Sequence[str], *, now: bool) -> RunOutcome:
+    async def run(self, arguments: Sequence[str], *, now: bool) -> None:
         self.asked.append((*arguments, "--now") if now else tuple(arguments))
         await self.ended.wait()
-        return self.end
+        if self.problem:
+            raise GpuboxError(self.problem)
 
     async def stop(self, live: RunProgress) -> None:
         self.asked.append(("stop", live.info.id))

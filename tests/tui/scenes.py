@@ -152,10 +152,10 @@ SCENES = {
         "throughput": replace(IDLE, state="sleeping", busy_slots=None), "offload": AT_REST, "slots": (), **LISTED,
         "memory": (replace(SPLIT, weights_bytes=None, kv_bytes=None, compute_bytes=None, draft_bytes=None,
                            unaccounted_bytes=180 * MIB, free_bytes=(CARD.vram_total_bytes or 0) - 480 * MIB),)}),
-    "stuck": Scene(BUSY, ("✗ stuck", "has moved for"), {
+    "stuck": Scene(BUSY, ("✗ stuck", "generated for"), {
         "throughput": replace(ANSWERING, state="stuck", tg_tokens_per_second=0.0), **LISTED,
         "slots": (replace(SLOT, tg_tokens_per_second=0.0),),
-        "offload": AT_REST, "problems": ("no busy slot has moved for 42 s",)}),
+        "offload": AT_REST, "problems": ("no token processed or generated for 42 s",)}),
     "gpu_lost": Scene(READY, ("GPU 0 LOST",), {
         "driver": DriverReading((LOST,), ONE_CARD.driver_version), **LISTED, "offload": AT_REST}),
     "crashed": Scene(replace(STOPPED, state="crashed", message=DIED), ("✗ crashed", "r starts"), {},

@@ -19,7 +19,6 @@ from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bench import plan_screen
 from gpubox.tui.bench.plan_screen import PLAN_FIELDS, bench_arguments, bench_command_line, plannable_kinds
 from gpubox.tui.bench.screen import BenchScreen
-from gpubox.tui.bench.service import RunOutcome
 from gpubox.tui.dashboard.screen import DashboardScreen
 from tests.bench_runs import speed_run
 from tests.tui.conftest import drag, opened, settled, shows, text, until
@@ -202,7 +201,7 @@ async def test_b_estimates_the_time_from_the_speed_of_the_running_server(box: Pa
 async def test_a_run_that_fails_to_start_shows_why(box: Paths) -> None:
     async with benching(box) as (pilot, services):
         bench = bench_of(services)
-        bench.end = type(bench.end)(False, "No sandbox confines here.")
+        bench.problem = "No sandbox confines here."
         bench.ended.set()
         await pilot.press("n")
         await shows(pilot, "Plan a run", "TTFT", "45 items")
@@ -311,7 +310,7 @@ async def test_a_run_that_never_started_leaves_the_report_in_place(box: Paths) -
     async with benching(box) as (pilot, services):
         await shows(pilot, "1 run")
         await begin_speed(pilot)
-        bench_of(services).end = RunOutcome(False, "No sandbox confines here.")
+        bench_of(services).problem = "No sandbox confines here."
         bench_of(services).ended.set()
         await shows(pilot, "No sandbox confines here.")
         await until(pilot, lambda: screen_of(pilot).pane.shown == older.id, "the report")

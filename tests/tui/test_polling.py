@@ -16,7 +16,7 @@ import pytest
 
 from gpubox.clock import utc_now
 from gpubox.config import Config
-from gpubox.hardware.gpu import DriverReading, unknown_gpu
+from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.paths import Paths
 from gpubox.server import watcher
 from gpubox.server.state import load_state, save_state
@@ -224,7 +224,7 @@ def test_a_killed_server_gets_a_post_mortem_and_is_handed_to_its_watcher_at_most
 
 def test_it_is_not_started_into_a_lost_gpu(box: LlamaBox, paths: Paths) -> None:
     services = LocalServices(paths, Config())
-    lost = DriverReading((replace(unknown_gpu(0), lost=True),))
+    lost = DriverReading((Gpu(0, lost=True),))
     services._driver = SimpleNamespace(latest=lambda: lost)  # type: ignore[assignment]
     die(box, "launch")
 

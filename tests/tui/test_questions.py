@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.dialogs import DialogAnswer, QuestionScreen
+from gpubox.tui.dialogs import QuestionScreen
 from tests.tui.conftest import SIZE, opened, settled, shows, text, until
 from tests.tui.fake import FakeServices
 
@@ -13,13 +13,13 @@ from tests.tui.fake import FakeServices
 async def test_every_answer_can_be_read_also_while_it_is_highlighted(fake: FakeServices) -> None:
     app = GpuboxApp(fake)
     answers = (
-        DialogAnswer("n", "keep it", "no"),
-        DialogAnswer("y", "stop it", "yes"),
-        DialogAnswer("c", "leave it", "cancel"),
+        ("n", "keep it", "no"),
+        ("y", "stop it", "yes"),
+        ("c", "leave it", "cancel"),
     )
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
-        app.push_screen(QuestionScreen("Stop?", "It answers.", answers))
+        app.push_screen(QuestionScreen("Stop?", "It answers.", *answers))
         await shows(pilot, "keep it")
         for _ in answers:
             await pilot.press("down")

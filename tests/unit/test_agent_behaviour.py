@@ -51,6 +51,7 @@ async def test_empty_answer_is_requested_again_then_fails_the_turn(content: str)
     assert result.finished.text == "Yes."
     result = await run_turn(ScriptedServer(says(content), says(content)))
     assert result.failed.message == "The model gave an empty answer twice." and result.failed.hint
+    assert result.failed.by_model
 
 
 async def test_content_of_parts_and_null_is_parsed() -> None:

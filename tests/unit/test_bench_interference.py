@@ -20,12 +20,11 @@ from gpubox.bench.provenance import FileHashes, engine_files, read_machine
 from gpubox.bench.target_server import TargetServer
 from gpubox.config import Config
 from gpubox.errors import UsageError
-from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess, unknown_gpu
+from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
 
-CARD = replace(
-    unknown_gpu(0), name="RTX", power_watts=250.0, temperature_celsius=60, clock_sm_mhz=2500, throttle_reasons=(),
+CARD = Gpu(0, name="RTX", power_watts=250.0, temperature_celsius=60, clock_sm_mhz=2500, throttle_reasons=(),
     processes=(GpuProcess(11, "Xorg", 300 << 20),),
 )  # fmt: skip
 
@@ -104,7 +103,7 @@ async def test_programs_on_the_gpu_before_the_run_are_flagged(paths: Paths, driv
     monitor = InterferenceMonitor(TargetServer(paths, Config(), profiles))
 
     assert monitor.other_gpu_processes == ("Xorg", "comfyui", "unnamed program")
-    machine = read_machine(monitor.driver, gpu_processes=monitor.other_gpu_processes)
+    machine = read_machine(monitor.driver, "", monitor.other_gpu_processes)
     assert machine.gpu_processes == monitor.other_gpu_processes
     assert monitor.initial_flags() == [Flag("other GPU process", "comfyui used 4.0 GiB of GPU 0 before the run")]
     assert "other GPU process" not in {flag.kind for flag in (await watched(monitor, driver)).flags}  # reported once
@@ -162,7 +161,7 @@ async def test_the_clocks_of_items_with_one_reading_are_judged_together(paths: P
 
 
 def test_the_machine_is_described(driver: Driver) -> None:
-    machine = read_machine(driver.latest(), "bubblewrap")
+    machine = read_machine(driver.latest(), "bubblewrap", ())
 
     assert (machine.driver, machine.gpus[0]["name"], machine.sandbox) == ("580", "RTX", "bubblewrap")
     assert machine.ram_bytes

@@ -20,7 +20,7 @@ from gpubox.bench.model import Flag, Plan, Result, RunInfo, Target
 from gpubox.bench.report import formats
 from gpubox.bench.report.chart import Chart, ChartBar, charts, ticks
 from gpubox.bench.report.formats import FORMS, export_text
-from gpubox.bench.report.formatting import validity_warnings
+from gpubox.bench.report.formatting import interval_title, validity_warnings
 from gpubox.bench.report.leaderboard import leaderboard_rows
 from gpubox.bench.report.load import ReportBundle, load_leaderboards, load_report
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series
@@ -414,3 +414,15 @@ def test_a_warning_for_several_items_quotes_the_last_one() -> None:
     busy, swap = validity_warnings(flags)
     assert busy.startswith("! busy CPU in 2 items: the last one: 0.6 cores")
     assert swap.startswith("! swap in a: 1 MiB")
+
+
+@pytest.mark.parametrize(
+    ("cells", "title"),
+    [
+        (["49.9 – 50.1", "—", "-0.1 – 0.2"], "95 % CI"),
+        (["49.9 – 50.1", "range 49.9 – 50.1", ""], "95 % CI or range"),
+        (["0.981 – 1.012", "p = 0.031"], "95 % CI or p"),
+    ],
+)
+def test_the_title_of_intervals_names_what_stands_in_place_of_some(cells: list[str], title: str) -> None:
+    assert interval_title(cells) == title

@@ -192,7 +192,7 @@ def test_chat_prompts_are_the_sampling_unit() -> None:
 
     tg = metric(report, "tg", "all")
     assert (tg.estimate.n, len(tg.samples), tg.estimate.method) == (50, 150, "bootstrap over prompts")
-    assert [metric(report, "acceptance", arm).estimate.n for arm in CHAT_PROMPTS] == [17, 17, 16]
+    assert [metric(report, "acceptance", domain).estimate.n for domain in CHAT_PROMPTS] == [17, 17, 16]
     assert metric(report, "acceptance", "all").estimate.value == pytest.approx(70.0)
 
 

@@ -1,10 +1,11 @@
-"""Comparison of server starts: drift is removed, missing answers favour no arm, interim analyses share the level."""
+"""Comparison of server starts: drift is removed, missing answers favour no side, interim analyses share the level."""
 
 from __future__ import annotations
 
 import math
 import random
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -28,14 +29,14 @@ from gpubox.bench.stats import Estimate, satterthwaite
 PROMPTS = [f"p{number}" for number in range(8)]
 
 
-def start(arm: str, place: int, log: float, spread: float = 0.0, dice: random.Random | None = None) -> Start:
+def start(side: str, place: int, log: float, spread: float = 0.0, dice: random.Random | None = None) -> Start:
     noise = dice or random.Random(place)
-    return Start(arm, place, {name: log + at / 10 + noise.gauss(0, spread) for at, name in enumerate(PROMPTS)})
+    return Start(side, place, {name: log + at / 10 + noise.gauss(0, spread) for at, name in enumerate(PROMPTS)})
 
 
 def test_a_linear_drift_is_removed() -> None:
-    arms = "abbabaab"
-    points = [(arm, float(at), 0.05 * (arm == "b") - 0.01 * at) for at, arm in enumerate(arms)]
+    sides = "abbabaab"
+    points = [(side, float(at), 0.05 * (side == "b") - 0.01 * at) for at, side in enumerate(sides)]
 
     result = ancova(points)
 
@@ -64,7 +65,7 @@ def test_unequal_gains_of_prompts_widen_the_interval() -> None:
     alike = [start("ab"[at % 2], at, 0.05 * (at % 2), 0.005, dice) for at in range(8)]
     gains = {name: 0.05 * at for at, name in enumerate(PROMPTS)}
     apart = [
-        Start(own.arm, own.time, {name: log + (own.arm == "b") * gains[name] for name, log in own.log_rates.items()})
+        Start(own.side, own.time, {name: log + (own.side == "b") * gains[name] for name, log in own.log_rates.items()})
         for own in alike
     ]
 
@@ -97,11 +98,11 @@ def test_interim_analyses_share_the_level_and_the_last_is_at_the_end(starts: int
     assert all(analysis.starts >= 4 and analysis.starts % 2 == 0 for analysis in analyses[:-1])
 
 
-def test_an_order_has_every_arm_equally_often_at_each_interim_analysis() -> None:
+def test_an_order_has_every_side_equally_often_at_each_interim_analysis() -> None:
     for seed in range(20):
         drawn = random_order(3, 5, seed)
-        assert [drawn.count(arm) for arm in range(3)] == [5, 5, 5]
-        assert [drawn[:12].count(arm) for arm in range(3)] == [4, 4, 4]
+        assert [drawn.count(side) for side in range(3)] == [5, 5, 5]
+        assert [drawn[:12].count(side) for side in range(3)] == [4, 4, 4]
 
 
 def test_few_prompts_and_single_runs() -> None:
@@ -114,8 +115,8 @@ def test_few_prompts_and_single_runs() -> None:
 
 def test_the_mean_of_the_best_of_equals_is_shrunken() -> None:
     dice = random.Random(2)
-    equal = ancova([(arm, float(at), dice.gauss(0, 0.01)) for at, arm in enumerate("abcde" * 4)])
-    real = ancova([(arm, float(at), 0.3 * (arm == "a") + dice.gauss(0, 0.01)) for at, arm in enumerate("abcde" * 4)])
+    equal = ancova([(side, float(at), dice.gauss(0, 0.01)) for at, side in enumerate("abcde" * 4)])
+    real = ancova([(side, float(at), 0.3 * (side == "a") + dice.gauss(0, 0.01)) for at, side in enumerate("abcde" * 4)])
     best = max(equal.means, key=equal.adjusted_mean)
 
     assert equal.shrunken_mean(best) < equal.adjusted_mean(best)
@@ -155,12 +156,12 @@ def test_noise_between_runs_needs_four_other_runs_of_the_same_row() -> None:
     summaries = [summary(number, 50.0 + number) for number in range(6)]
     info = summaries[0].info
     assert info is not None
-    row, known = summaries[0].metrics[0], info.provenance["p"]
+    row = summaries[0].metrics[0]
     history = NoiseHistory(lambda: summaries)
 
-    noise = history.between_runs(known, ("r0", "r5"), "speed", info.plan.options, row)
+    noise = history.between_runs(info, row, ("r0", "r5"))
 
     assert (noise.dof, noise.runs) == (3, 4)
     assert noise.sd == pytest.approx(statistics.stdev(map(math.log, (51, 52, 53, 54))))
-    assert history.between_runs(known, ("r0", "r1", "r5"), "speed", info.plan.options, row) == Noise()
-    assert history.between_runs(known, (), "soak", info.plan.options, row) == Noise()
+    assert history.between_runs(info, row, ("r0", "r1", "r5")) == Noise()
+    assert history.between_runs(replace(info, plan=replace(info.plan, kind="soak")), row, ()) == Noise()

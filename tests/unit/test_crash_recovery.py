@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpubox.clock import utc_now
-from gpubox.hardware.gpu import DriverReading, unknown_gpu
+from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
 from gpubox.server.crash_recovery import MAX_RESTARTS, restart_refusal, write_post_mortem
@@ -43,8 +43,8 @@ def test_a_death_is_written_down_once_with_cause_command_and_last_lines(paths: P
 
 
 def test_a_death_is_written_down_with_the_cards_in_words(paths: Paths, view: InstanceView) -> None:
-    card = replace(unknown_gpu(0), name="RTX", vram_total_bytes=16 << 30, vram_used_bytes=3 << 29)
-    path = write_post_mortem(paths, view, DriverReading((card, replace(unknown_gpu(1), lost=True))))
+    card = Gpu(0, name="RTX", vram_total_bytes=16 << 30, vram_used_bytes=3 << 29)
+    path = write_post_mortem(paths, view, DriverReading((card, Gpu(1, lost=True))))
 
     assert path is not None
     assert "GPU 0 RTX: 1.5 GiB of 16.0 GiB in use\nGPU 1: LOST\n" in path.read_text()
@@ -68,7 +68,7 @@ def test_it_is_started_again_at_most_three_times_in_fifteen_minutes(paths: Paths
 
 
 def test_it_is_never_started_into_a_lost_gpu(view: InstanceView) -> None:
-    lost = DriverReading((replace(unknown_gpu(0), lost=True),))
+    lost = DriverReading((Gpu(0, lost=True),))
 
     assert "lost" in (restart_refusal(view, lost) or "")
 

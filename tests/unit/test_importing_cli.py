@@ -135,6 +135,24 @@ def test_without_a_model_nothing_is_written_until_one_is_given(
     assert 'model = "~/a.gguf"' in (paths.profiles / "f.toml").read_text()
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "llama-server",
+        r"llama-server -m C:\x.gguf",
+        "llama-server -m models/x.gguf",
+        "docker run --network host ghcr.io/ggml-org/llama.cpp:server -m /models/x.gguf",
+    ],
+)
+def test_a_given_model_leaves_no_note_about_the_model_of_the_source(
+    source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["import", source, "--name", "f", "--model", "/m/a.gguf", "--json"]) == 0
+    (profile,) = json.loads(capsys.readouterr().out)["profiles"]
+    assert profile["model"] == "/m/a.gguf"
+    assert not [note for note in profile["notes"] if "model" in note]
+
+
 def test_several_profiles_are_written_all_or_none(paths: Paths, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("models:\n  a: {cmd: llama-server -m a.gguf}\n  b: {cmd: llama-server -m b.gguf}\n")

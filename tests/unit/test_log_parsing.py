@@ -40,7 +40,8 @@ from gpubox.server.log_events import (
     TimingHeader,
     TimingLine,
 )
-from gpubox.server.log_parsing import MIB, parse_event
+from gpubox.server.log_parsing import parse_event
+from gpubox.units import MIB
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "logs"
 RECORDED = LOGS / "b11434-moe-mtp-rpc.log"

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpubox.hardware import nvml, nvml_card
-from gpubox.hardware.gpu import GpuProcess, unknown_gpu
+from gpubox.hardware.gpu import Gpu, GpuProcess
 from gpubox.hardware.nvml import read_driver, vram_used
 from tests.fake_nvml import GIB, LONG, MIB, NOT_AVAILABLE, Driver, process
 
-RADEON = replace(unknown_gpu(0), name="Radeon", vram_total_bytes=8, vram_used_bytes=2)
+RADEON = Gpu(0, name="Radeon", vram_total_bytes=8, vram_used_bytes=2)
 
 
 @pytest.fixture(autouse=True)

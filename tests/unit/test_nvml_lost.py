@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpubox.hardware.gpu import DriverReading, unknown_gpu
+from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.hardware.nvml_reader import DriverReader
 from tests.fake_nvml import GIB, LONG, Clock, Driver, Start, nvml_memory, used, watching
 
@@ -44,7 +43,7 @@ def test_a_card_that_supports_nothing_is_not_lost(start: Start) -> None:
 
     reading = start(driver).fresh(LONG)
 
-    assert (reading.gpus, reading.problem) == ((replace(unknown_gpu(0), processes_known=False),), "")
+    assert (reading.gpus, reading.problem) == ((Gpu(0, processes_known=False),), "")
 
 
 def test_a_lost_card_keeps_its_last_readings_and_the_other_goes_on(start: Start) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.hardware import nvml, nvml_card, nvml_reader
-from gpubox.hardware.gpu import DriverReading, unknown_gpu
+from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.hardware.nvml_reader import DriverReader
 from tests.fake_nvml import GIB, LONG, Clock, Driver, Start, used, watching
 
@@ -140,12 +140,12 @@ def test_names_are_asked_for_again_because_a_pid_gets_a_new_owner(
 def test_cards_of_other_makes_are_behind_and_alone_they_are_enough(
     start: Start, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nvml_reader, "read_sysfs_gpus", lambda root: (unknown_gpu(0),))
+    monkeypatch.setattr(nvml_reader, "read_sysfs_gpus", lambda root: (Gpu(0),))
     driver = Driver()
     working_init = driver.nvmlInit
     driver.refuse("Init", "LibraryNotFound")
     reader = start(driver)
-    assert reader.fresh(LONG) == DriverReading((unknown_gpu(0),))
+    assert reader.fresh(LONG) == DriverReading((Gpu(0),))
 
     driver.answer("Init", working_init)
     clock.now += 6

@@ -69,10 +69,10 @@ def test_everything_is_read(write_profile: Write) -> None:
 
 
 HOSTILE = {
-    "typo": ('model = "m"\nprot = 8080', "prot is not a key gpubox knows.  Did you mean 'port'?"),
-    "typo in chat": ('model = "m"\n[chat]\nsytem = "x"', "[chat] sytem is not a key"),
-    "typo in needs": ('model = "m"\n[needs]\nvram = 16', "[needs] vram is not a key"),
-    "typo in sampling": ('model = "m"\n[sampling]\ntemp = 1', "[sampling] temp is not a key"),
+    "typo": ('model = "m"\nprot = 8080', "prot is not a known key.  Did you mean 'port'?"),
+    "typo in chat": ('model = "m"\n[chat]\nsytem = "x"', "[chat] sytem is not a known key"),
+    "typo in needs": ('model = "m"\n[needs]\nvram = 16', "[needs] vram is not a known key"),
+    "typo in sampling": ('model = "m"\n[sampling]\ntemp = 1', "[sampling] temp is not a known key"),
     "typo in reference": ('model = "m"\n[[reference]]\nwhat="a"\nvalue=1\nunits="x"', "Did you mean 'unit'?"),
     "empty": ("", "model is missing"),
     "model of another type": ("model = 3", "model must be a string"),
@@ -116,7 +116,7 @@ HOSTILE = {
     "kwargs with a date": ('model = "m"\n[chat.template-kwargs]\nd = 1979-05-27', "must be a JSON value"),
     "kwargs with nan": ('model = "m"\n[chat.template-kwargs]\nd = nan', "must be a JSON value"),
     "deep lists": (f'model = "m"\n[flags]\na = {"[" * 5000}{"]" * 5000}', "nested too deeply"),
-    "deep tables": (f'model = "m"\n[{".".join("a" * 3000)}]', "a is not a key gpubox knows"),
+    "deep tables": (f'model = "m"\n[{".".join("a" * 3000)}]', "a is not a known key"),
     "endless digits": (f'model = "m"\nport = {"9" * 5000}', "too long"),
 }
 

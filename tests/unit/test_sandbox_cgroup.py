@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.sandbox import cgroup
-from gpubox.sandbox.cgroup import CgroupParent
+from gpubox.sandbox.cgroup import Cgroup
 from gpubox.sandbox.policy import Confinement, Policy
 from gpubox.units import MIB
 
@@ -30,7 +30,7 @@ def unified(tmp_path: Path) -> Path:
 def test_the_nearest_folder_above_its_own_that_hands_memory_down(unified: Path, tmp_path: Path) -> None:
     parents = cgroup._candidates(unified, tmp_path / "own", as_root=False)
 
-    assert parents[0] == CgroupParent(unified / "user.slice/user-1000.slice/user@1000.service/app.slice", 2)
+    assert parents[0] == Cgroup(unified / "user.slice/user-1000.slice/user@1000.service/app.slice", 2)
     assert unified not in [place.folder for place in parents]
 
 
@@ -38,7 +38,7 @@ def test_the_top_is_only_roots(unified: Path, tmp_path: Path) -> None:
     (tmp_path / "own").write_text("0::/session-2.scope\n")
 
     assert cgroup._candidates(unified, tmp_path / "own", as_root=False) == []
-    assert cgroup._candidates(unified, tmp_path / "own", as_root=True) == [CgroupParent(unified, 2)]
+    assert cgroup._candidates(unified, tmp_path / "own", as_root=True) == [Cgroup(unified, 2)]
 
 
 def test_nothing_where_memory_is_not_handed_down(unified: Path, tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_version_1_is_for_root(tmp_path: Path) -> None:
 
     assert cgroup._candidates(tmp_path, tmp_path / "own", as_root=False) == []
     parents = cgroup._candidates(tmp_path, tmp_path / "own", as_root=True)
-    assert parents == [CgroupParent(tmp_path / "memory/box", 1), CgroupParent(tmp_path / "memory", 1)]
+    assert parents == [Cgroup(tmp_path / "memory/box", 1), Cgroup(tmp_path / "memory", 1)]
 
 
 def test_no_cgroups_at_all(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_no_cgroups_at_all(tmp_path: Path) -> None:
 
 
 def test_the_bound_is_all_that_a_policy_grants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroup, "find", lambda: CgroupParent(tmp_path, 2))
+    monkeypatch.setattr(cgroup, "find", lambda: Cgroup(tmp_path, 2))
     group = cgroup.make(Policy(memory_bytes=100 * MIB, kernel_bytes=50 * MIB, scratch_bytes=10 * MIB))
 
     assert group is not None

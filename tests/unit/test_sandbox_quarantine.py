@@ -61,9 +61,10 @@ def test_the_owners_own_is_known_wherever_it_is_moved(tmp_path: Path) -> None:
     (work / "a").rename(work / "b")
     (work / "a/.git").mkdir(parents=True)
 
-    result = move_out(work, known, place)
+    moved, left = move_out(work, known, place)
 
-    assert [str(file) for file in result.moved] == ["a/.git (a repository)"]
+    assert left == []
+    assert [str(file) for file in moved] == ["a/.git (a repository)"]
     assert (work / "b/.git").exists() and not (work / "a/.git").exists()
     assert "a/.git" in next(place.glob("*/from.txt")).read_text()
 

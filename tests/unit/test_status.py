@@ -62,7 +62,7 @@ class FakeClient:
     """Answers health, slots and props as the test sets them."""
 
     def __init__(self, health: str, slots: list[Slot] | None, props: dict[str, Any] | None = None) -> None:
-        self._health, self._slots, self._props = health, slots, props
+        self._health, self._slots, self._props = health, slots, props or {}
         self.requests: list[str] = []
         self.denied = slots is None and health == "ok"
 
@@ -82,7 +82,7 @@ class FakeClient:
         self.requests.append("slots")
         return self._slots
 
-    async def props(self) -> dict[str, Any] | None:
+    async def props(self) -> dict[str, Any]:
         return self._props
 
 

@@ -54,11 +54,18 @@ def request(task: int, chosen: str, *, slot: int = 0, prompt: int = 4000, cached
 
 # -- recorded: the same prompts A, A, A+, A changed, B, C, A, then five new ones, on three servers ---------------
 
+SEVEN_TASKS = (0, 6, 11, 17, 23, 29, 35)
+"""The tasks of the first seven prompts on the first two servers."""
+
+
+def recorded_reasons(name: str) -> dict[int, str | None]:
+    return reasons(RequestLog(STARTED), (LOGS / name).read_text(encoding="utf-8"))
+
 
 def test_a_hybrid_model_with_two_slots_and_no_prompt_cache() -> None:
-    reason_by_task = reasons(RequestLog(STARTED), (LOGS / "b11434-slots-hybrid.log").read_text(encoding="utf-8"))
+    reason_by_task = recorded_reasons("b11434-slots-hybrid.log")
 
-    assert [reason_by_task[task] for task in (0, 6, 11, 17, 23, 29, 35)] == [
+    assert [reason_by_task[task] for task in SEVEN_TASKS] == [
         None,
         None,
         None,
@@ -71,9 +78,9 @@ def test_a_hybrid_model_with_two_slots_and_no_prompt_cache() -> None:
 
 
 def test_with_a_prompt_cache_nothing_is_evicted() -> None:
-    reason_by_task = reasons(RequestLog(STARTED), (LOGS / "b11434-slots-cache.log").read_text(encoding="utf-8"))
+    reason_by_task = recorded_reasons("b11434-slots-cache.log")
 
-    assert [reason_by_task[task] for task in (0, 6, 11, 17, 23, 29, 35)] == [
+    assert [reason_by_task[task] for task in SEVEN_TASKS] == [
         None,
         None,
         None,
@@ -86,7 +93,7 @@ def test_with_a_prompt_cache_nothing_is_evicted() -> None:
 
 
 def test_a_kv_cache_that_is_too_small() -> None:
-    reason_by_task = reasons(RequestLog(STARTED), (LOGS / "b11434-slots-tight.log").read_text(encoding="utf-8"))
+    reason_by_task = recorded_reasons("b11434-slots-tight.log")
 
     assert [reason_by_task[task] for task in (0, 5, 10, 15, 20)] == [None] * 5
     assert reason_by_task[25] == "the similar prompt of slot 2 (304 tokens) was evicted to make room"

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from gpubox.hardware.gpu import Gpu, GpuProcess, unknown_gpu
+from gpubox.hardware.gpu import Gpu, GpuProcess
 from gpubox.hardware.host import HostReading, ProcessReading
 from gpubox.server.log_events import DeviceBuffer, KvCache, LogDevice, LogEvent, LogSection
-from gpubox.server.log_parsing import MIB
 from gpubox.telemetry.device_memory import reconcile_devices
 from gpubox.telemetry.memory_breakdown import HOST, MemoryBreakdown
 from gpubox.telemetry.snapshot import DeviceMemory
+from gpubox.units import MIB
 
 GIB = 1024 * MIB
 SERVER = 4242
@@ -24,7 +24,7 @@ PROCESS = ProcessReading(SERVER, 1.0, 8, 9 * GIB, 3 * GIB, 6 * GIB, 0, 0, None)
 
 def card(index: int = 0, used: int | None = 10 * GIB, total: int | None = 16 * GIB, **more: object) -> Gpu:
     values = {"name": f"card {index}", "vram_used_bytes": used, "vram_total_bytes": total, **more}
-    return replace(unknown_gpu(index), **values)  # type: ignore[arg-type]
+    return Gpu(index, **values)  # type: ignore[arg-type]
 
 
 def split_of(*events: LogEvent) -> MemoryBreakdown:

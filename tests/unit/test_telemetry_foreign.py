@@ -119,7 +119,7 @@ async def test_a_foreign_server_without_readings_is_not_called_idle(box: LlamaBo
     assert (await sampler.sample(wait=True)).throughput.state == "idle"
 
 
-NOT_ASKED = "/slots is not polled, to let the server sleep: no live speed, no context fill"
+NOT_ASKED = "/slots is not read, so that the server can sleep: no live speed, no context fill"
 
 
 async def test_a_server_by_its_url_that_sleeps_is_left_asleep(box: LlamaBox, make: Make, ahead: Time) -> None:

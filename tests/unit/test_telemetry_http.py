@@ -269,7 +269,7 @@ async def test_a_sleeping_server_is_not_woken_by_slots(box: LlamaBox, make: Make
     sampler = make()
     snapshot = await sampler.sample(wait=True)
     assert snapshot.throughput.state == "idle"
-    assert snapshot.problems == ("/slots is not polled, to let the server sleep: no live speed, no context fill",)
+    assert snapshot.problems == ("/slots is not read, so that the server can sleep: no live speed, no context fill",)
 
     box.write("1.00.000.000 I que    start_loop: entering sleeping state\n")
     snapshot = await sampler.sample(wait=True)

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess, unknown_gpu
+from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.bottleneck import ProcessRates
 from gpubox.telemetry.device_memory import reconcile_devices
@@ -21,7 +21,7 @@ from tests.unit.invariants import broken
 from tests.unit.test_telemetry_device_memory import HOST_NOW, PROCESS, any_card, any_split
 from tests.unit.test_telemetry_session_speeds import newest_first, request
 
-STATES = ("down", "loading", "stopping", "sleeping", "stuck", "ready", "idle", "prefill", "answering", "thinking")
+STATES = ("down", "loading", "stopping", "sleeping", "stuck", "ready", "idle", "prefill", "answering")
 
 
 def any_snapshot(rng: random.Random) -> Snapshot:
@@ -63,7 +63,7 @@ def test_the_rules_hold_of_any_snapshot(seed: int) -> None:
 
 def test_nothing_known_at_all_is_explained_to_the_last_field() -> None:
     bare = Snapshot(
-        1.0, "2026-01-01T00:00:00.000Z", ServerStatus("main", "stopped"), DriverReading((unknown_gpu(0),)), None, None,
+        1.0, "2026-01-01T00:00:00.000Z", ServerStatus("main", "stopped"), DriverReading((Gpu(0),)), None, None,
         (), Offload(bottleneck_reason="nothing runs"), Throughput("down"), (), (), Totals(),
     )  # fmt: skip
 
@@ -105,7 +105,7 @@ def test_the_help_screen_defines_every_speed_and_time_that_is_shown() -> None:
 
 
 def test_other_programs_of_a_card_come_from_the_driver() -> None:
-    gpu: Gpu = replace(unknown_gpu(0), vram_total_bytes=100, vram_used_bytes=60, processes=(GpuProcess(7, "X", 20),))
+    gpu: Gpu = Gpu(0, vram_total_bytes=100, vram_used_bytes=60, processes=(GpuProcess(7, "X", 20),))
     (card,) = reconcile_devices(None, (gpu,), None, None, 42, {})
 
     assert (card.other_processes_bytes, card.unaccounted_bytes, card.free_bytes) == (20, 40, 40)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.server.log_parsing import MIB, parse_event
+from gpubox.server.log_parsing import parse_event
 from gpubox.telemetry.memory_breakdown import HOST, MemoryBreakdown, device_key
+from gpubox.units import MIB
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "logs"
 RPC = "RPC 127.0.0.1:50152"
@@ -58,11 +59,11 @@ def test_a_recorded_moe_with_an_mtp_head_half_of_it_on_an_rpc_device() -> None:
 
     assert split.keys == [RPC, HOST]
     assert split.weights_of(RPC) == mib(32.45)
-    assert (split.kv[RPC], split.recurrent[RPC], split.compute[RPC]) == (mib(4), mib(0.89), mib(12))
+    assert [split.bytes_of(kind, RPC) for kind in ("kv", "recurrent", "compute")] == [mib(4), mib(0.89), mib(12)]
     assert split.draft_of(RPC) == mib(2.00) + mib(9.02)  # KV and compute of the MTP context; its weights are shared
     assert split.weights_of(HOST) == 25 * MIB  # the fit's row; the mapped range says 26.87, the table at exit 26
     assert not split.weights_are_estimated(HOST)
-    assert (split.compute[HOST], split.draft_of(HOST)) == (mib(9.05), mib(3.02))
+    assert (split.bytes_of("compute", HOST), split.draft_of(HOST)) == (mib(9.05), mib(3.02))
     assert split.total_of(RPC) == mib(32.45) + mib(4) + mib(0.89) + mib(12) + mib(2) + mib(9.02)
     assert (split.layers, split.threads) == ((10, 10), 2)
     assert split.kv_bytes_per_token == mib(4) / (2048 * 2)
@@ -118,7 +119,11 @@ def test_the_mtp_context_is_the_drafts_and_leaves_the_first_alone() -> None:
         + MTP + CONTEXT + kv("CUDA0", 4) + compute("CUDA0", 3)
     )  # fmt: skip
 
-    assert (split.weights_of("CUDA0"), split.kv["CUDA0"], split.compute["CUDA0"]) == (mib(100), mib(40), mib(10))
+    assert (split.weights_of("CUDA0"), split.bytes_of("kv", "CUDA0"), split.bytes_of("compute", "CUDA0")) == (
+        mib(100),
+        mib(40),
+        mib(10),
+    )
     assert split.draft_of("CUDA0") == mib(7)
 
 
@@ -128,7 +133,11 @@ def test_a_draft_model_of_its_own_brings_its_weights() -> None:
         + DRAFT + LOAD + weights("CUDA0", 8) + weights("CPU", 1) + CONTEXT + kv("CUDA0", 4) + compute("CUDA0", 3)
     )  # fmt: skip
 
-    assert (split.weights_of("CUDA0"), split.kv["CUDA0"], split.compute["CUDA0"]) == (mib(100), mib(40), mib(10))
+    assert (split.weights_of("CUDA0"), split.bytes_of("kv", "CUDA0"), split.bytes_of("compute", "CUDA0")) == (
+        mib(100),
+        mib(40),
+        mib(10),
+    )
     assert (split.draft_of("CUDA0"), split.draft_of(HOST)) == (mib(15), mib(1))
 
 
@@ -175,21 +184,21 @@ def test_a_model_with_two_kinds_of_attention_has_two_caches() -> None:
         + kv("CUDA0", 20) + kv("CPU", 5) + "llama_kv_cache: size = 25.00 MiB (  1024 cells,  40 layers,  1/1 seqs)\n"
     )  # fmt: skip
 
-    assert (split.kv["CUDA0"], split.kv[HOST]) == (mib(120), mib(5))
+    assert (split.bytes_of("kv", "CUDA0"), split.bytes_of("kv", HOST)) == (mib(120), mib(5))
     assert split.kv_bytes_per_token == mib(125) / 8192
 
 
 def test_compute_buffers_that_are_reserved_anew_replace_the_old_ones() -> None:
     split = split_of(CONTEXT + compute("CUDA0", 898) + compute("CUDA_Host", 12) + compute("CUDA0", 300))
 
-    assert (split.compute["CUDA0"], split.compute[HOST]) == (mib(300), mib(12))
+    assert (split.bytes_of("compute", "CUDA0"), split.bytes_of("compute", HOST)) == (mib(300), mib(12))
     assert split.pinned_bytes == mib(12)
 
 
 def test_two_kinds_of_host_buffers_add_up() -> None:
     split = split_of(CONTEXT + compute("CPU", 5) + compute("CUDA_Host", 12) + compute("CPU", 6))
 
-    assert split.compute[HOST] == mib(18)
+    assert split.bytes_of("compute", HOST) == mib(18)
 
 
 def test_two_rpc_hosts_that_both_call_their_device_rpc0() -> None:
@@ -199,7 +208,8 @@ def test_two_rpc_hosts_that_both_call_their_device_rpc0() -> None:
         + LOAD + weights("RPC0[10.0.0.1:50052]", 10) + weights("RPC0[10.0.0.2:50052]", 20)
     )  # fmt: skip
 
-    assert split.weights == {"RPC 10.0.0.1:50052": mib(10), "RPC 10.0.0.2:50052": mib(20)}
+    assert split.keys == ["RPC 10.0.0.1:50052", "RPC 10.0.0.2:50052"]
+    assert [split.weights_of(key) for key in split.keys] == [mib(10), mib(20)]
     assert [device.device for device in split.devices.values()] == ["RPC0", "RPC1"]
 
 

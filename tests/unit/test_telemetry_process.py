@@ -121,7 +121,7 @@ async def test_a_busy_slot_that_does_not_move_while_nothing_computes_is_stuck(
     snapshot = await sampler.sample(wait=True)
 
     assert (snapshot.server.state, snapshot.throughput.state) == ("answering", "stuck")
-    assert snapshot.problems == ("no busy slot has moved for 21 s",)
+    assert snapshot.problems == ("no token processed or generated for 21 s",)
 
     box.answers["/slots"] = [slot(busy=True, generated=6)]
     assert (await sampler.sample(wait=True)).throughput.state == "answering"

@@ -6,21 +6,22 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.hardware.gpu import DriverReading, GpuProcess, unknown_gpu
+from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.hardware.host import HostReading, ProcessReading
 from gpubox.server.responses import Slot
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.recorder import VERSION, Recorder, read_recording
 from gpubox.telemetry.snapshot import DeviceMemory, Offload, Request, SlotReading, Snapshot, Throughput, Totals
 
-GPU = replace(
-    unknown_gpu(0),
+GPU = Gpu(
+    0,
     name="RTX",
     vram_total_bytes=16 * 2**30,
     power_watts=12.5,
@@ -59,7 +60,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def record(path: Path, *snapshots: Snapshot) -> Path:
-    with Recorder(path, "1.0") as recorder:
+    with closing(Recorder(path, "1.0")) as recorder:
         for snapshot in snapshots:
             recorder.write(snapshot)
         assert (recorder.problem, recorder.count) == ("", len(snapshots))
@@ -86,7 +87,7 @@ def test_a_request_is_written_once_however_many_snapshots_list_it(path: Path) ->
 
 
 def test_each_snapshot_is_on_disk_as_soon_as_it_is_written(path: Path) -> None:
-    with Recorder(path, "1.0") as recorder:
+    with closing(Recorder(path, "1.0")) as recorder:
         recorder.write(RICH)
 
         assert read_recording(path) == [RICH]

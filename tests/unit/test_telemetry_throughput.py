@@ -9,8 +9,9 @@ import pytest
 
 from gpubox.server.responses import Slot
 from gpubox.telemetry.requests import RequestInFlight, RequestLog
+from gpubox.telemetry.sampler import STUCK_SECONDS
 from gpubox.telemetry.session_speeds import GAP_SECONDS, current_session, finished_session
-from gpubox.telemetry.slot_rates import MIN_SECONDS, STUCK_SECONDS, SlotRates
+from gpubox.telemetry.slot_rates import MIN_SECONDS, SlotRates
 from gpubox.telemetry.snapshot import Request, SlotReading
 from gpubox.telemetry.throughput import read_slots, throughput, totals
 
@@ -92,7 +93,7 @@ def test_a_clock_that_jumps_back_gives_no_negative_speed() -> None:
 
     assert at > 1000
     assert rates.tg(0, 11.0) == pytest.approx(20.0)
-    assert not rates.stuck(11.0)
+    assert rates.seconds_unmoved(11.0) <= STUCK_SECONDS
 
 
 def test_four_slots_are_summed() -> None:
@@ -131,12 +132,12 @@ def test_stuck_is_when_no_busy_slot_moves() -> None:
     rates = SlotRates()
     rates.feed(0.0, (slot(0, 5), slot(1, 5, task=2)))
     rates.feed(STUCK_SECONDS, (slot(0, 5), slot(1, 6, task=2)))
-    assert not rates.stuck(STUCK_SECONDS + 1)
+    assert rates.seconds_unmoved(STUCK_SECONDS + 1) <= STUCK_SECONDS
 
-    assert rates.stuck(2 * STUCK_SECONDS + 1)
+    assert rates.seconds_unmoved(2 * STUCK_SECONDS + 1) > STUCK_SECONDS
     rates.feed(2 * STUCK_SECONDS + 2, (slot(0, 6), slot(1, 6, task=2)))
-    assert not rates.stuck(2 * STUCK_SECONDS + 2)
-    assert not SlotRates().stuck(1e9)
+    assert rates.seconds_unmoved(2 * STUCK_SECONDS + 2) <= STUCK_SECONDS
+    assert SlotRates().seconds_unmoved(1e9) <= STUCK_SECONDS
 
 
 def test_reading_a_prompt_is_moving_and_one_that_is_not_read_on_is_not() -> None:
@@ -144,10 +145,10 @@ def test_reading_a_prompt_is_moving_and_one_that_is_not_read_on_is_not() -> None
     rates.feed(0.0, (slot(0, 0, used=0),))
     rates.feed(15.0, (slot(0, 0, used=2048),))
     rates.feed(30.0, (slot(0, 0, used=2048),))
-    assert not rates.stuck(30.0)
+    assert rates.seconds_unmoved(30.0) <= STUCK_SECONDS
 
     rates.feed(36.0, (slot(0, 0, used=2048),))
-    assert rates.stuck(36.0)
+    assert rates.seconds_unmoved(36.0) > STUCK_SECONDS
     assert rates.seconds_unmoved(36.0) == 21.0
     assert SlotRates().seconds_unmoved(36.0) == 0.0
 

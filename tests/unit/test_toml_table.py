@@ -52,7 +52,7 @@ def refusal(kind: type = Settings, **values: Any) -> str:
 
 def test_a_typo_names_file_key_and_the_nearest_right_key() -> None:
     assert refusal(stall_secnds=3) == (
-        "/somewhere/box.toml: stall-secnds is not a key gpubox knows.  Did you mean 'stall-seconds'?"
+        "/somewhere/box.toml: stall-secnds is not a known key.  Did you mean 'stall-seconds'?"
     )
 
 
@@ -61,9 +61,9 @@ def test_a_key_like_no_other_lists_the_known_ones() -> None:
 
 
 def test_a_key_of_an_inner_table_is_named_with_its_table() -> None:
-    assert "box.toml: [inner] sze is not a key" in refusal(inner={"sze": 1})
-    assert "box.toml: [each] sze is not a key" in refusal(each=[{}, {"sze": 1}])
-    assert "box.toml: [numbers] z is not a key" in refusal(numbers={"z": 1})
+    assert "box.toml: [inner] sze is not a known key" in refusal(inner={"sze": 1})
+    assert "box.toml: [each] sze is not a known key" in refusal(each=[{}, {"sze": 1}])
+    assert "box.toml: [numbers] z is not a known key" in refusal(numbers={"z": 1})
 
 
 @pytest.mark.parametrize(

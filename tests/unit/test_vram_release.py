@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
 
-from gpubox.hardware.gpu import DriverReading, GpuProcess, unknown_gpu
+from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.server import vram_release as module
 from gpubox.server.vram_release import vram_in_use, wait_vram_released
 
@@ -58,9 +57,9 @@ async def test_memory_that_never_settles_is_not_waited_for_for_ever(monkeypatch:
 
 def test_the_zero_line_of_growth_says_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     cards = (
-        replace(unknown_gpu(0), vram_used_bytes=3 * GIB, processes=(GpuProcess(7, None, GIB), GpuProcess(8, None, 9))),
-        replace(unknown_gpu(1), vram_used_bytes=2 * GIB, processes=(GpuProcess(7, None, None),)),
-        unknown_gpu(2),
+        Gpu(0, vram_used_bytes=3 * GIB, processes=(GpuProcess(7, None, GIB), GpuProcess(8, None, 9))),
+        Gpu(1, vram_used_bytes=2 * GIB, processes=(GpuProcess(7, None, None),)),
+        Gpu(2),
     )
     monkeypatch.setattr(module, "read_driver", lambda: DriverReading(cards))
 

@@ -65,14 +65,24 @@ def existing_chat(paths: Paths, name: str) -> Path:
     return path
 
 
+def chat_paths(paths: Paths) -> list[Path]:
+    """The files of all chats, the last changed first."""
+    files: list[tuple[float, Path]] = []
+    for path in paths.chats.glob("*.jsonl"):
+        with contextlib.suppress(OSError):
+            if path.is_file() and NAME.fullmatch(path.stem):
+                files.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(files, reverse=True)]
+
+
 def chat_names(paths: Paths) -> list[str]:
     """All chats, the last changed first."""
-    return [path.stem for path in _chat_paths(paths)]
+    return [path.stem for path in chat_paths(paths)]
 
 
 def chat_summaries(paths: Paths) -> list[ChatSummary]:
     """All chats, the last changed first. Reads each file but decodes only a few lines of it."""
-    return [summary for path in _chat_paths(paths) if (summary := _chat_summary(path))]
+    return [summary for path in chat_paths(paths) if (summary := _chat_summary(path))]
 
 
 def free_name(paths: Paths, text: str) -> str:
@@ -166,15 +176,6 @@ def require_turn(log: ChatLog, turn_id: str | None) -> None:
         raise UsageError(
             f"There is no turn {turn_id} in {log.name}.", f"`gpubox chat show {log.name} --turns` lists them."
         )
-
-
-def _chat_paths(paths: Paths) -> list[Path]:
-    files: list[tuple[float, Path]] = []
-    for path in paths.chats.glob("*.jsonl"):
-        with contextlib.suppress(OSError):
-            if path.is_file() and NAME.fullmatch(path.stem):
-                files.append((path.stat().st_mtime, path))
-    return [path for _, path in sorted(files, reverse=True)]
 
 
 def _chat_summary(path: Path) -> ChatSummary | None:

@@ -15,10 +15,10 @@ from msgspec import Raw
 
 from gpubox import __version__
 from gpubox.agent.events import AgentEvent, GenerationStats, PrefillProgress, ReasoningDelta, TextDelta
-from gpubox.agent.transcript.records import FORMAT, VERSION, ChatHeader, ChatRecord, LoggedEvent, encode, to_json
+from gpubox.agent.transcript.records import FORMAT, VERSION, ChatHeader, ChatRecord, LoggedEvent, encode
 from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.storage import try_lock
+from gpubox.storage import json_line, try_lock
 
 MAX_PENDING_BYTES = 16 * 1024 * 1024
 """Kept while the disk is full. Lines beyond that are lost."""
@@ -73,7 +73,7 @@ class ChatJournal:
         if isinstance(event, (ReasoningDelta, TextDelta)):
             self._deltas.append(event)
         else:
-            self.add(LoggedEvent(Raw(to_json(event)), utc_now()))
+            self.add(LoggedEvent(Raw(json_line(event)), utc_now()))
 
     @property
     def has_pending(self) -> bool:
@@ -85,7 +85,7 @@ class ChatJournal:
         deltas, self._deltas = self._deltas, []
         for kind, group in groupby(deltas, type):
             joined = kind("".join(delta.text for delta in group))
-            self._append(LoggedEvent(Raw(to_json(joined)), utc_now()))
+            self._append(LoggedEvent(Raw(json_line(joined)), utc_now()))
         self._write()
 
     def sync(self) -> None:

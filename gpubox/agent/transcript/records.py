@@ -13,6 +13,7 @@ import msgspec
 
 from gpubox.agent.events import snake_case
 from gpubox.agent.settings import AgentSettings, ProtocolName
+from gpubox.storage import json_line
 
 FORMAT = "gpubox-chat"
 VERSION = 1
@@ -109,25 +110,9 @@ _decoder: msgspec.json.Decoder[AnyChatRecord] = msgspec.json.Decoder(AnyChatReco
 
 def encode(record: ChatRecord) -> bytes:
     """The line of a record with its line break."""
-    return to_json(record) + b"\n"
+    return json_line(record) + b"\n"
 
 
 def decode(line: bytes) -> AnyChatRecord:
     """The record of one line. Raises ``msgspec.DecodeError`` or UnicodeDecodeError."""
     return _decoder.decode(line)
-
-
-def to_json(value: msgspec.Struct) -> bytes:
-    """``value`` as JSON on one line. Lone surrogates, which UTF-8 cannot encode, become question marks."""
-    try:
-        return msgspec.json.encode(value)
-    except UnicodeEncodeError:
-        return msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value)))
-
-
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode(errors="replace").decode()
-    if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
-    return [_without_surrogates(item) for item in value] if isinstance(value, list | tuple) else value

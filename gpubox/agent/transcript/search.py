@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpubox.agent.transcript.chat_files import chat_summaries, load_chat
+from gpubox.agent.transcript.chat_files import chat_paths, load_chat
 from gpubox.agent.transcript.chat_log import ChatLog, Turn
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
@@ -37,13 +38,10 @@ def search(paths: Paths, text: str, limit: int = MAX_HITS) -> list[SearchHit]:
 
 
 def _hits(paths: Paths, needle: str) -> Iterator[SearchHit]:
-    for summary in chat_summaries(paths):
-        if not summary.problem and _may_contain(summary.path, needle):
-            try:
-                log = load_chat(summary.path)
-            except UsageError:
-                continue  # it was removed meanwhile
-            yield from _hits_in(log, needle)
+    for path in chat_paths(paths):
+        if _may_contain(path, needle):
+            with contextlib.suppress(UsageError):  # it is not a chat, or was removed meanwhile
+                yield from _hits_in(load_chat(path), needle)
 
 
 def _may_contain(path: Path, needle: str) -> bool:

@@ -1,8 +1,10 @@
-"""What several kinds of benchmark need: option parsing, the context check, Python parsing, parts of a report."""
+"""What several kinds of benchmark need: options, ids, the context check, Python parsing, parts of a report."""
 
 from __future__ import annotations
 
 import ast
+import math
+import statistics
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,10 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from gpubox.bench.benchmark import check_numbers
-from gpubox.bench.model import Flag, RunInfo, ScoredItems
+from gpubox.bench.model import Flag, Plan, RunInfo, ScoredItems, Target
+from gpubox.bench.questions import question_of
+from gpubox.bench.start_comparison import Noise, Start
 from gpubox.errors import UsageError
 
 if TYPE_CHECKING:
+    from gpubox.bench.report.noise_history import NoiseHistory
     from gpubox.bench.target_server import ActiveTarget
 
 Options = TypeVar("Options")
@@ -29,9 +34,17 @@ def convert_options(values: Mapping[str, Any], options_type: type[Options]) -> O
     return options
 
 
-def exceeds_context(tokens: int, server: ActiveTarget | None) -> str:
-    """Why a request of ``tokens`` (prompt and answer) does not fit one slot; empty if it fits or nothing is known."""
-    size = server.context_tokens if server else None
+def id_prefix(plan: Plan, target: Target) -> str:
+    """What the ids of the target's items begin with: its name, if the plan has several targets."""
+    return f"{target.name}:" if len(plan.targets) > 1 else ""
+
+
+def exceeds_context(tokens: int, target: str, active: ActiveTarget | None) -> str:
+    """Why a request of ``tokens`` (prompt and answer) does not fit a slot of ``target``.
+
+    Empty if it fits, or if ``target`` does not run yet.
+    """
+    size = active.context_tokens if active and active.target.name == target else None
     return f"needs a context of {tokens:,} tokens; a slot has {size:,}" if size and size < tokens else ""
 
 
@@ -43,6 +56,24 @@ def parse_python(code: str) -> ast.Module | None:
             return ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def answered_starts(side: str, rows: ScoredItems, key: str) -> list[Start]:
+    """Each server start in ``rows``, with the mean log of each prompt's rate. TTFT is inverted: higher is faster."""
+    logs: dict[int, dict[str, list[float]]] = {}
+    for item, result in rows:
+        if value := result.values.get(key):
+            log = -math.log(value) if key == "ttft_seconds" else math.log(value)
+            logs.setdefault(item.start, {}).setdefault(question_of(item).name, []).append(log)
+    return [
+        Start(side, start, {name: statistics.fmean(values) for name, values in prompts.items()})
+        for start, prompts in sorted(logs.items())
+    ]
+
+
+def start_noise(history: NoiseHistory | None, info: RunInfo) -> Noise:
+    """How much starts of the run's targets differ, from past runs on this box; assumed if there are none."""
+    return history.between_starts(info.provenance.values(), info.id) if history else Noise()
 
 
 def report_flags(info: RunInfo, results: ScoredItems) -> tuple[Flag, ...]:

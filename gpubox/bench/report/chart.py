@@ -93,7 +93,6 @@ def line_ranges(chart: Chart) -> tuple[float, float, float, float]:
     """The least and the greatest x and y of a line chart; y begins at 0 if that costs less than half of the height."""
     xs = [x for series in chart.series for x, _ in series.points]
     ys = [y for series in chart.series for _, y in series.points]
-    ys += [end for series in chart.series for end in (*series.low, *series.high)]
     low, high = min(ys), max(ys)
     if 0 <= low < high / 2 or low == high >= 0:
         low = 0.0

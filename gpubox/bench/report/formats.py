@@ -15,8 +15,15 @@ import msgspec
 from gpubox import units
 from gpubox.bench.model import RunInfo
 from gpubox.bench.report.chart import Chart, ChartBar, bar_charts, charts
-from gpubox.bench.report.formatting import format_interval, format_number, format_sd, format_value, validity_warnings
-from gpubox.bench.report.leaderboard import Leaderboard, flagged_entries
+from gpubox.bench.report.formatting import (
+    format_interval,
+    format_number,
+    format_sd,
+    format_value,
+    interval_title,
+    validity_warnings,
+)
+from gpubox.bench.report.leaderboard import Leaderboard, board_intervals, flagged_entries
 from gpubox.bench.report.load import bundle_values, load_comparison, load_leaderboards, load_report
 from gpubox.bench.report.model import Report
 from gpubox.bench.report.references import ReferenceComparison
@@ -85,11 +92,13 @@ def _report_lines(info: RunInfo, report: Report, references: Sequence[ReferenceC
     yield f"gpubox bench {info.plan.kind}, {info.created_at[:10]}, {info.state}{took}"
     for target in dict.fromkeys(metric.target for metric in report.metrics):
         yield from ("", f"### {_safe(target)}", "")
-        yield from _table(("", "", "mean", "± sd", "median", "95 % CI", "n", "unit"), [
+        rows = [
             (m.group, m.name, format_number(m.estimate.value), format_sd(m.estimate), format_number(m.estimate.median),
              format_interval(m.estimate), str(m.estimate.n), m.unit)
             for m in report.metrics if m.target == target
-        ])  # fmt: skip
+        ]  # fmt: skip
+        intervals = interval_title(row[5] for row in rows)
+        yield from _table(("", "", "mean", "± sd", "median", intervals, "n", "unit"), rows)
     for table in report.tables:
         yield from ("", f"### {_safe(table.title)}", "")
         if table.note:
@@ -175,10 +184,11 @@ def _comparison_text(comparison: RunComparison, form: str) -> str:
             [*(getattr(row, name) for name in header), flags] for row in comparison.rows
         ])  # fmt: skip
     lines = [f"## {title}", ""]
-    lines += _table(("", "", "first", "second", "unit", "ratio", "95 % CI", "n", "outcome", "method"), [
+    intervals = [format_ratio_interval(row) for row in comparison.rows]
+    lines += _table(("", "", "first", "second", "unit", "ratio", interval_title(intervals), "n", "outcome", "method"), [
         (row.group, row.name, format_number(row.first), format_number(row.second), row.unit, format_number(row.ratio),
-         format_ratio_interval(row), str(row.n), row.outcome, row.method)
-        for row in comparison.rows
+         interval, str(row.n), row.outcome, row.method)
+        for row, interval in zip(comparison.rows, intervals, strict=True)
     ])  # fmt: skip
     sentences += [f"Only in one of the runs: {name}" for name in comparison.left_out]
     return "\n".join([*lines, "", *(f"- {_safe(sentence)}" for sentence in sentences)]).rstrip() + "\n"
@@ -204,11 +214,12 @@ def _leaderboards_text(boards: Sequence[Leaderboard], form: str) -> str:
         unit = f", {board.unit}" if board.unit else ""
         lines += [f"## {board.kind}: {_safe(board.title)} ({board.metric}{unit})", ""]
         groups = (group or board.metric for group in board.groups)
-        lines += _table(("", "profile", "model", *groups, "95 % CI", "n", ""), [
+        intervals = board_intervals(board)
+        lines += _table(("", "profile", "model", *groups, interval_title(intervals), "n", ""), [
             (str(e.rank), e.name, e.model, *(format_number(v.value) if v else "—" for v in e.values),
-             format_interval(e.values[0]) if e.values[0] else "", str(e.values[0].n) if e.values[0] else "",
+             interval, str(e.values[0].n) if e.values[0] else "",
              "; ".join(filter(None, ("≈" if e.tied and e.rank > 1 else "", ", ".join(e.flagged)))))
-            for e in board.entries
+            for e, interval in zip(board.entries, intervals, strict=True)
         ])  # fmt: skip
         lines += ["", *(f"- {_safe(text)}" for text in (board.note, *flagged_entries(board)) if text), ""]
     return "\n".join(lines)

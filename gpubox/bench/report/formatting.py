@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gpubox import units
 from gpubox.bench.model import Flag
@@ -43,6 +43,12 @@ def format_interval(estimate: Estimate) -> str:
     if estimate.minimum is not None and estimate.n > 1:
         return f"range {format_number(estimate.minimum)} – {format_number(estimate.maximum)}"
     return units.UNKNOWN
+
+
+def interval_title(cells: Iterable[str]) -> str:
+    """The title of a column of intervals; it names what stands in place of some: ``95 % CI or range``."""
+    others = {cell.split()[0] for cell in cells if cell[:1].isalpha()}
+    return " or ".join(["95 % CI", *sorted(others)])
 
 
 def format_sd(estimate: Estimate) -> str:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gpubox.bench.report.formatting import format_interval, format_number
+from gpubox.bench.model import RunInfo
+from gpubox.bench.report.formatting import format_interval, format_number, interval_title
 from gpubox.bench.report.model import Metric
-from gpubox.bench.report.noise_history import NoiseHistory, describe_noise, protocol_key
+from gpubox.bench.report.noise_history import NO_HISTORY, NoiseHistory, describe_noise, protocol_of
 from gpubox.bench.report.plot import StyledRow
 from gpubox.bench.report.report_rows import table_rows, wrapped_rows
 from gpubox.bench.report.run_comparison import BETWEEN_RUNS, SPEED_UNITS
@@ -65,75 +66,86 @@ class Leaderboard:
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
-    """The last run of one profile. The error of a speed is the variation between runs, not between answers."""
+class _Figure:
+    """One figure of a profile. The error of a speed is the variation between runs, not between answers."""
 
-    name: str
-    run: RunSummary
-    metrics: tuple[Metric | None, ...]
-    noises: tuple[Noise, ...]
+    metric: Metric
+    noise: Noise
 
     @property
-    def ranking(self) -> Metric | None:
-        return self.metrics[0]
-
-    def error(self, column: int) -> tuple[float, float]:
+    def error(self) -> tuple[float, float]:
         """The variance of the log of the figure, and its degrees of freedom.
 
         Known noise includes the noise of repeats; to an assumed one it is added.
         """
-        metric, noise = self.metrics[column], self.noises[column]
-        estimate = metric.estimate if metric else None
+        estimate, noise = self.metric.estimate, self.noise
         prior = (noise.sd**2, noise.dof)
-        if noise.runs or not estimate or estimate.sd is None or estimate.value <= 0 or "prompts" in estimate.method:
+        if noise.runs or estimate.sd is None or estimate.value <= 0 or "prompts" in estimate.method:
             return prior
         repeats = (estimate.sd / estimate.value) ** 2 / effective_sample_size(estimate.n)
         return satterthwaite([prior, (repeats, estimate.n - 1)])
 
-    def value(self, column: int) -> Estimate | None:
-        """The figure; a speed with the interval between runs."""
-        metric = self.metrics[column]
-        if metric is None or metric.unit not in SPEED_UNITS or metric.estimate.value <= 0:
-            return metric.estimate if metric else None
-        variance, dof = self.error(column)
+    @property
+    def estimate(self) -> Estimate:
+        """A speed has the interval between runs."""
+        value = self.metric.estimate.value
+        if self.metric.unit not in SPEED_UNITS or value <= 0:
+            return self.metric.estimate
+        variance, dof = self.error
         factor = math.exp(t_quantile(LEVEL, dof) * math.sqrt(variance))
-        value = metric.estimate.value
-        return replace(metric.estimate, low=value / factor, high=value * factor, method=BETWEEN_RUNS)
+        return replace(self.metric.estimate, low=value / factor, high=value * factor, method=BETWEEN_RUNS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """The last run of one profile."""
+
+    name: str
+    run: RunSummary
+    model: str
+    figures: tuple[_Figure | None, ...]
+    """By group."""
+
+    @property
+    def ranking(self) -> _Figure | None:
+        return self.figures[0]
 
 
 def make_leaderboards(
-    summaries: Sequence[RunSummary], kind: str = "", history: NoiseHistory | None = None
+    summaries: Sequence[RunSummary], kind: str = "", history: NoiseHistory = NO_HISTORY
 ) -> list[Leaderboard]:
-    """One for each protocol, the last one run first. Only finished runs count.
-
-    ``history``: the noise of this box; without it the noise is assumed.
-    """
-    runs_by_protocol: dict[tuple[str, str], list[RunSummary]] = {}
+    """One for each protocol, the last one run first. Only finished runs count."""
+    runs_by_protocol: dict[tuple[str, str], list[tuple[RunSummary, RunInfo]]] = {}
     for run in summaries:
-        plan = run.info.plan if run.info and run.state == "finished" else None
-        if plan and run.metrics and plan.kind in RANKING_METRICS and kind in ("", plan.kind):
-            runs_by_protocol.setdefault((plan.kind, protocol_key(plan.options)), []).append(run)
+        if run.info and run.state == "finished" and run.metrics:
+            own_kind = run.info.plan.kind
+            if own_kind in RANKING_METRICS and kind in ("", own_kind):
+                runs_by_protocol.setdefault(protocol_of(run.info.plan), []).append((run, run.info))
     boards = [_leaderboard(own_kind, runs, history) for (own_kind, _), runs in reversed(runs_by_protocol.items())]
     kinds = list(RANKING_METRICS)
     return sorted((board for board in boards if board), key=lambda board: kinds.index(board.kind))
 
 
-def _leaderboard(kind: str, runs: Sequence[RunSummary], history: NoiseHistory | None) -> Leaderboard | None:
-    last: dict[str, tuple[RunSummary, dict[str, Metric]]] = {}
-    for run in runs:
+def _leaderboard(kind: str, runs: Sequence[tuple[RunSummary, RunInfo]], history: NoiseHistory) -> Leaderboard | None:
+    last: dict[str, tuple[RunSummary, RunInfo, dict[str, Metric]]] = {}
+    for run, info in runs:
+        targets: dict[str, dict[str, Metric]] = {}
         for metric in run.metrics:
             if metric.name == RANKING_METRICS[kind]:
-                if metric.target not in last or last[metric.target][0] is not run:
-                    last[metric.target] = (run, {})
-                last[metric.target][1].setdefault(metric.group, metric)
+                targets.setdefault(metric.target, {}).setdefault(metric.group, metric)
+        last |= {name: (run, info, metrics) for name, metrics in targets.items()}
     if not last:
         return None
-    groups = list(dict.fromkeys(group for _, metrics in last.values() for group in metrics))[:MAX_COLUMNS]
-    candidates = [_candidate(name, run, [metrics.get(group) for group in groups], history)
-                  for name, (run, metrics) in last.items()]  # fmt: skip
-    sample = next(metric for _, metrics in last.values() for metric in metrics.values())
+    groups = list(dict.fromkeys(group for _, _, metrics in last.values() for group in metrics))[:MAX_COLUMNS]
+    candidates = []
+    for name, (run, info, metrics) in last.items():
+        own = [metrics.get(group) for group in groups]
+        figures = [_Figure(metric, history.between_runs(info, metric, {run.id})) if metric else None for metric in own]
+        model = info.provenance[name].model_path.rpartition("/")[2] if name in info.provenance else ""
+        candidates.append(_Candidate(name, run, model, tuple(figures)))
+    sample = next(metric for _, _, metrics in last.values() for metric in metrics.values())
     sign = 1 if sample.better == "lower" else -1
-    candidates.sort(key=lambda own: sign * own.ranking.estimate.value if own.ranking else math.inf)
+    candidates.sort(key=lambda own: sign * own.ranking.metric.estimate.value if own.ranking else math.inf)
     is_speed = sample.unit in SPEED_UNITS
     pairs = math.comb(len(candidates), 2)
     best = candidates[0]
@@ -142,8 +154,8 @@ def _leaderboard(kind: str, runs: Sequence[RunSummary], history: NoiseHistory | 
             rank,
             own.name,
             own.run.id,
-            _model_name(own.run, own.name),
-            tuple(own.value(column) for column in range(len(groups))),
+            own.model,
+            tuple(figure.estimate if figure else None for figure in own.figures),
             _tied_speed(best, own, pairs) if is_speed else _intervals_overlap(best.ranking, own.ranking),
             own.run.flags,
         )
@@ -151,22 +163,9 @@ def _leaderboard(kind: str, runs: Sequence[RunSummary], history: NoiseHistory | 
     )
     note = ""
     if is_speed:
-        noise = describe_noise([own.noises[0] for own in candidates if own.ranking])
+        noise = describe_noise([own.ranking.noise for own in candidates if own.ranking])
         note = f"Intervals: {noise}. Ties are corrected for all {pairs} pairs of entries." if pairs else f"{noise}."
-    return Leaderboard(kind, runs[-1].title, sample.name, sample.unit, tuple(groups), entries, note)
-
-
-def _candidate(
-    name: str, run: RunSummary, metrics: Sequence[Metric | None], history: NoiseHistory | None
-) -> _Candidate:
-    noises = []
-    target = run.info.provenance.get(name) if run.info else None
-    for metric in metrics:
-        noise = Noise()
-        if history and run.info and target and metric and metric.unit in SPEED_UNITS:
-            noise = history.between_runs(target, (run.id,), run.info.plan.kind, run.info.plan.options, metric)
-        noises.append(noise)
-    return _Candidate(name, run, tuple(metrics), tuple(noises))
+    return Leaderboard(kind, runs[-1][0].title, sample.name, sample.unit, tuple(groups), entries, note)
 
 
 def _tied_speed(best: _Candidate, other: _Candidate, pairs: int) -> bool:
@@ -174,31 +173,29 @@ def _tied_speed(best: _Candidate, other: _Candidate, pairs: int) -> bool:
     if best is other:
         return True
     first, second = best.ranking, other.ranking
-    if first is None or second is None or min(first.estimate.value, second.estimate.value) <= 0:
+    if first is None or second is None:
+        return False
+    values = first.metric.estimate.value, second.metric.estimate.value
+    if min(values) <= 0:
         return False
     contrast = None
-    if best.run is other.run and min(len(first.starts), len(second.starts)) >= MIN_STARTS:  # measured in alternation
-        starts = [
-            Start(name, time, {"": math.log(value)})
-            for name, metric in ((best.name, first), (other.name, second)) for time, value in metric.starts
+    if best.run is other.run and min(len(first.metric.starts), len(second.metric.starts)) >= MIN_STARTS:
+        starts = [  # measured in alternation
+            Start(own.name, time, {"": math.log(value)})
+            for own, figure in ((best, first), (other, second)) for time, value in figure.metric.starts
         ]  # fmt: skip
         contrast = compare_starts(starts, best.name, other.name)
-    contrast = contrast or compare_unpaired(first.estimate.value, second.estimate.value, best.error(0), other.error(0))
+    contrast = contrast or compare_unpaired(*values, first.error, second.error)
     return contrast.p_value() * pairs > LEVEL
 
 
-def _intervals_overlap(best: Metric | None, other: Metric | None) -> bool:
+def _intervals_overlap(best: _Figure | None, other: _Figure | None) -> bool:
     if best is None or other is None:
         return False
-    a, b = best.estimate, other.estimate
+    a, b = best.metric.estimate, other.metric.estimate
     if a.low is None or a.high is None or b.low is None or b.high is None:
         return False
     return b.low <= a.high and a.low <= b.high
-
-
-def _model_name(run: RunSummary, target: str) -> str:
-    provenance = run.info.provenance.get(target) if run.info else None
-    return provenance.model_path.rpartition("/")[2] if provenance else ""
 
 
 def leaderboard_rows(boards: Sequence[Leaderboard], width: int | None = None) -> Iterator[StyledRow]:
@@ -231,14 +228,20 @@ def flagged_entries(board: Leaderboard) -> Iterator[str]:
             yield f"! {board.kind}, {sanitize_line(entry.name)} is doubtful: {', '.join(entry.flagged)}"
 
 
+def board_intervals(board: Leaderboard) -> list[str]:
+    """The interval of the group that ranks, for each entry."""
+    return [format_interval(entry.values[0]) if entry.values[0] else "" for entry in board.entries]
+
+
 def _entry_rows(board: Leaderboard, groups: int) -> Iterator[StyledRow]:
     """A row for each entry, with the first ``groups`` groups."""
     titles = [group or board.metric for group in board.groups[:groups]]
-    cells = [("", "PROFILE", titles[0], "95 % CI", "N", "", *titles[1:], "RUN")]
-    for entry in board.entries:
+    intervals = board_intervals(board)
+    cells = [("", "PROFILE", titles[0], interval_title(intervals), "N", "", *titles[1:], "RUN")]
+    for entry, interval in zip(board.entries, intervals, strict=True):
         first = entry.values[0]
         mark = " ".join(filter(None, ("≈" if entry.tied and entry.rank > 1 else "", "!" if entry.flagged else "")))
         values = [format_number(value.value) if value else "—" for value in entry.values[:groups]]
-        interval, n = (format_interval(first), str(first.n)) if first else ("", "")
+        n = str(first.n) if first else ""
         cells.append((str(entry.rank), entry.name, values[0], interval, n, mark, *values[1:], entry.run[:15]))
     return table_rows(cells)

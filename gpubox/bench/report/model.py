@@ -52,8 +52,6 @@ class Series:
     x_label: str
     y_label: str
     points: tuple[tuple[float, float], ...]
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,35 +4,41 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-from gpubox.bench.model import Provenance
+from gpubox.bench.model import Plan, Provenance, RunInfo
+from gpubox.bench.provenance import comparable_argv
 from gpubox.bench.report.model import Metric
 from gpubox.bench.report.run_summaries import RunSummary
 from gpubox.bench.start_comparison import PRIOR_SD, Noise
 
 MIN_DEGREES_OF_FREEDOM = 3
 """With fewer, the assumed PRIOR_SD is used."""
-_RUN_SPECIFIC_FLAGS = ("--port", "--log-file", "--host", "--api-key", "--alias", "--slot-save-path")
 _IRRELEVANT_OPTIONS = {"price"}
 
 
 def target_identity(provenance: Provenance) -> str:
-    """Equal for starts that are the same: model, engine, command line (without ports and log files), environment."""
-    argv = [
-        word for i, word in enumerate(provenance.argv)
-        if word not in _RUN_SPECIFIC_FLAGS and (i == 0 or provenance.argv[i - 1] not in _RUN_SPECIFIC_FLAGS)
-    ]  # fmt: skip
+    """Equal for starts that are the same: model, engine, command line (see ``comparable_argv``), environment."""
     model = provenance.model_sha256 or provenance.model_path
     engine = provenance.engine_sha256 or provenance.engine_version or provenance.dialect
-    return repr((model, engine, argv[1:], dict(provenance.env)))
+    return repr((model, engine, comparable_argv(provenance.argv)[1:], dict(provenance.env)))
 
 
-def protocol_key(options: Mapping[str, Any]) -> str:
+def protocol_of(plan: Plan) -> tuple[str, str]:
     """Equal for runs whose figures are comparable."""
-    return repr(sorted((name, repr(value)) for name, value in options.items() if name not in _IRRELEVANT_OPTIONS))
+    options = {name: repr(value) for name, value in plan.options.items() if name not in _IRRELEVANT_OPTIONS}
+    return plan.kind, repr(sorted(options.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class _PastFigure:
+    run: str
+    target: str
+    """Its ``target_identity``."""
+    protocol: tuple[str, str]
+    metric: Metric
 
 
 class NoiseHistory:
@@ -42,55 +48,63 @@ class NoiseHistory:
         self._summaries = summaries
 
     @cached_property
-    def _finished(self) -> list[RunSummary]:
-        return [run for run in self._summaries() if run.info and run.state == "finished" and run.metrics]
+    def _figures(self) -> list[_PastFigure]:
+        figures = []
+        for run in self._summaries():
+            if run.info and run.info.state == "finished":
+                protocol = protocol_of(run.info.plan)
+                targets = {name: target_identity(provenance) for name, provenance in run.info.provenance.items()}
+                figures += [
+                    _PastFigure(run.id, targets[metric.target], protocol, metric)
+                    for metric in run.metrics
+                    if metric.target in targets
+                ]
+        return figures
 
     def between_starts(self, targets: Iterable[Provenance], exclude: str = "") -> Noise:
         """From runs that started these targets several times; with too few of them, from run to run of their tg."""
         identities = {target_identity(provenance) for provenance in targets}
-        squares, dof, starts = 0.0, 0, 0
-        for run, metric in self._metrics(identities, {exclude}):
-            own = next(m for m in run.metrics if (m.name, m.target) == (metric.name, metric.target))
-            if metric.name != "tg" or metric.group != own.group:
-                continue  # only the row over all prompts: the other rows repeat the same starts
-            logs = [math.log(value) for _, value in metric.starts if value > 0]
-            if len(logs) > 1:
-                squares += statistics.variance(logs) * (len(logs) - 1)
-                dof += len(logs) - 1
-                starts += len(logs)
-        if dof >= MIN_DEGREES_OF_FREEDOM:
-            return Noise(math.sqrt(squares / dof), dof, starts)
-        return self._between_runs(identities, {exclude}, None, "tg")
+        figures = [
+            figure for figure in self._figures
+            if figure.target in identities and figure.run != exclude and figure.metric.name == "tg"
+        ]  # fmt: skip
+        # Only the first row of each target, over all prompts: the other rows repeat the same starts.
+        first = {(figure.run, figure.metric.target): figure.metric for figure in reversed(figures)}
+        logs = [[math.log(value) for _, value in metric.starts if value > 0] for metric in first.values()]
+        variances = [(statistics.variance(own), len(own) - 1) for own in logs if len(own) > 1]
+        dof = sum(own_dof for _, own_dof in variances)
+        if dof < MIN_DEGREES_OF_FREEDOM:
+            return _noise_between_runs(figures)
+        variance = sum(own * own_dof for own, own_dof in variances) / dof
+        return Noise(math.sqrt(variance), dof, dof + len(variances))
 
-    def between_runs(
-        self, target: Provenance, exclude: Iterable[str], kind: str, options: Mapping[str, Any], row: Metric
-    ) -> Noise:
-        """From the same row in runs with the same protocol; with too few of them the assumed noise."""
-        key = (kind, protocol_key(options), row.group)
-        return self._between_runs({target_identity(target)}, set(exclude), key, row.name)
-
-    def _between_runs(
-        self, identities: set[str], exclude: set[str], only: tuple[str, str, str] | None, name: str
-    ) -> Noise:
-        groups: dict[tuple[str, ...], list[float]] = {}
-        for run, metric in self._metrics(identities, exclude):
-            assert run.info is not None
-            plan = run.info.plan
-            key = (plan.kind, protocol_key(plan.options), metric.group)
-            if metric.name == name and metric.estimate.value > 0 and only in (None, key):
-                identity = target_identity(run.info.provenance[metric.target])
-                groups.setdefault((identity, *key), []).append(math.log(metric.estimate.value))
-        logs = max(groups.values(), key=len, default=[])
-        if len(logs) - 1 < MIN_DEGREES_OF_FREEDOM:
+    def between_runs(self, info: RunInfo, row: Metric, exclude: Collection[str]) -> Noise:
+        """From the same row in runs with the protocol of ``info``; with too few of them the assumed noise."""
+        if row.target not in info.provenance:
             return Noise()
-        return Noise(statistics.stdev(logs), len(logs) - 1, len(logs))
+        identity, protocol = target_identity(info.provenance[row.target]), protocol_of(info.plan)
+        return _noise_between_runs(
+            figure for figure in self._figures
+            if (figure.target, figure.protocol) == (identity, protocol) and figure.run not in exclude
+            and (figure.metric.name, figure.metric.group) == (row.name, row.group)
+        )  # fmt: skip
 
-    def _metrics(self, identities: set[str], exclude: set[str]) -> Iterable[tuple[RunSummary, Metric]]:
-        for run in self._finished:
-            if run.id in exclude or run.info is None:
-                continue
-            targets = {name for name, own in run.info.provenance.items() if target_identity(own) in identities}
-            yield from ((run, metric) for metric in run.metrics if metric.target in targets)
+
+NO_HISTORY = NoiseHistory(lambda: ())
+"""Of a box without runs: all noise is assumed."""
+
+
+def _noise_between_runs(figures: Iterable[_PastFigure]) -> Noise:
+    """From the row that the most runs have."""
+    rows: dict[tuple[str, tuple[str, str], str], list[float]] = {}
+    for figure in figures:
+        if figure.metric.estimate.value > 0:
+            row = (figure.target, figure.protocol, figure.metric.group)
+            rows.setdefault(row, []).append(math.log(figure.metric.estimate.value))
+    logs = max(rows.values(), key=len, default=[])
+    if len(logs) - 1 < MIN_DEGREES_OF_FREEDOM:
+        return Noise()
+    return Noise(statistics.stdev(logs), len(logs) - 1, len(logs))
 
 
 def describe_noise(noises: Sequence[Noise]) -> str:

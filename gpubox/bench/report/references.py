@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpubox.bench.model import RunInfo
@@ -75,26 +75,21 @@ def compare_with_references(
         provenance = info.provenance.get(target.name)
         context = provenance.props.get("n_ctx") if provenance else None
         for reference in profile.references:
-            comparisons += _comparison(target.name, reference, metrics, context if isinstance(context, int) else None)
+            metric = next((metric for metric in metrics if _is_same_measure(reference, metric, context)), None)
+            if metric:
+                what = f"{reference.what} [{metric.group}]" if metric.group else reference.what
+                measured = metric.estimate.value * _FACTORS.get((metric.unit, reference.unit), 1.0)
+                comparisons.append(ReferenceComparison(
+                    target.name, what, reference.value, measured, reference.unit, reference.hardware,
+                    reference.article, reference.note,
+                ))  # fmt: skip
     return comparisons
 
 
-def _comparison(
-    target: str, reference: ReferenceFigure, metrics: Sequence[Metric], context: int | None
-) -> Iterator[ReferenceComparison]:
-    for metric in metrics:
-        factor = 1.0 if metric.unit == reference.unit else _FACTORS.get((metric.unit, reference.unit))
-        if factor is not None and _is_same_measure(reference, metric, context):
-            what = f"{reference.what} [{metric.group}]" if metric.group else reference.what
-            yield ReferenceComparison(
-                target, what, reference.value, metric.estimate.value * factor, reference.unit, reference.hardware,
-                reference.article, reference.note,
-            )  # fmt: skip
-            return
-
-
-def _is_same_measure(reference: ReferenceFigure, metric: Metric, context: int | None) -> bool:
+def _is_same_measure(reference: ReferenceFigure, metric: Metric, context: object) -> bool:
     """Whether both come from the same prompts, lengths and context size."""
+    if metric.unit != reference.unit and (metric.unit, reference.unit) not in _FACTORS:
+        return False
     size = reference.what.removeprefix("generation at ")
     if size in _CONTEXT_SIZES and size != reference.what:  # ten runs of one HTML game at each of these sizes
         return (metric.name, metric.group, context) == ("tg", _GAME, _CONTEXT_SIZES[size])

@@ -6,13 +6,14 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpubox.bench.model import RunInfo
-from gpubox.bench.report.chart import charts
+from gpubox.bench.report.chart import Chart, charts
 from gpubox.bench.report.formatting import (
     DOUBTFUL,
     format_interval,
     format_number,
     format_sd,
     format_value,
+    interval_title,
     validity_warnings,
 )
 from gpubox.bench.report.model import Metric, Report
@@ -44,9 +45,7 @@ def report_rows(
         yield _target_heading(info, target)
         yield from metric_table([metric for metric in report.metrics if metric.target == target], width)
     if plots:
-        for chart in charts(report):
-            yield ()
-            yield from plot(chart, min(width or _MAX_PLOT_WIDTH, _MAX_PLOT_WIDTH))
+        yield from chart_rows(charts(report), width)
     for table in report.tables:
         yield ()
         title, note = sanitize_line(table.title), f"  ({sanitize_line(table.note)})" if table.note else ""
@@ -67,6 +66,13 @@ def report_rows(
         yield from wrapped_rows(warning, "doubt", width)
 
 
+def chart_rows(drawn: Iterable[Chart], width: int | None) -> Iterator[StyledRow]:
+    """Every chart below an empty row."""
+    for chart in drawn:
+        yield ()
+        yield from plot(chart, min(width or _MAX_PLOT_WIDTH, _MAX_PLOT_WIDTH))
+
+
 def wrapped_rows(text: str, role: str, width: int | None) -> Iterator[StyledRow]:
     """One sentence, wrapped at ``width``."""
     line = sanitize_line(text)
@@ -76,13 +82,14 @@ def wrapped_rows(text: str, role: str, width: int | None) -> Iterator[StyledRow]
 
 def metric_table(metrics: Sequence[Metric], width: int | None) -> Iterator[StyledRow]:
     """The metrics of one target. On a narrow terminal groups are headings, and columns are left out."""
-    cells: list[Sequence[str]] = [("", "", "MEAN", "± SD", "MEDIAN", "95 % CI", "N", "")]
+    intervals = [format_interval(metric.estimate) for metric in metrics]
+    cells: list[Sequence[str]] = [("", "", "MEAN", "± SD", "MEDIAN", interval_title(intervals), "N", "")]
     last = ""
-    for metric in metrics:
+    for metric, interval in zip(metrics, intervals, strict=True):
         group, last = (metric.group if metric.group != last else ""), metric.group
         estimate = metric.estimate
         values = (format_number(estimate.value), format_sd(estimate), format_number(estimate.median))
-        cells.append((group, metric.name, *values, format_interval(estimate), str(estimate.n), metric.unit))
+        cells.append((group, metric.name, *values, interval, str(estimate.n), metric.unit))
     if width is None or _table_width(cells) <= width:
         yield from table_rows(cells)
         return

@@ -16,12 +16,13 @@ from typing import Literal
 
 from gpubox.bench import stats
 from gpubox.bench.model import Provenance, RunInfo
+from gpubox.bench.provenance import comparable_argv
 from gpubox.bench.report.chart import MAX_BARS, Chart, ChartBar
-from gpubox.bench.report.formatting import DOUBTFUL, format_number, validity_suffix
+from gpubox.bench.report.formatting import DOUBTFUL, format_number, interval_title, validity_suffix
 from gpubox.bench.report.model import Metric, Report
-from gpubox.bench.report.noise_history import NoiseHistory, describe_noise
+from gpubox.bench.report.noise_history import NO_HISTORY, NoiseHistory, describe_noise
 from gpubox.bench.report.plot import StyledRow
-from gpubox.bench.report.report_rows import table_rows, wrapped_rows
+from gpubox.bench.report.report_rows import chart_rows, table_rows, wrapped_rows
 from gpubox.bench.start_comparison import (
     LEVEL,
     Contrast,
@@ -38,7 +39,7 @@ SPEED_UNITS = frozenset({"tok/s", "s", "ms", "min", "J/token"})
 BETWEEN_RUNS = "run to run"
 """The method of rows whose error is the variation between runs."""
 _REPEAT_SUFFIX = re.compile(r"-s\d+(?=/)|(?<=/)[\d.]+$")
-_IGNORED_FLAGS = ("--port", "--model", "-m", "--log-file", "--alias", "--host", "--api-key", "--hf-token", "-hft")
+_IGNORED_FLAGS = ("--model", "-m", "--hf-token", "-hft")
 _OUTCOME_ROLES = {"better": "good", "regression": "bad", "too few": "quiet", "noise": "quiet", "changed": ""}
 _OUTCOME_WIDTH = 12
 
@@ -97,7 +98,7 @@ class _RowTest:
 
 
 def compare_runs(
-    a: tuple[RunInfo, Report], b: tuple[RunInfo, Report], history: NoiseHistory | None = None
+    a: tuple[RunInfo, Report], b: tuple[RunInfo, Report], history: NoiseHistory = NO_HISTORY
 ) -> RunComparison:
     """Compares the rows that both have. Raises UsageError for runs of different kinds or without a common row."""
     (first_info, first), (second_info, second) = a, b
@@ -130,7 +131,7 @@ def _metrics_by_row(report: Report) -> dict[tuple[str, str, str], Metric]:
     return {(metric.target if several else "", metric.group, metric.name): metric for metric in report.metrics}
 
 
-def _test_row(a: RunInfo, b: RunInfo, first: Metric, second: Metric, history: NoiseHistory | None) -> _RowTest:
+def _test_row(a: RunInfo, b: RunInfo, first: Metric, second: Metric, history: NoiseHistory) -> _RowTest:
     if first.estimate.value > 0 < second.estimate.value and first.unit in SPEED_UNITS:
         return _test_speed(a, b, first, second, history)
     prompts = _prompt_medians(first, second)
@@ -152,14 +153,9 @@ def _test_row(a: RunInfo, b: RunInfo, first: Metric, second: Metric, history: No
     return _RowTest(first, second, n=min(first.estimate.n, second.estimate.n))
 
 
-def _test_speed(a: RunInfo, b: RunInfo, first: Metric, second: Metric, history: NoiseHistory | None) -> _RowTest:
+def _test_speed(a: RunInfo, b: RunInfo, first: Metric, second: Metric, history: NoiseHistory) -> _RowTest:
     """Two speeds that were not measured in alternation: their error is the variation between runs."""
-    noises = []
-    for info, metric in ((a, first), (b, second)):
-        noise, target = Noise(), info.provenance.get(metric.target)
-        if history and target:
-            noise = history.between_runs(target, {a.id, b.id}, info.plan.kind, info.plan.options, metric)
-        noises.append(noise)
+    noises = [history.between_runs(info, metric, {a.id, b.id}) for info, metric in ((a, first), (b, second))]
     all_known = all(noise.runs for noise in noises)
     if not all_known and not (first.samples and second.samples):
         return _RowTest(first, second, n=min(first.estimate.n, second.estimate.n))  # single figures without history
@@ -270,7 +266,7 @@ def _provenance_differences(first: Provenance, second: Provenance) -> Iterator[s
     if engines[0] != engines[1]:
         names = [side.engine_version or side.dialect or "—" for side in (first, second)]
         yield f"The engines differ: {names[0]} and {names[1]}."
-    before, after = _flag_values(first.argv), _flag_values(second.argv)
+    before, after = _flag_values(comparable_argv(first.argv)), _flag_values(comparable_argv(second.argv))
     changed = [
         f"{name} {before.get(name, 'not given')} → {after.get(name, 'not given')}"
         for name in dict.fromkeys((*before, *after))
@@ -295,7 +291,7 @@ def _flag_values(argv: Sequence[str]) -> dict[str, str]:
 # -- for a terminal -------------------------------------------------------------------------------------------------
 
 
-def comparison_rows(comparison: RunComparison, width: int | None = None) -> Iterator[StyledRow]:
+def comparison_rows(comparison: RunComparison, width: int | None = None, *, plots: bool = False) -> Iterator[StyledRow]:
     """The comparison for a terminal. On a narrow one, groups become headings and the interval is left out."""
     yield (("Second against first", "head"),)
     yield (("first   ", "quiet"), (comparison.first, ""))
@@ -309,6 +305,8 @@ def comparison_rows(comparison: RunComparison, width: int | None = None) -> Iter
         yield from wrapped_rows(sentence, "doubt", width)
     if comparison.left_out:
         yield from wrapped_rows(f"Only in one of the runs: {'; '.join(comparison.left_out[:6])}", "quiet", width)
+    if plots:
+        yield from chart_rows(comparison_charts(comparison), width)
 
 
 def comparison_sentences(comparison: RunComparison) -> Iterator[str]:
@@ -336,13 +334,14 @@ def comparison_sentences(comparison: RunComparison) -> Iterator[str]:
 
 
 def _outcome_table(comparison: RunComparison, width: int | None) -> Iterator[StyledRow]:
-    header = ("", "", "FIRST", "SECOND", "", "RATIO", "95 % CI", "N")
+    intervals = [format_ratio_interval(row) for row in comparison.rows]
+    header = ("", "", "FIRST", "SECOND", "", "RATIO", interval_title(intervals), "N")
     cells, last = [header], ""
-    for row in comparison.rows:
+    for row, interval in zip(comparison.rows, intervals, strict=True):
         group, last = (row.group if row.group != last else ""), row.group
         ratio = f"{row.ratio:.3f}" if row.ratio is not None else ""
         first, second = format_number(row.first), format_number(row.second)
-        cells.append((group, row.name, first, second, row.unit, ratio, format_ratio_interval(row), str(row.n)))
+        cells.append((group, row.name, first, second, row.unit, ratio, interval, str(row.n)))
     for columns in (range(8), (1, 2, 3, 5, 6), (1, 2, 3, 5)):
         table = list(table_rows([tuple(row[i] for i in columns) for row in cells]))
         widest = max(len(row[0][0]) for row in table)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-import msgspec
-
 from gpubox.bench.benchmark import flagged_headline, make_benchmark
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
-from gpubox.bench.run_store import RESULTS_FILE, Run
+from gpubox.bench.run_store import RESULTS_FILE, Run, decode_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +36,18 @@ class RunFollower:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._items: list[Item] = []
-        self._by_id: dict[str, Item] = {}
+        self._items: dict[str, Item] = {}
         self._results: dict[str, Result] = {}
         self._position: tuple[int, int] = (0, 0)
         """Inode of the results file, and the offset up to which it is read."""
-        self._decoder = msgspec.json.Decoder(Result)
+        self._last_result_at = 0.0
 
     def read(self) -> RunProgress:
         """The progress now."""
         info = self.run.info
-        if not self._items:
-            self._items = self.run.items()
-            self._by_id = {item.id: item for item in self._items}
+        self._items = self._items or {item.id: item for item in self.run.items()}
         self._read_new_results()
-        scored = [(item, self._results[item.id]) for item in self._items if item.id in self._results]
+        scored = [(item, self._results[name]) for name, item in self._items.items() if name in self._results]
         value_name, values = _item_values(scored)
         running = info.state == "running"
         return RunProgress(
@@ -61,7 +56,7 @@ class RunFollower:
             sum(result.failed for _, result in scored),
             flagged_headline(make_benchmark(info.plan), scored),
             self._seconds_left(running=running),
-            next((item.id for item in self._items if running and item.id not in self._results), ""),
+            next((name for name in self._items if running and name not in self._results), ""),
             tuple(values),
             value_name,
             tuple(list(self._results.values())[-8:]),
@@ -81,35 +76,25 @@ class RunFollower:
             file.seek(offset)
             data = file.read()
         end = data.rfind(b"\n") + 1
-        for line in data[:end].split(b"\n"):
-            try:
-                result = self._decoder.decode(line)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                continue
+        for result in decode_lines(data[:end], Result):
             self._results.pop(result.item, None)  # so that the newest result is the last in the dict
             self._results[result.item] = result
-        self._position = (status.st_ino, offset + end)
+        self._position, self._last_result_at = (status.st_ino, offset + end), status.st_mtime
 
     def _seconds_left(self, *, running: bool) -> float | None:
         done = [
-            (self._by_id[name].weight, result.seconds)
+            (self._items[name].weight, result.seconds)
             for name, result in self._results.items()
-            if name in self._by_id and result.seconds
+            if name in self._items and result.seconds
         ]
         weight = sum(weight for weight, _ in done)
         if not weight:
             return None
         seconds_per_weight = sum(seconds for _, seconds in done) / weight
-        waiting = [item.weight * seconds_per_weight for item in self._items if item.id not in self._results]
+        waiting = [item.weight * seconds_per_weight for name, item in self._items.items() if name not in self._results]
         # The item in progress becomes shorter while it runs; if it takes too long, the others keep their share.
-        current = max(0.0, waiting[0] - (self._seconds_since_result() if running else 0.0)) if waiting else 0.0
-        return current + sum(waiting[1:])
-
-    def _seconds_since_result(self) -> float:
-        try:
-            return max(0.0, time.time() - (self.run.folder / RESULTS_FILE).stat().st_mtime)
-        except OSError:
-            return 0.0
+        spent = max(0.0, time.time() - self._last_result_at) if running else 0.0
+        return max(0.0, waiting[0] - spent) + sum(waiting[1:]) if waiting else 0.0
 
 
 def _item_values(scored: ScoredItems) -> tuple[str, list[tuple[float, float]]]:

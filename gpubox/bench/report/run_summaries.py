@@ -16,7 +16,9 @@ from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 
 SUMMARY = ".summary.json"
-VERSION = 4
+VERSION = 5
+NEWEST = 4
+"""Among so many runs that were saved last is the active one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +48,8 @@ class RunSummary:
         return self.info.previous.profile if self.info and self.info.restore_pending and self.info.previous else ""
 
 
-@dataclass(frozen=True, slots=True)
-class CachedSummary:
-    """A summary in its file; valid while the results file is unchanged."""
-
-    stamp: tuple[int, int]
-    """Size and modification time (ns) of the results file."""
-    summary: RunSummary
-    """Without ``info``, which changes while the results stay."""
-    version: int = VERSION
+CachedSummary = tuple[int, tuple[int, int], RunSummary]
+"""VERSION, the stamp of the results file, and the summary without ``info``, which changes while the results stay."""
 
 
 def run_summaries(paths: Paths) -> list[RunSummary]:
@@ -81,22 +76,22 @@ def run_summary(run: Run) -> RunSummary:
         return RunSummary(run.id, info, problem=f"its results cannot be read ({type(error).__name__})")
 
 
-def active_run(paths: Paths, newest: int = 4) -> Run | None:
+def active_run(paths: Paths) -> Run | None:
     """The run that a live gpubox works on. Looks only at the runs saved last, so that it can be called each second."""
     saved: list[tuple[int, Run]] = []
     for run in list_runs(paths):
         with contextlib.suppress(OSError):
             saved.append(((run.folder / RUN_FILE).stat().st_mtime_ns, run))
     saved.sort(key=lambda pair: pair[0], reverse=True)
-    return next((run for _, run in saved[:newest] if run.busy), None)
+    return next((run for _, run in saved[:NEWEST] if run.busy), None)
 
 
 def _read_cached(run: Run) -> RunSummary | None:
     try:
-        cached = msgspec.json.decode((run.folder / SUMMARY).read_bytes(), type=CachedSummary)
+        version, stamp, summary = msgspec.json.decode((run.folder / SUMMARY).read_bytes(), type=CachedSummary)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    return cached.summary if cached.version == VERSION and cached.stamp == _stamp(run.folder) else None
+    return summary if (version, stamp) == (VERSION, _stamp(run.folder)) else None
 
 
 def _summarise(run: Run, info: RunInfo) -> RunSummary:
@@ -116,11 +111,12 @@ def _summarise(run: Run, info: RunInfo) -> RunSummary:
     )
     if info.state != "running":
         with contextlib.suppress(GpuboxError):
-            run.save_file(SUMMARY, msgspec.json.encode(CachedSummary(stamp, summary)).decode())
+            run.save_file(SUMMARY, msgspec.json.encode((VERSION, stamp, summary)).decode())
     return summary
 
 
 def _stamp(folder: Path) -> tuple[int, int]:
+    """Size and modification time (ns) of the results file."""
     try:
         status = (folder / RESULTS_FILE).stat()
     except OSError:

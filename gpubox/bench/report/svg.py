@@ -30,10 +30,10 @@ def svg(charts: Sequence[Chart], title: str = "", notes: Sequence[str] = ()) -> 
     parts: list[str] = []
     y = 20.0
     if title:
-        parts.append(_text(LEFT - 50, y + 8, title, size=17, weight="600"))
+        parts.append(_text(LEFT - 50, y + 8, title, font_size=17, font_weight="600"))
         y += 36
     for chart in charts:
-        parts.append(_text(LEFT - 50, y + 8, chart.title, size=14, weight="600"))
+        parts.append(_text(LEFT - 50, y + 8, chart.title, font_size=14, font_weight="600"))
         shapes, height = _bars(chart, y + 26) if chart.bars else _lines(chart, y + 26)
         parts += shapes
         y += height + 56
@@ -58,10 +58,10 @@ def _bars(chart: Chart, top: float) -> tuple[list[str], float]:
     parts = []
     for tick in tick_values:
         parts.append(_line(x_of(tick), top, x_of(tick), bottom, _GRID_COLOUR))
-        parts.append(_text(x_of(tick), bottom + 17, tick_text(tick), anchor="middle", fill=_QUIET_COLOUR))
+        parts.append(_text(x_of(tick), bottom + 17, tick_text(tick), text_anchor="middle", fill=_QUIET_COLOUR))
     for number, bar in enumerate(chart.bars):
         y = top + number * LINE
-        parts.append(_text(left - 8, y + 17, bar.label, anchor="end"))
+        parts.append(_text(left - 8, y + 17, bar.label, text_anchor="end"))
         if chart.centre is None:
             parts.append(
                 f'<rect x="{left:.1f}" y="{y + 5:.1f}" width="{max(0.0, x_of(bar.value) - left):.1f}" '
@@ -100,21 +100,18 @@ def _lines(chart: Chart, top: float) -> tuple[list[str], float]:
     for tick in y_ticks:
         y = point(x_min, tick)[1]
         parts.append(_line(LEFT, y, LEFT + width, y, _GRID_COLOUR))
-        parts.append(_text(LEFT - 8, y + 4, tick_text(tick), anchor="end", fill=_QUIET_COLOUR))
+        parts.append(_text(LEFT - 8, y + 4, tick_text(tick), text_anchor="end", fill=_QUIET_COLOUR))
     for tick in ticks(x_min, x_max, 10):
         if x_min <= tick <= x_max:
             x = point(tick, y_min)[0]
             parts.append(_line(x, bottom, x, bottom + 5, _QUIET_COLOUR))
-            parts.append(_text(x, bottom + 20, tick_text(tick), anchor="middle", fill=_QUIET_COLOUR))
+            parts.append(_text(x, bottom + 20, tick_text(tick), text_anchor="middle", fill=_QUIET_COLOUR))
     legend_x = float(LEFT)
     for number, series in enumerate(chart.series):
         colour = COLOURS[number % len(COLOURS)]
         points = [point(x, y) for x, y in series.points]
-        if series.low and series.high and len(series.low) == len(series.high) == len(points):
-            edge = [point(x, y) for (x, _), y in zip(series.points, series.high, strict=True)]
-            edge += [point(x, y) for (x, _), y in reversed(list(zip(series.points, series.low, strict=True)))]
-            parts.append(f'<polygon points="{_coordinates(edge)}" fill="{colour}" fill-opacity="0.15"/>')
-        parts.append(f'<polyline points="{_coordinates(points)}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        coordinates = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        parts.append(f'<polyline points="{coordinates}" fill="none" stroke="{colour}" stroke-width="2"/>')
         if len(points) <= MAX_MARKED_POINTS:
             parts += [_circle(x, y, 3.5, colour) for x, y in points]
         if legend:
@@ -124,12 +121,8 @@ def _lines(chart: Chart, top: float) -> tuple[list[str], float]:
     parts.append(_line(LEFT, top, LEFT, bottom, _QUIET_COLOUR))
     parts.append(_line(LEFT, bottom, LEFT + width, bottom, _QUIET_COLOUR))
     label = f"{chart.x_label}  (y: {chart.y_label})" if legend else chart.x_label
-    parts.append(_text(LEFT + width, bottom + 38, label, anchor="end", fill=_QUIET_COLOUR))
+    parts.append(_text(LEFT + width, bottom + 38, label, text_anchor="end", fill=_QUIET_COLOUR))
     return parts, PLOT + legend + 30.0
-
-
-def _coordinates(points: Sequence[tuple[float, float]]) -> str:
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def _circle(x: float, y: float, radius: float, colour: str) -> str:
@@ -140,14 +133,6 @@ def _line(x0: float, y0: float, x1: float, y1: float, colour: str) -> str:
     return f'<line x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" stroke="{colour}"/>'
 
 
-def _text(
-    x: float, y: float, text: str, *, anchor: str = "start", fill: str = "", size: int = 0, weight: str = ""
-) -> str:
-    values = {
-        "text-anchor": anchor if anchor != "start" else "",
-        "fill": fill,
-        "font-size": size,
-        "font-weight": weight,
-    }
-    attributes = "".join(f' {name}="{value}"' for name, value in values.items() if value)
-    return f'<text x="{x:.1f}" y="{y:.1f}"{attributes}>{escape(sanitize_line(text))}</text>'
+def _text(x: float, y: float, text: str, **attributes: str | int) -> str:
+    extra = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in attributes.items())
+    return f'<text x="{x:.1f}" y="{y:.1f}"{extra}>{escape(sanitize_line(text))}</text>'

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
+from gpubox.bench.model import Plan, RunInfo, Target
+from gpubox.bench.run_store import Run, find_run
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE
 
 if TYPE_CHECKING:
-    from gpubox.bench.model import Plan, RunInfo, Target
-    from gpubox.bench.run_store import Run
+    from gpubox.bench.report.plot import StyledRow
 
 
 def resolve_targets(context: Context, profiles: Sequence[str], url: str | None, model: str) -> list[Target]:
     """The profiles, else the server at ``url``, else the running server. Raises GpuboxError."""
-    from gpubox.bench.model import Target
     from gpubox.bench.overrides import apply_overrides
     from gpubox.server.instance import observe
 
@@ -45,7 +45,6 @@ def resolve_targets(context: Context, profiles: Sequence[str], url: str | None, 
 
 def target_by_url(url: str, model: str = "") -> Target:
     """The server at ``url``. Raises UsageError if that is no address, or may hold a secret."""
-    from gpubox.bench.model import Target
     from gpubox.server.address import server_root
 
     root = server_root(url)
@@ -60,22 +59,16 @@ def fetch_models(context: Context, targets: Sequence[Target]) -> None:
         ensure_model(context, context.profile(name))
 
 
-def execute_plan(context: Context, plan: Plan, *, now: bool, as_json: bool) -> None:
-    """Runs ``plan`` and prints its report. Raises GpuboxError."""
+def _confirm_waiting(context: Context) -> None:
+    """Asks whether to wait if a request is running. Raises GpuboxError if not, and without a terminal."""
     import asyncio
 
     from gpubox.bench.plan_outline import busy_slots
 
-    if not now and (busy := asyncio.run(busy_slots(context.paths, context.config))):
+    if busy := asyncio.run(busy_slots(context.paths, context.config)):
         message = f"A request is running on {'; '.join(busy)}."
         if not diagnostics.stderr_is_terminal() or not click.confirm(f"{message} Start when it is done?", err=True):
             raise GpuboxError(message, "Try again later, or cut it off with --now.")
-    _execute(context, plan, now=now, as_json=as_json)
-
-
-def resume_run(context: Context, run: Run, *, now: bool, as_json: bool) -> None:
-    """Continues an interrupted run and prints its report. Raises GpuboxError."""
-    _execute(context, run, now=now, as_json=as_json)
 
 
 def print_outline(context: Context, plan: Plan, *, as_json: bool) -> None:
@@ -93,14 +86,16 @@ def print_outline(context: Context, plan: Plan, *, as_json: bool) -> None:
     output.emit_text("\n".join([f"{plan.kind}: {first}", *others]))
 
 
-def _execute(context: Context, work: Plan | Run, *, now: bool, as_json: bool) -> None:
+def execute(context: Context, work: Plan | Run, *, now: bool, as_json: bool) -> None:
+    """Runs a plan, or continues a run, and prints the report. Raises GpuboxError."""
     from gpubox.bench.events import BenchEvent, RunEnded, RunStarted
     from gpubox.bench.plan_runner import PlanRunner
     from gpubox.bench.report.run_summaries import run_summary
-    from gpubox.bench.run_store import Run, find_run
     from gpubox.cli.bench.run_progress import RunProgressOutput
     from gpubox.cli.operations import run_cancellable
 
+    if not now and not isinstance(work, Run):
+        _confirm_waiting(context)
     show = RunProgressOutput()
     last: RunInfo | None = None
 
@@ -134,11 +129,18 @@ def print_report(
 ) -> None:
     """Prints the report of the results so far, as text or as one JSON object."""
     from gpubox.bench.report.load import bundle_values, load_report
-    from gpubox.bench.report.report_rows import report_rows, row_texts
+    from gpubox.bench.report.report_rows import report_rows
 
     bundle = load_report(run, context.profile)
     if as_json:
         output.emit_json({**output.error_values(error), **bundle_values(bundle)})
     elif bundle.report.metrics or bundle.report.tables or not error:
         rows = report_rows(bundle.info, bundle.report, width=output.width(), plots=plots, references=bundle.references)
-        output.emit_text("\n".join(row_texts(rows)))
+        print_rows(rows)
+
+
+def print_rows(rows: Iterable[StyledRow]) -> None:
+    """Prints a report, a comparison or leaderboards."""
+    from gpubox.bench.report.report_rows import row_texts
+
+    output.emit_text("\n".join(row_texts(rows)))

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpubox.bench.model import Plan, Target
 from gpubox.bench.options import KIND_OPTIONS, URL_KINDS
 from gpubox.cli import diagnostics
-from gpubox.cli.bench.execution import execute_plan, fetch_models, print_outline, resolve_targets, target_by_url
+from gpubox.cli.bench.execution import execute, fetch_models, print_outline, resolve_targets, target_by_url
 from gpubox.cli.context import Context
 from gpubox.cli.options import benchmark_option
 from gpubox.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpubox.bench.kinds.ab.plan import Arm
-    from gpubox.bench.model import Plan, Target
+    from gpubox.bench.kinds.ab.plan import Side
     from gpubox.engines.capabilities import Capabilities
     from gpubox.profiles.profile import FlagValue, Profile
 
-PlanMaker = Callable[[Context, dict[str, Any]], "Plan"]
+PlanMaker = Callable[[Context, dict[str, Any]], Plan]
 """Makes a plan of the given arguments and options. Raises GpuboxError."""
 _PROFILES = click.Argument(["profiles"], nargs=-1)
 
@@ -58,7 +58,7 @@ def _kind_command(*arguments: click.Argument) -> Callable[[PlanMaker], click.Com
                 for sentence in outline_plan(plan, context.paths).sentences():
                     diagnostics.note(f"  {sentence}")
             fetch_models(context, plan.targets)
-            execute_plan(context, plan, now=now, as_json=as_json)
+            execute(context, plan, now=now, as_json=as_json)
 
         text = inspect.cleandoc(make_plan.__doc__ or "")
         return click.Command(kind, params=[*arguments, *options], callback=run, help=text)
@@ -82,7 +82,6 @@ def speed_command(context: Context, given: dict[str, Any]) -> Plan:
     """
     from gpubox.bench.kinds.speed import llama_bench
     from gpubox.bench.kinds.speed.workloads import parse_options
-    from gpubox.bench.model import Plan
 
     profiles, url, model = _targets_given(given)
     with_llama_bench = not (given.pop("no_llama_bench", False) or url or "preset" in given)
@@ -132,26 +131,23 @@ def ab_command(context: Context, given: dict[str, Any]) -> Plan:
     """
     import msgspec
 
-    from gpubox.bench.model import Plan
-
-    arms, targets = _arms(
+    sides, targets = _sides(
         context, given.pop("first"), given.pop("second", None), given.pop("set", ()), given.pop("vary", None)
     )
-    given["arms"] = [msgspec.to_builtins(arm) for arm in arms]
+    given["sides"] = [msgspec.to_builtins(side) for side in sides]
     return Plan("ab", tuple(targets), given, seed=_random_seed())
 
 
-def _arms(
+def _sides(
     context: Context, first: str, second: str | None, settings: Sequence[str], vary: str | None
-) -> tuple[list[Arm], list[Target]]:
-    """The two arms and their targets: one target if both arms ask the same server. Raises UsageError, GpuboxError."""
-    from gpubox.bench.kinds.ab.plan import Arm
-    from gpubox.bench.model import Target
+) -> tuple[list[Side], list[Target]]:
+    """The two sides and their targets. Raises UsageError, GpuboxError."""
+    from gpubox.bench.kinds.ab.plan import Side
 
     if second is None and not settings and not vary:
         raise UsageError("ab needs two sides.", "Name a second profile, or change a flag: --set spec-type=none")
     if first.startswith("http") or (second or "").startswith("http"):
-        return _arms_by_address(first, second, changed=bool(settings or vary))
+        return _sides_by_address(first, second, changed=bool(settings or vary))
     if vary and (second is not None or settings):
         raise UsageError("--vary changes one setting of A.", "Leave out B and --set.")
     target = Target(first, profile=first)
@@ -159,8 +155,8 @@ def _arms(
     _check_overrides(context, target)
     if vary in ("thinking", "completion"):
         label = "thinking" if vary == "thinking" else "as plain text"
-        other_arm = Arm(f"{first} {label}", first, thinking=vary == "thinking", raw=vary == "completion")
-        return [Arm(first, first), other_arm], [target]
+        other_side = Side(f"{first} {label}", first, thinking=vary == "thinking", raw=vary == "completion")
+        return [Side(first, first), other_side], [target]
     if vary:
         from gpubox.bench.overrides import toggle_mmap, toggle_mtp, with_flag_keys
 
@@ -172,27 +168,29 @@ def _arms(
 
         name = second or first
         overrides = _overrides(context, context.profile(name), settings)
-        if name == first and not overrides:
-            return [Arm(first, first), Arm(f"{first} again", first)], [target]
         other = Target(" ".join(filter(None, (name, cell_name(overrides)))), name, overrides)
     _check_overrides(context, other)
-    return [Arm(target.name, target.name), Arm(other.name, other.name)], [target, other]
+    return _sides_of(target, other)
 
 
-def _arms_by_address(first: str, second: str | None, *, changed: bool) -> tuple[list[Arm], list[Target]]:
-    from gpubox.bench.kinds.ab.plan import Arm
-
+def _sides_by_address(first: str, second: str | None, *, changed: bool) -> tuple[list[Side], list[Target]]:
     hint = "Name two addresses: ab http://A http://B"
     if second is None or changed:
         raise UsageError("gpubox cannot change the flags of a server given by its address.", hint)
     for url in (first, second):
         if "://" not in url:  # the name of a profile would be taken for a host
             raise UsageError(f"{url!r} is not the address of a server.", hint)
-    targets = [target_by_url(first), target_by_url(second)]
+    return _sides_of(target_by_url(first), target_by_url(second))
+
+
+def _sides_of(*targets: Target) -> tuple[list[Side], list[Target]]:
+    """One target if both sides ask the same server."""
+    from gpubox.bench.kinds.ab.plan import Side
+
     names = [target.name for target in targets]
     if targets[0] == targets[1]:
-        return [Arm(names[0], names[0]), Arm(f"{names[0]} again", names[0])], targets[:1]
-    return [Arm(name, name) for name in names], targets
+        return [Side(names[0], names[0]), Side(f"{names[0]} again", names[0])], [targets[0]]
+    return [Side(name, name) for name in names], list(targets)
 
 
 @_kind_command(click.Argument(["profile"]))
@@ -200,12 +198,12 @@ def sweep_command(context: Context, given: dict[str, Any]) -> Plan:
     """Find the fastest cell of a grid of flags of PROFILE.
 
     Each cell, one combination of values, is started once. Then the fastest cells and the unchanged profile are
-    compared on new starts, in random order. A cell that does not load is kept with its reason; cells that need at
-    least as much memory as a cell that failed are skipped. `gpubox bench save` writes the best cell as a profile.
+    compared on new starts, in random order. A cell that does not load stays in the report, with its reason; cells
+    that need at least as much memory as a cell that failed are skipped. `gpubox bench save` writes the best cell as a
+    profile.
     """
-    from gpubox.bench.kinds.sweep.grid import DRAFT_WINDOW_FLAGS, grid_targets, parse_axis
-    from gpubox.bench.model import Plan
-    from gpubox.bench.overrides import flag_key
+    from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
+    from gpubox.bench.overrides import DRAFT_WINDOW_FLAGS, flag_key
 
     profile = context.profile(given.pop("profile"))
     axes = [parse_axis(text) for text in given.pop("over")]
@@ -240,8 +238,6 @@ def soak_command(context: Context, given: dict[str, Any]) -> Plan:
     speed, TTFT, acceptance, memory, temperature, clocks and power over time. It names falling speed, growing memory
     and cycles of fast and slow answers.
     """
-    from gpubox.bench.model import Plan
-
     targets = resolve_targets(context, *_targets_given(given))
     return Plan("soak", tuple(targets), {"minutes": 15.0, **given})
 
@@ -257,11 +253,9 @@ def humaneval_command(context: Context, given: dict[str, Any]) -> Plan:
       agentic  up to five rounds with a sandbox
       all      all of them, compared
 
-    The model's programs and the grader run in the sandbox. The run is refused if no sandbox
-    works here.
+    The model's programs and the grader run in the sandbox. The run is refused if no sandbox works here.
     """
     from gpubox.bench.kinds.humaneval.options import MODES, parse_options
-    from gpubox.bench.model import Plan
 
     profiles, url, model = _targets_given(given)
     parallel = given.pop("parallel", 1)
@@ -287,7 +281,6 @@ def suite_command(context: Context, given: dict[str, Any]) -> Plan:
     --compat computes the totals as the article "Round 3: twelve tasks, five local models" does.
     """
     from gpubox.bench.kinds.suite.tasks import parse_options
-    from gpubox.bench.model import Plan
 
     profiles, url, model = _targets_given(given)
     _move_temperature(given)
@@ -327,7 +320,9 @@ def _overrides(context: Context, profile: Profile, settings: Sequence[str]) -> d
 
 
 def _check_overrides(context: Context, target: Target) -> None:
-    from gpubox.bench.overrides import check_overrides
+    """Raises UsageError if the engine does not list one of the flags. Called before anything is stopped."""
+    from gpubox.bench.overrides import apply_overrides
+    from gpubox.server.launch import check_flags
 
     profile = context.profile(target.profile)
-    check_overrides(target, profile, _capabilities(context, profile))
+    check_flags(apply_overrides(profile, target), _capabilities(context, profile))

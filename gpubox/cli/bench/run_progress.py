@@ -27,7 +27,6 @@ class RunProgressOutput:
     """Prints the events of one run."""
 
     def __init__(self) -> None:
-        self.live = diagnostics.stderr_is_terminal()
         self._server = OperationOutput()
         self._line, self._seconds_left = "", ""
         self._last_line_at = time.monotonic()
@@ -37,43 +36,37 @@ class RunProgressOutput:
         match event:
             case RunStarted(run=run, done=done):
                 already = f", {done} of them done" if done else ""
-                self._note(
+                diagnostics.note(
                     f"run {run.id}: {run.items} items{already}; Ctrl-C stops it, `gpubox bench resume` continues"
                 )
             case TargetServerEvent(event=server_event):
                 self._server(server_event)
             case Note(text=text):
-                self._note(f"  {text}")
+                diagnostics.note(f"  {text}")
             case FlagRaised(flag=flag):
                 if (flag.kind, flag.text) not in self._flags:  # the report counts repeats
                     self._flags.add((flag.kind, flag.text))
-                    self._note(f"  ! {flag.kind}: {flag.text}" + (f"  ({flag.item})" if flag.item else ""))
+                    diagnostics.note(f"  ! {flag.kind}: {flag.text}" + (f"  ({flag.item})" if flag.item else ""))
             case ItemStarted(item=item, number=number, total=total):
                 self._line = f"  {number}/{total}  {item.id}{self._seconds_left}"
-                self._redraw(self._line)
+                diagnostics.redraw(self._line)
             case ItemProgress(text=text):
-                self._redraw(f"{self._line}  {text}")
+                diagnostics.redraw(f"{self._line}  {text}")
             case ItemFinished():
                 self._item_finished(event)
             case RunEnded():
-                self._redraw("")
+                diagnostics.redraw("")
 
     def _item_finished(self, event: ItemFinished) -> None:
         estimated = event.seconds_left and event.done < event.total
         self._seconds_left = f"  ~{units.duration(event.seconds_left)} left" if estimated else ""
         self._line = f"  {event.done}/{event.total}  {event.headline}{self._seconds_left}"
         if not event.result.ok and not event.result.skipped:
-            self._note(f"  ✗ {event.item.id}  {event.result.error}")
-        self._redraw(self._line)
+            diagnostics.note(f"  ✗ {event.item.id}  {event.result.error}")
+        diagnostics.redraw(self._line)
         now = time.monotonic()
-        if not self.live and (now - self._last_line_at >= PLAIN_LINE_SECONDS or event.done == event.total):
+        if not diagnostics.stderr_is_terminal() and (
+            now - self._last_line_at >= PLAIN_LINE_SECONDS or event.done == event.total
+        ):
             self._last_line_at = now
             diagnostics.note(self._line)
-
-    def _redraw(self, line: str) -> None:
-        if self.live:
-            diagnostics.redraw(line)
-
-    def _note(self, text: str) -> None:
-        self._redraw("")
-        diagnostics.note(text)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from gpubox import units
+from gpubox.bench.run_store import find_run
 from gpubox.cli import diagnostics, output
-from gpubox.cli.bench.execution import fetch_models, print_report, resume_run
+from gpubox.cli.bench.execution import execute, fetch_models, print_report, print_rows
 from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.errors import GpuboxError, UsageError
-
-if TYPE_CHECKING:
-    from gpubox.bench.report.chart import Chart
-    from gpubox.bench.report.plot import StyledRow
 
 
 @click.command("ls")
@@ -71,8 +68,6 @@ def ls_command(context: Context, as_json: bool) -> None:
 @click.pass_obj
 def show_command(context: Context, run: str, no_plots: bool, as_json: bool) -> None:
     """Show the report of RUN: an id, a part of one, or `last` (the default)."""
-    from gpubox.bench.run_store import find_run
-
     print_report(context, find_run(context.paths, run), as_json=as_json, plots=not no_plots)
 
 
@@ -85,13 +80,12 @@ def show_command(context: Context, run: str, no_plots: bool, as_json: bool) -> N
 def compare_command(context: Context, first: str, second: str, no_plots: bool, as_json: bool) -> None:
     """Compare SECOND with FIRST, row by row: better, regression or noise.
 
-    Without SECOND, the last run. Identical runs also differ. gpubox estimates by how much from past runs of the profile
-    on this machine; without such runs it assumes a value, and the report says so. Prompts of both runs are paired;
+    Without SECOND, the last run. Two runs of the same profile differ, too: gpubox estimates by how much from its past
+    runs on this machine; without such runs it assumes a value, and the report says so. Prompts of both runs are paired;
     pass rates use McNemar's test. p values are corrected over all rows (Holm). A difference below 1 % counts as noise;
     use `gpubox bench ab` for smaller differences.
     """
     from gpubox.bench.report.load import load_comparison
-    from gpubox.bench.run_store import find_run
 
     comparison = load_comparison(find_run(context.paths, first), find_run(context.paths, second))
     if as_json:
@@ -99,9 +93,9 @@ def compare_command(context: Context, first: str, second: str, no_plots: bool, a
 
         output.emit_json({"comparison": to_builtins(comparison)})
         return
-    from gpubox.bench.report.run_comparison import comparison_charts, comparison_rows
+    from gpubox.bench.report.run_comparison import comparison_rows
 
-    _print(comparison_rows(comparison, output.width()), () if no_plots else comparison_charts(comparison))
+    print_rows(comparison_rows(comparison, output.width(), plots=not no_plots))
 
 
 @click.command("leaderboard")
@@ -120,7 +114,7 @@ def leaderboard_command(context: Context, kind: str, as_json: bool) -> None:
         return
     from gpubox.bench.report.leaderboard import leaderboard_rows
 
-    _print(leaderboard_rows(leaderboards, output.width()), ())
+    print_rows(leaderboard_rows(leaderboards, output.width()))
 
 
 @click.command("export")
@@ -160,8 +154,6 @@ def export_command(context: Context, what: Sequence[str], form: str | None, file
 @click.pass_obj
 def resume_command(context: Context, run: str, now: bool, as_json: bool) -> None:
     """Continue RUN (default: the last run): measure what has no result yet."""
-    from gpubox.bench.run_store import find_run
-
     stored = find_run(context.paths, run)
     info = stored.info
     if info.state == "finished" and not info.restore_pending:
@@ -169,7 +161,7 @@ def resume_command(context: Context, run: str, now: bool, as_json: bool) -> None
         print_report(context, stored, as_json=as_json)
         return
     fetch_models(context, info.plan.targets)
-    resume_run(context, stored, now=now, as_json=as_json)
+    execute(context, stored, now=now, as_json=as_json)
 
 
 @click.command("rescore")
@@ -181,7 +173,6 @@ def rescore_command(context: Context, run: str, as_json: bool) -> None:
     import asyncio
 
     from gpubox.bench.plan_runner import rescore_run
-    from gpubox.bench.run_store import find_run
 
     stored = find_run(context.paths, run)
     count, changed = asyncio.run(rescore_run(stored, context.config))
@@ -205,7 +196,6 @@ def save_command(context: Context, run: str, cell: str, name: str, force: bool, 
 
     If RUN is no sweep, --cell names the side to save.
     """
-    from gpubox.bench.run_store import find_run
     from gpubox.bench.saved_profile import default_profile_name, profile_of_target, target_to_save
     from gpubox.profiles.writer import save_profile
 
@@ -252,8 +242,6 @@ def restore_command(context: Context, as_json: bool) -> None:
 @click.pass_obj
 def rm_command(context: Context, runs: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Delete RUNS and all their results."""
-    from gpubox.bench.run_store import find_run
-
     stored = [find_run(context.paths, run) for run in runs]
     names = ", ".join(run.id for run in stored)
     if not yes:
@@ -274,13 +262,3 @@ def rm_command(context: Context, runs: tuple[str, ...], yes: bool, as_json: bool
         output.emit_json({"removed": [run.id for run in stored]})
     else:
         output.emit(f"Deleted: {names}")
-
-
-def _print(rows: Iterable[StyledRow], charts: Sequence[Chart]) -> None:
-    from gpubox.bench.report.plot import plot
-    from gpubox.bench.report.report_rows import row_texts
-
-    plotted: list[StyledRow] = []
-    for chart in charts:
-        plotted += [(), *plot(chart, output.width() or 100)]
-    output.emit_text("\n".join(row_texts([*rows, *plotted])))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
+from typing import ClassVar
 
 import click
 
@@ -26,8 +28,7 @@ RUN_VERBS = {
 class BenchGroup(VerbGroup):
     """Finds a sub-verb in ``gpubox.cli.bench.kinds`` or ``gpubox.cli.bench.runs``."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*KIND_SUMMARIES, *RUN_VERBS]
+    sections: ClassVar[dict[str, Mapping[str, str]]] = {"Kinds": KIND_SUMMARIES, "Runs": RUN_VERBS}
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
@@ -36,16 +37,11 @@ class BenchGroup(VerbGroup):
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, verbs in (("Kinds", KIND_SUMMARIES), ("Runs", RUN_VERBS)):
-            with formatter.section(title):
-                formatter.write_dl(list(verbs.items()))
-
 
 @click.group("bench", cls=BenchGroup)
 def command() -> None:
     """Measure speed and quality, and read the results.
 
-    Every run is a folder with raw replies, results and provenance. Ctrl-C, a crash or kill -9 loses at most the
-    current item; `gpubox bench resume` continues. Afterwards the server that ran before runs again.
+    Every run is a folder with raw replies, results, and what they were measured with. Ctrl-C, a crash or kill -9 loses
+    at most the current item; `gpubox bench resume` continues. Afterwards the server that ran before runs again.
     """

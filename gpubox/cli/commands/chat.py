@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,21 +22,20 @@ if TYPE_CHECKING:
 @click.option("--name", metavar="NAME", help="Name the new chat. [default: made from the prompt]")
 @click.option(
     "--workdir",
-    type=click.Path(path_type=Path),
     metavar="FOLDER",
     help="The workspace: the model may read and change its files. [default: none]",
 )
 @click.option("--any-workdir", is_flag=True, help="Allow a home or system folder as workspace.")
-@click.option("--approve", type=click.Choice(["ask", "workspace", "never"]), metavar="WHEN",
+@click.option("--approve", "approvals", type=click.Choice(["ask", "workspace", "never"]), metavar="WHEN",
               help="Allow file changes: ask (each time), workspace (always in the workspace) or never. "
               "[default: ask]")  # fmt: skip
-@click.option("--max-rounds", type=click.IntRange(1, 100), metavar="N", cls=PlainHelpOption,
-              help="Allow N requests to the model. [default: 5]")  # fmt: skip
+@click.option("--max-rounds", "rounds", type=click.IntRange(1, 100), metavar="N", cls=PlainHelpOption,
+              help="Allow N requests to the model in each turn. [default: 5]")  # fmt: skip
 @click.option("--max-tokens", type=click.IntRange(1), metavar="N", cls=PlainHelpOption,
               help="Allow N tokens per answer, thinking included.")  # fmt: skip
 @click.option("--tools/--no-tools", default=None, help="Let the model run code and change files. [default: --tools]")
 @click.option("--thinking/--no-thinking", default=None, help="Let the model think. [default: the profile's]")
-@click.option("--system", metavar="TEXT", help="Replace the profile's system prompt.")
+@click.option("--system", "system_prompt", metavar="TEXT", help="Replace the profile's system prompt.")
 @click.option("--set", "sampling", multiple=True, metavar="KEY=N", help="Set a sampling parameter, such as top_k=20.")
 @click.option("--reset", is_flag=True, help="Reset the chat's settings to the defaults first.")
 @click.option("--url", metavar="URL", help="Ask a server that gpubox did not start.")
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(
     ctx: click.Context, /, prompt: str | None, chat: str | None, name: str | None, url: str | None, as_json: bool,
-    any_workdir: bool, **options: Any,
+    any_workdir: bool, sampling: tuple[str, ...], reset: bool, **changes: Any,
 ) -> int | None:  # fmt: skip
     """Ask the model. It may run code in the sandbox.
 
@@ -73,29 +71,16 @@ def command(
         raise UsageError("The prompt is empty.")
     from gpubox.cli.chat_turn import PromptRequest, send_prompt
 
-    sampling = _sampling(options.pop("sampling"))
-    request = PromptRequest(text, chat or "", name or "", url, any_workdir, as_json)
-    return send_prompt(ctx.obj, request, lambda settings: _changed_settings(settings, sampling, **options))
+    numbers = _sampling(sampling)
 
+    def change(settings: ChatSettings) -> ChatSettings:
+        import msgspec
 
-def _changed_settings(
-    settings: ChatSettings, sampling: dict[str, float], *, workdir: Path | None, approve: Any, max_rounds: int | None,
-    max_tokens: int | None, tools: bool | None, system: str | None, thinking: bool | None, reset: bool,
-) -> ChatSettings:  # fmt: skip
-    import msgspec
+        settings = type(settings)() if reset else settings
+        given = {key: value for key, value in changes.items() if value is not None}
+        return msgspec.structs.replace(settings, **given, sampling={**settings.sampling, **numbers})
 
-    settings = type(settings)() if reset else settings
-    changes: dict[str, Any] = {
-        "workdir": str(workdir) if workdir else None,
-        "approvals": approve,
-        "rounds": max_rounds,
-        "max_tokens": max_tokens,
-        "tools": tools,
-        "system_prompt": system,
-        "thinking": thinking,
-        "sampling": {**settings.sampling, **sampling} if sampling else None,
-    }
-    return msgspec.structs.replace(settings, **{key: value for key, value in changes.items() if value is not None})
+    return send_prompt(ctx.obj, PromptRequest(text, chat or "", name or "", url, any_workdir, as_json), change)
 
 
 def _sampling(assignments: tuple[str, ...]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from gpubox.models.find import find_models
 from gpubox.paths import MAIN_INSTANCE
 from gpubox.server.engine_compatibility import compatibility_by_profile
 from gpubox.server.instance import instance_names, observe
+from gpubox.storage import existing_folder
 
 _MARKS = {"ok": "✓", "warn": "!", "bad": "✗"}
 
@@ -112,7 +114,7 @@ def _profiles(context: Context) -> Iterator[Finding]:
 
 
 def _models(context: Context) -> Finding:
-    models = find_models(context.config)
+    models = find_models(context.config, context.paths)
     if models:
         return Finding("models", "ok", f"{len(models)} GGUF files found")
     return Finding("models", "warn", "no GGUF files found", "Add folders to model-dirs in config.toml.")
@@ -127,16 +129,24 @@ def _key(context: Context) -> Finding:
 
 
 def _sandbox(context: Context) -> Finding:
-    from gpubox.sandbox.probe import probe_blocking
+    from gpubox.sandbox.probe import probe
 
-    probe = probe_blocking(context.config)
-    if probe.isolation is None:
+    confinement = asyncio.run(probe(context.config))
+    if confinement.isolation is None:
         return Finding(
-            "sandbox", "warn", f"no sandbox works, so the model's programs are not run: {probe.problem}", probe.hint
+            "sandbox",
+            "warn",
+            f"no sandbox works, so the model's programs are not run: {confinement.problem}",
+            confinement.hint,
         )
-    if probe.isolation != "bubblewrap":
-        return Finding("sandbox", "warn", f"weaker: {probe.detail} ({probe.problem}); {probe.weakness}", probe.hint)
-    return Finding("sandbox", "ok", f"{probe.detail}; {probe.memory}")
+    if confinement.isolation != "bubblewrap":
+        return Finding(
+            "sandbox",
+            "warn",
+            f"weaker: {confinement.detail} ({confinement.problem}); {confinement.weakness}",
+            confinement.hint,
+        )
+    return Finding("sandbox", "ok", f"{confinement.detail}; {confinement.memory}")
 
 
 def _quarantine() -> Iterator[Finding]:
@@ -152,9 +162,7 @@ def _quarantine() -> Iterator[Finding]:
 def _folders(context: Context) -> Iterator[Finding]:
     paths = context.paths
     for name, folder in (("config", paths.config), ("state", paths.state), ("cache", paths.cache)):
-        existing = folder
-        while not existing.exists():
-            existing = existing.parent
+        existing = existing_folder(folder)
         free = shutil.disk_usage(existing).free
         if os.access(existing, os.W_OK):
             yield Finding(name, "ok", f"{folder}, {units.file_size(free)} free")

@@ -18,6 +18,7 @@ from gpubox.models.resolve import profile_model, with_resolved_flag_paths
 from gpubox.profiles.argv import server_argv
 from gpubox.profiles.profile import Profile
 from gpubox.server.instance import instance_names, observe
+from gpubox.server.state import Launch
 
 _DEFAULT_PORT = 8080
 """For a profile with port 0 (any free port): the other program needs a fixed one."""
@@ -57,11 +58,10 @@ def _address(profile: Profile, context: Context) -> tuple[str, str]:
     if launch is not None:
         note = f"{profile.name} runs at {launch.base_url}; the exported settings use this address."
         return launch.base_url, note if profile.port else f"{note} {changes}"
+    base_url = Launch(profile.name, (), profile.host, profile.port or _DEFAULT_PORT).base_url
     if profile.port:
-        base_url = _base_url(profile)
         return base_url, f"{profile.name} does not run; it will answer at {base_url}."
-    default = _base_url(replace(profile, port=_DEFAULT_PORT))
-    return default, f"{profile.name} does not run; the exported settings use {default}. {changes}"
+    return base_url, f"{profile.name} does not run; the exported settings use {base_url}. {changes}"
 
 
 def _argv(profile: Profile, context: Context) -> list[str]:
@@ -81,8 +81,3 @@ def _argv(profile: Profile, context: Context) -> list[str]:
         with contextlib.suppress(GpuboxError):  # another program would resolve a relative path elsewhere
             model = list(profile_model(profile, context.paths, context.config).argv)
     return [*binary, *server_argv(with_resolved_flag_paths(profile, context.paths, context.config), model)]
-
-
-def _base_url(profile: Profile) -> str:
-    host = "127.0.0.1" if profile.host in {"0.0.0.0", "::", ""} else profile.host.split(",")[0]
-    return f"http://[{host}]:{profile.port}" if ":" in host else f"http://{host}:{profile.port}"

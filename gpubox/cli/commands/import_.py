@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from gpubox.engines.find import choose_engine
 from gpubox.engines.query import read_capabilities
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.interchange.import_result import ImportSource
-from gpubox.interchange.importing import import_source, import_text, with_absolute_paths
+from gpubox.interchange.importing import import_file, import_text, source_path
 from gpubox.interchange.option_updates import TargetEngine
 from gpubox.interchange.profile_draft import REFERENCE_ENGINE, ImportedProfile
 from gpubox.interchange.script import MAX_INPUT_CHARS
@@ -49,50 +48,43 @@ def command(
       Kubernetes manifests         LM Studio's JSON
       .gguf models                 KoboldCpp's .kcpps, llamafile's .args
     """
-    profiles, label, folders = _read(source, name, context)
-    if model:
-        profiles = [_with_model(imported, model) for imported in profiles]
-    profiles = [with_absolute_paths(imported, folders) for imported in profiles]
-    headers = ["\n".join([f"Imported by gpubox from {label}.", *(f"! {n}" for n in i.notes)]) for i in profiles]
-    written: list[Path | None] = [None] * len(profiles)
+    known = ImportSource(
+        engines=context.config.engines,
+        target=lambda engine: _target_engine(engine, context),
+        model=model or "",
+        folders=(Path.cwd(),),
+    )
+    if path := None if source == "-" else source_path(source):
+        label, profiles = path.name, import_file(path, name=name, known=known)
+    else:  # a pasted text is no label: it may hold a key
+        label, text = "a pasted text", source
+        if source == "-":
+            label, text = "a text on stdin", sys.stdin.read(MAX_INPUT_CHARS + 1)
+        profiles = import_text(text, name=name, known=known)
+    headers = {
+        i.profile.name: "\n".join([f"Imported by gpubox from {label}.", *(f"! {note}" for note in i.notes)])
+        for i in profiles
+    }
+    written: dict[str, Path] = {}
     if not only_print:
         _check_writable(profiles, context.paths, force)
-        written = [
-            save_profile(i.profile, context.paths, overwrite=force, header=header)
-            for i, header in zip(profiles, headers, strict=True)
-        ]
+        for profile in (imported.profile for imported in profiles):
+            header = headers[profile.name]
+            written[profile.name] = save_profile(profile, context.paths, overwrite=force, header=header)
     if as_json:
-        output.emit_json({"profiles": [_values(i, path) for i, path in zip(profiles, written, strict=True)]})
-        return
-    if only_print:
+        output.emit_json({"profiles": [_values(i, written.get(i.profile.name)) for i in profiles]})
+    elif only_print:
         if len(profiles) > 1:
-            headers = [f"{i.profile.name}.toml\n{header}" for i, header in zip(profiles, headers, strict=True)]
-        texts = [profile_toml(i.profile, header) for i, header in zip(profiles, headers, strict=True)]
-        output.emit_verbatim("\n".join(texts))
-        return
-    for imported, path in zip(profiles, written, strict=True):
-        assert path is not None
-        output.emit(f"{imported.profile.name}  {path}")
-        if (shipped_profiles() / path.name).exists():
-            diagnostics.note("  ! It replaces the shipped profile of that name.")
-        for note in imported.notes:
-            diagnostics.note(f"  ! {note}")
-
-
-def _read(source: str, name: str | None, context: Context) -> tuple[list[ImportedProfile], str, list[Path]]:
-    """The profiles, a label of the source (not a pasted text itself: it may hold a key), and folders for its paths."""
-    known = ImportSource(engines=context.config.engines, target=lambda engine: _target_engine(engine, context))
-    folders = [Path.cwd()]
-    if source == "-":
-        return import_text(sys.stdin.read(MAX_INPUT_CHARS + 1), name=name, known=known), "a text on stdin", folders
-    profiles = import_source(source, name=name, known=known)
-    try:
-        path = Path(source).expanduser()
-        if path.is_file():
-            return profiles, path.name, [*folders, path.absolute().parent]
-    except (OSError, RuntimeError):
-        pass
-    return profiles, "a pasted text", folders
+            headers = {name: f"{name}.toml\n{header}" for name, header in headers.items()}
+        output.emit_verbatim("\n".join(profile_toml(i.profile, headers[i.profile.name]) for i in profiles))
+    else:
+        for imported in profiles:
+            path = written[imported.profile.name]
+            output.emit(f"{imported.profile.name}  {path}")
+            if (shipped_profiles() / path.name).exists():
+                diagnostics.note("  ! It replaces the shipped profile of that name.")
+            for note in imported.notes:
+                diagnostics.note(f"  ! {note}")
 
 
 def _target_engine(engine: str, context: Context) -> TargetEngine:
@@ -107,12 +99,6 @@ def _target_engine(engine: str, context: Context) -> TargetEngine:
     except GpuboxError:
         pass
     return REFERENCE_ENGINE
-
-
-def _with_model(imported: ImportedProfile, model: str) -> ImportedProfile:
-    old = imported.profile.model
-    notes = [note for note in imported.notes if "names no model" not in note and not (old and note.startswith(old))]
-    return ImportedProfile(replace(imported.profile, model=model), tuple(notes))
 
 
 def _check_writable(profiles: list[ImportedProfile], paths: Paths, force: bool) -> None:

@@ -42,7 +42,7 @@ def command(context: Context, file: Path, seconds: float | None, url: str | None
     """
     url = server_url(url)
     began = time.monotonic()
-    with Recorder(file, __version__) as recorder:
+    with contextlib.closing(Recorder(file, __version__)) as recorder:
         if seconds is None:
             diagnostics.note(f"recording to {file}; Ctrl-C stops")
         with contextlib.suppress(KeyboardInterrupt):  # the usual way to stop
@@ -62,9 +62,8 @@ async def _record(context: Context, recorder: Recorder, seconds: float | None, u
     from gpubox.hardware.nvml_reader import DriverReader
 
     with DriverReader() as driver:
-        sampler = Sampler(context.paths, context.config, driver.latest, url=url)
-        began = due = time.monotonic()
-        try:
+        async with Sampler(context.paths, context.config, driver.latest, url=url) as sampler:
+            began = due = time.monotonic()
             problem = ""
             while True:
                 recorder.write(await sampler.sample())
@@ -75,5 +74,3 @@ async def _record(context: Context, recorder: Recorder, seconds: float | None, u
                 if seconds is not None and due >= began + seconds:
                     return
                 await asyncio.sleep(due - time.monotonic())
-        finally:
-            await sampler.close()

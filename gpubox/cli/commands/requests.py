@@ -71,11 +71,8 @@ def _print_counts(snapshot: Snapshot, as_json: bool) -> None:
 
 
 async def _read(context: Context, url: str | None) -> Snapshot:
-    sampler = Sampler(context.paths, context.config, lambda: DriverReading(()), url=url)
-    try:
+    async with Sampler(context.paths, context.config, lambda: DriverReading(()), url=url) as sampler:
         return await sampler.sample(wait=True)
-    finally:
-        await sampler.close()
 
 
 def _row(request: Request) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ def command(file: str) -> int:
     """Print the JSON Schema of profiles or config.toml. Editors use it to complete and check them.
 
     For example, run gpubox schema > ~/.config/gpubox/profile.schema.json, and make this the first line of each
-    profile: "#:schema ../profile.schema.json". Taplo and Even Better TOML read it.
+    profile's file: "#:schema ../profile.schema.json". Taplo and Even Better TOML read it.
     """
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"gpubox {file}"}
     output.emit_verbatim(json.dumps({**head, **json_schema(_FILES[file])}, indent=2, ensure_ascii=False))

@@ -18,7 +18,7 @@ from gpubox.server.supervisor import instance_of
 def command(context: Context, profile: str, yes: bool, as_json: bool) -> None:
     """Start PROFILE if nothing runs, and wait for its first token.
 
-    A profile with companion = true runs beside the active one.
+    A companion, which is a profile with companion = true, runs beside the active one.
     """
     started = context.profile(profile)
     ensure_model(context, started)

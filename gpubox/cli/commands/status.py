@@ -66,30 +66,23 @@ def show_status(context: Context, as_json: bool, watch: float | None = None, url
 
 async def _sample_once(context: Context, url: str | None) -> Snapshot:
     reading = read_driver()
-    sampler = Sampler(context.paths, context.config, lambda: reading, url=url)
-    try:
+    async with Sampler(context.paths, context.config, lambda: reading, url=url) as sampler:
         return await sampler.sample(wait=True)
-    finally:
-        await sampler.close()
 
 
 async def _watch(context: Context, url: str | None, period: float, as_json: bool) -> None:
     """Samples at the screen's interval and prints every ``period`` seconds, until the reader closes the pipe."""
     from gpubox.hardware.nvml_reader import DriverReader
 
-    driver = DriverReader()
-    sampler = Sampler(context.paths, context.config, driver.latest, url=url)
-    try:
-        due = time.monotonic()
-        while True:
-            snapshot = await sampler.sample()
-            if time.monotonic() >= due:
-                _show(snapshot, as_json, one_line=True)
-                due = max(due + period, time.monotonic())
-            await asyncio.sleep(min(0.25, period))
-    finally:
-        await sampler.close()
-        driver.close()
+    with DriverReader() as driver:
+        async with Sampler(context.paths, context.config, driver.latest, url=url) as sampler:
+            due = time.monotonic()
+            while True:
+                snapshot = await sampler.sample()
+                if time.monotonic() >= due:
+                    _show(snapshot, as_json, one_line=True)
+                    due = max(due + period, time.monotonic())
+                await asyncio.sleep(min(0.25, period))
 
 
 def _show(snapshot: Snapshot, as_json: bool, *, one_line: bool) -> None:
@@ -129,12 +122,12 @@ def status_values(snapshot: Snapshot) -> dict[str, Any]:
         "driver": {"version": snapshot.driver.driver_version, "problem": snapshot.driver.problem or None},
         **sections,
         "unknown": unknown_reasons(snapshot, sections),
-        "other_server": _peer(snapshot.other_server) if snapshot.other_server else None,
+        "other_server": _other_server_values(snapshot.other_server) if snapshot.other_server else None,
         "problems": list(snapshot.problems),
     }
 
 
-def _peer(other_server: OtherServerReading) -> dict[str, Any]:
+def _other_server_values(other_server: OtherServerReading) -> dict[str, Any]:
     """Without the counters, which are in ``totals`` under llama-server's names."""
     values = asdict(other_server)
     del values["counters"]

@@ -16,7 +16,7 @@ from gpubox.server.instance import instance_names, observe
 
 @click.command("stop")
 @click.argument("profile", required=False)
-@click.option("--all", "everything", is_flag=True, help="Stop companions, too.")
+@click.option("--all", "everything", is_flag=True, help="Stop the active server and all companions.")
 @json_option
 @click.pass_obj
 def command(context: Context, profile: str | None, everything: bool, as_json: bool) -> None:

@@ -2,63 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.tui.bench.plan_screen import PlanScreen, bench_command_line
-from gpubox.tui.dialogs import DialogAnswer, PromptScreen, QuestionScreen
+from gpubox.tui.dialogs import PromptScreen, ask
 
 if TYPE_CHECKING:
-    from textual.app import App
-
     from gpubox.bench.report.run_progress import RunProgress
     from gpubox.bench.report.run_summaries import RunSummary
-    from gpubox.tui.bench.run_list import RunRows
+    from gpubox.tui.bench.screen import BenchScreen
     from gpubox.tui.bench.service import BenchService
 
 ONE_AT_A_TIME = "Another run is active, and only one can run at a time. Select it and press x to stop it."
 EXPORT_FORMATS = (("m", "Markdown", "md"), ("s", "SVG charts", "svg"), ("c", "CSV", "csv"), ("j", "JSON", "json"))
 """Key, label and file extension."""
-
-
-class BenchView(Protocol):
-    """What the controller needs of the Bench screen."""
-
-    rows: RunRows
-    summaries: tuple[RunSummary, ...]
-    live: RunProgress | None
-    """The run that is executed now."""
-
-    @property
-    def app(self) -> App[Any]: ...
-
-    def say(self, text: str, *, bad: bool = False) -> None: ...
-
-    def work(self, work: Callable[[], Coroutine[Any, Any, None]], group: str, *, exclusive: bool = False) -> None: ...
-
-    async def read_summaries(self) -> None:
-        """Reads the list of runs again."""
-
-    def show_live(self) -> None:
-        """Shows the active run in the pane."""
-
-    def show_ended(self, run: str) -> None:
-        """Shows the report of a run that was started here and ended; empty: no run was created."""
-
-    @property
-    def selected_run(self) -> RunSummary | None:
-        """The run under the cursor, if the list is visible."""
-
-    @property
-    def export_target(self) -> list[str]:
-        """What the pane shows, as arguments of ``bench export``; empty if it cannot be exported."""
-
-    def profiles(self) -> tuple[list[str], str]:
-        """The user's profiles, and the running one."""
-
-    def tokens_per_second(self) -> float | None:
-        """tg of the running server, if its requests reported it."""
 
 
 def has_best_cell(run: RunSummary) -> bool:
@@ -74,49 +32,43 @@ def has_pending_restore(run: RunSummary) -> bool:
 class BenchController:
     """The actions of the screen. Each one asks before it stops or deletes something."""
 
-    def __init__(self, view: BenchView, service: BenchService) -> None:
-        self.view, self.service = view, service
+    def __init__(self, screen: BenchScreen, service: BenchService) -> None:
+        self.screen, self.service = screen, service
         self.starting = False
         """Whether a run was started here that is not active yet."""
 
     def _refused(self) -> bool:
         """Returns whether no run can be started now, and tells the user why."""
         if self.service.read_only:
-            self.view.say(self.service.read_only, bad=True)
-        elif self.view.live or self.starting:
-            self.view.say(ONE_AT_A_TIME)
+            self.screen.say(self.service.read_only, bad=True)
+        elif self.screen.live or self.starting:
+            self.screen.say(ONE_AT_A_TIME)
         return not self._can_start
 
     @property
     def _can_start(self) -> bool:
-        return not (self.service.read_only or self.view.live or self.starting)
+        return not (self.service.read_only or self.screen.live or self.starting)
 
     def disabled_actions(self) -> frozenset[str]:
         """The actions that have nothing to do now; the key bar hides them."""
-        view, free = self.view, self._can_start
-        run, (_, profile) = view.selected_run, view.profiles()
-        is_active = bool(run and view.live and run.id == view.live.info.id)
+        screen, free = self.screen, self._can_start
+        run, (_, profile) = screen.selected_run, screen.profiles()
+        is_active = bool(run and screen.live and run.id == screen.live.info.id)
         enabled = {
             "bench_plan": free,
             "bench_measure": free and bool(profile or self.service.url),
             "bench_open": bool(run),
-            "bench_mark": len(view.summaries) > 1,
-            "bench_compare": len(view.rows.marked) == 2,
-            "bench_board": bool(view.summaries),
-            "bench_live": bool(view.live) and not is_active,
+            "bench_mark": len(screen.summaries) > 1,
+            "bench_compare": len(screen.rows.marked) == 2,
+            "bench_board": bool(screen.summaries),
+            "bench_live": bool(screen.live) and not is_active,
             "bench_resume": free and bool(run and run.info and (run.state != "finished" or run.restore_pending)),
             "bench_save": bool(run and has_best_cell(run)),
-            "bench_restore": free and any(map(has_pending_restore, view.summaries)),
+            "bench_restore": free and any(map(has_pending_restore, screen.summaries)),
             "bench_remove": is_active or bool(run and not self.service.read_only and not self.starting),
-            "bench_export": bool(view.export_target),
+            "bench_export": bool(screen.export_target),
         }
         return frozenset(action for action, is_enabled in enabled.items() if not is_enabled)
-
-    async def _ask(self, title: str, body: str, *answers: tuple[str, str, str]) -> str | None:
-        """Asks the user. An answer is its key, its label and its value."""
-        return await self.view.app.push_screen_wait(
-            QuestionScreen(title, body, [DialogAnswer(*answer) for answer in answers])
-        )
 
     # -- running --------------------------------------------------------------------------------------
 
@@ -124,26 +76,26 @@ class BenchController:
         """The quick ``speed`` benchmark of the running server, after a question."""
         if self._refused():
             return
-        _, profile = self.view.profiles()
+        _, profile = self.screen.profiles()
         if not profile and not self.service.url:
-            self.view.say("Nothing runs. Start a profile first, or press n to plan a run.")
+            self.screen.say("Nothing runs. Start a profile first, or press n to plan a run.")
             return
         target = ["--url", self.service.url] if self.service.url else [profile]
         arguments = ["speed", *target, "--preset", "quick"]
-        self.view.work(lambda: self._start(arguments, confirm=True), "bench-start")
+        self.screen.work(lambda: self._start(arguments, confirm=True), "bench-start")
 
     def plan(self) -> None:
         """Opens the form that plans a run."""
         if self._refused():
             return
-        profiles, active = self.view.profiles()
+        profiles, active = self.screen.profiles()
 
         def start(arguments: list[str] | None) -> None:
             if arguments:
-                self.view.work(lambda: self._start(arguments, confirm=False), "bench-start")
+                self.screen.work(lambda: self._start(arguments, confirm=False), "bench-start")
 
-        screen = PlanScreen(self.service, profiles, active, self.view.tokens_per_second())
-        self.view.app.push_screen(screen, start)
+        screen = PlanScreen(self.service, profiles, active, self.screen.tokens_per_second())
+        self.screen.app.push_screen(screen, start)
 
     async def _start(self, arguments: list[str], *, confirm: bool) -> None:
         """Runs ``gpubox bench ARGUMENTS``. Asks first with ``confirm``, or if the server answers a request."""
@@ -151,59 +103,57 @@ class BenchController:
             return
         busy, answer = await self.service.busy(), "yes"
         if busy or confirm:
-            sentences = (await self.service.outline(arguments)).sentences(self.view.tokens_per_second())
+            sentences = (await self.service.outline(arguments)).sentences(self.screen.tokens_per_second())
             start = ("y", "start", "yes")
             if busy:
                 sentences.append(f"The server is answering a request: {'; '.join(busy)}.")
                 start = ("y", "start now; that answer is cut off", "now")
             title = f"Measure {self.service.url or arguments[1]}?" if confirm else "Start the run?"
             body = "\n".join([*sentences, "", bench_command_line(arguments)])
-            answer = await self._ask(title, body, ("n", "not now", "no"), start) or "no"
+            answer = await ask(self.screen.app, title, body, ("n", "not now", "no"), start) or "no"
             if answer == "no" or self._refused():
                 return
         await self._run(arguments, now=answer == "now")
 
     async def _run(self, arguments: list[str], *, now: bool) -> None:
-        known = {run.id for run in self.view.summaries}
+        known = {run.id for run in self.screen.summaries}
         self.starting = True
-        self.view.show_live()
+        self.screen.show_live()
         try:
-            outcome = await self.service.run(arguments, now=now)
+            await self.service.run(arguments, now=now)
         finally:
             self.starting = False
-            await self.view.read_summaries()
-            new = next((run.id for run in self.view.summaries if run.id not in known), "")
-            self.view.show_ended(arguments[1] if arguments[0] == "resume" else new)
-        if not outcome.ok:
-            self.view.say(outcome.problem, bad=True)
+            await self.screen.read_summaries()
+            new = next((run.id for run in self.screen.summaries if run.id not in known), "")
+            self.screen.show_ended(arguments[1] if arguments[0] == "resume" else new)
 
     def resume(self) -> None:
         """Runs the items of the selected run that have no result."""
-        run = self.view.selected_run
+        run = self.screen.selected_run
         if run is None or self._refused():
             return
         if run.state == "finished" and not run.restore_pending:
-            self.view.say("This run is finished; there is nothing to resume.")
+            self.screen.say("This run is finished; there is nothing to resume.")
         elif run.info:
             arguments = ["resume", run.id]
-            self.view.work(lambda: self._start(arguments, confirm=False), "bench-start")
+            self.screen.work(lambda: self._start(arguments, confirm=False), "bench-start")
 
     # -- stopping and deleting ------------------------------------------------------------------------
 
     def stop_or_delete(self) -> None:
         """Stops the active run if it is selected or no run is; otherwise deletes the selected run."""
-        run, active = self.view.selected_run, self.view.live
+        run, active = self.screen.selected_run, self.screen.live
         if self.starting and not active:
-            self.view.say("The run is being started; x stops it as soon as it is active.")
+            self.screen.say("The run is being started; x stops it as soon as it is active.")
         elif active and (run is None or run.id == active.info.id):
-            self.view.work(lambda: self._stop(active), "bench-stop")
+            self.screen.work(lambda: self._stop(active), "bench-stop")
         elif run and not self.service.read_only:
-            self.view.work(lambda: self._delete(run), "bench-delete")
+            self.screen.work(lambda: self._delete(run), "bench-delete")
 
     async def _stop(self, run: RunProgress) -> None:
         body = f"{run.done} of {run.info.items} items are done and are kept; r resumes the run later."
         stop = ("y", "stop it and restore what ran before", "yes")
-        if await self._ask("Stop the run?", body, ("n", "continue", "no"), stop) == "yes":
+        if await ask(self.screen.app, "Stop the run?", body, ("n", "continue", "no"), stop) == "yes":
             await self.service.stop(run)
 
     async def _delete(self, run: RunSummary) -> None:
@@ -211,61 +161,61 @@ class BenchController:
         if run.restore_pending:
             body = f"{run.restore_pending} ran before it and is not restored yet; deleting does not restore it.\n{body}"
         delete = ("y", "delete it and all its results", "yes")
-        if await self._ask(f"Delete {run.id}?", body, ("n", "keep it", "no"), delete) == "yes":
+        if await ask(self.screen.app, f"Delete {run.id}?", body, ("n", "keep it", "no"), delete) == "yes":
             await self.service.delete(run.id)
-            await self.view.read_summaries()
+            await self.screen.read_summaries()
 
     # -- after a run ----------------------------------------------------------------------------------
 
     def save_best_cell(self) -> None:
         """Saves the best cell of the selected sweep as a profile."""
-        run = self.view.selected_run
+        run = self.screen.selected_run
         if run and has_best_cell(run):
-            self.view.work(lambda: self._save_best_cell(run), "bench-save")
+            self.screen.work(lambda: self._save_best_cell(run), "bench-save")
         else:
-            self.view.say("Only a finished sweep has a best cell to save.")
+            self.screen.say("Only a finished sweep has a best cell to save.")
 
     async def _save_best_cell(self, run: RunSummary) -> None:
         best = await self.service.best_cell(run.id)
         proposal, body = best.profile_name, f"Best cell: {best.label}. Name of the new profile:"
-        while name := await self.view.app.push_screen_wait(PromptScreen("Save as profile", proposal, body)):
+        while name := await self.screen.app.push_screen_wait(PromptScreen("Save as profile", proposal, body)):
             try:
                 await self.service.save_as_profile(run.id, name)
             except UsageError as error:
                 proposal, body = name, f"{error.message} Another name:"
             else:
-                self.view.say(f"Saved as the profile {name}; it is in the list of the dashboard.")
+                self.screen.say(f"Saved as the profile {name}; it is in the list of the dashboard.")
                 return
 
     def restore(self) -> None:
         """Restores the server that ran before a killed run."""
         if not self._refused():
-            self.view.work(self._restore, "bench-start")
+            self.screen.work(self._restore, "bench-start")
 
     async def _restore(self) -> None:
-        await self.view.read_summaries()  # the palette can start this action before the list was ever read
-        run = next(filter(has_pending_restore, self.view.summaries), None)
+        await self.screen.read_summaries()  # the palette can start this action before the list was ever read
+        run = next(filter(has_pending_restore, self.screen.summaries), None)
         if run is None:
-            self.view.say("No interrupted run has left its server running.")
+            self.screen.say("No interrupted run has left its server running.")
             return
         body = f"{run.id} was interrupted; {run.restore_pending or 'nothing'} ran before it. r resumes the run instead."
         restore = ("y", "stop the server of the run and restore what ran before", "yes")
-        if await self._ask("Restore what ran before?", body, ("n", "not now", "no"), restore) == "yes":
-            self.view.say("Restoring ...")
+        if await ask(self.screen.app, "Restore what ran before?", body, ("n", "not now", "no"), restore) == "yes":
+            self.screen.say("Restoring ...")
             profile = await self.service.restore()
-            await self.view.read_summaries()
-            self.view.say(f"{profile} runs again." if profile else "Nothing runs, as before the run.")
+            await self.screen.read_summaries()
+            self.screen.say(f"{profile} runs again." if profile else "Nothing runs, as before the run.")
 
     def export(self) -> None:
         """Writes what the pane shows to a file."""
-        if self.view.export_target:
-            self.view.work(self._export, "bench-export")
+        if self.screen.export_target:
+            self.screen.work(self._export, "bench-export")
 
     async def _export(self) -> None:
-        target = self.view.export_target
+        target = self.screen.export_target
         title, body = f"Export {' '.join(target)}", "Without paths, host names and keys."
-        if file_format := await self._ask(title, body, *EXPORT_FORMATS):
+        if file_format := await ask(self.screen.app, title, body, *EXPORT_FORMATS):
             try:
-                self.view.say(f"Wrote {await self.service.export(target, file_format)}")
+                self.screen.say(f"Wrote {await self.service.export(target, file_format)}")
             except GpuboxError as error:
-                self.view.say(str(error), bad=True)
+                self.screen.say(str(error), bad=True)

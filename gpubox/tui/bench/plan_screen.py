@@ -12,12 +12,12 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from gpubox.bench.options import KIND_OPTIONS, KIND_SUMMARIES, URL_KINDS, BenchOption
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
+from gpubox.tui.dialogs import Dialog
 from gpubox.tui.widgets.form import CycleField, FormRow
 
 if TYPE_CHECKING:
@@ -84,16 +84,11 @@ def bench_command_line(arguments: Sequence[str]) -> str:
     return shlex.join(["gpubox", "bench", *arguments])
 
 
-class PlanScreen(ModalScreen[list[str] | None]):
+class PlanScreen(Dialog[list[str] | None]):
     """Returns the arguments of ``gpubox bench``, or ``None`` for esc."""
 
     DEFAULT_CSS = """
-    PlanScreen { align: center middle; background: $background 60%; }
-    PlanScreen > Vertical {
-        width: 88; max-width: 100%; height: auto; max-height: 100%; padding: 0 1; background: $panel;
-        border: round $line-focus; border-title-color: $foreground; border-title-style: bold;
-        border-subtitle-color: $quiet;
-    }
+    PlanScreen > Vertical { width: 88; max-width: 100%; height: auto; max-height: 100%; padding: 0 1; }
     PlanScreen #fields { height: auto; }
     PlanScreen #summary { color: $quiet; height: 1; margin-bottom: 1; }
     PlanScreen #outline { height: auto; min-height: 3; margin-top: 1; }
@@ -137,8 +132,7 @@ class PlanScreen(ModalScreen[list[str] | None]):
     @property
     def arguments(self) -> list[str]:
         """The arguments of ``gpubox bench`` that the form describes."""
-        values = {field.field: field.value for field in self.fields.query(CycleField)}
-        values |= {field.name or "": field.value for field in self.fields.query(Input)}
+        values = {row.field.name or "": row.field.value for row in self.fields.query(FormRow)}
         return bench_arguments(self.kind.value, values, self.service.url)
 
     async def _show_kind(self) -> None:
@@ -185,7 +179,7 @@ class PlanScreen(ModalScreen[list[str] | None]):
     async def _show_outline(self, arguments: list[str]) -> None:
         await asyncio.sleep(OUTLINE_DELAY)
         # The speed is known only for the running server.
-        planned = [field.value for field in self.fields.query(CycleField) if field.field == PROFILE]
+        planned = [field.value for field in self.fields.query(CycleField) if field.name == PROFILE]
         known = self.service.url or planned == [self.active]
         try:
             outline = await self.service.outline(arguments)

@@ -15,7 +15,7 @@ from gpubox.bench.report.leaderboard import Leaderboard, leaderboard_rows
 from gpubox.bench.report.model import Series
 from gpubox.bench.report.plot import StyledRow, plot
 from gpubox.bench.report.report_rows import report_rows
-from gpubox.bench.report.run_comparison import comparison_charts, comparison_rows
+from gpubox.bench.report.run_comparison import comparison_rows
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.bench.run_list import measured_label
 from gpubox.tui.styled_lines import StyledLine, gauge, join_lines, sanitize_to_width, styled_line, truncate_line
@@ -82,10 +82,7 @@ def report_lines(bundle: ReportBundle, width: int) -> list[StyledLine]:
 
 def comparison_lines(comparison: RunComparison, width: int) -> list[StyledLine]:
     """Two runs, row by row, and as charts."""
-    rows: list[StyledRow] = list(comparison_rows(comparison, width))
-    for chart in comparison_charts(comparison):
-        rows += [(), *plot(chart, min(width, CHART_COLUMNS))]
-    return _styled(rows, width)
+    return _styled(comparison_rows(comparison, width, plots=True), width)
 
 
 def leaderboard_lines(leaderboards: Sequence[Leaderboard], width: int) -> list[StyledLine]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from textual.binding import BindingType
 from textual.message import Message
 
 from gpubox.tui.formatting import time_or_date
@@ -33,7 +32,6 @@ class RunRows(CursorRows["RunSummary"]):
 
     EMPTY_TEXT = "No runs yet. n plans one; b measures the active profile."
     CURSOR_RETURNS_TO_TOP = False
-    BINDINGS: ClassVar[list[BindingType]] = []
 
     class RunHighlighted(Message):
         """The cursor moved to another run."""
@@ -73,17 +71,6 @@ class RunRows(CursorRows["RunSummary"]):
         super().move_cursor(at)
         if self.value is not before:
             self.post_message(self.RunHighlighted())
-
-    @property
-    def cursor_at_top(self) -> bool:
-        return self.cursor == 0
-
-    def highlight(self, run: str) -> bool:
-        """Moves the cursor to a run; returns whether the run is in the list."""
-        index = next((index for index, summary in enumerate(self.values) if summary.id == run), None)
-        if index is not None:
-            self.move_cursor(index)
-        return index is not None
 
     def toggle_mark(self) -> None:
         """Marks or unmarks the run under the cursor; a third mark replaces the first."""

@@ -26,9 +26,7 @@ from gpubox.tui.bench.report_pane import (
 from gpubox.tui.bench.run_list import RunRows
 from gpubox.tui.persistent_screen import PersistentScreen
 from gpubox.tui.styled_lines import styled_line
-from gpubox.tui.widgets.header import StatusHeader
-from gpubox.tui.widgets.key_bar import KeyBar
-from gpubox.tui.widgets.styled_lines import StyledLines
+from gpubox.tui.widgets.styled_lines import SingleLine
 
 if TYPE_CHECKING:
     from gpubox.bench.report.run_progress import RunProgress
@@ -43,12 +41,6 @@ LIVE, COMPARISON, LEADERBOARD = "live", "comparison", "leaderboard"
 """What the pane shows instead of the report of the selected run."""
 
 
-class BenchLine(StyledLines):
-    """The line above the list."""
-
-    DEFAULT_CSS = "BenchLine { height: 1; padding: 0 1; background: $footer-background; }"
-
-
 class BenchScreen(PersistentScreen):
     """A list at the left (above it on a narrow terminal), and the pane of what is selected."""
 
@@ -57,6 +49,7 @@ class BenchScreen(PersistentScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.BENCH), ("escape", "bench_back", "Back")]
     DEFAULT_CSS = """
     BenchScreen { layout: vertical; background: $background; color: $foreground; }
+    BenchScreen #bench-line { background: $footer-background; }
     BenchScreen #bench-body { height: 1fr; }
     BenchScreen RunRows { width: 57; border: round $line; padding: 0 1; }
     BenchScreen RunRows:focus { border: round $line-focus; }
@@ -67,10 +60,8 @@ class BenchScreen(PersistentScreen):
     """
 
     def __init__(self, service: BenchService, *, note: str = "") -> None:
-        super().__init__()
-        self.service = service
-        self.header, self.keys, self.line = StatusHeader(), KeyBar(Scope.BENCH), BenchLine()
-        self.header.note = note
+        super().__init__(Scope.BENCH, note=note)
+        self.service, self.line = service, SingleLine("bench-line")
         self.rows, self.pane = RunRows(), ReportPane()
         self.rows.border_title = "Runs"
         self.controller = BenchController(self, service)
@@ -98,9 +89,7 @@ class BenchScreen(PersistentScreen):
 
     # -- updates from the app -------------------------------------------------------------------------
 
-    def show_overview(self, header: StatusHeader, overview: ServerOverview | None) -> None:
-        self.header.overview, self.header.clock, self.header.stale = header.overview, header.clock, header.stale
-        self.header.gpu_readings, self.header.activity = header.gpu_readings, header.activity
+    def show_overview(self, overview: ServerOverview | None) -> None:
         self._overview = overview
         if self.is_mounted:
             self._update_keys()
@@ -127,7 +116,7 @@ class BenchScreen(PersistentScreen):
 
     def _is_idle(self) -> bool:
         """Whether the user reads no other report, which a new run would replace."""
-        return not self._view and self.rows.cursor_at_top and not self.has_class("-pane-only")
+        return not self._view and self.rows.cursor == 0 and not self.has_class("-pane-only")
 
     @property
     def selected_run(self) -> RunSummary | None:

@@ -37,15 +37,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5
 OUTLINE_TIMEOUT_SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class RunOutcome:
-    """How a run ended that this screen started."""
-
-    ok: bool
-    problem: str = ""
-    """Why it failed, and what to do; empty if it did not."""
+RUN_KEPT = "Its results are kept; r resumes it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +112,19 @@ class BenchService:
 
         return () if self.url else await busy_slots(self.paths, self.config)
 
-    async def run(self, arguments: Sequence[str], *, now: bool) -> RunOutcome:
-        """Runs ``gpubox bench ARGUMENTS`` in a process that outlives this screen; returns when it ends.
+    async def run(self, arguments: Sequence[str], *, now: bool) -> None:
+        """Runs ``gpubox bench ARGUMENTS`` to its end, in a process that outlives this screen.
 
         ``now``: requests that the server answers are cut off.
         """
         code, values, stderr = await self._run_to_end([*arguments, *(["--now"] if now else [])])
         if code == 0:
-            return RunOutcome(True)
+            return
         if code in (ExitCode.INTERRUPTED, -signal.SIGINT):
-            return RunOutcome(False, "The run was stopped. Its results are kept; r resumes it.")
+            raise GpuboxError("The run was stopped.", RUN_KEPT)
         if code < 0:
-            return RunOutcome(False, f"The run was killed (signal {-code}). Its results are kept; r resumes it.")
-        error = _reported_error(values, stderr)
-        return RunOutcome(False, " ".join(filter(None, (error.message, error.hint))))
+            raise GpuboxError(f"The run was killed (signal {-code}).", RUN_KEPT)
+        raise _reported_error(values, stderr)
 
     async def _run_to_end(self, arguments: Sequence[str]) -> tuple[int, dict[str, Any], str]:
         """Runs ``gpubox bench ARGUMENTS --json``: exit code, JSON object, and stderr."""

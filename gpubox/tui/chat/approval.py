@@ -10,12 +10,13 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 from textual.widgets import Static
 
 from gpubox.agent.tools import ToolCall
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat.parts import diff_lines
+from gpubox.tui.dialogs import Dialog
 from gpubox.tui.styled_lines import truncate_line
 from gpubox.tui.widgets.scrollable_lines import ScrollableLines
 
@@ -24,17 +25,12 @@ TYPING_PAUSE_SECONDS = 0.6
 """A yes counts only this long after the question and after the last key: the user may be typing a prompt."""
 
 
-class ApprovalScreen(ModalScreen[str]):
+class ApprovalScreen(Dialog[str]):
     """Returns ``yes``, ``all`` or ``no``. Enter allows nothing: it takes a letter that is not part of a word."""
 
     DEFAULT_CSS = """
-    ApprovalScreen { align: center middle; background: $background 60%; }
-    ApprovalScreen > Vertical {
-        width: 110; max-width: 98%; height: auto; max-height: 96%; padding: 0 1; background: $panel;
-        border: round $turn-approval; border-title-color: $foreground; border-title-style: bold;
-        border-subtitle-color: $quiet;
-    }
-    ApprovalScreen Static { height: auto; margin-top: 1; }
+    ApprovalScreen > Vertical { width: 110; height: auto; padding: 0 1; border: round $turn-approval; }
+    ApprovalScreen Static { margin-top: 1; }
     ApprovalScreen ScrollableLines { background: $panel; }
     """
     BINDINGS = [  # noqa: RUF012

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,61 +16,19 @@ from gpubox.agent.transcript.records import ChatSettings
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat.turn import TurnView, model_label, stored_turn_view
-from gpubox.tui.dialogs import DialogAnswer, PromptScreen, QuestionScreen
+from gpubox.tui.dialogs import PromptScreen, ask
 
 if TYPE_CHECKING:
-    from textual.app import App
-
     from gpubox.agent.chat import Chat
     from gpubox.agent.tools import ToolCall
-    from gpubox.tui.chat.approval import ApprovalQueue
-    from gpubox.tui.chat.chat_list import ChatList
-    from gpubox.tui.chat.composer import Composer
+    from gpubox.tui.chat.screen import ChatScreen
     from gpubox.tui.chat.service import ChatService
-    from gpubox.tui.chat.transcript import Transcript
-    from gpubox.tui.styled_lines import StyledLine
 
 FRAME_SECONDS = 1 / 12
 """Minimum time between two drawings of a turn."""
 REST_FACTOR = 12
 """After a drawing, the next one waits at least this many times as long as it took: drawing must not fill a core."""
 BUSY = "The answer is still coming; esc stops it."
-
-
-class ChatView(Protocol):
-    """What the controller needs of the chat screen."""
-
-    transcript: Transcript
-    composer: Composer
-    chat_list: ChatList
-    approvals: ApprovalQueue
-
-    @property
-    def app(self) -> App[Any]: ...
-
-    @property
-    def profile(self) -> str:
-        """The running profile; empty: none runs."""
-
-    @property
-    def no_server(self) -> list[StyledLine]:
-        """Why no model can answer; empty if one can."""
-
-    def say(self, text: str, *, bad: bool = False) -> None: ...
-
-    def work(self, work: Callable[[], Coroutine[Any, Any, None]], group: str, *, exclusive: bool = False) -> None: ...
-
-    def draw(self) -> None:
-        """Draws the running turn."""
-
-    def draw_lines(self) -> None:
-        """Draws the lines around the transcript."""
-
-    def show_welcome(self) -> None:
-        """Updates what an empty chat shows."""
-
-    def show_list(self, shown: bool) -> None:
-        """Opens or closes the list of chats."""
 
 
 class TurnRunner:
@@ -149,9 +107,9 @@ class TurnRunner:
 class ChatController:
     """One open chat at a time. ``chat`` is ``None`` for a new chat without a prompt."""
 
-    def __init__(self, view: ChatView, service: ChatService) -> None:
-        self.view, self.service = view, service
-        self.runner = TurnRunner(view.draw)
+    def __init__(self, screen: ChatScreen, service: ChatService) -> None:
+        self.screen, self.service = screen, service
+        self.runner = TurnRunner(screen.draw)
         self.chat: Chat | None = None
         self.new_settings = ChatSettings()
         """Settings of a chat that has no file yet."""
@@ -165,8 +123,13 @@ class ChatController:
     def busy(self) -> bool:
         """Returns whether a turn runs, and tells the user so."""
         if self.runner.running:
-            self.view.say(BUSY)
+            self.screen.say(BUSY)
         return self.runner.running
+
+    def _change(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs ``work`` in a worker, unless a turn runs."""
+        if not self.busy():
+            self.screen.work(work, "chat")
 
     async def close(self) -> None:
         """Closes the open chat, if there is one."""
@@ -180,15 +143,15 @@ class ChatController:
         """Runs a turn with the prompt ``text``. While no model can answer, the prompt stays in its box."""
         if self.busy():
             return
-        if rows := self.view.no_server:
-            self.view.say(" ".join("".join(part for part, _ in row).strip() for row in rows[:2]), bad=True)
+        if rows := self.screen.no_server:
+            self.screen.say(" ".join("".join(part for part, _ in row).strip() for row in rows[:2]), bad=True)
             return
-        self.view.composer.set_text("")
+        self.screen.composer.set_text("")
         self.runner.running = True
-        self.view.work(lambda: self._run_turn(text), "turn")
+        self.screen.work(lambda: self._run_turn(text), "turn")
 
     async def _run_turn(self, text: str) -> None:
-        transcript, composer = self.view.transcript, self.view.composer
+        transcript, composer = self.screen.transcript, self.screen.composer
         turns = transcript.turns
         replaced = turns[-1] if self.editing and turns else None
         self.editing = False
@@ -196,7 +159,7 @@ class ChatController:
             transcript.load(turns[:-1])
         view = TurnView(text)
         transcript.add(view)
-        self.view.draw_lines()
+        self.screen.draw_lines()
         try:
             chat = await self._open_new() if self.chat is None else self.chat
             if replaced and replaced.id and (turn := chat.log.turns.get(replaced.id)):
@@ -213,7 +176,7 @@ class ChatController:
         if view.failed and not view.answer and not composer.text:
             composer.set_text(text)  # nothing was answered, so the prompt can be sent again
             self.editing = bool(view.id)
-        self.view.draw_lines()
+        self.screen.draw_lines()
         await self.read_list()
 
     async def _open_new(self) -> Chat:
@@ -223,27 +186,27 @@ class ChatController:
 
     def edit_last(self) -> None:
         """Puts the last prompt into the box, to be sent instead of the last turn."""
-        if self.view.transcript.turns and not self.runner.running:
+        if self.screen.transcript.turns and not self.runner.running:
             self.editing = True
-            self.view.composer.set_text(self.view.transcript.turns[-1].prompt)
-            self.view.draw_lines()
+            self.screen.composer.set_text(self.screen.transcript.turns[-1].prompt)
+            self.screen.draw_lines()
 
     def cancel_edit(self) -> None:
         """Leaves the last turn as it is."""
         self.editing = False
-        self.view.composer.set_text("")
-        self.view.draw_lines()
+        self.screen.composer.set_text("")
+        self.screen.draw_lines()
 
     def retry(self) -> None:
         """Sends the last prompt again, instead of the last turn."""
-        turns = self.view.transcript.turns
+        turns = self.screen.transcript.turns
         if turns and not self.busy():
-            self.editing = not self.view.no_server
+            self.editing = not self.screen.no_server
             self.ask(turns[-1].prompt)
 
     async def approve(self, call: ToolCall, diff: str) -> bool:
         """Asks the user to allow a tool call. ``all`` allows every later write in the workspace too."""
-        answer = await self.view.approvals.ask(call, diff)
+        answer = await self.screen.approvals.ask(call, diff)
         if answer == "all" and self.chat:
             await self.change_settings(msgspec.structs.replace(self.chat.settings, approvals="workspace"))
         return answer != "no"
@@ -253,53 +216,49 @@ class ChatController:
     def open_chat(self, name: str) -> None:
         """Opens another chat."""
         if self.chat and self.chat.name == name:
-            self.view.show_list(False)
-        elif not self.busy():
-            self.view.work(lambda: self._open(self.service.open(name, self.approve)), "chat")
+            self.screen.show_list(False)
+        else:
+            self._change(lambda: self._open(name))
 
-    async def _open(self, opening: Awaitable[Chat]) -> None:
-        chat = await opening
+    async def _open(self, name: str) -> None:
+        chat = await self.service.open(name, self.approve)
         await self.close()
         self.chat, self.new_settings = chat, chat.settings
-        self.view.transcript.load([stored_turn_view(turn) for turn in chat.log.path()])
+        self.screen.transcript.load([stored_turn_view(turn) for turn in chat.log.path()])
         await self._show_chat()
 
     async def _show_chat(self) -> None:
-        self.view.show_list(False)
-        self.view.show_welcome()
-        self.view.draw_lines()
+        self.screen.show_list(False)
+        self.screen.show_welcome()
+        self.screen.draw_lines()
         await self.read_list()
 
     def new_chat(self) -> None:
         """Closes the open chat; the next prompt starts a new one."""
-        if not self.busy():
-            self.view.work(self._new_chat, "chat")
+        self._change(self._new_chat)
 
     async def _new_chat(self) -> None:
         await self.close()
-        self.view.transcript.load([])
+        self.screen.transcript.load([])
         await self._show_chat()
 
     def branch(self) -> None:
         """Continues after the turn in view in a new chat."""
-        index = self.view.transcript.turn_in_view
-        if self.chat is None or index is None or self.busy():
-            return
-        chat, turn = self.chat, self.view.transcript.turns[index].id
-        if turn:
-            self.view.work(lambda: self._branch(chat, turn), "chat")
+        index = self.screen.transcript.turn_in_view
+        if (chat := self.chat) and index is not None and (turn := self.screen.transcript.turns[index].id):
+            self._change(lambda: self._branch(chat, turn))
 
     async def _branch(self, chat: Chat, turn: str) -> None:
         old, name = chat.name, await self.service.free_name(chat.name)
         chat.branch(name, turn)
-        await self._open(self.service.open(name, self.approve))
-        self.view.say(f"The new chat is {name}; {old} is unchanged.")
+        await self._open(name)
+        self.screen.say(f"The new chat is {name}; {old} is unchanged.")
 
     async def read_list(self) -> None:
         """Updates the list of chats, if it is shown."""
-        if not self.view.chat_list.display:
+        if not self.screen.chat_list.display:
             return
-        wanted = self.view.chat_list.search.value.strip()
+        wanted = self.screen.chat_list.search.value.strip()
         chats = await self.service.summaries()
         if wanted:
             excerpts = {hit.chat: hit.excerpt for hit in reversed(await self.service.search(wanted))}
@@ -308,15 +267,14 @@ class ChatController:
                 for chat in chats
                 if chat.name in excerpts or wanted.casefold() in chat.name.casefold()
             ]
-        self.view.chat_list.show_chats(tuple(chats), self.chat.name if self.chat else "")
+        self.screen.chat_list.show_chats(tuple(chats), self.chat.name if self.chat else "")
 
     def rename(self, name: str) -> None:
         """Asks for a new name of the chat ``name``."""
-        if not self.busy():
-            self.view.work(lambda: self._rename(name), "chat")
+        self._change(lambda: self._rename(name))
 
     async def _rename(self, name: str) -> None:
-        new = await self.view.app.push_screen_wait(PromptScreen(f"Rename {sanitize_line(name)}", name))
+        new = await self.screen.app.push_screen_wait(PromptScreen(f"Rename {sanitize_line(name)}", name))
         if not new or new == name:
             return
         is_open = self.chat is not None and self.chat.name == name
@@ -327,40 +285,37 @@ class ChatController:
             name = new
         finally:
             if is_open:
-                await self._open(self.service.open(name, self.approve))
+                await self._open(name)
         await self.read_list()
 
     def delete(self, name: str) -> None:
         """Deletes the chat ``name``, after a question."""
-        if not self.busy():
-            self.view.work(lambda: self._delete(name), "chat")
+        self._change(lambda: self._delete(name))
 
     async def _delete(self, name: str) -> None:
-        answers = (DialogAnswer("n", "keep it", "no"), DialogAnswer("y", f"delete {sanitize_line(name)}", "yes"))
-        body = "All its turns and branches are deleted. This cannot be undone."
-        question = QuestionScreen(f"Delete {sanitize_line(name)}?", body, answers)
-        if await self.view.app.push_screen_wait(question) != "yes":
+        shown, body = sanitize_line(name), "All its turns and branches are deleted. This cannot be undone."
+        answers = (("n", "keep it", "no"), ("y", f"delete {shown}", "yes"))
+        if await ask(self.screen.app, f"Delete {shown}?", body, *answers) != "yes":
             return
         if self.chat and self.chat.name == name:
             await self.close()
-            self.view.transcript.load([])
-            self.view.show_welcome()
+            self.screen.transcript.load([])
+            self.screen.show_welcome()
         await self.service.delete(name)
-        self.view.draw_lines()
+        self.screen.draw_lines()
         await self.read_list()
 
     # -- settings -------------------------------------------------------------------------------------
 
     def edit_settings(self) -> None:
         """Opens the form with the settings of this chat."""
-        if not self.busy():
-            self.view.work(self._edit_settings, "chat")
+        self._change(self._edit_settings)
 
     async def _edit_settings(self) -> None:
         from gpubox.tui.chat.settings_screen import ChatSettingsScreen
 
-        defaults = await self.service.profile_defaults(self.view.profile)
-        settings = await self.view.app.push_screen_wait(ChatSettingsScreen(self.settings, defaults))
+        defaults = await self.service.profile_defaults(self.screen.profile)
+        settings = await self.screen.app.push_screen_wait(ChatSettingsScreen(self.settings, defaults))
         if settings is not None:
             await self.change_settings(settings)
 
@@ -370,4 +325,4 @@ class ChatController:
             self.chat = await self.service.open("", self.approve)
         self.chat.change_settings(settings)
         self.new_settings = self.chat.settings
-        self.view.draw_lines()
+        self.screen.draw_lines()

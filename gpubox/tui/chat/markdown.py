@@ -198,7 +198,7 @@ class MarkdownBlocks:
             self._close_code(self._open.rfind("\n") + 1 or len(self._open))
             return
         if self._open.lstrip().startswith("|") and len(self._open) < 4 * BLOCK_CHARS:
-            return  # the second half of a table has no header and would be sanitize_line text
+            return  # the second half of a table has no header and would be plain text
         end = max(self._open.rfind(" "), self._open.rfind("\n")) + 1 or len(self._open)
         line = self._line
         self._close(end)
@@ -210,7 +210,7 @@ class MarkdownBlocks:
 
 
 def block_lines(block: MarkdownBlock, width: int, *, open_: bool = False) -> list[StyledLine]:
-    """The lines of ``block``, at most ``width`` cell_width wide. ``open_``: the block is still streamed."""
+    """The lines of ``block``, at most ``width`` cells wide. ``open_``: the block is still streamed."""
     if block.code:
         return _code_lines(block.text, block.language, width, open_=open_, title=not block.tight)
     from markdown_it.tree import SyntaxTreeNode

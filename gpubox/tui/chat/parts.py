@@ -50,7 +50,7 @@ class TurnPart:
         self._cache_key = None
 
     def lines(self, width: int) -> list[StyledLine]:
-        """The lines of the part, at most ``width`` cell_width wide."""
+        """The lines of the part, at most ``width`` cells wide."""
         key = (width, self.open)
         if key != self._cache_key:
             self._lines, self._cache_key = self.make(width), key

@@ -23,25 +23,17 @@ from gpubox.tui.chat.turn import CodeSnippet, code_snippets
 from gpubox.tui.dialogs import PromptScreen
 from gpubox.tui.persistent_screen import PersistentScreen
 from gpubox.tui.styled_lines import StyledLine, styled_line
-from gpubox.tui.widgets.header import StatusHeader
-from gpubox.tui.widgets.key_bar import KeyBar
-from gpubox.tui.widgets.styled_lines import StyledLines
+from gpubox.tui.widgets.styled_lines import SingleLine
 
 if TYPE_CHECKING:
     from gpubox.telemetry.snapshot import Snapshot, Throughput
     from gpubox.tui.chat.service import ChatService, SandboxStatus
     from gpubox.tui.messages import ServerOverview
 
-HEADER_SECONDS = 0.5
-"""Minimum time between two updates of the header and of the context in use."""
+READINGS_SECONDS = 0.5
+"""Minimum time between two drawings of new readings."""
 TURN_ACTIONS = {"chat_fold", "chat_last", "chat_new", "chat_retry", "chat_copy_code", "chat_save_code"}
 """Actions that are hidden while the chat is empty."""
-
-
-class StatusLine(StyledLines):
-    """One line, painted only when it changes."""
-
-    DEFAULT_CSS = "StatusLine { height: 1; padding: 0 1; }"
 
 
 class ChatScreen(PersistentScreen):
@@ -61,12 +53,9 @@ class ChatScreen(PersistentScreen):
     """
 
     def __init__(self, service: ChatService, *, note: str = "") -> None:
-        super().__init__()
+        super().__init__(Scope.CHAT, note=note)
         self.service = service
-        self.header, self.keys = StatusHeader(), KeyBar(Scope.CHAT)
-        self.header.note = note
-        self.chat_line, self.status_line = StatusLine(), StatusLine()
-        self.chat_line.id = "chat-line"
+        self.chat_line, self.status_line = SingleLine("chat-line"), SingleLine("turn-line")
         self.transcript, self.composer, self.chat_list = Transcript(), Composer(), ChatList()
         self.chat_list.display = False
         self.approvals = ApprovalQueue(self)
@@ -75,7 +64,7 @@ class ChatScreen(PersistentScreen):
         self.sandbox: SandboxStatus | None = None
         self.throughput: Throughput | None = None
         self._overview: ServerOverview | None = None
-        self._header_updated_at = float("-inf")
+        self._readings_drawn_at = float("-inf")
         self._unfolded = False
         self._copied: tuple[int, int] = (-1, 0)
         """Index of a turn, and which of its snippets was copied last, counted from the end."""
@@ -107,10 +96,7 @@ class ChatScreen(PersistentScreen):
 
     # -- updates from the app -------------------------------------------------------------------------
 
-    def show_overview(self, header: StatusHeader, overview: ServerOverview | None) -> None:
-        self.header.overview, self.header.clock, self.header.stale = header.overview, header.clock, header.stale
-        if self.throughput is None:  # the first readings have not arrived here: show the dashboard's
-            self.header.gpu_readings, self.header.activity = header.gpu_readings, header.activity
+    def show_overview(self, overview: ServerOverview | None) -> None:
         if overview != self._overview:
             self._overview = overview
             self.show_welcome()
@@ -119,14 +105,9 @@ class ChatScreen(PersistentScreen):
     def show_snapshot(self, snapshot: Snapshot) -> None:
         self.throughput = snapshot.throughput
         now = time.monotonic()
-        if not self.is_current or now - self._header_updated_at < HEADER_SECONDS:
-            return
-        self._header_updated_at = now
-        from gpubox.tui.dashboard.vram import gpu_readings
-
-        self.header.gpu_readings = gpu_readings(snapshot)
-        self.header.activity = snapshot.throughput.state
-        self.draw_lines()
+        if self.is_current and now - self._readings_drawn_at >= READINGS_SECONDS:
+            self._readings_drawn_at = now
+            self.draw_lines()
 
     @property
     def no_server(self) -> list[StyledLine]:

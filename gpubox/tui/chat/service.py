@@ -90,10 +90,11 @@ class ChatService:
 
     async def sandbox_status(self) -> SandboxStatus:
         """How programs are confined; found by trying, once."""
-        from gpubox.sandbox.runner import Sandbox
+        from gpubox.sandbox.probe import probe
 
-        sandbox = await Sandbox.probe(self.config)
-        return SandboxStatus(sandbox.isolation or "", " ".join(filter(None, (sandbox.problem, sandbox.hint))))
+        confinement = await probe(self.config)
+        notes = " ".join(filter(None, (confinement.problem, confinement.hint)))
+        return SandboxStatus(confinement.isolation or "", notes)
 
     async def profile_defaults(self, profile: str) -> ProfileDefaults:
         from gpubox.agent.settings import SYSTEM_PROMPT

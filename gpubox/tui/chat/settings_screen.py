@@ -11,13 +11,13 @@ import msgspec
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static, TextArea
 
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.transcript.records import ChatSettings
 from gpubox.errors import UsageError
 from gpubox.tui.chat.service import ProfileDefaults
+from gpubox.tui.dialogs import Dialog
 from gpubox.tui.widgets.form import CycleField, FormRow
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "seed")
@@ -56,16 +56,11 @@ SETTING_FIELDS = (
 )
 
 
-class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
+class ChatSettingsScreen(Dialog[ChatSettings | None]):
     """Returns the new settings, or ``None`` for esc. ctrl+s accepts them, as Enter does in a text field."""
 
     DEFAULT_CSS = """
-    ChatSettingsScreen { align: center middle; background: $background 60%; }
-    ChatSettingsScreen > Vertical {
-        width: 88; max-width: 100%; height: auto; max-height: 100%; padding: 0 1; background: $panel;
-        border: round $line-focus; border-title-color: $foreground; border-title-style: bold;
-        border-subtitle-color: $quiet;
-    }
+    ChatSettingsScreen > Vertical { width: 88; max-width: 100%; height: auto; max-height: 100%; padding: 0 1; }
     ChatSettingsScreen VerticalScroll { height: auto; max-height: 1fr; scrollbar-size-vertical: 1; }
     ChatSettingsScreen FormRow .label { width: 16; }
     ChatSettingsScreen FormRow .value { width: 31; }

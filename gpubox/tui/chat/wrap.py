@@ -1,4 +1,4 @@
-"""Lines of untrusted text: cleaned, cut to a sane length, and wrapped to a width in cell_width. Pure."""
+"""Lines of untrusted text: cleaned, cut to a sane length, and wrapped to a width in cells. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from rich.cells import cell_len, chop_cells
 
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.styled_lines import StyledLine, StyledText, cell_width
+from gpubox.tui.styled_lines import StyledLine, StyledText, cell_width, merge_neighbours
 
 LINE_CHARS = 20_000
 """Longer lines are cut: nobody reads a megabyte on one line, and wrapping it would block the screen."""
@@ -30,7 +30,7 @@ def output_lines(text: str) -> list[str]:
 
 
 def wrap(line: StyledLine, width: int, first: StyledLine = (), rest: StyledLine = ()) -> list[StyledLine]:
-    """Wraps ``line`` at words to at most ``width`` cell_width. ``first`` and ``rest`` are the prefixes of its rows."""
+    """Wraps ``line`` at words to at most ``width`` cells. ``first`` and ``rest`` are the prefixes of its rows."""
     width = max(4, width - max(cell_width(first), cell_width(rest)))
     rows: list[list[StyledText]] = [[]]
     used, spaced = 0, False
@@ -63,11 +63,11 @@ def wrap(line: StyledLine, width: int, first: StyledLine = (), rest: StyledLine 
                 used, size = 0, cell_len(word)
             rows[-1].append((word, style))
             used, spaced = used + size, False
-    return [(*(first if not at else rest), *_merged(row)) for at, row in enumerate(rows)]
+    return [(*(first if not at else rest), *_strip_end(merge_neighbours(row))) for at, row in enumerate(rows)]
 
 
 def wrap_hard(line: StyledLine, width: int) -> list[StyledLine]:
-    """Wraps ``line`` after exactly ``width`` cell_width, as code needs it: no space is dropped."""
+    """Wraps ``line`` after exactly ``width`` cells, as code needs it: no space is dropped."""
     width = max(4, width)
     rows: list[list[StyledText]] = [[]]
     used = 0
@@ -84,7 +84,7 @@ def wrap_hard(line: StyledLine, width: int) -> list[StyledLine]:
                 used = 0
             rows[-1].append((char, style))
             used += size
-    return [_merged(row, strip=False) for row in rows]
+    return [merge_neighbours(row) for row in rows]
 
 
 def _new_row(rows: list[list[StyledText]], *, glued: bool) -> int:
@@ -112,16 +112,8 @@ def _last_word(text: str) -> tuple[str, bool, str]:
     return text[:at], True, text[at:]
 
 
-def _merged(row: list[StyledText], *, strip: bool = True) -> StyledLine:
-    """Joins neighbours of the same style, and drops spaces at the end if ``strip``."""
-    merged: list[StyledText] = []
-    for text, style in row:
-        if merged and merged[-1][1] == style:
-            merged[-1] = (merged[-1][0] + text, style)
-        elif text:
-            merged.append((text, style))
-    while strip and merged and not (stripped := merged[-1][0].rstrip()):
-        merged.pop()
-    if strip and merged and len(stripped) < len(merged[-1][0]):
-        merged[-1] = (stripped, merged[-1][1])
-    return tuple(merged)
+def _strip_end(line: StyledLine) -> StyledLine:
+    """``line`` without spaces at its end."""
+    while line and line[-1][0].isspace():
+        line = line[:-1]
+    return (*line[:-1], (line[-1][0].rstrip(), line[-1][1])) if line else ()

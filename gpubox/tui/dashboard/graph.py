@@ -6,12 +6,11 @@ Columns stand still between steps, so that a repaint changes only the newest one
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Collection, Mapping, Sequence
 
 from rich.cells import cell_len
 
-from gpubox.tui.styled_lines import QUIET, StyledLine, StyledText, sanitize_to_width, styled_line
+from gpubox.tui.styled_lines import QUIET, StyledLine, merge_neighbours, sanitize_to_width, styled_line
 
 AXIS_CELLS = 5
 """Width of the value axis at the left: number, space and line."""
@@ -60,9 +59,9 @@ def area_graph(
         if len(label) > AXIS_CELLS - 2 and label.isdigit():
             label = f"{int(label) // 1000}k"
         axis = f"{label:>{AXIS_CELLS - 2}} ┤" if label else " " * (AXIS_CELLS - 1) + "│"
-        area = [(text, "$graph")]
+        area: StyledLine = ((text, "$graph"),)
         if row == height - 1 and prefill_columns:
-            area = _merged(
+            area = merge_neighbours(
                 (PREFILL_GLYPH, "$accent") if column in prefill_columns and char == " " else (char, "$graph")
                 for column, char in enumerate(text)
             )
@@ -79,11 +78,6 @@ def _block(level: float | None, floor: int) -> str:
     return BLOCKS[max(0, min(8, eighths))]
 
 
-def _merged(chars: Iterable[StyledText]) -> list[StyledText]:
-    """Neighbouring characters of the same style as one text."""
-    return [("".join(char for char, _ in run), style) for style, run in groupby(chars, key=lambda char: char[1])]
-
-
 def time_axis(width: int, seconds: float, events: Mapping[int, tuple[str, str]]) -> StyledLine:
     """A tick per minute, the ends of the range, and the events. ``events``: column -> (kind, label)."""
     cells = ["─"] * width
@@ -96,7 +90,7 @@ def time_axis(width: int, seconds: float, events: Mapping[int, tuple[str, str]])
         _write(cells, styles, start, text, QUIET)
     for column, (start, text) in place_events(width, f"{seconds / 60:g} min", events).items():
         _write(cells, styles, start, text, EVENT_STYLES[events[column][0]][1])
-    axis = _merged(zip(cells, styles, strict=True))
+    axis = merge_neighbours(zip(cells, styles, strict=True))
     return styled_line(("0".rjust(AXIS_CELLS - 2) + " └", QUIET), *axis)
 
 

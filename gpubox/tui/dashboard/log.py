@@ -19,6 +19,7 @@ from textual.widgets import Input, Static
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.dialogs import Dialog
+from gpubox.tui.widgets.filter_line import FilterLine
 from gpubox.tui.widgets.scroll_keys import ScrollKeys
 from gpubox.tui.widgets.styled_lines import StyledLines
 
@@ -189,10 +190,10 @@ class LogPane(Vertical):
 
     def __init__(self) -> None:
         super().__init__()
-        self.filter = Input(placeholder="text in the line", id="log-filter", compact=True, select_on_focus=False)
         self.placeholder = Static("", id="log-empty", markup=False)
         self.view = LogView()
-        self.filter.display = self.view.display = False
+        self.view.display = False
+        self.filter = FilterLine("log-filter", "text in the line", self.view)
         self.border_title = "Log"
 
     def mount_content(self) -> None:
@@ -210,29 +211,10 @@ class LogPane(Vertical):
         self.view.note(text)
         self._update_subtitle()
 
-    def open_filter(self) -> None:
-        self.filter.display = True
-        self.screen.set_focus(self.filter)
-
-    def close_filter(self) -> bool:
-        """Shows all lines again. Returns False if there was no filter."""
-        if not self.filter.display and not self.filter.value:
-            return False
-        self.filter.value = ""
-        self.filter.display = False
-        self.screen.set_focus(self.view)
-        return True
-
     @on(Input.Changed, "#log-filter")
     def _filter_changed(self, event: Input.Changed) -> None:
         self.view.set_filter(event.value)
         self._update_subtitle()
-
-    @on(Input.Submitted, "#log-filter")
-    def _filter_submitted(self) -> None:
-        self.screen.set_focus(self.view)
-        if not self.filter.value:
-            self.filter.display = False
 
     def _update_subtitle(self) -> None:
         empty = self.view.line_count == 0

@@ -22,6 +22,7 @@ from gpubox.sanitize import sanitize_line
 from gpubox.tui.formatting import shorten
 from gpubox.tui.styled_lines import StyledLine, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
+from gpubox.tui.widgets.filter_line import FilterLine
 
 if TYPE_CHECKING:
     from gpubox.profiles.loader import ProfileCatalog
@@ -182,9 +183,8 @@ class ProfilePane(Vertical):
 
     def __init__(self) -> None:
         super().__init__()
-        self.search = Input(placeholder="name, title or text", id="search", compact=True, select_on_focus=False)
         self.rows = ProfileRows()
-        self.search.display = False
+        self.search = FilterLine("search", "name, title or text", self.rows)
         self.border_title = "Profiles"
         self.last_profile = ""
         """The profile that answered last: never hidden."""
@@ -205,10 +205,7 @@ class ProfilePane(Vertical):
 
     def highlight(self, entry_id: str) -> None:
         """Highlights a row, now or as soon as it exists."""
-        index = next((i for i, entry in enumerate(self.rows.values) if entry.id == entry_id), None)
-        self._highlight_id = entry_id if index is None else None
-        if index is not None:
-            self.rows.move_cursor(index)
+        self._highlight_id = None if self.rows.highlight(entry_id) else entry_id
 
     def toggle_shipped(self) -> bool:
         """Shows hidden shipped profiles, or hides shown ones. Returns False if the list has none."""
@@ -217,26 +214,6 @@ class ProfilePane(Vertical):
         self._shipped_toggled = not self._shipped_toggled
         self._update_rows()
         return True
-
-    def open_search(self) -> None:
-        self.search.display = True
-        # Not Widget.focus(), which waits a turn: letters typed right behind "/" would reach the rows.
-        self.screen.set_focus(self.search)
-
-    def close_search(self) -> bool:
-        """Shows all rows again. Returns False if no search was open."""
-        if not self.search.display and not self.search.value:
-            return False
-        self.search.value = ""
-        self.search.display = False
-        self.screen.set_focus(self.rows)
-        return True
-
-    @on(Input.Submitted, "#search")
-    def _search_submitted(self) -> None:
-        self.screen.set_focus(self.rows)
-        if not self.search.value:
-            self.search.display = False
 
     def on_key(self, event: events.Key) -> None:
         if self.search.has_focus and event.key in ("down", "up"):

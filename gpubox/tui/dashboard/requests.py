@@ -24,7 +24,7 @@ from gpubox.tui.styled_lines import (
     styled_line,
 )
 from gpubox.tui.widgets.cursor_rows import CursorRows
-from gpubox.tui.widgets.styled_lines import StyledLines
+from gpubox.tui.widgets.styled_lines import SingleLine
 
 if TYPE_CHECKING:
     from gpubox.telemetry.snapshot import Request
@@ -55,18 +55,14 @@ class RequestRows(CursorRows["Request"]):
         return value.number, value.at
 
 
-class ColumnNames(StyledLines):
-    """The line above the rows."""
-
-    DEFAULT_CSS = "ColumnNames { height: 1; }"
-
-
 class RequestsPane(Vertical):
     """The rows under their column names."""
 
+    DEFAULT_CSS = "RequestsPane #column-names { padding: 0; }"
+
     def __init__(self) -> None:
         super().__init__()
-        self.column_names, self.rows = ColumnNames(), RequestRows()
+        self.column_names, self.rows = SingleLine("column-names"), RequestRows()
         self.border_title = "Requests"
 
     def mount_content(self) -> None:
@@ -181,8 +177,14 @@ def _prompt_tokens(request: Request) -> str:
     if request.cached_tokens is None:
         return units.tokens(request.prompt_tokens)
     mark = "↻ " if request.cache_miss else ""
-    read = max(0, request.prompt_tokens - request.cached_tokens)
-    return f"{mark}{units.tokens(request.cached_tokens)}+{units.tokens(read)}"
+    return f"{mark}{units.tokens(request.cached_tokens)}+{units.tokens(_read_tokens(request))}"
+
+
+def _read_tokens(request: Request) -> int | None:
+    """Prompt tokens that did not come from the cache."""
+    if request.prompt_tokens is None or request.cached_tokens is None:
+        return None
+    return max(0, request.prompt_tokens - request.cached_tokens)
 
 
 def _end(request: Request, room: int) -> StyledLine:
@@ -200,9 +202,6 @@ def _end(request: Request, room: int) -> StyledLine:
 
 def request_fields(request: Request) -> list[tuple[str, str]]:
     """Everything known of a request: (name, value)."""
-    read = None
-    if request.prompt_tokens is not None and request.cached_tokens is not None:
-        read = max(0, request.prompt_tokens - request.cached_tokens)
     acceptance = units.UNKNOWN
     if request.draft_acceptance is not None:
         acceptance = f"{request.draft_acceptance:.1%} ({request.draft_tokens_accepted:,} of {request.draft_tokens:,})"
@@ -219,7 +218,7 @@ def request_fields(request: Request) -> list[tuple[str, str]]:
         ("slot, task", f"{request.slot}, {request.task}"),
         ("prompt", f"{_count(request.prompt_tokens)} tokens"),
         ("reused", f"{_count(request.cached_tokens)} tokens"),
-        ("read", f"{_count(read)} tokens"),
+        ("read", f"{_count(_read_tokens(request))} tokens"),
         ("cache miss", sanitize_to_width(request.cache_miss, 80) if request.cache_miss else "none"),
         ("generated", f"{_count(request.generated_tokens)} tokens"),
         ("waited", queued),

@@ -11,7 +11,6 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
 from textual.content import Content
-from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -25,9 +24,7 @@ from gpubox.tui.dashboard.profiles import ProfileEntry, ProfilePane
 from gpubox.tui.dashboard.requests import RequestRows, RequestScreen, RequestsPane
 from gpubox.tui.dashboard.throughput import ThroughputPane
 from gpubox.tui.dashboard.vram import VramPane, gpu_readings
-from gpubox.tui.persistent_screen import CLIPBOARD_HINT
-from gpubox.tui.widgets.header import StatusHeader
-from gpubox.tui.widgets.key_bar import KeyBar
+from gpubox.tui.persistent_screen import PersistentScreen
 from gpubox.tui.widgets.snapshot_pane import SnapshotPane
 from gpubox.tui.widgets.status_lines import StatusLines
 
@@ -50,7 +47,7 @@ RESULT_SECONDS = 60.0
 """How long the result of a successful operation stays."""
 
 
-class DashboardScreen(Screen[None]):
+class DashboardScreen(PersistentScreen):
     """Shows what the ``show_*`` methods are given. Messages of the panes bubble to the app."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy"), (190, "-huge")]  # noqa: RUF012
@@ -60,16 +57,17 @@ class DashboardScreen(Screen[None]):
     def __init__(self, *, read_only: str, url: str | None) -> None:
         # The class of the width from the start saves a second first paint.
         width = shutil.get_terminal_size().columns
-        super().__init__(classes=[name for least, name in self.HORIZONTAL_BREAKPOINTS if width >= least][-1])
+        classes = [name for least, name in self.HORIZONTAL_BREAKPOINTS if width >= least][-1]
+        note = "attached, read only" if url else "recording" if read_only else ""
+        super().__init__(Scope.DASHBOARD, note=note, classes=classes)
         self.read_only = bool(read_only)
-        self.header, self.status, self.keys = StatusHeader(), StatusLines("operation"), KeyBar()
+        self.status = StatusLines("operation")
         self.vram, self.offload, self.profiles = VramPane(), OffloadPane(), ProfilePane()
         self.throughput, self.requests = ThroughputPane(), RequestsPane()
         self.detail, self.log_pane = DetailPane(), LogPane()
         self.snapshot_panes: tuple[SnapshotPane, ...] = (self.vram, self.offload, self.throughput)
         for pane, title in zip(self.snapshot_panes, ("VRAM", "CPU offload", "Throughput"), strict=True):
             pane.border_title = title
-        self.header.note = "attached, read only" if url else "recording" if read_only else ""
         self.keys.read_only = self.read_only
         self.status.display = False
         self.log_pane.placeholder.update(NO_FOREIGN_LOG if url else NO_LOG)
@@ -149,7 +147,6 @@ class DashboardScreen(Screen[None]):
         down = overview.status.pid is None
         self.set_class(overview.status.state == "loading", "-loading")
         self.set_class(down and overview.status.state in ("stopped", "crashed", "stopping"), "-down")
-        self.keys.server_down = down and not overview.companions and not self.read_only
         self._arrange()
         self._keep_focus()
         self._update_status()
@@ -157,12 +154,15 @@ class DashboardScreen(Screen[None]):
     def show_snapshot(self, snapshot: Snapshot, history: History | None) -> None:
         """Shows new readings: at once, later if throttled, or when the screen is visible again."""
         now = time.monotonic()
-        if self._hidden or (self.throttled and now - self._drawn_at < THROTTLED_SECONDS):
-            self._undrawn = (snapshot, history)
+        self._undrawn = (snapshot, history)
+        if self.throttled and now - self._drawn_at < THROTTLED_SECONDS:
             return
-        self._undrawn, self._drawn_at = None, now
-        self.header.gpu_readings = gpu_readings(snapshot)
+        self._drawn_at = now
+        self.header.gpu_readings = gpu_readings(snapshot)  # also while hidden: the other screens show the same
         self.header.activity = snapshot.throughput.state
+        if self._hidden:
+            return
+        self._undrawn = None
         self.throughput.history = history
         for pane in self.snapshot_panes:
             pane.snapshot = snapshot
@@ -237,7 +237,9 @@ class DashboardScreen(Screen[None]):
             hidden.add("back")
         if not (overview and (overview.status.profile or overview.last_profile)):
             hidden.add("restart")
-        self.keys.enter_label = "confirm" if typing else label
+        if overview and overview.status.pid is None and not overview.companions:
+            hidden.add("stop")
+        self.keys.labels = {"switch": "confirm" if typing else label}
         self.keys.typing, self.keys.hidden_actions = typing, frozenset(hidden)
 
     def _update_status(self) -> None:
@@ -287,12 +289,12 @@ class DashboardScreen(Screen[None]):
     def go_back(self) -> bool:
         """Closes filter, search or zoom, or returns the focus to the list. Returns False if there was nothing to do."""
         if self.log_pane.filter.has_focus or (self.log_pane.view.has_focus and self.log_pane.filter.value):
-            self.log_pane.close_filter()
-        elif self.profiles.close_search():
+            self.log_pane.filter.close()
+        elif self.profiles.search.close():
             return True
         elif self._zoomed:
             self.toggle_zoom(self._zoomed)
-        elif not self.log_pane.close_filter():
+        elif not self.log_pane.filter.close():
             focus = self._default_focus()
             if focus.has_focus:
                 return False
@@ -314,17 +316,17 @@ class DashboardScreen(Screen[None]):
 
     def action_toggle_shipped(self) -> None:
         if not self.profiles.toggle_shipped():
-            self.notify("The list has no shipped profiles." if self.profiles.entries else "No profiles yet.", timeout=6)
+            self.say("The list has no shipped profiles." if self.profiles.entries else "No profiles yet.")
 
     def action_search(self) -> None:
         if not self.profiles.display:
             self.toggle_zoom("profiles")
-        self.profiles.open_search()
+        self.profiles.search.open()
 
     def action_filter_log(self) -> None:
         if not self.log_pane.display:
             self.toggle_zoom("log")
-        self.log_pane.open_filter()
+        self.log_pane.filter.open()
 
     def action_zoom(self, panes: str) -> None:
         self.toggle_zoom(panes)
@@ -332,11 +334,9 @@ class DashboardScreen(Screen[None]):
     def action_copy(self) -> None:
         entry, preview = self.detail.entry, self.detail.preview
         if not (entry and entry.profile and preview):
-            self.notify("The highlighted row has no command line to copy.", timeout=6)
+            self.say("The highlighted row has no command line to copy.")
             return
-        self.app.copy_to_clipboard(shell_command(entry.profile, preview.argv))
-        text = f"Copied the command line of {entry.name}. {CLIPBOARD_HINT}"
-        self.notify(sanitize_line(text), markup=False, timeout=6)
+        self.copy(shell_command(entry.profile, preview.argv), f"the command line of {entry.name}")
 
 
 def _is_outdated(operation: OperationProgress, overview: ServerOverview) -> bool:

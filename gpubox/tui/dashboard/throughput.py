@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 LABEL_CELLS = 9
 ACTIVITY_STYLES = {
     "prefill": ("●", "$accent", "processes a prompt"),
-    "thinking": ("●", "$primary", "generates thinking tokens"),
     "answering": ("●", "$primary", "generates the answer"),
     "idle": ("●", "$success", "waits for a request"),
     "ready": ("●", "$success", "answers; whether it is busy is not known"),
@@ -101,7 +100,7 @@ def state_line(snapshot: Snapshot, width: int) -> StyledLine:
         return _prefill_line(snapshot, width)
     glyph, colour, meaning = ACTIVITY_STYLES.get(state, ("●", "$primary", ""))
     head = styled_line((f"{glyph} {state}", f"bold {colour}"))
-    if state in ("answering", "thinking"):
+    if state == "answering":
         speed = (units.rate(throughput.tg_tokens_per_second), "bold $primary")
         now = styled_line(("tg ", QUIET), speed, (" tok/s now", QUIET))
         return fit_by_priority([(1, head), (9, now), *_speeds(snapshot)], width)

@@ -73,18 +73,24 @@ class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
             return
         current, first = self.value, self.values[0] if self.values else None
         stays = current is not None and (self.has_focus or not self.CURSOR_RETURNS_TO_TOP)
-        added = 0 if first is None else self._index(values, first, 0)
+        added = 0 if first is None else self._index(values, self.key(first), 0)
         self.values = values
         nearest = min(self.cursor, max(0, len(values) - 1))
-        self.cursor = self._index(values, current, nearest) if stays and current is not None else 0
+        self.cursor = self._index(values, self.key(current), nearest) if stays and current is not None else 0
         self.virtual_size = Size(self.size.width, len(values))
         if added and self.scroll_offset.y:  # rows that are being read stay in place
             self.scroll_to(y=self.scroll_offset.y + added, animate=False, immediate=True)
         self.redraw()
 
-    def _index(self, values: tuple[Value, ...], value: Value, default: int) -> int:
-        key = self.key(value)
-        return next((index for index, other in enumerate(values) if self.key(other) == key), default)
+    def _index(self, values: tuple[Value, ...], key: Hashable, default: int) -> int:
+        return next((index for index, value in enumerate(values) if self.key(value) == key), default)
+
+    def highlight(self, key: Hashable) -> bool:
+        """Moves the cursor to the row with this key. Returns False if there is none."""
+        index = self._index(self.values, key, -1)
+        if index >= 0:
+            self.move_cursor(index)
+        return index >= 0
 
     def redraw(self) -> None:
         """Makes the rows that are on the screen."""

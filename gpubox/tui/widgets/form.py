@@ -30,7 +30,7 @@ class CycleField(Static, can_focus=True):
     ) -> None:
         """``choices``: values and their labels. A ``value`` that is not among them is shown as it is."""
         super().__init__(name=name, markup=False, classes="value")
-        self.field, self.choices, self.enter_cycles = name, list(choices), enter_cycles
+        self.choices, self.enter_cycles = list(choices), enter_cycles
         self._initial = value
         self._index = next((index for index, (choice, _) in enumerate(self.choices) if choice == value), -1)
         self._show()

@@ -34,7 +34,7 @@ ALWAYS_SHOWN = 90
 """Parts from this priority on are never dropped."""
 NAME_CELLS = (30, 18, 12, 6, 0)
 """Widths of the profile's name, tried in this order on a narrow terminal."""
-SPECIFIC_ACTIVITIES = {"prefill", "thinking", "sleeping", "stuck"}
+SPECIFIC_ACTIVITIES = {"prefill", "sleeping", "stuck"}
 """Activities that are shown instead of the states ``ready`` and ``answering``."""
 
 
@@ -54,6 +54,11 @@ class StatusHeader(Widget):
     gpu_readings: reactive[tuple[tuple[str, str], ...]] = reactive(())
     """Name and readings of the cards: text and style."""
     stale: reactive[bool] = reactive(False)
+
+    def copy_values(self, header: StatusHeader) -> None:
+        """Shows what ``header`` shows."""
+        self.overview, self.clock, self.stale, self.bench = header.overview, header.clock, header.stale, header.bench
+        self.gpu_readings, self.activity = header.gpu_readings, header.activity
 
     def render(self) -> RenderResult:
         width = self.size.width

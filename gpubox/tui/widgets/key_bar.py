@@ -25,10 +25,6 @@ class KeyBar(Widget):
     DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
 
     read_only: reactive[bool] = reactive(False)
-    server_down: reactive[bool] = reactive(False)
-    """Whether there is nothing to stop."""
-    enter_label: reactive[str] = reactive("switch")
-    """What Enter does to the highlighted row."""
     hidden_actions: reactive[frozenset[str]] = reactive(frozenset[str]())
     """Ids of actions that do nothing now."""
     labels: reactive[Mapping[str, str]] = reactive({})
@@ -36,7 +32,7 @@ class KeyBar(Widget):
     typing: reactive[bool] = reactive(False)
     """Whether a text input has the focus, so that letters are typed."""
 
-    def __init__(self, scope: Scope = Scope.DASHBOARD) -> None:
+    def __init__(self, scope: Scope) -> None:
         super().__init__()
         self.scope = scope
 
@@ -44,12 +40,11 @@ class KeyBar(Widget):
         self.auto_links = False  # the keys are clickable, but not styled as links
 
     def render(self) -> RenderResult:
-        hidden = self.hidden_actions | ({"stop"} if self.server_down else set())
         all_actions = key_bar_actions(self.scope)
         actions = [
             action
             for action in all_actions
-            if action.id not in hidden
+            if action.id not in self.hidden_actions
             and not (self.read_only and action.changes_server)
             and not (self.typing and types_text(action))
         ]
@@ -67,4 +62,4 @@ class KeyBar(Widget):
         return action.key_label_typing or action.key_label if self.typing else action.key_label
 
     def _label(self, action: Action) -> str:
-        return self.enter_label if action.id == "switch" else self.labels.get(action.id, action.bar_label)
+        return self.labels.get(action.id, action.bar_label)

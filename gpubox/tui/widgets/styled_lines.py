@@ -118,3 +118,13 @@ class StyledLines(Widget):
 
     def selection_updated(self, selection: Selection | None) -> None:
         self.refresh()
+
+
+class SingleLine(StyledLines):
+    """One line."""
+
+    DEFAULT_CSS = "SingleLine { height: 1; padding: 0 1; }"
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.id = name

@@ -9,8 +9,9 @@ from gpubox.bench.benchmark import Benchmark
 from gpubox.bench.kinds.ab.plan import items_of, parse_options
 from gpubox.bench.kinds.ab.summary import summarise
 from gpubox.bench.kinds.ab.verdict import contrast_of, early_stop_reason
+from gpubox.bench.kinds.shared import exceeds_context
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, ScoredItems
-from gpubox.bench.questions import ask_question, context_shortfall, question_of, question_result
+from gpubox.bench.questions import ask_question, question_of, question_result
 from gpubox.bench.report.model import Report
 from gpubox.bench.start_comparison import interim_analyses
 from gpubox.bench.target_server import ActiveTarget, TargetServer
@@ -26,7 +27,7 @@ class Ab(Benchmark):
         self.options = parse_options(plan.options, plan.targets)
         self._contexts: dict[str, dict[int, str]] = {}
         self._stop_reasons: dict[int, str] = {}
-        """By starts of each arm: why the run ends there; empty if it continues."""
+        """By starts of each side: why the run ends there; empty if it continues."""
 
     def items(self) -> Sequence[Item]:
         return items_of(self.options, self.plan.seed)
@@ -42,8 +43,7 @@ class Ab(Benchmark):
         return ""
 
     def skip_reason(self, item: Item, results: ScoredItems, active: ActiveTarget | None) -> str:
-        own = active if active and active.target.name == item.target else None
-        return context_shortfall(question_of(item), own)
+        return exceeds_context(question_of(item).needed_context, item.target, active)
 
     async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
         data = await ask_question(target_server, item, self._contexts.setdefault(item.target, {}))
@@ -57,6 +57,6 @@ class Ab(Benchmark):
         return summarise(self.options, info, results, self.history)
 
     def headline(self, results: ScoredItems) -> str:
-        first, second = self.options.arms
+        first, second = self.options.sides
         contrast = contrast_of(self.options, results, "tg")
         return f"{second.name} / {first.name}: tg × {contrast.ratio:.3f}" if contrast and contrast.starts > 1 else ""

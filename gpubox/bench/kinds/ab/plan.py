@@ -1,7 +1,7 @@
 """The questions of an A/B run and their order. Pure.
 
-If the arms need different servers, each start of a server answers every prompt once. The starts are randomised in
-blocks of four, two of each arm, so that neither a drift nor a slow wander favours an arm (``bench.start_comparison``).
+If the sides need different servers, each start of a server answers every prompt once. The starts are randomised in
+blocks of four, two of each side, so that neither a drift nor a slow wander favours a side (``bench.start_comparison``).
 If no restart is needed, each prompt is asked in the order A B B A.
 """
 
@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
-from gpubox.bench.benchmark import check_items, check_numbers
+from gpubox.bench.benchmark import check_items
+from gpubox.bench.kinds.shared import convert_options
 from gpubox.bench.model import Item, Target
 from gpubox.bench.questions import DOMAINS, Question, question_values, questions
 from gpubox.bench.start_comparison import random_order
@@ -23,11 +22,11 @@ STARTS, TOKENS = 6, 128
 PROMPTS, PROMPTS_OF_ONE_SERVER = 4, 10
 """Per domain. With restarts the starts are the sample, on one server the prompts are, so it asks more of them."""
 ROUNDS = 2
-"""How often each arm answers a prompt on one server: A B B A."""
+"""How often each side answers a prompt on one server: A B B A."""
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class Side:
     """One side: a target, and how requests differ there."""
 
     name: str
@@ -41,52 +40,48 @@ class Arm:
 class AbOptions:
     """The options of one run."""
 
-    arms: tuple[Arm, ...]
+    sides: tuple[Side, ...]
     """Two; the second is compared with the first."""
     prompts: int | None = None
     """Per domain."""
     domains: tuple[str, ...] = DOMAINS
     max_tokens: int = TOKENS
     starts: int = STARTS
-    """The most starts of each arm; a clear verdict ends the run earlier."""
+    """The most starts of each side; a clear verdict ends the run earlier."""
     context_tokens: int = 0
 
     @property
     def one_server(self) -> bool:
-        """Whether both arms ask the same server, without restarts."""
-        return len({arm.target for arm in self.arms}) == 1
+        """Whether both sides ask the same server, without restarts."""
+        return len({side.target for side in self.sides}) == 1
 
 
 def parse_options(values: Mapping[str, Any], targets: Sequence[Target]) -> AbOptions:
     """The options from a plan. Raises UsageError if one is invalid."""
-    try:
-        options = msgspec.convert(values, AbOptions)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"These options of an ab run are invalid: {error}.") from None
-    check_numbers(values)
+    options = convert_options(values, AbOptions)
     names = {target.name for target in targets}
-    if len(options.arms) != 2 or len({arm.name for arm in options.arms}) != 2:
-        raise UsageError("An ab run has two arms of different names.")
-    if any(arm.target not in names for arm in options.arms):
-        raise UsageError("An arm of this ab run has no target.")
+    if len(options.sides) != 2 or len({side.name for side in options.sides}) != 2:
+        raise UsageError("An ab run has two sides of different names.")
+    if any(side.target not in names for side in options.sides):
+        raise UsageError("A side of this ab run has no target.")
     if options.starts < 1:
-        raise UsageError("Each arm needs a start.", "Write: --starts 6")
+        raise UsageError("Each side needs a start.", "Write: --starts 6")
     if options.one_server and "starts" in values:
-        raise UsageError("Both arms ask one server: nothing is restarted.", "Leave out --starts.")
+        raise UsageError("Both sides ask one server: nothing is restarted.", "Leave out --starts.")
     check_items(2 * (ROUNDS if options.one_server else options.starts) * len(questions_of(options)))
     return options
 
 
 def questions_of(options: AbOptions) -> list[Question]:
-    """The questions that every arm is asked. Raises UsageError."""
+    """The questions that every side is asked. Raises UsageError."""
     default = PROMPTS_OF_ONE_SERVER if options.one_server else PROMPTS
     prompts = default if options.prompts is None else options.prompts
     return questions(prompts, options.max_tokens, options.domains, options.context_tokens)
 
 
-def start_order(options: AbOptions, seed: int) -> list[Arm]:
-    """The arm of each start."""
-    return [options.arms[number] for number in random_order(2, options.starts, seed)]
+def start_order(options: AbOptions, seed: int) -> list[Side]:
+    """The side of each start."""
+    return [options.sides[number] for number in random_order(2, options.starts, seed)]
 
 
 def items_of(options: AbOptions, seed: int = 0) -> list[Item]:
@@ -94,21 +89,21 @@ def items_of(options: AbOptions, seed: int = 0) -> list[Item]:
     asked = questions_of(options)
     items = []
     if options.one_server:
-        items += [_item(asked[0], arm, f"{arm.name}/warm-up", "all", warmup=True) for arm in options.arms]
+        items += [_item(asked[0], side, f"{side.name}/warm-up", side.target, warmup=True) for side in options.sides]
         for number, question in enumerate(asked):
             for repeat in range(ROUNDS):
-                reverse = (number + repeat) % 2  # every other prompt begins with the second arm
-                for arm in options.arms[:: -1 if reverse else 1]:
-                    items.append(_item(question, arm, f"{arm.name}/{repeat + 1}/{question.name}", "all"))
+                reverse = (number + repeat) % 2  # every other prompt begins with the second side
+                for side in options.sides[:: -1 if reverse else 1]:
+                    items.append(_item(question, side, f"{side.name}/{repeat + 1}/{question.name}", side.target))
         return items
-    for start, arm in enumerate(start_order(options, seed), 1):
-        group = f"{start:02d}/{arm.name}"
-        items.append(_item(asked[0], arm, f"{group}/warm-up", group, start, warmup=True))
-        items += [_item(question, arm, f"{group}/{question.name}", group, start) for question in asked]
+    for start, side in enumerate(start_order(options, seed), 1):
+        group = f"{start:02d}/{side.name}"
+        items.append(_item(asked[0], side, f"{group}/warm-up", group, start, warmup=True))
+        items += [_item(question, side, f"{group}/{question.name}", group, start) for question in asked]
     return items
 
 
-def _item(question: Question, arm: Arm, name: str, group: str, start: int = 0, *, warmup: bool = False) -> Item:
-    values = question_values(question, thinking=arm.thinking, raw=arm.raw)
+def _item(question: Question, side: Side, name: str, group: str, start: int = 0, *, warmup: bool = False) -> Item:
+    values = question_values(question, thinking=side.thinking, raw=side.raw)
     weight = question.max_tokens + question.context_tokens / 10
-    return Item(name, arm.target, {**values, "arm": arm.name}, warmup, group, weight, start)
+    return Item(name, side.target, {**values, "side": side.name}, warmup, group, weight, start)

@@ -1,19 +1,21 @@
-"""The report of an A/B run: each arm's figures, the contrasts, and what they allow to conclude."""
+"""The report of an A/B run: each side's figures, the contrasts, and what they allow to conclude."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gpubox.bench.kinds.ab.plan import AbOptions, questions_of, start_order
 from gpubox.bench.kinds.ab.verdict import (
     MAIN_WEIGHT,
     MEASURES,
     ContrastRow,
-    arm_results,
     contrast_rows,
     current_analysis,
+    main_row,
+    side_results,
 )
+from gpubox.bench.kinds.shared import closing_notes, report_flags, start_noise
 from gpubox.bench.model import RunInfo, ScoredItems
 from gpubox.bench.overrides import lossy_difference
 from gpubox.bench.report.formatting import format_change, validity_suffix
@@ -31,20 +33,19 @@ VERDICTS = {
 
 
 def summarise(options: AbOptions, info: RunInfo, results: ScoredItems, history: NoiseHistory | None = None) -> Report:
-    """Each arm's figures by domain and over all prompts, the contrasts, and the load times."""
+    """Each side's figures by domain and over all prompts, the contrasts, and the load times."""
     metrics: list[Metric] = []
-    for arm in options.arms:
+    for side in options.sides:
         for domain in ("", *(options.domains if len(options.domains) > 1 else ())):
-            own = arm_results(arm, results, domain)
+            own = side_results(side, results, domain)
             measures = MEASURES[:1] if domain else MEASURES
-            metrics += prompt_metrics(arm.name, domain or "all", own, measures, info.plan.seed)
-            metrics += acceptance_metrics(arm.name, domain or "all", own, info.plan.seed)
-    noise = history.between_starts(info.provenance.values(), info.id) if history else None
-    rows = contrast_rows(options, results, noise=noise, restarted=_is_restarted(info))
-    flags = (*info.flags, *(flag for item, result in results if not item.warmup for flag in result.flags))
+            metrics += prompt_metrics(side.name, domain or "all", own, measures, info.plan.seed)
+            metrics += acceptance_metrics(side.name, domain or "all", own, info.plan.seed)
+    rows = contrast_rows(options, results, noise=start_noise(history, info), restarted=_is_restarted(info))
+    flags = report_flags(info, results)
     return Report(
         kind="ab",
-        title=" against ".join(arm.name for arm in reversed(options.arms)),
+        title=" against ".join(side.name for side in reversed(options.sides)),
         metrics=tuple(metrics),
         tables=(*_contrast_table(options, rows, results), *_load_table(options, results)),
         notes=tuple(_notes(options, info, results, rows, validity_suffix(flags))),
@@ -59,7 +60,7 @@ def _is_restarted(info: RunInfo) -> bool:
 def _contrast_table(options: AbOptions, rows: Sequence[ContrastRow], results: ScoredItems) -> list[ReportTable]:
     if not rows:
         return []
-    first, second = options.arms
+    first, second = options.sides
     cells: list[tuple[Value, ...]] = []
     for row in rows:
         contrast = row.contrast
@@ -85,8 +86,8 @@ def _contrast_table(options: AbOptions, rows: Sequence[ContrastRow], results: Sc
 def _total_ratio(options: AbOptions, results: ScoredItems) -> float | None:
     """The ratio of all generated tokens over all generation seconds."""
     rates = []
-    for arm in options.arms:
-        values = [result.values for _, result in arm_results(arm, results) if result.values.get("generation_seconds")]
+    for side in options.sides:
+        values = [result.values for _, result in side_results(side, results) if result.values.get("generation_seconds")]
         seconds = sum(value["generation_seconds"] for value in values)
         rates.append(sum(value["generated_tokens"] for value in values) / seconds if seconds else 0.0)
     return rates[1] / rates[0] if all(rates) else None
@@ -95,49 +96,41 @@ def _total_ratio(options: AbOptions, results: ScoredItems) -> float | None:
 def _load_table(options: AbOptions, results: ScoredItems) -> list[ReportTable]:
     """The load times, which mmap and load modes change as well."""
     rows: list[tuple[Value, ...]] = []
-    for arm in [] if options.one_server else options.arms:
-        loads = [r.values.get("load_seconds") for i, r in results if i.warmup and i.values["arm"] == arm.name]
+    for side in [] if options.one_server else options.sides:
+        loads = [r.values.get("load_seconds") for i, r in results if i.warmup and i.values["side"] == side.name]
         seconds = [float(load) for load in loads if load is not None]
         if seconds:
-            rows.append((arm.name, len(seconds), min(seconds), max(seconds)))
+            rows.append((side.name, len(seconds), min(seconds), max(seconds)))
     return [ReportTable("Loads", ("", "starts", "s, least", "s, most"), tuple(rows))] if rows else []
 
 
 def _notes(
     options: AbOptions, info: RunInfo, results: ScoredItems, rows: Sequence[ContrastRow], doubt: str
-) -> list[str]:
-    notes = []
-    main = next((row for row in rows if (row.name, row.domain) == ("tg", "all")), None)
-    if main:
-        notes.append(_verdict_note(options, main, doubt))
+) -> Iterator[str]:
+    if main := main_row(rows):
+        yield _verdict_note(options, main, doubt)
         if main.contrast.enough and not options.one_server:
-            notes.append(_more_starts_note(main.contrast))
+            yield _more_starts_note(main.contrast)
         if difference := lossy_difference(info):
-            notes.append(difference)
+            yield difference
     if options.one_server:
-        notes.append("Both arms asked one server, prompt by prompt; nothing was restarted.")
+        yield "Both sides asked one server, prompt by prompt; nothing was restarted."
     else:
-        letters = {arm.name: letter for arm, letter in zip(options.arms, "AB", strict=True)}
-        order = "".join(letters[arm.name] for arm in start_order(options, info.plan.seed))
-        notes.append(f"Order of the starts, randomised in blocks of four: {order}.")
+        letters = {side.name: letter for side, letter in zip(options.sides, "AB", strict=True)}
+        order = "".join(letters[side.name] for side in start_order(options, info.plan.seed))
+        yield f"Order of the starts, randomised in blocks of four: {order}."
         if not _is_restarted(info):
-            notes.append("gpubox cannot restart a server given by its address: each was measured in a single start.")
+            yield "gpubox cannot restart a server given by its address: each was measured in a single start."
     unneeded = [(item, result) for item, result in results if result.unneeded]
     if unneeded:
         count = len({item.start for item, _ in unneeded})
-        notes.append(f"Ended early, {unneeded[0][1].error}: {count} of {2 * options.starts} starts were not needed.")
-    failed = [(item, result) for item, result in results if result.failed and not item.warmup]
-    notes += [f"Not measured: {item.id}: {result.error}." for item, result in failed[:3]]
-    if len(failed) > 3:
-        notes.append(f"And {len(failed) - 3} more were not measured.")
-    if len(results) < info.items:
-        notes.append(f"{info.items - len(results)} of {info.items} items are not done yet.")
-    return notes
+        yield f"Ended early, {unneeded[0][1].error}: {count} of {2 * options.starts} starts were not needed."
+    yield from closing_notes(info, results)
 
 
 def _verdict_note(options: AbOptions, row: ContrastRow, doubt: str) -> str:
     contrast = row.contrast
-    first, second = (arm.name for arm in options.arms)
+    first, second = (side.name for side in options.sides)
     if not math.isfinite(contrast.error):
         return f"Too few prompts to compare {second} with {first}: {format_change(contrast.ratio)}{doubt}."
     low, high = (format_change(end) for end in contrast.interval)

@@ -1,34 +1,33 @@
-"""Compares the two arms of an A/B run: a contrast for each row of its table, and when the run may stop. Pure."""
+"""Compares the two sides of an A/B run: a contrast for each row of its table, and when the run may stop. Pure."""
 
 from __future__ import annotations
 
 import math
-import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubox.bench.kinds.ab.plan import AbOptions, Arm, questions_of
+from gpubox.bench.kinds.ab.plan import AbOptions, Side, questions_of
+from gpubox.bench.kinds.shared import answered_starts
 from gpubox.bench.model import ScoredItems
 from gpubox.bench.questions import question_of
-from gpubox.bench.report.model import Better
+from gpubox.bench.report.prompt_metrics import Measures
 from gpubox.bench.start_comparison import (
     LEVEL,
     Contrast,
     InterimAnalysis,
     Noise,
-    Start,
     compare_prompts,
     compare_starts,
     interim_analyses,
 )
 from gpubox.bench.stats import MARGIN, Verdict, holm
 
-MEASURES: tuple[tuple[str, str, str, Better], ...] = (
+MEASURES: Measures = (
     ("tg", "tg", "tok/s", "higher"),
     ("effective", "effective", "tok/s", "higher"),
     ("pp", "pp", "tok/s", "higher"),
     ("TTFT", "ttft_seconds", "s", "lower"),
 )
-"""(name in the report, key of the value, unit, which is better)."""
 MAIN_WEIGHT = 0.8
 """The share of the significance level for tg over all prompts; the other rows of the table share the rest."""
 
@@ -46,28 +45,14 @@ class ContrastRow:
     verdict: Verdict
 
 
-def arm_results(arm: Arm, results: ScoredItems, domain: str = "") -> ScoredItems:
-    """The results of ``arm`` without warm-ups, of one domain if it is given."""
+def side_results(side: Side, results: ScoredItems, domain: str = "") -> ScoredItems:
+    """The results of ``side`` without warm-ups, of one domain if it is given."""
     return [
         (item, result)
         for item, result in results
-        if result.ok and not item.warmup and item.values["arm"] == arm.name
+        if result.ok and not item.warmup and item.values["side"] == side.name
         and domain in ("", question_of(item).domain)
     ]  # fmt: skip
-
-
-def _starts(options: AbOptions, results: ScoredItems, key: str, domain: str) -> list[Start]:
-    """Every start that has results, in order. Of times the inverse, so that higher is faster."""
-    rates: dict[tuple[int, str], dict[str, list[float]]] = {}
-    for arm in options.arms:
-        for item, result in arm_results(arm, results, domain):
-            if value := result.values.get(key):
-                rate = 1 / value if key == "ttft_seconds" else value
-                rates.setdefault((item.start, arm.name), {}).setdefault(question_of(item).name, []).append(rate)
-    return [
-        Start(arm, start, {name: statistics.fmean(map(math.log, values)) for name, values in prompts.items()})
-        for (start, arm), prompts in sorted(rates.items())
-    ]
 
 
 def contrast_of(
@@ -79,13 +64,17 @@ def contrast_of(
     noise: Noise | None = None,
     restarted: bool = True,
 ) -> Contrast | None:
-    """The second arm over the first; ``None`` if they have no prompt in common."""
-    starts = _starts(options, results, key, domain)
+    """The second side over the first; ``None`` if they have no prompt in common."""
+    starts = [
+        start
+        for side in options.sides
+        for start in answered_starts(side.name, side_results(side, results, domain), key)
+    ]
     domains = {question.name: question.domain for question in questions_of(options)}
-    first, second = (arm.name for arm in options.arms)
+    first, second = (side.name for side in options.sides)
     if not options.one_server:
         return compare_starts(starts, first, second, domains=domains, noise=noise, restarted=restarted)
-    log_rates = {start.arm: start.log_rates for start in starts}
+    log_rates = {start.side: start.log_rates for start in starts}
     names = [name for name in log_rates.get(first, {}) if name in log_rates.get(second, {})]
     if not names:
         return None
@@ -113,6 +102,11 @@ def contrast_rows(
     ]
 
 
+def main_row(rows: Sequence[ContrastRow]) -> ContrastRow | None:
+    """tg over all prompts, on which the verdict rests."""
+    return next((row for row in rows if (row.name, row.domain) == ("tg", "all")), None)
+
+
 def current_analysis(options: AbOptions, results: ScoredItems) -> InterimAnalysis:
     """The interim analysis at which the run ended, or the next one."""
     planned = interim_analyses(options.starts)
@@ -121,11 +115,8 @@ def current_analysis(options: AbOptions, results: ScoredItems) -> InterimAnalysi
 
 
 def early_stop_reason(options: AbOptions, results: ScoredItems, starts: int) -> str:
-    """Why the run may stop after ``starts`` starts of each arm; empty: it continues."""
-    if starts not in [analysis.starts for analysis in interim_analyses(options.starts)[:-1]]:
-        return ""
-    rows = contrast_rows(options, [pair for pair in results if pair[0].start <= 2 * starts])
-    main = next((row for row in rows if (row.name, row.domain) == ("tg", "all")), None)
+    """Why the run may stop after ``starts`` starts of each side; empty: it continues."""
+    main = main_row(contrast_rows(options, [pair for pair in results if pair[0].start <= 2 * starts]))
     if main is None or not main.contrast.enough:
         return ""
     if main.verdict in ("faster", "slower"):

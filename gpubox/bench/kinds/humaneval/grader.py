@@ -65,6 +65,12 @@ async def grade(
     is graded again alone. Raises GpuboxError if no sandbox works or if a correct program cannot pass in it: a failure
     of the box is never counted against the model.
     """
+    gate = asyncio.Semaphore(jobs)
+
+    async def grade_batch(batch: Sequence[Candidate]) -> tuple[dict[str, Grade], bool]:
+        async with gate:
+            return await _grade_batch(batch, sandbox, cpu_seconds)
+
     grades = {
         candidate.id: Grade("definition", f"longer than {MAX_PROGRAM_CHARACTERS:,} characters")
         for candidate in candidates
@@ -73,52 +79,30 @@ async def grade(
     waiting = [candidate for candidate in candidates if candidate.id not in grades]
     suspects: list[Candidate] = []
     while waiting:
-        new_grades, blamed = await _grade_batches(waiting, sandbox, jobs, cpu_seconds)
-        grades |= new_grades
-        suspects += blamed if new_grades else waiting
+        batches = list(_batches(waiting, max(1, min(BATCH_SIZE, -(-len(waiting) // jobs)))))
+        outcomes = await asyncio.gather(*map(grade_batch, batches))
+        blamed: list[Candidate] = []
+        for batch, (own, orderly) in zip(batches, outcomes, strict=True):
+            grades |= own
+            if not orderly:  # its judge died with the first candidate that has no grade
+                blamed += [candidate for candidate in batch if candidate.id not in own][:1]
+        suspects += blamed if any(own for own, _ in outcomes) else waiting
         settled = {*grades, *(candidate.id for candidate in suspects)}
         waiting = [candidate for candidate in waiting if candidate.id not in settled]
-    grades |= await _grade_alone(suspects, sandbox, jobs, cpu_seconds)
-    return {candidate.id: grades.get(candidate.id, Grade("died", "it ended its judge")) for candidate in candidates}
-
-
-async def _grade_batches(
-    candidates: Sequence[Candidate], sandbox: Sandbox, jobs: int, cpu_seconds: int
-) -> tuple[dict[str, Grade], list[Candidate]]:
-    """The grades, and of each batch whose judge died the candidate it was judging."""
-    gate = asyncio.Semaphore(jobs)
-
-    async def grade_one(batch: list[Candidate]) -> tuple[dict[str, Grade], list[Candidate]]:
-        async with gate:
-            grades, orderly = await _grade_batch(batch, sandbox, cpu_seconds)
-        ungraded = [candidate for candidate in batch if candidate.id not in grades]
-        return grades, [] if orderly else ungraded[:1]
-
-    size = max(1, min(BATCH_SIZE, -(-len(candidates) // jobs)))
-    batches = await asyncio.gather(*(grade_one(batch) for batch in _batches(candidates, size)))
-    grades = {name: verdict for batch, _ in batches for name, verdict in batch.items()}
-    return grades, [candidate for _, blamed in batches for candidate in blamed]
-
-
-async def _grade_alone(
-    suspects: Sequence[Candidate], sandbox: Sandbox, jobs: int, cpu_seconds: int
-) -> dict[str, Grade]:
-    """Grades each suspect in a sandbox that has just passed the correct answer to the same problem."""
-    gate = asyncio.Semaphore(jobs)
-
-    async def grade_one(suspect: Candidate) -> dict[str, Grade]:
-        problem = suspect.problem
-        control = Candidate(f"right answer to {suspect.id}", problem, problem.prompt + problem.canonical_solution)
-        async with gate:
-            grades, _ = await _grade_batch([control, suspect], sandbox, cpu_seconds)
-        if control.id not in grades or not grades[control.id].passed:
+    controls = [_correct_answer(suspect) for suspect in suspects]
+    outcomes = await asyncio.gather(*(grade_batch(pair) for pair in zip(controls, suspects, strict=True)))
+    for control, suspect, (own, _) in zip(controls, suspects, outcomes, strict=True):
+        if control.id not in own or not own[control.id].passed:
             raise GpuboxError(
                 "Programs cannot be graded here: the correct answer does not pass.", "`gpubox doctor` says more."
             )
-        return {name: verdict for name, verdict in grades.items() if name == suspect.id}
+        grades[suspect.id] = own.get(suspect.id, Grade("died", "it ended its judge"))
+    return grades
 
-    graded = await asyncio.gather(*(grade_one(suspect) for suspect in suspects))
-    return {name: verdict for grades in graded for name, verdict in grades.items()}
+
+def _correct_answer(suspect: Candidate) -> Candidate:
+    problem = suspect.problem
+    return Candidate(f"right answer to {suspect.id}", problem, problem.prompt + problem.canonical_solution)
 
 
 def _batches(candidates: Sequence[Candidate], size: int) -> Iterator[list[Candidate]]:

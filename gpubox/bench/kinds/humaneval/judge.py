@@ -24,11 +24,8 @@ import signal
 import stat
 import sys
 import time
-
-MYPY = False
-if MYPY:
-    from types import TracebackType
-    from typing import Any, NoReturn
+from types import TracebackType
+from typing import Any, NoReturn
 
 LIMITS = {"cpu": 3, "wall": 10, "most": 60, "memory": 1 << 29, "answer": 16 << 20, "items": 200_000}
 """cpu: CPU seconds of one candidate; lm-eval's timeout, but a busy box fails nobody. wall: seconds without an answer

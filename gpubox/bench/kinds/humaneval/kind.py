@@ -13,7 +13,7 @@ from gpubox.bench.kinds.humaneval.grader import Candidate, Grade, grade
 from gpubox.bench.kinds.humaneval.options import MODE_WEIGHTS, parse_options
 from gpubox.bench.kinds.humaneval.replies import ParsedReply, parse_reply
 from gpubox.bench.kinds.humaneval.summary import summarise
-from gpubox.bench.kinds.shared import exceeds_context
+from gpubox.bench.kinds.shared import exceeds_context, id_prefix
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, ScoredItems
 from gpubox.bench.report.model import Report
 from gpubox.bench.target_server import ActiveTarget, TargetServer
@@ -36,10 +36,9 @@ class HumanEval(Benchmark):
         self._grades: dict[str, Grade] = {}
 
     def items(self) -> Sequence[Item]:
-        several = len(self.plan.targets) > 1
         return [
             Item(
-                f"{target.name}:{mode}/{problem.number}" if several else f"{mode}/{problem.number}",
+                f"{id_prefix(self.plan, target)}{mode}/{problem.number}",
                 target.name,
                 {"mode": mode, "task": problem.task_id},
                 weight=MODE_WEIGHTS[mode],
@@ -49,10 +48,8 @@ class HumanEval(Benchmark):
             for problem in self.options.problems()
         ]
 
-    def skip_reason(self, item: Item, results: ScoredItems, server: ActiveTarget | None) -> str:
-        if server is None or server.target.name != item.target or item.values["mode"] == "vanilla":
-            return ""
-        return exceeds_context(PROMPT_TOKENS, server)
+    def skip_reason(self, item: Item, results: ScoredItems, active: ActiveTarget | None) -> str:
+        return "" if item.values["mode"] == "vanilla" else exceeds_context(PROMPT_TOKENS, item.target, active)
 
     async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
         problem, mode = load_problems()[item.values["task"]], item.values["mode"]

@@ -113,9 +113,7 @@ async def ask_agentic(
     timing = end.totals.timing
     prompt_tokens = timing.prefill_new_tokens + timing.prefill_reprocessed_tokens
     target_server.count_tokens(prompt_tokens, timing.generated_tokens, unattributed=uncounted_tokens)
-    if isinstance(end, events.TurnFailed) and not end.message.startswith(
-        ("The model ", "The conversation does not fit")  # the model's fault: a wrong answer, not a failed request
-    ):
+    if isinstance(end, events.TurnFailed) and not end.by_model:
         target_server.token_count_unknown = True
         await target_server.wait_for_exit()
         code = ExitCode.UNHEALTHY if target_server.alive else ExitCode.NOT_RUNNING

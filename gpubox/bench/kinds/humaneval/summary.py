@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 
 from gpubox import units
@@ -28,7 +28,17 @@ def summarise(options: HumanEvalOptions, info: RunInfo, results: ScoredItems) ->
     for item, result in results:
         if result.ok:
             arms.setdefault((item.target, item.values["mode"]), []).append((item, result))
-    tables = [_scores(arms), _paired(arms), _times(arms), _speeds(arms), _replies(arms), _failures(arms)]
+    speeds = ("tokens", "peak", "server-side", "effective", "effective/peak", "s/problem")
+    tables = [
+        _table("pass@1", ("passed", "pass@1", "stderr", "95 % (Wilson)"), arms, _score_cells,
+               "stderr as lm-eval computes it: sd (n-1) / sqrt(n)"),
+        _paired(arms),
+        _table("Wall time", ("wall", *TIME_PARTS, "total"), arms, _time_cells,
+               "sums over all problems; prefill, reprocessed, thinking and answer are the server's own timings"),
+        _table("tok/s", speeds, arms, _speed_cells, "peak: the fastest reply; effective: tokens over wall time"),
+        _table("Replies", ("rounds", "ended", "code from", "notices"), arms, _reply_cells),
+        _failures(arms),
+    ]  # fmt: skip
     return Report(
         kind="humaneval",
         title="HumanEval" + (f", the first {options.limit} problems" if options.limit else ""),
@@ -40,9 +50,10 @@ def summarise(options: HumanEvalOptions, info: RunInfo, results: ScoredItems) ->
 
 
 def _metrics(target: str, mode: str, rows: Rows) -> Iterator[Metric]:
-    passed = _passed(rows)
-    samples = tuple((item.values["task"], 100.0 * ok) for (item, _), ok in zip(rows, passed, strict=True))
-    yield Metric("pass@1", mode, target, "%", "higher", scale_estimate(stats.pass_rate(passed), 100), samples)
+    passed = _passed_by_task(rows)
+    samples = tuple((task, 100.0 * ok) for task, ok in passed.items())
+    rate = stats.pass_rate(list(passed.values()))
+    yield Metric("pass@1", mode, target, "%", "higher", scale_estimate(rate, 100), samples)
     tokens, wall, generation = _sums(rows)
     if tokens and wall:
         yield Metric("effective", mode, target, "tok/s", "higher", Estimate(tokens / wall, len(rows)))
@@ -50,8 +61,8 @@ def _metrics(target: str, mode: str, rows: Rows) -> Iterator[Metric]:
         yield Metric("tg", mode, target, "tok/s", "higher", Estimate(tokens / generation, len(rows)))
 
 
-def _passed(rows: Rows) -> list[bool]:
-    return [bool(result.values["passed"]) for _, result in rows]
+def _passed_by_task(rows: Rows) -> dict[str, bool]:
+    return {item.values["task"]: bool(result.values["passed"]) for item, result in rows}
 
 
 def _sums(rows: Rows) -> tuple[int, float, float]:
@@ -62,19 +73,21 @@ def _sums(rows: Rows) -> tuple[int, float, float]:
     return tokens, wall, generation
 
 
-def _scores(arms: Arms) -> ReportTable:
-    rows: list[tuple[Value, ...]] = []
-    for (target, mode), arm in arms.items():
-        passed = _passed(arm)
-        low, high = stats.wilson(sum(passed), len(passed))
-        error = stats.standard_error([float(ok) for ok in passed])
-        rate = f"{100 * sum(passed) / len(passed):.2f} %"
-        spread = f"± {100 * error:.2f}" if error is not None else units.UNKNOWN
-        rows.append(
-            (target, mode, f"{sum(passed)} of {len(passed)}", rate, spread, f"{100 * low:.1f} – {100 * high:.1f}")
-        )
-    columns = ("target", "mode", "passed", "pass@1", "stderr", "95 % (Wilson)")
-    return ReportTable("pass@1", columns, tuple(rows), "stderr as lm-eval computes it: sd (n-1) / sqrt(n)")
+def _table(
+    title: str, columns: Sequence[str], arms: Arms, cells_of: Callable[[Rows], Sequence[Value]], note: str = ""
+) -> ReportTable:
+    """A row for each target and mode for which ``cells_of`` gives cells."""
+    rows = [(*names, *cells) for names, rows in arms.items() if (cells := cells_of(rows))]
+    return ReportTable(title, ("target", "mode", *columns), tuple(rows), note)
+
+
+def _score_cells(rows: Rows) -> Sequence[Value]:
+    passed = list(_passed_by_task(rows).values())
+    low, high = stats.wilson(sum(passed), len(passed))
+    error = stats.standard_error([float(ok) for ok in passed])
+    spread = f"± {100 * error:.2f}" if error is not None else units.UNKNOWN
+    rate = f"{100 * sum(passed) / len(passed):.2f} %"
+    return f"{sum(passed)} of {len(passed)}", rate, spread, f"{100 * low:.1f} – {100 * high:.1f}"
 
 
 def _paired(arms: Arms) -> ReportTable:
@@ -82,12 +95,8 @@ def _paired(arms: Arms) -> ReportTable:
     for (first, first_rows), (second, second_rows) in combinations(arms.items(), 2):
         if first[0] != second[0] and first[1] != second[1]:
             continue
-        passed = {item.values["task"]: bool(result.values["passed"]) for item, result in first_rows}
-        pairs = [
-            (passed[item.values["task"]], bool(result.values["passed"]))
-            for item, result in second_rows
-            if item.values["task"] in passed
-        ]
+        passed, second_passed = _passed_by_task(first_rows), _passed_by_task(second_rows)
+        pairs = [(passed[task], ok) for task, ok in second_passed.items() if task in passed]
         if not pairs:
             continue
         lost, won = pairs.count((True, False)), pairs.count((False, True))
@@ -100,51 +109,37 @@ def _paired(arms: Arms) -> ReportTable:
     return ReportTable("Paired comparison", columns, tuple(rows), "McNemar's exact test, two-sided")
 
 
-def _times(arms: Arms) -> ReportTable:
-    rows: list[tuple[Value, ...]] = []
-    for (target, mode), arm in arms.items():
-        wall = sum(result.seconds for _, result in arm)
-        if not wall:
-            continue
-        parts = [sum(result.values["parts"][name] for _, result in arm) for name in TIME_PARTS]
-        shares = [f"{units.duration(part)} ({part / wall:.0%})" if part else units.UNKNOWN for part in parts]
-        rows.append((target, mode, units.duration(wall), *shares, f"{sum(parts) / wall:.1%}"))
-    columns = ("target", "mode", "wall", *TIME_PARTS, "total")
-    note = "sums over all problems; prefill, reprocessed, thinking and answer are the server's own timings"
-    return ReportTable("Wall time", columns, tuple(rows), note)
+def _time_cells(rows: Rows) -> Sequence[Value]:
+    wall = sum(result.seconds for _, result in rows)
+    if not wall:
+        return ()
+    parts = [sum(result.values["parts"][name] for _, result in rows) for name in TIME_PARTS]
+    shares = [f"{units.duration(part)} ({part / wall:.0%})" if part else units.UNKNOWN for part in parts]
+    return units.duration(wall), *shares, f"{sum(parts) / wall:.1%}"
 
 
-def _speeds(arms: Arms) -> ReportTable:
-    rows: list[tuple[Value, ...]] = []
-    for (target, mode), arm in arms.items():
-        tokens, wall, generation = _sums(arm)
-        if not tokens or not wall:
-            continue
-        peak = max((result.values["peak"] for _, result in arm if result.values.get("peak")), default=None)
-        effective = tokens / wall
-        ratio = f"{effective / peak:.0%}" if peak else None
-        rows.append(
-            (target, mode, tokens, peak, tokens / generation if generation else None, effective, ratio, wall / len(arm))
-        )
-    columns = ("target", "mode", "tokens", "peak", "server-side", "effective", "effective/peak", "s/problem")
-    return ReportTable("tok/s", columns, tuple(rows), "peak: the fastest reply; effective: tokens over wall time")
+def _speed_cells(rows: Rows) -> Sequence[Value]:
+    tokens, wall, generation = _sums(rows)
+    if not tokens or not wall:
+        return ()
+    peak = max((result.values["peak"] for _, result in rows if result.values.get("peak")), default=None)
+    effective = tokens / wall
+    ratio = f"{effective / peak:.0%}" if peak else None
+    return tokens, peak, tokens / generation if generation else None, effective, ratio, wall / len(rows)
 
 
-def _replies(arms: Arms) -> ReportTable:
-    rows: list[tuple[Value, ...]] = []
-    for (target, mode), arm in arms.items():
-        ends = Counter(str(r.values.get("end") or r.values.get("finish_reason") or "?") for _, r in arm)
-        notices: Counter[str] = Counter()
-        for _, result in arm:
-            notices.update(result.values.get("notices") or {})
-        if restarts := sum(result.values.get("restarts") or 0 for _, result in arm):
-            notices["asked again"] = restarts
-        rounds = [result.values["rounds"] for _, result in arm if result.values.get("rounds")]
-        mean_rounds = sum(rounds) / len(rounds) if rounds else None
-        sources = Counter(result.values["source"] or "none" for _, result in arm)
-        rows.append((target, mode, mean_rounds, _counts(ends), _counts(sources), _counts(notices) or units.UNKNOWN))
-    columns = ("target", "mode", "rounds", "ended", "code from", "notices")
-    return ReportTable("Replies", columns, tuple(rows))
+def _reply_cells(rows: Rows) -> Sequence[Value]:
+    all_values = [result.values for _, result in rows]
+    ends = Counter(str(values.get("end") or values.get("finish_reason") or "?") for values in all_values)
+    notices: Counter[str] = Counter()
+    for values in all_values:
+        notices.update(values.get("notices") or {})
+    if restarts := sum(values.get("restarts") or 0 for values in all_values):
+        notices["asked again"] = restarts
+    rounds = [values["rounds"] for values in all_values if values.get("rounds")]
+    sources = Counter(values["source"] or "none" for values in all_values)
+    mean_rounds = sum(rounds) / len(rounds) if rounds else None
+    return mean_rounds, _counts(ends), _counts(sources), _counts(notices) or units.UNKNOWN
 
 
 def _counts(counter: Counter[str]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +13,6 @@ from gpubox.bench.measured_request import measure_request
 from gpubox.bench.model import Item
 from gpubox.bench.prompts import CHAT_PROMPTS, filler_text
 from gpubox.bench.target_server import TargetServer
-from gpubox.errors import GpuboxError
 from gpubox.server.other_server import LLAMA
 
 SYSTEM_PROMPT = "You are a coding agent. Work step by step; after each step a tool's output is shown to you."
@@ -119,11 +117,3 @@ def _resident_bytes(target_server: TargetServer) -> int | None:
         return sum(member.memory_info().rss for member in (process, *process.children(recursive=True)))
     except psutil.Error:
         return None
-
-
-def window_answers(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The answers in a stored window. Raises GpuboxError if there are none."""
-    answers = data.get("answers")
-    if not isinstance(answers, list):
-        raise GpuboxError("This window of the soak holds no answers.")
-    return answers

@@ -10,8 +10,8 @@ from typing import Any
 
 from gpubox import units
 from gpubox.bench.benchmark import Benchmark, check_items
-from gpubox.bench.kinds.shared import convert_options
-from gpubox.bench.kinds.soak.agent_load import AgentLoad, window_answers
+from gpubox.bench.kinds.shared import convert_options, id_prefix
+from gpubox.bench.kinds.soak.agent_load import AgentLoad
 from gpubox.bench.kinds.soak.summary import summarise
 from gpubox.bench.measured_request import stored_reply
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Sample, ScoredItems
@@ -57,7 +57,7 @@ class Soak(Benchmark):
         seconds, window_seconds = self.options.minutes * 60, self.options.window_seconds
         items = []
         for target in self.plan.targets:
-            prefix = f"{target.name}:" if len(self.plan.targets) > 1 else ""
+            prefix = id_prefix(self.plan, target)
             warmup = {"window": 0, "seconds": 0}
             items.append(Item(f"{prefix}warm-up", target.name, warmup, True, target.name, 0.1))
             for number in range(1, max(1, math.ceil(seconds / window_seconds)) + 1):
@@ -72,14 +72,13 @@ class Soak(Benchmark):
 
     async def score(self, item: Item, raw: RawRecord) -> Result:
         rows = []
-        for answer in window_answers(raw.data):
+        for answer in raw.data["answers"]:
             reply = stored_reply(answer)
             if reply.tg is None or not reply.generated_tokens:
                 continue
             depth = (reply.prompt_tokens or 0) + (reply.cached_tokens or 0) + reply.generated_tokens // 2
             rows.append(
                 {
-                    "at": answer["at"],
                     "tg": reply.tg,
                     "context_tokens": depth,
                     "ttft_seconds": reply.ttft_seconds,
@@ -105,7 +104,7 @@ class Soak(Benchmark):
 
 
 def _readings(samples: Sequence[Sample]) -> dict[str, Any]:
-    """A window's readings, one number each: maxima of temperature and VRAM, typical clock and power, least free RAM."""
+    """A window's readings, one number each: maxima of temperature and VRAM, typical clock and power."""
 
     def values(name: str) -> list[Any]:
         return [value for sample in samples if (value := getattr(sample, name)) is not None]
@@ -116,5 +115,4 @@ def _readings(samples: Sequence[Sample]) -> dict[str, Any]:
         "vram_bytes": max(values("vram_used_bytes"), default=None),
         "clock_sm_mhz": statistics.median(clocks) if clocks else None,
         "power_watts": statistics.fmean(power) if power else None,
-        "ram_available_bytes": min(values("ram_available_bytes"), default=None),
     }

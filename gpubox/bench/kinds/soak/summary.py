@@ -10,8 +10,8 @@ from gpubox import units
 from gpubox.bench import stats
 from gpubox.bench.kinds.shared import closing_notes, report_flags
 from gpubox.bench.kinds.soak.trends import (
+    MIN_CYCLE_ANSWERS,
     MIN_WINDOWS,
-    TimedAnswer,
     depth_adjusted_rates,
     detrend,
     find_cycle,
@@ -28,7 +28,6 @@ Windows = list[tuple[int, Result]]
 MARGIN = 0.02
 STEADY_MARGIN = 0.05
 """tg is steady if the whole interval of its change lies within this."""
-MIN_CYCLE_ANSWERS = 12
 THIRDS = ("first third", "middle third", "last third")
 _MEMORY = (("VRAM", "vram_bytes"), ("RAM of the server", "rss_bytes"))
 
@@ -58,27 +57,15 @@ def summarise(window_seconds: float, info: RunInfo, results: ScoredItems) -> Rep
     return Report("soak", "Agent-like load", tuple(metrics), tuple(tables), tuple(series), tuple(notes), flags)
 
 
-def timed_answers(windows: Windows, window_seconds: float) -> list[TimedAnswer]:
-    """Every answer in order of time. Time is that of the load, without the breaks between sessions."""
-    answers = []
-    for number, result in windows:
-        for answer in result.values["answers"]:
-            drafted = answer["draft_tokens"]
-            acceptance = (answer["draft_tokens_accepted"] or 0) / drafted if drafted else None
-            at = (number - 1) * window_seconds + answer["at"]
-            answers.append(TimedAnswer(at, answer["tg"], answer["context_tokens"], acceptance))
-    return answers
-
-
 def findings(windows: Windows, window_seconds: float) -> Iterator[str]:
     """One sentence per question: is tg steady, are there cycles, does memory grow. "No" and "unknown" are said too."""
-    answers = timed_answers(windows, window_seconds)
-    rates = depth_adjusted_rates(answers)
+    answers = [answer for _, result in windows for answer in result.values["answers"]]
+    rates = depth_adjusted_rates([answer["tg"] for answer in answers], [answer["context_tokens"] for answer in answers])
     yield from _drift(windows, rates)
     yield _cycles("tg at equal depth", rates)
-    acceptance = [answer.acceptance for answer in answers if answer.acceptance is not None]
-    if acceptance and min(acceptance) > 0:
-        yield _cycles("acceptance", acceptance)
+    drafts = [(a["draft_tokens_accepted"] or 0, a["draft_tokens"]) for a in answers if a["draft_tokens"]]
+    if drafts and all(accepted for accepted, _ in drafts):
+        yield _cycles("acceptance", [accepted / drafted for accepted, drafted in drafts])
     for name, key in _MEMORY:
         readings = [(number, result.values[key]) for number, result in windows if result.values.get(key) is not None]
         growth = memory_growth([value for _, value in readings], [number * window_seconds for number, _ in readings])

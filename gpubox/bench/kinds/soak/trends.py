@@ -8,7 +8,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import accumulate, combinations, pairwise
 
 from gpubox.bench.stats import lag1_autocorrelation
 
@@ -22,30 +22,18 @@ SURROGATES = 199
 MIN_CYCLE_DIFFERENCE, MIN_CYCLE_REPEATS = 0.05, 3
 MAX_PERIOD, MIN_RUN = 30, 2
 """Answers in one period, and in one of its two runs."""
+MIN_CYCLE_ANSWERS = MIN_CYCLE_REPEATS * 2 * MIN_RUN
 MAX_CYCLE_POINTS = 600
 
 
-@dataclass(frozen=True, slots=True)
-class TimedAnswer:
-    """One answer of the load."""
-
-    at: float
-    """Seconds of load since the beginning of the soak."""
-    tg: float
-    context_tokens: int
-    """Its depth: the prompt and half the answer."""
-    acceptance: float | None = None
-
-
-def depth_adjusted_rates(answers: Sequence[TimedAnswer]) -> list[float]:
+def depth_adjusted_rates(rates: Sequence[float], depths: Sequence[int]) -> list[float]:
     """The rates as they would be at the mean depth, because conversations grow and start anew.
 
     The time per token is linear in the depth (attention), so a line is fitted and taken out.
     """
-    times = [1 / answer.tg for answer in answers]
-    depths = [answer.context_tokens for answer in answers]
     if len(set(depths)) < 2:
-        return [answer.tg for answer in answers]
+        return list(rates)
+    times = [1 / rate for rate in rates]
     slope = max(0.0, statistics.linear_regression(depths, times).slope)  # no server gets faster with depth
     mean = statistics.fmean(depths)
     return [1 / max(time - slope * (depth - mean), time / 10) for depth, time in zip(depths, times, strict=True)]
@@ -79,49 +67,39 @@ def memory_growth(values: Sequence[float], seconds: Sequence[float]) -> MemoryGr
 
 
 def kendall_z(values: Sequence[float]) -> float:
-    """Kendall's S as a z score, corrected for ties: above Z99 the values rise. 0 for fewer than four values."""
+    """Kendall's S as a z score, corrected for ties: above Z99 the values rise."""
     n = len(values)
     score = sum((later > earlier) - (later < earlier) for earlier, later in combinations(values, 2))
-    if n < 4 or not score:
+    if not score:
         return 0.0
     ties = sum(t * (t - 1) * (2 * t + 5) for t in Counter(values).values())
     variance = (n * (n - 1) * (2 * n + 5) - ties) / 18
     return (score - math.copysign(1, score)) / math.sqrt(variance)
 
 
-@dataclass(frozen=True, slots=True)
-class SpeedCycle:
-    """``fast`` answers at one rate, then ``slow`` ones at a lower rate, over and over."""
+def find_cycle(rates: Sequence[float]) -> str:
+    """``5 fast, 4 slow (-25%), 8 times``, if ``rates`` (in order of time, all positive) alternate so; else empty.
 
-    fast: int
-    slow: int
-    difference: float
-    """How much lower the slow rate is, 0 to 1 of the fast rate."""
-    repeats: float
-
-    def __str__(self) -> str:
-        return f"{self.fast} fast, {self.slow} slow (-{self.difference:.0%}), {self.repeats:.0f} times"
-
-
-def find_cycle(rates: Sequence[float], *, seed: int = 0) -> SpeedCycle | None:
-    """The pattern "n fast, m slow" in ``rates`` (in order of time, all positive); ``None`` unless it is significant.
-
-    The statistic is R² of the best two-level fit over all patterns and offsets. Its chance level comes from surrogates:
+    The statistic is R² of the best two-level fit over all lengths and offsets. Its chance level comes from surrogates:
     AR(1) series with the lag-1 autocorrelation and the residuals of the series itself, both detrended. A drift, a step
     or a slow wander therefore raises the bar.
     """
     series = list(rates)[-MAX_CYCLE_POINTS:]
-    if len(series) < MIN_CYCLE_REPEATS * 2 * MIN_RUN:
-        return None
+    if len(series) < MIN_CYCLE_ANSWERS:
+        return ""
     residuals = detrend(series)
-    fit = _best_fit(residuals)
-    if fit is None:
-        return None
-    r_squared, fast, slow, gap = fit
-    fast_rate = statistics.fmean(series) + gap * slow / (fast + slow)
-    if gap / fast_rate < MIN_CYCLE_DIFFERENCE or not _significant(residuals, r_squared, seed):
-        return None
-    return SpeedCycle(fast, slow, gap / fast_rate, len(series) / (fast + slow))
+    r_squared, gap, fast, slow = _best_fit(residuals)
+    difference = gap / (statistics.fmean(series) + gap * slow / (fast + slow))
+    if difference < MIN_CYCLE_DIFFERENCE:
+        return ""
+    dice, correlation = random.Random(0), lag1_autocorrelation(residuals)
+    innovations = [later - correlation * earlier for earlier, later in pairwise(residuals)]
+    for _ in range(SURROGATES):
+        first, drawn = dice.choice(residuals), dice.choices(innovations, k=len(residuals))
+        surrogate = accumulate(drawn, lambda value, innovation: correlation * value + innovation, initial=first)
+        if _best_fit(detrend(list(surrogate)[1:]))[0] >= r_squared:
+            return ""
+    return f"{fast} fast, {slow} slow (-{difference:.0%}), {len(series) / (fast + slow):.0f} times"
 
 
 def max_period(n: int) -> int:
@@ -135,39 +113,18 @@ def detrend(values: Sequence[float]) -> list[float]:
     return [value - intercept - slope * place for place, value in enumerate(values)]
 
 
-def _significant(residuals: list[float], r_squared: float, seed: int) -> bool:
-    dice = random.Random(seed)
-    correlation = lag1_autocorrelation(residuals)
-    innovations = [later - correlation * earlier for earlier, later in pairwise(residuals)]
-    for _ in range(SURROGATES):
-        surrogate, value = [], dice.choice(residuals)
-        for innovation in dice.choices(innovations, k=len(residuals)):
-            value = correlation * value + innovation
-            surrogate.append(value)
-        fit = _best_fit(detrend(surrogate))
-        if fit and fit[0] >= r_squared:
-            return False
-    return True
-
-
-def _best_fit(residuals: Sequence[float]) -> tuple[float, int, int, float] | None:
-    """R², fast, slow and the gap between their means, of the pattern that fits best. ``residuals`` have a mean of 0."""
-    n = len(residuals)
-    variance = sum(value * value for value in residuals)
-    best = None
+def _best_fit(residuals: Sequence[float]) -> tuple[float, float, int, int]:
+    """Of the best fit: R², the gap between its levels, and its answers at each. ``residuals`` have a mean of 0."""
+    n, squares = len(residuals), sum(value * value for value in residuals)
+    best = (0.0, 0.0, MIN_RUN, MIN_RUN)
     for period in range(2 * MIN_RUN, max_period(n) + 1):
-        sums = [sum(residuals[phase::period]) for phase in range(period)]
-        counts = [len(range(phase, n, period)) for phase in range(period)]
+        phases = [residuals[phase::period] for phase in range(period)] * 2
+        sums, counts = list(accumulate(map(sum, phases), initial=0.0)), list(accumulate(map(len, phases), initial=0))
         for begin in range(period):
-            fast_sum, fast_count = 0.0, 0
-            for fast in range(1, period - MIN_RUN + 1):
-                phase = (begin + fast - 1) % period
-                fast_sum += sums[phase]
-                fast_count += counts[phase]
-                if fast < MIN_RUN or fast_sum <= 0:
-                    continue
-                gap = fast_sum / fast_count + fast_sum / (n - fast_count)
-                r_squared = gap * gap * fast_count * (n - fast_count) / n / variance
-                if best is None or r_squared > best[0]:
-                    best = (r_squared, fast, period - fast, gap)
+            for end in range(begin + MIN_RUN, begin + period - MIN_RUN + 1):
+                total, count = sums[end] - sums[begin], counts[end] - counts[begin]
+                if total > 0:
+                    gap = total / count + total / (n - count)
+                    fit = (gap * gap * count * (n - count) / n / squares, gap, end - begin, begin + period - end)
+                    best = max(best, fit)
     return best

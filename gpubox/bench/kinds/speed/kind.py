@@ -10,17 +10,23 @@ import msgspec
 from gpubox import units
 from gpubox.bench import stats
 from gpubox.bench.benchmark import Benchmark, check_items
-from gpubox.bench.kinds.shared import exceeds_context
+from gpubox.bench.kinds.shared import exceeds_context, id_prefix
 from gpubox.bench.kinds.speed import llama_bench
 from gpubox.bench.kinds.speed.summary import summarise
 from gpubox.bench.kinds.speed.workloads import Workload, parse_options, workloads_of
 from gpubox.bench.measured_request import MeasuredReply, measure_request, stored_reply
 from gpubox.bench.model import Flag, Item, Plan, RawRecord, Result, RunInfo, ScoredItems
-from gpubox.bench.questions import TEMPLATE_TOKENS, context_filler, no_speed_reason, reply_values, unmet_conditions
+from gpubox.bench.questions import (
+    TEMPLATE_TOKENS,
+    no_speed_reason,
+    reply_values,
+    text_at_depth,
+    uncached_text,
+    unmet_conditions,
+)
 from gpubox.bench.report.model import Report
 from gpubox.bench.start_comparison import random_order
 from gpubox.bench.target_server import ActiveTarget, TargetServer
-from gpubox.server.other_server import LLAMA
 
 
 class Speed(Benchmark):
@@ -31,51 +37,48 @@ class Speed(Benchmark):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self.options = parse_options(plan.options)
-        self._filler: dict[tuple[str, int], str] = {}
+        self._contexts: dict[str, dict[int, str]] = {}
 
     def items(self) -> Sequence[Item]:
         workloads, starts = workloads_of(self.options), self.options.starts
         check_items(
             len(self.plan.targets) * starts * sum(workload.warmups + workload.repeats for workload in workloads)
         )
-        several = len(self.plan.targets) > 1
         served = [target for target in self.plan.targets if not target.stopped]
         order = random_order(len(served), starts, self.plan.seed) if starts > 1 else range(len(served))
         items = []
         for number, place in enumerate(order, 1):
             target = served[place]
-            prefix = f"{target.name}:" if several else ""
-            start = 0
+            start, prefix = 0, id_prefix(self.plan, target)
             if starts > 1:
                 start, prefix = number, f"{prefix}{number:02d}/"
             for workload in workloads:
                 group, values = f"{prefix}{workload.id}", msgspec.to_builtins(workload)
                 names = [f"w{n + 1}" for n in range(workload.warmups)] + [str(n + 1) for n in range(workload.repeats)]
-                for place_in_group, name in enumerate(names):
-                    warmup = place_in_group < workload.warmups
+                for name in names:
+                    warmup = name.startswith("w")
                     items.append(Item(f"{group}/{name}", target.name, values, warmup, group, workload.weight, start))
-        for target in self.plan.targets:
-            if target.stopped:
-                prefix = f"{target.name}:" if several else ""
-                values = {"depths": list(self.options.depths)}
-                items.append(Item(f"{prefix}llama-bench", target.name, values, weight=2000))
-        return items
+        values = {"depths": list(self.options.depths)}
+        return items + [
+            Item(f"{id_prefix(self.plan, target)}llama-bench", target.name, values, weight=2000)
+            for target in self.plan.targets
+            if target.stopped
+        ]
 
-    def skip_reason(self, item: Item, results: ScoredItems, server: ActiveTarget | None) -> str:
-        if "prompt" not in item.values or server is None or server.target.name != item.target:
+    def skip_reason(self, item: Item, results: ScoredItems, active: ActiveTarget | None) -> str:
+        if "prompt" not in item.values:
             return ""
         workload = workload_of(item)
-        return exceeds_context(workload.depth + workload.max_tokens + TEMPLATE_TOKENS, server)
+        return exceeds_context(workload.depth + workload.max_tokens + TEMPLATE_TOKENS, item.target, active)
 
     async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
         if target_server.active.target.stopped:
             return await llama_bench.execute(item, target_server)
         workload = workload_of(item)
-        text = workload.text
-        if workload.depth:
-            text = f"{await self._context(target_server, workload.depth)}\n\nLeave the text above aside. {text}"
-        if target_server.active.dialect != LLAMA and workload.prefix == "cold":
-            text = f"[{item.id}]\n{text}"  # its cache cannot be switched off: a new beginning avoids it
+        contexts = self._contexts.setdefault(item.target, {})
+        text = await text_at_depth(workload.text, workload.depth, target_server, contexts)
+        if workload.prefix == "cold":
+            text = uncached_text(text, item, target_server)
         body: dict[str, Any] = {
             "messages": [{"role": "user", "content": text}],
             "max_tokens": workload.max_tokens,
@@ -102,13 +105,6 @@ class Speed(Benchmark):
     def headline(self, results: ScoredItems) -> str:
         rates = [r.values["tg"] for i, r in results if r.ok and not i.warmup and r.values.get("tg")]
         return f"tg {units.rate(stats.estimate(rates).value)} tok/s" if rates else ""
-
-    async def _context(self, target_server: TargetServer, tokens: int) -> str:
-        """Filler text of so many tokens, as the target counts them."""
-        key = (target_server.active.target.name, tokens)
-        if key not in self._filler:
-            self._filler[key] = await context_filler(target_server, tokens)
-        return self._filler[key]
 
 
 def workload_of(item: Item) -> Workload:

@@ -10,19 +10,17 @@ from typing import TypeVar
 import msgspec
 
 from gpubox.bench import stats
-from gpubox.bench.kinds.shared import closing_notes, report_flags
+from gpubox.bench.kinds.shared import closing_notes, report_flags, start_noise
 from gpubox.bench.kinds.speed.workloads import PRESETS, SpeedOptions, Workload
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
-from gpubox.bench.report.model import Better, Metric, Report, ReportTable
+from gpubox.bench.report.model import Metric, Report, ReportTable
 from gpubox.bench.report.noise_history import NoiseHistory
-from gpubox.bench.report.prompt_metrics import scale_estimate
-from gpubox.bench.start_comparison import Noise
+from gpubox.bench.report.prompt_metrics import Measures, scale_estimate
 from gpubox.bench.stats import Estimate
 
 T = TypeVar("T")
 Row = tuple[Item, Workload, Result]
-# name in the report, key of the value, unit, what is better
-_MEASURES: tuple[tuple[str, str, str, Better], ...] = (
+_MEASURES: Measures = (
     ("TTFT", "ttft_seconds", "s", "lower"),
     ("pp", "pp", "tok/s", "higher"),
     ("tg", "tg", "tok/s", "higher"),
@@ -174,7 +172,7 @@ def _one_start_note(
     """What the numbers of a single start leave open."""
     if options.starts > 1 or not metrics:
         return []
-    noise = history.between_starts(info.provenance.values(), info.id) if history else Noise()
+    noise = start_noise(history, info)
     option = "" if any(target.url for target in info.plan.targets) else " (--starts measures it)"
     return [f"One start of each server: ranges are of its repeats, intervals of its prompts; {noise}{option}."]
 

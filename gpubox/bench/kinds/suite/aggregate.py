@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from gpubox.bench.kinds.suite.tasks import TASKS
 
 WEIGHTS = {"coding": 0.4, "reasoning": 0.2, "tools": 0.2, "speed": 0.2}
-_CATEGORY_TASKS = {
-    "coding": ("1.1", "1.2", "1.3", "2.1", "2.2"),
-    "reasoning": ("3.1", "3.2", "3.3"),
-    "tools": ("4.1", "4.2"),
-}
-_COMPAT_CODING_TASKS = ("1.1", "1.2", "1.3")
+_NOT_IN_ARTICLE = ("2.1", "2.2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +72,24 @@ class Standing:
     """One profile on the leaderboard. ``None``: n/a."""
 
     name: str
-    categories: Mapping[str, float | None] = field(default_factory=dict)
-    """coding, reasoning, tools, speed: 0 to 100."""
-    total: float | None = None
-    """Weighted over the categories that have a score."""
-    missing: tuple[str, ...] = ()
-    """Categories without a score."""
+    categories: Mapping[str, float | None]
+    """By name, as in WEIGHTS: 0 to 100."""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Categories without a score."""
+        return tuple(name for name, value in self.categories.items() if value is None)
+
+    @property
+    def total(self) -> float | None:
+        """Weighted over the categories that have a score."""
+        known = {name: value for name, value in self.categories.items() if value is not None}
+        return statistics.fmean(known.values(), [WEIGHTS[name] for name in known]) if known else None
 
     @property
     def agentic(self) -> float | None:
         """What the article calls "general agentic": the mean of tools and reasoning."""
-        scores = [self.categories.get("tools"), self.categories.get("reasoning")]
+        scores = [self.categories["tools"], self.categories["reasoning"]]
         return None if None in scores else _mean(scores)
 
 
@@ -105,28 +109,17 @@ def standings(
     best = ref_tps or (max(means.values()) if len(means) > 1 else None)
     board = []
     for name in dict.fromkeys((*scores, *rates)):
-        own = scores.get(name, {})
-        categories: dict[str, float | None] = {}
-        for category, tasks in _CATEGORY_TASKS.items():
-            if compat and category == "coding":
-                tasks = _COMPAT_CODING_TASKS
-            categories[category] = _mean(
-                own[task].compat if compat else own[task].value for task in tasks if task in own
-            )
+        own = [
+            (TASKS[task].category, score.compat if compat else score.value)
+            for task, score in scores.get(name, {}).items()
+            if not (compat and task in _NOT_IN_ARTICLE)
+        ]
+        categories = {key: _mean(value for category, value in own if category == key) for key in WEIGHTS}
         categories["speed"] = 100 * means[name] / best if name in means and best else None
         if compat:
             categories = {key: None if value is None else round(value, 1) for key, value in categories.items()}
-        board.append(_standing(name, categories))
+        board.append(Standing(name, categories))
     return sorted(board, key=lambda standing: -1.0 if standing.total is None else standing.total, reverse=True)
-
-
-def _standing(name: str, categories: Mapping[str, float | None]) -> Standing:
-    known = {category: value for category, value in categories.items() if value is not None}
-    missing = tuple(category for category in WEIGHTS if category not in known)
-    if not known:
-        return Standing(name, categories, None, missing)
-    weight = sum(WEIGHTS[category] for category in known)
-    return Standing(name, categories, sum(WEIGHTS[key] * value for key, value in known.items()) / weight, missing)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -20,17 +20,8 @@ _FAMILIES = {
     PYTHON: ("python", "py", "python3", "py3", "pycon", "ipython"),
     SCRIPT: ("typescript", "ts", "tsx", "mts", "cts", "javascript", "js", "jsx", "mjs", "cjs", "node", "ecmascript"),
 }
-_FAMILY_OF_TAG = {name: family for family, names in _FAMILIES.items() for name in names}
-_FAMILY_OF_TAG |= dict.fromkeys(("code", "text", "txt", "plain", "plaintext"), "")
-_FAMILY_OF_EXTENSION = {
-    "py": PYTHON,
-    "ts": SCRIPT,
-    "tsx": SCRIPT,
-    "mts": SCRIPT,
-    "js": SCRIPT,
-    "mjs": SCRIPT,
-    "cjs": SCRIPT,
-}
+_FAMILY_OF_NAME = {name: family for family, names in _FAMILIES.items() for name in names}
+_FAMILY_OF_NAME |= dict.fromkeys(("code", "text", "txt", "plain", "plaintext"), "")
 _PATH = re.compile(r"(?<![\w/])(?:\./)?((?:[\w.-]+/)*[\w.-]+\.(?:py|tsx?|mts|m?js|cjs))(?![\w/])", re.IGNORECASE)
 MAX_HEADING_CHARACTERS = 200
 """A longer line is not searched for a file name."""
@@ -148,8 +139,8 @@ def _fenced(text: str) -> Iterator[CodePiece]:
         path = next((match[1] for word in words if (match := _PATH.fullmatch(word))), "")
         path = path or _path_before(text[end : block.start]) or _path_in(block.code)
         language = words[0].lower().lstrip(".") if words and not _PATH.fullmatch(words[0]) else ""
-        family = _FAMILY_OF_TAG.get(language, language)
-        family = family or _FAMILY_OF_EXTENSION.get(path.rpartition(".")[2].lower(), "")
+        family = _FAMILY_OF_NAME.get(language, language)
+        family = family or _FAMILY_OF_NAME.get(path.rpartition(".")[2].lower(), "")
         yield CodePiece(block.code, family, path)
         end = block.end
 

@@ -15,10 +15,9 @@ import shutil
 import subprocess
 import sys
 import time
-
-MYPY = False
-if MYPY:
-    from typing import Any
+from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 REPLY_SECONDS = 20.0
 MAX_REPLY_BYTES = 1 << 20
@@ -46,7 +45,7 @@ class AppProcess:
             return None
         return self._read_line()
 
-    def end(self) -> None:
+    def close(self) -> None:
         self._process.kill()
         self._process.wait()
 
@@ -89,34 +88,30 @@ class PythonApp(AppProcess):
 
 def check_shortener() -> dict[str, bool]:
     """1.2, seven checks; none if it does not shorten."""
-    app = PythonApp("shortener")
     url = f"https://example.org/{secrets.token_hex(4)}/page?q=1"
-    code = _shorten(app, url, "10.0.0.1")
-    if not code:
-        app.end()
-        return {}
-    results = {"shortens": True, "redirects": _redirects(app, code, url)}
-    second = _shorten(app, url + "&r=2", "10.0.0.1")
-    results["redirects"] &= _redirects(app, second, url + "&r=2")
-    refusals = [
-        app.ask("POST", "/shorten", body, "10.0.0.2")[0] for body in ({"url": "no url at all"}, {"url": ""}, {})
-    ]
-    results["refuses invalid URLs"] = all(status in (400, 422) for status in refusals)
-    unknown = app.ask("GET", "/" + secrets.token_hex(4))[0], app.ask("GET", "/stats/" + secrets.token_hex(4))[0]
-    results["404"] = unknown == (404, 404) and results["redirects"]
-    counts = []
-    for _ in range(2):
-        status, _, stats = app.ask("GET", f"/stats/{code}")
-        counts.append({json.dumps(name): n for name, n in _numbers(stats)} if status == 200 else {})
-        _redirects(app, code, url)
-    results["counts visits"] = any(counts[1].get(name) == n + 1 and n == 1 for name, n in counts[0].items())
-    burst = [app.ask("POST", "/shorten", {"url": f"{url}&n={n}"}, "10.0.0.3")[0] for n in range(11)]
-    other_host = app.ask("POST", "/shorten", {"url": url}, "10.0.0.4")[0]
-    results["10 a minute"] = all(status in (200, 201) for status in (*burst[:10], other_host)) and burst[10] == 429
-    app.end()
-    app = PythonApp("shortener")
-    results["keeps them"] = _redirects(app, code, url)
-    app.end()
+    with closing(PythonApp("shortener")) as app:
+        code = _shorten(app, url, "10.0.0.1")
+        if not code:
+            return {}
+        results = {"shortens": True, "redirects": _redirects(app, code, url)}
+        second = _shorten(app, url + "&r=2", "10.0.0.1")
+        results["redirects"] &= _redirects(app, second, url + "&r=2")
+        bodies: tuple[dict[str, str], ...] = ({"url": "no url at all"}, {"url": ""}, {})
+        refusals = [app.ask("POST", "/shorten", body, "10.0.0.2")[0] for body in bodies]
+        results["refuses invalid URLs"] = all(status in (400, 422) for status in refusals)
+        unknown = [app.ask("GET", path + secrets.token_hex(4))[0] for path in ("/", "/stats/")]
+        results["404"] = unknown == [404, 404] and results["redirects"]
+        counts = []
+        for _ in range(2):
+            status, _, stats = app.ask("GET", f"/stats/{code}")
+            counts.append({json.dumps(name): n for name, n in _numbers(stats)} if status == 200 else {})
+            _redirects(app, code, url)
+        results["counts visits"] = any(counts[1].get(name) == n + 1 and n == 1 for name, n in counts[0].items())
+        burst = [app.ask("POST", "/shorten", {"url": f"{url}&n={n}"}, "10.0.0.3")[0] for n in range(11)]
+        other_host = app.ask("POST", "/shorten", {"url": url}, "10.0.0.4")[0]
+        results["10 a minute"] = all(status in (200, 201) for status in (*burst[:10], other_host)) and burst[10] == 429
+    with closing(PythonApp("shortener")) as app:
+        results["keeps them"] = _redirects(app, code, url)
     return results
 
 
@@ -140,57 +135,47 @@ def _numbers(value: Any, name: str = "") -> list[tuple[str, int]]:
     return [(name, value)] if isinstance(value, int) and not isinstance(value, bool) else []
 
 
-def check_pagination() -> dict[str, bool]:
-    """2.2, seven checks; none if the first page is wrong."""
-    app = PythonApp("pagination")
+def check_pagination(original: str) -> dict[str, bool]:
+    """2.2, seven checks of the app and two of its tests; none if the first page is wrong. ``original``: the old app."""
+    with closing(PythonApp("pagination")) as app:
 
-    def page(query: str) -> tuple[int, list[Any], dict[str, Any]]:
-        """Status, ids of the items, body."""
-        status, _, body = app.ask("GET", "/books" + query)
-        body = body if isinstance(body, dict) else {}
-        items = body.get("items")
-        ids = [item.get("id") for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-        return status, ids, body
+        def page(query: str) -> tuple[int, list[Any], dict[str, Any]]:
+            """Status, ids of the items, body."""
+            status, _, body = app.ask("GET", "/books" + query)
+            body = body if isinstance(body, dict) else {}
+            items = body.get("items")
+            ids = [item.get("id") for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+            return status, ids, body
 
-    status, ids, first = page("")
-    if status != 200 or ids != list(range(1, 11)):
-        app.end()
-        return {}
-    results = {"10 by default": True}
-    size, number = 4 + secrets.randbelow(5), 2 + secrets.randbelow(3)
-    _, ids, inner = page(f"?page={number}&per_page={size}")
-    results["pages"] = ids == list(range((number - 1) * size + 1, number * size + 1))
-    results["the last page"] = page("?page=5")[1] == [41, 42, 43, 44, 45] and len(page("?per_page=100")[1]) == 45
-    names = ("total", "page", "per_page", "pages")
-    results["metadata"] = [first.get(name) for name in names] == [45, 1, 10, 5] and [
-        inner.get(name) for name in names
-    ] == [45, number, size, -(-45 // size)]
-    queries = ("?page=0", "?page=-1", "?page=x", "?per_page=0", "?per_page=-5", "?per_page=ten")
-    results["400"] = all(page(query)[0] == 400 for query in queries)
-    status, _, body = page("?per_page=101")
-    results["at most 100"] = status == 400 or (status == 200 and body.get("per_page") == 100)
-    status, _, book = app.ask("GET", "/books/7")
-    others = status, app.ask("GET", "/books/99")[0], app.ask("GET", "/health")[2]
-    results["other endpoints"] = others == (200, 404, {"status": "ok"}) and (book or {}).get("title") == "Book 7"
-    app.end()
-    return results
-
-
-def check_own_tests(original: str) -> dict[str, bool]:
-    """Whether the answer's tests pass on its app, and fail on the original one."""
+        status, ids, first = page("")
+        if status != 200 or ids != list(range(1, 11)):
+            return {}
+        results = {"10 by default": True}
+        size, number = 4 + secrets.randbelow(5), 2 + secrets.randbelow(3)
+        _, ids, inner = page(f"?page={number}&per_page={size}")
+        results["pages"] = ids == list(range((number - 1) * size + 1, number * size + 1))
+        results["the last page"] = page("?page=5")[1] == [41, 42, 43, 44, 45] and len(page("?per_page=100")[1]) == 45
+        wanted = ((first, [45, 1, 10, 5]), (inner, [45, number, size, -(-45 // size)]))
+        names = ("total", "page", "per_page", "pages")
+        results["metadata"] = all([body.get(name) for name in names] == values for body, values in wanted)
+        queries = ("?page=0", "?page=-1", "?page=x", "?per_page=0", "?per_page=-5", "?per_page=ten")
+        results["400"] = all(page(query)[0] == 400 for query in queries)
+        status, _, body = page("?per_page=101")
+        results["at most 100"] = status == 400 or (status == 200 and body.get("per_page") == 100)
+        status, _, book = app.ask("GET", "/books/7")
+        others = status, app.ask("GET", "/books/99")[0], app.ask("GET", "/health")[2]
+        results["other endpoints"] = others == (200, 404, {"status": "ok"}) and (book or {}).get("title") == "Book 7"
     passed, failed = _run_tests()
-    with open("app.py", "w", encoding="utf-8") as file:  # noqa: PTH123
-        file.write(original)
-    _, failed_before = _run_tests()
-    passes = passed >= 5 and not failed
-    return {"its tests pass": passes, "its tests fail on the original": passes and failed_before > 0}
+    Path("app.py").write_text(original, encoding="utf-8")
+    results["its tests pass"] = passed >= 5 and not failed
+    results["its tests fail on the original"] = results["its tests pass"] and _run_tests()[1] > 0
+    return results
 
 
 def _run_tests() -> tuple[int, int]:
     """Passed and failed."""
-    app = PythonApp("tests")
-    app.end()
-    counts = app.greeting
+    with closing(PythonApp("tests")) as app:
+        counts = app.greeting
     return (counts[0], counts[1]) if isinstance(counts, list) and len(counts) == 2 else (0, 0)
 
 
@@ -199,44 +184,28 @@ def check_express() -> dict[str, bool] | None:
     node = shutil.which("node")
     if node is None or subprocess.run([node, "-e", "0"], stdin=subprocess.DEVNULL, check=False).returncode:
         return None
-    app = AppProcess(node, "driver.js")
+    with closing(AppProcess(node, "driver.js")) as app:
 
-    def ask(method: str, path: str, headers: dict[str, str], body: Any = None) -> tuple[int, Any]:
-        """Status and body; 0 if the app does not answer."""
-        reply = app.request(method=method, path=path, headers=headers, body=body or {})
-        if not isinstance(reply, list) or len(reply) != 2 or not isinstance(reply[0], int):
-            return 0, None
-        return reply[0], reply[1]
+        def ask(method: str, path: str, headers: dict[str, str], body: Any = None) -> tuple[int, Any]:
+            """Status and body; 0 if the app does not answer."""
+            reply = app.request(method=method, path=path, headers=headers, body=body or {})
+            if not isinstance(reply, list) or len(reply) != 2 or not isinstance(reply[0], int):
+                return 0, None
+            return reply[0], reply[1]
 
-    user = "user" + secrets.token_hex(3)
-    status, session = ask("POST", "/session", {}, {"user": user}) if app.greeting == "ready" else (0, None)
-    token = session.get("token") if isinstance(session, dict) else None
-    if status != 201 or not isinstance(token, str) or not token:
-        app.end()
-        return {}
-    status, body = ask("GET", "/items", {"Authorization": f"Bearer {token}"})
+        user = "user" + secrets.token_hex(3)
+        status, session = ask("POST", "/session", {}, {"user": user}) if app.greeting == "ready" else (0, None)
+        token = session.get("token") if isinstance(session, dict) else None
+        if status != 201 or not isinstance(token, str) or not token:
+            return {}
+        tokens = (f"Bearer {token}", "", f"Bearer {secrets.token_hex(16)}")
+        (status, body), empty, wrong = [ask("GET", "/items", {"Authorization": token}) for token in tokens]
+        none, _ = ask("GET", "/items", {})
     body = body if isinstance(body, dict) else {}
-    wrong = f"Bearer {secrets.token_hex(16)}"
-    refusals = [ask("GET", "/items", headers)[0] for headers in ({}, {"Authorization": ""}, {"Authorization": wrong})]
-    app.end()
     return {
         "login": True,
         "accepts Bearer": status == 200,
         "items": body.get("user") == user and len(body.get("items") or ()) == 2,
-        "no token: 401": refusals[:2] == [401, 401],
-        "wrong token: 401": refusals[2] == 401,
+        "no token: 401": (none, empty[0]) == (401, 401),
+        "wrong token: 401": wrong[0] == 401,
     }
-
-
-def checks(values: dict[str, Any]) -> dict[str, bool] | None:
-    """Writes the app's files and checks it."""
-    for path, text in values["files"].items():
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)  # noqa: PTH103, PTH120
-        with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
-            file.write(text)
-    if values["kind"] == "express":
-        return check_express()
-    if values["kind"] == "shortener":
-        return check_shortener()
-    results = check_pagination()
-    return {**results, **check_own_tests(values["original"])} if results else {}

@@ -115,17 +115,17 @@ def architecture_points(text: str) -> dict[str, int]:
     A text without sentences gets none; one that confuses the two approaches gets MAX_POINTS_IF_WRONG at most.
     """
     all_sentences = sentences(text)
-    real = [sentence for sentence in all_sentences if sentence.is_real]
+    points = dict.fromkeys((*_FACTS["crdt"], "recommendation"), 0)
     if not is_prose(all_sentences):
-        return dict.fromkeys(("how it works", "offline", "server", "cost", "recommendation"), 0)
-    clauses = [clause for sentence in real for clause in _attributed(all_sentences, sentence)]
-    points = dict.fromkeys(("how it works", "offline", "server", "cost"), 0)
+        return points
+    places = [place for place, sentence in enumerate(all_sentences) if sentence.is_real]
+    clauses = [clause for place in places for clause in _attributed(all_sentences, place)]
     for subject, facts in _FACTS.items():
         own = [clause for named, clause in clauses if named == subject]
         for fact, pattern in facts.items():
             patterns = (pattern, _MERGES) if fact == "offline" else (pattern,)
             points[fact] += any(all(re.search(p, clause, re.IGNORECASE) for p in patterns) for clause in own)
-    points["recommendation"] = _recommendation_points(real)
+    points["recommendation"] = _recommendation_points([all_sentences[place] for place in places])
     confused = sum(
         any(claims(clause, (pattern,)) for named, clause in clauses if named == subject)
         for subject, patterns in _FALSE.items()
@@ -142,9 +142,9 @@ def _subjects(text: str) -> list[str]:
     return [name for name, pattern in (("crdt", _CRDT), ("ot", _OT)) if re.search(pattern, text, re.IGNORECASE)]
 
 
-def _attributed(all_sentences: Sequence[Sentence], sentence: Sentence) -> Iterator[tuple[str, str]]:
+def _attributed(all_sentences: Sequence[Sentence], place: int) -> Iterator[tuple[str, str]]:
     """(subject, clause): a clause is about the subject it names, else about the last one named before it."""
-    place = next(index for index, other in enumerate(all_sentences) if other is sentence)
+    sentence = all_sentences[place]
     heading_subjects = _subjects(sentence.heading)
     last = heading_subjects[0] if len(heading_subjects) == 1 else ""
     if not last:

@@ -1,4 +1,4 @@
-"""The last part of every check script (see ``functional``): reads the input, runs the checks, writes the verdict.
+"""The last part of every check script (see ``functional``): writes the files, runs the checks, writes the verdict.
 
 The verdict is a line of JSON that begins with a secret mark from the input. The tested program cannot learn the mark:
 this process is undumpable, so its memory cannot be read.
@@ -8,16 +8,17 @@ import ctypes
 import json
 import os
 import sys
-
-MYPY = False
-if MYPY:
-    from collections.abc import Callable
-    from typing import Any
+from collections.abc import Callable
+from pathlib import Path
 
 
-def main(checks: "Callable[[dict[str, Any]], dict[str, bool] | None]") -> None:
+def main(checks: Callable[..., dict[str, bool] | None]) -> None:
     """Runs ``checks`` on the input from stdin. It returns ``None`` if the sandbox lacks what it needs."""
     ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
-    sys.path[:] = [path for path in sys.path if path and path != os.getcwd()]  # noqa: PTH109 - the program writes there
+    sys.path[:] = [path for path in sys.path if path and path != str(Path.cwd())]  # the program writes there
     values = json.loads(sys.stdin.read())
-    os.write(1, (values["mark"] + json.dumps(checks(values)) + "\n").encode())
+    for name, text in values["files"].items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text, encoding="utf-8")
+    verdict = checks(**values["arguments"])
+    os.write(1, (values["mark"] + json.dumps(verdict) + "\n").encode())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 
 from gpubox.bench.kinds.shared import parse_python
 
@@ -25,9 +26,8 @@ class PythonCode:
         self.nodes = list(ast.walk(parse_python(code) or ast.Module([], [])))
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
         self.called = {called_name(call) for call in self.calls}
-        constants = [node.value for node in self.nodes if isinstance(node, ast.Constant)]
-        self.strings = {value for value in constants if isinstance(value, str)}
-        self.numbers = {value for value in constants if isinstance(value, int) and not isinstance(value, bool)}
+        self.strings = set(_strings(self.nodes))
+        self.numbers = {node.value for node in self.nodes if isinstance(node, ast.Constant) and type(node.value) is int}
         self.attributes = {node.attr for node in self.nodes if isinstance(node, ast.Attribute)}
         self.names = self.attributes | {node.id for node in self.nodes if isinstance(node, ast.Name)}
 
@@ -60,7 +60,11 @@ class PythonCode:
                 targets = assignment.targets if isinstance(assignment, ast.Assign) else [assignment.target]
                 if any(getattr(target, "id", getattr(target, "attr", None)) in names for target in targets):
                     nodes += ast.walk(assignment.value)
-        return "\n".join(n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)).upper()
+        return "\n".join(_strings(nodes)).upper()
+
+
+def _strings(nodes: Iterable[ast.AST]) -> list[str]:
+    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
 
 
 def called_name(call: ast.Call) -> str:
@@ -146,23 +150,14 @@ def _method(code: str, name: str) -> str:
 
 def _routes(program: PythonCode) -> set[str]:
     """``get /{code}`` for each decorated function."""
-    routes = set()
-    for node in program.nodes:
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        for call in node.decorator_list:
-            if (
-                isinstance(call, ast.Call)
-                and isinstance(call.func, ast.Attribute)
-                and call.func.attr in ("get", "post")
-            ):
-                paths = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "path")]
-                routes |= {
-                    f"{call.func.attr} {path.value}"
-                    for path in paths
-                    if isinstance(path, ast.Constant) and isinstance(path.value, str)
-                }
-    return routes
+    functions = (node for node in program.nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return {
+        f"{call.func.attr} {path}"
+        for function in functions
+        for call in function.decorator_list
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in ("get", "post")
+        for path in _strings([*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "path")])
+    }
 
 
 def _is_formatted(call: ast.Call) -> bool:
@@ -183,13 +178,9 @@ def _is_pretty(program: PythonCode) -> bool:
     printed = [node for call in program.calls_of("print", "echo", "write", "append", "join") for node in ast.walk(call)]
     # A status mark may be chosen apart from where it is printed.
     printed += [side for node in program.nodes if isinstance(node, ast.IfExp) for side in (node.body, node.orelse)]
-    strings = [
-        node.value
-        for node in printed
-        if isinstance(node, ast.Constant) and len(str(node.value)) < MAX_STATUS_CHARACTERS
-    ]
     marks = r"[✓✔✗✘☐☑☒□■●○✅❌⬜]|\[[xX ✓✔]?\]|[-=─━]{8,}|^\W*(?:done|pending|open|todo|completed)\W*$"
-    if any(isinstance(text, str) and re.search(marks, text, re.IGNORECASE) for text in strings):
+    strings = (text for text in _strings(printed) if len(text) < MAX_STATUS_CHARACTERS)
+    if any(re.search(marks, text, re.IGNORECASE) for text in strings):
         return True
     widths = (isinstance(node, ast.FormattedValue) and node.format_spec is not None for node in program.nodes)
     return any(widths) or bool({"ljust", "rjust", "center", "tabulate"} & program.called)

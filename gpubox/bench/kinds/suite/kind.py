@@ -7,19 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpubox.bench.benchmark import Benchmark
-from gpubox.bench.kinds.shared import exceeds_context
+from gpubox.bench.kinds.shared import exceeds_context, id_prefix
 from gpubox.bench.kinds.suite.scoring import score_of_values, score_reply
 from gpubox.bench.kinds.suite.summary import summarise
 from gpubox.bench.kinds.suite.tasks import SPEED_RUNS, SYSTEM_PROMPT, TASKS, SuiteTask, parse_options
 from gpubox.bench.measured_request import measure_request, stored_reply
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, ScoredItems
-from gpubox.bench.questions import no_speed_reason, unmet_conditions
+from gpubox.bench.questions import TEMPLATE_TOKENS, no_speed_reason, uncached_text, unmet_conditions
 from gpubox.bench.report.model import Report
 from gpubox.bench.target_server import ActiveTarget, TargetServer
-from gpubox.server.other_server import LLAMA
 
 MAX_TOKENS, MAX_TOKENS_THINKING = 4096, 8192
-TEMPLATE_TOKENS = 160
 
 
 class Suite(Benchmark):
@@ -34,7 +32,7 @@ class Suite(Benchmark):
     def items(self) -> Sequence[Item]:
         items: list[Item] = []
         for target in self.plan.targets:
-            prefix = f"{target.name}:" if len(self.plan.targets) > 1 else ""
+            prefix = id_prefix(self.plan, target)
             for name, task in TASKS.items():
                 if name not in self.options.tasks:
                     continue
@@ -46,18 +44,14 @@ class Suite(Benchmark):
                     items.append(Item(f"{prefix}{name}/{number}", target.name, values, False, group, weight))
         return items
 
-    def skip_reason(self, item: Item, results: ScoredItems, server: ActiveTarget | None) -> str:
-        if server is None or server.target.name != item.target:
-            return ""
+    def skip_reason(self, item: Item, results: ScoredItems, active: ActiveTarget | None) -> str:
         task = TASKS[item.values["task"]]
-        prompt_tokens = len(task.prompt) // 3 + TEMPLATE_TOKENS
-        return exceeds_context(prompt_tokens + (self._max_tokens(task, server) if task.max_tokens else 0), server)
+        answer_tokens = self._max_tokens(task, None) if task.max_tokens else 0
+        return exceeds_context(len(task.prompt) // 3 + TEMPLATE_TOKENS + answer_tokens, item.target, active)
 
     async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
         task, server = TASKS[item.values["task"]], target_server.active
-        text = task.prompt
-        if task.max_tokens and server.dialect != LLAMA:
-            text = f"[{item.id}]\n{text}"  # its cache cannot be switched off: a new beginning avoids it
+        text = uncached_text(task.prompt, item, target_server) if task.max_tokens else task.prompt
         body: dict[str, Any] = {
             "messages": [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": text}],
             "max_tokens": self._max_tokens(task, server),
@@ -71,7 +65,7 @@ class Suite(Benchmark):
 
     async def sandbox_isolation(self, target_server: TargetServer) -> str:
         self.config = target_server.config
-        if not {"1.1", "1.2", "1.3", "2.1", "2.2"} & set(self.options.tasks):
+        if not any(TASKS[name].category == "coding" for name in self.options.tasks):
             return ""
         confinement = await self.shared_sandbox().confinement()
         return f"{confinement.isolation}: {confinement.detail}" if confinement.isolation else ""

@@ -6,16 +6,14 @@ learns what is checked. Stands alone: its text is sent there, followed by ``chec
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 import random
 import re
 import subprocess
 from collections import OrderedDict
-
-MYPY = False
-if MYPY:
-    from typing import Any
+from pathlib import Path
+from typing import Any
 
 SECONDS = 60
 TYPESCRIPT_OPTIONS: tuple[list[str], ...] = (["--experimental-transform-types"], ["--experimental-strip-types"], [])
@@ -30,12 +28,11 @@ PLAIN_TRIAL = "const t: number = 3;\nprocess.stdout.write(String(t));\n"
 def node_command() -> list[str] | None:
     """The command that runs TypeScript here, if there is one."""
     pattern = re.compile(r"node(?:js)?-?\d*")
-    names = sorted(name for name in os.listdir("/usr/bin") if pattern.fullmatch(name))  # noqa: PTH208
-    for text, name, options in [(t, n, o) for t in (TRIAL, PLAIN_TRIAL) for n in names for o in TYPESCRIPT_OPTIONS]:
-        with open("trial.ts", "w", encoding="utf-8") as file:  # noqa: PTH123
-            file.write(text)
+    nodes = sorted(str(path) for path in Path("/usr/bin").iterdir() if pattern.fullmatch(path.name))
+    for text, node, options in itertools.product((TRIAL, PLAIN_TRIAL), nodes, TYPESCRIPT_OPTIONS):
+        Path("trial.ts").write_text(text, encoding="utf-8")
         # The type stripper is WebAssembly, whose trap handler reserves more address space than the sandbox allows.
-        command = [f"/usr/bin/{name}", "--no-warnings", "--disable-wasm-trap-handler", *options]
+        command = [node, "--no-warnings", "--disable-wasm-trap-handler", *options]
         trial = subprocess.run([*command, "trial.ts"], capture_output=True, stdin=subprocess.DEVNULL, check=False)
         if trial.returncode == 0 and trial.stdout == b"3":
             return command
@@ -82,16 +79,11 @@ def is_correct(replies: list[Any], operations: list[list[Any]]) -> bool:
     return True
 
 
-def checks(values: dict[str, Any]) -> dict[str, bool] | None:
+def check_lru() -> dict[str, bool] | None:
     """Seven checks; none if it keeps nothing, ``None`` without TypeScript."""
-    with open("lru.mjs", "w", encoding="utf-8") as file:  # noqa: PTH123
-        file.write(values["driver"])
     command = node_command()
     if command is None:
         return None
-    name = re.search(r"\bclass\s+(\w*LRU\w*)", values["code"], re.IGNORECASE)
-    with open("lru.ts", "w", encoding="utf-8") as file:  # noqa: PTH123
-        file.write(values["code"] + (f"\n;(globalThis as any).LRUUnderTest = {name[1]};\n" if name else ""))
     dice = random.SystemRandom()
     a, b, c = (f"k{dice.randrange(10**6)}" for _ in range(3))
     put = {key: ["put", key, dice.randrange(1, 10**6)] for key in (a, b, c)}

@@ -52,7 +52,7 @@ async def _score_code(task: SuiteTask, answer: SuiteAnswer, sandbox: Callable[[]
     code = code_in(answer, family, path, lambda text: sum(features_of(text).values()))
     features = features_of(code) if code.strip() else dict.fromkeys(features_of(""), False)
     penalty = 2 / 3 if family == PYTHON and parse_python(code) is None else 1.0
-    values = {"items": features, "features": _share(features), "code": code, "penalty": penalty, "has_functional": True}
+    values = {"items": features, "features": _share(features), "code": code, "penalty": penalty}
     if not code.strip():
         return values | {"functional": 0.0}
     if not await _confines(sandbox):
@@ -76,7 +76,7 @@ async def _score_bugfix(task: SuiteTask, answer: SuiteAnswer, sandbox: Callable[
     if not changed:
         return values
     unavailable = MISSING_RUNTIME["2.1"] if confined else NO_SANDBOX
-    return values | {"functional": None, "has_functional": True, "unavailable": unavailable}
+    return values | {"functional": None, "unavailable": unavailable}
 
 
 async def _score_pagination(answer: SuiteAnswer, sandbox: Callable[[], Sandbox]) -> dict[str, Any]:
@@ -84,7 +84,7 @@ async def _score_pagination(answer: SuiteAnswer, sandbox: Callable[[], Sandbox])
     originals = {path: task_file(f"flask/{path}") for path in FLASK_FILES}
     files = files_in(answer, originals, PYTHON)
     features = editing.pagination_features(files)
-    values: dict[str, Any] = {"has_functional": True, "code": files.get("app.py", "")}
+    values: dict[str, Any] = {"code": files.get("app.py", "")}
     if files and not await _confines(sandbox):
         unavailable = {"functional": None, "unavailable": NO_SANDBOX}
         return values | {"items": features, "features": _share(features), **unavailable}
@@ -106,9 +106,5 @@ def _share(results: Mapping[str, bool]) -> float:
 
 def score_of_values(values: Mapping[str, Any]) -> TaskScore:
     """The TaskScore that a result's values hold."""
-    return TaskScore(
-        values.get("features"),
-        values.get("functional"),
-        bool(values.get("has_functional")),
-        values.get("penalty", 1.0),
-    )
+    penalty = values.get("penalty", 1.0)
+    return TaskScore(values.get("features"), values.get("functional"), "functional" in values, penalty)

@@ -95,7 +95,7 @@ def _leaderboard(title: str, board: Sequence[Standing]) -> ReportTable:
     rows: list[tuple[Value, ...]] = []
     for rank, standing in enumerate(board, 1):
         if standing.total is not None:
-            points = [_points(standing.categories.get(category)) for category in WEIGHTS]
+            points = [_points(value) for value in standing.categories.values()]
             total, agentic = _points(standing.total), _points(standing.agentic)
             rows.append((rank, standing.name, *points, total, agentic, ", ".join(standing.missing)))
     columns = ("", "profile", *WEIGHTS, TOTAL, "general agentic", "n/a")

@@ -11,7 +11,7 @@ from gpubox.bench.kinds.shared import convert_options
 from gpubox.bench.kinds.suite import task_prompts
 from gpubox.errors import UsageError
 
-Category = Literal["coding", "editing", "reasoning", "tools", "speed"]
+Category = Literal["coding", "reasoning", "tools", "speed"]
 SYSTEM_PROMPT = "You are a helpful assistant."
 
 
@@ -35,8 +35,8 @@ TASKS: dict[str, SuiteTask] = {
         SuiteTask("1.1", "todo app", "coding", 100, task_prompts.TODO),
         SuiteTask("1.2", "URL shortener", "coding", 100, task_prompts.SHORTENER),
         SuiteTask("1.3", "LRU cache", "coding", 100, task_prompts.LRU),
-        SuiteTask("2.1", "bug fix", "editing", 100, task_prompts.BUGFIX),
-        SuiteTask("2.2", "pagination", "editing", 100, task_prompts.PAGINATION),
+        SuiteTask("2.1", "bug fix", "coding", 100, task_prompts.BUGFIX),
+        SuiteTask("2.2", "pagination", "coding", 100, task_prompts.PAGINATION),
         SuiteTask("3.1", "debug log", "reasoning", 10, task_prompts.debug_log_prompt()),
         SuiteTask("3.2", "architecture", "reasoning", 10, task_prompts.ARCHITECTURE),
         SuiteTask("3.3", "Bayes", "reasoning", 5, task_prompts.BAYES),

@@ -22,8 +22,6 @@ from gpubox.profiles.profile import FlagValue
 FINALIST = "finalist"
 """With a number: the target of an item whose cell is chosen after the first round."""
 MAX_CELLS = 200
-DRAFT_WINDOW_FLAGS = frozenset({"spec-draft-n-max", "draft-max", "draft", "draft-n"})
-"""llama-server's names for the draft window, today's first (b11434 refuses the others)."""
 # The direction in which a flag needs more of a memory. A cell is only given up untried if every other flag is equal.
 _NEEDS_MORE: Mapping[str, Mapping[str, int]] = {
     "VRAM": {
@@ -203,20 +201,13 @@ def finalist_number(item: Item) -> int | None:
 
 def needs_at_least_as_much(axes: Sequence[str], cell: Target, failed: Target, memory: str) -> bool:
     """Whether ``cell`` needs at least as much VRAM or RAM on every axis as ``failed``, which ran out of it."""
-    if memory not in _NEEDS_MORE or cell.name == failed.name:
-        return False
-    for flag in axes:
+
+    def needs_no_less(flag: str) -> bool:
         value, failed_value = cell.overrides[flag], failed.overrides[flag]
-        if value == failed_value:
-            continue
-        direction = _NEEDS_MORE[memory].get(flag, 0)
+        if not isinstance(value, int) or not isinstance(failed_value, int):
+            return value == failed_value
         # 0 and -1 mean "all" or "as in the model" for some flags, so only positive numbers are compared.
-        if not (_positive_int(value) and _positive_int(failed_value)) or not direction:
-            return False
-        if (value - failed_value) * direction < 0:  # type: ignore[operator]
-            return False
-    return True
+        comparable = value > 0 and failed_value > 0
+        return value == failed_value or (comparable and (value - failed_value) * _NEEDS_MORE[memory].get(flag, 0) > 0)
 
-
-def _positive_int(value: FlagValue) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return all(map(needs_no_less, axes))

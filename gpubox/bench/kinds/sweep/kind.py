@@ -8,11 +8,12 @@ from typing import Any
 
 from gpubox import units
 from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.kinds.shared import exceeds_context
 from gpubox.bench.kinds.sweep.grid import SweepGrid, finalist_number, needs_at_least_as_much, parse_options
 from gpubox.bench.kinds.sweep.ranking import cell_to_keep, fastest_cell, rank_cells, select_finalists
 from gpubox.bench.kinds.sweep.summary import summarise
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, ScoredItems, Target
-from gpubox.bench.questions import ask_question, context_shortfall, question_of, question_result
+from gpubox.bench.questions import ask_question, question_of, question_result
 from gpubox.bench.report.model import Report
 from gpubox.bench.target_server import ActiveTarget, TargetServer
 from gpubox.errors import GpuboxError, UsageError
@@ -65,7 +66,7 @@ class Sweep(Benchmark):
             return error.cause.sentence
         return error.message.rstrip(".") if isinstance(error, UsageError) else ""
 
-    def skip_reason(self, item: Item, results: ScoredItems, server: ActiveTarget | None) -> str:
+    def skip_reason(self, item: Item, results: ScoredItems, active: ActiveTarget | None) -> str:
         cell = self.target_of(item, results)
         for other, result in results:
             if result.ok or result.unneeded:
@@ -78,7 +79,7 @@ class Sweep(Benchmark):
                     return f"the server died during {other.id}"
             elif memory := self._lacks_memory(cell, failed, result):
                 return f"not tried: {failed} ran out of {memory} and needs no more"
-        return context_shortfall(question_of(item), server if server and server.target.name == cell else None)
+        return exceeds_context(question_of(item).needed_context, cell, active)
 
     def _lacks_memory(self, cell: str, failed: str, result: Result) -> str:
         """VRAM or RAM, if ``failed`` ran out of it and ``cell`` needs no less of it."""

@@ -8,11 +8,12 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpubox.bench.kinds.sweep.grid import DRAFT_WINDOW_FLAGS, SweepGrid, finalist_number
+from gpubox.bench.kinds.shared import answered_starts
+from gpubox.bench.kinds.sweep.grid import SweepGrid, finalist_number
 from gpubox.bench.model import Item, Result, ScoredItems, Target
-from gpubox.bench.overrides import lossy_values
+from gpubox.bench.overrides import DRAFT_WINDOW_FLAGS, lossy_values
 from gpubox.bench.questions import question_of
-from gpubox.bench.start_comparison import ArmsComparison, Contrast, Noise, Start, compare_arms
+from gpubox.bench.start_comparison import Contrast, Noise, SidesComparison, compare_sides
 from gpubox.bench.stats import Verdict
 
 REASON_CHARACTERS = 60
@@ -65,10 +66,8 @@ class RankedCell:
         """The verdict for a table; a long reason is shortened."""
         if self.best:
             return "best"
-        if not self.cell.rows:
-            return textwrap.shorten(self.cell.why or "not done yet", REASON_CHARACTERS, placeholder=" ...")
         if not self.cell.complete:
-            reason = f"incomplete: {self.cell.why or 'not done yet'}"
+            reason = ("incomplete: " if self.cell.rows else "") + (self.cell.why or "not done yet")
             return textwrap.shorten(reason, REASON_CHARACTERS, placeholder=" ...")
         if not self.cell.compared:
             return LEFT_OUT
@@ -82,7 +81,7 @@ class Ranking:
     """Every cell in the order of the grid, and the comparison of those that had fresh starts."""
 
     cells: tuple[RankedCell, ...]
-    comparison: ArmsComparison | None = None
+    comparison: SidesComparison | None = None
 
     @property
     def best(self) -> SweepCell | None:
@@ -161,10 +160,13 @@ def rank_cells(grid: SweepGrid, results: ScoredItems, noise: Noise | None = None
     """Every cell against the best. Only fresh starts are compared, because the first ones selected the finalists."""
     cells = cells_of(grid, results)
     starts = [
-        start for cell in cells if cell.compared and cell.complete and cell.rate for start in _starts_of(grid, cell)
+        start
+        for cell in cells
+        if cell.compared and cell.complete and cell.rate
+        for start in answered_starts(cell.name, cell.rows, grid.options.by)
     ]
     domains = {question.name: question.domain for question in grid.questions}
-    comparison = compare_arms(starts, domains=domains, noise=noise) if starts else None
+    comparison = compare_sides(starts, domains=domains, noise=noise) if starts else None
     if comparison is None:
         fastest = _fastest(cells)
         return Ranking(tuple(RankedCell(cell, best=cell is fastest) for cell in cells))
@@ -201,14 +203,10 @@ def cell_to_keep(grid: SweepGrid, ranking: Ranking) -> SweepCell | None:
     ]
     if not eligible:
         return None
-    comparison = ranking.comparison
-
-    def level(cell: SweepCell) -> float:
-        known = comparison is not None and cell.name in comparison.ancova.means
-        return comparison.ancova.adjusted_mean(cell.name) if comparison is not None and known else cell.rate
-
-    current = next((ranked.cell for ranked in eligible if ranked.cell.target == grid.current), None)
-    fastest = max((ranked.cell for ranked in eligible), key=level)
+    comparison, cells = ranking.comparison, {ranked.cell.name: ranked.cell for ranked in eligible}
+    # Without a comparison only the best is eligible.
+    fastest = next(cells[name] for name in (comparison.order if comparison else cells) if name in cells)
+    current = next((cell for cell in cells.values() if cell.target == grid.current), None)
     if current and not (comparison and comparison.verdict(current.name, fastest.name) == "faster"):
         return current
     if len(axes) > 1 or axes[0] not in DRAFT_WINDOW_FLAGS:
@@ -219,15 +217,6 @@ def cell_to_keep(grid: SweepGrid, ranking: Ranking) -> SweepCell | None:
         return float(value) if isinstance(value, int | float) else math.inf
 
     return min([ranked.cell for ranked in eligible if ranked.within_noise] or [fastest], key=window)
-
-
-def _starts_of(grid: SweepGrid, cell: SweepCell) -> list[Start]:
-    """The starts of a cell in order: the log of each prompt's rate."""
-    logs: dict[int, dict[str, float]] = {}
-    for item, result in cell.rows:
-        if value := result.values.get(grid.options.by):
-            logs.setdefault(item.start, {})[question_of(item).name] = math.log(value)
-    return [Start(cell.name, place, by_prompt) for place, by_prompt in sorted(logs.items())]
 
 
 def _rows_by_target(results: ScoredItems) -> dict[str, list[tuple[Item, Result]]]:

@@ -6,25 +6,25 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from gpubox import units
-from gpubox.bench.kinds.shared import name_list, report_flags, unfinished_note
+from gpubox.bench.kinds.shared import name_list, report_flags, start_noise, unfinished_note
 from gpubox.bench.kinds.sweep.grid import SweepGrid, cell_name, format_flag_value
 from gpubox.bench.kinds.sweep.ranking import LEFT_OUT, Ranking, SweepCell, cell_to_keep, rank_cells
 from gpubox.bench.model import RunInfo, ScoredItems
 from gpubox.bench.overrides import LOSSY_FLAGS
 from gpubox.bench.report.formatting import format_change, validity_suffix
-from gpubox.bench.report.model import Better, Metric, Report, ReportTable, Series, Value
+from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
 from gpubox.bench.report.noise_history import NoiseHistory
-from gpubox.bench.report.prompt_metrics import acceptance_metrics, prompt_metrics
+from gpubox.bench.report.prompt_metrics import Measures, acceptance_metrics, prompt_metrics
 from gpubox.bench.start_comparison import LEVEL, Noise
 from gpubox.bench.stats import MARGIN, t_quantile
 from gpubox.profiles.profile import FlagValue
 
-MEASURES: tuple[tuple[str, str, str, Better], ...] = (
+MEASURES: Measures = (
     ("tg", "tg", "tok/s", "higher"),
     ("pp", "pp", "tok/s", "higher"),
     ("TTFT", "ttft_seconds", "s", "lower"),
+    ("effective", "effective", "tok/s", "higher"),
 )
-_EFFECTIVE: tuple[tuple[str, str, str, Better], ...] = (("effective", "effective", "tok/s", "higher"),)
 MIN_CORRECTION = 0.0005
 """A smaller correction of the best rate is not mentioned."""
 
@@ -33,9 +33,9 @@ MetricsByCell = dict[str, list[Metric]]
 
 def summarise(grid: SweepGrid, info: RunInfo, results: ScoredItems, history: NoiseHistory | None = None) -> Report:
     """The report so far."""
-    noise = history.between_starts(info.provenance.values(), info.id) if history else Noise()
+    noise = start_noise(history, info)
     ranking = rank_cells(grid, results, noise)
-    measures = MEASURES + (_EFFECTIVE if grid.options.by == "effective" else ())
+    measures = [measure for measure in MEASURES if measure[0] != "effective" or grid.options.by == "effective"]
     metrics: MetricsByCell = {}
     for ranked in ranking.cells:
         target, rows = ranked.cell.target, ranked.cell.rows
