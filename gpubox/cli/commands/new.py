@@ -55,13 +55,14 @@ def _text_of(source: str, name: str, context: Context) -> str:
     from pathlib import Path
 
     from gpubox.interchange.import_result import ImportSource
-    from gpubox.interchange.importing import import_source, with_absolute_paths
+    from gpubox.interchange.importing import import_source
     from gpubox.profiles.writer import profile_toml
 
     if source.startswith(("hf:", "demo:")):
         return f'model = "{source}"\n'
-    profiles = import_source(source, name=name, known=ImportSource(engines=context.config.engines))
+    known = ImportSource(engines=context.config.engines, folders=(Path.cwd(),))
+    profiles = import_source(source, name=name, known=known)
     if len(profiles) != 1:
         raise UsageError(f"{source} holds {len(profiles)} profiles.", "`gpubox import` imports them.")
-    imported = with_absolute_paths(profiles[0], [Path.cwd()])
+    (imported,) = profiles
     return profile_toml(imported.profile, "\n".join(f"! {note}" for note in imported.notes))
