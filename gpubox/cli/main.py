@@ -19,6 +19,7 @@ VERBS = {
     "demo": "run a small model on the embedded engine",
     "ls": "list profiles and whether they can start",
     "show": "show one profile and its command line",
+    "fit": "predict the memory of a profile, and whether it fits",
     "edit": "change a profile's file; comments stay",
     "new": "make a profile from a model, a command line or another profile",
     "rm": "delete a profile; --undo brings it back",
