@@ -174,7 +174,7 @@ def _from_yaml(text: str, source: ImportSource) -> ImportResult:
             models, notes = read_llama_swap(document)
             result.notes += notes
             for model in models:
-                part = import_commands([model.command], source, name=model.name, port_word=PORT_MACRO)
+                part = import_commands([model.command], replace(source, name=model.name, port_word=PORT_MACRO))
                 for imported in part.profiles:
                     imported = _with(imported, title=model.title, description=model.description)
                     result.profiles.append(replace(imported, notes=(*imported.notes, *model.notes)))
