@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from gpubox.planner.compute import ComputeBuffers
 from gpubox.planner.devices import DeviceMemoryNow
 from gpubox.planner.formula import FormulaParts
 from gpubox.planner.launch_flags import LaunchFlags
-from gpubox.planner.plan import DevicePlan, MemoryPlan
+from gpubox.planner.plan import DevicePlan, MemoryPlan, Method
 from gpubox.planner.store import MeasuredRun
 from gpubox.telemetry.memory_breakdown import HOST
 from gpubox.units import MIB
@@ -24,7 +25,7 @@ def assemble(
     """
     unclear = [*doubts, *parts.doubts]
     disagreement = _disagreement(parts, run) if run else ""
-    method = "dry-run" if run and (parts.doubts or disagreement) else "formula"
+    method: Method = "dry-run" if run and (parts.doubts or disagreement) else "formula"
     if method == "dry-run":
         assert run is not None
         parts = _from_run(parts, run)
@@ -38,7 +39,7 @@ def assemble(
     return MemoryPlan(
         profile=name,
         devices=plans,
-        method=method,  # type: ignore[arg-type]
+        method=method,
         keep_free_bytes=keep_free_bytes,
         doubts=tuple(dict.fromkeys(doubts if method == "dry-run" else unclear)),
         compute_certainty=buffers.certainty,
@@ -47,10 +48,13 @@ def assemble(
     )
 
 
-def adapts(flags: LaunchFlags) -> bool:
-    """Whether the engine itself reduces context or layers to what is free (``--fit``, the default)."""
-    layers_free = not flags.gpu_layers_given and not flags.tensor_split and not flags.overrides
-    return flags.fit and (not flags.context_given or layers_free)
+def adapts(flags: LaunchFlags) -> Literal["", "context", "layers"]:
+    """What the engine itself reduces to what is free (``--fit``, the default)."""
+    if not flags.fit:
+        return ""
+    if not flags.context_given:
+        return "context"
+    return "" if flags.gpu_layers_given or flags.tensor_split or flags.overrides else "layers"
 
 
 def _device_plan(
@@ -72,6 +76,7 @@ def _device_plan(
         free_bytes=device.free_bytes,
         total_memory_bytes=device.total_bytes,
         other_processes=device.other_processes,
+        unaccounted_bytes=device.unaccounted_bytes,
         reclaimable_bytes=weights if key == HOST and flags.mapped else 0,
     )
 

@@ -81,8 +81,8 @@ class MemoryPlan:
     notes: tuple[str, ...] = ()
     compute_certainty: Literal["measured", "law", "near", "unknown"] = "unknown"
     """Where the compute buffers come from: see ``compute.Certainty``."""
-    adapts: bool = False
-    """Whether the engine itself reduces context or layers that the profile does not set, until they fit."""
+    adapts: Literal["", "context", "layers"] = ""
+    """What the engine itself reduces until it fits, because the profile does not set it (``--fit``)."""
     solutions: tuple[Solution, ...] = ()
 
     @property
@@ -97,7 +97,7 @@ class MemoryPlan:
         measured = self.compute_certainty in ("measured", "law")
         least = [_hard_spare(device, with_compute=measured) for device in self.devices]
         if certain and any(spare is not None and spare < 0 for spare in least):
-            return "tight" if self.adapts and self.short_on != "host" else "short"
+            return "tight" if self._engine_makes_it_fit else "short"
         spares = [_hard_spare(device) for device in self.devices]
         if not certain or any(spare is None for spare in spares) or self.compute_certainty == "unknown":
             return "unknown"
@@ -110,9 +110,14 @@ class MemoryPlan:
         return doubt + (0 if device.kind == "host" else self.keep_free_bytes)
 
     @property
-    def short_on(self) -> str | None:
-        """The kind of the tightest device."""
-        return self.tightest.kind if self.tightest else None
+    def _engine_makes_it_fit(self) -> bool:
+        """Whether the engine can reduce it until it fits. Layers only move to the host, which must have room."""
+        if not self.adapts or (self.tightest and self.tightest.kind == "host"):
+            return False
+        spares = [_hard_spare(device, with_compute=False) for device in self.devices]
+        room = sum(spare for spare in spares if spare is not None)
+        moved = sum(device.weights_bytes for device in self.devices if device.kind != "host")  # may be mapped there
+        return self.adapts == "context" or room + moved >= 0
 
     @property
     def tightest(self) -> DevicePlan | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,9 +12,11 @@ from gpubox.config import Config
 from gpubox.engines.find import Engine, choose_engine
 from gpubox.engines.query import read_capabilities
 from gpubox.errors import GpuboxError
+from gpubox.hardware.gpu import DriverReading
+from gpubox.hardware.nvml import read_driver
 from gpubox.models.header_cache import read_model
 from gpubox.models.resolve import profile_model
-from gpubox.paths import MAIN_INSTANCE, Paths
+from gpubox.paths import Paths
 from gpubox.planner.assembly import assemble
 from gpubox.planner.compute import ComputeBuffers, Structure, predict
 from gpubox.planner.devices import DeviceMemoryNow, devices_now, list_engine_devices
@@ -21,15 +24,18 @@ from gpubox.planner.dry_command import can_dry_run, dry_argv, structure_of
 from gpubox.planner.dry_run import run_dry
 from gpubox.planner.formula import FormulaParts, LoadedModel, OffloadDevice, calculate
 from gpubox.planner.launch_flags import LaunchFlags, canonical_memory_flag, read_launch_flags
+from gpubox.planner.learned import Unaccounted
 from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, MemoryPlan
 from gpubox.planner.store import MeasuredRun, RunStore
 from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.server.instance import instance_names, observe
 from gpubox.server.launch import expand_paths
 from gpubox.server.state import RunningServer
+from gpubox.server.supervisor import instance_of
 from gpubox.telemetry.memory_breakdown import HOST
 from gpubox.units import GIB
 
+_READING_SECONDS = 1.0
 DRY_RUN_FREE_BYTES = GIB
 """A dry run opens a driver context beside the running server: so much must be free on each card, and the recurrent
 states, which it really allocates."""
@@ -62,6 +68,8 @@ class Planner:
         self._store = RunStore(paths)
         self._failures: dict[Structure, str] = {}
         """Why a dry run failed. It is not tried again."""
+        self._unaccounted = Unaccounted(paths)
+        self._reading: tuple[float, DriverReading] | None = None
 
     def plan(
         self, profile: Profile, *, overrides: Mapping[str, FlagValue | None] | None = None,
@@ -92,8 +100,14 @@ class Planner:
         rpc = _read_flags(profile.flags, env).rpc
         busy = bool(rpc) and self._uses_rpc(rpc, replaces)
         listed = list_engine_devices(engine, rpc, profile.env, self._paths, busy_rpc=busy, may_ask=may_list_devices)
-        log = self._paths.instance_log(MAIN_INSTANCE) if replaces else None
-        devices = tuple(devices_now(listed, replaces, log))
+        log = self._paths.instance_log(instance_of(profile)) if replaces else None
+        reading = self._driver()
+        if replaces and log:
+            self._unaccounted.learn(replaces, log, reading)
+        devices = tuple(
+            replace(device, unaccounted_bytes=self._unaccounted.of(profile.name, engine.name, device.key))
+            for device in devices_now(listed, replaces, log, reading)
+        )
         doubts = (listed.problem,) if listed.problem else ()
         model = self.model(source.path)
         return Situation(profile, engine, source.path, source.argv, model, env, devices, doubts, busy)
@@ -130,6 +144,12 @@ class Planner:
         if key not in self._models:
             self._models[key] = LoadedModel.of(read_model(path, self._paths))
         return self._models[key]
+
+    def _driver(self) -> DriverReading:
+        """The cards now; for many plans at once they are read once."""
+        if self._reading is None or time.monotonic() - self._reading[0] > _READING_SECONDS:
+            self._reading = (time.monotonic(), read_driver())
+        return self._reading[1]
 
     def _calculate(self, situation: Situation, flags: LaunchFlags) -> FormulaParts:
         draft = self.model(Path(flags.draft.model)) if flags.draft and flags.draft.model else None

@@ -19,16 +19,18 @@ CONTEXT_STEP = 1024
 MAX_SLOTS = 32
 _TYPES = ("f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
 """The best first."""
-_MAX_CHECKS = 8
+MAX_DRY_RUNS = 8
+"""Of one search. Most need one to three."""
 Overrides = Mapping[str, FlagValue | None]
 
 
 def solve(
     planner: Planner, situation: Situation, flag: str, overrides: Overrides | None = None, *,
-    keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES, may_dry_run: bool = False,
+    keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES, dry_runs: int = 0,
 ) -> Solution | None:  # fmt: skip
     """The best value of ``flag`` with which the profile fits and leaves ``keep_free_bytes`` free; None if none does.
 
+    ``dry_runs``: how often the engine may be asked at most. With 0 only what was measured before is known.
     Raises UsageError if ``flag`` cannot be solved for, or has no effect on this model.
     """
     given = dict(overrides or {})
@@ -37,7 +39,7 @@ def solve(
     def plan(values: Overrides, dry: bool) -> MemoryPlan:
         return planner.plan_in(situation, {**given, **values}, keep_free_bytes=keep_free_bytes, may_dry_run=dry)
 
-    best = _search(candidates, plan, may_dry_run)
+    best = _search(candidates, plan, dry_runs)
     if best is None:
         return None
     index, chosen = best
@@ -47,7 +49,7 @@ def solve(
 
 def solutions(
     planner: Planner, situation: Situation, overrides: Overrides | None = None, *,
-    keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES, may_dry_run: bool = False,
+    keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES, dry_runs: int = 0,
 ) -> tuple[Solution, ...]:  # fmt: skip
     """What the owner can change so that a profile fits, the cheapest first; at most three."""
     experts = situation.model.shape.experts
@@ -56,9 +58,7 @@ def solutions(
         if len(situation.devices) < 2 and flag in ("n-cpu-moe", "n-gpu-layers"):
             continue  # there is no card to relieve
         try:
-            answer = solve(
-                planner, situation, flag, overrides, keep_free_bytes=keep_free_bytes, may_dry_run=may_dry_run
-            )
+            answer = solve(planner, situation, flag, overrides, keep_free_bytes=keep_free_bytes, dry_runs=dry_runs)
         except UsageError:
             continue
         if answer:
@@ -67,19 +67,19 @@ def solutions(
 
 
 def _search(
-    candidates: Sequence[Overrides], plan: Callable[[Overrides, bool], MemoryPlan], may_dry_run: bool
+    candidates: Sequence[Overrides], plan: Callable[[Overrides, bool], MemoryPlan], dry_runs: int
 ) -> tuple[int, MemoryPlan] | None:
     """The first candidate that fits; they are ordered by what the owner prefers, which takes the most memory."""
     plans = [plan(values, False) for values in candidates]
-    if not may_dry_run:
+    if not dry_runs:
         return next(((i, each) for i, each in enumerate(plans) if each.verdict == "fits"), None)
     if any(each.doubts for each in plans):
-        return _bisect(candidates, plan)
-    return _confirm(candidates, plan)
+        return _bisect(candidates, plan) if dry_runs >= MAX_DRY_RUNS else None
+    return _confirm(candidates, plan, dry_runs)
 
 
 def _confirm(
-    candidates: Sequence[Overrides], plan: Callable[[Overrides, bool], MemoryPlan]
+    candidates: Sequence[Overrides], plan: Callable[[Overrides, bool], MemoryPlan], most: int
 ) -> tuple[int, MemoryPlan] | None:
     """Measures the first candidate that probably fits, and its neighbours until the border is between two of them."""
     measured: dict[int, MemoryPlan] = {}
@@ -90,16 +90,17 @@ def _confirm(
         return measured[index].verdict == "fits"
 
     index = 0
-    while index < len(candidates) and len(measured) < _MAX_CHECKS:
-        index = next((i for i in range(index, len(candidates)) if _may_fit(plan(candidates[i], False))), -1)
-        if index < 0:
+    while len(measured) < most:
+        likely = (i for i in range(index, len(candidates)) if _may_fit(plan(candidates[i], False)))
+        # What is known of other candidates may be wrong about the smallest: if none is likely, that one is asked.
+        index = next(likely, len(candidates) - 1)
+        if fits(index):
+            while index > 0 and len(measured) < most and fits(index - 1):
+                index -= 1
+            return index, measured[index]
+        index += 1
+        if index >= len(candidates):
             break
-        if not fits(index):
-            index += 1
-            continue
-        while index > 0 and len(measured) < _MAX_CHECKS and fits(index - 1):
-            index -= 1
-        return index, measured[index]
     return None
 
 

@@ -24,7 +24,7 @@ from gpubox.engines.find import Engine
 from gpubox.paths import Paths
 from gpubox.planner.dry_run import DryRun, run_dry
 from gpubox.planner.planner import Planner
-from gpubox.planner.solve import solve
+from gpubox.planner.solve import MAX_DRY_RUNS, solve
 from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.telemetry.memory_breakdown import HOST
 
@@ -109,7 +109,9 @@ def check(problem: Problem, share: float, planner: Planner, engine: Path, endpoi
     situation = planner.situation(profile)
     devices = tuple(d if d.key == HOST else replace(d, free_bytes=budget) for d in situation.devices)
     began = time.perf_counter()
-    solution = solve(planner, replace(situation, devices=devices), problem.flag, keep_free_bytes=0, may_dry_run=True)
+    solution = solve(
+        planner, replace(situation, devices=devices), problem.flag, keep_free_bytes=0, dry_runs=MAX_DRY_RUNS
+    )
     seconds = time.perf_counter() - began
     chosen = None
     if solution:

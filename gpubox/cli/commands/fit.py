@@ -15,7 +15,7 @@ from gpubox.errors import ExitCode
 from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, DevicePlan, MemoryPlan, Solution
 from gpubox.planner.planner import Planner
 from gpubox.planner.settings import parse_settings, parse_size
-from gpubox.planner.solve import SOLVABLE, solutions, solve
+from gpubox.planner.solve import MAX_DRY_RUNS, SOLVABLE, solutions, solve
 from gpubox.server.instance import observe
 from gpubox.server.supervisor import instance_of
 
@@ -43,10 +43,12 @@ def command(
     plan = planner.plan(target, overrides=overrides, replaces=replaced, keep_free_bytes=keep, may_dry_run=True)
     if solved or plan.verdict == "short":
         situation = planner.situation(target, replaces=replaced)
-        tried = [solve(planner, situation, flag, overrides, keep_free_bytes=keep, may_dry_run=True) for flag in solved]
+        tried = [
+            solve(planner, situation, flag, overrides, keep_free_bytes=keep, dry_runs=MAX_DRY_RUNS) for flag in solved
+        ]
         answers = tuple(answer for answer in tried if answer)
         if not solved:
-            answers = solutions(planner, situation, overrides, keep_free_bytes=keep, may_dry_run=True)
+            answers = solutions(planner, situation, overrides, keep_free_bytes=keep, dry_runs=MAX_DRY_RUNS)
         plan = replace(plan, solutions=answers)
     if as_json:
         output.emit_json(plan_values(plan))
