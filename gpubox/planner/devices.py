@@ -96,7 +96,7 @@ def list_engine_devices(
     key = _cache_key(engine, rpc, env)
     cache = paths.plans / f"devices-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]}.json"
     cached = _read_cache(cache, key)
-    if cached and not (rpc and may_ask and not busy_rpc):
+    if cached is not None and not (rpc and may_ask and not busy_rpc):
         return EngineDevices(cached)
     if busy_rpc or not may_ask:
         return EngineDevices((), "the engine's devices are not known yet")
