@@ -28,7 +28,6 @@ from gpubox.server.log_events import LogDevice
 from gpubox.server.log_parsing import parse_event
 from gpubox.server.state import RunningServer
 from gpubox.storage import read_bytes, write_atomically
-from gpubox.telemetry.device_memory import server_vram
 from gpubox.telemetry.memory_breakdown import HOST
 from gpubox.units import MIB
 
@@ -172,7 +171,8 @@ def _same_size(device: ListedDevice, gpu: Gpu) -> bool:
 def _card(device: ListedDevice, gpu: Gpu, replaces: RunningServer | None) -> DeviceMemoryNow:
     total, used = gpu.vram_total_bytes, gpu.vram_used_bytes
     pid = replaces.process.pid if replaces and replaces.process else None
-    held = server_vram(gpu, pid) if pid is not None else 0
+    own = (process.vram_bytes for process in gpu.processes if process.pid == pid)
+    held = next((size for size in own if size is not None), None) if pid is not None else 0
     if held is None and replaces is not None:  # the driver hides the processes, or the server holds nothing here
         loaded = dict(replaces.loaded_vram).get(gpu.index)
         hidden = not gpu.processes_known or any(process.vram_bytes is None for process in gpu.processes)

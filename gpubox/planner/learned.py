@@ -18,7 +18,6 @@ from gpubox.paths import Paths
 from gpubox.server.log_parsing import parse_event
 from gpubox.server.state import RunningServer
 from gpubox.storage import read_bytes, write_atomically
-from gpubox.telemetry.device_memory import device_key_of
 from gpubox.telemetry.memory_breakdown import MemoryBreakdown
 
 _SCHEMA = 1
@@ -47,6 +46,8 @@ class Unaccounted:
         if running.launch_id in self._seen or not running.ready_at or not running.loaded_vram:
             return
         self._seen.add(running.launch_id)
+        from gpubox.telemetry.device_memory import device_key_of  # a list of profiles need not pay its 60 ms
+
         breakdown = _breakdown(log)
         rows = self._rows()
         changed = dict(rows)

@@ -16,7 +16,7 @@ from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.nvml import read_driver
 from gpubox.models.header_cache import read_model
 from gpubox.models.resolve import profile_model
-from gpubox.paths import Paths
+from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.planner.assembly import assemble
 from gpubox.planner.compute import ComputeBuffers, Structure, predict
 from gpubox.planner.devices import DeviceMemoryNow, devices_now, list_engine_devices
@@ -31,7 +31,6 @@ from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.server.instance import instance_names, observe
 from gpubox.server.launch import expand_paths
 from gpubox.server.state import RunningServer
-from gpubox.server.supervisor import instance_of
 from gpubox.telemetry.memory_breakdown import HOST
 from gpubox.units import GIB
 
@@ -100,7 +99,8 @@ class Planner:
         rpc = _read_flags(profile.flags, env).rpc
         busy = bool(rpc) and self._uses_rpc(rpc, replaces)
         listed = list_engine_devices(engine, rpc, profile.env, self._paths, busy_rpc=busy, may_ask=may_list_devices)
-        log = self._paths.instance_log(instance_of(profile)) if replaces else None
+        instance = profile.name if profile.companion else MAIN_INSTANCE
+        log = self._paths.instance_log(instance) if replaces else None
         reading = self._driver()
         if replaces and log:
             self._unaccounted.learn(replaces, log, reading)

@@ -6,13 +6,12 @@ import time
 from collections.abc import Iterable
 
 from gpubox.config import Config
-from gpubox.paths import Paths
+from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.planner.plan import MemoryPlan
 from gpubox.planner.planner import Planner
 from gpubox.profiles.profile import Profile
 from gpubox.server.instance import instance_names, observe
 from gpubox.server.state import RunningServer
-from gpubox.server.supervisor import instance_of
 
 BUDGET_SECONDS = 0.4
 """After so long the rest of the list stays unknown. Headers that were read are cached, so the next time is quicker."""
@@ -30,7 +29,7 @@ def plan_profiles(
         for profile in profiles:
             if time.monotonic() > deadline:
                 break
-            plan = _plan(planner, profile, running.get(instance_of(profile)))
+            plan = _plan(planner, profile, running.get(profile.name if profile.companion else MAIN_INSTANCE))
             if plan.verdict != "unknown":
                 plans[profile.name] = plan
     except Exception:  # a list without verdicts is better than none
