@@ -24,6 +24,7 @@ VERBS = {
     "rm": "delete a profile; --undo brings it back",
     "try": "run a changed profile without writing it; then keep or revert",
     "diff": "compare two profiles flag by flag",
+    "fit": "predict the memory of a profile, and whether it fits",
     "start": "start a profile if nothing runs",
     "stop": "stop the server",
     "restart": "restart the running profile",
