@@ -85,7 +85,7 @@ def _device_plan(
         total_memory_bytes=device.total_bytes,
         other_processes=device.other_processes,
         unaccounted_bytes=device.unaccounted_bytes,
-        reclaimable_bytes=weights if key == HOST and flags.mapped else 0,
+        reclaimable_bytes=(weights if key == HOST and flags.mapped else 0) + device.elastic_bytes,
     )
 
 

@@ -53,6 +53,8 @@ class DeviceMemoryNow:
     other_processes: tuple[tuple[str, int], ...] = ()
     free_now_bytes: int | None = None
     """While it still runs."""
+    elastic_bytes: int = 0
+    """What a launch may take beyond ``free_bytes``: swap; on Vulkan, memory that the driver moves to the RAM."""
     unaccounted_bytes: int = 0
     """What earlier runs took beyond llama.cpp's own table."""
 
@@ -184,7 +186,8 @@ def _card(device: ListedDevice, gpu: Gpu, replaces: RunningServer | None) -> Dev
         key=lambda pair: -pair[1],
     )  # fmt: skip
     now = None if total is None or used is None else total - used
-    return DeviceMemoryNow(device.key, "gpu", gpu.name or device.name, total, free, tuple(others), now)
+    elastic = max(0, (total or 0) - (free or 0)) if device.label.startswith("Vulkan") else 0
+    return DeviceMemoryNow(device.key, "gpu", gpu.name or device.name, total, free, tuple(others), now, elastic)
 
 
 def _host(replaces: RunningServer | None) -> DeviceMemoryNow:
@@ -194,7 +197,16 @@ def _host(replaces: RunningServer | None) -> DeviceMemoryNow:
     free = host.ram_available_bytes
     if replaces and replaces.process and (process := read_process(replaces.process)):
         free += process.anon_bytes + process.locked_bytes  # its mapped files count as available already
-    return DeviceMemoryNow(HOST, "host", "RAM", host.ram_total_bytes, min(free, host.ram_total_bytes))
+    free = min(free, host.ram_total_bytes)
+    return DeviceMemoryNow(HOST, "host", "RAM", host.ram_total_bytes, free, elastic_bytes=_free_swap())
+
+
+def _free_swap() -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("SwapFree:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def _devices_at_start(log: Path) -> dict[str, int]:

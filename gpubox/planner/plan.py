@@ -40,7 +40,7 @@ class DevicePlan:
     unaccounted_bytes: int = 0
     """What earlier runs of the profile took beyond the table (driver context, kernels); 0 if there was none."""
     reclaimable_bytes: int = 0
-    """Part of the weights that stays in the page cache: the kernel can drop it and read it again."""
+    """What the kernel makes room for: mapped weights, which it can read again, and what it can swap out."""
 
     @property
     def total_bytes(self) -> int:

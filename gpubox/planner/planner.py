@@ -35,6 +35,8 @@ from gpubox.telemetry.memory_breakdown import HOST
 from gpubox.units import GIB
 
 _READING_SECONDS = 1.0
+_SPILLING = ("GGML_CUDA_ENABLE_UNIFIED_MEMORY", "GGML_VK_PREFER_HOST_MEMORY", "GGML_VK_ALLOW_SYSMEM_FALLBACK")
+"""Variables with which a card takes more than it has."""
 DRY_RUN_FREE_BYTES = GIB
 """A dry run opens a driver context beside the running server: so much must be free on each card, and the recurrent
 states, which it really allocates."""
@@ -108,9 +110,11 @@ class Planner:
             replace(device, unaccounted_bytes=self._unaccounted.of(profile.name, engine.name, device.key))
             for device in devices_now(listed, replaces, log, reading)
         )
-        doubts = (listed.problem,) if listed.problem else ()
+        doubts = [listed.problem] if listed.problem else []
+        if any(env.get(name, "0") not in ("", "0") for name in _SPILLING):
+            doubts.append("memory of the card that spills into the RAM")
         model = self.model(source.path)
-        return Situation(profile, engine, source.path, source.argv, model, env, devices, doubts, busy)
+        return Situation(profile, engine, source.path, source.argv, model, env, devices, tuple(doubts), busy)
 
     def plan_in(
         self, situation: Situation, overrides: Mapping[str, FlagValue | None], *,
