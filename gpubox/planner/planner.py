@@ -18,13 +18,13 @@ from gpubox.models.header_cache import read_model
 from gpubox.models.resolve import profile_model
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.planner.assembly import assemble
-from gpubox.planner.compute import ComputeBuffers, Structure, predict
+from gpubox.planner.compute import ComputeBuffers, Point, Structure, predict
 from gpubox.planner.devices import DeviceMemoryNow, devices_now, list_engine_devices
 from gpubox.planner.dry_command import can_dry_run, dry_argv, structure_of
 from gpubox.planner.dry_run import run_dry
 from gpubox.planner.formula import FormulaParts, LoadedModel, OffloadDevice, calculate
 from gpubox.planner.launch_flags import LaunchFlags, canonical_memory_flag, read_launch_flags
-from gpubox.planner.learned import Unaccounted
+from gpubox.planner.learned import Unaccounted, flags_of_argv, read_breakdown
 from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, MemoryPlan
 from gpubox.planner.store import MeasuredRun, RunStore
 from gpubox.profiles.profile import FlagValue, Profile
@@ -104,8 +104,8 @@ class Planner:
         instance = profile.name if profile.companion else MAIN_INSTANCE
         log = self._paths.instance_log(instance) if replaces else None
         reading = self._driver()
-        if replaces and log:
-            self._unaccounted.learn(replaces, log, reading)
+        if replaces and log and self._unaccounted.is_new(replaces):
+            self._learn(replaces, log, reading)
         devices = tuple(
             replace(device, unaccounted_bytes=self._unaccounted.of(profile.name, engine.name, device.key))
             for device in devices_now(listed, replaces, log, reading)
@@ -195,6 +195,35 @@ class Planner:
             return self._failures[structure]
         self._store.add(MeasuredRun.of(structure, run))
         return ""
+
+    def _learn(self, running: RunningServer, log: Path, reading: DriverReading) -> None:
+        """Keeps what a real run took: its own compute buffers are truer than those of a dry run."""
+        breakdown = read_breakdown(log)
+        self._unaccounted.learn(running, breakdown, reading)
+        launch = running.launch
+        compute = {key: size for key in breakdown.keys if (size := breakdown.bytes_of("compute", key))}
+        if not compute or launch.model_path is None:
+            return
+        try:
+            engine = choose_engine(self._config, launch.engine)
+            flags = flags_of_argv(launch.argv[len(engine.command) :], read_capabilities(engine, self._paths))
+            profile = Profile(launch.profile, launch.model_path, engine=launch.engine, env=launch.env, flags=flags)
+            env = {**os.environ, **launch.env}
+            values = _read_flags(flags, env)
+            listed = list_engine_devices(engine, values.rpc, launch.env, self._paths, busy_rpc=True, may_ask=False)
+            if listed.problem:
+                return
+            model = self.model(Path(launch.model_path))
+            devices = tuple(devices_now(listed, None, None, reading))
+            situation = Situation(profile, engine, Path(launch.model_path), (), model, env, devices, (), True)
+            parts = self._calculate(situation, values)
+            structure = self._structure(situation, profile, values, parts)
+        except GpuboxError:
+            return
+        draft = {key: size for key in breakdown.keys if (size := breakdown.bytes_of("compute", key, draft=True))}
+        context = {key: parts.kv.get(key, 0) + parts.recurrent.get(key, 0) for key in {*parts.kv, *parts.recurrent}}
+        point = Point(structure, compute, draft)
+        self._store.add(MeasuredRun(point, parts.weights, context, parts.draft_weights, parts.draft_kv))
 
     def _uses_rpc(self, endpoints: Sequence[str], replaces: RunningServer | None) -> bool:
         """Whether a running server of gpubox is a client of one of these RPC servers."""

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from gpubox.engines.capabilities import parse_help
 from gpubox.engines.find import Engine
 from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.planner.devices import EngineDevices, ListedDevice, devices_now, list_engine_devices
-from gpubox.planner.learned import Unaccounted
+from gpubox.planner.learned import Unaccounted, flags_of_argv, read_breakdown
 from gpubox.server.state import Launch, RunningServer
 
 GIB = 1 << 30
@@ -119,10 +120,20 @@ def test_what_the_driver_adds_is_learned_from_real_runs(tmp_path: Path) -> None:
     )
     learned = Unaccounted(paths)
     assert learned.of("old", "lab", "CUDA0") == 0
-    learned.learn(RUNNING, log, DriverReading((GPU,)))
+    assert learned.is_new(RUNNING)
+    learned.learn(RUNNING, read_breakdown(log), DriverReading((GPU,)))
+    assert not Unaccounted(paths).is_new(RUNNING)
     assert Unaccounted(paths).of("old", "lab", "CUDA0") == GIB
     assert Unaccounted(paths).of("never ran", "lab", "CUDA0") == GIB
     assert Unaccounted(paths).of("old", "other engine", "CUDA0") == 0
     for damage in ("", "[]", '{"schema": 1, "rows": {"a": "many"}}'):
         (paths.plans / "unaccounted.json").write_text(damage)
         assert Unaccounted(paths).of("old", "lab", "CUDA0") == 0
+
+
+def test_the_flags_of_a_command_line() -> None:
+    help_text = Path(__file__).parent.parent / "fixtures" / "llama-server-b11434.help.txt"
+    argv = "--model m.gguf --host ::1 --port 80 --ctx-size 4096 --no-kv-offload --parallel -1 --jinja -ot a=CPU"
+    assert flags_of_argv(argv.split(), parse_help(help_text.read_text())) == {
+        "ctx-size": "4096", "no-kv-offload": True, "parallel": "-1", "jinja": True, "ot": "a=CPU",
+    }  # fmt: skip
