@@ -14,6 +14,7 @@ from gpubox.engines.query import read_capabilities
 from gpubox.errors import GpuboxError
 from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.nvml import read_driver
+from gpubox.models.gguf import GgufFile
 from gpubox.models.header_cache import read_model
 from gpubox.models.resolve import profile_model
 from gpubox.paths import MAIN_INSTANCE, Paths
@@ -75,28 +76,28 @@ class Planner:
     def plan(
         self, profile: Profile, *, overrides: Mapping[str, FlagValue | None] | None = None,
         replaces: RunningServer | None = None, keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES,
-        may_list_devices: bool = True, may_dry_run: bool = False,
+        may_list_devices: bool = True, may_dry_run: bool = False, model: GgufFile | None = None,
     ) -> MemoryPlan:  # fmt: skip
         """The plan of ``profile`` with ``overrides`` of its flags (None removes one).
 
+        ``model``: its header, if the file is not on this machine; then there is no dry run.
         ``replaces``: the server that stops first; what it holds counts as free. ``may_list_devices``, ``may_dry_run``:
         whether the engine may be run for that; both are cached. Never raises: a problem is part of the plan.
         """
         try:
-            situation = self.situation(profile, replaces=replaces, may_list_devices=may_list_devices)
+            situation = self.situation(profile, replaces=replaces, may_list_devices=may_list_devices, model=model)
         except GpuboxError as error:
             return MemoryPlan(profile.name, (), "formula", keep_free_bytes, problem=error.message)
         return self.plan_in(situation, overrides or {}, keep_free_bytes=keep_free_bytes, may_dry_run=may_dry_run)
 
     def situation(
-        self, profile: Profile, *, replaces: RunningServer | None = None, may_list_devices: bool = True
-    ) -> Situation:
+        self, profile: Profile, *, replaces: RunningServer | None = None, may_list_devices: bool = True,
+        model: GgufFile | None = None,
+    ) -> Situation:  # fmt: skip
         """Reads engine, model and devices. Raises GpuboxError if engine or model cannot be used."""
         engine = choose_engine(self._config, profile.engine)
         profile = expand_paths(profile, self._paths, self._config)
-        source = profile_model(profile, self._paths, self._config)
-        if source.path is None:
-            raise GpuboxError("the model is not on this machine")
+        path, argv = (model.path, ()) if model else self._model_path(profile)
         env = {**os.environ, **profile.env}
         rpc = _read_flags(profile.flags, env).rpc
         busy = bool(rpc) and self._uses_rpc(rpc, replaces)
@@ -113,8 +114,14 @@ class Planner:
         doubts = [listed.problem] if listed.problem else []
         if any(env.get(name, "0") not in ("", "0") for name in _SPILLING):
             doubts.append("memory of the card that spills into the RAM")
-        model = self.model(source.path)
-        return Situation(profile, engine, source.path, source.argv, model, env, devices, tuple(doubts), busy)
+        loaded = LoadedModel.of(model) if model else self.model(path)
+        return Situation(profile, engine, path, argv, loaded, env, devices, tuple(doubts), busy)
+
+    def _model_path(self, profile: Profile) -> tuple[Path, tuple[str, ...]]:
+        source = profile_model(profile, self._paths, self._config)
+        if source.path is None:
+            raise GpuboxError("the model is not on this machine")
+        return source.path, source.argv
 
     def plan_in(
         self, situation: Situation, overrides: Mapping[str, FlagValue | None], *,
@@ -159,7 +166,8 @@ class Planner:
         draft = self.model(Path(flags.draft.model)) if flags.draft and flags.draft.model else None
         devices = [OffloadDevice(device.key, device.free_bytes) for device in situation.devices if device.key != HOST]
         try:
-            return calculate(situation.model, draft, flags, devices)
+            encoder = _tensor_bytes(self.model(Path(flags.encoder))) if flags.encoder else 0
+            return calculate(situation.model, draft, flags, devices, encoder)
         except ValueError as error:
             raise GpuboxError(str(error)) from None
 
@@ -232,6 +240,10 @@ class Planner:
         return any(endpoint in word.split(",") for endpoint in endpoints for word in words)
 
 
+def _tensor_bytes(model: LoadedModel) -> int:
+    return sum(tensor.size_bytes for tensor in model.file.tensors)
+
+
 def changed_flags(flags: Mapping[str, FlagValue], overrides: Mapping[str, FlagValue | None]) -> dict[str, FlagValue]:
     """``flags`` with ``overrides``; an override replaces every spelling of its flag. None removes it."""
     names = {canonical_memory_flag(name) or name: name for name in overrides}
@@ -263,7 +275,10 @@ def _read_flags(flags: Mapping[str, FlagValue], env: Mapping[str, str]) -> Launc
 
 
 def _why_no_dry_run(situation: Situation, parts: FormulaParts) -> str:
-    """Why a dry run now would disturb the running server, or wait for ever; empty if it would not."""
+    """Why a dry run now is impossible, would disturb the running server, or wait for ever; empty if nothing speaks
+    against it."""
+    if not situation.model_argv:
+        return "the model is not on this machine"
     if situation.busy:
         return "the running server uses the RPC server that a dry run needs"
     for device in situation.devices:
