@@ -20,7 +20,7 @@ from gpubox.models.resolve import profile_model
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.planner.assembly import assemble
 from gpubox.planner.compute import ComputeBuffers, Point, Structure, predict
-from gpubox.planner.devices import DeviceMemoryNow, devices_now, list_engine_devices
+from gpubox.planner.devices import Asking, DeviceMemoryNow, devices_now, list_engine_devices
 from gpubox.planner.dry_command import can_dry_run, dry_argv, structure_of
 from gpubox.planner.dry_run import run_dry
 from gpubox.planner.formula import FormulaParts, LoadedModel, OffloadDevice, calculate
@@ -76,22 +76,22 @@ class Planner:
     def plan(
         self, profile: Profile, *, overrides: Mapping[str, FlagValue | None] | None = None,
         replaces: RunningServer | None = None, keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES,
-        may_list_devices: bool = True, may_dry_run: bool = False, model: GgufFile | None = None,
+        ask_devices: Asking = "always", may_dry_run: bool = False, model: GgufFile | None = None,
     ) -> MemoryPlan:  # fmt: skip
         """The plan of ``profile`` with ``overrides`` of its flags (None removes one).
 
         ``model``: its header, if the file is not on this machine; then there is no dry run.
-        ``replaces``: the server that stops first; what it holds counts as free. ``may_list_devices``, ``may_dry_run``:
+        ``replaces``: the server that stops first; what it holds counts as free. ``ask_devices``, ``may_dry_run``:
         whether the engine may be run for that; both are cached. Never raises: a problem is part of the plan.
         """
         try:
-            situation = self.situation(profile, replaces=replaces, may_list_devices=may_list_devices, model=model)
+            situation = self.situation(profile, replaces=replaces, ask_devices=ask_devices, model=model)
         except GpuboxError as error:
             return MemoryPlan(profile.name, (), "formula", keep_free_bytes, problem=error.message)
         return self.plan_in(situation, overrides or {}, keep_free_bytes=keep_free_bytes, may_dry_run=may_dry_run)
 
     def situation(
-        self, profile: Profile, *, replaces: RunningServer | None = None, may_list_devices: bool = True,
+        self, profile: Profile, *, replaces: RunningServer | None = None, ask_devices: Asking = "always",
         model: GgufFile | None = None,
     ) -> Situation:  # fmt: skip
         """Reads engine, model and devices. Raises GpuboxError if engine or model cannot be used."""
@@ -101,7 +101,7 @@ class Planner:
         env = {**os.environ, **profile.env}
         rpc = _read_flags(profile.flags, env).rpc
         busy = bool(rpc) and self._uses_rpc(rpc, replaces)
-        listed = list_engine_devices(engine, rpc, profile.env, self._paths, busy_rpc=busy, may_ask=may_list_devices)
+        listed = list_engine_devices(engine, rpc, profile.env, self._paths, busy_rpc=busy, ask=ask_devices)
         instance = profile.name if profile.companion else MAIN_INSTANCE
         log = self._paths.instance_log(instance) if replaces else None
         reading = self._driver()
@@ -218,7 +218,7 @@ class Planner:
             profile = Profile(launch.profile, launch.model_path, engine=launch.engine, env=launch.env, flags=flags)
             env = {**os.environ, **launch.env}
             values = _read_flags(flags, env)
-            listed = list_engine_devices(engine, values.rpc, launch.env, self._paths, busy_rpc=True, may_ask=False)
+            listed = list_engine_devices(engine, values.rpc, launch.env, self._paths, busy_rpc=True, ask="never")
             if listed.problem:
                 return
             model = self.model(Path(launch.model_path))

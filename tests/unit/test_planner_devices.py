@@ -91,10 +91,10 @@ def test_the_engine_is_asked_once(tmp_path: Path) -> None:
         f"echo asked >>{tmp_path}/asked; echo 'Available devices:'; "
         "echo '  CUDA0: NVIDIA GeForce RTX 4090 (24077 MiB, 23650 MiB free)'; echo '  CUDA1: garbage'",
     )
-    assert list_engine_devices(engine, (), {}, paths, busy_rpc=False, may_ask=False).problem
+    assert list_engine_devices(engine, (), {}, paths, busy_rpc=False, ask="never").problem
     first = list_engine_devices(engine, (), {}, paths, busy_rpc=False)
     assert [device.key for device in first.listed] == ["CUDA0"] and first.fresh
-    again = list_engine_devices(engine, (), {}, paths, busy_rpc=False, may_ask=False)
+    again = list_engine_devices(engine, (), {}, paths, busy_rpc=False, ask="never")
     assert again.listed == first.listed and not again.fresh
     assert (tmp_path / "asked").read_text() == "asked\n"
     list_engine_devices(engine, (), {"CUDA_VISIBLE_DEVICES": "1"}, paths, busy_rpc=False)
@@ -106,6 +106,11 @@ def test_an_engine_that_does_not_say_is_a_problem_and_no_crash(tmp_path: Path, t
     paths = Paths(tmp_path / "c", tmp_path / "s", tmp_path / "cache")
     devices = list_engine_devices(script(tmp_path / "engine", text), (), {}, paths, busy_rpc=False)
     assert not devices.listed and devices.problem
+    list_engine_devices(script(tmp_path / "engine", f"touch {tmp_path}/asked"), (), {}, paths, busy_rpc=False)
+    (tmp_path / "asked").unlink()
+    engine = Engine("lab", "llama-server", (str(tmp_path / "engine"),), tmp_path / "engine")
+    assert list_engine_devices(engine, (), {}, paths, busy_rpc=False, ask="once").problem
+    assert not (tmp_path / "asked").exists()  # a list of profiles does not ask it again and again
     busy = list_engine_devices(script(tmp_path / "engine", text), ("a:1",), {}, paths, busy_rpc=True)
     assert busy.problem  # it was not asked: that would wait for ever
 

@@ -45,7 +45,7 @@ def situation(free: int, **flags: FlagValue) -> Situation:
         DeviceMemoryNow("CUDA0", "gpu", "card", 24 * GIB, free),
         DeviceMemoryNow("Host", "host", "RAM", 64 * GIB, 60 * GIB),
     )
-    profile = Profile("p", "m.gguf", flags={"parallel": 1, **given})
+    profile = Profile("p", "m.gguf", flags={"parallel": 1, "n-gpu-layers": 99, **given})
     return Situation(profile, ENGINE, Path("m.gguf"), ("--model", "m.gguf"), hybrid(), {}, devices, (), False)
 
 
