@@ -19,6 +19,7 @@ VERBS = {
     "demo": "run a small model on the embedded engine",
     "ls": "list profiles and whether they can start",
     "show": "show one profile and its command line",
+    "fit": "predict the memory of a profile, and whether it fits",
     "start": "start a profile if nothing runs",
     "stop": "stop the server",
     "restart": "restart the running profile",

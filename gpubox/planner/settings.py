@@ -1,0 +1,49 @@
+"""Sizes and ``flag=value`` as the owner writes them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from gpubox.errors import UsageError
+from gpubox.profiles.profile import FlagValue
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)", re.I)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``1GiB``, ``512M`` or ``1.5GB``: multiples of 1024, of 1000 only for ``GB``. Raises UsageError."""
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise UsageError(f"{text!r} is not a size.", "Write it like 1GiB or 512MiB.")
+    power = _POWERS[match[2].lower()]
+    return int(float(match[1]) * (1000 if match[4] and power and not match[3] else 1024) ** power)
+
+
+def parse_settings(settings: Iterable[str]) -> dict[str, FlagValue | None]:
+    """``flag=value`` -> the flags of a profile. A value may be ``true``, ``false``, or empty to remove the flag.
+
+    Raises UsageError.
+    """
+    flags: dict[str, FlagValue | None] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        name = name.strip().lstrip("-").replace("_", "-")
+        if not name or not equals:
+            raise UsageError(f"{setting!r} does not set a flag.", "Write it like --set ctx-size=65536.")
+        flags[name] = _value(value.strip())
+    return flags
+
+
+def _value(text: str) -> FlagValue | None:
+    if not text:
+        return None
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
