@@ -55,12 +55,6 @@ class ReplayServices(LocalServices):
     def companions_and_last(self) -> tuple[tuple[str, ...], str | None]:
         return (), None
 
-    async def close(self) -> None:
-        return None
-
-    def read_log(self) -> list[str]:
-        return []
-
 
 def open_recording(path: Path, paths: Paths, config: Config) -> ReplayServices:
     """The services that play the file. Raises GpuboxError if it is not a recording."""
