@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,7 +50,12 @@ class DeviceMemoryNow:
     name: str
     total_bytes: int | None
     free_bytes: int | None
+    """Once the replaced server has stopped."""
     other_processes: tuple[tuple[str, int], ...] = ()
+    free_now_bytes: int | None = None
+    """While it still runs."""
+    unaccounted_bytes: int = 0
+    """What earlier runs took beyond llama.cpp's own table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +160,13 @@ def _match_gpus(listed: Sequence[ListedDevice], gpus: Sequence[Gpu]) -> list[Gpu
             cards = [gpu for gpu in gpus if gpu.name and (gpu.name in name or name in gpu.name)]
             if len(same) == len(cards):
                 matches |= {device.label: card for device, card in zip(same, cards, strict=True)}
-    return [matches.get(device.label) for device in listed]
+    return [gpu if (gpu := matches.get(device.label)) and _same_size(device, gpu) else None for device in listed]
+
+
+def _same_size(device: ListedDevice, gpu: Gpu) -> bool:
+    """Whether engine and driver mean the same memory. A GPU in the processor also uses the RAM."""
+    total = gpu.vram_total_bytes
+    return total is not None and abs(device.total_bytes - total) <= total / 10
 
 
 def _card(device: ListedDevice, gpu: Gpu, replaces: RunningServer | None) -> DeviceMemoryNow:
@@ -172,7 +183,8 @@ def _card(device: ListedDevice, gpu: Gpu, replaces: RunningServer | None) -> Dev
          for process in gpu.processes if process.pid != pid and process.vram_bytes is not None),
         key=lambda pair: -pair[1],
     )  # fmt: skip
-    return DeviceMemoryNow(device.key, "gpu", gpu.name or device.name, total, free, tuple(others))
+    now = None if total is None or used is None else total - used
+    return DeviceMemoryNow(device.key, "gpu", gpu.name or device.name, total, free, tuple(others), now)
 
 
 def _host(replaces: RunningServer | None) -> DeviceMemoryNow:
@@ -216,8 +228,3 @@ def _read_cache(cache: Path, key: list[Any]) -> tuple[ListedDevice, ...] | None:
         return tuple(ListedDevice(str(a), str(b), int(c), int(d)) for a, b, c, d in stored["devices"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-def with_free_bytes(device: DeviceMemoryNow, free: int) -> DeviceMemoryNow:
-    """``device`` as if so many bytes were free, for a plan on a smaller device."""
-    return replace(device, free_bytes=free)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gpubox.profiles.profile import FlagValue
 
@@ -155,8 +155,8 @@ class LaunchFlags:
     """Whether the weights on the host stay in the page cache (mmap), and not in memory of the process."""
     doubts: tuple[str, ...]
     """What these flags do that has no formula here; empty: all is covered."""
-    structure: tuple[tuple[str, str], ...] = field(default=())
-    """All that may change the compute graph except sizes: canonical name and value, sorted."""
+    cpu_expert_layers: int = 0
+    """Of how many layers, from the first, ``--n-cpu-moe`` or ``--cpu-moe`` keep the experts on the host."""
 
 
 def canonical_memory_flag(name: str) -> str | None:
@@ -226,7 +226,7 @@ def read_launch_flags(flags: Mapping[str, FlagValue], env: Mapping[str, str]) ->
         mtp=mtp,
         mapped=load_mode in ("auto", "mmap") and not switches.on("mlock", False) and switches.on("mmap", True),
         doubts=tuple(doubts),
-        structure=tuple(sorted((name, str(value)) for name, value in values.items() if name not in _SIZES)),
+        cpu_expert_layers=ALL_LAYERS if switches.on("cpu-moe", False) else _largest(values.get("n-cpu-moe", 0)),
     )  # fmt: skip
 
 
@@ -234,7 +234,6 @@ _DRAFT_TYPES = (
     "draft-mtp", "draft-simple", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache",
 )  # fmt: skip
 _ROLLBACK_TYPES = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
-_SIZES = frozenset({"ctx-size", "ubatch-size", "cache-type-k", "cache-type-v"})
 
 
 class _Switches:
@@ -344,9 +343,11 @@ def _overrides(values: Mapping[str, FlagValue], prefix: str) -> Iterator[tuple[s
         elif bare == "cpu-moe":
             yield EXPERTS, HOST_BUFFER
         elif bare in ("n-cpu-moe", "n-cpu-ffn"):
-            numbers = value if isinstance(value, tuple) else (value,)
-            count = max(_Switches({bare: number}).whole(bare, 0) for number in numbers)
-            if count > 0:
-                pattern = EXPERTS if bare == "n-cpu-moe" else _DENSE
-                layers = "|".join(str(layer) for layer in range(min(count, 1024)))
-                yield rf"blk\.({layers}){pattern}", HOST_BUFFER
+            pattern = EXPERTS if bare == "n-cpu-moe" else _DENSE
+            for layer in range(min(_largest(value), 1024)):  # a pattern for each layer, as llama.cpp does
+                yield rf"blk\.{layer}{pattern}", HOST_BUFFER
+
+
+def _largest(value: FlagValue) -> int:
+    numbers = value if isinstance(value, tuple) else (value,)
+    return max(0, *(_Switches({"n": number}).whole("n", 0) for number in numbers))
