@@ -150,6 +150,7 @@ def running_hub() -> Iterator[Hub]:
     handler = type("Handler", (_Handler,), {"hub": hub})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
+    server.handle_error = lambda *_: None  # type: ignore[method-assign] # a client that leaves is no error
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     hub.url = f"http://127.0.0.1:{server.server_port}"

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import httpx
 
+from gpubox import __version__
 from gpubox.errors import ExitCode, GpuboxError
 
 CONNECT_SECONDS = 5.0
@@ -47,7 +48,9 @@ class HubClient:
         try:
             from huggingface_hub import constants
 
-            headers = import_module("huggingface_hub.utils").build_hf_headers(library_name="gpubox")
+            headers = import_module("huggingface_hub.utils").build_hf_headers(
+                library_name="gpubox", library_version=__version__
+            )
         except ImportError:
             raise GpuboxError(
                 "huggingface_hub is not installed, so Hugging Face cannot be asked.", "pip install huggingface-hub"
@@ -109,7 +112,7 @@ class HubClient:
 
     def _limited(self, response: httpx.Response, limit: int | None) -> Iterator[bytes]:
         left = limit
-        for chunk in response.iter_raw(_CHUNK):
+        for chunk in response.iter_raw():  # as they arrive: with a chunk size, a broken connection loses what was read
             yield chunk if left is None else chunk[:left]
             if left is not None:
                 left -= len(chunk)

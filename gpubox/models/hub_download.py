@@ -29,6 +29,7 @@ RETRY_SECONDS = (1.0, 2.0, 4.0, 8.0)
 """The pauses after a connection broke; any new byte starts them again."""
 _RATE_SECONDS = 8.0
 _CHUNK = 1 << 20
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +267,6 @@ def _link(blob: Path, pointer: Path) -> None:
 
 
 def _disk_error(cache: Path, error: OSError) -> GpuboxError:
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+    if error.errno in _FULL:
         return GpuboxError(f"The disk of {cache} is full.", "Free some space; the download resumes.")
     return GpuboxError(f"The download cannot be stored in {cache}: {error.strerror or error}.")

@@ -7,10 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpubox.config import Config
 from gpubox.errors import GpuboxError
+from gpubox.models.find import find_models
+from gpubox.models.gguf import check_gguf
 from gpubox.models.hub_client import HubClient
 from gpubox.models.hub_search import HubRepository, read_repository, repository_name, search_hub
-from gpubox.models.remote_header import MAX_HEADER_BYTES, read_remote_model
+from gpubox.models.remote_header import MAX_HEADER_BYTES, fetch_header_file, read_heads
+from gpubox.paths import Paths
 from tests.gguf_bytes import header, pair, tensor
 from tests.hub import GB, Hub, Stored, running_hub, shard, split_model, tensor_table
 
@@ -70,15 +74,23 @@ def test_other_texts_are_searched(text: str) -> None:
     assert repository_name(text) is None
 
 
-def test_the_header_of_four_shards_takes_a_few_megabytes_of_seventeen_gigabytes(hub: Hub, client: HubClient) -> None:
+def test_the_header_of_four_shards_takes_a_few_megabytes_of_seventeen_gigabytes(
+    hub: Hub, client: HubClient, paths: Paths
+) -> None:
     hub.repositories["u/m"] = split_model("m-Q4_K_M", 4, vocabulary=150_000)
     quant = read_repository(client, "u/m").quants[0]
-    model = read_remote_model(client, read_repository(client, "u/m"), quant)
+    path = fetch_header_file(client, read_repository(client, "u/m"), quant, paths)
+    model = check_gguf(path)
     assert len(model.tensors) == len(tensor_table())
     assert model.architecture == "qwen3moe"
     assert model.size == quant.size_bytes
     assert hub.sent <= MAX_HEADER_BYTES
     assert sum(row.size_bytes for row in model.tensors) < (quant.size_bytes or 0)
+    assert sum(shard.stat().st_blocks * 512 for shard in model.shards) <= 2 * MAX_HEADER_BYTES
+    sent = hub.sent
+    assert fetch_header_file(client, read_repository(client, "u/m"), quant, paths) == path
+    assert hub.sent == sent, "a header is fetched once"
+    assert find_models(Config(), paths) == [], "a header is no model"
 
 
 def test_a_redirect_to_another_host_gets_no_token(hub: Hub, client: HubClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +99,7 @@ def test_a_redirect_to_another_host_gets_no_token(hub: Hub, client: HubClient, m
         hub.repositories["u/m"] = cdn.repositories["u/m"] = split_model("m-Q4_K_M", 1)
         hub.redirects["/resolve/"] = f"{cdn.url}/cdn/u/m/resolve/x/m-Q4_K_M.gguf"
         repository = read_repository(client_with_token, "u/m")
-        assert read_remote_model(client_with_token, repository, repository.quants[0]).architecture == "qwen3moe"
+        assert read_heads(client_with_token, repository, repository.quants[0])
         assert any(headers.get("authorization", headers.get("Authorization")) for headers in hub.headers)
         assert not any(headers.get("authorization", headers.get("Authorization")) for headers in cdn.headers)
 
@@ -119,7 +131,7 @@ GOOD = header([pair("general.architecture", "llama")], [tensor("w", [64], 0, 0)]
 def test_a_header_that_lies_is_refused(hub: Hub, client: HubClient, head: bytes, message: str) -> None:
     repository = only(hub, client, model=Stored(head, 5 * GB, "0" * 64))
     with pytest.raises(GpuboxError, match=message):
-        read_remote_model(client, repository, repository.quants[0])
+        read_heads(client, repository, repository.quants[0])
     assert hub.sent <= MAX_HEADER_BYTES
 
 
@@ -127,7 +139,7 @@ def test_a_header_without_end_costs_no_more_than_the_limit(hub: Hub, client: Hub
     endless = b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + struct.pack("<Q", 1) + b"k" + struct.pack("<IQ", 8, 1 << 40)
     repository = only(hub, client, model=Stored(endless, 1 << 45, "0" * 64))
     with pytest.raises(GpuboxError, match="longer than 16 MB"):
-        read_remote_model(client, repository, repository.quants[0])
+        read_heads(client, repository, repository.quants[0])
     assert hub.sent <= MAX_HEADER_BYTES
 
 
@@ -140,7 +152,7 @@ def test_shards_that_contradict_their_names(hub: Hub, client: HubClient, number:
     }
     repository = read_repository(client, "u/m")
     with pytest.raises(GpuboxError, match=message):
-        read_remote_model(client, repository, repository.quants[0])
+        read_heads(client, repository, repository.quants[0])
 
 
 def test_shards_in_a_circle(hub: Hub, client: HubClient) -> None:
@@ -151,14 +163,14 @@ def test_shards_in_a_circle(hub: Hub, client: HubClient) -> None:
     }
     repository = read_repository(client, "u/m")
     with pytest.raises(GpuboxError, match="repeat each other"):
-        read_remote_model(client, repository, repository.quants[0])
+        read_heads(client, repository, repository.quants[0])
 
 
 def test_a_file_shorter_than_its_tensors(hub: Hub, client: HubClient) -> None:
     whole = split_model("m", 1)["m.gguf"]
     repository = only(hub, client, model=Stored(whole.head, GB, whole.sha256))
     with pytest.raises(GpuboxError, match=r"incomplete on Hugging Face: it has 1.0 GB of"):
-        read_remote_model(client, repository, repository.quants[0])
+        read_heads(client, repository, repository.quants[0])
 
 
 def test_two_lengths(hub: Hub, client: HubClient) -> None:
@@ -166,20 +178,20 @@ def test_two_lengths(hub: Hub, client: HubClient) -> None:
     whole.listed_size = 7
     repository = only(hub, client, model=whole)
     with pytest.raises(GpuboxError, match=r"two lengths|shorter"):
-        read_remote_model(client, repository, repository.quants[0])
+        read_heads(client, repository, repository.quants[0])
 
 
 def test_a_hub_that_stops_in_the_middle(hub: Hub, client: HubClient) -> None:
     repository = only(hub, client, model=split_model("m", 1)["m.gguf"])
     hub.cuts = [5_000]
     with pytest.raises(GpuboxError, match=r"broke|stops in the middle"):
-        read_remote_model(client, repository, repository.quants[0])
+        read_heads(client, repository, repository.quants[0])
 
 
 def test_a_hub_without_ranges_is_read_no_further_than_needed(hub: Hub, client: HubClient) -> None:
     hub.ranges = False
     repository = only(hub, client, model=split_model("m", 1)["m.gguf"])
-    assert read_remote_model(client, repository, repository.quants[0]).architecture == "qwen3moe"
+    assert len(read_heads(client, repository, repository.quants[0])) == 1
 
 
 @pytest.mark.parametrize(
@@ -221,3 +233,26 @@ def test_a_redirect_to_a_file_of_this_machine(hub: Hub, client: HubClient) -> No
     hub.redirects["/api/models"] = "file:///etc/passwd"
     with pytest.raises(GpuboxError, match="Hugging Face"):
         search_hub(client, "m", 5)
+
+
+def test_the_vocabulary_of_a_repository_is_fetched_once(hub: Hub, client: HubClient, paths: Paths) -> None:
+    hub.repositories["u/m"] = {**split_model("m-Q4_K_M", 2, 50_000), **split_model("m-Q8_0", 1, 50_000)}
+    repository = read_repository(client, "u/m")
+    split, single = sorted(repository.quants, key=lambda quant: quant.label)
+    first = fetch_header_file(client, repository, split, paths)
+    before = hub.sent
+    second = fetch_header_file(client, repository, single, paths, first)
+    assert hub.sent - before < 250_000
+    head = hub.repositories["u/m"]["m-Q8_0.gguf"].head
+    with second.open("rb") as file:
+        assert file.read(len(head)) == head
+
+
+def test_another_vocabulary_is_not_taken_for_the_same(hub: Hub, client: HubClient, paths: Paths) -> None:
+    hub.repositories["u/m"] = {**split_model("m-Q4_K_M", 1, 50_000), **split_model("m-Q8_0", 1, 50_001)}
+    repository = read_repository(client, "u/m")
+    first = fetch_header_file(client, repository, repository.quants[0], paths)
+    second = fetch_header_file(client, repository, repository.quants[1], paths, first)
+    head = hub.repositories["u/m"][repository.quants[1].files[0].name].head
+    with second.open("rb") as file:
+        assert file.read(len(head)) == head
