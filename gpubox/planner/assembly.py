@@ -12,7 +12,7 @@ from gpubox.planner.launch_flags import LaunchFlags
 from gpubox.planner.plan import DevicePlan, MemoryPlan, Method
 from gpubox.planner.store import MeasuredRun
 from gpubox.telemetry.memory_breakdown import HOST
-from gpubox.units import MIB
+from gpubox.units import GIB, MIB
 
 
 def assemble(
@@ -29,7 +29,7 @@ def assemble(
     if method == "dry-run":
         assert run is not None
         parts = _from_run(parts, run)
-    elif problem and (parts.doubts or buffers.certainty == "unknown"):
+    elif problem and parts.doubts:
         unclear.append(problem)
     plans = tuple(_device_plan(device, parts, buffers, flags) for device in devices)
     keys = {device.key for device in devices}
@@ -44,8 +44,16 @@ def assemble(
         doubts=tuple(dict.fromkeys(doubts if method == "dry-run" else unclear)),
         compute_certainty=buffers.certainty,
         adapts=adapts(flags),
-        notes=(disagreement,) if disagreement else (),
+        compute_bound_bytes=_compute_bound(flags, parts),
+        notes=tuple(filter(None, (disagreement, problem if buffers.certainty == "unknown" else ""))),
     )
+
+
+def _compute_bound(flags: LaunchFlags, parts: FormulaParts) -> int | None:
+    """More than the compute buffers of a device can take with flash attention; None without it."""
+    if flags.flash_attention == "off":
+        return None
+    return 2 * GIB + 8 * parts.ubatch * parts.cells.cells  # four copies of the mask, for several devices
 
 
 def adapts(flags: LaunchFlags) -> Literal["", "context", "layers"]:
@@ -77,7 +85,7 @@ def _device_plan(
         total_memory_bytes=device.total_bytes,
         other_processes=device.other_processes,
         unaccounted_bytes=device.unaccounted_bytes,
-        reclaimable_bytes=weights if key == HOST and flags.mapped else 0,
+        reclaimable_bytes=(weights if key == HOST and flags.mapped else 0) + device.elastic_bytes,
     )
 
 

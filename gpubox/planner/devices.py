@@ -28,7 +28,6 @@ from gpubox.server.log_events import LogDevice
 from gpubox.server.log_parsing import parse_event
 from gpubox.server.state import RunningServer
 from gpubox.storage import read_bytes, write_atomically
-from gpubox.telemetry.device_memory import server_vram
 from gpubox.telemetry.memory_breakdown import HOST
 from gpubox.units import MIB
 
@@ -54,6 +53,8 @@ class DeviceMemoryNow:
     other_processes: tuple[tuple[str, int], ...] = ()
     free_now_bytes: int | None = None
     """While it still runs."""
+    elastic_bytes: int = 0
+    """What a launch may take beyond ``free_bytes``: swap; on Vulkan, memory that the driver moves to the RAM."""
     unaccounted_bytes: int = 0
     """What earlier runs took beyond llama.cpp's own table."""
 
@@ -96,7 +97,7 @@ def list_engine_devices(
     key = _cache_key(engine, rpc, env)
     cache = paths.plans / f"devices-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]}.json"
     cached = _read_cache(cache, key)
-    if cached and not (rpc and may_ask and not busy_rpc):
+    if cached is not None and not (rpc and may_ask and not busy_rpc):
         return EngineDevices(cached)
     if busy_rpc or not may_ask:
         return EngineDevices((), "the engine's devices are not known yet")
@@ -172,7 +173,8 @@ def _same_size(device: ListedDevice, gpu: Gpu) -> bool:
 def _card(device: ListedDevice, gpu: Gpu, replaces: RunningServer | None) -> DeviceMemoryNow:
     total, used = gpu.vram_total_bytes, gpu.vram_used_bytes
     pid = replaces.process.pid if replaces and replaces.process else None
-    held = server_vram(gpu, pid) if pid is not None else 0
+    own = (process.vram_bytes for process in gpu.processes if process.pid == pid)
+    held = next((size for size in own if size is not None), None) if pid is not None else 0
     if held is None and replaces is not None:  # the driver hides the processes, or the server holds nothing here
         loaded = dict(replaces.loaded_vram).get(gpu.index)
         hidden = not gpu.processes_known or any(process.vram_bytes is None for process in gpu.processes)
@@ -184,7 +186,8 @@ def _card(device: ListedDevice, gpu: Gpu, replaces: RunningServer | None) -> Dev
         key=lambda pair: -pair[1],
     )  # fmt: skip
     now = None if total is None or used is None else total - used
-    return DeviceMemoryNow(device.key, "gpu", gpu.name or device.name, total, free, tuple(others), now)
+    elastic = max(0, (total or 0) - (free or 0)) if device.label.startswith("Vulkan") else 0
+    return DeviceMemoryNow(device.key, "gpu", gpu.name or device.name, total, free, tuple(others), now, elastic)
 
 
 def _host(replaces: RunningServer | None) -> DeviceMemoryNow:
@@ -194,7 +197,16 @@ def _host(replaces: RunningServer | None) -> DeviceMemoryNow:
     free = host.ram_available_bytes
     if replaces and replaces.process and (process := read_process(replaces.process)):
         free += process.anon_bytes + process.locked_bytes  # its mapped files count as available already
-    return DeviceMemoryNow(HOST, "host", "RAM", host.ram_total_bytes, min(free, host.ram_total_bytes))
+    free = min(free, host.ram_total_bytes)
+    return DeviceMemoryNow(HOST, "host", "RAM", host.ram_total_bytes, free, elastic_bytes=_free_swap())
+
+
+def _free_swap() -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("SwapFree:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def _devices_at_start(log: Path) -> dict[str, int]:

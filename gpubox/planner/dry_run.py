@@ -28,10 +28,11 @@ from gpubox.server.log_parsing import parse_event
 from gpubox.telemetry.memory_breakdown import HOST, device_key
 from gpubox.units import MIB
 
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 30.0
 _RPC_REPLY_SECONDS = 0.3
 _MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 _END = re.compile(r"fitting params to free memory took|listening on http")
+_COLUMNS = ("model", "context", "compute")
 _TABLE_END = "fit_memory_breakdown"
 _KV = re.compile(r"llama_kv_cache: +size = +([\d.]+) MiB")
 _STATE = re.compile(r"llama_memory_recurrent: +size = +([\d.]+) MiB")
@@ -134,6 +135,11 @@ def _row_key(row: Mapping[str, Any]) -> str:
     return device_key(f"{name} ({description})") if name.startswith("RPC") else device_key(name)
 
 
+def _is_size(value: object) -> bool:
+    """Whether it is a plausible number of MiB."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32
+
+
 def _decode(line: bytes) -> tuple[str, list[dict[str, Any]] | None]:
     """The text of a log record, and the rows if it is the table."""
     text = line.decode(errors="replace")
@@ -143,7 +149,7 @@ def _decode(line: bytes) -> tuple[str, list[dict[str, Any]] | None]:
         record = json.loads(text)
         if record.get("type") == _TABLE_END:
             rows = record["data"]["rows"]
-            if all(isinstance(row, dict) and {"model", "context", "compute"} <= row.keys() for row in rows):
+            if all(isinstance(row, dict) and all(_is_size(row.get(name)) for name in _COLUMNS) for row in rows):
                 return "", rows
         return str(record.get("msg", "")), None
     return text, None

@@ -1,8 +1,8 @@
 """What launches took beyond the planner's table, learned from real runs: driver context, kernels, fragmentation.
 
 The driver says what a server held when it was ready (the record has it), its log says what llama.cpp allocated; the
-difference is kept for each profile and device. A profile that never ran gets the most that another one with the same
-engine took.
+difference is kept for each profile and device. A profile that never ran gets the least that another one with the
+same engine took: the driver's context.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from gpubox.paths import Paths
 from gpubox.server.log_parsing import parse_event
 from gpubox.server.state import RunningServer
 from gpubox.storage import read_bytes, write_atomically
-from gpubox.telemetry.device_memory import device_key_of
 from gpubox.telemetry.memory_breakdown import MemoryBreakdown
 
 _SCHEMA = 1
@@ -40,13 +39,15 @@ class Unaccounted:
         if (own := rows.get(_key(profile, engine, device))) is not None:
             return own
         end = _key("", engine, device)
-        return max((size for key, size in rows.items() if key.endswith(end)), default=0)
+        return min((size for key, size in rows.items() if key.endswith(end)), default=0)
 
     def learn(self, running: RunningServer, log: Path, reading: DriverReading) -> None:
         """Keeps what ``running`` took on each card. Each launch is read once."""
         if running.launch_id in self._seen or not running.ready_at or not running.loaded_vram:
             return
         self._seen.add(running.launch_id)
+        from gpubox.telemetry.device_memory import device_key_of  # a list of profiles need not pay its 60 ms
+
         breakdown = _breakdown(log)
         rows = self._rows()
         changed = dict(rows)

@@ -20,6 +20,8 @@ from gpubox.telemetry.memory_breakdown import HOST, device_key
 _INPUT = ("token_embd", "per_layer_token_embd", "token_types", "position_embd", "altup_", "token_embd_norm")
 _ALIGNMENT = 128
 """Of tensors in a buffer on a device."""
+_NESTED = re.compile(r"[+*}]\)*[+*{]|\([^()]*[+*}][^()]*\)[+*{]")
+"""A repetition of a repetition, such as ``(a+)+``."""
 _ONE_LAYER = re.compile(r"blk\\\.(\d{1,4})\\\.")
 _CUDA_ROW = 512
 """ggml-cuda pads the last row of a quantized tensor to a multiple of so many elements."""
@@ -130,6 +132,8 @@ class ModelWeights:
 
     def _matching(self, pattern: str) -> tuple[int, ...]:
         if pattern not in self._matches:
+            if _NESTED.search(pattern):
+                raise ValueError(f"override-tensor has the pattern {pattern!r}, which could take for ever")
             try:
                 search: Callable[[str], object] = re.compile(pattern).search
             except (re.error, RecursionError, OverflowError) as error:

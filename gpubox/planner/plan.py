@@ -40,7 +40,7 @@ class DevicePlan:
     unaccounted_bytes: int = 0
     """What earlier runs of the profile took beyond the table (driver context, kernels); 0 if there was none."""
     reclaimable_bytes: int = 0
-    """Part of the weights that stays in the page cache: the kernel can drop it and read it again."""
+    """What the kernel makes room for: mapped weights, which it can read again, and what it can swap out."""
 
     @property
     def total_bytes(self) -> int:
@@ -81,6 +81,8 @@ class MemoryPlan:
     notes: tuple[str, ...] = ()
     compute_certainty: Literal["measured", "law", "near", "unknown"] = "unknown"
     """Where the compute buffers come from: see ``compute.Certainty``."""
+    compute_bound_bytes: int | None = None
+    """What the compute buffers of a device certainly stay below; None: unknown."""
     adapts: Literal["", "context", "layers"] = ""
     """What the engine itself reduces until it fits, because the profile does not set it (``--fit``)."""
     solutions: tuple[Solution, ...] = ()
@@ -99,14 +101,20 @@ class MemoryPlan:
         if certain and any(spare is not None and spare < 0 for spare in least):
             return "tight" if self._engine_makes_it_fit else "short"
         spares = [_hard_spare(device) for device in self.devices]
-        if not certain or any(spare is None for spare in spares) or self.compute_certainty == "unknown":
+        if not certain or any(spare is None for spare in spares):
+            return "unknown"
+        if self.compute_certainty == "unknown" and self.compute_bound_bytes is None:
             return "unknown"
         tight = any((device.spare_bytes or 0) < self._reserve(device) for device in self.devices)
+        if self.compute_certainty == "unknown":  # there is either plenty, or it must be measured
+            return "unknown" if tight else "fits"
         return "tight" if tight else "fits"
 
     def _reserve(self, device: DevicePlan) -> int:
         """What must stay free: more if the compute buffers are those of a similar structure only."""
         doubt = (device.compute_bytes or 0) // 2 if self.compute_certainty == "near" else 0
+        if self.compute_certainty == "unknown":
+            doubt = self.compute_bound_bytes or 0
         return doubt + (0 if device.kind == "host" else self.keep_free_bytes)
 
     @property
@@ -141,13 +149,13 @@ class MemoryPlan:
         """The verdict in a few words, without a full stop."""
         spare, device = self.spare_bytes, self.tightest
         if self.verdict == "unknown" or spare is None or device is None:
-            why = self.problem or "; ".join(self.doubts) or self._unmeasured
+            why = self.problem or "; ".join(self.doubts or self.notes) or self._unmeasured
             return f"memory unknown: {why}" if why else "memory unknown"
         if self.verdict == "short":
             return f"short by {units.memory(-spare)} on {device.device}"
         if spare < 0 and self.adapts:
             return f"{units.memory(-spare)} too large for {device.device}; the engine reduces it"
-        about = "about " if self.compute_certainty == "near" else ""
+        about = {"near": "about ", "unknown": "about "}.get(self.compute_certainty, "")
         word = "fits" if self.verdict == "fits" else "tight"
         return f"{word}, {about}{units.memory(max(0, spare))} to spare"
 

@@ -16,7 +16,7 @@ from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.nvml import read_driver
 from gpubox.models.header_cache import read_model
 from gpubox.models.resolve import profile_model
-from gpubox.paths import Paths
+from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.planner.assembly import assemble
 from gpubox.planner.compute import ComputeBuffers, Structure, predict
 from gpubox.planner.devices import DeviceMemoryNow, devices_now, list_engine_devices
@@ -31,11 +31,12 @@ from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.server.instance import instance_names, observe
 from gpubox.server.launch import expand_paths
 from gpubox.server.state import RunningServer
-from gpubox.server.supervisor import instance_of
 from gpubox.telemetry.memory_breakdown import HOST
 from gpubox.units import GIB
 
 _READING_SECONDS = 1.0
+_SPILLING = ("GGML_CUDA_ENABLE_UNIFIED_MEMORY", "GGML_VK_PREFER_HOST_MEMORY", "GGML_VK_ALLOW_SYSMEM_FALLBACK")
+"""Variables with which a card takes more than it has."""
 DRY_RUN_FREE_BYTES = GIB
 """A dry run opens a driver context beside the running server: so much must be free on each card, and the recurrent
 states, which it really allocates."""
@@ -100,7 +101,8 @@ class Planner:
         rpc = _read_flags(profile.flags, env).rpc
         busy = bool(rpc) and self._uses_rpc(rpc, replaces)
         listed = list_engine_devices(engine, rpc, profile.env, self._paths, busy_rpc=busy, may_ask=may_list_devices)
-        log = self._paths.instance_log(instance_of(profile)) if replaces else None
+        instance = profile.name if profile.companion else MAIN_INSTANCE
+        log = self._paths.instance_log(instance) if replaces else None
         reading = self._driver()
         if replaces and log:
             self._unaccounted.learn(replaces, log, reading)
@@ -108,9 +110,11 @@ class Planner:
             replace(device, unaccounted_bytes=self._unaccounted.of(profile.name, engine.name, device.key))
             for device in devices_now(listed, replaces, log, reading)
         )
-        doubts = (listed.problem,) if listed.problem else ()
+        doubts = [listed.problem] if listed.problem else []
+        if any(env.get(name, "0") not in ("", "0") for name in _SPILLING):
+            doubts.append("memory of the card that spills into the RAM")
         model = self.model(source.path)
-        return Situation(profile, engine, source.path, source.argv, model, env, devices, doubts, busy)
+        return Situation(profile, engine, source.path, source.argv, model, env, devices, tuple(doubts), busy)
 
     def plan_in(
         self, situation: Situation, overrides: Mapping[str, FlagValue | None], *,

@@ -95,13 +95,18 @@ def _confirm(
         # What is known of other candidates may be wrong about the smallest: if none is likely, that one is asked.
         index = next(likely, len(candidates) - 1)
         if fits(index):
-            while index > 0 and len(measured) < most and fits(index - 1):
-                index -= 1
+            # Buffers do not shrink in even steps: the one but next may fit where the next does not.
+            while (better := _first(index, lambda i: len(measured) < most and fits(i))) is not None:
+                index = better
             return index, measured[index]
         index += 1
         if index >= len(candidates):
             break
     return None
+
+
+def _first(index: int, fits: Callable[[int], bool]) -> int | None:
+    return next((i for i in (index - 1, index - 2) if i >= 0 and fits(i)), None)
 
 
 def _bisect(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from textual.app import App
 
+    from gpubox.planner.plan import MemoryPlan
     from gpubox.profiles.loader import ProfileCatalog
     from gpubox.profiles.profile import Profile
     from gpubox.server.engine_compatibility import EngineCompatibility
@@ -65,6 +66,7 @@ class ServiceBridge:
         self.poller = SnapshotPoller(self)
         self._overview: ServerOverview | None = None
         self._compatibility: dict[str, EngineCompatibility] = {}
+        self._plans: dict[str, MemoryPlan] = {}
         self._models: list[Path] = []
         self._previews: dict[str, tuple[Profile, LaunchPreview, int | None]] = {}
 
@@ -115,12 +117,16 @@ class ServiceBridge:
         self._post_entries(catalog)
         self._compatibility = await run_in_thread(services.compatibility, catalog)
         self._post_entries(catalog)
+        self._plans = await run_in_thread(services.plans, catalog, self._compatibility)
+        self._post_entries(catalog)
         self._models = await run_in_thread(services.models_without_profile, catalog)
         self._post_entries(catalog)
 
     def _post_entries(self, catalog: ProfileCatalog) -> None:
         # With the previous compatibility: rows keep their marks while the engines are asked again.
-        self.app.post_message(ProfileEntriesRead(build_entries(catalog, self._compatibility, self._models)))
+        self.app.post_message(
+            ProfileEntriesRead(build_entries(catalog, self._compatibility, self._models, self._plans))
+        )
 
     async def _poll_log(self) -> None:
         while True:

@@ -55,6 +55,9 @@ class ReplayServices(LocalServices):
     def companions_and_last(self) -> tuple[tuple[str, ...], str | None]:
         return (), None
 
+    def read_log(self) -> list[str]:
+        return []  # the log of this machine's server is no part of the recording
+
 
 def open_recording(path: Path, paths: Paths, config: Config) -> ReplayServices:
     """The services that play the file. Raises GpuboxError if it is not a recording."""

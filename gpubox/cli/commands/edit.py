@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
-import tempfile
 from pathlib import Path
 
 import click
@@ -21,10 +17,10 @@ from gpubox.profiles.edit import (
     edit_profile,
     key_path,
     rename_profile,
-    replace_text,
     save_edit,
     unchanged,
 )
+from gpubox.profiles.external_editor import edit_in_editor
 from gpubox.profiles.profile import Profile
 
 
@@ -54,7 +50,7 @@ def command(
     if sets or unset or editor:
         changes = parse_changes(sets, unset, edited, context)
         edit = edit_profile(edited, changes, context.paths) if changes else unchanged(edited, context.paths)
-        edit = _edit_in_editor(edit, edited, context) if editor else edit
+        edit = edit_in_editor(edit, edited, context.paths) if editor else edit
         if not force:
             check_edit(edit, context)
         path, diff = edit.path, list(edit.diff)
@@ -118,30 +114,6 @@ def _rename(old: str, new: str, context: Context) -> Path:
 
     check_not_running(old, context.paths, "keeps its name")
     return rename_profile(load_catalog(context.paths).get(old), new, context.paths)
-
-
-def _edit_in_editor(edit: ProfileEdit, profile: Profile, context: Context) -> ProfileEdit:
-    """The edit after the owner's editor has changed it. A text that does not load is kept beside, and named."""
-    program = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    with tempfile.NamedTemporaryFile(
-        "w", suffix=f".{profile.name}.toml", delete=False, encoding="utf-8", newline=""
-    ) as file:
-        file.write(edit.after)
-    copy = Path(file.name)
-    try:
-        code = subprocess.run([*shlex.split(program), str(copy)], check=False).returncode
-    except (OSError, ValueError) as error:
-        copy.unlink(missing_ok=True)
-        raise GpuboxError(f"The editor {program!r} cannot be started: {error}.", "Set $EDITOR.") from None
-    if code:
-        raise GpuboxError(f"The editor ended with code {code}. Nothing is written.", f"Its text is in {copy}.")
-    try:
-        changed = replace_text(profile, edit.before, copy.read_bytes().decode(), context.paths)
-    except (UsageError, UnicodeDecodeError) as error:
-        sentence = error.message if isinstance(error, UsageError) else "The text is not UTF-8."
-        raise UsageError(f"{sentence} Nothing is written.", f"Your text is in {copy}.") from None
-    copy.unlink(missing_ok=True)
-    return changed
 
 
 def _note_running(profile: str, context: Context) -> None:

@@ -51,18 +51,6 @@ def command(
 
 
 def _text_of(source: str, name: str, context: Context) -> str:
-    """The text of a profile for a model or a command line. Raises UsageError for anything else."""
-    from pathlib import Path
+    from gpubox.interchange.new_profile import draft_profile
 
-    from gpubox.interchange.import_result import ImportSource
-    from gpubox.interchange.importing import import_source
-    from gpubox.profiles.writer import profile_toml
-
-    if source.startswith(("hf:", "demo:")):
-        return f'model = "{source}"\n'
-    known = ImportSource(engines=context.config.engines, folders=(Path.cwd(),))
-    profiles = import_source(source, name=name, known=known)
-    if len(profiles) != 1:
-        raise UsageError(f"{source} holds {len(profiles)} profiles.", "`gpubox import` imports them.")
-    (imported,) = profiles
-    return profile_toml(imported.profile, "\n".join(f"! {note}" for note in imported.notes))
+    return draft_profile(source, context.config, name=name).text
