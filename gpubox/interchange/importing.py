@@ -101,11 +101,12 @@ def import_gguf(path: Path) -> ImportedProfile:
     if model.architecture == "clip":
         raise UsageError(f"{path} is a projector, not a model.", "Import the model; name this file as its `mmproj`.")
     return ImportedProfile(
-        Profile(name=profile_name(path.name), model=str(path.absolute()), title=model.name, flags=_default_flags(model))
+        Profile(name=profile_name(path.name), model=str(path.absolute()), title=model.name, flags=default_flags(model))
     )
 
 
-def _default_flags(model: GgufFile) -> dict[str, FlagValue]:
+def default_flags(model: GgufFile) -> dict[str, FlagValue]:
+    """The flags of a new profile for ``model``."""
     if model.architecture in _EMBEDDING_ARCHITECTURES:
         return {"embeddings": True}
     trained = model.metadata.get(f"{model.architecture}.context_length")
