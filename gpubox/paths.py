@@ -48,6 +48,11 @@ class Paths:
         return self.cache / "engines"
 
     @property
+    def built_engines(self) -> Path:
+        """The engines that gpubox built, a folder each. A name with a leading dot is a build that is not finished."""
+        return self.state / "engines"
+
+    @property
     def models(self) -> Path:
         """Models that gpubox downloaded (the demo model)."""
         return self.cache / "models"
