@@ -310,8 +310,9 @@ def _read_lines(process: subprocess.Popen[bytes], output: BuildOutput, sink: obj
             if sink is not None:
                 sink.write(data)  # type: ignore[attr-defined]
         *lines, rest = (rest + data).split(b"\n")
-        if any([output.read(line.decode(errors="replace")) for line in lines]):
-            tell()
+        for line in lines:
+            if output.read(line.decode(errors="replace")):
+                tell()
     output.read(rest.decode(errors="replace"))
 
 
