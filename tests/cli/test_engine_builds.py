@@ -73,6 +73,8 @@ def test_a_build_becomes_an_engine_of_its_own(
     capfd: pytest.CaptureFixture[str], paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CMAKE_ARGS", "-DGGML_BLAS=ON")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pip.py").write_text("raise SystemExit('planted in the current folder')")
 
     code, out, err = gpubox(capfd, "engines", "build", "--cpu", "--jobs", "3")
     listed = values(capfd, "engines")[1]["engines"]

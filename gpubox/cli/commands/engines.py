@@ -94,8 +94,6 @@ def build_command(
     from gpubox.engines.build_recipe import make_recipe
     from gpubox.engines.built import check_new_name
 
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, signal.default_int_handler)  # a lost terminal cancels, as Ctrl-C does
     recipe = make_recipe(backend, jobs)
     version = source_version(wanted or DEFAULT_VERSION, context.paths)
     name = name or f"b{version.removesuffix('.0.0')}-{recipe.backend}"
@@ -103,9 +101,13 @@ def build_command(
     for line in (f"building {name} with {recipe.jobs} jobs", *recipe.notes):
         diagnostics.note(f"  {line}")
     progress = _BuildLines()
+    hangup = signal.getsignal(signal.SIGHUP)
     try:
+        if hangup == signal.SIG_DFL:  # not under nohup
+            signal.signal(signal.SIGHUP, signal.default_int_handler)  # a lost terminal cancels, as Ctrl-C does
         built = build_engine(context.paths, context.config, recipe, version, name, progress.show)
     finally:
+        signal.signal(signal.SIGHUP, hangup)
         diagnostics.redraw("")
     values = {
         **output.error_values(None), "name": built.name, "path": str(built.path), "version": built.version,
