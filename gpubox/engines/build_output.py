@@ -51,8 +51,9 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     ("pip", r"ERROR: "),
 )
 _PIP_TALK = re.compile(r"error: subprocess-exited-with-error|ERROR: Failed to build|ERROR: Failed building wheel")
-_CMAKE_FOLLOWS = 4
-"""CMake puts its message on a line of its own, after an empty one."""
+_CMAKE_LINES = 3
+"""So many lines of CMake's message are kept; the first one only names the place in its own files."""
+_CMAKE_END = re.compile(r"Call Stack|-- |\* ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ class BuildOutput:
         self._last = ""
         self._offline = ""
         self._versions: tuple[str, str] | None = None
-        self._after_cmake = 0
+        self._cmake: list[str] | None = None
+        """The lines of CMake's message, while it is read."""
 
     def read(self, line: str) -> bool:
         """Takes one line; True if phase or percent changed."""
@@ -103,10 +105,11 @@ class BuildOutput:
             self.percent = min(100.0, max(self.percent or 0.0, percent))  # several jobs of make count out of order
 
     def _remember(self, text: str) -> None:
-        if self._after_cmake and text:
-            self._after_cmake = 0
-            self._first["cmake"] = text
-        self._after_cmake = max(0, self._after_cmake - 1)
+        if text and self._cmake is not None:
+            if len(self._cmake) == _CMAKE_LINES or _CMAKE_END.match(text):
+                self._first["cmake"], self._cmake = self._first_sentence(self._cmake), None
+            else:
+                self._cmake.append(text)
         if not text or _PIP_TALK.match(text):
             return
         self._last = text
@@ -119,8 +122,11 @@ class BuildOutput:
             if cause not in self._first and re.search(pattern, text):
                 self._first[cause] = text
                 if cause == "cmake":
-                    self._after_cmake = _CMAKE_FOLLOWS
+                    self._cmake = []
                 break
+
+    def _first_sentence(self, lines: list[str]) -> str:
+        return re.split(r"\.(?:\s|$)", " ".join(lines))[0] or self._first["cmake"]
 
     def failure(self, code: int) -> GpuboxError:
         """Why the build failed, in one sentence with the line that matters. ``code``: pip's exit status."""

@@ -31,7 +31,10 @@ _SWITCHES: Mapping[Backend, tuple[str, ...]] = {
 }  # fmt: skip
 _HEADERS = ("/usr/include", "/usr/local/include")
 _KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
-_HIPCONFIG_SECONDS = 20.0
+_MACHINE = platform.machine()
+_LIBRARIES = (f"/usr/lib/{_MACHINE}-linux-gnu", "/usr/lib64", "/usr/lib")
+_CUDA_LIBRARIES = ("lib64", f"targets/{'sbsa' if _MACHINE == 'aarch64' else _MACHINE}-linux/lib", "lib")
+_ANSWER_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class BuildTool:
 _COMPILER = BuildTool("a C++ compiler", "build-essential", "gcc-c++", "base-devel")
 _MAKE = BuildTool("ninja or make", "ninja-build", "ninja-build", "ninja")
 _NVCC = BuildTool("nvcc (the CUDA toolkit)", "nvidia-cuda-toolkit", "cuda-toolkit (in NVIDIA's own repository)", "cuda")
+_CUBLAS = BuildTool("cuBLAS (of the CUDA toolkit)", "libcublas-dev", "libcublas-devel", "cuda")
 _HIPCC = BuildTool(
     "hipcc (ROCm)", "hipcc libhipblas-dev librocblas-dev", "rocm-hip-devel hipblas-devel rocblas-devel", "rocm-hip-sdk"
 )
@@ -123,6 +127,8 @@ def missing_tools(backend: Backend) -> list[BuildTool]:
         missing.append(_MAKE)
     if backend == "cuda" and not _nvcc():
         missing.append(_NVCC)
+    elif backend == "cuda" and not _has_cublas():
+        missing.append(_CUBLAS)
     if backend == "hip" and not _rocm_program("hipcc"):
         missing.append(_HIPCC)
     if backend == "vulkan":
@@ -162,7 +168,7 @@ def _add_cuda(args: list[str], env: dict[str, str], cards: Cards, notes: list[st
         args.append("-DCMAKE_CUDA_ARCHITECTURES=all-major")
         notes.append("the driver reports no compute capability, so it is built for all cards, which takes longer")
     if nvcc:
-        _add_library_folders(args, Path(nvcc).resolve().parent.parent, "lib64", "targets/x86_64-linux/lib")
+        _add_library_folders(args, _cuda_toolkit(nvcc), *_CUDA_LIBRARIES)
 
 
 def _add_hip(args: list[str], env: dict[str, str]) -> None:
@@ -252,6 +258,18 @@ def _nvcc() -> str | None:
     return _program("nvcc", *(f"{home}/bin" for home in homes), "/usr/local/cuda/bin", "/opt/cuda/bin")
 
 
+def _cuda_toolkit(nvcc: str) -> Path:
+    """The toolkit's folder. ``nvcc`` may be a script elsewhere, so it is asked (``#$ TOP=`` of a dry run)."""
+    match = re.search(r"^#\$ TOP=(.+)$", _printed(nvcc, "--dryrun", "-x", "cu", os.devnull), re.M)
+    return Path(match[1] if match else Path(nvcc).resolve().parent.parent).resolve()
+
+
+def _has_cublas() -> bool:
+    toolkit = _cuda_toolkit(_nvcc() or "")
+    folders = [toolkit / name for name in _CUDA_LIBRARIES] + [Path(name) for name in _LIBRARIES]
+    return any(path.exists() for folder in folders for path in (folder / "libcublas.so", folder / "libcublas_static.a"))
+
+
 def _rocm_program(name: str) -> str | None:
     return _program(name, f"{os.environ.get('ROCM_PATH') or '/opt/rocm'}/bin")
 
@@ -269,11 +287,11 @@ def _header(name: str) -> bool:
     return any(Path(folder, name).is_file() for folder in (*_HEADERS, *_vulkan_sdk("include")))
 
 
-def _printed(program: str, option: str) -> str:
+def _printed(program: str, *options: str) -> str:
     try:
         done = subprocess.run(
-            [program, option], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
-            timeout=_HIPCONFIG_SECONDS,
+            [program, *options], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            check=True, timeout=_ANSWER_SECONDS,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return ""

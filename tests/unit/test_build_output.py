@@ -21,11 +21,16 @@ def read(name: str) -> BuildOutput:
 @pytest.mark.parametrize(
     ("name", "sentence", "hint"),
     [
-        ("cmake-refuses", "CMake refuses: Could NOT find Vulkan (missing: Vulkan_LIBRARY", ""),
+        ("cmake-refuses", "CMake refuses: Could NOT find Vulkan (missing: Vulkan_LIBRARY Vulkan_INCLUDE_DIR", ""),
         (
             "make-does-not-compile",
             "It does not compile: /usr/include/c++/12/bits/exception_ptr.h:246:55: error: must ‘#include <typeinfo>’ "
             "before using ‘typeid’.",
+            "",
+        ),
+        (
+            "cuda-without-cublas",
+            'CMake refuses: Target "ggml-cuda" links to: CUDA::cublas but the target was not found.',
             "",
         ),
         ("offline", "The package index cannot be reached: Connection refused.", "Check the network"),

@@ -29,9 +29,14 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
     real = build_recipe._program
     monkeypatch.setattr(build_recipe, "_program", lambda name, *_: real(name))
     monkeypatch.setattr(build_recipe, "_HEADERS", (str(tmp_path / "include"),))
+    monkeypatch.setattr(build_recipe, "_LIBRARIES", (str(tmp_path / "lib"),))
 
     def put(*names: str) -> Path:
         for name in names:
+            if "/" in name:
+                (folder.parent / name).parent.mkdir()
+                (folder.parent / name).touch()
+                continue
             (folder / name).write_text("#!/bin/sh\necho /opt/rocm\n")
             (folder / name).chmod(0o755)
         return folder
@@ -46,7 +51,7 @@ def distribution(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 @pytest.mark.parametrize(
     ("cards", "there", "backend"),
     [
-        (Cards(nvidia=True, compute_capabilities=("8.6",)), ("nvcc",), "cuda"),
+        (Cards(nvidia=True, compute_capabilities=("8.6",)), ("nvcc", "lib64/libcublas.so"), "cuda"),
         (Cards(amd=True), ("hipcc",), "hip"),
         (Cards(), ("nvcc",), "cpu"),
     ],
@@ -118,7 +123,12 @@ def test_every_missing_tool_is_named_at_once(tools: Tools, monkeypatch: pytest.M
 
 def test_cuda_is_built_for_the_cards_that_are_here(tools: Tools, tmp_path: Path) -> None:
     folder = tools("c++", "ninja", "nvcc")
-    (folder.parent / "lib64").mkdir()
+    (folder / "nvcc").write_text(f"#!/bin/sh\necho '#$ TOP={tmp_path}/toolkit/bin/..' >&2\n")
+    (tmp_path / "toolkit" / "bin").mkdir(parents=True)
+    (tmp_path / "toolkit" / "lib64").mkdir()
+    with pytest.raises(GpuboxError, match="needs cuBLAS"):
+        make_recipe("cuda", cards=Cards(nvidia=True))
+    (tmp_path / "toolkit" / "lib64" / "libcublas.so").touch()
 
     known = make_recipe("cuda", cards=Cards(nvidia=True, compute_capabilities=("8.6", "12.0")))
     unknown = make_recipe("cuda", cards=Cards(nvidia=True))
@@ -126,7 +136,7 @@ def test_cuda_is_built_for_the_cards_that_are_here(tools: Tools, tmp_path: Path)
     assert "-DCMAKE_CUDA_ARCHITECTURES=86;120" in known.cmake_args
     assert "-DCMAKE_CUDA_ARCHITECTURES=all-major" in unknown.cmake_args
     assert known.env["CUDACXX"] == str(folder / "nvcc")
-    assert f"-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-rpath,{folder.parent}/lib64" in known.cmake_args
+    assert f"-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-rpath,{tmp_path}/toolkit/lib64" in known.cmake_args
 
 
 def test_the_driver_says_what_to_compile_for(monkeypatch: pytest.MonkeyPatch) -> None:
