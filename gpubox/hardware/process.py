@@ -142,12 +142,25 @@ def descendants(pid: int) -> list[int]:
 
 def children(pid: int) -> list[int]:
     """The pids of the children of all threads of ``pid``; empty if it is gone."""
+    if not _lists_children():
+        import psutil
+
+        try:
+            return [child.pid for child in psutil.Process(pid).children()]
+        except psutil.Error:
+            return []
     pids: list[int] = []
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - the sandbox asks ten times a second
             with contextlib.suppress(OSError):
                 pids += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text(encoding="ascii").split())
     return pids
+
+
+@cache
+def _lists_children() -> bool:
+    """Whether the kernel lists the children of a process (CONFIG_PROC_CHILDREN). If not, all processes are searched."""
+    return Path(f"/proc/self/task/{os.getpid()}/children").exists()
 
 
 def process_name(pid: int) -> str | None:

@@ -75,7 +75,6 @@ class GpuboxApp(App[bool]):
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_palette}
     DEFAULT_MODE = "dashboard"
     COMMAND_PALETTE_BINDING = ACTIONS_BY_ID["command_palette"].key
-    ENABLE_COMMAND_PALETTE = True
 
     def __init__(self, services: LocalServices, *, start: str | None = None) -> None:
         """``start`` names a profile to start as soon as the screen is up."""
@@ -214,9 +213,9 @@ class GpuboxApp(App[bool]):
 
     @on(SnapshotTaken)
     def _snapshot_taken(self) -> None:
-        if snapshot := self.bridge.poller.take():
-            self.dashboard.show_snapshot(snapshot, self.bridge.poller.history)
-            self._broadcast(snapshot)
+        if taken := self.bridge.poller.take():
+            self.dashboard.show_snapshot(*taken)
+            self._broadcast(taken[0])
 
     @on(ProfileEntriesRead)
     def _entries_read(self, message: ProfileEntriesRead) -> None:

@@ -152,7 +152,7 @@ class SnapshotPoller:
     def __init__(self, bridge: ServiceBridge) -> None:
         self.bridge = bridge
         self.history: History | None = None
-        self.pending: Snapshot | None = None
+        self.pending: tuple[Snapshot, History] | None = None
         self.taken_at: float | None = None
         """When the last sample came, in the event loop's time."""
         self._companions: tuple[tuple[str, ...], str | None] = ((), None)
@@ -160,10 +160,10 @@ class SnapshotPoller:
         self._problem_reported = False
         self._crash_handled = False
 
-    def take(self) -> Snapshot | None:
-        """The newest snapshot; ``None`` if it was taken already."""
-        snapshot, self.pending = self.pending, None
-        return snapshot
+    def take(self) -> tuple[Snapshot, History] | None:
+        """The newest snapshot and the history up to it; ``None`` if they were taken already."""
+        pending, self.pending = self.pending, None
+        return pending
 
     async def run(self) -> None:
         """Samples until cancelled. A problem is reported once, and does not end the loop."""
@@ -212,7 +212,7 @@ class SnapshotPoller:
         if crashed and not self._crash_handled and (outcome := await run_in_thread(services.handle_crash)):
             self.bridge.report_problem(outcome)
         self._crash_handled = crashed
-        queued, self.pending = self.pending is not None, snapshot
+        queued, self.pending = self.pending is not None, (snapshot, self.history)
         if not queued:
             self.bridge.app.post_message(SnapshotTaken())
         return snapshot.throughput.state in IDLE_STATES

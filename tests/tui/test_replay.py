@@ -12,7 +12,7 @@ import pytest
 from gpubox.bench.report.run_progress import RunProgress
 from gpubox.config import Config
 from gpubox.errors import UsageError
-from gpubox.paths import Paths
+from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.telemetry.recorder import read_recording
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
@@ -85,3 +85,15 @@ async def test_what_is_measured_here_now_is_no_part_of_a_recording(
         await shows(pilot, "recording")
         await until(pilot, lambda: len(looks) > 2, "looks at what is measured")
         assert not app_of(pilot).dashboard.header.bench
+
+
+async def test_the_log_of_this_machine_is_no_part_of_a_recording(paths: Paths) -> None:
+    log = paths.instance_log(MAIN_INSTANCE)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("srv  update_slots: a line of the server that runs here\n")
+    async with GpuboxApp(open_recording(RECORDING, paths, Config())).run_test(size=SIZE) as pilot:
+        await shows(pilot, "recording")
+        await pilot.press("l")
+        await shows(pilot, "Log")
+        assert "runs here" not in text(pilot)
+        assert app_of(pilot).bridge.services.read_log() == []

@@ -44,7 +44,7 @@ def right_edge(now: float, seconds: float, columns: int) -> float:
 
 
 def area_graph(
-    values: Sequence[float | None], top: float, height: int, prefill_columns: Collection[int] = frozenset[int]()
+    values: Sequence[float | None], top: float, height: int, prefill_columns: Collection[int]
 ) -> list[StyledLine]:
     """``height`` rows of an area under ``values``, with the value axis at the left.
 
