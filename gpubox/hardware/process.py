@@ -83,21 +83,21 @@ def own_identity() -> ProcessIdentity:
     return identity
 
 
-def marker_of(pid: int) -> str | None:
-    """The value of MARKER_VARIABLE in the environment of ``pid``, or ``None``."""
+def marker_of(pid: int, variable: str = MARKER_VARIABLE) -> str | None:
+    """The value of ``variable`` in the environment of ``pid``, or ``None``."""
     with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             name, _, value = entry.partition(b"=")
-            if name == MARKER_VARIABLE.encode():
+            if name == variable.encode():
                 return value.decode(errors="replace")
     return None
 
 
-def find_by_marker(prefix: str) -> list[tuple[ProcessIdentity, str]]:
+def find_by_marker(prefix: str, variable: str = MARKER_VARIABLE) -> list[tuple[ProcessIdentity, str]]:
     """The processes whose marker begins with ``prefix``, with their markers, oldest first."""
     marked = []
     for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and (marker := marker_of(int(entry.name))) and marker.startswith(prefix):
+        if entry.name.isdigit() and (marker := marker_of(int(entry.name), variable)) and marker.startswith(prefix):
             identity = identity_of(int(entry.name))
             if identity:
                 marked.append((identity, marker))
@@ -169,6 +169,17 @@ def process_name(pid: int) -> str | None:
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:
         return None
+
+
+def processes_running(folder: Path) -> list[int]:
+    """The pids of the processes whose program is a file in ``folder`` or below, of this user."""
+    pids = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{entry.name}/exe").readlink().is_relative_to(folder):
+                    pids.append(int(entry.name))
+    return pids
 
 
 def moved_stdout(pid: int, path: Path) -> tuple[Path, str] | None:
