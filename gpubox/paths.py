@@ -48,6 +48,16 @@ class Paths:
         return self.cache / "engines"
 
     @property
+    def headers(self) -> Path:
+        """Parsed headers of GGUF files."""
+        return self.cache / "headers"
+
+    @property
+    def plans(self) -> Path:
+        """What dry runs of engines told the planner."""
+        return self.cache / "plans"
+
+    @property
     def models(self) -> Path:
         """Models that gpubox downloaded (the demo model)."""
         return self.cache / "models"

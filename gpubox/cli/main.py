@@ -19,6 +19,12 @@ VERBS = {
     "demo": "run a small model on the embedded engine",
     "ls": "list profiles and whether they can start",
     "show": "show one profile and its command line",
+    "fit": "predict the memory of a profile, and whether it fits",
+    "edit": "change a profile's file; comments stay",
+    "new": "make a profile from a model, a command line or another profile",
+    "rm": "delete a profile; --undo brings it back",
+    "try": "run a changed profile without writing it; then keep or revert",
+    "diff": "compare two profiles flag by flag",
     "start": "start a profile if nothing runs",
     "stop": "stop the server",
     "restart": "restart the running profile",
@@ -37,7 +43,7 @@ VERBS = {
     "schema": "print the JSON Schema of profiles or config.toml, for an editor",
     "export": "write a profile as a unit, a script or a client's settings",
 }
-_MODULES = {"import": "import_"}
+_MODULES = {"import": "import_", "try": "try_"}
 
 
 class VerbGroup(click.Group):

@@ -16,6 +16,7 @@ from gpubox.profiles.profile import FlagValue
 from gpubox.toml_table import closest_match
 
 _NAME = re.compile(r"--?[A-Za-z][\w-]*")
+_NAMES = re.compile(r"^(?:--?[A-Za-z][\w-]*,\s+)*")
 _ALLOWED = re.compile(r"allowed values: *([^()\n]+)")
 _BRACED = re.compile(r"^[\[{<]([\w+-]+(?:[|,][\w+-]+)+)[\]}>]$|^([a-z][\w+-]*(?:,[a-z][\w+-]*){2,})$")
 _ENV = re.compile(r"\(env: *(\w+)\)")
@@ -144,7 +145,7 @@ def _blocks(text: str) -> list[list[str]]:
 
 def _parse_block(lines: list[str]) -> EngineOption | None:
     # "-c,    --ctx-size N    help": short names are padded after the comma, so remove that before splitting
-    head, _, rest = re.sub(r",\s+", ",", lines[0].rstrip(), count=lines[0].count(", ")).partition("  ")
+    head, _, rest = _NAMES.sub(lambda names: re.sub(r",\s+", ",", names[0]), lines[0].rstrip()).partition("  ")
     names: list[str] = []
     position = 0
     while match := _NAME.match(head, position):

@@ -5,12 +5,20 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpubox import units
 from gpubox.errors import GpuboxError
-from gpubox.models.gguf_header import MAGIC, GgufHeader, MalformedError, NeedMoreError, Scalar, parse_header
+from gpubox.models.gguf_header import (
+    MAGIC,
+    GgufHeader,
+    GgufTensor,
+    MalformedError,
+    MetadataValue,
+    NeedMoreError,
+    parse_header,
+)
 from gpubox.toml_table import closest_match
 
 SHARD_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.I)
@@ -40,8 +48,10 @@ class GgufFile:
     architecture: str
     name: str
     """The name in its metadata, else its file name."""
-    metadata: Mapping[str, Scalar]
-    """Short scalars of the (first) header."""
+    metadata: Mapping[str, MetadataValue]
+    """Scalars and short arrays of the (first) header."""
+    tensors: tuple[GgufTensor, ...] = field(repr=False, default=())
+    """The tensors of all shards."""
 
 
 def check_gguf(path: Path) -> GgufFile:
@@ -70,6 +80,7 @@ def check_gguf(path: Path) -> GgufFile:
         architecture=str(metadata.get("general.architecture", "")),
         name=str(metadata.get("general.name", "")) or path.stem,
         metadata=metadata,
+        tensors=tuple(tensor for header in headers for tensor in header.tensors),
     )
 
 

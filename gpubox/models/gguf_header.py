@@ -1,4 +1,4 @@
-"""Reads the header of a GGUF file: its metadata scalars, and how long the file must be. Pure: reads bytes, no file.
+"""Reads the header of a GGUF file: metadata, tensor table, and how long the file must be. Pure: reads bytes, no file.
 
 gpubox has its own small reader for two reasons. The gguf package takes seconds for a vocabulary of 49k tokens, which is
 too slow for a check before each switch. And files may be damaged or hostile: here every length is checked before it is
@@ -9,12 +9,16 @@ Format: ggml's docs/gguf.md and llama.cpp's ggml/src/gguf.cpp. Little-endian; a 
 
 from __future__ import annotations
 
+import bisect
+import math
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 Scalar = bool | int | float | str
+MetadataValue = Scalar | tuple[bool | int | float, ...]
 
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 GGML_BLOCKS: dict[int, tuple[int, int]] = {
@@ -58,7 +62,9 @@ and 41 for types of different sizes, and a complete file must never be called in
 """
 _STRING, _ARRAY = 8, 9
 _MAX_VALUE_BYTES = 512  # a chat template is not needed here
+_MAX_ARRAY_ITEMS = 1024  # one value for each layer (llama.cpp: at most 512 layers), but no vocabulary
 _MAX_DIMENSIONS = 8  # ggml itself has 4
+_MAX_ROWS = 1 << 17  # of either table; the largest models have a few thousand tensors and a hundred keys
 _MAX_BYTES = 1 << 60
 
 
@@ -70,12 +76,24 @@ class NeedMoreError(Exception):
     """The header is longer than the bytes given."""
 
 
+class GgufTensor(NamedTuple):
+    """One row of the tensor table."""
+
+    name: str
+    type: int
+    """ggml's number of the type; see GGML_BLOCKS."""
+    dimensions: tuple[int, ...]
+    size_bytes: int
+    """For a type that GGML_BLOCKS does not list: the distance to the next tensor, which includes its padding."""
+
+
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
     """The header of one file."""
 
-    metadata: dict[str, Scalar]
-    """Short scalars. Arrays (the vocabulary) and long texts are skipped."""
+    metadata: dict[str, MetadataValue]
+    """Scalars and short arrays of numbers. Long arrays, texts in arrays (the vocabulary) and long texts are skipped."""
+    tensors: tuple[GgufTensor, ...]
     required_bytes: int
     """The end of the last tensor."""
 
@@ -91,15 +109,16 @@ def parse_header(data: bytes, size: int) -> GgufHeader:
         raise MalformedError(_version_text(version))
     tensors, pairs = int(reader.scalar("<Q", 8)), int(reader.scalar("<Q", 16))
     reader.position = 24
-    if tensors > size or pairs > size:
+    if max(tensors, pairs) > min(size, _MAX_ROWS):
         raise MalformedError(f"its header claims {tensors} tensors and {pairs} metadata keys")
     metadata = reader.metadata(pairs)
     alignment = metadata.get("general.alignment", 32)
     if isinstance(alignment, bool) or not isinstance(alignment, int) or not 1 <= alignment <= 1 << 24:
         raise MalformedError(f"its alignment is {alignment!r}")
-    data_end = reader.tensors(tensors)
+    table, data_end = reader.tensors(tensors)
     start = -(-reader.position // alignment) * alignment
-    return GgufHeader(metadata, start + data_end if tensors else reader.position)
+    rows = _sized(table, max(0, size - start))
+    return GgufHeader(metadata, rows, start + data_end if tensors else reader.position)
 
 
 class _Reader:
@@ -138,8 +157,8 @@ class _Reader:
         begin = self.skip(length, what)
         return self.data[begin : self.position].decode(errors="replace")
 
-    def metadata(self, pairs: int) -> dict[str, Scalar]:
-        values: dict[str, Scalar] = {}
+    def metadata(self, pairs: int) -> dict[str, MetadataValue]:
+        values: dict[str, MetadataValue] = {}
         for _ in range(pairs):
             key = self.string("a metadata key", 1 << 16)
             if not key:  # a file of zeros would have endless empty keys
@@ -154,20 +173,23 @@ class _Reader:
                 if length <= _MAX_VALUE_BYTES:
                     values[key] = self.data[begin : self.position].decode(errors="replace")
             elif kind == _ARRAY:
-                self.array(key)
+                if (items := self.array(key)) is not None:
+                    values[key] = items
             else:
                 raise MalformedError(f"the metadata key {key[:60]!r} has the unknown type {kind}")
         return values
 
-    def array(self, key: str) -> None:
+    def array(self, key: str) -> tuple[bool | int | float, ...] | None:
+        """Skips an array. Returns its items if they are a few numbers."""
         kind, count = self.number("<I"), self.number()
         if form := _SCALARS.get(kind):
-            self.skip(count * struct.calcsize(form), key)
-        elif kind == _STRING:
+            begin = self.skip(count * struct.calcsize(form), key)
+            return struct.unpack_from(f"<{count}{form[1]}", self.data, begin) if count <= _MAX_ARRAY_ITEMS else None
+        if kind == _STRING:
             self.strings(count)
-        else:
-            # as in llama.cpp, there are no arrays of arrays
-            raise MalformedError(f"the metadata key {key[:60]!r} is an array of the unknown type {kind}")
+            return None
+        # as in llama.cpp, there are no arrays of arrays
+        raise MalformedError(f"the metadata key {key[:60]!r} is an array of the unknown type {kind}")
 
     def strings(self, count: int) -> None:
         """Skips ``count`` strings. This is the vocabulary, so the loop must be fast."""
@@ -182,23 +204,45 @@ class _Reader:
         self.position = position
         self.skip(0, "an array of strings")
 
-    def tensors(self, count: int) -> int:
-        """Skips the tensor infos. Returns where the last tensor ends, relative to the start of the data."""
+    def tensors(self, count: int) -> tuple[list[_TensorInfo], int]:
+        """The tensor infos, and where the last tensor ends, relative to the start of the data."""
+        table: list[_TensorInfo] = []
         data_end = 0
         for _ in range(count):
             name = self.string("a tensor's name", 1 << 10)
-            dimensions = self.number("<I")
-            if dimensions > _MAX_DIMENSIONS:
-                raise MalformedError(f"the tensor {name[:60]!r} has {dimensions} dimensions")
-            elements = 1
-            for _ in range(dimensions):
-                elements *= self.number()
-            block, block_bytes = GGML_BLOCKS.get(self.number("<I"), (1, 0))
-            end = self.number() + elements // block * block_bytes
-            if end > _MAX_BYTES:
-                raise MalformedError(f"the tensor {name[:60]!r} would end at byte {end}")
-            data_end = max(data_end, end)
-        return data_end
+            rank = self.number("<I")
+            if rank > _MAX_DIMENSIONS:
+                raise MalformedError(f"the tensor {name[:60]!r} has {rank} dimensions")
+            dimensions = tuple(self.number() for _ in range(rank))
+            kind = self.number("<I")
+            block, block_bytes = GGML_BLOCKS.get(kind, (1, 0))
+            size, offset = math.prod(dimensions) // block * block_bytes, self.number()
+            if offset + size > _MAX_BYTES:
+                raise MalformedError(f"the tensor {name[:60]!r} would end at byte {offset + size}")
+            data_end = max(data_end, offset + size)
+            table.append(_TensorInfo(name, kind, dimensions, size, offset))
+        return table, data_end
+
+
+class _TensorInfo(NamedTuple):
+    name: str
+    type: int
+    dimensions: tuple[int, ...]
+    size_bytes: int
+    offset: int
+
+
+def _sized(table: list[_TensorInfo], data_bytes: int) -> tuple[GgufTensor, ...]:
+    """The rows of the table. A tensor of an unknown type reaches to the next one, or to the end of the data."""
+    if all(info.type in GGML_BLOCKS for info in table):
+        return tuple(GgufTensor(*info[:4]) for info in table)
+    ends = sorted({*(info.offset for info in table), data_bytes})
+
+    def size(info: _TensorInfo) -> int:
+        after = bisect.bisect_right(ends, info.offset)
+        return max(0, ends[after] - info.offset) if after < len(ends) else 0
+
+    return tuple(GgufTensor(*info[:3], info.size_bytes if info.type in GGML_BLOCKS else size(info)) for info in table)
 
 
 def _version_text(version: int) -> str:

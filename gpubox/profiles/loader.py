@@ -34,6 +34,12 @@ class ProfileCatalog:
         hint = f"Did you mean {near!r}?" if near else "`gpubox ls` lists them."
         raise UsageError(f"There is no profile {name!r}.", hint)
 
+    def get_file(self, name: str, folder: Path) -> Profile:
+        """As ``get``, but a broken file in ``folder`` gives a profile of only its name and path, to mend it."""
+        if name in self.broken:
+            return Profile(name, "", path=folder / f"{name}.toml")
+        return self.get(name)
+
 
 def load_catalog(paths: Paths) -> ProfileCatalog:
     """Loads every shipped profile and every profile of the owner. A broken file does not affect the others."""

@@ -66,6 +66,13 @@ def instance_names(paths: Paths) -> list[str]:
     return sorted(path.stem for path in paths.instance_state("x").parent.glob("*.json"))
 
 
+def check_not_running(profile: str, paths: Paths, consequence: str) -> None:
+    """Raises GpuboxError if a server of ``profile`` runs: its file is needed to restart it."""
+    views = (observe(paths, instance) for instance in instance_names(paths))
+    if any(view.running and view.running.launch.profile == profile for view in views):
+        raise GpuboxError(f"{profile} is running, so it {consequence}.", "Stop it first: gpubox stop.")
+
+
 def launch_marker(paths: Paths, instance: str, running: RunningServer) -> str:
     """The value of MARKER_VARIABLE in the environment of ``running``."""
     return f"{paths.state}|{instance}|{running.launch.profile}|{running.launch_id}"

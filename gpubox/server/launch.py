@@ -41,8 +41,11 @@ class LaunchPreview:
     refusal: GpuboxError | None
 
 
-def preview_launch(profile: Profile, paths: Paths, config: Config) -> LaunchPreview:
-    """What a start would run, also for a profile that cannot run here. Does not check ports and files."""
+def preview_launch(profile: Profile, paths: Paths, config: Config, *, ask_engine: bool = True) -> LaunchPreview:
+    """What a start would run, also for a profile that cannot run here. Does not check ports and files.
+
+    Without ``ask_engine`` the flags are compared with the engine's help only, which starts no process.
+    """
     profile = expand_paths(profile, paths, config)
     path, model = None, _absent_model_argv(profile.model)
     with contextlib.suppress(GpuboxError):  # the command can be shown without the model
@@ -59,7 +62,8 @@ def preview_launch(profile: Profile, paths: Paths, config: Config) -> LaunchPrev
     refusal: GpuboxError | None = None
     try:
         check_flags(profile, capabilities)
-        _check_argv(profile, engine, argv)
+        if ask_engine:
+            _check_argv(profile, engine, argv)
     except GpuboxError as error:
         refusal = error
     return LaunchPreview((*engine.command, *argv), f"{engine.name} {capabilities.version}".strip(), path, refusal)

@@ -184,7 +184,7 @@ def _state(values: dict[str, Any]) -> InstanceState:
     return InstanceState(
         running=_running(running) if running else None,
         operation=Operation(**{**operation, "owner": ProcessIdentity(**operation["owner"])}) if operation else None,
-        last_good=_launch(last) if last else None,
+        last_good=launch_from_values(last) if last else None,
         message=str(values.get("message", "")),
         restarts=tuple(str(at) for at in values.get("restarts", ())),
         failed=LaunchFailure(**failed) if failed else None,
@@ -194,7 +194,7 @@ def _state(values: dict[str, Any]) -> InstanceState:
 def _running(values: dict[str, Any]) -> RunningServer:
     process = values.get("process")
     decoded = {
-        "launch": _launch(values["launch"]),
+        "launch": launch_from_values(values["launch"]),
         "process": ProcessIdentity(**process) if process else None,
         "loaded_vram": tuple((int(index), int(used)) for index, used in values.get("loaded_vram", ())),
         "whole_card_gpus": tuple(int(index) for index in values.get("whole_card_gpus", ())),
@@ -203,7 +203,8 @@ def _running(values: dict[str, Any]) -> RunningServer:
     return RunningServer(**{**values, **decoded})
 
 
-def _launch(values: dict[str, Any]) -> Launch:
+def launch_from_values(values: dict[str, Any]) -> Launch:
+    """The Launch that ``asdict`` made ``values`` of. Raises KeyError or TypeError if they are none."""
     if not isinstance(values["host"], str) or not isinstance(values["port"], int):
         raise TypeError("host or port")
     return Launch(**{**values, "argv": tuple(values["argv"]), "env": dict(values["env"])})

@@ -15,7 +15,7 @@ from gpubox.bench.kinds.ab.plan import items_of, parse_options, questions_of, st
 from gpubox.bench.kinds.ab.summary import summarise
 from gpubox.bench.kinds.ab.verdict import contrast_rows, early_stop_reason
 from gpubox.bench.model import Flag, Item, Plan, Result, RunInfo, Target
-from gpubox.bench.overrides import flag_key, toggle_mmap, toggle_mtp
+from gpubox.bench.overrides import toggle_mmap, toggle_mtp
 from gpubox.bench.plan_outline import outline_plan
 from gpubox.bench.plan_runner import PlanRunner
 from gpubox.bench.questions import question_of
@@ -25,6 +25,7 @@ from gpubox.bench.run_store import find_run
 from gpubox.bench.start_comparison import Noise
 from gpubox.config import Config
 from gpubox.engines.capabilities import parse_help
+from gpubox.engines.flag_changes import flag_key
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile

@@ -10,6 +10,8 @@ import pytest
 
 from gpubox.errors import GpuboxError
 from gpubox.models.gguf import check_gguf
+from gpubox.models.header_cache import read_model
+from gpubox.paths import Paths
 from tests.gguf_bytes import header, model, pair, tensor, text
 
 
@@ -165,3 +167,37 @@ def test_shards(tmp_path: Path, write) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(GpuboxError, match=r"m-00003-of-00003\.gguf is incomplete"):
         check_gguf(first)
     assert "one of 3 shards" in refused(write(model({"split.count": 3}), "renamed.gguf"))
+
+
+def test_the_tensor_table(write) -> None:  # type: ignore[no-untyped-def]
+    tensors = [tensor("a", [256, 2], 14, 0), tensor("b", [64, 2], 999, 448), tensor("c", [64], 0, 608)]
+    head = header([pair("x.layers", 3)], tensors)
+    path = write(head.ljust(len(head) + -len(head) % 32 + 864, b"\0"))
+    a, b, c = check_gguf(path).tensors
+    assert (a.name, a.type, a.dimensions, a.size_bytes) == ("a", 14, (256, 2), 420)
+    assert b.size_bytes == 160  # of a newer type: up to the next tensor
+    assert c.size_bytes == 256
+
+
+def test_short_arrays_of_numbers_are_kept(write) -> None:  # type: ignore[no-untyped-def]
+    layers = text("x.layers") + struct.pack("<IIQ3i", 9, 5, 3, 4, 0, 4)
+    flags = text("x.flags") + struct.pack("<IIQ2?", 9, 7, 2, True, False)
+    long = text("x.long") + struct.pack("<IIQ", 9, 5, 5000) + bytes(20_000)
+    metadata = check_gguf(write(header([layers, flags, long], []))).metadata
+    assert metadata == {"x.layers": (4, 0, 4), "x.flags": (True, False)}
+
+
+def test_a_header_is_read_from_the_cache_until_its_file_changes(tmp_path: Path, write) -> None:  # type: ignore[no-untyped-def]
+    paths = Paths(tmp_path / "c", tmp_path / "s", tmp_path / "cache")
+    path = write(model({"llama.block_count": 3, "llama.eps": 0.5}))
+    first = read_model(path, paths)
+    assert read_model(path, paths) == first == check_gguf(path)
+    cached = next(paths.headers.iterdir())
+    for damage in (b"", b"{}", b"[" * 100_000, b'{"schema": 1, "key": []}', cached.read_bytes()[:-9]):
+        cached.write_bytes(damage)
+        assert read_model(path, paths) == first
+    path.write_bytes(model({"llama.block_count": 4}))
+    assert read_model(path, paths).metadata["llama.block_count"] == 4
+    path.write_bytes(model()[:-1])
+    with pytest.raises(GpuboxError, match="is incomplete"):
+        read_model(path, paths)

@@ -1,0 +1,72 @@
+"""Measures what runs before a trial and the tried server, in about a minute, and compares both.
+
+Each side is one server start, so the difference between two starts of the same server is part of the error
+(``report.noise_history``): a short trial finds large differences only, and says so.
+"""
+
+from __future__ import annotations
+
+import time
+
+from gpubox.bench.events import Emit, ignore_event
+from gpubox.bench.model import Plan, Target
+from gpubox.bench.plan_runner import PlanRunner
+from gpubox.bench.report.load import load_comparison
+from gpubox.bench.report.run_comparison import RunComparison
+from gpubox.bench.run_store import Run, find_run
+from gpubox.config import Config, api_key
+from gpubox.errors import UsageError
+from gpubox.paths import Paths
+from gpubox.profiles.profile import Profile
+from gpubox.server.client import connect
+from gpubox.server.state import Launch
+
+SIDE_SECONDS = 25.0
+"""The time that the measurement of one side shall take."""
+_PROMPTS, _REPEATS, _WARMUPS = 2, 3, 1
+"""Of the preset ``quick``."""
+_MIN_TOKENS, _MAX_TOKENS = 16, 256
+_CALIBRATION_TOKENS = 16
+
+
+async def tokens_per_answer(launch: Launch, paths: Paths) -> int:
+    """The length of answers with which a side takes about SIDE_SECONDS on this server. Raises GpuboxError."""
+    async with connect(launch.base_url, api_key(paths)) as client:
+        message = [{"role": "user", "content": "Count from 1 to 100."}]
+        began = time.monotonic()
+        await client.chat(message, max_tokens=_CALIBRATION_TOKENS)  # the first answer after a start is slower
+        seconds = time.monotonic() - began
+    answers = _PROMPTS * (_REPEATS + _WARMUPS)
+    return max(_MIN_TOKENS, min(_MAX_TOKENS, int(SIDE_SECONDS / answers * _CALIBRATION_TOKENS / max(seconds, 1e-3))))
+
+
+async def measure_side(launch: Launch, tokens: int, paths: Paths, config: Config, emit: Emit = ignore_event) -> Run:
+    """A stored speed run of the server that ``launch`` describes. It restarts nothing. Raises GpuboxError."""
+    options = {"preset": "quick", "max_tokens": tokens, "repeats": _REPEATS}
+    plan = Plan("speed", (Target(launch.profile, url=launch.base_url, model=launch.profile),), options)
+    info = await PlanRunner(paths, config, _no_profile, emit).run(plan)
+    return find_run(paths, info.id)
+
+
+def compare_sides(before: Run, after: Run) -> RunComparison:
+    """The tried server against what ran before. Raises GpuboxError."""
+    return load_comparison(before, after)
+
+
+def summarize(comparison: RunComparison) -> str:
+    """One sentence about tg: faster, slower, or no difference that one start of each can show."""
+    row = next((row for row in comparison.rows if row.name == "tg"), None)
+    if row is None or row.ratio is None:
+        return "The speed could not be compared."
+    change = f"{row.ratio - 1:+.1%}"
+    interval = f" (95 % interval {row.low - 1:+.1%} to {row.high - 1:+.1%})" if row.low and row.high else ""
+    if row.outcome in ("better", "regression"):
+        return f"tg is {'faster' if row.outcome == 'better' else 'slower'}: {change}{interval}."
+    smallest = f" One start of each shows differences from {row.detectable_difference:.0%}." if (
+        row.detectable_difference
+    ) else ""  # fmt: skip
+    return f"No difference in tg is shown: {change}{interval}.{smallest}"
+
+
+def _no_profile(name: str) -> Profile:
+    raise UsageError(f"A trial measures a running server, not the profile {name}.")

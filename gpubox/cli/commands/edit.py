@@ -1,0 +1,125 @@
+"""``gpubox edit PROFILE``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpubox.cli import diagnostics, output
+from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.profiles.edit import (
+    KeyPath,
+    KeyValue,
+    ProfileEdit,
+    edit_profile,
+    key_path,
+    rename_profile,
+    save_edit,
+    unchanged,
+)
+from gpubox.profiles.external_editor import edit_in_editor
+from gpubox.profiles.profile import Profile
+
+
+@click.command("edit")
+@click.argument("profile")
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Set a flag or another key; repeatable.")
+@click.option("--unset", multiple=True, metavar="NAME", help="Remove a flag or another key; repeatable.")
+@click.option("--rename", metavar="NEW", help="Give the profile another name.")
+@click.option("--editor", is_flag=True, help="Open the file in $EDITOR.")
+@click.option("--print", "only_print", is_flag=True, help="Print the changed lines and write nothing.")
+@click.option("--force", is_flag=True, help="Write flags that the engine refuses.")
+@json_option
+@click.pass_obj
+def command(
+    context: Context, profile: str, sets: tuple[str, ...], unset: tuple[str, ...], rename: str | None, editor: bool,
+    only_print: bool, force: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Change PROFILE's file. Comments and all other lines stay.
+
+    NAME is a flag of llama-server (ctx-size), a key of the profile (port) or of one of its tables (chat.system).
+    A shipped profile is copied into your folder first.
+    """
+    edited = context.catalog.get_file(profile, context.paths.profiles)
+    if not (sets or unset or rename or editor):
+        raise UsageError("Nothing to change.", f"Write: gpubox edit {profile} --set ctx-size=65536, or --editor.")
+    path, diff = edited.path, list[str]()
+    if sets or unset or editor:
+        changes = parse_changes(sets, unset, edited, context)
+        edit = edit_profile(edited, changes, context.paths) if changes else unchanged(edited, context.paths)
+        edit = edit_in_editor(edit, edited, context.paths) if editor else edit
+        if not force:
+            check_edit(edit, context)
+        path, diff = edit.path, list(edit.diff)
+        if not only_print and diff:
+            path = save_edit(edit, context.paths)
+    if rename and not only_print:
+        path = _rename(profile, rename, context)
+    if as_json:
+        output.emit_json({"name": rename or profile, "path": str(path), "changed": diff, "written": not only_print})
+        return
+    for line in diff or ["Nothing changed."] * (not rename):
+        output.emit(line)
+    if rename and not only_print:
+        output.emit(f"{profile} is called {rename} now.")
+    if diff and not only_print:
+        _note_running(profile, context)
+
+
+def parse_changes(
+    sets: tuple[str, ...], unset: tuple[str, ...], profile: Profile, context: Context
+) -> dict[KeyPath, KeyValue]:
+    """The changes that ``--set`` and ``--unset`` describe, under the names that the profile uses. Raises UsageError."""
+    from gpubox.engines.flag_changes import parse_flag_change
+
+    changes: dict[KeyPath, KeyValue] = {}
+    for text in (*sets, *(f"{name}=" for name in unset)):
+        name, value = parse_flag_change(text)
+        where = key_path(name)
+        if where[0] == "flags":
+            where = ("flags", _flag_key(where[1], profile, context))
+        changes[where] = None if value == "" else value
+    return changes
+
+
+def _flag_key(name: str, profile: Profile, context: Context) -> str:
+    from gpubox.engines.find import choose_engine
+    from gpubox.engines.flag_changes import flag_key
+    from gpubox.engines.query import read_capabilities
+
+    try:
+        capabilities = read_capabilities(choose_engine(context.config, profile.engine), context.paths)
+    except GpuboxError:
+        return name  # without an engine the name stays as written
+    return flag_key(name, profile, capabilities)
+
+
+def check_edit(edit: ProfileEdit, context: Context) -> None:
+    """Raises UsageError if the profile's engine refuses a flag of the changed profile. Starts nothing."""
+    from gpubox.server.launch import preview_launch
+
+    preview = preview_launch(edit.profile, context.paths, context.config)
+    if preview.engine and preview.refusal:
+        raise UsageError(
+            preview.refusal.message, f"{preview.refusal.hint} Nothing is written; --force writes it.".strip()
+        )
+
+
+def _rename(old: str, new: str, context: Context) -> Path:
+    from gpubox.profiles.loader import load_catalog
+    from gpubox.server.instance import check_not_running
+
+    check_not_running(old, context.paths, "keeps its name")
+    return rename_profile(load_catalog(context.paths).get(old), new, context.paths)
+
+
+def _note_running(profile: str, context: Context) -> None:
+    from gpubox.paths import MAIN_INSTANCE
+    from gpubox.server.instance import observe
+
+    running = observe(context.paths, MAIN_INSTANCE).running
+    if running and running.launch.profile == profile:
+        diagnostics.note("  ! The running server keeps its old flags: `gpubox restart` uses the new ones.")

@@ -1,0 +1,124 @@
+"""``gpubox fit PROFILE``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from gpubox import units
+from gpubox.cli import output
+from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
+from gpubox.errors import ExitCode
+from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, DevicePlan, MemoryPlan, Solution
+from gpubox.planner.planner import Planner
+from gpubox.planner.settings import parse_settings, parse_size
+from gpubox.planner.solve import MAX_DRY_RUNS, SOLVABLE, solutions, solve
+from gpubox.server.instance import observe
+from gpubox.server.supervisor import instance_of
+
+
+@click.command("fit")
+@click.argument("profile")
+@click.option("--set", "settings", multiple=True, metavar="FLAG=VALUE", help="Plan with this flag; may be repeated.")
+@click.option("--keep-free", metavar="SIZE", help="What stays free on each card, such as 1GiB. [default: 256MiB]")
+@click.option("--solve", "solved", type=click.Choice(SOLVABLE), multiple=True, help="The best value that fits.")
+@json_option
+@click.pass_obj
+def command(
+    context: Context, profile: str, settings: tuple[str, ...], keep_free: str | None, solved: tuple[str, ...],
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Predict the memory of PROFILE on each device, and whether it fits.
+
+    What the running server holds counts as free, because a switch stops it first. Exits 5 if it does not fit.
+    """
+    target = context.profile(profile)
+    keep = parse_size(keep_free) if keep_free else DEFAULT_KEEP_FREE_BYTES
+    overrides = parse_settings(settings)
+    replaced = observe(context.paths, instance_of(target)).running
+    planner = Planner(context.paths, context.config)
+    plan = planner.plan(target, overrides=overrides, replaces=replaced, keep_free_bytes=keep, may_dry_run=True)
+    if solved or plan.verdict == "short":
+        situation = planner.situation(target, replaces=replaced)
+        tried = [
+            solve(planner, situation, flag, overrides, keep_free_bytes=keep, dry_runs=MAX_DRY_RUNS) for flag in solved
+        ]
+        answers = tuple(answer for answer in tried if answer)
+        if not solved:
+            answers = solutions(planner, situation, overrides, keep_free_bytes=keep, dry_runs=MAX_DRY_RUNS)
+        plan = replace(plan, solutions=answers)
+    if as_json:
+        output.emit_json(plan_values(plan))
+    else:
+        _print(plan)
+        for flag in solved:
+            if not any(flag in solution.flags or not solution.flags for solution in plan.solutions):
+                output.emit(f"  no value of {flag} makes it fit.")
+    return ExitCode.WOULD_NOT_FIT if plan.verdict == "short" else ExitCode.OK
+
+
+def plan_values(plan: MemoryPlan) -> dict[str, Any]:
+    """The plan for --json."""
+    return {
+        "profile": plan.profile,
+        "devices": [_device_values(device) for device in plan.devices],
+        "verdict": plan.verdict,
+        "spare_bytes": plan.spare_bytes,
+        "short_device": plan.short_device,
+        "keep_free_bytes": plan.keep_free_bytes,
+        "method": plan.method,
+        "summary": plan.summary,
+        "doubts": list(plan.doubts),
+        "problem": plan.problem or None,
+        "solutions": [_solution_values(solution) for solution in plan.solutions],
+    }
+
+
+def _device_values(device: DevicePlan) -> dict[str, Any]:
+    return {
+        "device": device.device,
+        "kind": device.kind,
+        "weights_bytes": device.weights_bytes,
+        "kv_bytes": device.kv_bytes,
+        "recurrent_bytes": device.recurrent_bytes,
+        "compute_bytes": device.compute_bytes,
+        "draft_bytes": device.draft_bytes,
+        "unaccounted_bytes": device.unaccounted_bytes,
+        "total_bytes": device.total_bytes,
+        "free_bytes": device.free_bytes,
+        "other_processes": [{"name": name, "vram_bytes": size} for name, size in device.other_processes],
+    }
+
+
+def _solution_values(solution: Solution) -> dict[str, Any]:
+    flags = {name: list(value) if isinstance(value, tuple) else value for name, value in solution.flags.items()}
+    return {"flags": flags, "spare_bytes": solution.spare_bytes, "cost": solution.cost or None}
+
+
+def _print(plan: MemoryPlan) -> None:
+    if plan.devices:
+        heading = ("", "weights", "KV", "state", "compute", "draft", "total", "free", "spare")
+        output.emit_table([heading, *(_row(device) for device in plan.devices)])
+        for device in plan.devices:
+            if device.other_processes:
+                others = ", ".join(f"{name} {units.memory(size)}" for name, size in device.other_processes[:5])
+                output.emit(f"  other programs on {device.device}: {others}")
+    output.emit(f"{plan.profile}: {plan.summary}.")
+    source = "the model's header" if plan.method == "formula" else "a dry run of the engine"
+    if plan.devices:
+        output.emit(f"  from {source}" + (f"; unclear: {'; '.join(plan.doubts)}" if plan.doubts else ""))
+
+    for solution in plan.solutions:
+        words = " ".join(f"{name}={value}" for name, value in solution.flags.items()) or "as it is"
+        output.emit(f"  fits with {words}: {units.memory(solution.spare_bytes)} to spare; costs {solution.cost}")
+
+
+def _row(device: DevicePlan) -> tuple[str, ...]:
+    parts = (
+        device.weights_bytes, device.kv_bytes, device.recurrent_bytes, device.compute_bytes, device.draft_bytes,
+        device.total_bytes, device.free_bytes, device.spare_bytes,
+    )  # fmt: skip
+    return (device.device, *(units.memory(part) for part in parts))

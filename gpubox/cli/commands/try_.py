@@ -1,0 +1,172 @@
+"""``gpubox try PROFILE --set NAME=VALUE``."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpubox.cli import diagnostics, output
+from gpubox.cli.commands.edit import check_edit, parse_changes
+from gpubox.cli.context import Context
+from gpubox.cli.operations import OperationOutput, anyway_option, ensure_model, run_cancellable, supervisor_of
+from gpubox.cli.options import json_option, yes_option
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.profiles.edit import ProfileEdit, edit_profile
+from gpubox.server.instance import observe
+from gpubox.server.supervisor import Supervisor, instance_of
+from gpubox.server.trial import Trial, pending_trial, recover_trial
+
+if TYPE_CHECKING:
+    from gpubox.bench.report.run_comparison import RunComparison
+    from gpubox.bench.run_store import Run
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What a trial has shown so far."""
+
+    before: Run | None = None
+    after: Run | None = None
+    comparison: RunComparison | None = None
+    sentence: str = ""
+
+
+@click.command("try")
+@click.argument("profile", required=False)
+@click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Change a flag or another key; repeatable.")
+@click.option("--unset", multiple=True, metavar="NAME", help="Leave out a flag or another key; repeatable.")
+@click.option("--keep", is_flag=True, help="Write the change without a question if the server starts.")
+@click.option("--revert", is_flag=True, help="Bring back what ran before without a question.")
+@click.option("--no-measure", is_flag=True, help="Only switch; measure nothing.")
+@click.option("--now", is_flag=True, help="Do not wait for running requests; cut them off.")
+@anyway_option
+@yes_option
+@json_option
+@click.pass_obj
+def command(
+    context: Context, profile: str | None, sets: tuple[str, ...], unset: tuple[str, ...], keep: bool, revert: bool,
+    no_measure: bool, now: bool, anyway: bool, yes: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Run a changed PROFILE without writing it, measure it for a minute, then keep or revert the change.
+
+    What runs now is measured first. Until you keep the change, Ctrl-C, a lost terminal or a killed gpubox bring back
+    what ran before. Without PROFILE, a trial that was left behind is reverted.
+    """
+    if profile is None:
+        _recover(context, as_json)
+        return
+    if keep and revert:
+        raise UsageError("--keep and --revert cannot be combined.", "Leave one of them out.")
+    if not (sets or unset):
+        raise UsageError("Nothing to try.", f"Write: gpubox try {profile} --set n-cpu-moe=20")
+    if not (keep or revert or diagnostics.stderr_is_terminal()):
+        raise UsageError("Nobody can be asked here.", "Add --keep or --revert.")
+    edited = context.profile(profile)
+    edit = edit_profile(edited, parse_changes(sets, unset, edited, context), context.paths)
+    check_edit(edit, context)
+    ensure_model(context, edit.profile)
+    supervisor = supervisor_of(context, instance_of(edit.profile), OperationOutput(), anyway=anyway)
+    outcome = _Outcome()
+    trial = run_cancellable(_begin(context, edit, supervisor, outcome, measure=not no_measure, now=now, yes=yes))
+    keep = keep or (not revert and _ask_keep(trial, outcome))
+    _end(trial, keep)
+    if as_json:
+        output.emit_json(_values(trial, outcome, keep))
+    elif outcome.sentence:
+        output.emit(outcome.sentence)
+    kept = f"{profile} is written: {edit.path}"
+    previous = trial.record.previous.profile if trial.record.previous else "nothing"
+    if not as_json:
+        output.emit(kept if keep else f"The change is reverted: {previous} runs as before.")
+
+
+async def _begin(
+    context: Context,
+    edit: ProfileEdit,
+    supervisor: Supervisor,
+    outcome: _Outcome,
+    *,
+    measure: bool,
+    now: bool,
+    yes: bool,
+) -> Trial:
+    from gpubox.bench.trial_measurement import compare_sides, measure_side, summarize, tokens_per_answer
+    from gpubox.cli.bench.run_progress import RunProgressOutput
+
+    paths, config = context.paths, context.config
+    running = observe(paths, supervisor.instance).running
+    tokens = 0
+    if measure and running and running.ready_at:
+        tokens = await tokens_per_answer(running.launch, paths)
+        outcome.before = await measure_side(running.launch, tokens, paths, config, RunProgressOutput())
+    trial = await Trial.begin(edit, supervisor, stop_now=now, allow_exposed=yes)
+    try:
+        tried = observe(paths, supervisor.instance).running
+        if measure and tried:
+            tokens = tokens or await tokens_per_answer(tried.launch, paths)
+            outcome.after = await measure_side(tried.launch, tokens, paths, config, RunProgressOutput())
+        if outcome.before and outcome.after:
+            outcome.comparison = compare_sides(outcome.before, outcome.after)
+            outcome.sentence = summarize(outcome.comparison)
+    except BaseException:
+        await _revert_uninterrupted(trial)
+        raise
+    return trial
+
+
+async def _revert_uninterrupted(trial: Trial) -> None:
+    if task := asyncio.current_task():
+        task.uncancel()  # Ctrl-C: what ran before comes back; a second Ctrl-C ends that too
+    diagnostics.note("  reverting …")
+    await trial.revert()
+
+
+def _ask_keep(trial: Trial, outcome: _Outcome) -> bool:
+    """Asks for one key. Everything but ``k`` reverts: also Ctrl-C and a closed terminal."""
+    if outcome.sentence:
+        diagnostics.note(outcome.sentence)
+    diagnostics.note(f"k keeps the change ({'; '.join(trial.edit.diff)}), any other key reverts it")
+    try:
+        return click.getchar().lower() == "k"
+    except (KeyboardInterrupt, EOFError, OSError):
+        return False
+
+
+def _end(trial: Trial, keep: bool) -> None:
+    try:
+        if keep:
+            run_cancellable(trial.keep())
+            return
+    except GpuboxError:
+        run_cancellable(trial.revert())
+        raise
+    run_cancellable(trial.revert())
+
+
+def _recover(context: Context, as_json: bool) -> None:
+    record = pending_trial(context.paths)
+    reverted = run_cancellable(recover_trial(context.paths, context.config))
+    if record and reverted is None:
+        raise GpuboxError(f"{record.profile} is being tried in another gpubox.", "Keep or revert it there.")
+    if as_json:
+        output.emit_json({"profile": reverted})
+    else:
+        output.emit(f"The trial of {reverted} is over." if reverted else "No trial was left behind.")
+
+
+def _values(trial: Trial, outcome: _Outcome, keep: bool) -> dict[str, Any]:
+    from msgspec import to_builtins
+
+    return {
+        "profile": trial.record.profile,
+        "changed": list(trial.edit.diff),
+        "kept": keep,
+        "path": str(trial.edit.path),
+        "before_run": outcome.before.id if outcome.before else None,
+        "after_run": outcome.after.id if outcome.after else None,
+        "sentence": outcome.sentence or None,
+        "comparison": to_builtins(outcome.comparison) if outcome.comparison else None,
+    }

@@ -1,0 +1,230 @@
+"""The devices that an engine can use, and what is free on each once the replaced server has stopped. Blocks.
+
+Sources: the engine's own ``--list-devices`` (names and sizes; cached, because it opens a driver context), the driver
+for what is free on a card, /proc for the host. An RPC server serves one client at a time and lets all others wait, so
+it is not asked while the replaced server uses it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from gpubox.engines.find import Engine
+from gpubox.engines.query import run_engine
+from gpubox.errors import GpuboxError
+from gpubox.hardware.gpu import DriverReading, Gpu
+from gpubox.hardware.host import HostReader, read_process
+from gpubox.hardware.nvml import read_driver
+from gpubox.paths import Paths
+from gpubox.server.log_events import LogDevice
+from gpubox.server.log_parsing import parse_event
+from gpubox.server.state import RunningServer
+from gpubox.storage import read_bytes, write_atomically
+from gpubox.telemetry.device_memory import server_vram
+from gpubox.telemetry.memory_breakdown import HOST
+from gpubox.units import MIB
+
+_LIST_SECONDS = 8.0
+_CACHE_BYTES = 1024 * 1024
+_SCHEMA = 1
+_LOG_HEAD_BYTES = 256 * 1024
+_LINE = re.compile(r"^(\S+): (.*) \((\d+) MiB, (\d+) MiB free\)$")
+_SELECTING = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GGML_VK_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+"""Variables that change which cards an engine lists, or their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemoryNow:
+    """A device and its memory, as the launch will find it."""
+
+    key: str
+    kind: Literal["gpu", "rpc", "host"]
+    name: str
+    total_bytes: int | None
+    free_bytes: int | None
+    """Once the replaced server has stopped."""
+    other_processes: tuple[tuple[str, int], ...] = ()
+    free_now_bytes: int | None = None
+    """While it still runs."""
+    unaccounted_bytes: int = 0
+    """What earlier runs took beyond llama.cpp's own table."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedDevice:
+    """One line of ``--list-devices``."""
+
+    label: str
+    """``CUDA0``, ``RPC1``."""
+    name: str
+    """The card's name, or the endpoint of an RPC device."""
+    total_bytes: int
+    free_bytes: int
+
+    @property
+    def key(self) -> str:
+        return f"RPC {self.name}" if self.label.startswith("RPC") else self.label
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDevices:
+    """The devices of an engine with given flags."""
+
+    listed: tuple[ListedDevice, ...]
+    problem: str = ""
+    """Why they are unknown."""
+    fresh: bool = False
+    """Whether the engine was asked just now: the free bytes are valid."""
+
+
+def list_engine_devices(
+    engine: Engine, rpc: Sequence[str], env: Mapping[str, str], paths: Paths, *, busy_rpc: bool, may_ask: bool = True
+) -> EngineDevices:
+    """The devices of an engine with ``--rpc``. Never raises.
+
+    ``busy_rpc``: one of the RPC servers has a client, so asking it would wait for ever. ``may_ask``: whether the engine
+    may be run; otherwise only the cache is read.
+    """
+    key = _cache_key(engine, rpc, env)
+    cache = paths.plans / f"devices-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]}.json"
+    cached = _read_cache(cache, key)
+    if cached and not (rpc and may_ask and not busy_rpc):
+        return EngineDevices(cached)
+    if busy_rpc or not may_ask:
+        return EngineDevices((), "the engine's devices are not known yet")
+    argv = ["--rpc", ",".join(rpc), "--list-devices"] if rpc else ["--list-devices"]
+    try:
+        output = run_engine(engine, argv, env, _LIST_SECONDS)
+    except GpuboxError as error:
+        return EngineDevices((), error.message)
+    _, heading, lines = output.out.partition("Available devices:")
+    if output.code or not heading:
+        return EngineDevices((), f"the engine {engine.name!r} does not list its devices")
+    listed = tuple(device for line in lines.splitlines() if (device := _parse_line(line.strip())))
+    listed = tuple(device for device in listed if not device.label.startswith(("BLAS", "CPU")))
+    stored = [[device.label, device.name, device.total_bytes, device.free_bytes] for device in listed]
+    with contextlib.suppress(OSError):
+        write_atomically(cache, json.dumps({"schema": _SCHEMA, "key": key, "devices": stored}).encode())
+    return EngineDevices(listed, fresh=True)
+
+
+def devices_now(
+    listed: EngineDevices, replaces: RunningServer | None, log: Path | None, reading: DriverReading | None = None
+) -> list[DeviceMemoryNow]:
+    """The memory of each listed device once ``replaces`` has stopped; ``log`` is its log. The host is last."""
+    reading = read_driver() if reading is None else reading
+    gpus = _match_gpus(listed.listed, reading.gpus)
+    started = _devices_at_start(log) if replaces and log else {}
+    devices = []
+    for device, gpu in zip(listed.listed, gpus, strict=True):
+        if device.label.startswith("RPC"):
+            free = device.free_bytes if listed.fresh else started.get(device.key)
+            devices.append(DeviceMemoryNow(device.key, "rpc", device.name, device.total_bytes, free))
+        elif gpu is None:
+            free = device.free_bytes if listed.fresh and replaces is None else None
+            devices.append(DeviceMemoryNow(device.key, "gpu", device.name, device.total_bytes, free))
+        else:
+            devices.append(_card(device, gpu, replaces))
+    devices.append(_host(replaces))
+    return devices
+
+
+def _parse_line(line: str) -> ListedDevice | None:
+    match = _LINE.match(line)
+    if not match:
+        return None
+    return ListedDevice(match[1], match[2].strip(), int(match[3]) * MIB, int(match[4]) * MIB)
+
+
+def _match_gpus(listed: Sequence[ListedDevice], gpus: Sequence[Gpu]) -> list[Gpu | None]:
+    """The driver's card of each listed device: the same name, in the driver's order; None if that is not clear.
+
+    The engine names no address. Of equal cards the order is the same in both (both order by PCI address), unless
+    CUDA_VISIBLE_DEVICES changes it; then there are more cards than devices of that name, and none is matched.
+    """
+    devices = [device for device in listed if not device.label.startswith("RPC")]
+    matches: dict[str, Gpu] = {}
+    if len(devices) == len(gpus) == 1:
+        matches[devices[0].label] = gpus[0]
+    else:
+        for name in {device.name for device in devices}:
+            same = [device for device in devices if device.name == name]
+            cards = [gpu for gpu in gpus if gpu.name and (gpu.name in name or name in gpu.name)]
+            if len(same) == len(cards):
+                matches |= {device.label: card for device, card in zip(same, cards, strict=True)}
+    return [gpu if (gpu := matches.get(device.label)) and _same_size(device, gpu) else None for device in listed]
+
+
+def _same_size(device: ListedDevice, gpu: Gpu) -> bool:
+    """Whether engine and driver mean the same memory. A GPU in the processor also uses the RAM."""
+    total = gpu.vram_total_bytes
+    return total is not None and abs(device.total_bytes - total) <= total / 10
+
+
+def _card(device: ListedDevice, gpu: Gpu, replaces: RunningServer | None) -> DeviceMemoryNow:
+    total, used = gpu.vram_total_bytes, gpu.vram_used_bytes
+    pid = replaces.process.pid if replaces and replaces.process else None
+    held = server_vram(gpu, pid) if pid is not None else 0
+    if held is None and replaces is not None:  # the driver hides the processes, or the server holds nothing here
+        loaded = dict(replaces.loaded_vram).get(gpu.index)
+        hidden = not gpu.processes_known or any(process.vram_bytes is None for process in gpu.processes)
+        held = (None if gpu.index in replaces.whole_card_gpus else loaded) if hidden else 0
+    free = None if total is None or used is None or held is None or gpu.lost else max(0, total - used + held)
+    others = sorted(
+        ((process.name or f"pid {process.pid}", process.vram_bytes)
+         for process in gpu.processes if process.pid != pid and process.vram_bytes is not None),
+        key=lambda pair: -pair[1],
+    )  # fmt: skip
+    now = None if total is None or used is None else total - used
+    return DeviceMemoryNow(device.key, "gpu", gpu.name or device.name, total, free, tuple(others), now)
+
+
+def _host(replaces: RunningServer | None) -> DeviceMemoryNow:
+    host = HostReader().read()
+    if host is None:
+        return DeviceMemoryNow(HOST, "host", "RAM", None, None)
+    free = host.ram_available_bytes
+    if replaces and replaces.process and (process := read_process(replaces.process)):
+        free += process.anon_bytes + process.locked_bytes  # its mapped files count as available already
+    return DeviceMemoryNow(HOST, "host", "RAM", host.ram_total_bytes, min(free, host.ram_total_bytes))
+
+
+def _devices_at_start(log: Path) -> dict[str, int]:
+    """What was free on each RPC device when the server of this log started."""
+    free: dict[str, int] = {}
+    with contextlib.suppress(OSError):
+        with log.open("rb") as file:
+            text = file.read(_LOG_HEAD_BYTES).decode(errors="replace")
+        for line in text.splitlines():
+            _, event = parse_event(line)
+            if isinstance(event, LogDevice) and event.device.startswith("RPC") and event.free_bytes is not None:
+                free.setdefault(f"RPC {event.name}", event.free_bytes)
+    return free
+
+
+def _cache_key(engine: Engine, rpc: Sequence[str], env: Mapping[str, str]) -> list[Any]:
+    try:
+        status = engine.path.stat()
+        file = [str(engine.path), status.st_mtime_ns, status.st_size]
+    except OSError:
+        file = [str(engine.path)]
+    selected = [env.get(name, os.environ.get(name, "")) for name in _SELECTING]
+    return [file, list(rpc), selected]
+
+
+def _read_cache(cache: Path, key: list[Any]) -> tuple[ListedDevice, ...] | None:
+    try:
+        stored: Any = json.loads(read_bytes(cache, _CACHE_BYTES))
+        if stored["schema"] != _SCHEMA or stored["key"] != key:
+            return None
+        return tuple(ListedDevice(str(a), str(b), int(c), int(d)) for a, b, c, d in stored["devices"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None

@@ -1,0 +1,196 @@
+"""Asks the engine itself: it builds its graphs without weights, prints its table, and is killed before it loads.
+
+``--fit on`` (the default) measures the given flags first, with buffers of size 0 (llama.cpp common/fit.cpp, b11434):
+at ``-lv 5`` the compute buffers appear with two decimals, then the row ``fit_memory_breakdown`` with whole MiB. With a
+draft, a second measurement follows. The engine is killed at the line that ends the fit, before weights are read.
+
+What it takes meanwhile: a driver context on each card, and the recurrent states, which are really allocated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpubox.engines.find import Engine
+from gpubox.errors import GpuboxError
+from gpubox.server.log_events import DeviceBuffer
+from gpubox.server.log_parsing import parse_event
+from gpubox.telemetry.memory_breakdown import HOST, device_key
+from gpubox.units import MIB
+
+TIMEOUT_SECONDS = 60.0
+_RPC_REPLY_SECONDS = 0.3
+_MAX_OUTPUT_BYTES = 64 * 1024 * 1024
+_END = re.compile(r"fitting params to free memory took|listening on http")
+_TABLE_END = "fit_memory_breakdown"
+_KV = re.compile(r"llama_kv_cache: +size = +([\d.]+) MiB")
+_STATE = re.compile(r"llama_memory_recurrent: +size = +([\d.]+) MiB")
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One pass of the engine over one model, in bytes by device. Weights and context are rounded down to MiB."""
+
+    weights: Mapping[str, int]
+    context: Mapping[str, int]
+    """KV cache and recurrent states."""
+    compute: Mapping[str, int]
+    kv_bytes: int
+    """Of all devices, to 0.01 MiB; 0 if the engine does not print it."""
+    state_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What the engine said about one set of flags."""
+
+    main: Measurement
+    draft: Measurement | None
+    exact: bool
+    """Whether the compute buffers have two decimals; otherwise they are rounded down to MiB."""
+
+
+def run_dry(
+    engine: Engine, argv: Sequence[str], env: Mapping[str, str], *, draft: bool, timeout: float = TIMEOUT_SECONDS
+) -> DryRun:
+    """Measures ``argv`` (without port). Blocks, and leaves no process behind.
+
+    Raises GpuboxError if the engine does not print its table: it refuses a flag, is too old, or hangs.
+    """
+    reader = _TableReader(draft)
+    last = ""
+    with _engine_output([*engine.command, *argv], env, timeout) as lines:
+        for line in lines:
+            text, table = _decode(line)
+            if reader.feed(text, table):
+                break
+            last = text.strip() or last
+    if reader.result is None:
+        raise GpuboxError(f"The engine {engine.name!r} did not tell what the flags take: {last[:200] or 'no output'}")
+    return reader.result
+
+
+class _TableReader:
+    def __init__(self, draft: bool) -> None:
+        self._expects_draft = draft
+        self._compute: dict[str, int] = {}
+        self._kv = self._state = 0
+        self._measured: list[Measurement] = []
+        self._exact = False
+
+    @property
+    def result(self) -> DryRun | None:
+        if not self._measured:
+            return None
+        draft = self._measured[1] if self._expects_draft and len(self._measured) > 1 else None
+        return DryRun(self._measured[0], draft, self._exact)
+
+    def feed(self, text: str, table: list[dict[str, Any]] | None) -> bool:
+        """Processes one line; True if all is known."""
+        if table is not None:
+            self._measured.append(self._measurement(table))
+            self._compute, self._kv, self._state = {}, 0, 0
+            return len(self._measured) >= (2 if self._expects_draft else 1)
+        if match := _KV.search(text):
+            self._kv += round(float(match[1]) * MIB)
+        elif match := _STATE.search(text):
+            self._state += round(float(match[1]) * MIB)
+        elif "compute buffer size =" in text:
+            _, event = parse_event(text)
+            if isinstance(event, DeviceBuffer) and event.kind == "compute":
+                self._compute[event.device] = event.size_bytes
+        return bool(_END.search(text)) and bool(self._measured)
+
+    def _measurement(self, rows: list[dict[str, Any]]) -> Measurement:
+        weights: dict[str, int] = {}
+        context: dict[str, int] = {}
+        compute: dict[str, int] = {}
+        for row in rows:
+            key = _row_key(row)
+            for target, name in ((weights, "model"), (context, "context"), (compute, "compute")):
+                target[key] = target.get(key, 0) + int(row[name]) * MIB
+        if self._compute:
+            self._exact = True
+            compute = {}
+            for device, size in self._compute.items():
+                compute[device_key(device)] = compute.get(device_key(device), 0) + size
+        return Measurement(weights, context, compute, self._kv, self._state)
+
+
+def _row_key(row: Mapping[str, Any]) -> str:
+    name, description = str(row.get("name", "")), str(row.get("description", ""))
+    if row.get("kind") != "device":
+        return HOST  # Host, or a host buffer of another type such as CPU_REPACK
+    return device_key(f"{name} ({description})") if name.startswith("RPC") else device_key(name)
+
+
+def _decode(line: bytes) -> tuple[str, list[dict[str, Any]] | None]:
+    """The text of a log record, and the rows if it is the table."""
+    text = line.decode(errors="replace")
+    if not text.startswith("{"):
+        return text, None
+    with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        record = json.loads(text)
+        if record.get("type") == _TABLE_END:
+            rows = record["data"]["rows"]
+            if all(isinstance(row, dict) and {"model", "context", "compute"} <= row.keys() for row in rows):
+                return "", rows
+        return str(record.get("msg", "")), None
+    return text, None
+
+
+@contextlib.contextmanager
+def _engine_output(command: Sequence[str], env: Mapping[str, str], timeout: float) -> Iterator[Iterator[bytes]]:
+    """The lines of a program, as they come. It is killed at the end, with its children."""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **env},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise GpuboxError(f"The engine {command[0]} cannot be started: {error.strerror}.") from None
+    try:
+        yield _lines(process, time.monotonic() + timeout)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            if any("rpc" in word for word in command):
+                # An RPC server that writes to a dead client dies of SIGPIPE. A stopped client lets it finish its reply.
+                os.killpg(process.pid, signal.SIGSTOP)
+                time.sleep(_RPC_REPLY_SECONDS)
+            os.killpg(process.pid, signal.SIGKILL)
+        assert process.stdout is not None
+        process.stdout.close()
+        process.wait()
+
+
+def _lines(process: subprocess.Popen[bytes], deadline: float) -> Iterator[bytes]:
+    assert process.stdout is not None
+    descriptor, rest, read = process.stdout.fileno(), b"", 0
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        while read < _MAX_OUTPUT_BYTES:
+            left = deadline - time.monotonic()
+            if left <= 0 or not selector.select(left):
+                return
+            data = os.read(descriptor, 1 << 16)
+            if not data:
+                break
+            read += len(data)
+            *lines, rest = (rest + data).split(b"\n")
+            yield from lines
+    if rest:
+        yield rest

@@ -1,0 +1,150 @@
+"""The memory of a launch from the header alone: weights, caches and drafts, but no compute buffers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpubox.models.gguf import GgufFile
+from gpubox.planner.cache_sizes import CacheCells, count_cells, effective_ubatch, kv_bytes, recurrent_bytes
+from gpubox.planner.launch_flags import LaunchFlags
+from gpubox.planner.model_shape import ModelShape, read_shape
+from gpubox.planner.placement import LayerDevices, ModelWeights, place_layers
+from gpubox.telemetry.memory_breakdown import HOST
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model's header, prepared for many plans."""
+
+    file: GgufFile
+    shape: ModelShape
+    weights: ModelWeights
+
+    @classmethod
+    def of(cls, file: GgufFile) -> LoadedModel:
+        shape = read_shape(file)
+        return cls(file, shape, ModelWeights(file.tensors, shape))
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadDevice:
+    """A device that the engine may use, without the host."""
+
+    key: str
+    free_bytes: int | None
+    """At the time of the load; decides the split over several devices."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormulaParts:
+    """Bytes by device. ``draft_kv`` and ``draft_weights`` belong to the draft."""
+
+    weights: Mapping[str, int]
+    kv: Mapping[str, int]
+    recurrent: Mapping[str, int]
+    draft_kv: Mapping[str, int]
+    draft_weights: Mapping[str, int]
+    where: LayerDevices
+    cells: CacheCells
+    ubatch: int
+    windowed: bool
+    """Whether some layers have a sliding window."""
+    cpu_expert_layers: int
+    """Layers whose experts are kept on the host by flags."""
+    split: tuple[float, ...]
+    """The shares of the devices that are used."""
+    doubts: tuple[str, ...] = field(default=())
+
+
+def calculate(
+    model: LoadedModel, draft: LoadedModel | None, flags: LaunchFlags, devices: Sequence[OffloadDevice]
+) -> FormulaParts:
+    """The parts of a launch. ``draft`` is the draft model of ``flags.draft``, if it has one of its own.
+
+    Raises ValueError if the flags contradict the model.
+    """
+    shape = model.shape
+    doubts = [*shape.doubts, *flags.doubts]
+    used, doubt = _used_devices(flags.devices, flags, devices)
+    doubts += doubt
+    shares = _shares(flags, used, doubts)
+    where = place_layers(len(shape.layers), flags.gpu_layers, [d.key for d in used], shares)
+    cells = count_cells(flags, shape)
+    draft_kv: Mapping[str, int] = {}
+    draft_weights: Mapping[str, int] = {}
+    if flags.draft and flags.draft.model and draft:
+        doubts += [f"the draft model: {doubt}" for doubt in draft.shape.doubts]
+        wanted = flags.devices if flags.draft.devices is None else flags.draft.devices
+        draft_used, doubt = _used_devices(wanted, flags, devices)
+        doubts += doubt
+        draft_shares = _shares(flags, draft_used, doubts)
+        draft_where = place_layers(
+            len(draft.shape.layers), flags.draft.gpu_layers, [d.key for d in draft_used], draft_shares
+        )
+        draft_weights = draft.weights.on_devices(draft_where, flags.draft.overrides, draft_head=False)
+        types = flags.draft.type_k, flags.draft.type_v
+        draft_kv = kv_bytes(draft.shape, cells, draft_where, flags, types)
+    elif flags.draft and flags.draft.model:
+        doubts.append("the draft model could not be read")
+    elif flags.draft:
+        types = flags.draft.type_k, flags.draft.type_v
+        draft_kv = kv_bytes(shape, cells, where, flags, types, draft_head=True)
+    return FormulaParts(
+        weights=model.weights.on_devices(where, flags.overrides, draft_head=flags.mtp),
+        kv=kv_bytes(shape, cells, where, flags, (flags.type_k, flags.type_v)),
+        recurrent=recurrent_bytes(shape, where, flags),
+        draft_kv=draft_kv,
+        draft_weights=draft_weights,
+        where=where,
+        cells=cells,
+        ubatch=effective_ubatch(flags, flags.context or shape.trained_context),
+        windowed=any(layer.windowed for layer in shape.layers),
+        cpu_expert_layers=flags.cpu_expert_layers,
+        split=tuple(shares),
+        doubts=tuple(dict.fromkeys(doubts)),
+    )
+
+
+def _used_devices(
+    wanted: tuple[str, ...] | None, flags: LaunchFlags, devices: Sequence[OffloadDevice]
+) -> tuple[list[OffloadDevice], list[str]]:
+    """The devices that layers are offloaded to, in llama.cpp's order, and what is unclear about them."""
+    used = list(devices)
+    doubts = []
+    if wanted is not None:
+        by_name = {name: device for device in devices for name in (device.key, device.key.removeprefix("RPC "))}
+        rpc = [device for device in devices if device.key.startswith("RPC ")]
+        by_name |= {f"RPC{index}": device for index, device in enumerate(rpc)}
+        used = [by_name[name] for name in wanted if name in by_name]
+        doubts += [f"the device {name}" for name in wanted if name not in by_name]
+    if flags.split_mode == "none" and used:
+        if flags.main_gpu >= len(used):
+            doubts.append(f"main-gpu {flags.main_gpu} of {len(used)} devices")
+        used = [used[flags.main_gpu]] if 0 <= flags.main_gpu < len(used) else []
+    return used, doubts
+
+
+def _shares(flags: LaunchFlags, used: Sequence[OffloadDevice], doubts: list[str]) -> list[float]:
+    """The split over the devices: as given, else by free memory."""
+    given = list(flags.tensor_split[: len(used)])
+    given += [0.0] * (len(used) - len(given))
+    if any(given):
+        return given
+    if len(used) > 1:
+        if any(device.free_bytes is None for device in used):
+            doubts.append("the split over several devices, whose free memory is unknown")
+            return [1.0] * len(used)
+        return [float(device.free_bytes or 0) for device in used]
+    return [1.0] * len(used)
+
+
+def total_of(parts: FormulaParts, device: str) -> int:
+    """Bytes on one device."""
+    tables = (parts.weights, parts.kv, parts.recurrent, parts.draft_kv, parts.draft_weights)
+    return sum(table.get(device, 0) for table in tables)
+
+
+def devices_of(parts: FormulaParts, devices: Sequence[OffloadDevice]) -> list[str]:
+    """The devices of the table, in the engine's order, the host last."""
+    return [*(device.key for device in devices), HOST]

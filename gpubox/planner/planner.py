@@ -1,0 +1,241 @@
+"""Profile -> MemoryPlan: reads the header, the flags and the devices, and adds the compute buffers of a dry run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpubox.config import Config
+from gpubox.engines.find import Engine, choose_engine
+from gpubox.engines.query import read_capabilities
+from gpubox.errors import GpuboxError
+from gpubox.hardware.gpu import DriverReading
+from gpubox.hardware.nvml import read_driver
+from gpubox.models.header_cache import read_model
+from gpubox.models.resolve import profile_model
+from gpubox.paths import Paths
+from gpubox.planner.assembly import assemble
+from gpubox.planner.compute import ComputeBuffers, Structure, predict
+from gpubox.planner.devices import DeviceMemoryNow, devices_now, list_engine_devices
+from gpubox.planner.dry_command import can_dry_run, dry_argv, structure_of
+from gpubox.planner.dry_run import run_dry
+from gpubox.planner.formula import FormulaParts, LoadedModel, OffloadDevice, calculate
+from gpubox.planner.launch_flags import LaunchFlags, canonical_memory_flag, read_launch_flags
+from gpubox.planner.learned import Unaccounted
+from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, MemoryPlan
+from gpubox.planner.store import MeasuredRun, RunStore
+from gpubox.profiles.profile import FlagValue, Profile
+from gpubox.server.instance import instance_names, observe
+from gpubox.server.launch import expand_paths
+from gpubox.server.state import RunningServer
+from gpubox.server.supervisor import instance_of
+from gpubox.telemetry.memory_breakdown import HOST
+from gpubox.units import GIB
+
+_READING_SECONDS = 1.0
+DRY_RUN_FREE_BYTES = GIB
+"""A dry run opens a driver context beside the running server: so much must be free on each card, and the recurrent
+states, which it really allocates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What the plans of one profile have in common: many candidates are calculated from one."""
+
+    profile: Profile
+    engine: Engine
+    model_path: Path
+    model_argv: tuple[str, ...]
+    model: LoadedModel
+    env: Mapping[str, str]
+    devices: tuple[DeviceMemoryNow, ...]
+    """The host last."""
+    doubts: tuple[str, ...]
+    """Why the devices are not certain."""
+    busy: bool
+    """Whether an RPC server that the profile needs has another client now."""
+
+
+class Planner:
+    """Predicts the memory of launches. Blocks; safe to use from several threads."""
+
+    def __init__(self, paths: Paths, config: Config) -> None:
+        self._paths, self._config = paths, config
+        self._models: dict[tuple[str, int, int], LoadedModel] = {}
+        self._store = RunStore(paths)
+        self._failures: dict[Structure, str] = {}
+        """Why a dry run failed. It is not tried again."""
+        self._unaccounted = Unaccounted(paths)
+        self._reading: tuple[float, DriverReading] | None = None
+
+    def plan(
+        self, profile: Profile, *, overrides: Mapping[str, FlagValue | None] | None = None,
+        replaces: RunningServer | None = None, keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES,
+        may_list_devices: bool = True, may_dry_run: bool = False,
+    ) -> MemoryPlan:  # fmt: skip
+        """The plan of ``profile`` with ``overrides`` of its flags (None removes one).
+
+        ``replaces``: the server that stops first; what it holds counts as free. ``may_list_devices``, ``may_dry_run``:
+        whether the engine may be run for that; both are cached. Never raises: a problem is part of the plan.
+        """
+        try:
+            situation = self.situation(profile, replaces=replaces, may_list_devices=may_list_devices)
+        except GpuboxError as error:
+            return MemoryPlan(profile.name, (), "formula", keep_free_bytes, problem=error.message)
+        return self.plan_in(situation, overrides or {}, keep_free_bytes=keep_free_bytes, may_dry_run=may_dry_run)
+
+    def situation(
+        self, profile: Profile, *, replaces: RunningServer | None = None, may_list_devices: bool = True
+    ) -> Situation:
+        """Reads engine, model and devices. Raises GpuboxError if engine or model cannot be used."""
+        engine = choose_engine(self._config, profile.engine)
+        profile = expand_paths(profile, self._paths, self._config)
+        source = profile_model(profile, self._paths, self._config)
+        if source.path is None:
+            raise GpuboxError("the model is not on this machine")
+        env = {**os.environ, **profile.env}
+        rpc = _read_flags(profile.flags, env).rpc
+        busy = bool(rpc) and self._uses_rpc(rpc, replaces)
+        listed = list_engine_devices(engine, rpc, profile.env, self._paths, busy_rpc=busy, may_ask=may_list_devices)
+        log = self._paths.instance_log(instance_of(profile)) if replaces else None
+        reading = self._driver()
+        if replaces and log:
+            self._unaccounted.learn(replaces, log, reading)
+        devices = tuple(
+            replace(device, unaccounted_bytes=self._unaccounted.of(profile.name, engine.name, device.key))
+            for device in devices_now(listed, replaces, log, reading)
+        )
+        doubts = (listed.problem,) if listed.problem else ()
+        model = self.model(source.path)
+        return Situation(profile, engine, source.path, source.argv, model, env, devices, doubts, busy)
+
+    def plan_in(
+        self, situation: Situation, overrides: Mapping[str, FlagValue | None], *,
+        keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES, may_dry_run: bool = False,
+    ) -> MemoryPlan:  # fmt: skip
+        """As ``plan``, for one candidate of a situation. Without a dry run it reads no file that it has read before."""
+        profile = replace(situation.profile, flags=changed_flags(situation.profile.flags, overrides))
+        try:
+            flags = _read_flags(profile.flags, situation.env)
+            parts = self._calculate(situation, flags)
+        except GpuboxError as error:
+            return MemoryPlan(profile.name, (), "formula", keep_free_bytes, problem=error.message)
+        structure = self._structure(situation, profile, flags, parts)
+        buffers, run = self._measured(structure)
+        problem = ""
+        if may_dry_run and run is None and (buffers.certainty in ("near", "unknown") or parts.doubts):
+            problem = self._dry_run(situation, profile, flags, parts, structure)
+            buffers, run = self._measured(structure)
+        return assemble(
+            profile.name, situation.devices, flags, parts, buffers, run,
+            keep_free_bytes=keep_free_bytes, doubts=situation.doubts, problem=problem,
+        )  # fmt: skip
+
+    def model(self, path: Path) -> LoadedModel:
+        """The prepared header of a model file. Raises GpuboxError if it cannot be read."""
+        try:
+            status = path.stat()
+            key = (str(path), status.st_mtime_ns, status.st_size)
+        except OSError:
+            key = (str(path), 0, 0)
+        if key not in self._models:
+            self._models[key] = LoadedModel.of(read_model(path, self._paths))
+        return self._models[key]
+
+    def _driver(self) -> DriverReading:
+        """The cards now; for many plans at once they are read once."""
+        if self._reading is None or time.monotonic() - self._reading[0] > _READING_SECONDS:
+            self._reading = (time.monotonic(), read_driver())
+        return self._reading[1]
+
+    def _calculate(self, situation: Situation, flags: LaunchFlags) -> FormulaParts:
+        draft = self.model(Path(flags.draft.model)) if flags.draft and flags.draft.model else None
+        devices = [OffloadDevice(device.key, device.free_bytes) for device in situation.devices if device.key != HOST]
+        try:
+            return calculate(situation.model, draft, flags, devices)
+        except ValueError as error:
+            raise GpuboxError(str(error)) from None
+
+    def _structure(self, situation: Situation, profile: Profile, flags: LaunchFlags, parts: FormulaParts) -> Structure:
+        files = [*situation.model.file.shards]
+        if flags.draft and flags.draft.model:
+            files.append(Path(flags.draft.model))
+        devices = [device.key for device in situation.devices]
+        return structure_of(profile, flags, parts, situation.engine, files, devices, situation.env)
+
+    def _measured(self, structure: Structure) -> tuple[ComputeBuffers, MeasuredRun | None]:
+        """The compute buffers, and the run of exactly this structure if there is one."""
+        runs = self._store.runs(structure.family)
+        exact = next((run for run in reversed(runs) if run.point.structure == structure), None)
+        return predict(structure, [run.point for run in runs]), exact
+
+    def _dry_run(
+        self, situation: Situation, profile: Profile, flags: LaunchFlags, parts: FormulaParts, structure: Structure
+    ) -> str:
+        """Measures a structure and keeps the result. Returns why it could not; empty if it did."""
+        if structure in self._failures:
+            return self._failures[structure]
+        if why := _why_no_dry_run(situation, parts):
+            return why  # not kept: it may be possible later
+        try:
+            capabilities = read_capabilities(situation.engine, self._paths)
+            if not can_dry_run(capabilities):
+                raise GpuboxError(f"the engine {situation.engine.name} cannot do a dry run")
+            argv = dry_argv(profile, flags, parts, parts.split, situation.model_argv, capabilities)
+            run = run_dry(situation.engine, argv, situation.profile.env, draft=flags.draft is not None)
+        except GpuboxError as error:
+            self._failures[structure] = error.message.rstrip(".")
+            return self._failures[structure]
+        self._store.add(MeasuredRun.of(structure, run))
+        return ""
+
+    def _uses_rpc(self, endpoints: Sequence[str], replaces: RunningServer | None) -> bool:
+        """Whether a running server of gpubox is a client of one of these RPC servers."""
+        running = [replaces, *(observe(self._paths, name).running for name in instance_names(self._paths))]
+        words = {word for server in running if server for word in server.launch.argv}
+        return any(endpoint in word.split(",") for endpoint in endpoints for word in words)
+
+
+def changed_flags(flags: Mapping[str, FlagValue], overrides: Mapping[str, FlagValue | None]) -> dict[str, FlagValue]:
+    """``flags`` with ``overrides``; an override replaces every spelling of its flag. None removes it."""
+    names = {canonical_memory_flag(name) or name: name for name in overrides}
+    changed: dict[str, FlagValue] = {}
+    for name, value in flags.items():
+        given = names.get(canonical_memory_flag(name) or name)
+        new = overrides[given] if given is not None else value
+        if new is not None:
+            changed[name] = new
+    present = {canonical_memory_flag(name) or name for name in changed}
+    changed |= {
+        name: value
+        for name, value in overrides.items()
+        if value is not None and (canonical_memory_flag(name) or name) not in present
+    }
+    return changed
+
+
+def read_flags(situation: Situation, overrides: Mapping[str, FlagValue | None]) -> LaunchFlags:
+    """The memory flags of a candidate. Raises GpuboxError for a wrong value."""
+    return _read_flags(changed_flags(situation.profile.flags, overrides), situation.env)
+
+
+def _read_flags(flags: Mapping[str, FlagValue], env: Mapping[str, str]) -> LaunchFlags:
+    try:
+        return read_launch_flags(flags, env)
+    except ValueError as error:
+        raise GpuboxError(str(error)) from None
+
+
+def _why_no_dry_run(situation: Situation, parts: FormulaParts) -> str:
+    """Why a dry run now would disturb the running server, or wait for ever; empty if it would not."""
+    if situation.busy:
+        return "the running server uses the RPC server that a dry run needs"
+    for device in situation.devices:
+        now = device.free_now_bytes
+        needed = DRY_RUN_FREE_BYTES + parts.recurrent.get(device.key, 0)
+        if device.kind == "gpu" and now is not None and now < needed:
+            return f"a dry run needs 1 GiB that is free on {device.key} now"
+    return ""

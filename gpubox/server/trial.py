@@ -1,0 +1,217 @@
+"""Try once: runs a changed profile that is not written yet. It is kept (written), or what ran before comes back.
+
+The record ``trial.json`` exists from before the switch until one of the two is done. The gpubox that tries holds
+``trial.lock``. ``trial_guard.py`` waits beside it for that lock: if gpubox dies first, the guard brings back what ran
+before. If the guard was killed too, the next trial, or ``recover_trial``, does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gpubox.clock import utc_now
+from gpubox.config import Config, load_config
+from gpubox.errors import GpuboxError
+from gpubox.paths import Paths
+from gpubox.profiles.edit import ProfileEdit, save_edit
+from gpubox.server import trial_guard
+from gpubox.server.instance import InstanceView, observe
+from gpubox.server.state import STATE_BYTES, Launch, launch_from_values
+from gpubox.server.supervisor import Supervisor
+from gpubox.storage import is_locked, lock_file, read_text, write_atomically
+
+_LOCK_ATTEMPTS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """What is needed to end a trial."""
+
+    profile: str
+    instance: str
+    started_at: str
+    path: str
+    """The file that keeping writes."""
+    after: str
+    """The text that keeping writes there."""
+    previous: Launch | None
+    """What ran before; ``None`` if nothing did."""
+
+
+class Trial:
+    """One trial, from the switch to its end. Made by ``begin``; exactly one of ``keep`` and ``revert`` ends it."""
+
+    def __init__(self, edit: ProfileEdit, record: TrialRecord, supervisor: Supervisor, lock: int) -> None:
+        self.edit, self.record = edit, record
+        self._supervisor, self._paths, self._lock = supervisor, supervisor.paths, lock
+
+    @classmethod
+    async def begin(
+        cls, edit: ProfileEdit, supervisor: Supervisor, *, stop_now: bool = False, allow_exposed: bool = False
+    ) -> Trial:
+        """Switches to the changed profile. Raises GpuboxError if it does not start: then nothing has changed."""
+        paths, profile = supervisor.paths, edit.profile
+        lock = _take_lock(paths)
+        try:
+            if (record := pending_trial(paths)) is not None:
+                await _end_interrupted(record, paths, supervisor.config)
+            running = observe(paths, supervisor.instance).running
+            record = TrialRecord(
+                profile.name, supervisor.instance, utc_now(), str(edit.path), edit.after,
+                running.launch if running else None,
+            )  # fmt: skip
+            _write(record, paths)
+            start_guard(paths)
+            try:
+                await supervisor.switch(profile, stop_now=stop_now, allow_exposed=allow_exposed)
+            except BaseException:
+                _forget(paths)  # the switch has restored what ran before
+                raise
+        except BaseException:
+            os.close(lock)
+            raise
+        return cls(edit, record, supervisor, lock)
+
+    async def keep(self) -> Path:
+        """Writes the changed profile; its server goes on. Returns the file.
+
+        Raises GpuboxError if the file has changed meanwhile or the disk refuses: the trial is not over then.
+        """
+        path = await asyncio.to_thread(save_edit, self.edit, self._paths)
+        self._close()
+        return path
+
+    async def revert(self) -> None:
+        """Brings back what ran before. Raises GpuboxError if that fails."""
+        try:
+            await _restore(self.record, self._supervisor)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        _forget(self._paths)
+        os.close(self._lock)
+
+
+def trial_profile(paths: Paths) -> str | None:
+    """The profile that another gpubox, or this one, tries now; ``None`` if there is no trial. Cheap."""
+    record = pending_trial(paths)
+    return record.profile if record and is_locked(_lock_path(paths)) else None
+
+
+def pending_trial(paths: Paths) -> TrialRecord | None:
+    """The trial that has not ended, under way or interrupted. A damaged record is none."""
+    try:
+        values = json.loads(read_text(_record_path(paths), STATE_BYTES))
+        previous = values["previous"]
+        return TrialRecord(**{**values, "previous": launch_from_values(previous) if previous else None})
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+async def recover_trial(paths: Paths, config: Config) -> str | None:
+    """Ends a trial whose gpubox died: what ran before comes back. Returns the profile that was tried.
+
+    ``None`` if there is nothing to do. Raises GpuboxError if what ran before does not start.
+    """
+    if pending_trial(paths) is None:
+        return None
+    lock = await asyncio.to_thread(lock_file, _lock_path(paths), _LOCK_ATTEMPTS)
+    if lock is None:
+        return None  # its gpubox lives
+    try:
+        if (record := pending_trial(paths)) is None:
+            return None
+        await _end_interrupted(record, paths, config)
+        return record.profile
+    finally:
+        os.close(lock)
+
+
+def start_guard(paths: Paths) -> None:
+    """Starts the process that ends the trial if this one cannot."""
+    root = str(Path(__file__).parent.parent.parent)
+    recovery = f"import sys; sys.path.append({root!r}); from gpubox.server.trial import main; main()"
+    folders = [str(folder) for folder in (paths.config, paths.state, paths.cache, paths.config_override or "")]
+    python = [sys.executable, "-I", "-S", str(Path(trial_guard.__file__)), str(_lock_path(paths))]
+    with contextlib.suppress(OSError):
+        subprocess.Popen(
+            [*python, "--", sys.executable, "-c", recovery, *folders],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
+            start_new_session=True,
+        )  # fmt: skip
+
+
+def main() -> None:
+    """Arguments: ``CONFIG STATE CACHE CONFIG_FILE``, from ``start_guard``."""
+    config, state, cache, config_file = sys.argv[1:]
+    paths = Paths(Path(config), Path(state), Path(cache), Path(config_file) if config_file else None)
+    try:
+        asyncio.run(recover_trial(paths, load_config(paths)))
+    except GpuboxError as error:
+        with contextlib.suppress(OSError):
+            (paths.logs / "trial-error.log").write_text(f"{error}\n", encoding="utf-8")
+
+
+async def _end_interrupted(record: TrialRecord, paths: Paths, config: Config) -> None:
+    """Ends the trial as its gpubox would have: kept if the file was written already, else reverted."""
+    kept = False
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        kept = read_text(Path(record.path), STATE_BYTES) == record.after
+    if not kept and _is_in_place(observe(paths, record.instance), record):
+        await _restore(record, Supervisor(paths, config, record.instance))
+    _forget(paths)
+
+
+def _is_in_place(view: InstanceView, record: TrialRecord) -> bool:
+    """Whether the tried server, or a half-finished switch to it, is still there. Else the owner chose otherwise."""
+    if view.operation:
+        return False
+    if view.running is None:
+        return view.crashed or view.state.operation is not None  # killed between stop and start
+    launch = view.running.launch
+    return launch.profile == record.profile and launch != record.previous
+
+
+async def _restore(record: TrialRecord, supervisor: Supervisor) -> None:
+    if record.previous:
+        await supervisor.restore_launch(record.previous)
+    else:
+        await supervisor.stop()
+
+
+def _take_lock(paths: Paths) -> int:
+    try:
+        lock = lock_file(_lock_path(paths), _LOCK_ATTEMPTS)
+    except OSError as error:
+        raise GpuboxError(f"{_lock_path(paths)} cannot be written: {error.strerror}.") from None
+    if lock is None:
+        raise GpuboxError("A trial is under way in another gpubox.", "Keep or revert it there first.")
+    return lock
+
+
+def _write(record: TrialRecord, paths: Paths) -> None:
+    try:
+        write_atomically(_record_path(paths), json.dumps(asdict(record)).encode())
+    except OSError as error:
+        raise GpuboxError(f"A trial is refused: {_record_path(paths)} cannot be written: {error.strerror}.") from None
+
+
+def _forget(paths: Paths) -> None:
+    with contextlib.suppress(OSError):
+        _record_path(paths).unlink()
+
+
+def _record_path(paths: Paths) -> Path:
+    return paths.state / "trial.json"
+
+
+def _lock_path(paths: Paths) -> Path:
+    return paths.state / "trial.lock"
