@@ -37,7 +37,8 @@ class ProcessActivity:
     cpu_seconds: float
     rss_bytes: int
     file_rss_bytes: int
-    """Resident pages of mapped files, and shared memory; grows while a model is read through mmap."""
+    """Resident pages of mapped files; grows while a model is read through mmap. Without shared memory: a CUDA server
+    has as much of it as its pinned host buffers take, before it has read anything."""
     read_chars: int
     """Bytes read with read(2), also from the page cache (``rchar`` of /proc/PID/io)."""
 
@@ -111,11 +112,19 @@ def process_activity(pid: int) -> ProcessActivity | None:
     try:
         process = psutil.Process(pid)
         with process.oneshot():
-            times, memory = process.cpu_times(), process.memory_info()
+            times, rss = process.cpu_times(), process.memory_info().rss
         read_chars = process.io_counters().read_chars
+        file_rss = _file_rss(pid)
     except (psutil.Error, OSError):
         return None
-    return ProcessActivity(times.user + times.system, memory.rss, memory.shared, read_chars)
+    return ProcessActivity(times.user + times.system, rss, file_rss, read_chars)
+
+
+def _file_rss(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith("RssFile:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 def process_tree_activity(pid: int) -> ProcessActivity | None:
