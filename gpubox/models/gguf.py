@@ -31,7 +31,7 @@ _LFS = b"version https://git-lfs"
 def shard_names(name: str) -> tuple[str, ...]:
     """The names of all shards of the model that the file called ``name`` is a shard of; only ``name`` if it is none."""
     match = SHARD_NAME.search(name)
-    if not match:
+    if not match or match[2] == "00000":
         return (name,)
     return tuple(f"{name[: match.start()]}-{n:05d}-of-{match[2]}.gguf" for n in range(1, int(match[2]) + 1))
 

@@ -1,0 +1,94 @@
+"""Finds models on this machine and on Hugging Face, plans them, and downloads them. For the verb and the screen."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpubox.config import Config
+from gpubox.errors import GpuboxError
+from gpubox.models.hub_client import HubClient
+from gpubox.models.hub_download import HubDownload, ProgressCallback
+from gpubox.models.hub_search import HubFile, HubQuant, HubRepository, read_repository, repository_name, search_hub
+from gpubox.models.local_models import LocalModel, find_local_models
+from gpubox.models.remote_header import fetch_header_file
+from gpubox.paths import MAIN_INSTANCE, Paths
+from gpubox.planner.before_download import HeaderPlanner, LaunchIdea, plan_model
+from gpubox.planner.plan import MemoryPlan
+from gpubox.server.instance import observe
+
+_CONNECTIONS = 4
+"""So many repositories are read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubAnswer:
+    """What Hugging Face holds for a text."""
+
+    repositories: tuple[HubRepository, ...] = ()
+    problems: tuple[GpuboxError, ...] = ()
+    """Why it could not be searched, or repositories that could not be read."""
+
+
+class Finder:
+    """The models for the owner's texts. Methods block, and are safe in several threads."""
+
+    def __init__(self, paths: Paths, config: Config) -> None:
+        self.paths, self.config = paths, config
+        self._planner = HeaderPlanner(paths, config)
+        self._headers: dict[str, Path] = {}
+        """Repository -> a header of it that was fetched."""
+
+    def on_disk(self, text: str) -> list[LocalModel]:
+        """The models on this machine that ``text`` names."""
+        name = repository_name(text)
+        return find_local_models(name.replace("/", "--") if name else text, self.config, self.paths)
+
+    def on_hub(self, client: HubClient, text: str, limit: int) -> HubAnswer:
+        """The repositories that ``text`` names or that match it. Never raises GpuboxError."""
+        try:
+            name = repository_name(text)
+            names = [name] if name else search_hub(client, text, limit)
+        except GpuboxError as error:
+            return HubAnswer(problems=(error,))
+        with ThreadPoolExecutor(_CONNECTIONS) as pool:
+            answers = list(pool.map(lambda name: _read(client, name), names))
+        return HubAnswer(
+            tuple(answer for answer in answers if isinstance(answer, HubRepository)),
+            tuple(answer for answer in answers if isinstance(answer, GpuboxError)),
+        )
+
+    def idea(self) -> LaunchIdea:
+        """A launch that replaces what runs now."""
+        return LaunchIdea({}, replaces=observe(self.paths, MAIN_INSTANCE).running)
+
+    def plan_local(self, model: LocalModel, idea: LaunchIdea) -> MemoryPlan:
+        """The plan of a model on this machine."""
+        return plan_model(self._planner, model.name, model.path, self.paths, idea)
+
+    def plan_quant(
+        self, client: HubClient, repository: HubRepository, quant: HubQuant, idea: LaunchIdea, *,
+        may_dry_run: bool = False,
+    ) -> MemoryPlan:  # fmt: skip
+        """The plan of a quant on the hub, from its header alone. ``may_dry_run``: the engine may measure the header."""
+        name = repository.reference(quant)
+        try:
+            path = fetch_header_file(client, repository, quant, self.paths, self._headers.get(repository.name))
+        except GpuboxError as error:
+            return MemoryPlan(name, (), "formula", idea.keep_free_bytes, problem=error.message.rstrip("."))
+        self._headers.setdefault(repository.name, path)
+        return plan_model(self._planner, name, path, self.paths, idea, may_dry_run=may_dry_run)
+
+    def download(
+        self, client: HubClient, repository: HubRepository, files: tuple[HubFile, ...], on_progress: ProgressCallback
+    ) -> Path:
+        """Downloads files of a repository. Returns the first. Raises GpuboxError, and what ``on_progress`` raises."""
+        return HubDownload(repository, files).run(client, on_progress)
+
+
+def _read(client: HubClient, name: str) -> HubRepository | GpuboxError:
+    try:
+        return read_repository(client, name)
+    except GpuboxError as error:
+        return error
