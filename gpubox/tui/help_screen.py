@@ -41,7 +41,10 @@ TERMS = (
 )
 """The definitions of the numbers on every screen."""
 LEFT_CELLS, TITLE_CELLS = 8, 42
-TITLES = {Scope.ANYWHERE: "Keys", Scope.CHAT: "Keys in the chat", Scope.BENCH: "Keys on the Bench screen"}
+TITLES = {
+    Scope.ANYWHERE: "Keys", Scope.CHAT: "Keys in the chat", Scope.BENCH: "Keys on the Bench screen",
+    Scope.MODELS: "Keys on the models screen",
+}  # fmt: skip
 
 
 class HelpPage(ScrollKeys, VerticalScroll, can_focus=True):

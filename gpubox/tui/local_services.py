@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.bench.service import BenchService
     from gpubox.tui.chat.service import ChatService
+    from gpubox.tui.workshop.finder_service import FinderService
 
 ATTACHED_READ_ONLY = "gpubox did not start this server, so it can only watch it."
 LOG_TAIL_BYTES = 512 * 1024
@@ -319,6 +320,11 @@ class LocalServices:
 
             self._bench = BenchService(self.paths, self.config, self.url, read_only="" if self.url else self.read_only)
         return self._bench
+
+    def finder_service(self) -> FinderService:
+        from gpubox.tui.workshop.finder_service import FinderService
+
+        return FinderService(self.paths, self.config)
 
     def save_traceback(self, text: str) -> None:
         """Writes it to a file, for a bug report."""

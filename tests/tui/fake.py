@@ -112,6 +112,9 @@ class FakeServices(LocalServices):
     def bench_service(self) -> Any:
         return NoBench()
 
+    def finder_service(self) -> Any:
+        raise NotImplementedError
+
     def clock(self) -> datetime:
         return datetime(2026, 11, 21, 13, 2)
 
