@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from gpubox.tui.operation_progress import OperationProgress
     from gpubox.tui.operations import OperationController
     from gpubox.tui.workshop.controller import WorkshopController
+    from gpubox.tui.workshop.finder import FinderScreen
     from gpubox.tui.workshop.trial import TrialController
 
 PREVIEW_DELAY = 0.15
@@ -59,7 +60,8 @@ PREVIEW_DELAY = 0.15
 STALE_SECONDS = 2.0
 """Readings older than this are drawn dim."""
 BENCH_POLL_SECONDS = 1.0
-MODES = {Scope.LIST: "dashboard", Scope.DASHBOARD: "dashboard", Scope.CHAT: "chat", Scope.BENCH: "bench"}
+MODES = {Scope.LIST: "dashboard", Scope.DASHBOARD: "dashboard", Scope.CHAT: "chat", Scope.BENCH: "bench",
+         Scope.MODELS: "models"}  # fmt: skip
 
 
 def _palette() -> type[Provider]:
@@ -96,9 +98,11 @@ class GpuboxApp(App[bool]):
         self.dashboard = DashboardScreen(read_only=services.read_only, url=services.url)
         self.chat: ChatScreen | None = None
         self.bench: BenchScreen | None = None
+        self.models: FinderScreen | None = None
         self.add_mode("dashboard", lambda: self.dashboard)
         self.add_mode("chat", self.open_chat)
         self.add_mode("bench", self.open_bench)
+        self.add_mode("models", self.open_models)
         self._start = start
         self._first_highlighted = False
         self.trial: TrialController | None = None
@@ -186,10 +190,18 @@ class GpuboxApp(App[bool]):
             self.bench = BenchScreen(self.bridge.services.bench_service(), note=self.dashboard.header.note)
         return self.bench
 
+    def open_models(self) -> FinderScreen:
+        """The models screen, created at the first call."""
+        if self.models is None:
+            from gpubox.tui.workshop.finder import FinderScreen
+
+            self.models = FinderScreen(self.bridge.services.finder_service(), note=self.dashboard.header.note)
+        return self.models
+
     def broadcast(self, snapshot: Snapshot | None = None) -> None:
-        """Passes the overview and new readings to the other screens: chat, Bench, and one of the workshop on top."""
+        """Passes the overview and new readings to chat, Bench, models, and a workshop screen on top."""
         top = self.screen if isinstance(self.screen, PushedScreen) else None
-        for screen in dict.fromkeys((self.chat, self.bench, top)):
+        for screen in dict.fromkeys((self.chat, self.bench, self.models, top)):
             if screen is None:
                 continue
             screen.header.copy_values(self.dashboard.header)
@@ -363,6 +375,9 @@ class GpuboxApp(App[bool]):
         if action_id == "back" and self.bench and self.screen is self.bench:
             self.bench.action_bench_back()
             return
+        if action_id == "back" and self.models and self.screen is self.models:
+            self.models.action_finder_back()
+            return
         action = ACTIONS_BY_ID[action_id]
         if action.scope in (Scope.EDITOR, Scope.TRIAL):
             await self.run_action(f"screen.{action_id}")
@@ -391,6 +406,9 @@ class GpuboxApp(App[bool]):
     def action_show_bench(self) -> None:
         self._show_mode("bench")
 
+    def action_show_models(self) -> None:
+        self._show_mode("models")
+
     def action_bench_speed(self) -> None:
         self._show_mode("bench")
         self.open_bench().action_bench_measure()
@@ -411,7 +429,9 @@ class GpuboxApp(App[bool]):
     def action_help(self) -> None:
         from gpubox.tui.help_screen import HelpScreen
 
-        first = {"chat": Scope.CHAT, "bench": Scope.BENCH}.get(self.current_mode, Scope.ANYWHERE)
+        first = {"chat": Scope.CHAT, "bench": Scope.BENCH, "models": Scope.MODELS}.get(
+            self.current_mode, Scope.ANYWHERE
+        )
         if isinstance(self.screen, PushedScreen):
             first = self.screen.keys.scope
         self.push_screen(HelpScreen(self.bridge.services.file_locations(), first=first))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.bench.service import BenchService
     from gpubox.tui.chat.service import ChatService
+    from gpubox.tui.workshop.finder_service import FinderService
     from gpubox.tui.workshop.service import WorkshopService
 
 ATTACHED_READ_ONLY = "gpubox did not start this server, so it can only watch it."
@@ -352,6 +353,11 @@ class LocalServices:
 
     def _has_trial_record(self) -> bool:
         return not self.read_only and (self.paths.state / "trial.json").exists()
+
+    def finder_service(self) -> FinderService:
+        from gpubox.tui.workshop.finder_service import FinderService
+
+        return FinderService(self.paths, self.config)
 
     def save_traceback(self, text: str) -> None:
         """Writes it to a file, for a bug report."""

@@ -125,6 +125,9 @@ class FakeServices(LocalServices):
     def recover_trial(self) -> str | None:
         return self.left_behind
 
+    def finder_service(self) -> Any:
+        raise NotImplementedError
+
     def clock(self) -> datetime:
         return datetime(2026, 11, 21, 13, 2)
 
