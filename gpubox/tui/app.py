@@ -245,8 +245,7 @@ class GpuboxApp(App[bool]):
         """Shows the trial of this gpubox as it is now."""
         from gpubox.tui.workshop.trial import TrialScreen
 
-        trial = self.trial
-        if trial is None:
+        if (trial := self.trial) is None:
             return
         self.dashboard.header.trial = trial.profile if trial.under_way else ""
         self.dashboard.show_trial(trial.progress.summary if trial.under_way else "")
@@ -257,10 +256,7 @@ class GpuboxApp(App[bool]):
 
     def action_workshop(self, action: str) -> None:
         self._show_mode("dashboard")
-        self.bridge.run(partial(self._act, action), "workshop")
-
-    async def _act(self, action: str) -> None:
-        await self.workshop.act(action)
+        self.bridge.run(partial(self.workshop.act, action), "workshop")
 
     # -- messages of the bridge -------------------------------------------------------------------------
 
@@ -372,11 +368,8 @@ class GpuboxApp(App[bool]):
         self.bridge.run(partial(self._run_by_id, action_id), "action")
 
     async def _run_by_id(self, action_id: str) -> None:
-        if action_id == "back" and self.bench and self.screen is self.bench:
-            self.bench.action_bench_back()
-            return
-        if action_id == "back" and self.models and self.screen is self.models:
-            self.models.action_finder_back()
+        if action_id == "back" and self.screen in (self.bench, self.models):
+            await self.run_action("screen.bench_back" if self.screen is self.bench else "screen.finder_back")
             return
         action = ACTIONS_BY_ID[action_id]
         if action.scope in (Scope.EDITOR, Scope.TRIAL):
@@ -429,11 +422,9 @@ class GpuboxApp(App[bool]):
     def action_help(self) -> None:
         from gpubox.tui.help_screen import HelpScreen
 
-        first = {"chat": Scope.CHAT, "bench": Scope.BENCH, "models": Scope.MODELS}.get(
-            self.current_mode, Scope.ANYWHERE
-        )
-        if isinstance(self.screen, PushedScreen):
-            first = self.screen.keys.scope
+        scopes = {MODES[scope]: scope for scope in (Scope.CHAT, Scope.BENCH, Scope.MODELS)}
+        top = self.screen
+        first = top.keys.scope if isinstance(top, PushedScreen) else scopes.get(self.current_mode, Scope.ANYWHERE)
         self.push_screen(HelpScreen(self.bridge.services.file_locations(), first=first))
 
     async def action_back(self) -> None:
@@ -446,7 +437,7 @@ class GpuboxApp(App[bool]):
         elif self.operation.can_cancel:
             self.bridge.run(self.operations.ask_cancel, "ask")
 
-    async def action_quit(self) -> None:
+    def action_quit(self) -> None:
         """Leaves; asks first if changes of a profile or a trial would be lost."""
         if "workshop" in self.__dict__ and self.workshop.must_ask:
             self.bridge.run(self._ask_quit, "quit", exclusive=True)
