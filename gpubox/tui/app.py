@@ -200,8 +200,8 @@ class GpuboxApp(App[bool]):
 
     def broadcast(self, snapshot: Snapshot | None = None) -> None:
         """Passes the overview and new readings to chat, Bench, models, and a workshop screen on top."""
-        top = self.screen if isinstance(self.screen, PushedScreen) else None
-        for screen in dict.fromkeys((self.chat, self.bench, self.models, top)):
+        top = [screen for screen in self.screen_stack[-1:] if isinstance(screen, PushedScreen)]  # none yet at the start
+        for screen in dict.fromkeys((self.chat, self.bench, self.models, *top)):
             if screen is None:
                 continue
             screen.header.copy_values(self.dashboard.header)
