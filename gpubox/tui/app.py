@@ -437,7 +437,7 @@ class GpuboxApp(App[bool]):
         elif self.operation.can_cancel:
             self.bridge.run(self.operations.ask_cancel, "ask")
 
-    def action_quit(self) -> None:
+    async def action_quit(self) -> None:
         """Leaves; asks first if changes of a profile or a trial would be lost."""
         if "workshop" in self.__dict__ and self.workshop.must_ask:
             self.bridge.run(self._ask_quit, "quit", exclusive=True)
