@@ -15,7 +15,6 @@ from gpubox.tui.workshop.finder_rows import VERDICTS, FinderRow
 
 if TYPE_CHECKING:
     from gpubox.models.hub_download import HubProgress
-    from gpubox.models.hub_search import HubRepository
     from gpubox.planner.plan import DevicePlan, MemoryPlan
 
 _LABEL_CELLS = 10
@@ -43,17 +42,15 @@ class FinderDetails(ScrollableLines):
 
 
 def detail_lines(row: FinderRow | None, width: int) -> list[StyledLine]:
-    """Everything about one row."""
+    """Everything about one row, its verdict first."""
     if row is None or row.kind == "heading":
         return _legend()
-    lines = [*_facts(row, width), ()]
+    lines = _heading(row, width)
     if row.plan:
-        lines += plan_lines(row.plan, width)
+        lines += [*_verdict_lines(row.plan, width), (), *_memory_lines(row.plan, width)]
     elif row.planning:
-        lines.append(styled_line(("Its header is being read …", "$quiet")))
-    if row.repository:
-        lines += _extras(row.repository, width)
-    return lines
+        lines += [styled_line(("Its header is being read …", "$quiet")), ()]
+    return lines + _facts(row, width)
 
 
 def _legend() -> list[StyledLine]:
@@ -62,22 +59,37 @@ def _legend() -> list[StyledLine]:
     return [*marks, (), *(styled_line((line, "$quiet")) for line in words)]
 
 
+def _heading(row: FinderRow, width: int) -> list[StyledLine]:
+    """Name and size."""
+    if row.local:
+        return [_pair("size", units.file_size(row.local.size_bytes), width)]
+    if row.repository and row.quant:
+        return [
+            _pair("model", row.repository.reference(row.quant), width),
+            _pair("size", units.file_size(row.quant.size_bytes), width),
+        ]
+    return []
+
+
 def _facts(row: FinderRow, width: int) -> list[StyledLine]:
     pairs: list[tuple[str, str]] = []
     if row.local:
-        shards = f", {row.local.shards} shards" if row.local.shards > 1 else ""
-        pairs = [("file", str(row.local.path)), ("size", f"{units.file_size(row.local.size_bytes)}{shards}")]
-    elif row.repository:
+        pairs = [("file", str(row.local.path))]
+        if row.local.shards > 1:
+            pairs.append(("", f"and {row.local.shards - 1} more shards"))
+    elif repository := row.repository:
         if row.quant:
-            pairs += [("model", row.repository.reference(row.quant)), ("size", units.file_size(row.quant.size_bytes))]
             files = [file.name for file in row.quant.files]
             pairs += [("files" if index == 0 else "", name) for index, name in enumerate(files[:_MAX_FILES])]
             if len(files) > _MAX_FILES:
                 pairs.append(("", f"and {len(files) - _MAX_FILES} more"))
         else:
-            pairs.append(("quants", f"{len(row.repository.quants)}"))
-        pairs.append(("updated", row.repository.updated or units.UNKNOWN))
-        if row.repository.gated:
+            pairs.append(("quants", f"{len(repository.quants)}"))
+        extras = [("vision", file.name, file.size_bytes) for file in repository.projectors]
+        extras += [("draft", draft.files[0].name, draft.size_bytes) for draft in repository.drafts]
+        pairs += [(kind, f"{name}  {units.file_size(size)}") for kind, name, size in extras]
+        pairs.append(("updated", repository.updated or units.UNKNOWN))
+        if repository.gated:
             pairs.append(("access", "gated: its owner must grant it; set HF_TOKEN"))
     return [_pair(label, text, width) for label, text in pairs]
 
@@ -86,22 +98,26 @@ def _pair(label: str, text: str, width: int) -> StyledLine:
     return styled_line((label.ljust(_LABEL_CELLS), "$quiet"), (sanitize_to_width(text, width - _LABEL_CELLS), ""))
 
 
-def plan_lines(plan: MemoryPlan, width: int) -> list[StyledLine]:
-    """A plan: a bar for each device, the verdict, and what would make it fit."""
+def _verdict_lines(plan: MemoryPlan, width: int) -> list[StyledLine]:
+    """The verdict, and what would make the model fit."""
     mark, colour, _ = VERDICTS[plan.verdict]
-    estimated = plan.compute_certainty in ("near", "unknown")
-    lines: list[StyledLine] = []
-    for device in plan.devices:
-        lines += _device_lines(device, estimated, width)
-    lines += _wrapped(f"{mark} {plan.summary}", colour, width)
+    lines = _wrapped(f"{mark} {plan.summary}", colour, width)
     for solution in plan.solutions:
         flags = " ".join(f"{name} = {value}" for name, value in solution.flags.items())
         cost = f", costs {solution.cost}" if solution.cost else ""
         lines += _wrapped(f"  fits with {flags}: {units.memory(solution.spare_bytes)} to spare{cost}", "", width)
-    if plan.doubts:
-        lines += _wrapped(f"unclear: {'; '.join(plan.doubts)}", "$warning", width)
+    return lines + (_wrapped(f"unclear: {'; '.join(plan.doubts)}", "$warning", width) if plan.doubts else [])
+
+
+def _memory_lines(plan: MemoryPlan, width: int) -> list[StyledLine]:
+    """A bar and the parts for each device."""
+    estimated = plan.compute_certainty in ("near", "unknown")
+    lines: list[StyledLine] = []
+    for device in plan.devices:
+        lines += _device_lines(device, estimated, width)
     if plan.devices and estimated:
         lines += _wrapped("~ the compute buffers are estimated; f has the engine measure the header", "$quiet", width)
+        lines.append(())
     return lines
 
 
@@ -116,13 +132,6 @@ def _device_lines(device: DevicePlan, estimated: bool, width: int) -> list[Style
     fraction = device.total_bytes / device.free_bytes if device.free_bytes else 0.0
     bar = gauge(fraction, min(_GAUGE_CELLS, width), "$error" if fraction > 1 else "$primary")
     return [styled_line((sanitize_to_width(head, width), "bold")), bar, *_wrapped(shown, "$quiet", width), ()]
-
-
-def _extras(repository: HubRepository, width: int) -> list[StyledLine]:
-    files = [("vision", file.name, file.size_bytes) for file in repository.projectors]
-    files += [("draft", draft.files[0].name, draft.size_bytes) for draft in repository.drafts]
-    lines = [_pair(kind, f"{units.file_size(size)}  {name}", width) for kind, name, size in files]
-    return [(), *lines] if lines else []
 
 
 def _wrapped(text: str, style: str, width: int) -> list[StyledLine]:

@@ -24,7 +24,7 @@ VERDICTS = {
     "unknown": ("?", "$quiet", "not known; the details say why"),
 }
 """Verdict -> its mark, colour and meaning."""
-_NAME_CELLS, _SIZE_CELLS, _PLACE_CELLS = 34, 8, 13
+_NAME_CELLS, _SIZE_CELLS, _PLACE_CELLS, _WORDS_CELLS = 34, 8, 12, 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +84,16 @@ def _model_row(row: FinderRow, width: int) -> StyledLine:
         words = verdict_words(row.plan)
     size = row.local.size_bytes if row.local else row.quant.size_bytes if row.quant else None
     place = row.local.place if row.local else "on disk" if row.on_disk else _shards(row.quant)
-    name_cells = max(12, min(_NAME_CELLS, width - _SIZE_CELLS - 34))
-    place_cells = _PLACE_CELLS if width >= 76 else 0
-    left = styled_line(
-        "  ", (mark, colour), " ", (sanitize_to_width(row.title, name_cells).ljust(name_cells), ""),
-        (f"{units.file_size(size):>{_SIZE_CELLS}}", ""), "  ",
-    )  # fmt: skip
-    middle = pad_line(styled_line((sanitize_to_width(place, place_cells), "$secondary")), place_cells)
-    rest = max(0, width - name_cells - _SIZE_CELLS - place_cells - 8)
-    gap = "  " if place_cells else ""
-    return (*left, *middle, (gap, ""), (sanitize_to_width(words, rest), words_style))
+    place_cells = _PLACE_CELLS if width >= 72 else 0
+    if row.on_disk and not place_cells:
+        words = f"on disk, {words}"
+    beside = 6 + _SIZE_CELLS + (place_cells + 2 if place_cells else 0)
+    name_cells = max(12, min(_NAME_CELLS, width - beside - _WORDS_CELLS))
+    name = pad_line(styled_line(sanitize_to_width(row.title, name_cells)), name_cells)
+    placed = pad_line(styled_line((sanitize_to_width(place, place_cells), "$secondary")), place_cells)
+    left = (*styled_line("  ", (mark, colour), " "), *name, (f"{units.file_size(size):>{_SIZE_CELLS}}  ", ""))
+    middle = (*placed, ("  ", "")) if place_cells else ()
+    return (*left, *middle, (sanitize_to_width(words, max(0, width - beside - name_cells)), words_style))
 
 
 def verdict_words(plan: MemoryPlan) -> str:
