@@ -15,6 +15,7 @@ from gpubox.toml_table import MAX_TOML_BYTES
 _LOCK_ATTEMPTS = 100
 _BOM = "\ufeff"
 _KEY = re.compile(r"""^([ \t]*["']?default-engine["']?[ \t]*=[ \t]*)(?:"[^"\r\n]*"|'[^'\r\n]*')""", re.M)
+_FILE_COMMENT = re.compile(r"(?:#[^\n]*\n)+(?:[ \t]*\r?\n)+")
 _TABLE = re.compile(r"^[ \t]*\[", re.M)
 
 
@@ -53,8 +54,9 @@ def changed_text(path: Path, text: str, name: str) -> str:
     line_end = "\r\n" if "\r\n" in body else "\n"
     if match := _KEY.search(top):
         after = f'{body[: match.end(1)]}"{name}"{body[match.end() :]}'
-    else:  # first, because after a [table] it would belong to that
-        after = f'default-engine = "{name}"{line_end}{body}'
+    else:  # at the top, because after a [table] it would belong to that, but below the comment about the whole file
+        at = comment.end() if (comment := _FILE_COMMENT.match(body)) else 0
+        after = f'{body[:at]}default-engine = "{name}"{line_end}{body[at:]}'
     try:
         right = tomllib.loads(after.replace("\r\n", "\n")) == expected
     except tomllib.TOMLDecodeError:

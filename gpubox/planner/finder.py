@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
+from gpubox.interchange.importing import default_flags
+from gpubox.interchange.profile_draft import profile_name
+from gpubox.models.gguf import check_gguf
 from gpubox.models.hub_client import HubClient
 from gpubox.models.hub_download import HubDownload, ProgressCallback
 from gpubox.models.hub_search import HubFile, HubQuant, HubRepository, read_repository, repository_name, search_hub
@@ -16,6 +19,9 @@ from gpubox.models.remote_header import fetch_header_file
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.planner.before_download import HeaderPlanner, LaunchIdea, plan_model
 from gpubox.planner.plan import MemoryPlan
+from gpubox.profiles.loader import load_catalog
+from gpubox.profiles.profile import Profile
+from gpubox.profiles.writer import save_profile
 from gpubox.server.instance import observe
 
 _CONNECTIONS = 4
@@ -74,11 +80,31 @@ class Finder:
         """The plan of a quant on the hub, from its header alone. ``may_dry_run``: the engine may measure the header."""
         name = repository.reference(quant)
         try:
-            path = fetch_header_file(client, repository, quant, self.paths, self._headers.get(repository.name))
+            path = self.header_of(client, repository, quant)
         except GpuboxError as error:
             return MemoryPlan(name, (), "formula", idea.keep_free_bytes, problem=error.message.rstrip("."))
         self._headers.setdefault(repository.name, path)
         return plan_model(self._planner, name, path, self.paths, idea, may_dry_run=may_dry_run)
+
+    def new_profile(self, name: str, model: str, plan: MemoryPlan | None, *, header: Path | None = None) -> Profile:
+        """Writes a profile for a model, with the flags that make it fit if it would not fit without them.
+
+        ``model``: a path, or ``hf:user/name:QUANT``, of which ``header`` is the stand-in. Raises GpuboxError.
+        """
+        file = header or Path(model)
+        gguf = check_gguf(file)
+        solution = plan.solutions[0].flags if plan and plan.solutions else {}
+        flags = {flag: value for flag, value in {**default_flags(gguf), **solution}.items() if value is not None}
+        taken = load_catalog(self.paths)
+        base = profile_name(name)
+        names = (base, *(f"{base[:60]}-{number}" for number in range(2, 100)))
+        free = next(name for name in names if name not in taken.profiles and name not in taken.broken)
+        profile = Profile(name=free, model=model, title=gguf.name, flags=flags)
+        return replace(profile, path=save_profile(profile, self.paths))
+
+    def header_of(self, client: HubClient, repository: HubRepository, quant: HubQuant) -> Path:
+        """The stand-in of a quant. Raises GpuboxError."""
+        return fetch_header_file(client, repository, quant, self.paths, self._headers.get(repository.name))
 
     def download(
         self, client: HubClient, repository: HubRepository, files: tuple[HubFile, ...], on_progress: ProgressCallback

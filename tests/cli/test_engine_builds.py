@@ -232,6 +232,7 @@ def test_the_next_build_removes_what_kill_9_left(
     left = [path.name for path in paths.built_engines.iterdir()]
     doctor = values(capfd, "doctor")[1]["findings"]
     pip_does(monkeypatch, "succeed")
+    (paths.built_engines / ".removed-old-1" / "bin").mkdir(parents=True)  # of a killed `engines rm`
 
     code, answer = values(capfd, "engines", "build", "--cpu", "--name", "another")
 

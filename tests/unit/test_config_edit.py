@@ -16,6 +16,7 @@ from gpubox.paths import Paths
     ("before", "after"),
     [
         ("", 'default-engine = "new"\n'),
+        ("# my box\n\n# forks\n[engines]\n", '# my box\n\ndefault-engine = "new"\n# forks\n[engines]\n'),
         ("# mine\n[engines]\na = '/x'\n", "default-engine = \"new\"\n# mine\n[engines]\na = '/x'\n"),
         ('a = 1\ndefault-engine  =  "old" # why\n[engines]\n', 'a = 1\ndefault-engine  =  "new" # why\n[engines]\n'),
         ("default-engine = 'old'\r\n# last\r\n", 'default-engine = "new"\r\n# last\r\n'),

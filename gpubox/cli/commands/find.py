@@ -25,7 +25,7 @@ from gpubox.planner.plan import MemoryPlan
 from gpubox.planner.settings import parse_settings
 
 _REDRAW_SECONDS = 0.2
-MARKS = {"fits": "✓", "tight": "~", "short": "!", "unknown": "?"}
+MARKS = {"fits": "✓", "tight": "◐", "short": "✗", "unknown": "?"}
 
 
 @click.command("find")
@@ -50,8 +50,8 @@ def command(
 
     \b
     ✓  it fits
-    ~  it fits barely, or only if the engine moves a part of it into RAM
-    !  it does not fit
+    ◐  it fits barely, or only if the engine moves a part of it into RAM
+    ✗  it does not fit
     """
     finder = Finder(context.paths, context.config)
     if download:

@@ -1,0 +1,1 @@
+"""The workshop: change a profile, try the change, compare two profiles."""
