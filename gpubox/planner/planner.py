@@ -231,6 +231,8 @@ class Planner:
             structure = self._structure(situation, profile, values, parts)
         except GpuboxError:
             return
+        if parts.doubts:
+            return  # its weights and caches would be taken for proved
         draft = {key: size for key in breakdown.keys if (size := breakdown.bytes_of("compute", key, draft=True))}
         context = {key: parts.kv.get(key, 0) + parts.recurrent.get(key, 0) for key in {*parts.kv, *parts.recurrent}}
         point = Point(structure, compute, draft)
