@@ -114,8 +114,11 @@ class HubDownload:
 
     def run(self, client: HubClient, on_progress: ProgressCallback) -> Path:
         """Downloads what is missing. Returns the first file. Raises GpuboxError, and what ``on_progress`` raises."""
-        self.check_space()
         meter = _Meter(self.total_bytes, on_progress)
+        if self.is_complete:  # also in a cache that cannot be written
+            meter.add_present(self.present_bytes)
+            return self.first_path
+        self.check_space()
         try:
             for file in self.files:
                 self._fetch(client, file, meter)

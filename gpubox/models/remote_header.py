@@ -31,6 +31,8 @@ _FIRST_PART = 64_000
 _SAMPLE, _SLACK, _PADDING = 256, 16_000, 4096
 _CACHE_BYTES = 400_000_000
 _PROBE_BYTES = 1 << 20
+_SECONDS = 60.0
+"""For one part of a header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,10 @@ def _splice(
 
 
 def _fetch(client: HubClient, repository: HubRepository, file: HubFile, start: int, end: int) -> bytes:
-    with client.file_part(repository.name, repository.revision, file.name, start, end) as (chunks, length):
+    with client.file_part(repository.name, repository.revision, file.name, start, end, seconds=_SECONDS) as (
+        chunks,
+        length,
+    ):
         agreed_size(f"{repository.name}/{file.name}", file.size_bytes, length)
         return b"".join(chunks)
 
@@ -182,7 +187,10 @@ def _read_header(
         if end <= len(data):
             continue
         start = len(data)
-        with client.file_part(repository.name, repository.revision, file.name, start, end) as (chunks, length):
+        with client.file_part(repository.name, repository.revision, file.name, start, end, seconds=_SECONDS) as (
+            chunks,
+            length,
+        ):
             size = agreed_size(subject, size, length)
             for chunk in chunks:
                 data += chunk

@@ -45,7 +45,7 @@ def plan(name: str, size: int) -> MemoryPlan:
     """A plan on a card of 24 GiB with RAM for two more models."""
     card = DevicePlan("CUDA0", "gpu", size, GIB, 0, 310 * MIB, 0, None, 23 * GIB)
     host = DevicePlan("Host", "host", 500 * MIB, 0, 0, 40 * MIB, 0, None, 58 * GIB)
-    made = MemoryPlan(name, (card, host), "formula", compute_certainty="near", adapts=True)
+    made = MemoryPlan(name, (card, host), "formula", compute_certainty="near", adapts="layers")
     if (made.spare_bytes or 0) >= 0:
         return made
     solution = Solution({"n-cpu-moe": 14}, 700 * MIB, "the experts of 14 of 40 layers stay in RAM: slower generation")
@@ -70,7 +70,7 @@ class FakeFinder(FinderService):
         self.searched.append(text)
         return HubAnswer(problems=(self.problem,)) if self.problem else HubAnswer(self.repositories)
 
-    async def plan_local(self, model: LocalModel) -> MemoryPlan:
+    async def plan_local(self, model: LocalModel, *, may_dry_run: bool = False) -> MemoryPlan:
         return plan(model.name, model.size_bytes or 0)
 
     async def plan_quant(self, repository: HubRepository, quant: HubQuant, *, may_dry_run: bool = False) -> MemoryPlan:

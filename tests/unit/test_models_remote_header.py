@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ import pytest
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
+from gpubox.models import hub_client, remote_header
 from gpubox.models.find import find_models
 from gpubox.models.gguf import check_gguf
 from gpubox.models.hub_client import HubClient
@@ -256,3 +258,21 @@ def test_another_vocabulary_is_not_taken_for_the_same(hub: Hub, client: HubClien
     head = hub.repositories["u/m"][repository.quants[1].files[0].name].head
     with second.open("rb") as file:
         assert file.read(len(head)) == head
+
+
+def test_a_hub_that_trickles(hub: Hub, client: HubClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_header, "_SECONDS", -1.0)
+    monkeypatch.setattr(hub_client, "ANSWER_SECONDS", 60.0)
+    repository = only(hub, client, model=split_model("m", 1)["m.gguf"])
+    with pytest.raises(GpuboxError, match="does not answer for"):
+        read_heads(client, repository, repository.quants[0])
+    monkeypatch.setattr(hub_client, "ANSWER_SECONDS", -1.0)
+    with pytest.raises(GpuboxError, match="does not answer for"):
+        search_hub(client, "m", 5)
+
+
+def test_a_hub_that_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with HubClient(read_seconds=0.05) as client, pytest.raises(GpuboxError, match="does not answer for the search"):
+            search_hub(client, "m", 5)

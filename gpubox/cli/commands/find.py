@@ -56,8 +56,9 @@ def command(
     finder = Finder(context.paths, context.config)
     if download:
         return _download(context, finder, text, mmproj, as_json)
-    flags = dict(context.profile(like).flags) if like else {}
-    idea = replace(finder.idea(), flags={**flags, **parse_settings(settings)})
+    model = context.profile(like) if like else None
+    flags = {**(model.flags if model else {}), **parse_settings(settings)}
+    idea = replace(finder.idea(), flags=flags, engine=model.engine if model else "")
     wanted = _quant_of(text)
     local = finder.on_disk(text.rsplit(":", 1)[0] if wanted else text)
     plans = {model.path: finder.plan_local(model, idea) for model in local}

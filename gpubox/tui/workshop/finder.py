@@ -130,7 +130,7 @@ class FinderScreen(PersistentScreen):
             return
         self._put(replace(row, planning=True, plan=None))
         if row.local:
-            plan = await self.service.plan_local(row.local)
+            plan = await self.service.plan_local(row.local, may_dry_run=may_dry_run)
         elif row.repository and row.quant:
             plan = await self.service.plan_quant(row.repository, row.quant, may_dry_run=may_dry_run)
         else:
@@ -236,7 +236,7 @@ class FinderScreen(PersistentScreen):
 
     def action_finder_measure(self) -> None:
         row = self.rows.value
-        if row and row.kind == "quant":
+        if row and row.kind in ("local", "quant"):
             self._run(lambda: self._plan(row.key, may_dry_run=True))
 
     def action_finder_stop(self) -> None:
