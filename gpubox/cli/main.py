@@ -36,7 +36,7 @@ VERBS = {
     "chat": "ask the model; list, search and edit chats",
     "sandbox": "run a program in the sandbox that the chat uses",
     "record": "record all readings for `gpubox --replay FILE`",
-    "engines": "list llama-server binaries, their builds and devices",
+    "engines": "list llama-server binaries; build, choose and remove them",
     "bench": "measure speed and quality, and read the results",
     "doctor": "check what this machine has and what is missing",
     "find": "find models on this machine and on Hugging Face, with a verdict before a download",

@@ -97,13 +97,13 @@ def import_settings(settings: ForeignSettings, source: ImportSource) -> Imported
 
 def _finish(draft: ProfileDraft, name: str, source: ImportSource) -> ImportedProfile:
     name = name or source.name or draft.model
-    absolute = partial(_absolute, folders=source.folders)
+    absolute = partial(absolute_path, folders=source.folders)
     draft.model = absolute(source.model or draft.model)
     draft.flags = {flag: map_paths(flag, value, absolute) for flag, value in draft.flags.items()}
     return draft.finish(name)
 
 
-def _absolute(text: str, folders: Sequence[Path]) -> str:
+def absolute_path(text: str, folders: Sequence[Path]) -> str:
     """The whole path of the file ``text`` if it exists in one of ``folders``, else ``text``."""
     if not text or text.startswith(("~", "$", "hf:", "demo:")):
         return text

@@ -19,6 +19,7 @@ from gpubox.interchange.import_notes import limit_notes, omitted
 from gpubox.interchange.import_result import (
     ImportResult,
     ImportSource,
+    absolute_path,
     import_commands,
     import_server,
     import_settings,
@@ -64,7 +65,9 @@ def import_source(source: str, *, name: str | None = None, known: ImportSource |
 def import_file(path: Path, *, name: str | None = None, known: ImportSource | None = None) -> list[ImportedProfile]:
     """The profiles in a file. Raises as ``import_source``."""
     if path.suffix.lower() == ".gguf":
-        return _select(ImportResult([_with(import_gguf(path), model=known.model if known else "")]), name)
+        known = known or ImportSource()
+        model = absolute_path(known.model, (*known.folders, path.absolute().parent))
+        return _select(ImportResult([_with(import_gguf(path), model=model)]), name)
     return import_text(_read(path), name=name, known=known, file=str(path.absolute()))
 
 

@@ -14,6 +14,9 @@ from gpubox.planner.store import MeasuredRun
 from gpubox.telemetry.memory_breakdown import HOST
 from gpubox.units import GIB, MIB
 
+_ENCODER_COMPUTE_BYTES = 512 * MIB
+"""What the compute buffers of a picture encoder may take; the engine's table does not count them."""
+
 
 def assemble(
     name: str, devices: Sequence[DeviceMemoryNow], flags: LaunchFlags, parts: FormulaParts, buffers: ComputeBuffers,
@@ -69,7 +72,8 @@ def _device_plan(
     device: DeviceMemoryNow, parts: FormulaParts, buffers: ComputeBuffers, flags: LaunchFlags
 ) -> DevicePlan:
     key = device.key
-    weights = parts.weights.get(key, 0)
+    encoder = parts.encoder.get(key, 0)
+    weights = parts.weights.get(key, 0) + encoder
     known = buffers.certainty != "unknown"
     draft_compute = buffers.draft.get(key, 0) if known else None
     return DevicePlan(
@@ -84,6 +88,7 @@ def _device_plan(
         free_bytes=device.free_bytes,
         total_memory_bytes=device.total_bytes,
         other_processes=device.other_processes,
+        unmeasured_bytes=_ENCODER_COMPUTE_BYTES if encoder else 0,
         unaccounted_bytes=device.unaccounted_bytes,
         reclaimable_bytes=(weights if key == HOST and flags.mapped else 0) + device.elastic_bytes,
     )
@@ -116,6 +121,7 @@ def _from_run(parts: FormulaParts, run: MeasuredRun) -> FormulaParts:
         recurrent=recurrent,
         draft_kv=run.draft_context,
         draft_weights=run.draft_weights if own_model else {},  # a draft head shares the main model's
+        encoder=parts.encoder,
         where=parts.where,
         cells=parts.cells,
         ubatch=parts.ubatch,

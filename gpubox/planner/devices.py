@@ -31,6 +31,9 @@ from gpubox.storage import read_bytes, write_atomically
 from gpubox.telemetry.memory_breakdown import HOST
 from gpubox.units import MIB
 
+Asking = Literal["always", "once", "never"]
+"""Whether the engine may be run. always: RPC servers each time, local devices if the cache does not know them. once:
+only if it was never asked, and no RPC server."""
 _LIST_SECONDS = 8.0
 _CACHE_BYTES = 1024 * 1024
 _SCHEMA = 1
@@ -87,20 +90,29 @@ class EngineDevices:
 
 
 def list_engine_devices(
-    engine: Engine, rpc: Sequence[str], env: Mapping[str, str], paths: Paths, *, busy_rpc: bool, may_ask: bool = True
+    engine: Engine, rpc: Sequence[str], env: Mapping[str, str], paths: Paths, *, busy_rpc: bool, ask: Asking = "always"
 ) -> EngineDevices:
     """The devices of an engine with ``--rpc``. Never raises.
 
-    ``busy_rpc``: one of the RPC servers has a client, so asking it would wait for ever. ``may_ask``: whether the engine
-    may be run; otherwise only the cache is read.
+    ``busy_rpc``: one of the RPC servers has a client, so asking it would wait for ever.
     """
     key = _cache_key(engine, rpc, env)
     cache = paths.plans / f"devices-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]}.json"
     cached = _read_cache(cache, key)
-    if cached is not None and not (rpc and may_ask and not busy_rpc):
+    if isinstance(cached, tuple) and not (rpc and ask == "always" and not busy_rpc):
         return EngineDevices(cached)
-    if busy_rpc or not may_ask:
-        return EngineDevices((), "the engine's devices are not known yet")
+    if busy_rpc or ask == "never" or (ask == "once" and (rpc or cached is not None)):
+        return EngineDevices((), cached if isinstance(cached, str) else "the engine's devices are not known yet")
+    listed = _ask_engine(engine, rpc, env)
+    stored: list[Any] | str = listed.problem
+    if not listed.problem:
+        stored = [[device.label, device.name, device.total_bytes, device.free_bytes] for device in listed.listed]
+    with contextlib.suppress(OSError):
+        write_atomically(cache, json.dumps({"schema": _SCHEMA, "key": key, "devices": stored}).encode())
+    return listed
+
+
+def _ask_engine(engine: Engine, rpc: Sequence[str], env: Mapping[str, str]) -> EngineDevices:
     argv = ["--rpc", ",".join(rpc), "--list-devices"] if rpc else ["--list-devices"]
     try:
         output = run_engine(engine, argv, env, _LIST_SECONDS)
@@ -111,9 +123,6 @@ def list_engine_devices(
         return EngineDevices((), f"the engine {engine.name!r} does not list its devices")
     listed = tuple(device for line in lines.splitlines() if (device := _parse_line(line.strip())))
     listed = tuple(device for device in listed if not device.label.startswith(("BLAS", "CPU")))
-    stored = [[device.label, device.name, device.total_bytes, device.free_bytes] for device in listed]
-    with contextlib.suppress(OSError):
-        write_atomically(cache, json.dumps({"schema": _SCHEMA, "key": key, "devices": stored}).encode())
     return EngineDevices(listed, fresh=True)
 
 
@@ -232,11 +241,14 @@ def _cache_key(engine: Engine, rpc: Sequence[str], env: Mapping[str, str]) -> li
     return [file, list(rpc), selected]
 
 
-def _read_cache(cache: Path, key: list[Any]) -> tuple[ListedDevice, ...] | None:
+def _read_cache(cache: Path, key: list[Any]) -> tuple[ListedDevice, ...] | str | None:
+    """The devices, or why the engine did not list them; None if it was not asked."""
     try:
         stored: Any = json.loads(read_bytes(cache, _CACHE_BYTES))
         if stored["schema"] != _SCHEMA or stored["key"] != key:
             return None
+        if isinstance(stored["devices"], str):
+            return stored["devices"]
         return tuple(ListedDevice(str(a), str(b), int(c), int(d)) for a, b, c, d in stored["devices"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -64,7 +64,7 @@ def structure_of(
 ) -> Structure:  # fmt: skip
     """The structure of a launch: what its compute buffers depend on."""
     other = sorted(
-        (canonical_memory_flag(name) or name, str(value))
+        _spelled(name, value)
         for name, value in profile.flags.items()
         if not _is_dropped(name) and not _is_coordinate(name) and not name.startswith(_HARMLESS)
     )
@@ -84,6 +84,14 @@ def structure_of(
         lawful=flags.flash_attention != "off" and flags.kv_on_device and len(used) <= 1,
         linear=flags.kv_on_device,
     )
+
+
+def _spelled(name: str, value: FlagValue) -> tuple[str, str]:
+    """A flag in the same words, whether it comes from a profile or from a command line."""
+    if value is False:
+        name, value = name.removeprefix("no-") if name.startswith("no-") else f"no-{name}", True
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return canonical_memory_flag(name) or name, text
 
 
 def _is_dropped(name: str) -> bool:

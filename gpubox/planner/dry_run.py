@@ -30,6 +30,8 @@ from gpubox.units import MIB
 
 TIMEOUT_SECONDS = 30.0
 _RPC_REPLY_SECONDS = 0.3
+_GUARD = ("/bin/sh", "-c", '"$@" </dev/null & exec >&- 2>&-; read ended; kill -9 0', "sh")
+"""Kills the engine's process group when gpubox is gone: otherwise it would go on and load the model."""
 _MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 _END = re.compile(r"fitting params to free memory took|listening on http")
 _COLUMNS = ("model", "context", "compute")
@@ -160,8 +162,8 @@ def _engine_output(command: Sequence[str], env: Mapping[str, str], timeout: floa
     """The lines of a program, as they come. It is killed at the end, with its children."""
     try:
         process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
+            [*_GUARD, *command],
+            stdin=subprocess.PIPE,  # ends when gpubox does, also by kill -9
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, **env},
@@ -178,8 +180,9 @@ def _engine_output(command: Sequence[str], env: Mapping[str, str], timeout: floa
                 os.killpg(process.pid, signal.SIGSTOP)
                 time.sleep(_RPC_REPLY_SECONDS)
             os.killpg(process.pid, signal.SIGKILL)
-        assert process.stdout is not None
+        assert process.stdout is not None and process.stdin is not None
         process.stdout.close()
+        process.stdin.close()
         process.wait()
 
 

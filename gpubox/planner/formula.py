@@ -45,6 +45,8 @@ class FormulaParts:
     recurrent: Mapping[str, int]
     draft_kv: Mapping[str, int]
     draft_weights: Mapping[str, int]
+    encoder: Mapping[str, int]
+    """Weights of the picture encoder."""
     where: LayerDevices
     cells: CacheCells
     ubatch: int
@@ -58,9 +60,14 @@ class FormulaParts:
 
 
 def calculate(
-    model: LoadedModel, draft: LoadedModel | None, flags: LaunchFlags, devices: Sequence[OffloadDevice]
+    model: LoadedModel,
+    draft: LoadedModel | None,
+    flags: LaunchFlags,
+    devices: Sequence[OffloadDevice],
+    encoder_bytes: int = 0,
 ) -> FormulaParts:
-    """The parts of a launch. ``draft`` is the draft model of ``flags.draft``, if it has one of its own.
+    """The parts of a launch. ``draft`` is the draft model of ``flags.draft``, if it has one of its own,
+    ``encoder_bytes`` the weights of the picture encoder.
 
     Raises ValueError if the flags contradict the model.
     """
@@ -96,6 +103,7 @@ def calculate(
         recurrent=recurrent_bytes(shape, where, flags),
         draft_kv=draft_kv,
         draft_weights=draft_weights,
+        encoder={used[0].key if used and flags.encoder_on_device else HOST: encoder_bytes} if encoder_bytes else {},
         where=where,
         cells=cells,
         ubatch=effective_ubatch(flags, flags.context or shape.trained_context),

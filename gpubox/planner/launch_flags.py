@@ -59,6 +59,10 @@ _SPELLINGS = {
     "spec-default": (),
     "mmproj": ("mm",),
     "mmproj-url": ("mmu",),
+    "mmproj-offload": (),
+    "no-mmproj-offload": (),
+    "no-mmproj": ("no-mmproj-auto",),
+    "mmproj-device": ("mmdev",),
     "lora": (),
     "lora-scaled": (),
     "control-vector": (),
@@ -93,8 +97,9 @@ _ENVIRONMENT = {
 }  # fmt: skip
 _UNPLANNED = {
     "lora": "adapters", "lora-scaled": "adapters", "control-vector": "control vectors",
-    "control-vector-scaled": "control vectors", "override-kv": "changed metadata", "mmproj": "a picture encoder",
-    "mmproj-url": "a picture encoder", "spec-draft-hf": "a draft model that is downloaded",
+    "control-vector-scaled": "control vectors", "override-kv": "changed metadata",
+    "mmproj-url": "a picture encoder", "mmproj-device": "the device of the picture encoder",
+    "spec-draft-hf": "a draft model that is downloaded",
 }  # fmt: skip
 """Flags whose memory has no formula here."""
 _NGRAM_MOD_MAX = 64  # --spec-ngram-mod-n-max; the other ngram types draft up to 48 (m)
@@ -151,6 +156,9 @@ class LaunchFlags:
     """For how many draft tokens the recurrent state is kept as well (``need_n_rs_seq`` in common.h)."""
     mtp: bool
     """Whether the draft head (nextn) of the main model is loaded."""
+    encoder: str | None
+    """The path of the picture encoder (``--mmproj``)."""
+    encoder_on_device: bool
     mapped: bool
     """Whether the weights on the host stay in the page cache (mmap), and not in memory of the process."""
     doubts: tuple[str, ...]
@@ -224,6 +232,8 @@ def read_launch_flags(flags: Mapping[str, FlagValue], env: Mapping[str, str]) ->
         ),
         rollback_tokens=max(0, maximum) if any(kind in _ROLLBACK_TYPES for kind in types) else 0,
         mtp=mtp,
+        encoder=None if switches.on("no-mmproj", False) else switches.text("mmproj", "") or None,
+        encoder_on_device=switches.on("mmproj-offload", True),
         mapped=load_mode in ("auto", "mmap") and not switches.on("mlock", False) and switches.on("mmap", True),
         doubts=tuple(doubts),
         cpu_expert_layers=ALL_LAYERS if switches.on("cpu-moe", False) else _largest(values.get("n-cpu-moe", 0)),

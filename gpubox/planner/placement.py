@@ -108,7 +108,7 @@ class ModelWeights:
                 bytes_of[target] += sizes[_pads(target)][index]
         if shape.tied_output and self._tied is not None and where.output != HOST:
             bytes_of[where.output] += sizes[_pads(where.output)][self._tied]
-        return bytes_of
+        return dict(bytes_of)
 
     @staticmethod
     def _device(layer: int, where: LayerDevices) -> str:

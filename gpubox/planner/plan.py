@@ -39,6 +39,8 @@ class DevicePlan:
     """Other programs that hold memory on the device, the largest first."""
     unaccounted_bytes: int = 0
     """What earlier runs of the profile took beyond the table (driver context, kernels); 0 if there was none."""
+    unmeasured_bytes: int = 0
+    """What may come on top: the compute buffers of a picture encoder. Not part of the total."""
     reclaimable_bytes: int = 0
     """What the kernel makes room for: mapped weights, which it can read again, and what it can swap out."""
 
@@ -106,8 +108,6 @@ class MemoryPlan:
         if self.compute_certainty == "unknown" and self.compute_bound_bytes is None:
             return "unknown"
         tight = any((device.spare_bytes or 0) < self._reserve(device) for device in self.devices)
-        if self.compute_certainty == "unknown":  # there is either plenty, or it must be measured
-            return "unknown" if tight else "fits"
         return "tight" if tight else "fits"
 
     def _reserve(self, device: DevicePlan) -> int:
@@ -115,6 +115,7 @@ class MemoryPlan:
         doubt = (device.compute_bytes or 0) // 2 if self.compute_certainty == "near" else 0
         if self.compute_certainty == "unknown":
             doubt = self.compute_bound_bytes or 0
+        doubt += device.unmeasured_bytes
         return doubt + (0 if device.kind == "host" else self.keep_free_bytes)
 
     @property
@@ -129,9 +130,11 @@ class MemoryPlan:
 
     @property
     def tightest(self) -> DevicePlan | None:
-        """The device with the least to spare; cards before the host."""
+        """The device with the least to spare. The host only if it is short, or there is no card."""
         known = [device for device in self.devices if device.spare_bytes is not None]
-        return min(known, key=lambda device: _hard_spare(device) or 0, default=None)
+        cards = [device for device in known if device.kind != "host"]
+        short = [device for device in known if (_hard_spare(device) or 0) < 0]
+        return min(short or cards or known, key=lambda device: _hard_spare(device) or 0, default=None)
 
     @property
     def spare_bytes(self) -> int | None:
@@ -155,6 +158,8 @@ class MemoryPlan:
             return f"short by {units.memory(-spare)} on {device.device}"
         if spare < 0 and self.adapts:
             return f"{units.memory(-spare)} too large for {device.device}; the engine reduces it"
+        if self.compute_certainty == "unknown" and self.verdict == "tight":
+            return f"tight, {units.memory(max(0, spare))} left for compute buffers"
         about = {"near": "about ", "unknown": "about "}.get(self.compute_certainty, "")
         word = "fits" if self.verdict == "fits" else "tight"
         return f"{word}, {about}{units.memory(max(0, spare))} to spare"

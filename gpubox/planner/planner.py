@@ -14,17 +14,18 @@ from gpubox.engines.query import read_capabilities
 from gpubox.errors import GpuboxError
 from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.nvml import read_driver
+from gpubox.models.gguf import GgufFile
 from gpubox.models.header_cache import read_model
 from gpubox.models.resolve import profile_model
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.planner.assembly import assemble
-from gpubox.planner.compute import ComputeBuffers, Structure, predict
-from gpubox.planner.devices import DeviceMemoryNow, devices_now, list_engine_devices
+from gpubox.planner.compute import ComputeBuffers, Point, Structure, predict
+from gpubox.planner.devices import Asking, DeviceMemoryNow, devices_now, list_engine_devices
 from gpubox.planner.dry_command import can_dry_run, dry_argv, structure_of
 from gpubox.planner.dry_run import run_dry
 from gpubox.planner.formula import FormulaParts, LoadedModel, OffloadDevice, calculate
 from gpubox.planner.launch_flags import LaunchFlags, canonical_memory_flag, read_launch_flags
-from gpubox.planner.learned import Unaccounted
+from gpubox.planner.learned import Unaccounted, flags_of_argv, read_breakdown
 from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, MemoryPlan
 from gpubox.planner.store import MeasuredRun, RunStore
 from gpubox.profiles.profile import FlagValue, Profile
@@ -75,37 +76,37 @@ class Planner:
     def plan(
         self, profile: Profile, *, overrides: Mapping[str, FlagValue | None] | None = None,
         replaces: RunningServer | None = None, keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES,
-        may_list_devices: bool = True, may_dry_run: bool = False,
+        ask_devices: Asking = "always", may_dry_run: bool = False, model: GgufFile | None = None,
     ) -> MemoryPlan:  # fmt: skip
         """The plan of ``profile`` with ``overrides`` of its flags (None removes one).
 
-        ``replaces``: the server that stops first; what it holds counts as free. ``may_list_devices``, ``may_dry_run``:
+        ``model``: its header, if the file is not on this machine; then there is no dry run.
+        ``replaces``: the server that stops first; what it holds counts as free. ``ask_devices``, ``may_dry_run``:
         whether the engine may be run for that; both are cached. Never raises: a problem is part of the plan.
         """
         try:
-            situation = self.situation(profile, replaces=replaces, may_list_devices=may_list_devices)
+            situation = self.situation(profile, replaces=replaces, ask_devices=ask_devices, model=model)
         except GpuboxError as error:
             return MemoryPlan(profile.name, (), "formula", keep_free_bytes, problem=error.message)
         return self.plan_in(situation, overrides or {}, keep_free_bytes=keep_free_bytes, may_dry_run=may_dry_run)
 
     def situation(
-        self, profile: Profile, *, replaces: RunningServer | None = None, may_list_devices: bool = True
-    ) -> Situation:
+        self, profile: Profile, *, replaces: RunningServer | None = None, ask_devices: Asking = "always",
+        model: GgufFile | None = None,
+    ) -> Situation:  # fmt: skip
         """Reads engine, model and devices. Raises GpuboxError if engine or model cannot be used."""
         engine = choose_engine(self._config, profile.engine)
         profile = expand_paths(profile, self._paths, self._config)
-        source = profile_model(profile, self._paths, self._config)
-        if source.path is None:
-            raise GpuboxError("the model is not on this machine")
+        path, argv = (model.path, ()) if model else self._model_path(profile)
         env = {**os.environ, **profile.env}
         rpc = _read_flags(profile.flags, env).rpc
         busy = bool(rpc) and self._uses_rpc(rpc, replaces)
-        listed = list_engine_devices(engine, rpc, profile.env, self._paths, busy_rpc=busy, may_ask=may_list_devices)
+        listed = list_engine_devices(engine, rpc, profile.env, self._paths, busy_rpc=busy, ask=ask_devices)
         instance = profile.name if profile.companion else MAIN_INSTANCE
         log = self._paths.instance_log(instance) if replaces else None
         reading = self._driver()
-        if replaces and log:
-            self._unaccounted.learn(replaces, log, reading)
+        if replaces and log and self._unaccounted.is_new(replaces):
+            self._learn(replaces, log, reading)
         devices = tuple(
             replace(device, unaccounted_bytes=self._unaccounted.of(profile.name, engine.name, device.key))
             for device in devices_now(listed, replaces, log, reading)
@@ -113,8 +114,14 @@ class Planner:
         doubts = [listed.problem] if listed.problem else []
         if any(env.get(name, "0") not in ("", "0") for name in _SPILLING):
             doubts.append("memory of the card that spills into the RAM")
-        model = self.model(source.path)
-        return Situation(profile, engine, source.path, source.argv, model, env, devices, tuple(doubts), busy)
+        loaded = LoadedModel.of(model) if model else self.model(path)
+        return Situation(profile, engine, path, argv, loaded, env, devices, tuple(doubts), busy)
+
+    def _model_path(self, profile: Profile) -> tuple[Path, tuple[str, ...]]:
+        source = profile_model(profile, self._paths, self._config)
+        if source.path is None:
+            raise GpuboxError("the model is not on this machine")
+        return source.path, source.argv
 
     def plan_in(
         self, situation: Situation, overrides: Mapping[str, FlagValue | None], *,
@@ -159,7 +166,8 @@ class Planner:
         draft = self.model(Path(flags.draft.model)) if flags.draft and flags.draft.model else None
         devices = [OffloadDevice(device.key, device.free_bytes) for device in situation.devices if device.key != HOST]
         try:
-            return calculate(situation.model, draft, flags, devices)
+            encoder = _tensor_bytes(self.model(Path(flags.encoder))) if flags.encoder else 0
+            return calculate(situation.model, draft, flags, devices, encoder)
         except ValueError as error:
             raise GpuboxError(str(error)) from None
 
@@ -196,11 +204,44 @@ class Planner:
         self._store.add(MeasuredRun.of(structure, run))
         return ""
 
+    def _learn(self, running: RunningServer, log: Path, reading: DriverReading) -> None:
+        """Keeps what a real run took: its own compute buffers are truer than those of a dry run."""
+        breakdown = read_breakdown(log)
+        self._unaccounted.learn(running, breakdown, reading)
+        launch = running.launch
+        compute = {key: size for key in breakdown.keys if (size := breakdown.bytes_of("compute", key))}
+        if not compute or launch.model_path is None:
+            return
+        try:
+            engine = choose_engine(self._config, launch.engine)
+            flags = flags_of_argv(launch.argv[len(engine.command) :], read_capabilities(engine, self._paths))
+            profile = Profile(launch.profile, launch.model_path, engine=launch.engine, env=launch.env, flags=flags)
+            env = {**os.environ, **launch.env}
+            values = _read_flags(flags, env)
+            listed = list_engine_devices(engine, values.rpc, launch.env, self._paths, busy_rpc=True, ask="never")
+            if listed.problem:
+                return
+            model = self.model(Path(launch.model_path))
+            devices = tuple(devices_now(listed, None, None, reading))
+            situation = Situation(profile, engine, Path(launch.model_path), (), model, env, devices, (), True)
+            parts = self._calculate(situation, values)
+            structure = self._structure(situation, profile, values, parts)
+        except GpuboxError:
+            return
+        draft = {key: size for key in breakdown.keys if (size := breakdown.bytes_of("compute", key, draft=True))}
+        context = {key: parts.kv.get(key, 0) + parts.recurrent.get(key, 0) for key in {*parts.kv, *parts.recurrent}}
+        point = Point(structure, compute, draft)
+        self._store.add(MeasuredRun(point, parts.weights, context, parts.draft_weights, parts.draft_kv))
+
     def _uses_rpc(self, endpoints: Sequence[str], replaces: RunningServer | None) -> bool:
         """Whether a running server of gpubox is a client of one of these RPC servers."""
         running = [replaces, *(observe(self._paths, name).running for name in instance_names(self._paths))]
         words = {word for server in running if server for word in server.launch.argv}
         return any(endpoint in word.split(",") for endpoint in endpoints for word in words)
+
+
+def _tensor_bytes(model: LoadedModel) -> int:
+    return sum(tensor.size_bytes for tensor in model.file.tensors)
 
 
 def changed_flags(flags: Mapping[str, FlagValue], overrides: Mapping[str, FlagValue | None]) -> dict[str, FlagValue]:
@@ -234,7 +275,10 @@ def _read_flags(flags: Mapping[str, FlagValue], env: Mapping[str, str]) -> Launc
 
 
 def _why_no_dry_run(situation: Situation, parts: FormulaParts) -> str:
-    """Why a dry run now would disturb the running server, or wait for ever; empty if it would not."""
+    """Why a dry run now is impossible, would disturb the running server, or wait for ever; empty if nothing speaks
+    against it."""
+    if not situation.model_argv:
+        return "the model is not on this machine"
     if situation.busy:
         return "the running server uses the RPC server that a dry run needs"
     for device in situation.devices:

@@ -20,7 +20,8 @@ BUDGET_SECONDS = 0.4
 def plan_profiles(
     profiles: Iterable[Profile], paths: Paths, config: Config, planner: Planner | None = None
 ) -> dict[str, MemoryPlan]:
-    """The plans by profile; without those whose verdict is unknown. Runs no engine. Never raises."""
+    """The plans by profile; without those whose verdict is unknown. An engine
+    is run once, for its devices. Never raises."""
     planner = planner or Planner(paths, config)
     plans: dict[str, MemoryPlan] = {}
     deadline = time.monotonic() + BUDGET_SECONDS
@@ -38,4 +39,4 @@ def plan_profiles(
 
 
 def _plan(planner: Planner, profile: Profile, running: RunningServer | None) -> MemoryPlan:
-    return planner.plan(profile, replaces=running, may_list_devices=False)
+    return planner.plan(profile, replaces=running, ask_devices="once")

@@ -18,6 +18,8 @@ class Scope(StrEnum):
     MODELS = "on the models screen"
     LIST = "in the profile list"
     LISTS = "in a list or the log"
+    EDITOR = "in the editor"
+    TRIAL = "during a trial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,24 @@ ACTIONS = (
            Scope.DASHBOARD, 11, "details", "show"),
     Action("copy", "y", "y", "Copy the command line", "The exact command line of the highlighted profile, to the "
            "terminal's clipboard (OSC 52, works over SSH).", Scope.DASHBOARD, 13, "copy", "show"),
+    Action("edit", "e", "e", "Edit the highlighted profile", "Every flag of its engine, with the command line and "
+           "the planned memory. Nothing is written before ^s; T tries the change first.",
+           Scope.DASHBOARD, 5, "edit", "edit"),
+    Action("external_editor", "E", "E", "Edit the profile's file in $EDITOR", "Also a file that is broken.",
+           Scope.DASHBOARD, 0, "", "edit --editor"),
+    Action("trial", "T", "T", "Show the trial, or try the last change again", "A trial is started in the editor.",
+           Scope.DASHBOARD, 0, "", "try", changes_server=True),
+    Action("new_profile", "n", "n", "New profile", "From a model or a pasted command line.",
+           Scope.DASHBOARD, 17, "new", "new"),
+    Action("duplicate", "D", "D", "Duplicate the highlighted profile", "With its comments.",
+           Scope.DASHBOARD, 0, "", "new --copy"),
+    Action("rename", "R", "R", "Rename the highlighted profile", "", Scope.DASHBOARD, 0, "", "edit --rename"),
+    Action("delete", "X", "X", "Delete the highlighted profile", "Asks first; u brings it back. The model stays.",
+           Scope.DASHBOARD, 0, "", "rm"),
+    Action("undo_delete", "u", "u", "Bring back the deleted profile", "The one that was deleted last.",
+           Scope.DASHBOARD, 0, "", "rm --undo"),
+    Action("compare", "equals_sign", "=", "Compare two profiles", "Press it on one, then on the other: flags, memory "
+           "and measured speeds side by side.", Scope.DASHBOARD, 18, "compare", "diff"),
     Action("show_dashboard", "1", "1", "Dashboard", "What runs, its memory and its speed.", command="status"),
     Action("show_chat", "2,c", "c", "Chat with the model", "The model writes code, runs it in the sandbox and "
            "corrects it. 1 or esc returns to the dashboard.", Scope.ANYWHERE, 4, "chat", "chat"),
@@ -148,6 +168,33 @@ ACTIONS = (
            "keys.", Scope.BENCH, 6, "export", "bench export"),
     Action("bench_copy", "y", "y", "Copy the report", "The text selected with the mouse, else all text of the pane.",
            Scope.BENCH),
+    Action("edit_value", "enter", "⏎", "Type the value", "A switch is switched.",
+           Scope.EDITOR, 1, "value", palette=False),
+    Action("edit_more", "plus,right,space", "+ -", "Next value, or a larger number", "Also →.",
+           Scope.EDITOR, 3, "change", palette=False),
+    Action("edit_less", "minus,left", "-", "Previous value, or a smaller number", "Also ←.",
+           Scope.EDITOR, palette=False),
+    Action("edit_default", "backspace,delete", "⌫", "Back to the default", "Removes the flag from the profile.",
+           Scope.EDITOR, 5, "default", palette=False),
+    Action("edit_undo", "u", "u", "Undo the last change", "", Scope.EDITOR, 6, "undo", palette=False),
+    Action("edit_search", "slash", "/", "Search all flags", "In the names and the help; esc shows all.",
+           Scope.EDITOR, 2, "find", palette=False),
+    Action("edit_try", "T", "T", "Try the changed profile", "Measures what runs, switches, and measures again. "
+           "Nothing is written until you keep it.", Scope.EDITOR, 2, "try", "try", palette=False, changes_server=True),
+    Action("edit_save", "ctrl+s", "^s", "Save the changes", "Comments and all other lines of the file stay.",
+           Scope.EDITOR, 2, "save", "edit --set", palette=False),
+    Action("edit_save_as", "D", "D", "Save as a new profile", "The profile itself stays as it is.",
+           Scope.EDITOR, 7, "save as", "new --copy --set", palette=False),
+    Action("edit_back", "escape", "esc", "Close the editor", "Asks if changes would be lost.",
+           Scope.EDITOR, 4, "back", palette=False),
+    Action("trial_keep", "k", "k", "Keep the change", "Writes the profile; its server goes on.",
+           Scope.TRIAL, 1, "keep", palette=False),
+    Action("trial_revert", "r", "r", "Revert the change", "What ran before comes back. Works at any time.",
+           Scope.TRIAL, 2, "revert", palette=False),
+    Action("trial_skip", "s", "s", "Measure no longer", "Goes on with the next step.",
+           Scope.TRIAL, 3, "skip the measurement", palette=False),
+    Action("trial_back", "escape", "esc", "Back to the dashboard", "The trial goes on; T shows it again.",
+           Scope.TRIAL, 4, "dashboard", palette=False),
     Action("finder_open", "enter", "⏎", "Download, or make a profile", "Shows size and free disk and asks first. Of a "
            "model that is here it makes a profile.", Scope.MODELS, 1, "download", "find --download", palette=False),
     Action("finder_search", "slash", "/", "Search models", "Words of a name, user/name, or the address of a page.",
@@ -163,18 +210,33 @@ ACTIONS = (
 )  # fmt: skip
 
 ACTIONS_BY_ID = {action.id: action for action in ACTIONS}
-OPENS_INPUT = {"search", "filter_log"}
+OPENS_INPUT = {"search", "filter_log", "edit_search"}
 """Bound with priority: letters typed right behind "/" must reach the search, not the list, where Enter switches.
 While a text input has the focus, DashboardScreen.check_action lets these keys pass as letters."""
-_BOUND_ELSEWHERE = {"bench_open", "finder_open", "switch", "next_pane", "chat_send", "chat_new_line", "chat_last"}
+_BOUND_ELSEWHERE = {
+    "bench_open",
+    "finder_open",
+    "switch",
+    "edit_value",
+    "next_pane",
+    "chat_send",
+    "chat_new_line",
+    "chat_last",
+}
 """Their keys are bound by the list, by Textual and by the prompt themselves."""
 _APP_ACTIONS = {"stop", "restart", "failed_log", "bench_speed"}
 """Actions of the dashboard that the app performs; the dashboard screen performs the others."""
+WORKSHOP_ACTIONS = frozenset({
+    "edit", "external_editor", "trial", "new_profile", "duplicate", "rename", "delete", "undo_delete", "compare",
+})  # fmt: skip
+"""Actions of the dashboard that the WorkshopController performs."""
 _NOT_IN_BAR = {
     Scope.CHAT: ("show_chat", "show_bench", "show_models", "back"), Scope.BENCH: ("show_bench", "show_models"),
     Scope.MODELS: ("show_models", "show_bench", "show_chat"),
+    Scope.EDITOR: ("show_chat", "show_bench", "show_models", "back"),
+    Scope.TRIAL: ("show_chat", "show_bench", "show_models", "back"),
 }  # fmt: skip
-"""A screen's bar leaves out its own key, and in the chat keys that are letters of a prompt."""
+"""A screen's bar leaves out its own key, in the chat keys that are letters of a prompt, and keys that do nothing."""
 
 
 def types_text(action: Action) -> bool:
@@ -197,6 +259,8 @@ def action_name(action: Action) -> str:
     """The action as Textual dispatches it; ``app.`` if the app performs it, ``zoom('log')`` for ``zoom_log``."""
     if action.id.startswith("zoom_"):
         return f"zoom('{action.id.removeprefix('zoom_')}')"
+    if action.id in WORKSHOP_ACTIONS:
+        return f"app.workshop('{action.id}')"
     return f"app.{action.id}" if action.id in _APP_ACTIONS else action.id
 
 

@@ -37,6 +37,7 @@ from gpubox.tui.messages import (
     ServerOverviewChanged,
     SnapshotTaken,
 )
+from gpubox.tui.persistent_screen import PushedScreen
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -50,7 +51,9 @@ if TYPE_CHECKING:
     from gpubox.tui.local_services import LocalServices
     from gpubox.tui.operation_progress import OperationProgress
     from gpubox.tui.operations import OperationController
+    from gpubox.tui.workshop.controller import WorkshopController
     from gpubox.tui.workshop.finder import FinderScreen
+    from gpubox.tui.workshop.trial import TrialController
 
 PREVIEW_DELAY = 0.15
 """Seconds a row is highlighted before its engine is asked, so that scrolling asks no engine."""
@@ -102,6 +105,8 @@ class GpuboxApp(App[bool]):
         self.add_mode("models", self.open_models)
         self._start = start
         self._first_highlighted = False
+        self.trial: TrialController | None = None
+        """The trial that is under way in this gpubox, or was the last."""
         self._quit_requests = 0
         """How often quitting was asked for during an operation."""
         self.crash = ""
@@ -112,6 +117,12 @@ class GpuboxApp(App[bool]):
         from gpubox.tui.operations import OperationController  # imports gpubox.server: not before the first paint
 
         return OperationController(self)
+
+    @cached_property
+    def workshop(self) -> WorkshopController:
+        from gpubox.tui.workshop.controller import WorkshopController
+
+        return WorkshopController(self)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.DEFAULT_VARIABLES
@@ -132,18 +143,18 @@ class GpuboxApp(App[bool]):
             gc.freeze()
             gc.enable()
         if not self.is_headless:
-            quit_action = partial(self.bridge.run, self.action_quit, "quit")
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, quit_action)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._quit)
         self.dashboard.mount_content()
         self.bridge.start()
         self.bridge.run(self._poll_bench, "poll-bench")
+        self.bridge.run(self._recover_trial, "recover-trial")
 
     async def on_unmount(self) -> None:
         await self.bridge.services.close()
 
     def _tick(self) -> None:
         self.dashboard.header.clock = f"{self.bridge.services.clock():%H:%M}"
-        self._broadcast()
+        self.broadcast()
         taken_at = self.bridge.poller.taken_at
         if taken_at is not None:
             self.dashboard.show_stale(asyncio.get_running_loop().time() - taken_at > STALE_SECONDS)
@@ -187,9 +198,10 @@ class GpuboxApp(App[bool]):
             self.models = FinderScreen(self.bridge.services.finder_service(), note=self.dashboard.header.note)
         return self.models
 
-    def _broadcast(self, snapshot: Snapshot | None = None) -> None:
-        """Passes the overview and new readings to the chat and Bench screens."""
-        for screen in (self.chat, self.bench, self.models):
+    def broadcast(self, snapshot: Snapshot | None = None) -> None:
+        """Passes the overview and new readings to chat, Bench, models, and a workshop screen on top."""
+        top = [screen for screen in self.screen_stack[-1:] if isinstance(screen, PushedScreen)]  # none yet at the start
+        for screen in dict.fromkeys((self.chat, self.bench, self.models, *top)):
             if screen is None:
                 continue
             screen.header.copy_values(self.dashboard.header)
@@ -207,12 +219,44 @@ class GpuboxApp(App[bool]):
                 run = await service.active()
             except GpuboxError:
                 run = None
+            trial = await run_in_thread(services.trial_profile)
+            if self.trial is None or not self.trial.under_way:
+                self.dashboard.header.trial = trial or ""
             if not recording:
                 self.dashboard.header.bench = f"bench {run.info.plan.kind} {run.done}/{run.info.items}" if run else ""
-                self._broadcast()
+                self.broadcast()
             if self.bench and (run or self.bench.live):
                 self.bench.show_run(run)
             await asyncio.sleep(BENCH_POLL_SECONDS)
+
+    # -- trials -----------------------------------------------------------------------------------------
+
+    async def _recover_trial(self) -> None:
+        """Ends a trial that a killed gpubox has left behind."""
+        try:
+            name = await run_in_thread(self.bridge.services.recover_trial)
+        except GpuboxError as error:
+            self.say(f"What ran before a trial could not be restored: {error}", bad=True)
+            return
+        if name:
+            self.say(f"The trial of {name} was left behind by another gpubox. What ran before is back.")
+
+    def show_trial(self) -> None:
+        """Shows the trial of this gpubox as it is now."""
+        from gpubox.tui.workshop.trial import TrialScreen
+
+        if (trial := self.trial) is None:
+            return
+        self.dashboard.header.trial = trial.profile if trial.under_way else ""
+        self.dashboard.show_trial(trial.progress.summary if trial.under_way else "")
+        for screen in self.screen_stack:
+            if isinstance(screen, TrialScreen):
+                screen.refresh_trial()
+        self.broadcast()
+
+    def action_workshop(self, action: str) -> None:
+        self._show_mode("dashboard")
+        self.bridge.run(partial(self.workshop.act, action), "workshop")
 
     # -- messages of the bridge -------------------------------------------------------------------------
 
@@ -220,14 +264,14 @@ class GpuboxApp(App[bool]):
     def _overview_changed(self, message: ServerOverviewChanged) -> None:
         self.overview = message.overview
         self.dashboard.show_overview(message.overview)
-        self._broadcast()
+        self.broadcast()
         self._highlight_first()
 
     @on(SnapshotTaken)
     def _snapshot_taken(self) -> None:
         if taken := self.bridge.poller.take():
             self.dashboard.show_snapshot(*taken)
-            self._broadcast(taken[0])
+            self.broadcast(taken[0])
 
     @on(ProfileEntriesRead)
     def _entries_read(self, message: ProfileEntriesRead) -> None:
@@ -324,13 +368,13 @@ class GpuboxApp(App[bool]):
         self.bridge.run(partial(self._run_by_id, action_id), "action")
 
     async def _run_by_id(self, action_id: str) -> None:
-        if action_id == "back" and self.bench and self.screen is self.bench:
-            self.bench.action_bench_back()
-            return
-        if action_id == "back" and self.models and self.screen is self.models:
-            self.models.action_finder_back()
+        if action_id == "back" and self.screen in (self.bench, self.models):
+            await self.run_action("screen.bench_back" if self.screen is self.bench else "screen.finder_back")
             return
         action = ACTIONS_BY_ID[action_id]
+        if action.scope in (Scope.EDITOR, Scope.TRIAL):
+            await self.run_action(f"screen.{action_id}")
+            return
         if action.scope not in MODES:
             await self.run_action(action_id)
             return
@@ -342,8 +386,8 @@ class GpuboxApp(App[bool]):
         """Brings a screen to the front; in the chat again: moves the focus to the prompt."""
         if self.current_mode != mode and len(self.screen_stack) == 1:
             self.switch_mode(mode)
-            self._broadcast()
-        elif self.chat and mode == "chat":
+            self.broadcast()
+        elif self.chat and mode == "chat" and self.screen is self.chat:
             self.chat.action_chat_write()
 
     def action_show_dashboard(self) -> None:
@@ -378,9 +422,9 @@ class GpuboxApp(App[bool]):
     def action_help(self) -> None:
         from gpubox.tui.help_screen import HelpScreen
 
-        first = {"chat": Scope.CHAT, "bench": Scope.BENCH, "models": Scope.MODELS}.get(
-            self.current_mode, Scope.ANYWHERE
-        )
+        scopes = {MODES[scope]: scope for scope in (Scope.CHAT, Scope.BENCH, Scope.MODELS)}
+        top = self.screen
+        first = top.keys.scope if isinstance(top, PushedScreen) else scopes.get(self.current_mode, Scope.ANYWHERE)
         self.push_screen(HelpScreen(self.bridge.services.file_locations(), first=first))
 
     async def action_back(self) -> None:
@@ -394,6 +438,17 @@ class GpuboxApp(App[bool]):
             self.bridge.run(self.operations.ask_cancel, "ask")
 
     async def action_quit(self) -> None:
+        """Leaves; asks first if changes of a profile or a trial would be lost."""
+        if "workshop" in self.__dict__ and self.workshop.must_ask:
+            self.bridge.run(self._ask_quit, "quit", exclusive=True)
+        else:
+            self._quit()
+
+    async def _ask_quit(self) -> None:
+        if await self.workshop.may_quit():
+            self._quit()
+
+    def _quit(self) -> None:
         """Leaves at once if no operation runs; else when it has ended, or at the second request."""
         if not self.bridge.operation_running:
             self.exit(False)

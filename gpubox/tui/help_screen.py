@@ -18,6 +18,7 @@ from gpubox.tui.dashboard.profiles import PROFILE_MARKS
 from gpubox.tui.dialogs import Dialog
 from gpubox.tui.widgets.header import SERVER_STATES
 from gpubox.tui.widgets.scroll_keys import ScrollKeys
+from gpubox.tui.workshop.edit_session import EDIT_MARKS
 
 TERMS = (
     ("pp", "prompt processing, tok/s: prompt tokens / processing time, both without cached tokens."),
@@ -43,6 +44,7 @@ TERMS = (
 LEFT_CELLS, TITLE_CELLS = 8, 42
 TITLES = {
     Scope.ANYWHERE: "Keys", Scope.CHAT: "Keys in the chat", Scope.BENCH: "Keys on the Bench screen",
+    Scope.EDITOR: "Keys in the editor", Scope.TRIAL: "Keys of a trial",
     Scope.MODELS: "Keys on the models screen",
 }  # fmt: skip
 
@@ -90,6 +92,7 @@ class HelpScreen(Dialog[None]):
         yield from _table(
             "Marks in the profile list", [(mark, text, colour) for mark, (colour, text) in PROFILE_MARKS.items()]
         )
+        yield from _table("Marks in the editor", [(mark, text, colour) for mark, (colour, text) in EDIT_MARKS.items()])
         yield from _table("Files", [(name, sanitize_line(path), "") for name, path in self.file_locations])
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gpubox.tui.bench.service import BenchService
     from gpubox.tui.chat.service import ChatService
     from gpubox.tui.workshop.finder_service import FinderService
+    from gpubox.tui.workshop.service import WorkshopService
 
 ATTACHED_READ_ONLY = "gpubox did not start this server, so it can only watch it."
 LOG_TAIL_BYTES = 512 * 1024
@@ -57,6 +58,7 @@ class LocalServices:
         self._log: LogReader | None = None
         self._cancel: Callable[[], object] | None = None
         self._bench: BenchService | None = None
+        self._workshop: WorkshopService | None = None
 
     def clock(self) -> datetime:
         return datetime.now()
@@ -288,18 +290,23 @@ class LocalServices:
         else:
             change = supervisor.restart if kind == "restart" else supervisor.switch
             operation = change(target, stop_now=stop_now, allow_exposed=allow_exposed)
+        self.run_operation(operation)
+
+    def run_operation(self, operation: Coroutine[Any, Any, Any]) -> Any:
+        """Runs an operation of a Supervisor to its end, or until ``cancel``."""
+
+        async def run() -> Any:
+            loop, task = asyncio.get_running_loop(), asyncio.current_task()
+            assert task is not None
+            self._cancel = partial(loop.call_soon_threadsafe, task.cancel)
+            return await operation
+
         try:
-            asyncio.run(self._run_cancellable(operation))
+            return asyncio.run(run())
         except asyncio.CancelledError:
             raise GpuboxError("Cancelled. The running server was not touched.", code=ExitCode.INTERRUPTED) from None
         finally:
             self._cancel = None
-
-    async def _run_cancellable(self, operation: Coroutine[Any, Any, object]) -> None:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-        self._cancel = partial(loop.call_soon_threadsafe, task.cancel)
-        await operation
 
     def wait_seconds(self) -> float:
         return self.config.wait_seconds
@@ -320,6 +327,32 @@ class LocalServices:
 
             self._bench = BenchService(self.paths, self.config, self.url, read_only="" if self.url else self.read_only)
         return self._bench
+
+    def workshop_service(self) -> WorkshopService:
+        if self._workshop is None:
+            from gpubox.tui.workshop.service import WorkshopService
+
+            self._workshop = WorkshopService(self.paths, lambda: self.config, self.run_operation)
+        return self._workshop
+
+    def trial_profile(self) -> str | None:
+        """The profile that a gpubox, this one or another, tries now. Cheap."""
+        if not self._has_trial_record():
+            return None
+        from gpubox.server.trial import trial_profile
+
+        return trial_profile(self.paths)
+
+    def recover_trial(self) -> str | None:
+        """Ends a trial whose gpubox died. Returns the profile that was tried; ``None`` if there was none."""
+        if not self._has_trial_record():
+            return None
+        from gpubox.server.trial import recover_trial
+
+        return asyncio.run(recover_trial(self.paths, self.config))
+
+    def _has_trial_record(self) -> bool:
+        return not self.read_only and (self.paths.state / "trial.json").exists()
 
     def finder_service(self) -> FinderService:
         from gpubox.tui.workshop.finder_service import FinderService

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpubox import units
 from gpubox.errors import GpuboxError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from gpubox.tui.dashboard.profiles import ProfileEntry
 
 DOWNLOAD_REPORT_SECONDS = 0.2
+T = TypeVar("T")
+Emit = Callable[[Any], None]
 
 
 class OperationController:
@@ -36,7 +39,7 @@ class OperationController:
         """Acts on a selected row. ``may_download``: the owner has already agreed to the download."""
         if self.bridge.operation_running and self.app.operation and self.app.operation.is_waiting:
             await self._ask_waiting_again(self.app.operation)
-        elif self._is_refused():
+        elif self.is_refused():
             return
         elif entry.kind == "broken" and entry.error:
             self.app.say(str(entry.error), bad=True)
@@ -47,7 +50,7 @@ class OperationController:
 
     async def restart(self) -> None:
         """Restarts the active server, or starts again the profile that died."""
-        if self._is_refused():
+        if self.is_refused():
             return
         overview = self.app.overview
         name = (overview.status.profile or overview.last_profile) if overview else None
@@ -58,7 +61,7 @@ class OperationController:
         if profile is None:
             self.app.say(f"The profile {name} is no longer in the list.", bad=True)
             return
-        allow_exposed = await self._ask_exposed(profile)
+        allow_exposed = await self.ask_exposed(profile)
         if allow_exposed is None:
             return
         if await run_in_thread(self.services.needs_download, profile) and not await self._ask_download(
@@ -67,12 +70,12 @@ class OperationController:
             return
         if not await self._ask_memory(profile):
             return
-        if answer := await self._ask_busy("restart"):
+        if answer := await self.ask_busy("restart"):
             await self._run("restart", profile, stop_now=answer == "now", allow_exposed=allow_exposed)
 
     async def stop(self, entry: ProfileEntry | None) -> None:
         """Stops the highlighted companion if it runs, else the active server."""
-        if self._is_refused():
+        if self.is_refused():
             return
         overview = self.app.overview
         companion = entry.name if entry and overview and entry.name in overview.companions else None
@@ -105,10 +108,13 @@ class OperationController:
         """Ends the download at its next progress report; the part on disk is kept."""
         self._download_stopped = True
 
-    def _is_refused(self) -> bool:
+    def is_refused(self) -> bool:
         """Whether nothing can be changed now; tells the owner why."""
         if self.services.read_only:
             self.app.say(self.services.read_only, bad=True)
+        elif (trial := self.app.trial) and trial.under_way:
+            self.app.say(f"A trial of {trial.profile} is under way: T shows it.")
+            return True
         elif self.bridge.operation_running:
             operation = self.app.operation
             self.app.say(
@@ -123,7 +129,7 @@ class OperationController:
         overview = self.app.overview
         active = overview.status.profile if overview and overview.status.pid is not None else None
         kind = "switch" if active and not profile.companion else "start"
-        allow_exposed = await self._ask_exposed(profile)
+        allow_exposed = await self.ask_exposed(profile)
         if allow_exposed is None:
             return
         stop_now = False
@@ -133,7 +139,7 @@ class OperationController:
         elif not await self._ask_memory(profile):
             return
         elif kind == "switch" and active != profile.name:
-            answer = await self._ask_busy(f"switch to {profile.name}")
+            answer = await self.ask_busy(f"switch to {profile.name}")
             if answer is None:
                 return
             stop_now = answer == "now"
@@ -152,7 +158,7 @@ class OperationController:
 
     # -- questions --------------------------------------------------------------------------------------
 
-    async def _ask_exposed(self, profile: Profile) -> bool | None:
+    async def ask_exposed(self, profile: Profile) -> bool | None:
         """Whether the owner allows an open port; False if none would be opened, ``None`` if the owner refused."""
         if not self.services.exposed_without_key(profile):
             return False
@@ -197,7 +203,7 @@ class OperationController:
         overview = self.app.overview
         return [str(slot) for slot in (overview.status.slots or ()) if slot.busy] if overview else []
 
-    async def _ask_busy(self, change: str) -> str | None:
+    async def ask_busy(self, change: str) -> str | None:
         """``wait`` or ``now``; ``None``: do not change anything. Does not ask if the server is idle."""
         busy = self._busy_slots()
         if not busy:
@@ -218,14 +224,14 @@ class OperationController:
     async def _ask_waiting_again(self, operation: OperationProgress) -> None:
         """Asks the busy question again while the operation waits for slots."""
         to_profile = f" to {operation.profile}" if operation.kind == "switch" else ""
-        answer = await self._ask_busy(f"{operation.kind}{to_profile}")
+        answer = await self.ask_busy(f"{operation.kind}{to_profile}")
         if not (self.app.operation and self.app.operation.is_waiting) or answer == "wait":
             return
         self.services.cancel()
         while self.bridge.operation_running:
             await asyncio.sleep(0.02)
         profile = self._find_profile(operation.profile)
-        if answer == "now" and profile and (allow_exposed := await self._ask_exposed(profile)) is not None:
+        if answer == "now" and profile and (allow_exposed := await self.ask_exposed(profile)) is not None:
             await self._run(operation.kind, profile, stop_now=True, allow_exposed=allow_exposed)
 
     # -- running ----------------------------------------------------------------------------------------
@@ -263,24 +269,32 @@ class OperationController:
         return True
 
     async def _run_service(self, kind: str, target: Profile | str, *, stop_now: bool, allow_exposed: bool) -> None:
-        """Runs the operation in a thread: nothing that happens to the screen may turn it into a rollback."""
+        with contextlib.suppress(GpuboxError):  # its message is shown as the outcome
+            await self.perform(lambda emit: self.services.operate(kind, target, stop_now, allow_exposed, emit))
 
-        def run() -> None:
+    async def perform(self, work: Callable[[Emit], T]) -> T:
+        """Runs an operation in a thread: nothing that happens to the screen may turn it into a rollback.
+
+        Its events, and an error, are shown as the progress of the app's operation. Raises GpuboxError.
+        """
+
+        def run() -> T:
             try:
-                self.services.operate(kind, target, stop_now, allow_exposed, self._emit)
+                return work(self._emit)
             finally:
                 self.bridge.operation_ended.set()
 
         self.bridge.operation_running = True
         self.bridge.operation_ended.clear()
         try:
-            await run_in_thread(run)
+            return await run_in_thread(run)
         except GpuboxError as error:
             self._emit(OperationAborted(error))
+            raise
         finally:
             self.bridge.operation_running = False
             self.app.post_message(OperationEnded())
-        await self.bridge.refresh()
+            await self.bridge.refresh()
 
     def _emit(self, event: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the screen is gone; the operation continues without it

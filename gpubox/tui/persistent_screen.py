@@ -1,9 +1,13 @@
-"""The base of dashboard, chat and Bench screen: the app creates one of each and feeds it, also in the background."""
+"""The bases of the full screens.
+
+The app creates one dashboard, chat and Bench screen and feeds it, also in the background. The screens of the workshop
+are pushed on top of the dashboard, and fed while they are there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
 
@@ -12,6 +16,10 @@ from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Scope
 from gpubox.tui.widgets.header import StatusHeader
 from gpubox.tui.widgets.key_bar import KeyBar
+
+if TYPE_CHECKING:
+    from gpubox.telemetry.snapshot import Snapshot
+    from gpubox.tui.messages import ServerOverview
 
 CLIPBOARD_HINT = "(Needs a terminal with OSC 52; tmux: set-clipboard on.)"
 
@@ -44,3 +52,13 @@ class PersistentScreen(Screen[None]):
 
         worker: Any = run
         self.run_worker(worker, group=group, exclusive=exclusive)
+
+
+class PushedScreen(PersistentScreen):
+    """A screen of the workshop."""
+
+    def show_overview(self, overview: ServerOverview | None) -> None:
+        """What runs now. The header shows it already."""
+
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        """New readings. The header shows them already."""

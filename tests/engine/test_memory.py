@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 
@@ -90,3 +91,13 @@ def test_what_fits_is_not_refused(running: Box, capfd: pytest.CaptureFixture[str
     assert json.loads(capfd.readouterr().out)["short_device"] == "Host"
     assert run(["switch", "fits"]) == 0
     assert run(["switch", "old"]) == 0
+
+
+def test_the_buffers_of_a_real_run_are_learned(running: Box, capfd: pytest.CaptureFixture[str]) -> None:
+    """Also on an engine that cannot do a dry run."""
+    capfd.readouterr()
+    assert run(["fit", "old", "--json"]) == 0
+    host = json.loads(capfd.readouterr().out)["devices"][-1]
+    assert run(["logs", "-n", "4000", "--grep", "CPU compute buffer size"]) == 0
+    logged = re.findall(r"size = +([\d.]+) MiB", capfd.readouterr().out)
+    assert host["compute_bytes"] == round(float(logged[-1]) * 1024 * 1024)

@@ -105,12 +105,25 @@ class FakeServices(LocalServices):
         self._given: object = None
         self.failure: tuple[str, list[str]] | None = None
         self.death = ""
+        self.tried: str | None = None
+        """The profile that another gpubox tries."""
+        self.left_behind: str | None = None
+        """The profile of a trial whose gpubox died."""
 
     def chat_service(self) -> Any:
         raise NotImplementedError
 
     def bench_service(self) -> Any:
         return NoBench()
+
+    def workshop_service(self) -> Any:
+        raise NotImplementedError
+
+    def trial_profile(self) -> str | None:
+        return self.tried
+
+    def recover_trial(self) -> str | None:
+        return self.left_behind
 
     def finder_service(self) -> Any:
         raise NotImplementedError

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from gpubox.engines.capabilities import parse_help
 from gpubox.engines.find import Engine
 from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.planner.devices import EngineDevices, ListedDevice, devices_now, list_engine_devices
-from gpubox.planner.learned import Unaccounted
+from gpubox.planner.learned import Unaccounted, flags_of_argv, read_breakdown
 from gpubox.server.state import Launch, RunningServer
 
 GIB = 1 << 30
@@ -90,10 +91,10 @@ def test_the_engine_is_asked_once(tmp_path: Path) -> None:
         f"echo asked >>{tmp_path}/asked; echo 'Available devices:'; "
         "echo '  CUDA0: NVIDIA GeForce RTX 4090 (24077 MiB, 23650 MiB free)'; echo '  CUDA1: garbage'",
     )
-    assert list_engine_devices(engine, (), {}, paths, busy_rpc=False, may_ask=False).problem
+    assert list_engine_devices(engine, (), {}, paths, busy_rpc=False, ask="never").problem
     first = list_engine_devices(engine, (), {}, paths, busy_rpc=False)
     assert [device.key for device in first.listed] == ["CUDA0"] and first.fresh
-    again = list_engine_devices(engine, (), {}, paths, busy_rpc=False, may_ask=False)
+    again = list_engine_devices(engine, (), {}, paths, busy_rpc=False, ask="never")
     assert again.listed == first.listed and not again.fresh
     assert (tmp_path / "asked").read_text() == "asked\n"
     list_engine_devices(engine, (), {"CUDA_VISIBLE_DEVICES": "1"}, paths, busy_rpc=False)
@@ -105,6 +106,11 @@ def test_an_engine_that_does_not_say_is_a_problem_and_no_crash(tmp_path: Path, t
     paths = Paths(tmp_path / "c", tmp_path / "s", tmp_path / "cache")
     devices = list_engine_devices(script(tmp_path / "engine", text), (), {}, paths, busy_rpc=False)
     assert not devices.listed and devices.problem
+    list_engine_devices(script(tmp_path / "engine", f"touch {tmp_path}/asked"), (), {}, paths, busy_rpc=False)
+    (tmp_path / "asked").unlink()
+    engine = Engine("lab", "llama-server", (str(tmp_path / "engine"),), tmp_path / "engine")
+    assert list_engine_devices(engine, (), {}, paths, busy_rpc=False, ask="once").problem
+    assert not (tmp_path / "asked").exists()  # a list of profiles does not ask it again and again
     busy = list_engine_devices(script(tmp_path / "engine", text), ("a:1",), {}, paths, busy_rpc=True)
     assert busy.problem  # it was not asked: that would wait for ever
 
@@ -119,10 +125,20 @@ def test_what_the_driver_adds_is_learned_from_real_runs(tmp_path: Path) -> None:
     )
     learned = Unaccounted(paths)
     assert learned.of("old", "lab", "CUDA0") == 0
-    learned.learn(RUNNING, log, DriverReading((GPU,)))
+    assert learned.is_new(RUNNING)
+    learned.learn(RUNNING, read_breakdown(log), DriverReading((GPU,)))
+    assert not Unaccounted(paths).is_new(RUNNING)
     assert Unaccounted(paths).of("old", "lab", "CUDA0") == GIB
     assert Unaccounted(paths).of("never ran", "lab", "CUDA0") == GIB
     assert Unaccounted(paths).of("old", "other engine", "CUDA0") == 0
     for damage in ("", "[]", '{"schema": 1, "rows": {"a": "many"}}'):
         (paths.plans / "unaccounted.json").write_text(damage)
         assert Unaccounted(paths).of("old", "lab", "CUDA0") == 0
+
+
+def test_the_flags_of_a_command_line() -> None:
+    help_text = Path(__file__).parent.parent / "fixtures" / "llama-server-b11434.help.txt"
+    argv = "--model m.gguf --host ::1 --port 80 --ctx-size 4096 --no-kv-offload --parallel -1 --jinja -ot a=CPU"
+    assert flags_of_argv(argv.split(), parse_help(help_text.read_text())) == {
+        "ctx-size": "4096", "no-kv-offload": True, "parallel": "-1", "jinja": True, "ot": "a=CPU",
+    }  # fmt: skip

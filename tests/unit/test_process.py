@@ -192,3 +192,17 @@ def test_the_engine_in_a_wrapper_script_is_found_on_every_kernel(
 
     assert found_at == ["sh", "cat"]
     assert process.descendants(wrapper.pid) == []
+
+
+def test_memory_that_a_driver_pins_does_not_look_like_a_model_that_was_read() -> None:
+    """NVIDIA's driver pins host memory as shared memory, all of it at once and before anything is read."""
+    code = "import mmap; pinned = mmap.mmap(-1, 256 << 20); pinned.write(bytes(256 << 20)); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        activity = process.process_activity(server.pid)
+        server.communicate(b"\n")
+
+    assert activity is not None
+    assert activity.rss_bytes >= 256 << 20
+    assert activity.file_rss_bytes < 64 << 20

@@ -100,8 +100,10 @@ def _solution_values(solution: Solution) -> dict[str, Any]:
 
 def _print(plan: MemoryPlan) -> None:
     if plan.devices:
-        heading = ("", "weights", "KV", "state", "compute", "draft", "total", "free", "spare")
-        output.emit_table([heading, *(_row(device) for device in plan.devices)])
+        learned = any(device.unaccounted_bytes for device in plan.devices)
+        heading = ("", "weights", "KV", "state", "compute", "draft", *(["driver"] if learned else []))
+        rows = (_row(device, learned) for device in plan.devices)
+        output.emit_table([(*heading, "total", "free", "spare"), *rows])
         for device in plan.devices:
             if device.other_processes:
                 others = ", ".join(f"{name} {units.memory(size)}" for name, size in device.other_processes[:5])
@@ -111,14 +113,17 @@ def _print(plan: MemoryPlan) -> None:
     if plan.devices:
         output.emit(f"  from {source}" + (f"; unclear: {'; '.join(plan.doubts)}" if plan.doubts else ""))
 
+    for note in plan.notes:
+        output.emit(f"  {note}")
     for solution in plan.solutions:
         words = " ".join(f"{name}={value}" for name, value in solution.flags.items()) or "as it is"
         output.emit(f"  fits with {words}: {units.memory(solution.spare_bytes)} to spare; costs {solution.cost}")
 
 
-def _row(device: DevicePlan) -> tuple[str, ...]:
+def _row(device: DevicePlan, learned: bool) -> tuple[str, ...]:
+    """``learned``: with the column of what earlier runs took beyond llama.cpp's own table."""
     parts = (
         device.weights_bytes, device.kv_bytes, device.recurrent_bytes, device.compute_bytes, device.draft_bytes,
-        device.total_bytes, device.free_bytes, device.spare_bytes,
+        *([device.unaccounted_bytes] if learned else []), device.total_bytes, device.free_bytes, device.spare_bytes,
     )  # fmt: skip
     return (device.device, *(units.memory(part) for part in parts))

@@ -17,8 +17,9 @@ AXIS_CELLS = 5
 BLOCKS = " ▁▂▃▄▅▆▇█"
 PREFILL_GLYPH = "░"
 """Drawn in columns in which a prompt was read and no token generated."""
-EVENT_STYLES = {"switch": ("▲", "$primary"), "start": ("▲", "$primary"), "stop": ("▽", "$quiet"),
-                "crash": ("✗", "$error"), "oom": ("✗", "$error")}  # fmt: skip
+EVENT_STYLES = {
+    "switch": ("▲", "$primary"), "start": ("▲", "$primary"), "stop": ("▽", "$quiet"), "crash": ("✗", "$error"),
+}  # fmt: skip
 NOW = " now"
 MIN_LABEL_CELLS = 4
 """With less room an event is drawn as its glyph alone."""

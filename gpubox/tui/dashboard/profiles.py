@@ -130,8 +130,11 @@ def entry_mark(entry: ProfileEntry, running: frozenset[str], operating_on: str) 
     return "✓" if state.model_present else "↓" if state.fetchable else "?"
 
 
-def entry_row(entry: ProfileEntry, mark: str, step: str, width: int) -> StyledLine:
-    """One row, ``width`` cells wide; ``step`` is the label of the operation's current step, if it is about this row."""
+def entry_row(entry: ProfileEntry, mark: str, step: str, width: int, *, marked: bool = False) -> StyledLine:
+    """One row, ``width`` cells wide; ``step`` is the label of the operation's current step, if it is about this row.
+
+    ``marked``: it is the first of two profiles to compare.
+    """
     name_cells = min(NAME_CELLS, max(10, width // 2 - 3))
     name = shorten(sanitize_line(entry.name), name_cells)
     text = step or sanitize_line(entry.summary)
@@ -139,7 +142,7 @@ def entry_row(entry: ProfileEntry, mark: str, step: str, width: int) -> StyledLi
         text = f"no {PurePath(text.removeprefix(MODEL_MISSING)).name}"
     return styled_line(
         (mark, PROFILE_MARKS[mark][0]),
-        " ",
+        ("=", "bold $accent") if marked else " ",
         (name.ljust(name_cells), "bold" if mark in "●◌" else "$quiet" if mark in "!+?" else ""),
         "  ",
         (shorten(text, max(0, width - name_cells - 4)), "$accent" if step else "$error" if mark == "✗" else "$quiet"),
@@ -156,10 +159,13 @@ class ProfileRows(CursorRows[ProfileEntry]):
     running: frozenset[str] = frozenset()
     operation = ("", "")
     """The profile that an operation is about, and the label of its step."""
+    marked = ""
+    """The first of two profiles to compare."""
 
     def make_row(self, value: ProfileEntry, width: int) -> StyledLine:
         name, step = self.operation
-        return entry_row(value, entry_mark(value, self.running, name), step if value.name == name else "", width)
+        mark, marked = entry_mark(value, self.running, name), bool(value.profile) and value.name == self.marked
+        return entry_row(value, mark, step if value.name == name else "", width, marked=marked)
 
     def key(self, value: ProfileEntry) -> Hashable:
         return value.id
@@ -218,6 +224,11 @@ class ProfilePane(Vertical):
     def highlight(self, entry_id: str) -> None:
         """Highlights a row, now or as soon as it exists."""
         self._highlight_id = None if self.rows.highlight(entry_id) else entry_id
+
+    def mark(self, name: str) -> None:
+        """Marks the first of two profiles to compare; empty: none."""
+        self.rows.marked = name
+        self.rows.redraw()
 
     def toggle_shipped(self) -> bool:
         """Shows hidden shipped profiles, or hides shown ones. Returns False if the list has none."""

@@ -86,6 +86,7 @@ class DashboardScreen(PersistentScreen):
         self._arrange()
         self._overview: ServerOverview | None = None
         self._operation: OperationProgress | None = None
+        self._trial = ""
         self._undrawn: tuple[Snapshot, History] | None = None
         """The newest readings, if they were not drawn because nobody could see them."""
         self._hidden = False
@@ -197,6 +198,11 @@ class DashboardScreen(PersistentScreen):
         self.profiles.operation = (operation.profile, operation.step_label) if operation and running else ("", "")
         self._update_status()
 
+    def show_trial(self, text: str) -> None:
+        """Shows the trial under way in a line; empty: there is none."""
+        self._trial = text
+        self._update_status()
+
     def _remove_result(self, operation: OperationProgress) -> None:
         if self._operation is operation:
             self._operation = None
@@ -246,6 +252,9 @@ class DashboardScreen(PersistentScreen):
         """Shows the last operation, or why nothing runs. A later crash is more important than the operation."""
         overview, operation = self._overview, self._operation
         self._update_keys()
+        if self._trial and (operation is None or operation.ended):
+            self.status.show([Content.assemble(("◌ ", "$accent"), sanitize_line(self._trial))])
+            return
         if operation and not (operation.ended and overview and _is_outdated(operation, overview)):
             from gpubox.tui.operation_progress import progress_parts
 

@@ -49,6 +49,8 @@ class StatusHeader(Widget):
     """``attached, read only`` or ``recording``, if gpubox does not own what it shows."""
     bench: reactive[str] = reactive("")
     """The benchmark run under way: it causes traffic of its own."""
+    trial: reactive[str] = reactive("")
+    """The profile that is being tried, here or in another gpubox."""
     activity: reactive[str] = reactive("")
     """Throughput.state."""
     gpu_readings: reactive[tuple[tuple[str, str], ...]] = reactive(())
@@ -58,6 +60,7 @@ class StatusHeader(Widget):
     def copy_values(self, header: StatusHeader) -> None:
         """Shows what ``header`` shows."""
         self.overview, self.clock, self.stale, self.bench = header.overview, header.clock, header.stale, header.bench
+        self.trial = header.trial
         self.gpu_readings, self.activity = header.gpu_readings, header.activity
 
     def render(self) -> RenderResult:
@@ -100,6 +103,8 @@ class StatusHeader(Widget):
         parts.append((99, Content.assemble(*what_runs)))
         if self.note:
             parts.append((95, Content.styled(self.note, "$accent")))
+        if self.trial:
+            parts.append((94, Content.styled(f"◌ trying {sanitize_line(self.trial)}", "$accent")))
         if self.bench:
             parts.append((92, Content.styled(f"▶ {sanitize_line(self.bench)}", "$accent")))
         if status.profile and model:

@@ -171,7 +171,7 @@ class FinderScreen(PersistentScreen):
 
     # -- drawing --------------------------------------------------------------------------------------
 
-    @on(FinderRows.RowHighlighted)
+    @on(FinderRows.ModelHighlighted)
     def _row_highlighted(self) -> None:
         self._show_details()
         self._update_keys()

@@ -51,7 +51,7 @@ class FinderRows(CursorRows[FinderRow]):
     CURSOR_RETURNS_TO_TOP = False
     CURSOR_STYLES = ("on $cursor", "on $line")
 
-    class RowHighlighted(Message):
+    class ModelHighlighted(Message):
         """The cursor moved to another row."""
 
     def key(self, value: FinderRow) -> Hashable:
@@ -73,7 +73,7 @@ class FinderRows(CursorRows[FinderRow]):
         before = self.value
         super().move_cursor(index)
         if self.value is not before:
-            self.post_message(self.RowHighlighted())
+            self.post_message(self.ModelHighlighted())
 
 
 def _model_row(row: FinderRow, width: int) -> StyledLine:

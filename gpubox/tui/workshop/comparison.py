@@ -1,0 +1,150 @@
+"""Two profiles side by side: flags and keys, planned memory, and what was measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.content import Content
+
+from gpubox import units
+from gpubox.bench.report.formatting import format_number
+from gpubox.sanitize import sanitize_line
+from gpubox.tui.dialogs import Dialog
+from gpubox.tui.formatting import time_or_date
+from gpubox.tui.styled_lines import QUIET, StyledLine, sanitize_to_width, styled_line, truncate_line
+from gpubox.tui.widgets.scrollable_lines import ScrollableLines
+from gpubox.tui.workshop.edit_session import value_text
+from gpubox.tui.workshop.plan_lines import VERDICT_STYLES
+
+if TYPE_CHECKING:
+    from gpubox.bench.report.model import Metric
+    from gpubox.bench.report.run_summaries import RunSummary
+    from gpubox.planner.plan import MemoryPlan
+    from gpubox.tui.workshop.service import ProfileComparison
+
+Row = tuple[str, str, str, str, str]
+"""Label, both texts, and both styles."""
+
+
+class ComparisonScreen(Dialog[None]):
+    """Shows a ProfileComparison. ``a`` shows what is the same, too."""
+
+    DEFAULT_CSS = """
+    ComparisonScreen > Vertical { width: 120; height: auto; padding: 0 1; }
+    ComparisonScreen ScrollableLines { background: $panel; max-height: 1fr; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("escape,q,equals_sign", "dismiss(None)", "Close"), ("a", "toggle_all", "All"),
+    ]  # fmt: skip
+
+    def __init__(self, comparison: ProfileComparison) -> None:
+        super().__init__()
+        self.comparison = comparison
+        self.shows_all = False
+        self.view = ScrollableLines(self._lines)
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as box:
+            box.border_title = Content(" and ".join(map(sanitize_line, self.comparison.names)))
+            box.border_subtitle = "a shows what is the same, esc closes"
+            yield self.view
+
+    def on_mount(self) -> None:
+        self.view.focus()
+
+    def _lines(self, width: int) -> list[StyledLine]:
+        return profile_comparison_lines(self.comparison, width, show_all=self.shows_all)
+
+    def action_toggle_all(self) -> None:
+        self.shows_all = not self.shows_all
+        self.view._columns = 0
+        self.view.remake()
+        self.view.refresh(layout=True)
+
+
+def profile_comparison_lines(comparison: ProfileComparison, width: int, *, show_all: bool) -> list[StyledLine]:
+    """Three tables: flags and keys that differ, memory, measured speeds."""
+    left, right = comparison.names
+    keys = [key for key in comparison.keys if show_all or not key.same]
+    same = len(comparison.keys) - sum(not key.same for key in comparison.keys)
+    tables: list[tuple[str, list[Row]]] = [
+        ("Flags and keys", [_key_row(key) for key in keys]),
+        ("Memory, if it replaces what runs", _memory_rows(*comparison.plans)),
+        ("Measured", _measured_rows(*comparison.measured)),
+    ]
+    label_cells = max([12, *(len(row[0]) for _, rows in tables for row in rows)])
+    label_cells = min(label_cells, max(12, width // 3))
+    cells = max(8, (width - label_cells - 4) // 2)
+    lines = [_line(("", left, right, "bold $primary", "bold $primary"), label_cells, cells)]
+    for title, rows in tables:
+        lines += [(), styled_line((title, "bold"))]
+        lines += [_line(row, label_cells, cells) for row in rows] or [styled_line((_NOTHING[title], QUIET))]
+        if title == "Flags and keys" and same and not show_all:
+            lines.append(styled_line((f"{same} are the same", QUIET)))
+    return [truncate_line(line, width) for line in lines]
+
+
+_NOTHING = {
+    "Flags and keys": "Both set the same.",
+    "Memory, if it replaces what runs": "Not planned.",
+    "Measured": "No speed run of them is stored: b measures what runs.",
+}
+
+
+def _line(row: Row, label_cells: int, cells: int) -> StyledLine:
+    label, left, right, left_style, right_style = row
+    return styled_line(
+        (sanitize_to_width(label, label_cells).ljust(label_cells), QUIET),
+        "  ",
+        (sanitize_to_width(left, cells).ljust(cells), left_style),
+        "  ",
+        (sanitize_to_width(right, cells), right_style),
+    )
+
+
+def _key_row(key: Any) -> Row:
+    name = key.name if key.table in ("", "flags") else f"{key.table}.{key.name}"
+    style = QUIET if key.same else "$accent"
+    texts = [units.UNKNOWN if value is None else value_text(value) for value in (key.left, key.right)]
+    return name, texts[0], texts[1], style if key.left is not None else QUIET, style if key.right is not None else QUIET
+
+
+def _memory_rows(left: MemoryPlan | None, right: MemoryPlan | None) -> list[Row]:
+    if left is None or right is None:
+        return []
+    rows: list[Row] = []
+    names = list(dict.fromkeys(device.device for plan in (left, right) for device in plan.devices))
+    for name in names:
+        texts = []
+        for plan in (left, right):
+            device = next((device for device in plan.devices if device.device == name), None)
+            free = f" of {units.memory(device.free_bytes)} free" if device and device.free_bytes is not None else ""
+            texts.append(f"{units.memory(device.total_bytes)}{free}" if device else units.UNKNOWN)
+        rows.append((name, texts[0], texts[1], "", ""))
+    verdicts = [
+        (f"{VERDICT_STYLES[plan.verdict][0]} {plan.summary}", VERDICT_STYLES[plan.verdict][1]) for plan in (left, right)
+    ]
+    rows.append(("verdict", verdicts[0][0], verdicts[1][0], verdicts[0][1], verdicts[1][1]))
+    return rows
+
+
+def _measured_rows(left: RunSummary | None, right: RunSummary | None) -> list[Row]:
+    if left is None and right is None:
+        return []
+    rows: list[Row] = [("run", _run_text(left), _run_text(right), QUIET, QUIET)]
+    metrics = [{(metric.name, metric.group): metric for metric in run.metrics} if run else {} for run in (left, right)]
+    for key in dict.fromkeys((*metrics[0], *metrics[1])):
+        one, two = (side.get(key) for side in metrics)
+        rows.append((" ".join(filter(None, key)), _metric_text(one), _metric_text(two), "", ""))
+    return rows
+
+
+def _run_text(run: RunSummary | None) -> str:
+    return f"{run.id}, {time_or_date(run.info.created_at)}" if run and run.info else "not measured"
+
+
+def _metric_text(metric: Metric | None) -> str:
+    return f"{format_number(metric.estimate.value)} {metric.unit}" if metric else units.UNKNOWN

@@ -1,0 +1,308 @@
+"""What the owner does with profiles on the dashboard: edit, try, duplicate, make, rename, delete and compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.profiles.profile import Profile
+from gpubox.sanitize import sanitize_line
+from gpubox.threads import run_in_thread
+from gpubox.tui.dialogs import PromptScreen, ask
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpubox.profiles.edit import ProfileEdit
+    from gpubox.tui.app import GpuboxApp
+    from gpubox.tui.dashboard.profiles import ProfileEntry
+    from gpubox.tui.workshop.edit_session import EditSession
+    from gpubox.tui.workshop.editor import EditorScreen
+
+SHIPPED = "is shipped with gpubox: e makes your own copy, D one under another name."
+
+
+class WorkshopController:
+    """Each method runs in a worker of the app, because it waits for answers. All raise GpuboxError."""
+
+    def __init__(self, app: GpuboxApp) -> None:
+        self.app = app
+        self.service = app.bridge.services.workshop_service()
+        self._marked = ""
+        """The first of two profiles to compare."""
+        self._last: tuple[EditSession, ProfileEdit] | None = None
+        """What was tried last, unless it was kept."""
+
+    async def act(self, action: str) -> None:
+        """Performs one of WORKSHOP_ACTIONS on the highlighted row."""
+        entry = self.app.dashboard.profiles.entry
+        if action not in ("compare", "trial") and self._is_read_only():
+            return
+        methods: dict[str, Any] = {
+            "edit": self._edit, "external_editor": self._edit_externally, "duplicate": self._duplicate,
+            "rename": self._rename, "delete": self._delete, "compare": self._compare,
+        }  # fmt: skip
+        try:
+            if action == "trial":
+                await self._show_or_repeat_trial()
+            elif action == "new_profile":
+                await self._new(entry)
+            elif action == "undo_delete":
+                await self._undo_delete()
+            elif entry is None:
+                self.app.say("No profile is highlighted.")
+            else:
+                await methods[action](entry)
+        except GpuboxError as error:
+            self.app.say(str(error), bad=True)
+
+    def _is_read_only(self) -> bool:
+        if reason := self.app.bridge.services.read_only:
+            self.app.say(reason, bad=True)
+        return bool(reason)
+
+    # -- editing --------------------------------------------------------------------------------------
+
+    async def _edit(self, entry: ProfileEntry) -> None:
+        if entry.kind == "model" and entry.model:
+            await self._new(entry)
+            return
+        if entry.profile is None:
+            self.app.say(f"{entry.name} does not load: E opens its file in your editor.")
+            return
+        self.open_editor(await run_in_thread(self.service.open_profile, entry.profile))
+
+    def open_editor(self, session: EditSession) -> None:
+        """Shows the editor with a session."""
+        from gpubox.tui.workshop.editor import EditorScreen
+
+        screen = EditorScreen(session, self, note=self.app.dashboard.header.note)
+        snapshot = self.app.dashboard.vram.snapshot
+        screen.memory = snapshot.memory if snapshot else ()
+        self.app.push_screen(screen)
+        self.app.broadcast()
+
+    def saved(self, name: str, path: str = "") -> None:
+        """Tells that a profile is on disk, and shows it."""
+        overview = self.app.overview
+        running = overview is not None and name in overview.running
+        note = " r restarts the server with it." if running else ""
+        self.app.say(f"{name} is saved{f': {path}' if path else ''}.{note}")
+        self._show(name)
+
+    def _show(self, name: str) -> None:
+        self.app.highlight_profile(name)
+        self.app.bridge.run(self.app.bridge.read_entries, "entries", exclusive=True)
+
+    async def _edit_externally(self, entry: ProfileEntry) -> None:
+        profile = entry.profile
+        if profile is None and entry.kind == "broken":
+            folder = self.service.paths.profiles
+            profile = Profile(entry.name, "", path=folder / f"{entry.name}.toml")
+        if profile is None:
+            self.app.say("This row has no file: n makes a profile of it.")
+            return
+        with self.app.suspend():
+            edit = self.service.edit_externally(profile)
+        self.app.refresh(layout=True)
+        if edit.after == edit.before:
+            self.app.say("Nothing has changed.")
+            return
+        if refusal := await run_in_thread(self.service.check, edit):
+            answers = (("s", "save it as it is", "yes"), ("n", "throw the changes away", "no"))
+            if await ask(self.app, "The engine refuses this", sanitize_line(refusal), *answers) != "yes":
+                return
+        self.saved(edit.name, str(await run_in_thread(self.service.save, edit)))
+
+    # -- files ----------------------------------------------------------------------------------------
+
+    async def _new(self, entry: ProfileEntry | None) -> None:
+        from gpubox.tui.workshop.new_profile import SourceScreen
+
+        proposal = str(entry.model) if entry and entry.model else ""
+        problem = ""
+        while source := await self.app.push_screen_wait(SourceScreen(proposal, problem)):
+            try:
+                draft = await run_in_thread(self.service.draft, source)
+            except GpuboxError as error:
+                proposal, problem = source, str(error)
+                continue
+            if name := await self.ask_new_name("New profile", draft.name, draft.text):
+                self.saved(name)
+            return
+
+    async def _duplicate(self, entry: ProfileEntry) -> None:
+        if entry.profile is None:
+            self.app.say("Only a profile that loads can be duplicated.")
+            return
+        profile = entry.profile
+        title = f"Duplicate {sanitize_line(profile.name)}"
+        if name := await self._ask_name(title, profile.name, lambda name: self.service.duplicate(profile, name)):
+            self.saved(name)
+
+    async def ask_new_name(self, title: str, proposal: str, text: str) -> str | None:
+        """Asks for a name until a profile with ``text`` is written under it. ``None``: the owner gave up."""
+        return await self._ask_name(title, proposal, lambda name: self.service.create(name, text))
+
+    async def _ask_name(self, title: str, proposal: str, write: Callable[[str], Path]) -> str | None:
+        proposal, body = await run_in_thread(self.service.free_name, proposal), "Name of the new profile:"
+        while name := await self.app.push_screen_wait(PromptScreen(title, proposal, body)):
+            try:
+                await run_in_thread(write, name)
+            except UsageError as error:
+                proposal, body = name, f"{sanitize_line(str(error))} Another name:"
+            else:
+                return name
+        return None
+
+    async def _rename(self, entry: ProfileEntry) -> None:
+        if (profile := self._own_profile(entry)) is None:
+            return
+        body, proposal = "Its new name:", profile.name
+        title = f"Rename {sanitize_line(profile.name)}"
+        while name := await self.app.push_screen_wait(PromptScreen(title, proposal, body)):
+            if name == profile.name:
+                return
+            try:
+                await run_in_thread(self.service.rename, profile, name)
+            except UsageError as error:
+                proposal, body = name, f"{sanitize_line(str(error))} Another name:"
+            else:
+                self.app.say(f"{profile.name} is called {name} now.")
+                self._show(name)
+                return
+
+    async def _delete(self, entry: ProfileEntry) -> None:
+        if (profile := self._own_profile(entry)) is None:
+            return
+        name = sanitize_line(profile.name)
+        answers = (("n", "keep it", "no"), ("y", f"delete {name}", "yes"))
+        body = "The model stays on disk, and u brings the profile back."
+        if await ask(self.app, f"Delete {name}?", body, *answers) == "yes":
+            await run_in_thread(self.service.delete, profile)
+            self.app.say(f"{profile.name} is deleted. u brings it back.")
+            self.app.bridge.run(self.app.bridge.read_entries, "entries", exclusive=True)
+
+    async def _undo_delete(self) -> None:
+        path = await run_in_thread(self.service.restore_deleted)
+        self.app.say(f"{path.stem} is back.")
+        self._show(path.stem)
+
+    def _own_profile(self, entry: ProfileEntry) -> Profile | None:
+        """The owner's profile of a row; tells why there is none."""
+        if entry.kind == "broken":
+            folder = self.service.paths.profiles
+            return Profile(entry.name, "", path=folder / f"{entry.name}.toml")
+        if entry.profile is None:
+            self.app.say("This row is a model, not a profile.")
+        elif entry.profile.shipped:
+            self.app.say(f"{entry.name} {SHIPPED}")
+        else:
+            return entry.profile
+        return None
+
+    # -- comparing ------------------------------------------------------------------------------------
+
+    async def _compare(self, entry: ProfileEntry) -> None:
+        if entry.profile is None:
+            self.app.say("Only profiles that load can be compared.")
+            return
+        first = next((e.profile for e in self.app.entries if e.profile and e.name == self._marked), None)
+        if first is None or first.name == entry.name:
+            self._mark("" if first else entry.name)
+            return
+        self._mark("")
+        comparison = await run_in_thread(self.service.compare, first, entry.profile)
+        from gpubox.tui.workshop.comparison import ComparisonScreen
+
+        self.app.push_screen(ComparisonScreen(comparison))
+
+    def _mark(self, name: str) -> None:
+        self._marked = name
+        self.app.dashboard.profiles.mark(name)
+        self.app.say(f"= on another profile compares it with {name}." if name else "Nothing is marked.")
+
+    # -- trying ---------------------------------------------------------------------------------------
+
+    def try_once(self, session: EditSession, edit: ProfileEdit) -> None:
+        """Starts the trial of a changed profile."""
+        self.app.bridge.run(lambda: self._try(session, edit), "trial")
+
+    async def _try(self, session: EditSession, edit: ProfileEdit) -> None:
+        app, operations, profile = self.app, self.app.operations, edit.profile
+        if operations.is_refused():
+            return
+        if await run_in_thread(app.bridge.services.needs_download, profile):
+            app.say("The model is not on this machine yet: Enter on the profile downloads it.", bad=True)
+            return
+        if (allow_exposed := await operations.ask_exposed(profile)) is None:
+            return
+        if (answer := await operations.ask_busy(f"try {profile.name}")) is None:
+            return
+        if operations.is_refused():
+            return  # something else was started while the questions were asked
+        from gpubox.tui.workshop.trial import TrialController
+
+        if self._editors and app.screen is self._editors[-1]:
+            app.pop_screen()  # the session keeps the changes
+        trial = app.trial = TrialController(app, self.service, session, edit)
+        self._last = session, edit
+        self.show_trial_screen()
+        if await trial.run(stop_now=answer == "now", allow_exposed=allow_exposed):
+            self._last = None
+            session.changes.clear()
+            app.say(trial.progress.outcome)
+            self._show(profile.name)
+
+    def show_trial_screen(self) -> None:
+        """Shows the trial."""
+        from gpubox.tui.workshop.trial import TrialScreen
+
+        if self.app.trial:
+            self.app.push_screen(TrialScreen(self.app.trial, note=self.app.dashboard.header.note))
+            self.app.broadcast()
+
+    async def _show_or_repeat_trial(self) -> None:
+        if self.app.trial and self.app.trial.under_way:
+            self.show_trial_screen()
+        elif self._is_read_only():
+            return
+        elif name := await run_in_thread(self.app.bridge.services.trial_profile):
+            self.app.say(f"{name} is being tried in another gpubox: keep or revert it there.")
+        elif self._last:
+            self.open_editor(self._last[0])
+        else:
+            self.app.say("Nothing was tried yet: e changes the highlighted profile, and T there tries the change.")
+
+    @property
+    def _editors(self) -> list[EditorScreen]:
+        from gpubox.tui.workshop.editor import EditorScreen
+
+        return [screen for screen in self.app.screen_stack if isinstance(screen, EditorScreen)]
+
+    @property
+    def must_ask(self) -> bool:
+        """Whether closing gpubox would lose something."""
+        trial = self.app.trial
+        return bool(trial and trial.under_way) or any(editor.session.unsaved for editor in self._editors)
+
+    async def may_quit(self) -> bool:
+        """Whether gpubox may be closed: nothing is lost, or the owner agrees."""
+        for editor in self._editors:
+            if not await editor.may_leave():
+                return False
+        trial = self.app.trial
+        if trial is None or not trial.under_way:
+            return True
+        answers = [("n", "stay", "no"), ("r", "revert it, then quit", "revert")]
+        if trial.can_keep:
+            answers.append(("k", "keep it, then quit", "keep"))
+        title, body = f"A trial of {sanitize_line(trial.profile)} is under way", "Nothing of it is written yet."
+        answer = await ask(self.app, title, body, *answers)
+        if answer == "revert":
+            trial.revert()
+        elif answer != "keep" or not trial.keep():
+            return not trial.under_way
+        await trial.over.wait()
+        return not trial.progress.problem

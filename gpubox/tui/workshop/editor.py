@@ -1,0 +1,491 @@
+"""The editor: every option of the profile's engine, the command line, the planned memory and the engine's refusals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.cells import cell_len, chop_cells
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Input, Static
+
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.sanitize import sanitize_line
+from gpubox.threads import run_in_thread
+from gpubox.tui.actions import OPENS_INPUT, Scope, bindings
+from gpubox.tui.dialogs import ask
+from gpubox.tui.persistent_screen import PushedScreen
+from gpubox.tui.styled_lines import StyledLine, cell_width, fit_by_priority, sanitize_to_width, styled_line
+from gpubox.tui.widgets.cursor_rows import CursorRows
+from gpubox.tui.widgets.filter_line import FilterLine
+from gpubox.tui.widgets.scrollable_lines import ScrollableLines
+from gpubox.tui.widgets.status_lines import StatusLines
+from gpubox.tui.widgets.styled_lines import SingleLine
+from gpubox.tui.workshop.edit_session import (
+    EDIT_MARKS,
+    OptionRow,
+    describe_changes,
+    editable_text,
+    refused_names,
+    search_rows,
+    value_text,
+)
+from gpubox.tui.workshop.plan_lines import plan_lines
+from gpubox.tui.workshop.service import Assessment
+
+if TYPE_CHECKING:
+    from gpubox.planner.plan import MemoryPlan
+    from gpubox.profiles.edit import KeyPath, ProfileEdit
+    from gpubox.telemetry.snapshot import DeviceMemory, Snapshot
+    from gpubox.tui.workshop.controller import WorkshopController
+    from gpubox.tui.workshop.edit_session import EditSession
+
+ASSESS_DELAY = 0.05
+"""Seconds after a change before the command line and the plan are made, so that a key that is held down makes one."""
+REFUSALS_SHOWN = 3
+KEPT_HERE = "Your changes are kept here: ^s saves them into the file as it is now."
+
+
+class OptionRows(CursorRows[OptionRow]):
+    """Name, value, default and help of each option."""
+
+    DEFAULT_CSS = "OptionRows { scrollbar-size-vertical: 1; }"
+    CURSOR_RETURNS_TO_TOP = False
+    CURSOR_STYLES = ("on $line", "on $cursor")
+    EMPTY_TEXT = "No flag of this engine contains that."
+
+    refused: frozenset[KeyPath] = frozenset()
+
+    def __init__(self, open_row: Callable[[OptionRow], None]) -> None:
+        """``open_row`` is called at Enter, not told by a message: what is typed next must reach the input."""
+        super().__init__()
+        self._open_row = open_row
+
+    def action_open(self) -> None:
+        if self.value is not None:
+            self._open_row(self.value)
+
+    class OptionHighlighted(Message):
+        """The cursor is on another row."""
+
+    def key(self, value: OptionRow) -> Hashable:
+        return value.path
+
+    def make_row(self, value: OptionRow, width: int) -> StyledLine:
+        return option_line(value, value.path in self.refused, width)
+
+    def move_cursor(self, index: int) -> None:
+        super().move_cursor(index)
+        self.post_message(self.OptionHighlighted())
+
+
+def option_line(row: OptionRow, refused: bool, width: int) -> StyledLine:
+    """One row, ``width`` cells wide."""
+    mark = "!" if refused and not row.unknown else row.mark
+    colour = EDIT_MARKS[mark][0] if mark else ""
+    name_cells, value_cells, default_cells = _columns(width)
+    new, old = value_text(row.value), value_text(row.saved)
+    value = f"{old} → {new or 'not set'}" if row.changed and old else new
+    value_style = f"bold {colour}" if row.changed or refused else "" if new else "$quiet"
+    name_style = colour or ("bold" if row.saved is not None else "$quiet")
+    return styled_line(
+        (mark or " ", colour),
+        " ",
+        (sanitize_to_width(row.name, name_cells).ljust(name_cells), name_style),
+        " ",
+        (sanitize_to_width(value or "·", value_cells).ljust(value_cells), value_style),
+        " ",
+        (sanitize_to_width(row.default, default_cells).ljust(default_cells), "$quiet"),
+        " ",
+        (sanitize_to_width(row.about, max(0, width - name_cells - value_cells - default_cells - 5)), "$secondary"),
+    )
+
+
+def _columns(width: int) -> tuple[int, int, int]:
+    """The cells of name, value and default."""
+    return (20, 16, 8) if width < 90 else (27, 24, 14)
+
+
+def column_titles(width: int) -> str:
+    """The titles of the columns, drawn into the frame above them."""
+    name, value, default = _columns(width)
+    return f"{'flag ':─<{name}}─ {'value ':─<{value - 1}}─ {'default ':─<{default - 1}}─ help"
+
+
+class FactLines(ScrollableLines, can_focus=False):
+    """Lines that are made for the width of the widget; it is as high as they are."""
+
+    DEFAULT_CSS = "FactLines { height: auto; overflow-y: hidden; }"
+
+    def put(self, make: Callable[[int], list[StyledLine]]) -> None:
+        """Shows other lines."""
+        width = self.size.width or 80
+        if make(width) == self._make(width):
+            return
+        self._make, self._columns = make, 0
+        self.remake()
+        self.refresh(layout=True)
+
+
+class EditorScreen(PushedScreen):
+    """Edits one EditSession. Nothing is written before ctrl+s."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
+    AUTO_FOCUS = "OptionRows"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.EDITOR)]
+    DEFAULT_CSS = """
+    EditorScreen { layout: vertical; background: $background; color: $foreground; }
+    EditorScreen #edit-title { background: $footer-background; }
+    EditorScreen #edit-body { height: 1fr; layout: vertical; }
+    EditorScreen #edit-options {
+        height: 1fr; width: 1fr; border: round $line; padding: 0 1; border-title-color: $quiet;
+    }
+    EditorScreen #edit-options:focus-within { border: round $line-focus; }
+    EditorScreen #edit-about { height: auto; max-height: 3; color: $secondary; padding: 0 1; overflow: hidden; }
+    EditorScreen #edit-search, EditorScreen #edit-value { background: $panel; height: 1; }
+    EditorScreen #edit-value-line { height: 1; display: none; background: $panel; }
+    EditorScreen #edit-value-name { width: auto; color: $accent; padding: 0 1; }
+    EditorScreen #edit-value { width: 1fr; }
+    EditorScreen #edit-facts { height: auto; max-height: 60%; }
+    EditorScreen #edit-facts > * {
+        border: round $line; border-title-color: $secondary; border-title-style: bold; padding: 0 1;
+    }
+    EditorScreen #edit-problems { padding: 0 1; max-height: 3; overflow: hidden; }
+    EditorScreen.-short #edit-about { max-height: 1; }
+    EditorScreen.-short #edit-options, EditorScreen.-short #edit-facts > * { border: none; border-top: solid $line; }
+    EditorScreen.-short #edit-options:focus-within { border: none; border-top: solid $line-focus; }
+    EditorScreen.-roomy #edit-body { layout: horizontal; }
+    EditorScreen.-roomy #edit-options { width: 62%; height: 1fr; }
+    EditorScreen.-roomy #edit-facts { width: 1fr; height: 1fr; max-height: 100%; }
+    """
+
+    def __init__(self, session: EditSession, controller: WorkshopController, *, note: str = "") -> None:
+        super().__init__(Scope.EDITOR, note=note)
+        self.session, self.controller, self.service = session, controller, controller.service
+        self.assessment = Assessment()
+        self.plan: MemoryPlan | None = None
+        self.memory: tuple[DeviceMemory, ...] = ()
+        """What the running server takes."""
+        self.title_line, self.rows = SingleLine("edit-title"), OptionRows(self._open_row)
+        self.search = FilterLine("edit-search", "any flag, or a word of its help", self.rows)
+        self.value = Input(id="edit-value", compact=True, select_on_focus=True)
+        self.value_name = Static("", id="edit-value-name", markup=False)
+        self.value_line = Horizontal(id="edit-value-line")
+        self.options = Vertical(id="edit-options")
+        self.about = Static("", id="edit-about", markup=False)
+        self.facts, self.command = FactLines(), FactLines()
+        self.facts.border_title, self.command.border_title = "Memory", "Command line"
+        self.problems = StatusLines("edit-problems")
+        self._typed: OptionRow | None = None
+        """The row whose value is being typed."""
+        self._typing_problem = ""
+        self._engine = session.changes.get(("engine",), session.profile.engine)
+
+    def compose(self) -> ComposeResult:
+        yield self.header
+        yield self.title_line
+        with Vertical(id="edit-body"):
+            with self.options:
+                yield self.search
+                yield self.rows
+                with self.value_line:
+                    yield self.value_name
+                    yield self.value
+                yield self.about
+            with Vertical(id="edit-facts"):
+                yield self.facts
+                yield self.command
+        yield self.problems
+        yield self.keys
+
+    def on_mount(self) -> None:
+        self.problems.display = False
+        self.changed()
+
+    # -- updates from the app -------------------------------------------------------------------------
+
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        self.memory = snapshot.memory
+        if self.is_mounted:
+            self._draw_facts()
+
+    # -- drawing --------------------------------------------------------------------------------------
+
+    def changed(self) -> None:
+        """Shows the session as it is now."""
+        self._fill()
+        self.work(self._assess, "assess", exclusive=True)
+
+    def _fill(self) -> None:
+        rows = search_rows(self.session.rows, self.search.value) if self.search.value else self.session.rows
+        self.rows.refused = refused_names(self.assessment.refusals, self.session.rows)
+        self.rows.show_values(rows)
+        self.rows.redraw()
+        self._draw_title()
+        self._draw_about()
+
+    def _draw_title(self) -> None:
+        self.options.border_title = Content(column_titles(self.rows.size.width))
+        session, width = self.session, self.title_line.content_size.width
+        name = styled_line(("edit ", "$quiet"), (sanitize_line(session.profile.name), "bold $primary"))
+        changes = styled_line((sanitize_line(describe_changes(session.rows)), "$accent"))
+        if not changes:
+            copies = "shipped with gpubox: saving makes your own copy" if session.profile.shipped else "no changes"
+            changes = styled_line((copies, "$quiet"))
+        engine = sanitize_line(f"{session.engine}, {len(session.capabilities.options)} options")
+        self.title_line.show([fit_by_priority([(9, name), (8, changes), (1, ((engine, "$quiet"),))], width)])
+
+    def _draw_about(self) -> None:
+        row = self.rows.value
+        text = ""
+        if row:
+            choices = "" if row.option is None or not row.option.allowed else f" [{', '.join(row.option.allowed)}]"
+            text = f"{row.name}: {row.about}{choices}"
+        self.about.update(Content.styled(sanitize_line(text), ""))
+
+    def _draw_facts(self) -> None:
+        plan, memory, no_color = self.plan, self.memory, self.app.no_color
+        devices = 4 if self.has_class("-tall") else 1
+        self.facts.put(lambda width: plan_lines(plan, memory, width, devices=devices, no_color=no_color))
+
+    def _draw_assessment(self) -> None:
+        words, rows = self.assessment.words, self._command_rows
+        self.command.put(lambda width: command_lines(words, width, rows))
+        self._draw_problems()
+        self._fill()
+
+    def _draw_problems(self) -> None:
+        problems = [self._typing_problem, self.assessment.problem]
+        refusals = [f"{flag}: {why}" for flag, why in self.assessment.refusals.items()]
+        more = len(refusals) - REFUSALS_SHOWN
+        problems += [*refusals[:REFUSALS_SHOWN], f"and {more} more" if more > 0 else ""]
+        self.problems.show(
+            [Content.assemble(("! ", "$error"), sanitize_line(problem)) for problem in problems if problem]
+        )
+
+    @property
+    def _command_rows(self) -> int:
+        return 30 if self.has_class("-roomy") else 7 if self.has_class("-tall") else 3
+
+    async def _assess(self) -> None:
+        await asyncio.sleep(ASSESS_DELAY)
+        session = self.session
+        engine = session.changes.get(("engine",), session.profile.engine)
+        if engine != self._engine:
+            self._engine = engine
+            session.use_engine(*await run_in_thread(self.service.engine_options, str(engine or "")))
+        profile, base, changes = session.profile, session.base, dict(session.changes)
+        self.assessment = await run_in_thread(self.service.assess, profile, base, changes)
+        self._draw_assessment()
+        if self.assessment.profile:
+            self.plan = await run_in_thread(self.service.plan, self.assessment.profile)
+            self._draw_facts()
+
+    # -- events ---------------------------------------------------------------------------------------
+
+    def watch_focused(self) -> None:
+        if self.is_mounted:
+            self.keys.typing = isinstance(self.focused, Input)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._draw_title)
+        self.call_after_refresh(self._draw_facts)
+        self.call_after_refresh(self._draw_assessment)
+
+    def on_key(self, event: events.Key) -> None:
+        if self.search.has_focus and event.key in ("down", "up"):
+            event.stop()
+            self.rows.action_down() if event.key == "down" else self.rows.action_up()
+
+    @on(OptionRows.OptionHighlighted)
+    def _highlighted(self) -> None:
+        self._draw_about()
+
+    @on(Input.Changed, "#edit-search")
+    def _searched(self) -> None:
+        self._fill()
+        if self.search.value:
+            self.rows.move_cursor(0)
+
+    def _open_row(self, row: OptionRow) -> None:
+        if row.switch:
+            self.step(1)
+            return
+        self._typed = row
+        self.value_name.update(Content(sanitize_line(row.name)))
+        self.value.value = editable_text(row.value)
+        self.value.placeholder = row.default or (row.option.value or "" if row.option else "")
+        self.value_line.display = True
+        self.set_focus(self.value)
+
+    @on(Input.Submitted, "#edit-value")
+    def _typed_value(self) -> None:
+        if self._typed is None:
+            return
+        try:
+            self.session.set_text(self._typed, self.value.value)
+        except UsageError as error:
+            self._typing_problem = str(error)
+            self._draw_problems()
+            return
+        self._close_value()
+        self.changed()
+
+    def _close_value(self) -> None:
+        self._typed, self._typing_problem = None, ""
+        self.value_line.display = False
+        self._draw_problems()
+        self.set_focus(self.rows)
+
+    # -- actions --------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return not (action in OPENS_INPUT and isinstance(self.focused, Input))
+
+    def step(self, step: int) -> None:
+        """Sets the next or previous value of the highlighted option."""
+        row = self.rows.value
+        if row and self.session.step(row, step):
+            self.changed()
+        elif row:
+            self.say(f"{row.name} has no next value: enter types one.")
+
+    def action_edit_more(self) -> None:
+        self.step(1)
+
+    def action_edit_less(self) -> None:
+        self.step(-1)
+
+    def action_edit_default(self) -> None:
+        if row := self.rows.value:
+            self.session.set(row, None)
+            self.changed()
+
+    def action_edit_undo(self) -> None:
+        if self.session.undo():
+            self.changed()
+        else:
+            self.say("Nothing to undo.")
+
+    def action_edit_search(self) -> None:
+        self.search.open()
+
+    def action_edit_save(self) -> None:
+        self.work(self._save, "save")
+
+    def action_edit_try(self) -> None:
+        self.work(self._try, "save")
+
+    def action_edit_save_as(self) -> None:
+        self.work(self._save_as, "save")
+
+    def action_edit_back(self) -> None:
+        if self._typed is not None:
+            self._close_value()
+        elif not self.search.close():
+            self.work(self.leave, "leave", exclusive=True)
+
+    async def leave(self) -> None:
+        """Returns to the dashboard; asks first if changes would be lost."""
+        if await self.may_leave() and self.is_current:
+            self.dismiss(None)
+
+    async def may_leave(self) -> bool:
+        """Whether nothing would be lost, or the owner agrees to that."""
+        if not self.session.unsaved:
+            return True
+        name = sanitize_line(self.session.profile.name)
+        answers = (("n", "keep editing", "no"), ("s", "save them", "save"), ("d", "discard them", "discard"))
+        changes = sanitize_line(describe_changes(self.session.rows))
+        answer = await ask(self.app, f"Leave {name}?", f"Not saved: {changes}.", *answers)
+        if answer == "save":
+            await self._save()
+        return answer == "discard" or (answer == "save" and not self.session.unsaved)
+
+    async def _edit(self) -> ProfileEdit | None:
+        """The edit of the session; ``None`` if the owner does not want what its engine refuses."""
+        session = self.session
+        edit = await run_in_thread(self.service.edit, session.base, dict(session.changes))
+        if refusal := await run_in_thread(self.service.check, edit):
+            answers = (("n", "keep editing", "no"), ("s", "save it as it is", "yes"))
+            if await ask(self.app, "The engine refuses this", sanitize_line(refusal), *answers) != "yes":
+                return None
+        return edit
+
+    async def _save(self) -> None:
+        session = self.session
+        if not session.unsaved:
+            self.say("Nothing has changed.")
+            return
+        if (edit := await self._edit()) is None:
+            return
+        try:
+            path = await run_in_thread(self.service.save, edit)
+        except GpuboxError as error:
+            await self._rebase()
+            raise GpuboxError(error.message, KEPT_HERE) from None
+        session.changes.clear()
+        self.controller.saved(session.profile.name, str(path))
+        if self.is_current:
+            self.dismiss(None)
+
+    async def _rebase(self) -> None:
+        """Puts the changes on the file as it is now. A file that is gone or broken leaves them where they are."""
+        try:
+            fresh = await run_in_thread(self.service.reread, self.session.profile)
+        except GpuboxError:
+            return
+        self.session.rebase(*fresh)
+        self.changed()
+
+    async def _save_as(self) -> None:
+        session = self.session
+        edit = await run_in_thread(self.service.edit, session.base, dict(session.changes))
+        name = await self.controller.ask_new_name("Save as a new profile", session.profile.name, edit.after)
+        if name:
+            session.changes.clear()
+            self.controller.saved(name)
+            if self.is_current:
+                self.dismiss(None)
+
+    async def _try(self) -> None:
+        session = self.session
+        if not session.unsaved:
+            self.say("Nothing has changed that could be tried.")
+            return
+        edit = await run_in_thread(self.service.edit, session.base, dict(session.changes))
+        if refusal := await run_in_thread(self.service.check, edit):
+            raise UsageError(f"The engine refuses this: {refusal}")
+        self.controller.try_once(session, edit)
+
+
+def command_lines(words: Sequence[tuple[str, bool]], width: int, rows: int) -> list[StyledLine]:
+    """The command line on at most ``rows`` lines. If they are too few, those around the first change."""
+    lines: list[StyledLine] = []
+    first_change = 0
+    for text, new in words:
+        style = "bold underline $accent" if new else "$secondary"
+        for part in _pieces(sanitize_line(text), width):
+            if lines and cell_width(lines[-1]) + 1 + cell_len(part) <= width:
+                lines[-1] = (*lines[-1], (" ", ""), (part, style))
+            else:
+                lines.append(((part, style),))
+            if new and not first_change:
+                first_change = len(lines)
+    top = max(0, min(first_change - 2, len(lines) - rows))
+    return lines[top : top + rows]
+
+
+def _pieces(text: str, width: int) -> list[str]:
+    """An option with its values in one piece if it fits a line; else word by word, and a long word cut in pieces."""
+    if cell_len(text) <= width:
+        return [text]
+    words = text.split(" ")
+    return [piece for word in words for piece in chop_cells(word, max(1, width))]

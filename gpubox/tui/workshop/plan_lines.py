@@ -1,0 +1,105 @@
+"""The planned memory of a profile beside what the running server takes, as lines. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpubox import units
+from gpubox.sanitize import sanitize_line
+from gpubox.telemetry.snapshot import DeviceMemory
+from gpubox.tui.dashboard.vram import MEMORY_PART_STYLES, memory_bar, used_bytes
+from gpubox.tui.formatting import part_of_total
+from gpubox.tui.styled_lines import QUIET, StyledLine, cell_width, pad_line, styled_line, truncate_line, wrap_parts
+
+if TYPE_CHECKING:
+    from gpubox.planner.plan import DevicePlan, MemoryPlan
+
+VERDICT_STYLES = {
+    "fits": ("✓", "$success"), "tight": ("!", "$warning"), "short": ("✗", "$error"), "unknown": ("·", QUIET),
+}  # fmt: skip
+LABEL_CELLS = 8
+_MIB = 1024**2
+
+
+def plan_lines(
+    plan: MemoryPlan | None, running: Sequence[DeviceMemory], width: int, *, devices: int, no_color: bool = False
+) -> list[StyledLine]:
+    """The bars of at most ``devices`` devices (cards first), their parts, and the verdict."""
+    if plan is None:
+        return [styled_line(("the memory is being planned …", QUIET))]
+    lines: list[StyledLine] = []
+    shown = [device for device in plan.devices if device.kind != "host"] or list(plan.devices)
+    for device in shown[:devices]:
+        now = next((memory for memory in running if _same_device(memory, device)), None)
+        lines += _device_lines(device, now, width, len(shown) > 1, no_color)
+    return [*lines, verdict_line(plan, width)]
+
+
+def verdict_line(plan: MemoryPlan, width: int) -> StyledLine:
+    """Whether it fits, and what would."""
+    glyph, style = VERDICT_STYLES[plan.verdict]
+    text = styled_line((f"{glyph} ", style), (sanitize_line(plan.summary), style if plan.verdict != "fits" else ""))
+    return truncate_line(text, width)
+
+
+def planned_memory(device: DevicePlan) -> DeviceMemory:
+    """The plan of a device in the form in which the VRAM pane draws a reading."""
+    total, free = device.total_memory_bytes, device.free_bytes
+    return DeviceMemory(
+        device.device,
+        device.kind,
+        total_bytes=total,
+        weights_bytes=device.weights_bytes or None,
+        kv_bytes=device.kv_bytes or None,
+        recurrent_bytes=device.recurrent_bytes or None,
+        compute_bytes=device.compute_bytes or None,
+        draft_bytes=device.draft_bytes or None,
+        other_processes_bytes=max(0, total - free) if total is not None and free is not None else None,
+        unaccounted_bytes=device.unaccounted_bytes or None,
+        free_bytes=max(0, device.spare_bytes) if device.spare_bytes is not None else None,
+    )
+
+
+def _same_device(memory: DeviceMemory, device: DevicePlan) -> bool:
+    return memory.device == device.device or memory.kind == device.kind == "host"
+
+
+def _device_lines(
+    device: DevicePlan, now: DeviceMemory | None, width: int, several: bool, no_color: bool
+) -> list[StyledLine]:
+    planned = planned_memory(device)
+    name = "RAM" if device.kind == "host" else sanitize_line(device.device)
+    lines = [styled_line((name, "bold"))] if several else []
+    total = planned.total_bytes
+    used = device.total_bytes + (planned.other_processes_bytes or 0)
+    labels = ("now", "planned") if several else (f"{name} now", "planned")
+    cells = max(LABEL_CELLS, len(labels[0]) + 1)
+    if now and now.total_bytes:
+        amount = part_of_total(used_bytes(now), now.total_bytes)
+        lines.append(_bar_line(labels[0], amount, now, width, cells, no_color))
+    lines.append(_bar_line(labels[1], part_of_total(used, total), planned, width, cells, no_color))
+    lines += wrap_parts(_parts(planned, now), width, "  ")
+    return lines
+
+
+def _bar_line(
+    label: str, amount: str, memory: DeviceMemory, width: int, label_cells: int, no_color: bool
+) -> StyledLine:
+    text = styled_line((f"  {amount}", ""))
+    head = pad_line(styled_line((label, QUIET)), label_cells)
+    bar = memory_bar(memory, max(4, width - label_cells - max(20, cell_width(text))), no_color=no_color)
+    return (*head, *bar, *text)
+
+
+def _parts(planned: DeviceMemory, now: DeviceMemory | None) -> list[StyledLine]:
+    """``weights 10.4 → 12.6 GiB``: each part, with the running server's where it differs."""
+    before = dict(now.parts) if now else {}
+    parts = []
+    for kind, size in planned.parts:
+        label, colour, _ = MEMORY_PART_STYLES[kind]
+        old = before.get(kind)
+        differs = old is not None and abs(old - size) > max(_MIB * 8, size // 200)
+        was = f"{units.memory(old)} → " if differs else ""
+        parts.append(styled_line(("■ ", colour), (f"{label} ", QUIET), (was, QUIET), units.memory(size)))
+    return parts

@@ -1,0 +1,316 @@
+"""What the workshop uses of the services below it. All methods block: the screen runs them in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.paths import shipped_profiles
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpubox.bench.report.run_summaries import RunSummary
+    from gpubox.config import Config
+    from gpubox.engines.capabilities import Capabilities
+    from gpubox.interchange.new_profile import NewProfile
+    from gpubox.paths import Paths
+    from gpubox.planner.plan import MemoryPlan
+    from gpubox.planner.planner import Planner
+    from gpubox.profiles.comparison import ComparedKey
+    from gpubox.profiles.edit import KeyPath, KeyValue, ProfileEdit
+    from gpubox.profiles.profile import Profile
+    from gpubox.server.trial import Trial
+    from gpubox.tui.workshop.edit_session import EditSession
+
+    Emit = Callable[[Any], None]
+    RunOperation = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+MEASURE_POLL_SECONDS, STOP_SECONDS = 0.1, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What is known of a changed profile without asking its engine."""
+
+    words: tuple[tuple[str, bool], ...] = ()
+    """The command line: each option with its values, and whether it is new; env first."""
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    """Flag -> why the engine refuses it."""
+    problem: str = ""
+    """Why the profile cannot be saved."""
+    profile: Profile | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileComparison:
+    """Two profiles: what their files say, what they would use, and what was measured."""
+
+    names: tuple[str, str]
+    keys: tuple[ComparedKey, ...]
+    plans: tuple[MemoryPlan | None, MemoryPlan | None]
+    measured: tuple[RunSummary | None, RunSummary | None]
+    """The last finished speed run of each."""
+
+
+class WorkshopService:
+    """The profile files, plans and trials of this machine. Methods raise GpuboxError."""
+
+    def __init__(self, paths: Paths, config: Callable[[], Config], run_operation: RunOperation) -> None:
+        """``config`` returns the present settings; ``run_operation`` runs a cancellable operation of the Supervisor."""
+        self.paths, self._config, self._run_operation = paths, config, run_operation
+        self._planner: tuple[Config, Planner] | None = None
+
+    # -- editing ------------------------------------------------------------------------------------
+
+    def open_profile(self, profile: Profile) -> EditSession:
+        """Reads the profile's file and its engine's options."""
+        from gpubox.engines.find import find_engines
+        from gpubox.profiles.edit import unchanged
+        from gpubox.tui.workshop.edit_session import EditSession
+
+        capabilities, engine = self.engine_options(profile.engine)
+        engines = tuple(engine.name for engine in find_engines(self._config()))
+        return EditSession(profile, unchanged(profile, self.paths), capabilities, engine, engines)
+
+    def engine_options(self, name: str) -> tuple[Capabilities, str]:
+        """The options of an engine, and its name with the version."""
+        from gpubox.engines.capabilities import display_version
+        from gpubox.engines.find import choose_engine
+        from gpubox.engines.query import read_capabilities
+
+        engine = choose_engine(self._config(), name)
+        capabilities = read_capabilities(engine, self.paths)
+        return capabilities, f"{engine.name} {display_version(capabilities.version)}".strip()
+
+    def edit(self, base: ProfileEdit, changes: Mapping[KeyPath, KeyValue]) -> ProfileEdit:
+        """``base`` with the changes. Raises UsageError if it would not load."""
+        from gpubox.profiles.edit import change_text
+
+        edit = replace(base, after=change_text(base.before, changes)) if changes else base
+        _ = edit.profile
+        return edit
+
+    def assess(self, profile: Profile, base: ProfileEdit, changes: Mapping[KeyPath, KeyValue]) -> Assessment:
+        """The command line and the refusals of the changed profile. Starts no process."""
+        from gpubox.engines.capabilities import find_refusals
+        from gpubox.profiles.argv import redacted_env
+        from gpubox.server.launch import preview_launch
+        from gpubox.tui.workshop.edit_session import changed_words
+
+        try:
+            changed = replace(self.edit(base, changes).profile, shipped=profile.shipped)
+        except UsageError as error:
+            return Assessment(problem=str(error))
+        config = self._config()
+        preview = preview_launch(changed, self.paths, config, ask_engine=False)
+        before = preview_launch(profile, self.paths, config, ask_engine=False).argv if changes else preview.argv
+        refusals: dict[str, str] = {}
+        if preview.engine:
+            capabilities, _ = self.engine_options(changed.engine)
+            for refusal in find_refusals(capabilities, changed.flags):
+                refusals[refusal.flag] = f"{refusal.why}{f' ({refusal.hint})' if refusal.hint else ''}"
+        problem = "" if preview.engine or preview.refusal is None else str(preview.refusal)
+        env = tuple((f"{name}={value}", False) for name, value in redacted_env(changed.env).items())
+        return Assessment((*env, *changed_words(before, preview.argv)), refusals, problem, changed)
+
+    def plan(self, profile: Profile) -> MemoryPlan | None:
+        """The memory that a start of ``profile`` in place of what runs would take."""
+        from gpubox.planner.planner import Planner
+        from gpubox.server.instance import observe
+        from gpubox.server.supervisor import instance_of
+
+        config = self._config()
+        if self._planner is None or self._planner[0] is not config:
+            self._planner = config, Planner(self.paths, config)
+        replaces = observe(self.paths, instance_of(profile)).running
+        return self._planner[1].plan(profile, replaces=replaces)
+
+    def check(self, edit: ProfileEdit) -> str:
+        """Why the engine itself refuses the changed profile; empty if it accepts it. Starts the engine's parser."""
+        from gpubox.server.launch import preview_launch
+
+        preview = preview_launch(edit.profile, self.paths, self._config())
+        return str(preview.refusal) if preview.engine and preview.refusal else ""
+
+    def save(self, edit: ProfileEdit) -> Path:
+        """Writes the edit. Raises GpuboxError if the file has changed since it was read."""
+        from gpubox.profiles.edit import save_edit
+
+        return save_edit(edit, self.paths)
+
+    def reread(self, profile: Profile) -> tuple[Profile, ProfileEdit]:
+        """The profile and its text as they are on disk now. Raises UsageError if it is gone or does not load."""
+        from gpubox.profiles.edit import unchanged
+        from gpubox.profiles.loader import load_catalog
+
+        fresh = load_catalog(self.paths).get(profile.name)
+        return fresh, unchanged(fresh, self.paths)
+
+    def edit_externally(self, profile: Profile) -> ProfileEdit:
+        """Opens the owner's editor, which needs the terminal. Returns the edit, which is not written yet."""
+        from gpubox.profiles.edit import unchanged
+        from gpubox.profiles.external_editor import edit_in_editor
+
+        return edit_in_editor(unchanged(profile, self.paths), profile, self.paths)
+
+    # -- files --------------------------------------------------------------------------------------
+
+    def duplicate(self, profile: Profile, name: str) -> Path:
+        """Copies the profile's file, with its comments, under another name."""
+        from gpubox.profiles.edit import read_profile
+
+        return self.create(name, read_profile(profile))
+
+    def create(self, name: str, text: str) -> Path:
+        """Writes a new profile. Raises UsageError if the name is taken or the text does not load."""
+        from gpubox.profiles.edit import new_edit, save_edit
+
+        return save_edit(new_edit(name, text, self.paths), self.paths)
+
+    def draft(self, source: str) -> NewProfile:
+        """The profile of a model or of a command line. Writes nothing."""
+        from gpubox.interchange.new_profile import draft_profile
+
+        return draft_profile(source, self._config())
+
+    def free_name(self, name: str) -> str:
+        """``name``, or the first of ``name-2``, ``name-3`` ... that no profile has."""
+        taken = {path.stem for folder in (shipped_profiles(), self.paths.profiles) for path in folder.glob("*.toml")}
+        names = (name, *(f"{name[:60]}-{number}" for number in range(2, len(taken) + 3)))
+        return next(candidate for candidate in names if candidate not in taken)
+
+    def rename(self, profile: Profile, name: str) -> Path:
+        """Gives the owner's profile another name. Refused while it runs."""
+        from gpubox.profiles.edit import rename_profile
+        from gpubox.server.instance import check_not_running
+
+        check_not_running(profile.name, self.paths, "keeps its name")
+        return rename_profile(profile, name, self.paths)
+
+    def delete(self, profile: Profile) -> Path:
+        """Moves the owner's profile into the trash. Refused while it runs."""
+        from gpubox.profiles.edit import delete_profile
+        from gpubox.server.instance import check_not_running
+
+        check_not_running(profile.name, self.paths, "is not deleted")
+        return delete_profile(profile, self.paths)
+
+    def restore_deleted(self, name: str = "") -> Path:
+        """Brings back the profile that was deleted last, or the last one called ``name``."""
+        from gpubox.profiles.edit import restore_deleted
+
+        return restore_deleted(self.paths, name)
+
+    # -- comparing ----------------------------------------------------------------------------------
+
+    def compare(self, left: Profile, right: Profile) -> ProfileComparison:
+        """Two profiles side by side."""
+        from gpubox.bench.report.run_summaries import run_summaries
+        from gpubox.profiles.comparison import compare_profiles
+
+        canonical: Callable[[str], str] = lambda name: name  # noqa: E731
+        with contextlib.suppress(GpuboxError):  # without an engine, aliases stay as written
+            canonical = self.engine_options(left.engine)[0].canonical
+        runs = list(reversed(run_summaries(self.paths)))
+        return ProfileComparison(
+            (left.name, right.name),
+            compare_profiles(left, right, canonical),
+            (self.plan(left), self.plan(right)),
+            (_last_speed_run(runs, left.name), _last_speed_run(runs, right.name)),
+        )
+
+    # -- trying -------------------------------------------------------------------------------------
+
+    def answering(self, profile: Profile) -> str | None:
+        """The profile whose server a trial of ``profile`` would replace, if it answers."""
+        from gpubox.server.instance import observe
+        from gpubox.server.supervisor import instance_of
+
+        running = observe(self.paths, instance_of(profile)).running
+        return running.launch.profile if running and running.ready_at else None
+
+    def measure(self, profile: Profile, tokens: int, stop: threading.Event) -> tuple[str, int]:
+        """Measures the server that runs in the place of ``profile``: the stored run, and the tokens of each answer.
+
+        In a process of its own, because drawing the screen would disturb the measurement. ``tokens``: 0 chooses them.
+        ``stop`` ends it. Raises GpuboxError if it fails or was stopped.
+        """
+        from gpubox.server.supervisor import instance_of
+
+        folders = [self.paths.config, self.paths.state, self.paths.cache, self.paths.config_override or ""]
+        command = [sys.executable, "-m", "gpubox.bench.trial_measurement", *map(str, folders)]
+        with subprocess.Popen(
+            [*command, instance_of(profile), str(tokens)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        ) as process:  # fmt: skip
+            while process.poll() is None:  # its stdin stays open: it ends when this process dies
+                if stop.wait(MEASURE_POLL_SECONDS):
+                    process.send_signal(signal.SIGINT)  # the run is stored as interrupted
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(STOP_SECONDS)
+                    process.kill()
+                    raise GpuboxError("stopped")
+            assert process.stdout
+            output = process.stdout.read()
+        try:
+            values = json.loads(output)
+        except ValueError:
+            raise GpuboxError(f"the measurement ended with code {process.returncode}") from None
+        if "error" in values:
+            raise GpuboxError(str(values["error"]), str(values["hint"]))
+        return str(values["run"]), int(values["tokens"])
+
+    def headline(self, run: str) -> str:
+        """The main figure of a stored run: ``tg 70.2 tok/s``."""
+        from gpubox.bench.report.run_summaries import run_summary
+        from gpubox.bench.run_store import find_run
+
+        return run_summary(find_run(self.paths, run)).headline
+
+    def compare_sides(self, before: str, after: str) -> str:
+        """One sentence: what the change did to the speed."""
+        from gpubox.bench.run_store import find_run
+        from gpubox.bench.trial_measurement import compare_sides, summarize
+
+        return summarize(compare_sides(find_run(self.paths, before), find_run(self.paths, after)))
+
+    def begin_trial(self, edit: ProfileEdit, stop_now: bool, allow_exposed: bool, emit: Emit) -> Trial:
+        """Switches to the changed profile. Raises GpuboxError if it does not start: then what ran before runs."""
+        from gpubox.server.supervisor import Supervisor, instance_of
+        from gpubox.server.trial import Trial
+
+        supervisor = Supervisor(self.paths, self._config(), instance_of(edit.profile), emit)
+        trial: Trial = self._run_operation(
+            Trial.begin(edit, supervisor, stop_now=stop_now, allow_exposed=allow_exposed)
+        )
+        return trial
+
+    def keep(self, trial: Trial) -> Path:
+        """Writes the tried profile. Raises GpuboxError, and the trial goes on, if its file has changed meanwhile."""
+        return asyncio.run(trial.keep())
+
+    def revert(self, trial: Trial) -> None:
+        """Brings back what ran before. Raises GpuboxError if that fails."""
+        self._run_operation(trial.revert())
+
+
+def _last_speed_run(runs: list[RunSummary], profile: str) -> RunSummary | None:
+    """The newest finished speed run of the profile alone; a trial's run of a changed copy does not count."""
+    for run in runs:
+        plan = run.info.plan if run.info else None
+        if plan and plan.kind == "speed" and run.state == "finished" and run.metrics:
+            (target, *others) = plan.targets
+            if not others and target.profile == profile and not target.overrides:
+                return run
+    return None

@@ -1,0 +1,307 @@
+"""One trial on the screen: measures what runs, switches, measures the change; then one key keeps or reverts it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.content import Content
+from textual.widgets import Static
+
+from gpubox.errors import GpuboxError
+from gpubox.sanitize import sanitize_line
+from gpubox.threads import run_in_thread
+from gpubox.tui.actions import Scope, bindings
+from gpubox.tui.operation_progress import OperationProgress, progress_parts
+from gpubox.tui.persistent_screen import PushedScreen
+from gpubox.tui.widgets.status_lines import GAP, wrap_phrases
+
+if TYPE_CHECKING:
+    from gpubox.profiles.edit import ProfileEdit
+    from gpubox.server.trial import Trial
+    from gpubox.tui.app import GpuboxApp
+    from gpubox.tui.messages import ServerOverview
+    from gpubox.tui.workshop.edit_session import EditSession
+    from gpubox.tui.workshop.service import WorkshopService
+
+
+class Stage(StrEnum):
+    """The steps of a trial, in their order."""
+
+    BEFORE = "measure what runs"
+    SWITCH = "switch to the change"
+    AFTER = "measure the change"
+    DECIDE = "keep or revert"
+    ENDING = "end the trial"
+    OVER = "over"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialProgress:
+    """How far a trial is."""
+
+    profile: str
+    changes: str
+    """``n-cpu-moe 18 instead of 22``."""
+    stage: Stage = Stage.BEFORE
+    before: str = ""
+    """What the first measurement gave, or why there is none; empty: not yet."""
+    after: str = ""
+    verdict: str = ""
+    problem: str = ""
+    """Why the trial failed, or why it could not be kept."""
+    outcome: str = ""
+    """How it ended."""
+
+    @property
+    def summary(self) -> str:
+        """The trial in one line."""
+        if self.stage is Stage.DECIDE:
+            return f"trying {self.changes}: {self.verdict}  T keeps or reverts it"
+        return f"trying {self.changes}: {self.stage}"
+
+
+class TrialController:
+    """One trial at a time. It goes on while its screen is closed; the owner's decision ends it."""
+
+    def __init__(self, app: GpuboxApp, service: WorkshopService, session: EditSession, edit: ProfileEdit) -> None:
+        self.app, self.service, self.session, self.edit = app, service, session, edit
+        from gpubox.tui.workshop.edit_session import describe_changes
+
+        self.profile = edit.name
+        self.progress = TrialProgress(edit.name, describe_changes(session.rows))
+        self._trial: Trial | None = None
+        self._decision = ""
+        self._decided = asyncio.Event()
+        self._stop = threading.Event()
+        """Ends the measurement under way."""
+        self.over = asyncio.Event()
+
+    @property
+    def under_way(self) -> bool:
+        return self.progress.stage is not Stage.OVER
+
+    @property
+    def can_keep(self) -> bool:
+        return self.progress.stage is Stage.DECIDE
+
+    async def run(self, *, stop_now: bool, allow_exposed: bool) -> bool:
+        """The whole trial. Returns whether the change was kept."""
+        try:
+            await self._run(stop_now, allow_exposed)
+        except GpuboxError as error:
+            self._show(stage=Stage.OVER, problem=str(error), outcome="The change is not written.")
+        finally:
+            self.over.set()
+        return self._decision == "keep" and not self.progress.problem
+
+    async def _run(self, stop_now: bool, allow_exposed: bool) -> None:
+        profile, operations = self.edit.profile, self.app.operations
+        first, tokens = "", 0
+        if await run_in_thread(self.service.answering, profile):
+            first, tokens = await self._measure(Stage.BEFORE)
+        else:
+            self._show(before="nothing ran")
+        if self._decision:
+            self._show(stage=Stage.OVER, outcome="Nothing was switched, and nothing is written.")
+            return
+        self._show(stage=Stage.SWITCH)
+        self.app.show_operation(OperationProgress("trial", self.profile))
+        self._trial = await operations.perform(
+            lambda emit: self.service.begin_trial(self.edit, stop_now, allow_exposed, emit)
+        )
+        if not self._decision:
+            second, _ = await self._measure(Stage.AFTER, tokens)
+            if first and second and not self._decision:
+                self._show(verdict=await self._compare(first, second))
+            elif not self._decision:
+                self._show(verdict="Not compared.")
+        await self._end(self._trial)
+
+    async def _measure(self, stage: Stage, tokens: int = 0) -> tuple[str, int]:
+        """The stored run and the tokens of each answer; an empty run if it failed or was skipped."""
+        self._stop.clear()
+        self._show(stage=stage)
+        if self._decision:
+            return "", tokens
+        try:
+            run, tokens = await run_in_thread(self.service.measure, self.edit.profile, tokens, self._stop)
+            text = await run_in_thread(self.service.headline, run)
+        except GpuboxError as error:
+            run, text = "", f"not measured: {error.message}"
+        if stage is Stage.BEFORE:
+            self._show(before=text)
+        else:
+            self._show(after=text)
+        return run, tokens
+
+    async def _compare(self, first: str, second: str) -> str:
+        try:
+            return await run_in_thread(self.service.compare_sides, first, second)
+        except GpuboxError as error:
+            return f"Not compared: {error.message}"
+
+    async def _end(self, trial: Trial) -> None:
+        """Waits for the decision and carries it out. A change that cannot be kept can still be reverted."""
+        while True:
+            if not self._decision:
+                self._show(stage=Stage.DECIDE)
+            await self._decided.wait()
+            self._show(stage=Stage.ENDING, problem="")
+            if self._decision == "revert":
+                previous = trial.record.previous.profile if trial.record.previous else ""
+                self.app.show_operation(OperationProgress("revert", previous or self.profile))
+                await self.app.operations.perform(lambda emit: self.service.revert(trial))
+                back = f"{previous} runs as before" if previous else "nothing runs, as before"
+                self._show(stage=Stage.OVER, outcome=f"The change is reverted: {back}.")
+                return
+            try:
+                path = await run_in_thread(self.service.keep, trial)
+            except GpuboxError as error:
+                self._decision = ""
+                self._decided.clear()
+                self._show(problem=str(error))
+                continue
+            self._show(stage=Stage.OVER, outcome=f"{self.profile} is written: {path}")
+            return
+
+    def _show(self, **changes: object) -> None:
+        self.progress = replace(self.progress, **changes)  # type: ignore[arg-type]
+        self.app.show_trial()
+
+    # -- decisions ------------------------------------------------------------------------------------
+
+    def keep(self) -> bool:
+        """Keeps the change. Returns False if it is too early for that."""
+        if not self.can_keep:
+            return False
+        self._decide("keep")
+        return True
+
+    def revert(self) -> None:
+        """Reverts at the next possible moment."""
+        if self.progress.stage in (Stage.ENDING, Stage.OVER):
+            return
+        self._decide("revert")
+        if self.progress.stage is Stage.SWITCH:
+            self.app.bridge.services.cancel()
+        self._stop.set()
+
+    def skip(self) -> None:
+        """Ends the measurement under way."""
+        self._stop.set()
+
+    def _decide(self, decision: str) -> None:
+        self._decision = decision
+        self._decided.set()
+
+
+def trial_lines(progress: TrialProgress, operation: OperationProgress | None, live: str, width: int) -> Content:
+    """The trial, step by step; ``live`` is the progress of the measurement."""
+    lines = [Content.assemble(("trying ", "$quiet"), (sanitize_line(progress.changes), "bold"), ("  in ", "$quiet"),
+                              (sanitize_line(progress.profile), "bold $primary")), Content("")]  # fmt: skip
+    stages = list(Stage)
+    at = stages.index(progress.stage)
+    switching = wrap_phrases(progress_parts(operation), max(20, width - 4)) if operation else Content("")
+    for stage, result in (
+        (Stage.BEFORE, Content(sanitize_line(progress.before))),
+        (Stage.SWITCH, Content("")),
+        (Stage.AFTER, Content(sanitize_line(progress.after))),
+    ):
+        index = stages.index(stage)
+        if progress.stage is Stage.OVER and not (progress.before if stage is Stage.BEFORE else progress.after):
+            continue
+        glyph, style = ("✓", "$success") if at > index else ("◌", "$accent") if at == index else ("·", "$quiet")
+        text = result if result.plain or at != index else Content.styled(live, "$quiet")
+        lines.append(Content.assemble((f"{glyph} ", style), (f"{stage:<22}", "" if at >= index else "$quiet"), text))
+        if stage is Stage.SWITCH and at == index and switching.plain:
+            lines += [Content("    ") + line for line in switching.split("\n")]
+    lines.append(Content(""))
+    if progress.verdict:
+        lines += [Content.styled(sanitize_line(progress.verdict), "bold"), Content("")]
+    if progress.problem:
+        lines += [Content.assemble(("✗ ", "$error"), sanitize_line(progress.problem)), Content("")]
+    if progress.outcome:
+        lines.append(
+            Content.assemble(("✓ ", "$success") if not progress.problem else "", sanitize_line(progress.outcome))
+        )
+    elif progress.stage is Stage.DECIDE:
+        lines.append(_keys(("k", "keep it: the profile is written"), ("r", "revert: what ran before comes back")))
+    elif progress.stage is Stage.ENDING:
+        lines.append(Content.styled("…", "$accent"))
+    else:
+        lines.append(_keys(("r", "revert"), ("esc", "dashboard; the trial goes on")))
+    return Content("\n").join(lines)
+
+
+def _keys(*keys: tuple[str, str]) -> Content:
+    texts = [Content.assemble((key, "bold $primary"), " ", (text, "$quiet")) for key, text in keys]
+    return Content(GAP).join(texts)
+
+
+class TrialScreen(PushedScreen):
+    """Shows the trial of the app."""
+
+    AUTO_FOCUS = ""
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.TRIAL)]
+    DEFAULT_CSS = """
+    TrialScreen { layout: vertical; background: $background; color: $foreground; }
+    TrialScreen #trial-frame {
+        height: 1fr; border: round $line-focus; padding: 1 2; border-title-color: $foreground; overflow: auto;
+    }
+    """
+
+    def __init__(self, trial: TrialController, *, note: str = "") -> None:
+        super().__init__(Scope.TRIAL, note=note)
+        self.trial = trial
+        self.text = Static("", id="trial-frame", markup=False)
+        self.text.border_title = "Try once"
+        self.live = ""
+
+    def compose(self) -> ComposeResult:
+        yield self.header
+        yield self.text
+        yield self.keys
+
+    def on_mount(self) -> None:
+        self.refresh_trial()
+
+    def on_resize(self) -> None:
+        self.refresh_trial()
+
+    def show_overview(self, overview: ServerOverview | None) -> None:
+        self.refresh_trial()  # the header's run of the measurement may have made progress
+
+    def refresh_trial(self) -> None:
+        """Draws the trial as it is now."""
+        if not self.is_mounted:
+            return
+        progress = self.trial.progress
+        app = self.trial.app
+        self.live = self.header.bench.removeprefix("bench speed ")
+        operation = app.operation if progress.stage in (Stage.SWITCH, Stage.ENDING) else None
+        self.text.update(trial_lines(progress, operation, self.live, max(20, self.app.size.width - 8)))
+        hidden = {"trial_skip"} if progress.stage not in (Stage.BEFORE, Stage.AFTER) else set()
+        if progress.stage is not Stage.DECIDE:
+            hidden.add("trial_keep")
+        if progress.stage in (Stage.ENDING, Stage.OVER):
+            hidden.add("trial_revert")
+        self.keys.hidden_actions = frozenset(hidden)
+
+    def action_trial_keep(self) -> None:
+        if not self.trial.keep() and self.trial.under_way:
+            self.say("Not yet: it can be kept once it answers and is measured. s skips the measurement.")
+
+    def action_trial_revert(self) -> None:
+        self.trial.revert()
+
+    def action_trial_skip(self) -> None:
+        self.trial.skip()
+
+    def action_trial_back(self) -> None:
+        self.dismiss(None)

@@ -1,0 +1,230 @@
+"""The editor, with a real service on a fake engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from gpubox.config import load_config
+from gpubox.paths import Paths
+from gpubox.profiles.loader import load_catalog
+from gpubox.tui.app import GpuboxApp
+from gpubox.tui.workshop import editor
+from gpubox.tui.workshop.editor import EditorScreen
+from tests.tui.conftest import SIZE, app_of, opened, shows, until
+from tests.tui.fake_workshop import WorkshopServices
+
+MINE = """\
+# My own profile.
+title = "my own"
+model = "{model}"
+port = 8099
+
+[flags]
+ctx-size = 2048      # tokens
+n-cpu-moe = 22       # experts
+"""
+
+
+@pytest.fixture
+def services(
+    paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Callable[[str, str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> WorkshopServices:  # fmt: skip
+    """The profile ``mine`` on the fake engine."""
+    monkeypatch.setattr(editor, "ASSESS_DELAY", 0.0)
+    write_profile("mine", MINE.format(model=tiny_gguf))
+    paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
+    return WorkshopServices(paths, load_config(paths), [load_catalog(paths).get("mine")])
+
+
+async def open_editor(pilot: Pilot[bool]) -> EditorScreen:
+    await opened(pilot)
+    app = app_of(pilot)
+    app.highlight_profile("mine")
+    await pilot.press("e")
+    await until(pilot, lambda: isinstance(app.screen, EditorScreen) and app.screen.assessment.words, "the editor")
+    assert isinstance(app.screen, EditorScreen)
+    return app.screen
+
+
+def value(services: WorkshopServices, name: str = "n-cpu-moe") -> object:
+    return load_catalog(services.paths).get("mine").flags.get(name)
+
+
+async def test_shows_every_flag_those_of_the_profile_first(services: WorkshopServices) -> None:
+    path = services.paths.profiles / "mine.toml"
+    path.write_text(path.read_text() + 'turbo-mode = "yes"   # of a fork\n')
+    async with GpuboxApp(services).run_test(size=SIZE) as pilot:
+        screen = await open_editor(pilot)
+        await shows(
+            pilot,
+            "edit mine",
+            "no changes",
+            "ctx-size",
+            "2048",
+            "--n-cpu-moe 22",
+            "turbo-mode: this engine has",
+            "? turbo-mode",
+        )
+        names = [row.name for row in screen.rows.values]
+        assert names[:4] == ["ctx-size", "n-cpu-moe", "turbo-mode", "model"] and len(names) > 200
+        await pilot.press("slash", *"flash")
+        await shows(pilot, "flash-attn", "set Flash Attention use")
+        await pilot.press("escape")
+        await until(pilot, lambda: len(screen.rows.values) > 200)
+
+
+async def test_changes_a_value_in_place_and_saves_one_line(services: WorkshopServices, tiny_gguf: Path) -> None:
+    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
+        await open_editor(pilot)
+        await pilot.press("j", "minus", "minus")
+        await shows(pilot, "22 → 20", "n-cpu-moe 20 instead of 22", "--n-cpu-moe 20")
+        await pilot.press("slash", *"mmap")
+        await pilot.press("escape", "ctrl+s")
+        await shows(pilot, "mine is saved")
+        await until(pilot, lambda: app_of(pilot).screen is app_of(pilot).dashboard)
+    before = MINE.format(model=tiny_gguf)
+    assert (services.paths.profiles / "mine.toml").read_text() == before.replace("n-cpu-moe = 22 ", "n-cpu-moe = 20 ")
+
+
+async def test_types_a_value_removes_a_flag_and_undoes(services: WorkshopServices) -> None:
+    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
+        screen = await open_editor(pilot)
+        await pilot.press("enter")
+        await until(pilot, lambda: screen.value.has_focus)
+        await pilot.press(*"65536", "enter")
+        await shows(pilot, "2048 → 65536", "--ctx-size 65536")
+        await pilot.press("j", "delete")
+        await shows(pilot, "22 → not set", "without n-cpu-moe")
+        assert screen.session.changes == {("flags", "ctx-size"): 65536, ("flags", "n-cpu-moe"): None}
+        await pilot.press("u")
+        await until(pilot, lambda: screen.session.changes == {("flags", "ctx-size"): 65536})
+        await pilot.press("k", "backspace", "enter")
+        await pilot.press(*"2048", "enter")
+        await shows(pilot, "no changes")
+        await pilot.press("u", "u", "u", "u")
+        await shows(pilot, "Nothing to undo")
+
+
+async def test_switches_and_choices_go_round(services: WorkshopServices) -> None:
+    async with GpuboxApp(services).run_test(size=SIZE) as pilot:
+        screen = await open_editor(pilot)
+        await pilot.press("slash", *"kv-offload", "enter", "enter")
+        await until(pilot, lambda: screen.session.changes == {("flags", "kv-offload"): False})
+        await shows(pilot, "--no-kv-offload", "+ kv-offload")
+        await pilot.press("escape", "slash", *"ctk", "enter", "right", "right")
+        await shows(pilot, "--cache-type-k f16")
+        await pilot.press("left", "left")
+        await until(pilot, lambda: screen.session.changes == {("flags", "kv-offload"): False})
+
+
+async def test_finds_a_flag_by_two_letters_of_its_name(services: WorkshopServices) -> None:
+    async with GpuboxApp(services).run_test(size=SIZE) as pilot:
+        screen = await open_editor(pilot)
+        await pilot.press("slash", *"nc")
+        await until(pilot, lambda: screen.rows.value and screen.rows.value.name == "n-cpu-moe")
+
+
+async def test_says_what_the_engine_refuses_before_it_is_saved(services: WorkshopServices) -> None:
+    """ctx-size 13 is refused by the engine itself; a word is not in its help either."""
+    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
+        screen = await open_editor(pilot)
+        await pilot.press("enter")
+        await pilot.press(*"13", "enter")
+        await shows(pilot, "--ctx-size 13")
+        await pilot.press("ctrl+s")
+        await shows(pilot, "The engine refuses this", "brings bad luck")
+        await pilot.press("n", "T")
+        await shows(pilot, "The engine refuses this: mine")
+        assert value(services, "ctx-size") == 2048 and screen.is_current
+        await pilot.press("slash", *"load-mode", "enter", "enter", *"sideways", "enter")
+        await shows(pilot, "load-mode: does not accept 'sideways' (allowed:", "! load-mode")
+
+
+async def test_a_wrong_value_is_one_sentence(services: WorkshopServices) -> None:
+    async with GpuboxApp(services).run_test(size=SIZE) as pilot:
+        screen = await open_editor(pilot)
+        await pilot.press("slash", *"port", "enter", "enter", *"abc", "enter")
+        await shows(pilot, "port takes a number, not 'abc'")
+        assert screen.value.has_focus
+        await pilot.press("escape")
+        await until(pilot, lambda: screen.rows.has_focus and not screen.session.unsaved)
+        await pilot.press("enter", *"99999", "enter")
+        await shows(pilot, "mine.toml: port")  # refused by the loader, and so before anything is written
+
+
+async def test_a_file_that_was_changed_meanwhile_is_not_overwritten(services: WorkshopServices) -> None:
+    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
+        screen = await open_editor(pilot)
+        await pilot.press("j", "minus")
+        path = services.paths.profiles / "mine.toml"
+        path.write_text(path.read_text().replace("2048", "4096"))
+        await pilot.press("ctrl+s")
+        await shows(pilot, "was changed by another program meanwhile", "22 → 21", "4096")
+        assert value(services) == 22 and screen.session.unsaved
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: value(services) == 21)
+        assert value(services, "ctx-size") == 4096, "both changes are there"
+
+
+async def test_esc_asks_only_if_something_would_be_lost(services: WorkshopServices) -> None:
+    app = GpuboxApp(services)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await open_editor(pilot)
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is app.dashboard)
+        screen = await open_editor(pilot)
+        await pilot.press("j", "plus", "escape")
+        await shows(pilot, "Leave mine?", "Not saved: n-cpu-moe 23 instead of 22")
+        await pilot.press("n")
+        await until(pilot, lambda: screen.is_current)
+        await pilot.press("q")
+        await shows(pilot, "Leave mine?")
+        assert not app._exit
+        await pilot.press("d")
+        await until(pilot, lambda: app._exit)
+    assert value(services) == 22
+
+
+async def test_saves_as_another_profile(services: WorkshopServices) -> None:
+    app = GpuboxApp(services)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await open_editor(pilot)
+        await pilot.press("j", "plus", "D")
+        await shows(pilot, "Save as a new profile", "mine-2")
+        await pilot.press("enter")
+        await until(pilot, lambda: app.dashboard.profiles.entry and app.dashboard.profiles.entry.name == "mine-2")
+    profiles = load_catalog(services.paths).profiles
+    assert (profiles["mine"].flags["n-cpu-moe"], profiles["mine-2"].flags["n-cpu-moe"]) == (22, 23)
+
+
+async def test_another_engine_brings_its_own_options(services: WorkshopServices) -> None:
+    async with GpuboxApp(services).run_test(size=SIZE) as pilot:
+        screen = await open_editor(pilot)
+        count = len(screen.rows.values)
+        await pilot.press("slash", *"engine", "enter")
+        await until(pilot, lambda: screen.rows.value and screen.rows.value.name == "engine")
+        row = screen.rows.value
+        assert row and "embedded" in row.choices
+        screen.session.set(row, "embedded")
+        screen.changed()
+        await until(pilot, lambda: "embedded" in screen.session.engine)
+        await pilot.press("escape")
+        await until(pilot, lambda: 100 < len(screen.rows.values) < count)
+
+
+async def test_a_shipped_profile_becomes_the_owners(services: WorkshopServices) -> None:
+    app = GpuboxApp(services)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await opened(pilot)
+        app.highlight_profile("demo")
+        await pilot.press("e")
+        await shows(pilot, "saving makes your own copy")
+        await pilot.press("plus", "ctrl+s")
+        await shows(pilot, "demo is saved")
+    own = load_catalog(services.paths).get("demo")
+    assert not own.shipped and own.path == services.paths.profiles / "demo.toml"
