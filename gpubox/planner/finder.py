@@ -27,8 +27,9 @@ from gpubox.profiles.writer import save_profile
 from gpubox.server.instance import observe
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 _CONNECTIONS = 4
-"""So many repositories are read at once."""
+"""So many repositories or headers are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,22 @@ class Finder:
         self._headers.setdefault(repository.name, path)
         return plan_model(self._planner, name, path, self.paths, idea, may_dry_run=may_dry_run)
 
+    def plan_quants(
+        self, client: HubClient, repository: HubRepository, quants: Sequence[HubQuant], idea: LaunchIdea,
+        on_planned: Callable[[], None], *, may_dry_run: bool = False,
+    ) -> list[MemoryPlan]:  # fmt: skip
+        """The plans of several quants, in their order. The first one's vocabulary is used for the others.
+
+        ``on_planned`` is called after each, in some thread.
+        """
+
+        def plan(quant: HubQuant) -> MemoryPlan:
+            made = self.plan_quant(client, repository, quant, idea, may_dry_run=may_dry_run)
+            on_planned()
+            return made
+
+        return [*map(plan, quants[:1]), *_in_parallel(plan, quants[1:])]
+
     def new_profile(self, name: str, model: str, plan: MemoryPlan | None, *, header: Path | None = None) -> Profile:
         """Writes a profile for a model, with the flags that make it fit if it would not fit without them.
 
@@ -127,7 +144,7 @@ def _short(error: GpuboxError, repository: HubRepository) -> str:
     return error.message.removeprefix(f"{repository.name}/").rstrip(".")
 
 
-def _in_parallel(work: Callable[[str], T], items: Sequence[str]) -> list[T]:
+def _in_parallel(work: Callable[[Item], T], items: Sequence[Item]) -> list[T]:
     """The results in the order of ``items``, of which _CONNECTIONS are worked on at once.
 
     Unlike those of a ThreadPoolExecutor, the threads do not delay Ctrl-C. ``work`` must not raise.
@@ -139,10 +156,10 @@ def _in_parallel(work: Callable[[str], T], items: Sequence[str]) -> list[T]:
     def run() -> None:
         while True:
             with lock:
-                number, item = next(waiting, (None, ""))
-            if number is None:
+                task = next(waiting, None)
+            if task is None:
                 return
-            results[number] = work(item)
+            results[task[0]] = work(task[1])
 
     threads = [threading.Thread(target=run, daemon=True) for _ in items[:_CONNECTIONS]]
     for thread in threads:
