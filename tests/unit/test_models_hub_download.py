@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,17 @@ def test_both_shards_arrive_where_other_tools_look(client: HubClient, repository
 
     assert try_to_load_from_cache("u/m", path.name, cache_dir=hub_cache()) == str(path)
     assert (job(repository).is_complete, job(repository).missing_bytes, leftovers()) == (True, 0, [])
+
+
+def test_a_new_revision_with_the_same_content_costs_no_bytes(
+    hub: Hub, client: HubClient, repository: HubRepository
+) -> None:
+    job(repository).run(client, ignore)
+    sent = hub.sent
+    newer = HubDownload(replace(repository, revision="f" * 40), repository.quants[0].files)
+    assert (newer.is_complete, newer.missing_bytes) == (True, 0)
+    assert newer.run(client, ignore).read_bytes() == DATA
+    assert hub.sent == sent
 
 
 def test_a_broken_connection_is_continued(hub: Hub, client: HubClient, repository: HubRepository) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from gpubox.planner.plan import MemoryPlan
 from gpubox.planner.settings import parse_settings
 
 _REDRAW_SECONDS = 0.2
+MAX_TEXT_CHARS = 300
 MARKS = {"fits": "✓", "tight": "◐", "short": "✗", "unknown": "?"}
 
 
@@ -53,11 +55,14 @@ def command(
     ◐  it fits barely, or only if the engine moves a part of it into RAM
     ✗  it does not fit
     """
+    if len(text) > MAX_TEXT_CHARS:
+        raise UsageError(f"TEXT is longer than {MAX_TEXT_CHARS} characters.", "Write some words of a model's name.")
     finder = Finder(context.paths, context.config)
     if download:
         return _download(context, finder, text, mmproj, as_json)
-    flags = dict(context.profile(like).flags) if like else {}
-    idea = replace(finder.idea(), flags={**flags, **parse_settings(settings)})
+    model = context.profile(like) if like else None
+    flags = {**(model.flags if model else {}), **parse_settings(settings)}
+    idea = replace(finder.idea(), flags=flags, engine=model.engine if model else "")
     wanted = _quant_of(text)
     local = finder.on_disk(text.rsplit(":", 1)[0] if wanted else text)
     plans = {model.path: finder.plan_local(model, idea) for model in local}
@@ -111,13 +116,17 @@ def _plan(
     finder: Finder, client: HubClient, repository: HubRepository, quants: Sequence[HubQuant], idea: LaunchIdea,
     no_plan: bool, may_dry_run: bool,
 ) -> list[tuple[HubQuant, MemoryPlan | None]]:  # fmt: skip
-    planned: list[tuple[HubQuant, MemoryPlan | None]] = []
-    for number, quant in enumerate(quants, 1):
-        diagnostics.redraw(f"  reading headers of {repository.name}: {number} of {len(quants)}")
-        plan = None if no_plan else finder.plan_quant(client, repository, quant, idea, may_dry_run=may_dry_run)
-        planned.append((quant, plan))
+    if no_plan:
+        return [(quant, None) for quant in quants]
+    done = itertools.count()
+
+    def show() -> None:
+        diagnostics.redraw(f"  reading headers of {repository.name}: {next(done)} of {len(quants)}")
+
+    show()
+    plans = finder.plan_quants(client, repository, quants, idea, show, may_dry_run=may_dry_run)
     diagnostics.redraw("")
-    return planned
+    return list(zip(quants, plans, strict=True))
 
 
 # -- text -------------------------------------------------------------------------------------------------

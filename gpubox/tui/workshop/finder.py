@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 DRAW_SECONDS = 0.25
 """Between two drawings of a download's progress."""
+HEADERS_AT_ONCE = 4
 STOPPED = GpuboxError("The download is stopped; what is here is kept.", "Enter resumes it.")
 
 
@@ -120,9 +122,23 @@ class FinderScreen(PersistentScreen):
             if not self.rows.values and not answer.problems:
                 self._say_line(f"Nothing matches {text!r}. Fewer words find more.")
         self._first_model()
-        for row in self.rows.values:
-            if row.kind in ("local", "quant"):
-                await self._plan(row.key, may_dry_run=False)
+        for row in (row for row in self.rows.values if row.kind == "local"):
+            await self._plan(row.key, may_dry_run=False)
+        for name in [row.key for row in self.rows.values if row.kind == "repository"]:
+            await self._plan_repository(name)
+
+    async def _plan_repository(self, name: str) -> None:
+        """Plans the quants of a repository: one, whose vocabulary serves the others, then some at a time."""
+        keys = [row.key for row in self.rows.values if row.quant and row.repository and row.repository.name == name]
+        slots = asyncio.Semaphore(HEADERS_AT_ONCE)
+
+        async def plan(key: str) -> None:
+            async with slots:
+                await self._plan(key, may_dry_run=False)
+
+        if keys:
+            await plan(keys[0])
+            await asyncio.gather(*map(plan, keys[1:]))
 
     async def _plan(self, key: str, *, may_dry_run: bool) -> None:
         row = self._row(key)
@@ -130,7 +146,7 @@ class FinderScreen(PersistentScreen):
             return
         self._put(replace(row, planning=True, plan=None))
         if row.local:
-            plan = await self.service.plan_local(row.local)
+            plan = await self.service.plan_local(row.local, may_dry_run=may_dry_run)
         elif row.repository and row.quant:
             plan = await self.service.plan_quant(row.repository, row.quant, may_dry_run=may_dry_run)
         else:
@@ -236,7 +252,7 @@ class FinderScreen(PersistentScreen):
 
     def action_finder_measure(self) -> None:
         row = self.rows.value
-        if row and row.kind == "quant":
+        if row and row.kind in ("local", "quant"):
             self._run(lambda: self._plan(row.key, may_dry_run=True))
 
     def action_finder_stop(self) -> None:

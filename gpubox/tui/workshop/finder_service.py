@@ -52,9 +52,14 @@ class FinderService:
 
         return await run_in_thread(search)
 
-    async def plan_local(self, model: LocalModel) -> MemoryPlan:
-        """Whether a model on this machine would fit."""
-        return await run_in_thread(lambda: self._get_finder().plan_local(model, self._get_finder().idea()))
+    async def plan_local(self, model: LocalModel, *, may_dry_run: bool = False) -> MemoryPlan:
+        """Whether a model on this machine would fit. ``may_dry_run``: measured by the engine."""
+
+        def plan() -> MemoryPlan:
+            finder = self._get_finder()
+            return finder.plan_local(model, finder.idea(), may_dry_run=may_dry_run)
+
+        return await run_in_thread(plan)
 
     async def plan_quant(self, repository: HubRepository, quant: HubQuant, *, may_dry_run: bool = False) -> MemoryPlan:
         """Whether a quant on the hub would fit, from its header. ``may_dry_run``: measured by the engine."""
