@@ -3,16 +3,17 @@
 usage: python assets/make_pictures.py                    replays dashboard.jsonl into dashboard.svg
        python assets/make_pictures.py --thin RAW.jsonl   makes dashboard.jsonl of what `gpubox record` wrote
 
-dashboard.jsonl is llama-server b11434 with a 49 MB mixture of experts of random weights and an MTP head
-(--spec-type draft-mtp --spec-synth-rates 0.98,0.92 --n-cpu-moe 4), its GPU played by ggml-rpc-server on the same
-two cores, while a client asks in turns as a coding agent does. The speeds are that machine's, not a GPU's.
+dashboard.jsonl is llama-server b11434 with a mixture of experts of random weights and an MTP head: 18 GB, 40 layers,
+256 experts, each tensor one random block again and again; --n-cpu-moe 7 --parallel 2 --threads 1
+--spec-type draft-mtp --spec-synth-rates 0.92,0.81 --override-kv qwen35moe.expert_used_count=int:2. Its GPU was played
+by ggml-rpc-server on the same two cores, which other programs used too; its VRAM was that machine's RAM. A client
+asked in turns as a coding agent does. The speeds are that machine's, not a GPU's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import html
-import json
 import re
 import sys
 from dataclasses import replace
@@ -21,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
+from gpubox import __version__  # noqa: E402
 from gpubox.config import Config  # noqa: E402
 from gpubox.paths import Paths  # noqa: E402
 from gpubox.profiles.loader import ProfileCatalog, load_catalog  # noqa: E402
@@ -28,7 +30,7 @@ from gpubox.profiles.profile import Profile  # noqa: E402
 from gpubox.server.engine_compatibility import EngineCompatibility  # noqa: E402
 from gpubox.server.launch import LaunchPreview  # noqa: E402
 from gpubox.telemetry.history import History  # noqa: E402
-from gpubox.telemetry.recorder import read_recording  # noqa: E402
+from gpubox.telemetry.recorder import Recorder, read_recording  # noqa: E402
 from gpubox.tui.app import GpuboxApp  # noqa: E402
 from gpubox.tui.replay_services import ReplayServices  # noqa: E402
 
@@ -37,8 +39,8 @@ PICTURE = ROOT / "assets" / "dashboard.svg"
 NOWHERE = Path("/nonexistent")
 PATHS = Paths(NOWHERE / "config", NOWHERE / "state", NOWHERE / "cache")
 SIZE = (120, 36)
-KEEP_EVERY = 12
-"""One reading in so many stays in the recording, and only the last one lists the requests: it is to be small."""
+KEEP_EVERY, KEEP = 16, 60
+"""One reading in so many stays in the recording, and the last so many of those: it is to be small."""
 CELL = 12.2
 """Width of a character in Textual's pictures."""
 WAIT_SECONDS = 60
@@ -60,7 +62,7 @@ class Recorded(ReplayServices):
         return history
 
     def catalog(self) -> ProfileCatalog:
-        mine = Profile(self.running, self.snapshots[-1].server.model_path or "", title="A tiny MoE with an MTP head")
+        mine = Profile(self.running, self.snapshots[-1].server.model_path or "", title="17B MoE, random weights")
         return ProfileCatalog({self.running: mine} | load_catalog(PATHS).profiles, {})
 
     def compatibility(self, catalog: ProfileCatalog) -> dict[str, EngineCompatibility]:
@@ -106,17 +108,14 @@ def _trimmed(match: re.Match[str]) -> str:
 
 def thin(raw: Path) -> None:
     """Writes RECORDING: fewer readings, and no path of the machine that was recorded."""
-    header, *lines = raw.read_text(encoding="utf-8").splitlines()
-    kept = lines[-1::-KEEP_EVERY][::-1]
-    readings = [json.loads(line) for line in kept]
-    for reading in readings:
-        server = reading["server"]
-        for key, folder in (("engine_path", "/usr/local/bin"), ("model_path", "~/models")):
-            server[key] = f"{folder}/{Path(server[key]).name}"
-    for reading in readings[:-1]:
-        reading["requests"] = []
-    texts = [json.dumps(reading, separators=(",", ":"), ensure_ascii=False) for reading in readings]
-    RECORDING.write_text("\n".join([header, *texts]) + "\n", encoding="utf-8")
+    kept = read_recording(raw)[-1::-KEEP_EVERY][:KEEP][::-1]
+    RECORDING.unlink(missing_ok=True)
+    with Recorder(RECORDING, __version__) as recorder:
+        for reading in kept:
+            server = reading.server
+            engine, model = (Path(path or "").name for path in (server.engine_path, server.model_path))
+            here = replace(server, engine_path=f"/usr/local/bin/{engine}", model_path=f"~/models/{model}")
+            recorder.write(replace(reading, server=here))
 
 
 if __name__ == "__main__":

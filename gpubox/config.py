@@ -14,6 +14,8 @@ from gpubox.storage import open_regular
 from gpubox.toml_table import TomlTable, read_toml, toml_key
 
 MAX_KEY_BYTES = 64 * 1024
+BUILT_SERVER = "bin/llama-server"
+"""The binary in the folder of an engine that gpubox built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +57,27 @@ class Config:
 
 
 def load_config(paths: Paths) -> Config:
-    """Reads config.toml; the defaults if there is none. Raises UsageError."""
-    path = paths.config_file
+    """Reads config.toml; the defaults if there is none. Raises UsageError.
+
+    ``engines`` also has those that gpubox built. One of the same name in config.toml replaces it.
+    """
+    path, built = paths.config_file, _built_engines(paths)
     if not _exists(path):
         if paths.config_override:
             raise UsageError(f"{path} does not exist.", "It is named by --config or GPUBOX_CONFIG.")
-        return Config()
+        return Config(engines=built)
     config = Config(**TomlTable(path, "", read_toml(path)).read(Config))
-    return replace(config, engines={name: str(binary) for name, binary in config.engines.items()})
+    given = {name: str(binary) for name, binary in config.engines.items()}
+    return replace(config, engines={**built, **given})
+
+
+def _built_engines(paths: Paths) -> dict[str, str]:
+    try:
+        names = sorted(entry.name for entry in os.scandir(paths.built_engines) if not entry.name.startswith("."))
+    except OSError:
+        return {}
+    binaries = {name: f"{paths.built_engines}/{name}/{BUILT_SERVER}" for name in names}
+    return {name: binary for name, binary in binaries.items() if Path(binary).is_file()}
 
 
 def _exists(path: Path) -> bool:

@@ -48,6 +48,11 @@ class Paths:
         return self.cache / "engines"
 
     @property
+    def built_engines(self) -> Path:
+        """The engines that gpubox built, a folder each. A name with a leading dot is a build that is not finished."""
+        return self.state / "engines"
+
+    @property
     def headers(self) -> Path:
         """Parsed headers of GGUF files."""
         return self.cache / "headers"

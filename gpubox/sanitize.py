@@ -49,14 +49,20 @@ def sanitize_line(text: str) -> str:
     """``text`` as one line. Joined emoji are separated, because terminals draw them with different widths."""
     if text.isascii() and text.isprintable():
         return text
-    return _clean(text).translate(_ONE_LINE)
+    return sanitize_text(text).translate(_ONE_LINE)
 
 
 def sanitize_text(text: str) -> str:
     """``text`` with its line breaks, tabs and joined emoji kept."""
-    if text.isascii() and text.isprintable():
+    if _is_harmless(text):
         return text
-    return _clean(text)
+    if "\r" in text:
+        text = re.sub(_LINE_END, "", text)
+    if re.search(_INTRODUCERS, text):
+        text = re.sub(_SEQUENCES, lambda match: "" if match.lastindex else _UNTERMINATED, text)
+    if re.search(_ODD, text):
+        text = re.sub(_ODD, lambda match: _PICTURES.get(ord(match[0][0]), "\ufffd"), text)
+    return _limit_marks(text)
 
 
 def sanitize_paragraph(text: str) -> str:
@@ -103,14 +109,14 @@ class StreamSanitizer:
         if len(self._pending) > _MAX_PENDING:  # the inside of a sequence is never shown
             sequence = self._pending.lstrip("\r")
             self._pending = self._pending[: len(self._pending) - len(sequence)][:1] + sequence[:2] + sequence[-1:]
-        shown = _clean(self._tail + text)[len(self._tail) :]
+        shown = sanitize_text(self._tail + text)[len(self._tail) :]
         self._tail = _last_with_marks(self._tail + shown)
         return self._bounded(shown)
 
     def end(self) -> str:
         """What can be shown of the pending text."""
         pending, self._pending, self._tail = self._pending, "", ""
-        shown = self._bounded(_clean(pending)) + self._left_out()
+        shown = self._bounded(sanitize_text(pending)) + self._left_out()
         self._column = 0
         return shown
 
@@ -153,18 +159,6 @@ def _unfinished_at(text: str) -> int:
     while start > before and text[start - 1] == "\r":
         start -= 1
     return start
-
-
-def _clean(text: str) -> str:
-    if _is_harmless(text):
-        return text
-    if "\r" in text:
-        text = re.sub(_LINE_END, "", text)
-    if re.search(_INTRODUCERS, text):
-        text = re.sub(_SEQUENCES, lambda match: "" if match.lastindex else _UNTERMINATED, text)
-    if re.search(_ODD, text):
-        text = re.sub(_ODD, lambda match: _PICTURES.get(ord(match[0][0]), "\ufffd"), text)
-    return _limit_marks(text)
 
 
 def _is_harmless(text: str) -> bool:

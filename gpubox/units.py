@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 UNKNOWN = "—"
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
 
@@ -61,6 +63,14 @@ def duration(value: float | None) -> str:
     if hours < 48:
         return f"{hours} h {minutes:02d}"
     return f"{hours // 24} d {hours % 24} h"
+
+
+def time_of_day(iso: str) -> str:
+    """``13:02:11``, in the owner's time zone."""
+    try:
+        return f"{datetime.fromisoformat(iso).astimezone():%H:%M:%S}"
+    except ValueError:
+        return UNKNOWN
 
 
 def tokens(value: int | None) -> str:

@@ -269,8 +269,6 @@ class CompletionRequester:
         thinking_budget = RETRY_THINKING_TOKENS if without_thinking else settings.thinking_budget_tokens
         if thinking_budget is not None:
             body["thinking_budget_tokens"] = thinking_budget
-        if settings.slot is not None:
-            body["id_slot"] = settings.slot
         if self.client.dialect not in ("", LLAMA):
             body = {**supported_fields(self.client.dialect, body), "model": self.client.model}
         return body

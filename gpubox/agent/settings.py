@@ -38,5 +38,3 @@ class AgentSettings(msgspec.Struct, frozen=True):
     sampling: dict[str, Any] = {}
     """Fields of the request with llama-server's names (``temperature``, ``top_k``, ``seed`` ...)."""
     system_prompt: str = SYSTEM_PROMPT
-    slot: int | None = None
-    """The server's slot to use (``id_slot``), which keeps this conversation's KV cache; ``None``: any."""

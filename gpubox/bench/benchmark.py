@@ -37,7 +37,6 @@ class Benchmark(ABC):
     """One kind with the options of one plan. ``items`` and ``score`` depend only on the plan and their arguments."""
 
     kind: str
-    takes_parallel = False
 
     def __init__(self, plan: Plan) -> None:
         """Raises UsageError if an option is invalid."""

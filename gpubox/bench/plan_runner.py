@@ -162,7 +162,7 @@ class RunSession:
                 for item in items:
                     self._add_result(item, Result(item.id, error=failure, skipped=True))
                 continue
-            if self.info.plan.parallel > 1 and self.benchmark.takes_parallel:
+            if self.info.plan.parallel > 1:
                 await self._execute_in_parallel(items)
             else:
                 for item in items:

@@ -87,9 +87,19 @@ def check_waiting_options(now: bool, wait: float | None) -> None:
         raise UsageError("--now and --wait cannot be combined.", "Leave one of them out.")
 
 
-def run_and_report(context: Context, instance: str, work: OperationWork, *, as_json: bool) -> None:
-    """Runs ``work`` with the instance's Supervisor and prints the outcome. Raises its GpuboxError."""
-    finished, error = run_on_instance(context, instance, work)
+def anyway_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds ``--anyway`` to a verb that starts a server."""
+    return click.option("--anyway", is_flag=True, help="Start even if it would not fit into memory.")(command)
+
+
+def run_and_report(
+    context: Context, instance: str, work: OperationWork, *, as_json: bool, anyway: bool = False
+) -> None:
+    """Runs ``work`` with the instance's Supervisor and prints the outcome. Raises its GpuboxError.
+
+    ``anyway``: does not ask the planner whether the profile fits.
+    """
+    finished, error = run_on_instance(context, instance, work, anyway=anyway)
     if as_json:
         output.emit_json(outcome_values(context, instance, finished, error))
     elif finished and not error:
@@ -99,17 +109,27 @@ def run_and_report(context: Context, instance: str, work: OperationWork, *, as_j
 
 
 def run_on_instance(
-    context: Context, instance: str, work: OperationWork
+    context: Context, instance: str, work: OperationWork, *, anyway: bool = False
 ) -> tuple[OperationFinished | None, GpuboxError | None]:
     """Runs ``work`` with the instance's Supervisor; returns the final event and the error, or the interrupt."""
     progress = OperationOutput()
     try:
-        run_cancellable(work(Supervisor(context.paths, context.config, instance, progress)))
+        run_cancellable(work(supervisor_of(context, instance, progress, anyway=anyway)))
     except GpuboxError as error:
         return progress.finished, error
     except KeyboardInterrupt:
         return progress.finished, diagnostics.interrupted()
     return progress.finished, None
+
+
+def supervisor_of(context: Context, instance: str, progress: OperationOutput, *, anyway: bool = False) -> Supervisor:
+    """The Supervisor of an instance, which refuses a profile that would not fit unless ``anyway``."""
+    if anyway:
+        return Supervisor(context.paths, context.config, instance, progress)
+    from gpubox.planner.preflight import memory_check
+
+    check = memory_check(context.paths, context.config)
+    return Supervisor(context.paths, context.config, instance, progress, check)
 
 
 def outcome_values(

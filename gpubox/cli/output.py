@@ -71,6 +71,14 @@ def emit_json(values: Mapping[str, Any], *, one_line: bool = False) -> None:
         )  # the only control code that json.dumps leaves
 
 
+def emit_result(text: str, values: Mapping[str, Any], *, as_json: bool) -> None:
+    """Prints the outcome of a verb: one line, or with ``as_json`` one JSON object."""
+    if as_json:
+        emit_json(values)
+    else:
+        emit(text)
+
+
 def emit_error(error: GpuboxError) -> None:
     """Prints the error as a JSON object, unless the command has printed one already."""
     if not _printed:

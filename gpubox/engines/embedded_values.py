@@ -12,11 +12,12 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gpubox.units import MIB
 
 Convert = Callable[[Any, str], Any]
+T = TypeVar("T")
 
 _INTEGER = re.compile(r"\s*[+-]?\d+")
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|inf|nan)", re.I)
@@ -189,17 +190,18 @@ def fit_target(xllamacpp: Any, text: str) -> list[int]:
     except ValueError:
         raise ValueError("stoull") from None
     size = len(xllamacpp.CommonParams().fit_params_target)
-    if len(margins) > size:
-        raise ValueError(f"got {len(margins)} input configs, but system only has {size} devices")
-    return margins * size if len(margins) == 1 else margins + [1024 * MIB] * (size - len(margins))
+    return margins * size if len(margins) == 1 else _for_all_devices(margins, size, 1024 * MIB)
 
 
 def tensor_split(xllamacpp: Any, text: str) -> list[float]:
     shares = [number(xllamacpp, word) for word in re.split(r"[,/]", text)]
-    size = len(xllamacpp.CommonParams().tensor_split)
-    if len(shares) > size:
-        raise ValueError(f"got {len(shares)} input configs, but system only has {size} devices")
-    return shares + [0.0] * (size - len(shares))
+    return _for_all_devices(shares, len(xllamacpp.CommonParams().tensor_split), 0.0)
+
+
+def _for_all_devices(values: list[T], size: int, rest: T) -> list[T]:
+    if len(values) > size:
+        raise ValueError(f"got {len(values)} input configs, but system only has {size} devices")
+    return values + [rest] * (size - len(values))
 
 
 def overrides(xllamacpp: Any, text: str) -> list[str]:

@@ -43,15 +43,19 @@ def find_engines(config: Config) -> list[Engine]:
     return engines
 
 
+def default_name(config: Config) -> str:
+    """The name of the engine of profiles that name none; empty if there is none. It may be missing."""
+    names = {engine.name for engine in find_engines(config)}
+    return config.default_engine or next((name for name in (PATH_ENGINE, EMBEDDED) if name in names), "")
+
+
 def choose_engine(config: Config, wanted: str) -> Engine:
     """The engine called ``wanted``; for ``""`` the default engine, else llama-server on PATH, else the embedded engine.
 
     Raises GpuboxError if there is no such engine, or if its file cannot be run.
     """
     engines = {engine.name: engine for engine in find_engines(config)}
-    name = wanted or config.default_engine
-    if not name:
-        name = next((n for n in (PATH_ENGINE, EMBEDDED) if n in engines), "")
+    name = wanted or default_name(config)
     if not name:
         known = ", ".join(engines)
         raise GpuboxError(

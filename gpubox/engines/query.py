@@ -91,6 +91,14 @@ def read_capabilities(engine: Engine, paths: Paths) -> Capabilities:
     cache = paths.capabilities / f"{hashlib.sha256(str(engine.path).encode()).hexdigest()[:16]}.json"
     if cached := _read_cache(cache, key):
         return cached
+    capabilities = probe_capabilities(engine)
+    _write_cache(cache, key, capabilities)
+    return capabilities
+
+
+def probe_capabilities(engine: Engine) -> Capabilities:
+    """Like ``read_capabilities``, without a cache: runs the engine twice."""
+    check_runnable(engine)
     version = run_engine(engine, ["--version"])
     output = run_engine(engine, ["--help"])
     version_line = _VERSION.search(version.err) or _VERSION.search(version.out)
@@ -101,7 +109,6 @@ def read_capabilities(engine: Engine, paths: Paths) -> Capabilities:
             f"The engine {engine.name!r} is not a llama-server: its --help lists none of llama-server's options.",
             f"{engine.path} printed: {message}" if message else f"Is {engine.path} the right file?",
         )
-    _write_cache(cache, key, capabilities)
     return capabilities
 
 

@@ -58,6 +58,8 @@ class Gpu:
     """nvidia | amdgpu | i915 | xe"""
     processes_known: bool = True
     """Whether the driver lists the processes of this card; if not, ``processes`` is empty."""
+    compute_capability: str | None = None
+    """What CUDA programs are compiled for: ``8.9``."""
     lost: bool = False
     """The card does not answer any more; the other fields are its last readings."""
     lost_at: str | None = None

@@ -92,6 +92,12 @@ def _percent(now: tuple[int, int], then: tuple[int, int]) -> float:
     return round(min(max(100 * busy / total, 0.0), 100.0), 1) if total > 0 else 0.0
 
 
+def process_age(identity: ProcessIdentity) -> float:
+    """Seconds since the process started, to the clock tick."""
+    uptime = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+    return uptime - identity.start_ticks / _TICKS_PER_SECOND
+
+
 def read_process(identity: ProcessIdentity, proc: Path = _PROC) -> ProcessReading | None:
     """What this process uses; ``None`` if it is gone, also if its pid was reused. Never raises."""
     try:

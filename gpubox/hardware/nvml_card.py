@@ -93,6 +93,7 @@ def slow_fields(nvml: NvmlBinding, handle: Any) -> dict[str, Any]:
     generation = nvml.ask("DeviceGetCurrPcieLinkGeneration", handle) or None
     width = nvml.ask("DeviceGetCurrPcieLinkWidth", handle) or None
     temperature = nvml.ask("DeviceGetTemperature", handle, _GPU)
+    capability = nvml.ask("DeviceGetCudaComputeCapability", handle)
     return {
         "name": nvml.text("DeviceGetName", handle),
         "uuid": nvml.text("DeviceGetUUID", handle),
@@ -108,6 +109,7 @@ def slow_fields(nvml: NvmlBinding, handle: Any) -> dict[str, Any]:
         "pcie_max_width": nvml.ask("DeviceGetMaxPcieLinkWidth", handle) or None,
         "pcie_link_bytes_per_second": link_bytes_per_second(generation, width),
         "vram_reserved_bytes": _reserved(nvml, handle),
+        "compute_capability": ".".join(map(str, capability)) if capability else None,
     }
 
 

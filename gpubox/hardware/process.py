@@ -37,7 +37,8 @@ class ProcessActivity:
     cpu_seconds: float
     rss_bytes: int
     file_rss_bytes: int
-    """Resident pages of mapped files, and shared memory; grows while a model is read through mmap."""
+    """Resident pages of mapped files; grows while a model is read through mmap. Without shared memory: a CUDA server
+    has as much of it as its pinned host buffers take, before it has read anything."""
     read_chars: int
     """Bytes read with read(2), also from the page cache (``rchar`` of /proc/PID/io)."""
 
@@ -83,21 +84,21 @@ def own_identity() -> ProcessIdentity:
     return identity
 
 
-def marker_of(pid: int) -> str | None:
-    """The value of MARKER_VARIABLE in the environment of ``pid``, or ``None``."""
+def marker_of(pid: int, variable: str = MARKER_VARIABLE) -> str | None:
+    """The value of ``variable`` in the environment of ``pid``, or ``None``."""
     with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
             name, _, value = entry.partition(b"=")
-            if name == MARKER_VARIABLE.encode():
+            if name == variable.encode():
                 return value.decode(errors="replace")
     return None
 
 
-def find_by_marker(prefix: str) -> list[tuple[ProcessIdentity, str]]:
+def find_by_marker(prefix: str, variable: str = MARKER_VARIABLE) -> list[tuple[ProcessIdentity, str]]:
     """The processes whose marker begins with ``prefix``, with their markers, oldest first."""
     marked = []
     for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and (marker := marker_of(int(entry.name))) and marker.startswith(prefix):
+        if entry.name.isdigit() and (marker := marker_of(int(entry.name), variable)) and marker.startswith(prefix):
             identity = identity_of(int(entry.name))
             if identity:
                 marked.append((identity, marker))
@@ -111,11 +112,19 @@ def process_activity(pid: int) -> ProcessActivity | None:
     try:
         process = psutil.Process(pid)
         with process.oneshot():
-            times, memory = process.cpu_times(), process.memory_info()
+            times, rss = process.cpu_times(), process.memory_info().rss
         read_chars = process.io_counters().read_chars
+        file_rss = _file_rss(pid)
     except (psutil.Error, OSError):
         return None
-    return ProcessActivity(times.user + times.system, memory.rss, memory.shared, read_chars)
+    return ProcessActivity(times.user + times.system, rss, file_rss, read_chars)
+
+
+def _file_rss(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith("RssFile:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 def process_tree_activity(pid: int) -> ProcessActivity | None:
@@ -142,6 +151,13 @@ def descendants(pid: int) -> list[int]:
 
 def children(pid: int) -> list[int]:
     """The pids of the children of all threads of ``pid``; empty if it is gone."""
+    if not _lists_children():
+        import psutil
+
+        try:
+            return [child.pid for child in psutil.Process(pid).children()]
+        except psutil.Error:
+            return []
     pids: list[int] = []
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - the sandbox asks ten times a second
@@ -150,12 +166,29 @@ def children(pid: int) -> list[int]:
     return pids
 
 
+@cache
+def _lists_children() -> bool:
+    """Whether the kernel lists the children of a process (CONFIG_PROC_CHILDREN). If not, all processes are searched."""
+    return Path(f"/proc/self/task/{os.getpid()}/children").exists()
+
+
 def process_name(pid: int) -> str | None:
     """The command name of ``pid`` (at most 15 characters); ``None`` if it is gone or hidden."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip() or None
     except OSError:
         return None
+
+
+def processes_running(folder: Path) -> list[int]:
+    """The pids of the processes whose program is a file in ``folder`` or below, of this user."""
+    pids = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{entry.name}/exe").readlink().is_relative_to(folder):
+                    pids.append(int(entry.name))
+    return pids
 
 
 def moved_stdout(pid: int, path: Path) -> tuple[Path, str] | None:

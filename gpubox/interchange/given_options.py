@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from gpubox.engines.capabilities import Capabilities, EngineOption
 from gpubox.engines.replaced_flags import FORK_FLAGS, FORMER_SWITCHES, REPLACED_FLAGS
@@ -86,12 +87,7 @@ def _values(rest: Sequence[str], count: int | None, option: EngineOption | None,
         return [] if _OPTION.match(rest[0]) or _DASH.match(rest[0]) else [rest[0]]
     if option is not None and option.long in FORMER_SWITCHES and not _is_on_or_off(rest[0]):
         return []  # in older builds it had no value
-    values: list[str] = []
-    for word in rest[:count]:
-        if _is_option(word, engine):
-            break
-        values.append(word)
-    return values
+    return list(takewhile(lambda word: not _is_option(word, engine), rest[:count]))
 
 
 def _is_on_or_off(word: str) -> bool:

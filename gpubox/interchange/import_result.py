@@ -35,6 +35,8 @@ class ImportSource:
     name: str = ""
     """The file's name without its suffix: the profile's name if nothing else names it."""
     path: str = ""
+    port_word: str = ""
+    """Stands for a port that another program chooses at each start."""
     engines: Mapping[str, str] = field(default_factory=dict)
     """Engine name -> path of its binary, as in config.toml."""
     target: Callable[[str], TargetEngine] = lambda engine: REFERENCE_ENGINE
@@ -56,43 +58,34 @@ class ImportResult:
     """Notes about lines that belong to none of the profiles."""
 
 
-def import_commands(
-    commands: Sequence[ScriptCommand], source: ImportSource, *, name: str = "", port_word: str = ""
-) -> ImportResult:
-    """The profiles of the commands that start a server, and a note for each other command.
-
-    ``name`` is preferred to the source's name. ``port_word`` stands for a port that another program chooses at each
-    start.
-    """
+def import_commands(commands: Sequence[ScriptCommand], source: ImportSource) -> ImportResult:
+    """The profiles of the commands that start a server, and a note for each other command."""
     result = ImportResult()
     for command in commands:
         invocation = None if is_unrelated(command) else _find_any_server(command)
         if invocation:
             result.commands.append(command)
-            result.profiles.append(import_server(invocation, source, name=name, port_word=port_word))
+            result.profiles.append(import_server(invocation, source))
         elif command.words[0] not in _CLOSING_WORDS:
             result.notes.append(omitted(command.text or " ".join(command.words)))
     if not result.profiles and (flags := flags_without_program(commands)):
-        return ImportResult([import_settings(ForeignSettings(name, list(flags.words)), source)], list(commands))
+        return ImportResult([import_settings(ForeignSettings(args=list(flags.words)), source)], list(commands))
     result.notes = list(dict.fromkeys(result.notes))
     return result
 
 
-def import_server(
-    server: ServerInvocation, source: ImportSource, *, name: str = "", port_word: str = ""
-) -> ImportedProfile:
+def import_server(server: ServerInvocation, source: ImportSource) -> ImportedProfile:
     """The profile of one server."""
     engine, note = match_engine(server.binary, source.engines)
     dropped = [omitted(word, "gpubox keeps the log") for word in server.command.dropped]
-    notes = (*server.notes, *_open_questions(server.command, port_word), *([note] if note else []), *dropped)
-    draft = draft_from_arguments(server.args, server.command.env, notes, port_word, source.target(engine))
+    notes = (*server.notes, *_open_questions(server.command, source.port_word), *([note] if note else []), *dropped)
+    draft = draft_from_arguments(server.args, server.command.env, notes, source.port_word, source.target(engine))
     draft.engine = engine
     if source.model:
         draft.model = ""  # its place on the host does not matter
     if server.container is not None:
         server.container.map_to_host(draft)
-        name = name or server.container.name
-    return _finish(draft, name, source)
+    return _finish(draft, server.container.name if server.container else "", source)
 
 
 def import_settings(settings: ForeignSettings, source: ImportSource) -> ImportedProfile:
@@ -104,13 +97,13 @@ def import_settings(settings: ForeignSettings, source: ImportSource) -> Imported
 
 def _finish(draft: ProfileDraft, name: str, source: ImportSource) -> ImportedProfile:
     name = name or source.name or draft.model
-    absolute = partial(_absolute, folders=source.folders)
+    absolute = partial(absolute_path, folders=source.folders)
     draft.model = absolute(source.model or draft.model)
     draft.flags = {flag: map_paths(flag, value, absolute) for flag, value in draft.flags.items()}
     return draft.finish(name)
 
 
-def _absolute(text: str, folders: Sequence[Path]) -> str:
+def absolute_path(text: str, folders: Sequence[Path]) -> str:
     """The whole path of the file ``text`` if it exists in one of ``folders``, else ``text``."""
     if not text or text.startswith(("~", "$", "hf:", "demo:")):
         return text

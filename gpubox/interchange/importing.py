@@ -19,6 +19,7 @@ from gpubox.interchange.import_notes import limit_notes, omitted
 from gpubox.interchange.import_result import (
     ImportResult,
     ImportSource,
+    absolute_path,
     import_commands,
     import_server,
     import_settings,
@@ -64,7 +65,9 @@ def import_source(source: str, *, name: str | None = None, known: ImportSource |
 def import_file(path: Path, *, name: str | None = None, known: ImportSource | None = None) -> list[ImportedProfile]:
     """The profiles in a file. Raises as ``import_source``."""
     if path.suffix.lower() == ".gguf":
-        return _select(ImportResult([_with(import_gguf(path), model=known.model if known else "")]), name)
+        known = known or ImportSource()
+        model = absolute_path(known.model, (*known.folders, path.absolute().parent))
+        return _select(ImportResult([_with(import_gguf(path), model=model)]), name)
     return import_text(_read(path), name=name, known=known, file=str(path.absolute()))
 
 
@@ -101,11 +104,12 @@ def import_gguf(path: Path) -> ImportedProfile:
     if model.architecture == "clip":
         raise UsageError(f"{path} is a projector, not a model.", "Import the model; name this file as its `mmproj`.")
     return ImportedProfile(
-        Profile(name=profile_name(path.name), model=str(path.absolute()), title=model.name, flags=_default_flags(model))
+        Profile(name=profile_name(path.name), model=str(path.absolute()), title=model.name, flags=default_flags(model))
     )
 
 
-def _default_flags(model: GgufFile) -> dict[str, FlagValue]:
+def default_flags(model: GgufFile) -> dict[str, FlagValue]:
+    """The flags of a new profile for ``model``."""
     if model.architecture in _EMBEDDING_ARCHITECTURES:
         return {"embeddings": True}
     trained = model.metadata.get(f"{model.architecture}.context_length")
@@ -174,7 +178,7 @@ def _from_yaml(text: str, source: ImportSource) -> ImportResult:
             models, notes = read_llama_swap(document)
             result.notes += notes
             for model in models:
-                part = import_commands([model.command], source, name=model.name, port_word=PORT_MACRO)
+                part = import_commands([model.command], replace(source, name=model.name, port_word=PORT_MACRO))
                 for imported in part.profiles:
                     imported = _with(imported, title=model.title, description=model.description)
                     result.profiles.append(replace(imported, notes=(*imported.notes, *model.notes)))

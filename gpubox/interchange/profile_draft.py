@@ -312,12 +312,7 @@ def match_engine(binary: str, engines: Mapping[str, str]) -> tuple[str, str]:
     """The name of the engine with the path ``binary`` (``""``: none of ``engines``), and a note about it."""
     if binary == "gpubox.engines.embedded_server":
         return EMBEDDED, ""
-    for name, path in engines.items():
-        if path == binary:
-            return name, ""
-    if not re.search(r"[\\/]", binary):
-        return "", ""
-    return (
-        "",
-        f"The source runs {binary}: to use that build, name it under [engines] in config.toml and in `engine`.",
-    )
+    name = next((name for name, path in engines.items() if path == binary), "")
+    if name or not re.search(r"[\\/]", binary):
+        return name, ""
+    return "", f"The source runs {binary}: to use that build, name it under [engines] in config.toml and in `engine`."

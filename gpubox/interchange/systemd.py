@@ -40,7 +40,7 @@ def read_unit(text: str) -> ServiceUnit:
     budget = ExpansionBudget()
     for section, key, value in unit_assignments(text):
         if key == "Environment" and section:
-            for word in unit_words(value) if value else ():
+            for word in unit_words(value):
                 name, equals, content = word.partition("=")
                 if equals:
                     env[name] = _specifiers(content)

@@ -61,6 +61,7 @@ Of a type that is not listed, only the offset of its tensors is checked. The lis
 and 41 for types of different sizes, and a complete file must never be called incomplete.
 """
 _STRING, _ARRAY = 8, 9
+_TOKENIZER = "tokenizer.ggml."
 _MAX_VALUE_BYTES = 512  # a chat template is not needed here
 _MAX_ARRAY_ITEMS = 1024  # one value for each layer (llama.cpp: at most 512 layers), but no vocabulary
 _MAX_DIMENSIONS = 8  # ggml itself has 4
@@ -96,6 +97,10 @@ class GgufHeader:
     tensors: tuple[GgufTensor, ...]
     required_bytes: int
     """The end of the last tensor."""
+    vocabulary: tuple[int, int] = (0, 0)
+    """Where the keys of the tokenizer begin and end in the file; equal in all quants of a model."""
+    end: int = 0
+    """Where the tensor table ends."""
 
 
 def parse_header(data: bytes, size: int) -> GgufHeader:
@@ -118,7 +123,8 @@ def parse_header(data: bytes, size: int) -> GgufHeader:
     table, data_end = reader.tensors(tensors)
     start = -(-reader.position // alignment) * alignment
     rows = _sized(table, max(0, size - start))
-    return GgufHeader(metadata, rows, start + data_end if tensors else reader.position)
+    required = start + data_end if tensors else reader.position
+    return GgufHeader(metadata, rows, required, reader.vocabulary, reader.position)
 
 
 class _Reader:
@@ -128,6 +134,7 @@ class _Reader:
         self.data = data
         self.size = size
         self.position = 0
+        self.vocabulary = (0, 0)
 
     def scalar(self, form: str, at: int) -> Scalar:
         try:
@@ -160,6 +167,7 @@ class _Reader:
     def metadata(self, pairs: int) -> dict[str, MetadataValue]:
         values: dict[str, MetadataValue] = {}
         for _ in range(pairs):
+            begin_of_pair = self.position
             key = self.string("a metadata key", 1 << 16)
             if not key:  # a file of zeros would have endless empty keys
                 raise MalformedError("a metadata key has no name")
@@ -177,6 +185,8 @@ class _Reader:
                     values[key] = items
             else:
                 raise MalformedError(f"the metadata key {key[:60]!r} has the unknown type {kind}")
+            if key.startswith(_TOKENIZER):
+                self.vocabulary = (self.vocabulary[0] or begin_of_pair, self.position)
         return values
 
     def array(self, key: str) -> tuple[bool | int | float, ...] | None:

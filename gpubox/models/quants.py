@@ -12,6 +12,7 @@ from gpubox.toml_table import closest_match
 
 _LABEL = re.compile(r"(?:^|[-._])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|BF16|F16|F32))$", re.I)
 _REFERENCE = re.compile(r"hf:([\w.-]+/[\w.-]+)(?::(.+))?")
+_DRAFT = re.compile(r"(?:^|/)(?:mtp|draft|eagle3?|dflash|dspark)(?:[-_./][^/]*|/.*)\.gguf$|[-_.]draft(?=[-_.])", re.I)
 DEFAULT_QUANT = "Q4_K_M"
 
 
@@ -38,7 +39,21 @@ def parse_reference(text: str) -> HfReference:
 def is_companion(name: str) -> bool:
     """Whether a file is a vision projector or an importance matrix, and not a model."""
     lower = name.rsplit("/", 1)[-1].lower()
-    return "mmproj" in lower or "imatrix" in lower
+    return is_projector(name) or "imatrix" in lower
+
+
+def is_projector(name: str) -> bool:
+    """Whether a file is a vision projector (``--mmproj``)."""
+    return "mmproj" in name.rsplit("/", 1)[-1].lower()
+
+
+def is_draft(name: str) -> bool:
+    """Whether a file is a draft head or a draft model for another one, by its name or its folder.
+
+    Repositories call them ``mtp-NAME.gguf`` or ``NAME-draft-Q8_0.gguf``, or put them into a folder ``MTP``. A model
+    that contains its draft head (``NAME-MTP-Q4_K_M.gguf``) is none.
+    """
+    return bool(_DRAFT.search(name))
 
 
 def quant_label(name: str) -> str:
@@ -53,8 +68,12 @@ def group_shards(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
     every = set(names)
     models: dict[str, tuple[str, ...]] = {}
     for name in sorted(every):
+        if not name.lower().endswith(".gguf") or is_companion(name):
+            continue
+        if (shard := SHARD_NAME.search(name)) and (int(shard[1]) > 1 or int(shard[2]) > len(every)):
+            continue  # a name may claim 99,999 shards
         shards = shard_names(name)
-        if name.lower().endswith(".gguf") and not is_companion(name) and name == shards[0] and every.issuperset(shards):
+        if every.issuperset(shards):
             models[name] = shards
     return models
 

@@ -77,7 +77,7 @@ def kv_bytes(
             continue
         device = where.layers[index] if flags.kv_on_device else HOST
         bytes_of[device] += _layer_bytes(layer, cells, types, widest)
-    return bytes_of
+    return dict(bytes_of)
 
 
 def recurrent_bytes(shape: ModelShape, where: LayerDevices, flags: LaunchFlags) -> Mapping[str, int]:
@@ -87,7 +87,7 @@ def recurrent_bytes(shape: ModelShape, where: LayerDevices, flags: LaunchFlags) 
     for index, layer in enumerate(shape.layers[: shape.trunk]):
         if layer.recurrent_bytes:
             bytes_of[where.layers[index] if flags.kv_on_device else HOST] += layer.recurrent_bytes * rows
-    return bytes_of
+    return dict(bytes_of)
 
 
 def _layer_bytes(layer: LayerShape, cells: CacheCells, types: tuple[str, str], widest: int) -> int:

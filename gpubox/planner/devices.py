@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,10 +28,12 @@ from gpubox.server.log_events import LogDevice
 from gpubox.server.log_parsing import parse_event
 from gpubox.server.state import RunningServer
 from gpubox.storage import read_bytes, write_atomically
-from gpubox.telemetry.device_memory import server_vram
 from gpubox.telemetry.memory_breakdown import HOST
 from gpubox.units import MIB
 
+Asking = Literal["always", "once", "never"]
+"""Whether the engine may be run. always: RPC servers each time, local devices if the cache does not know them. once:
+only if it was never asked, and no RPC server."""
 _LIST_SECONDS = 8.0
 _CACHE_BYTES = 1024 * 1024
 _SCHEMA = 1
@@ -50,7 +52,14 @@ class DeviceMemoryNow:
     name: str
     total_bytes: int | None
     free_bytes: int | None
+    """Once the replaced server has stopped."""
     other_processes: tuple[tuple[str, int], ...] = ()
+    free_now_bytes: int | None = None
+    """While it still runs."""
+    elastic_bytes: int = 0
+    """What a launch may take beyond ``free_bytes``: swap; on Vulkan, memory that the driver moves to the RAM."""
+    unaccounted_bytes: int = 0
+    """What earlier runs took beyond llama.cpp's own table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +90,29 @@ class EngineDevices:
 
 
 def list_engine_devices(
-    engine: Engine, rpc: Sequence[str], env: Mapping[str, str], paths: Paths, *, busy_rpc: bool, may_ask: bool = True
+    engine: Engine, rpc: Sequence[str], env: Mapping[str, str], paths: Paths, *, busy_rpc: bool, ask: Asking = "always"
 ) -> EngineDevices:
     """The devices of an engine with ``--rpc``. Never raises.
 
-    ``busy_rpc``: one of the RPC servers has a client, so asking it would wait for ever. ``may_ask``: whether the engine
-    may be run; otherwise only the cache is read.
+    ``busy_rpc``: one of the RPC servers has a client, so asking it would wait for ever.
     """
     key = _cache_key(engine, rpc, env)
     cache = paths.plans / f"devices-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]}.json"
     cached = _read_cache(cache, key)
-    if cached and not (rpc and may_ask and not busy_rpc):
+    if isinstance(cached, tuple) and not (rpc and ask == "always" and not busy_rpc):
         return EngineDevices(cached)
-    if busy_rpc or not may_ask:
-        return EngineDevices((), "the engine's devices are not known yet")
+    if busy_rpc or ask == "never" or (ask == "once" and (rpc or cached is not None)):
+        return EngineDevices((), cached if isinstance(cached, str) else "the engine's devices are not known yet")
+    listed = _ask_engine(engine, rpc, env)
+    stored: list[Any] | str = listed.problem
+    if not listed.problem:
+        stored = [[device.label, device.name, device.total_bytes, device.free_bytes] for device in listed.listed]
+    with contextlib.suppress(OSError):
+        write_atomically(cache, json.dumps({"schema": _SCHEMA, "key": key, "devices": stored}).encode())
+    return listed
+
+
+def _ask_engine(engine: Engine, rpc: Sequence[str], env: Mapping[str, str]) -> EngineDevices:
     argv = ["--rpc", ",".join(rpc), "--list-devices"] if rpc else ["--list-devices"]
     try:
         output = run_engine(engine, argv, env, _LIST_SECONDS)
@@ -105,9 +123,6 @@ def list_engine_devices(
         return EngineDevices((), f"the engine {engine.name!r} does not list its devices")
     listed = tuple(device for line in lines.splitlines() if (device := _parse_line(line.strip())))
     listed = tuple(device for device in listed if not device.label.startswith(("BLAS", "CPU")))
-    stored = [[device.label, device.name, device.total_bytes, device.free_bytes] for device in listed]
-    with contextlib.suppress(OSError):
-        write_atomically(cache, json.dumps({"schema": _SCHEMA, "key": key, "devices": stored}).encode())
     return EngineDevices(listed, fresh=True)
 
 
@@ -155,13 +170,20 @@ def _match_gpus(listed: Sequence[ListedDevice], gpus: Sequence[Gpu]) -> list[Gpu
             cards = [gpu for gpu in gpus if gpu.name and (gpu.name in name or name in gpu.name)]
             if len(same) == len(cards):
                 matches |= {device.label: card for device, card in zip(same, cards, strict=True)}
-    return [matches.get(device.label) for device in listed]
+    return [gpu if (gpu := matches.get(device.label)) and _same_size(device, gpu) else None for device in listed]
+
+
+def _same_size(device: ListedDevice, gpu: Gpu) -> bool:
+    """Whether engine and driver mean the same memory. A GPU in the processor also uses the RAM."""
+    total = gpu.vram_total_bytes
+    return total is not None and abs(device.total_bytes - total) <= total / 10
 
 
 def _card(device: ListedDevice, gpu: Gpu, replaces: RunningServer | None) -> DeviceMemoryNow:
     total, used = gpu.vram_total_bytes, gpu.vram_used_bytes
     pid = replaces.process.pid if replaces and replaces.process else None
-    held = server_vram(gpu, pid) if pid is not None else 0
+    own = (process.vram_bytes for process in gpu.processes if process.pid == pid)
+    held = next((size for size in own if size is not None), None) if pid is not None else 0
     if held is None and replaces is not None:  # the driver hides the processes, or the server holds nothing here
         loaded = dict(replaces.loaded_vram).get(gpu.index)
         hidden = not gpu.processes_known or any(process.vram_bytes is None for process in gpu.processes)
@@ -172,7 +194,9 @@ def _card(device: ListedDevice, gpu: Gpu, replaces: RunningServer | None) -> Dev
          for process in gpu.processes if process.pid != pid and process.vram_bytes is not None),
         key=lambda pair: -pair[1],
     )  # fmt: skip
-    return DeviceMemoryNow(device.key, "gpu", gpu.name or device.name, total, free, tuple(others))
+    now = None if total is None or used is None else total - used
+    elastic = max(0, (total or 0) - (free or 0)) if device.label.startswith("Vulkan") else 0
+    return DeviceMemoryNow(device.key, "gpu", gpu.name or device.name, total, free, tuple(others), now, elastic)
 
 
 def _host(replaces: RunningServer | None) -> DeviceMemoryNow:
@@ -182,7 +206,16 @@ def _host(replaces: RunningServer | None) -> DeviceMemoryNow:
     free = host.ram_available_bytes
     if replaces and replaces.process and (process := read_process(replaces.process)):
         free += process.anon_bytes + process.locked_bytes  # its mapped files count as available already
-    return DeviceMemoryNow(HOST, "host", "RAM", host.ram_total_bytes, min(free, host.ram_total_bytes))
+    free = min(free, host.ram_total_bytes)
+    return DeviceMemoryNow(HOST, "host", "RAM", host.ram_total_bytes, free, elastic_bytes=_free_swap())
+
+
+def _free_swap() -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("SwapFree:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def _devices_at_start(log: Path) -> dict[str, int]:
@@ -208,16 +241,14 @@ def _cache_key(engine: Engine, rpc: Sequence[str], env: Mapping[str, str]) -> li
     return [file, list(rpc), selected]
 
 
-def _read_cache(cache: Path, key: list[Any]) -> tuple[ListedDevice, ...] | None:
+def _read_cache(cache: Path, key: list[Any]) -> tuple[ListedDevice, ...] | str | None:
+    """The devices, or why the engine did not list them; None if it was not asked."""
     try:
         stored: Any = json.loads(read_bytes(cache, _CACHE_BYTES))
         if stored["schema"] != _SCHEMA or stored["key"] != key:
             return None
+        if isinstance(stored["devices"], str):
+            return stored["devices"]
         return tuple(ListedDevice(str(a), str(b), int(c), int(d)) for a, b, c, d in stored["devices"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-def with_free_bytes(device: DeviceMemoryNow, free: int) -> DeviceMemoryNow:
-    """``device`` as if so many bytes were free, for a plan on a smaller device."""
-    return replace(device, free_bytes=free)

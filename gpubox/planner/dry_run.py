@@ -28,10 +28,13 @@ from gpubox.server.log_parsing import parse_event
 from gpubox.telemetry.memory_breakdown import HOST, device_key
 from gpubox.units import MIB
 
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 30.0
 _RPC_REPLY_SECONDS = 0.3
+_GUARD = ("/bin/sh", "-c", '"$@" </dev/null & exec >&- 2>&-; read ended; kill -9 0', "sh")
+"""Kills the engine's process group when gpubox is gone: otherwise it would go on and load the model."""
 _MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 _END = re.compile(r"fitting params to free memory took|listening on http")
+_COLUMNS = ("model", "context", "compute")
 _TABLE_END = "fit_memory_breakdown"
 _KV = re.compile(r"llama_kv_cache: +size = +([\d.]+) MiB")
 _STATE = re.compile(r"llama_memory_recurrent: +size = +([\d.]+) MiB")
@@ -134,6 +137,11 @@ def _row_key(row: Mapping[str, Any]) -> str:
     return device_key(f"{name} ({description})") if name.startswith("RPC") else device_key(name)
 
 
+def _is_size(value: object) -> bool:
+    """Whether it is a plausible number of MiB."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32
+
+
 def _decode(line: bytes) -> tuple[str, list[dict[str, Any]] | None]:
     """The text of a log record, and the rows if it is the table."""
     text = line.decode(errors="replace")
@@ -143,7 +151,7 @@ def _decode(line: bytes) -> tuple[str, list[dict[str, Any]] | None]:
         record = json.loads(text)
         if record.get("type") == _TABLE_END:
             rows = record["data"]["rows"]
-            if all(isinstance(row, dict) and {"model", "context", "compute"} <= row.keys() for row in rows):
+            if all(isinstance(row, dict) and all(_is_size(row.get(name)) for name in _COLUMNS) for row in rows):
                 return "", rows
         return str(record.get("msg", "")), None
     return text, None
@@ -154,8 +162,8 @@ def _engine_output(command: Sequence[str], env: Mapping[str, str], timeout: floa
     """The lines of a program, as they come. It is killed at the end, with its children."""
     try:
         process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
+            [*_GUARD, *command],
+            stdin=subprocess.PIPE,  # ends when gpubox does, also by kill -9
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env={**os.environ, **env},
@@ -172,8 +180,9 @@ def _engine_output(command: Sequence[str], env: Mapping[str, str], timeout: floa
                 os.killpg(process.pid, signal.SIGSTOP)
                 time.sleep(_RPC_REPLY_SECONDS)
             os.killpg(process.pid, signal.SIGKILL)
-        assert process.stdout is not None
+        assert process.stdout is not None and process.stdin is not None
         process.stdout.close()
+        process.stdin.close()
         process.wait()
 
 

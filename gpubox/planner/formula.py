@@ -45,17 +45,29 @@ class FormulaParts:
     recurrent: Mapping[str, int]
     draft_kv: Mapping[str, int]
     draft_weights: Mapping[str, int]
+    encoder: Mapping[str, int]
+    """Weights of the picture encoder."""
     where: LayerDevices
     cells: CacheCells
     ubatch: int
+    windowed: bool
+    """Whether some layers have a sliding window."""
+    cpu_expert_layers: int
+    """Layers whose experts are kept on the host by flags."""
+    split: tuple[float, ...]
+    """The shares of the devices that are used."""
     doubts: tuple[str, ...] = field(default=())
-    draft_where: LayerDevices | None = None
 
 
 def calculate(
-    model: LoadedModel, draft: LoadedModel | None, flags: LaunchFlags, devices: Sequence[OffloadDevice]
+    model: LoadedModel,
+    draft: LoadedModel | None,
+    flags: LaunchFlags,
+    devices: Sequence[OffloadDevice],
+    encoder_bytes: int = 0,
 ) -> FormulaParts:
-    """The parts of a launch. ``draft`` is the draft model of ``flags.draft``, if it has one of its own.
+    """The parts of a launch. ``draft`` is the draft model of ``flags.draft``, if it has one of its own,
+    ``encoder_bytes`` the weights of the picture encoder.
 
     Raises ValueError if the flags contradict the model.
     """
@@ -63,18 +75,20 @@ def calculate(
     doubts = [*shape.doubts, *flags.doubts]
     used, doubt = _used_devices(flags.devices, flags, devices)
     doubts += doubt
-    where = place_layers(len(shape.layers), flags.gpu_layers, [d.key for d in used], _shares(flags, used, doubts))
+    shares = _shares(flags, used, doubts)
+    where = place_layers(len(shape.layers), flags.gpu_layers, [d.key for d in used], shares)
     cells = count_cells(flags, shape)
     draft_kv: Mapping[str, int] = {}
     draft_weights: Mapping[str, int] = {}
-    draft_where = None
     if flags.draft and flags.draft.model and draft:
         doubts += [f"the draft model: {doubt}" for doubt in draft.shape.doubts]
         wanted = flags.devices if flags.draft.devices is None else flags.draft.devices
         draft_used, doubt = _used_devices(wanted, flags, devices)
         doubts += doubt
-        shares = _shares(flags, draft_used, doubts)
-        draft_where = place_layers(len(draft.shape.layers), flags.draft.gpu_layers, [d.key for d in draft_used], shares)
+        draft_shares = _shares(flags, draft_used, doubts)
+        draft_where = place_layers(
+            len(draft.shape.layers), flags.draft.gpu_layers, [d.key for d in draft_used], draft_shares
+        )
         draft_weights = draft.weights.on_devices(draft_where, flags.draft.overrides, draft_head=False)
         types = flags.draft.type_k, flags.draft.type_v
         draft_kv = kv_bytes(draft.shape, cells, draft_where, flags, types)
@@ -89,11 +103,14 @@ def calculate(
         recurrent=recurrent_bytes(shape, where, flags),
         draft_kv=draft_kv,
         draft_weights=draft_weights,
+        encoder={used[0].key if used and flags.encoder_on_device else HOST: encoder_bytes} if encoder_bytes else {},
         where=where,
         cells=cells,
         ubatch=effective_ubatch(flags, flags.context or shape.trained_context),
+        windowed=any(layer.windowed for layer in shape.layers),
+        cpu_expert_layers=flags.cpu_expert_layers,
+        split=tuple(shares),
         doubts=tuple(dict.fromkeys(doubts)),
-        draft_where=draft_where,
     )
 
 

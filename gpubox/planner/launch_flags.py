@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gpubox.profiles.profile import FlagValue
 
@@ -59,6 +59,10 @@ _SPELLINGS = {
     "spec-default": (),
     "mmproj": ("mm",),
     "mmproj-url": ("mmu",),
+    "mmproj-offload": (),
+    "no-mmproj-offload": (),
+    "no-mmproj": ("no-mmproj-auto",),
+    "mmproj-device": ("mmdev",),
     "lora": (),
     "lora-scaled": (),
     "control-vector": (),
@@ -93,8 +97,9 @@ _ENVIRONMENT = {
 }  # fmt: skip
 _UNPLANNED = {
     "lora": "adapters", "lora-scaled": "adapters", "control-vector": "control vectors",
-    "control-vector-scaled": "control vectors", "override-kv": "changed metadata", "mmproj": "a picture encoder",
-    "mmproj-url": "a picture encoder", "spec-draft-hf": "a draft model that is downloaded",
+    "control-vector-scaled": "control vectors", "override-kv": "changed metadata",
+    "mmproj-url": "a picture encoder", "mmproj-device": "the device of the picture encoder",
+    "spec-draft-hf": "a draft model that is downloaded",
 }  # fmt: skip
 """Flags whose memory has no formula here."""
 _NGRAM_MOD_MAX = 64  # --spec-ngram-mod-n-max; the other ngram types draft up to 48 (m)
@@ -151,12 +156,15 @@ class LaunchFlags:
     """For how many draft tokens the recurrent state is kept as well (``need_n_rs_seq`` in common.h)."""
     mtp: bool
     """Whether the draft head (nextn) of the main model is loaded."""
+    encoder: str | None
+    """The path of the picture encoder (``--mmproj``)."""
+    encoder_on_device: bool
     mapped: bool
     """Whether the weights on the host stay in the page cache (mmap), and not in memory of the process."""
     doubts: tuple[str, ...]
     """What these flags do that has no formula here; empty: all is covered."""
-    structure: tuple[tuple[str, str], ...] = field(default=())
-    """All that may change the compute graph except sizes: canonical name and value, sorted."""
+    cpu_expert_layers: int = 0
+    """Of how many layers, from the first, ``--n-cpu-moe`` or ``--cpu-moe`` keep the experts on the host."""
 
 
 def canonical_memory_flag(name: str) -> str | None:
@@ -224,9 +232,11 @@ def read_launch_flags(flags: Mapping[str, FlagValue], env: Mapping[str, str]) ->
         ),
         rollback_tokens=max(0, maximum) if any(kind in _ROLLBACK_TYPES for kind in types) else 0,
         mtp=mtp,
+        encoder=None if switches.on("no-mmproj", False) else switches.text("mmproj", "") or None,
+        encoder_on_device=switches.on("mmproj-offload", True),
         mapped=load_mode in ("auto", "mmap") and not switches.on("mlock", False) and switches.on("mmap", True),
         doubts=tuple(doubts),
-        structure=tuple(sorted((name, str(value)) for name, value in values.items() if name not in _SIZES)),
+        cpu_expert_layers=ALL_LAYERS if switches.on("cpu-moe", False) else _largest(values.get("n-cpu-moe", 0)),
     )  # fmt: skip
 
 
@@ -234,7 +244,6 @@ _DRAFT_TYPES = (
     "draft-mtp", "draft-simple", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache",
 )  # fmt: skip
 _ROLLBACK_TYPES = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
-_SIZES = frozenset({"ctx-size", "ubatch-size", "cache-type-k", "cache-type-v"})
 
 
 class _Switches:
@@ -303,7 +312,7 @@ def _layers(text: str) -> int:
     if text in ("auto", "all", "-1", "-2"):
         return ALL_LAYERS
     try:
-        return max(0, int(text))
+        return int(text) if int(text) >= 0 else ALL_LAYERS
     except ValueError:
         raise ValueError(f"n-gpu-layers is {text!r}, which is no number") from None
 
@@ -344,9 +353,11 @@ def _overrides(values: Mapping[str, FlagValue], prefix: str) -> Iterator[tuple[s
         elif bare == "cpu-moe":
             yield EXPERTS, HOST_BUFFER
         elif bare in ("n-cpu-moe", "n-cpu-ffn"):
-            numbers = value if isinstance(value, tuple) else (value,)
-            count = max(_Switches({bare: number}).whole(bare, 0) for number in numbers)
-            if count > 0:
-                pattern = EXPERTS if bare == "n-cpu-moe" else _DENSE
-                layers = "|".join(str(layer) for layer in range(min(count, 1024)))
-                yield rf"blk\.({layers}){pattern}", HOST_BUFFER
+            pattern = EXPERTS if bare == "n-cpu-moe" else _DENSE
+            for layer in range(min(_largest(value), 1024)):  # a pattern for each layer, as llama.cpp does
+                yield rf"blk\.{layer}{pattern}", HOST_BUFFER
+
+
+def _largest(value: FlagValue) -> int:
+    numbers = value if isinstance(value, tuple) else (value,)
+    return max(0, *(_Switches({"n": number}).whole("n", 0) for number in numbers))

@@ -20,6 +20,9 @@ from gpubox.telemetry.memory_breakdown import HOST, device_key
 _INPUT = ("token_embd", "per_layer_token_embd", "token_types", "position_embd", "altup_", "token_embd_norm")
 _ALIGNMENT = 128
 """Of tensors in a buffer on a device."""
+_NESTED = re.compile(r"[+*}]\)*[+*{]|\([^()]*[+*}][^()]*\)[+*{]")
+"""A repetition of a repetition, such as ``(a+)+``."""
+_ONE_LAYER = re.compile(r"blk\\\.(\d{1,4})\\\.")
 _CUDA_ROW = 512
 """ggml-cuda pads the last row of a quantized tensor to a multiple of so many elements."""
 
@@ -69,6 +72,7 @@ class ModelWeights:
         self._tensors = tensors
         self._shape = shape
         self._layer_of = [_layer(tensor.name, shape) for tensor in tensors]
+        self._by_layer: dict[int, list[int]] | None = None
         self._matches: dict[str, tuple[int, ...]] = {}
         self._sizes: dict[bool, list[int]] = {}
         self._sums: dict[bool, dict[int, int]] = {}
@@ -89,7 +93,7 @@ class ModelWeights:
             if layer >= last:
                 continue
             device = self._device(layer, where)
-            bytes_of[device] += size if device == HOST else by_device[layer]
+            bytes_of[device] += by_device[layer] if _pads(device) else size
         sizes = self._sizes[False], self._sizes[True]
         moved: set[int] = set()
         for pattern, buffer in overrides:
@@ -100,11 +104,11 @@ class ModelWeights:
                     continue
                 moved.add(index)
                 before = self._device(layer, where)
-                bytes_of[before] -= sizes[before != HOST][index]
-                bytes_of[target] += sizes[target != HOST][index]
+                bytes_of[before] -= sizes[_pads(before)][index]
+                bytes_of[target] += sizes[_pads(target)][index]
         if shape.tied_output and self._tied is not None and where.output != HOST:
-            bytes_of[where.output] += sizes[True][self._tied]
-        return bytes_of
+            bytes_of[where.output] += sizes[_pads(where.output)][self._tied]
+        return dict(bytes_of)
 
     @staticmethod
     def _device(layer: int, where: LayerDevices) -> str:
@@ -119,13 +123,26 @@ class ModelWeights:
             self._sizes[on_device], self._sums[on_device] = sizes, sums
         return self._sums[on_device]
 
+    def _of_layer(self, layer: int) -> list[int]:
+        if self._by_layer is None:
+            self._by_layer = defaultdict(list)
+            for index, of in enumerate(self._layer_of):
+                self._by_layer[of].append(index)
+        return self._by_layer.get(layer, [])
+
     def _matching(self, pattern: str) -> tuple[int, ...]:
         if pattern not in self._matches:
+            if _NESTED.search(pattern):
+                raise ValueError(f"override-tensor has the pattern {pattern!r}, which could take for ever")
             try:
                 search: Callable[[str], object] = re.compile(pattern).search
             except (re.error, RecursionError, OverflowError) as error:
                 raise ValueError(f"override-tensor has the pattern {pattern!r}: {error}") from None
-            self._matches[pattern] = tuple(i for i, t in enumerate(self._tensors) if search(t.name))
+            layer = _ONE_LAYER.match(
+                pattern
+            )  # then only its tensors need a look: there may be a pattern for each layer
+            among = self._of_layer(int(layer[1])) if layer else range(len(self._tensors))
+            self._matches[pattern] = tuple(i for i in among if search(self._tensors[i].name))
         return self._matches[pattern]
 
 
@@ -138,6 +155,11 @@ def _layer(name: str, shape: ModelShape) -> int:
     if name.startswith("rope_"):  # shared by the layers; a few hundred bytes
         return 0 if shape.layers else _INPUT_LAYER
     return _INPUT_LAYER if name.startswith(_INPUT) else _OUTPUT_LAYER
+
+
+def _pads(device: str) -> bool:
+    """Whether tensors are padded in the buffers of a device: on cards, for their matrix kernels."""
+    return device != HOST and not device.startswith("RPC ")
 
 
 def _size(tensor: GgufTensor, on_device: bool) -> int:

@@ -39,8 +39,10 @@ class DevicePlan:
     """Other programs that hold memory on the device, the largest first."""
     unaccounted_bytes: int = 0
     """What earlier runs of the profile took beyond the table (driver context, kernels); 0 if there was none."""
+    unmeasured_bytes: int = 0
+    """What may come on top: the compute buffers of a picture encoder. Not part of the total."""
     reclaimable_bytes: int = 0
-    """Part of the weights that stays in the page cache: the kernel can drop it and read it again."""
+    """What the kernel makes room for: mapped weights, which it can read again, and what it can swap out."""
 
     @property
     def total_bytes(self) -> int:
@@ -79,32 +81,60 @@ class MemoryPlan:
     problem: str = ""
     """Why there is no plan; ``devices`` is empty then."""
     notes: tuple[str, ...] = ()
+    compute_certainty: Literal["measured", "law", "near", "unknown"] = "unknown"
+    """Where the compute buffers come from: see ``compute.Certainty``."""
+    compute_bound_bytes: int | None = None
+    """What the compute buffers of a device certainly stay below; None: unknown."""
+    adapts: Literal["", "context", "layers"] = ""
+    """What the engine itself reduces until it fits, because the profile does not set it (``--fit``)."""
     solutions: tuple[Solution, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
-        """short: it does not fit on some device. tight: it fits, but not with ``keep_free_bytes`` to spare."""
+        """short: it does not fit on some device. tight: it fits, but not with ``keep_free_bytes`` to spare.
+
+        It is short only if that is certain: without the compute buffers, if those are not measured.
+        """
         if not self.devices or self.problem:
             return "unknown"
         certain = self.method == "dry-run" or not self.doubts
-        spares = [(device, _hard_spare(device)) for device in self.devices]
-        if certain and any(spare is not None and spare < 0 for _, spare in spares):
-            return "short"
-        if not certain or any(spare is None or device.compute_bytes is None for device, spare in spares):
+        measured = self.compute_certainty in ("measured", "law")
+        least = [_hard_spare(device, with_compute=measured) for device in self.devices]
+        if certain and any(spare is not None and spare < 0 for spare in least):
+            return "tight" if self._engine_makes_it_fit else "short"
+        spares = [_hard_spare(device) for device in self.devices]
+        if not certain or any(spare is None for spare in spares):
             return "unknown"
-        if any(
-            device.spare_bytes is not None
-            and device.spare_bytes < (0 if device.kind == "host" else self.keep_free_bytes)
-            for device, _ in spares
-        ):
-            return "tight"
-        return "fits"
+        if self.compute_certainty == "unknown" and self.compute_bound_bytes is None:
+            return "unknown"
+        tight = any((device.spare_bytes or 0) < self._reserve(device) for device in self.devices)
+        return "tight" if tight else "fits"
+
+    def _reserve(self, device: DevicePlan) -> int:
+        """What must stay free: more if the compute buffers are those of a similar structure only."""
+        doubt = (device.compute_bytes or 0) // 2 if self.compute_certainty == "near" else 0
+        if self.compute_certainty == "unknown":
+            doubt = self.compute_bound_bytes or 0
+        doubt += device.unmeasured_bytes
+        return doubt + (0 if device.kind == "host" else self.keep_free_bytes)
+
+    @property
+    def _engine_makes_it_fit(self) -> bool:
+        """Whether the engine can reduce it until it fits. Layers only move to the host, which must have room."""
+        if not self.adapts or (self.tightest and self.tightest.kind == "host"):
+            return False
+        spares = [_hard_spare(device, with_compute=False) for device in self.devices]
+        room = sum(spare for spare in spares if spare is not None)
+        moved = sum(device.weights_bytes for device in self.devices if device.kind != "host")  # may be mapped there
+        return self.adapts == "context" or room + moved >= 0
 
     @property
     def tightest(self) -> DevicePlan | None:
-        """The device with the least to spare; cards before the host."""
+        """The device with the least to spare. The host only if it is short, or there is no card."""
         known = [device for device in self.devices if device.spare_bytes is not None]
-        return min(known, key=lambda device: _hard_spare(device) or 0, default=None)
+        cards = [device for device in known if device.kind != "host"]
+        short = [device for device in known if (_hard_spare(device) or 0) < 0]
+        return min(short or cards or known, key=lambda device: _hard_spare(device) or 0, default=None)
 
     @property
     def spare_bytes(self) -> int | None:
@@ -120,17 +150,29 @@ class MemoryPlan:
     @property
     def summary(self) -> str:
         """The verdict in a few words, without a full stop."""
-        spare = self.spare_bytes
-        if self.verdict == "short" and spare is not None and self.tightest:
-            return f"short by {units.memory(-spare)} on {self.tightest.device}"
-        if self.verdict == "unknown" or spare is None:
-            why = self.problem or "; ".join(self.doubts)
+        spare, device = self.spare_bytes, self.tightest
+        if self.verdict == "unknown" or spare is None or device is None:
+            why = self.problem or "; ".join(self.doubts or self.notes) or self._unmeasured
             return f"memory unknown: {why}" if why else "memory unknown"
+        if self.verdict == "short":
+            return f"short by {units.memory(-spare)} on {device.device}"
+        if spare < 0 and self.adapts:
+            return f"{units.memory(-spare)} too large for {device.device}; the engine reduces it"
+        if self.compute_certainty == "unknown" and self.verdict == "tight":
+            return f"tight, {units.memory(max(0, spare))} left for compute buffers"
+        about = {"near": "about ", "unknown": "about "}.get(self.compute_certainty, "")
         word = "fits" if self.verdict == "fits" else "tight"
-        return f"{word}, {units.memory(max(0, spare))} to spare"
+        return f"{word}, {about}{units.memory(max(0, spare))} to spare"
+
+    @property
+    def _unmeasured(self) -> str:
+        return "the compute buffers are not measured yet" if self.compute_certainty == "unknown" else ""
 
 
-def _hard_spare(device: DevicePlan) -> int | None:
+def _hard_spare(device: DevicePlan, *, with_compute: bool = True) -> int | None:
     """What is left if the kernel drops what it can read again from the disk."""
     spare = device.spare_bytes
-    return None if spare is None else spare + device.reclaimable_bytes
+    if spare is None:
+        return None
+    computed = 0 if with_compute else (device.compute_bytes or 0) + (device.draft_compute_bytes or 0)
+    return spare + device.reclaimable_bytes + computed

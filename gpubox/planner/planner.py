@@ -3,25 +3,44 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpubox.config import Config
 from gpubox.engines.find import Engine, choose_engine
+from gpubox.engines.query import read_capabilities
 from gpubox.errors import GpuboxError
+from gpubox.hardware.gpu import DriverReading
+from gpubox.hardware.nvml import read_driver
+from gpubox.models.gguf import GgufFile
 from gpubox.models.header_cache import read_model
 from gpubox.models.resolve import profile_model
 from gpubox.paths import MAIN_INSTANCE, Paths
-from gpubox.planner.devices import DeviceMemoryNow, devices_now, list_engine_devices
+from gpubox.planner.assembly import assemble
+from gpubox.planner.compute import ComputeBuffers, Point, Structure, predict
+from gpubox.planner.devices import Asking, DeviceMemoryNow, devices_now, list_engine_devices
+from gpubox.planner.dry_command import can_dry_run, dry_argv, structure_of
+from gpubox.planner.dry_run import run_dry
 from gpubox.planner.formula import FormulaParts, LoadedModel, OffloadDevice, calculate
 from gpubox.planner.launch_flags import LaunchFlags, canonical_memory_flag, read_launch_flags
-from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, DevicePlan, MemoryPlan
+from gpubox.planner.learned import Unaccounted, flags_of_argv, read_breakdown
+from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, MemoryPlan
+from gpubox.planner.store import MeasuredRun, RunStore
 from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.server.instance import instance_names, observe
 from gpubox.server.launch import expand_paths
 from gpubox.server.state import RunningServer
 from gpubox.telemetry.memory_breakdown import HOST
+from gpubox.units import GIB
+
+_READING_SECONDS = 1.0
+_SPILLING = ("GGML_CUDA_ENABLE_UNIFIED_MEMORY", "GGML_VK_PREFER_HOST_MEMORY", "GGML_VK_ALLOW_SYSMEM_FALLBACK")
+"""Variables with which a card takes more than it has."""
+DRY_RUN_FREE_BYTES = GIB
+"""A dry run opens a driver context beside the running server: so much must be free on each card, and the recurrent
+states, which it really allocates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +49,16 @@ class Situation:
 
     profile: Profile
     engine: Engine
+    model_path: Path
+    model_argv: tuple[str, ...]
     model: LoadedModel
     env: Mapping[str, str]
     devices: tuple[DeviceMemoryNow, ...]
     """The host last."""
     doubts: tuple[str, ...]
     """Why the devices are not certain."""
+    busy: bool
+    """Whether an RPC server that the profile needs has another client now."""
 
 
 class Planner:
@@ -44,68 +67,83 @@ class Planner:
     def __init__(self, paths: Paths, config: Config) -> None:
         self._paths, self._config = paths, config
         self._models: dict[tuple[str, int, int], LoadedModel] = {}
+        self._store = RunStore(paths)
+        self._failures: dict[Structure, str] = {}
+        """Why a dry run failed. It is not tried again."""
+        self._unaccounted = Unaccounted(paths)
+        self._reading: tuple[float, DriverReading] | None = None
 
     def plan(
         self, profile: Profile, *, overrides: Mapping[str, FlagValue | None] | None = None,
         replaces: RunningServer | None = None, keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES,
-        may_run_engine: bool = False, may_dry_run: bool | None = None,
+        ask_devices: Asking = "always", may_dry_run: bool = False, model: GgufFile | None = None,
     ) -> MemoryPlan:  # fmt: skip
         """The plan of ``profile`` with ``overrides`` of its flags (None removes one).
 
-        ``replaces``: the server that stops first; what it holds counts as free. ``may_run_engine``: whether the engine
-        may be asked for its devices and for a dry run; both are cached. Never raises: a problem is part of the plan.
+        ``model``: its header, if the file is not on this machine; then there is no dry run.
+        ``replaces``: the server that stops first; what it holds counts as free. ``ask_devices``, ``may_dry_run``:
+        whether the engine may be run for that; both are cached. Never raises: a problem is part of the plan.
         """
         try:
-            situation = self.situation(profile, replaces=replaces, may_run_engine=may_run_engine)
-            return self.plan_in(situation, overrides or {}, keep_free_bytes=keep_free_bytes)
+            situation = self.situation(profile, replaces=replaces, ask_devices=ask_devices, model=model)
         except GpuboxError as error:
             return MemoryPlan(profile.name, (), "formula", keep_free_bytes, problem=error.message)
+        return self.plan_in(situation, overrides or {}, keep_free_bytes=keep_free_bytes, may_dry_run=may_dry_run)
 
     def situation(
-        self, profile: Profile, *, replaces: RunningServer | None = None, may_run_engine: bool = False
-    ) -> Situation:
+        self, profile: Profile, *, replaces: RunningServer | None = None, ask_devices: Asking = "always",
+        model: GgufFile | None = None,
+    ) -> Situation:  # fmt: skip
         """Reads engine, model and devices. Raises GpuboxError if engine or model cannot be used."""
         engine = choose_engine(self._config, profile.engine)
         profile = expand_paths(profile, self._paths, self._config)
+        path, argv = (model.path, ()) if model else self._model_path(profile)
+        env = {**os.environ, **profile.env}
+        rpc = _read_flags(profile.flags, env).rpc
+        busy = bool(rpc) and self._uses_rpc(rpc, replaces)
+        listed = list_engine_devices(engine, rpc, profile.env, self._paths, busy_rpc=busy, ask=ask_devices)
+        instance = profile.name if profile.companion else MAIN_INSTANCE
+        log = self._paths.instance_log(instance) if replaces else None
+        reading = self._driver()
+        if replaces and log and self._unaccounted.is_new(replaces):
+            self._learn(replaces, log, reading)
+        devices = tuple(
+            replace(device, unaccounted_bytes=self._unaccounted.of(profile.name, engine.name, device.key))
+            for device in devices_now(listed, replaces, log, reading)
+        )
+        doubts = [listed.problem] if listed.problem else []
+        if any(env.get(name, "0") not in ("", "0") for name in _SPILLING):
+            doubts.append("memory of the card that spills into the RAM")
+        loaded = LoadedModel.of(model) if model else self.model(path)
+        return Situation(profile, engine, path, argv, loaded, env, devices, tuple(doubts), busy)
+
+    def _model_path(self, profile: Profile) -> tuple[Path, tuple[str, ...]]:
         source = profile_model(profile, self._paths, self._config)
         if source.path is None:
             raise GpuboxError("the model is not on this machine")
-        env = {**os.environ, **profile.env}
-        flags = _read_flags(profile.flags, env)
-        listed = list_engine_devices(
-            engine, flags.rpc, profile.env, self._paths,
-            busy_rpc=bool(flags.rpc) and self._uses_rpc(flags.rpc, replaces), may_ask=may_run_engine,
-        )  # fmt: skip
-        log = self._paths.instance_log(MAIN_INSTANCE) if replaces else None
-        devices = tuple(devices_now(listed, replaces, log))
-        doubts = (listed.problem,) if listed.problem else ()
-        return Situation(profile, engine, self.model(source.path), env, devices, doubts)
+        return source.path, source.argv
 
     def plan_in(
         self, situation: Situation, overrides: Mapping[str, FlagValue | None], *,
-        keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES,
+        keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES, may_dry_run: bool = False,
     ) -> MemoryPlan:  # fmt: skip
-        """As ``plan``, for one candidate of a situation. Fast: reads no file that it has read before."""
-        name = situation.profile.name
+        """As ``plan``, for one candidate of a situation. Without a dry run it reads no file that it has read before."""
+        profile = replace(situation.profile, flags=changed_flags(situation.profile.flags, overrides))
         try:
-            flags = _read_flags(changed_flags(situation.profile.flags, overrides), situation.env)
-            parts = self.calculate(situation, flags)
+            flags = _read_flags(profile.flags, situation.env)
+            parts = self._calculate(situation, flags)
         except GpuboxError as error:
-            return MemoryPlan(name, (), "formula", keep_free_bytes, problem=error.message)
-        devices = tuple(_device_plan(device, parts, flags) for device in situation.devices)
-        doubts = tuple(dict.fromkeys((*situation.doubts, *parts.doubts)))
-        return MemoryPlan(name, devices, "formula", keep_free_bytes, doubts=doubts)
-
-    def calculate(self, situation: Situation, flags: LaunchFlags) -> FormulaParts:
-        """The formula's parts. Raises GpuboxError if the flags contradict the model."""
-        draft = None
-        if flags.draft and flags.draft.model:
-            draft = self.model(Path(flags.draft.model))
-        devices = [OffloadDevice(device.key, device.free_bytes) for device in situation.devices if device.key != HOST]
-        try:
-            return calculate(situation.model, draft, flags, devices)
-        except ValueError as error:
-            raise GpuboxError(str(error)) from None
+            return MemoryPlan(profile.name, (), "formula", keep_free_bytes, problem=error.message)
+        structure = self._structure(situation, profile, flags, parts)
+        buffers, run = self._measured(structure)
+        problem = ""
+        if may_dry_run and run is None and (buffers.certainty in ("near", "unknown") or parts.doubts):
+            problem = self._dry_run(situation, profile, flags, parts, structure)
+            buffers, run = self._measured(structure)
+        return assemble(
+            profile.name, situation.devices, flags, parts, buffers, run,
+            keep_free_bytes=keep_free_bytes, doubts=situation.doubts, problem=problem,
+        )  # fmt: skip
 
     def model(self, path: Path) -> LoadedModel:
         """The prepared header of a model file. Raises GpuboxError if it cannot be read."""
@@ -118,11 +156,101 @@ class Planner:
             self._models[key] = LoadedModel.of(read_model(path, self._paths))
         return self._models[key]
 
+    def _driver(self) -> DriverReading:
+        """The cards now; for many plans at once they are read once."""
+        if self._reading is None or time.monotonic() - self._reading[0] > _READING_SECONDS:
+            self._reading = (time.monotonic(), read_driver())
+        return self._reading[1]
+
+    def _calculate(self, situation: Situation, flags: LaunchFlags) -> FormulaParts:
+        draft = self.model(Path(flags.draft.model)) if flags.draft and flags.draft.model else None
+        devices = [OffloadDevice(device.key, device.free_bytes) for device in situation.devices if device.key != HOST]
+        try:
+            encoder = _tensor_bytes(self.model(Path(flags.encoder))) if flags.encoder else 0
+            parts = calculate(situation.model, draft, flags, devices, encoder)
+        except ValueError as error:
+            raise GpuboxError(str(error)) from None
+        if any(file.is_file() for file in _engine_settings(situation.env)):
+            return replace(parts, doubts=(*parts.doubts, "llama.cpp's own config.ini"))
+        return parts
+
+    def _structure(self, situation: Situation, profile: Profile, flags: LaunchFlags, parts: FormulaParts) -> Structure:
+        files = [*situation.model.file.shards]
+        if flags.draft and flags.draft.model:
+            files.append(Path(flags.draft.model))
+        devices = [device.key for device in situation.devices]
+        return structure_of(profile, flags, parts, situation.engine, files, devices, situation.env)
+
+    def _measured(self, structure: Structure) -> tuple[ComputeBuffers, MeasuredRun | None]:
+        """The compute buffers, and the run of exactly this structure if there is one."""
+        runs = self._store.runs(structure.family)
+        exact = next((run for run in reversed(runs) if run.point.structure == structure), None)
+        return predict(structure, [run.point for run in runs]), exact
+
+    def _dry_run(
+        self, situation: Situation, profile: Profile, flags: LaunchFlags, parts: FormulaParts, structure: Structure
+    ) -> str:
+        """Measures a structure and keeps the result. Returns why it could not; empty if it did."""
+        if structure in self._failures:
+            return self._failures[structure]
+        if why := _why_no_dry_run(situation, parts):
+            return why  # not kept: it may be possible later
+        try:
+            capabilities = read_capabilities(situation.engine, self._paths)
+            if not can_dry_run(capabilities):
+                raise GpuboxError(f"the engine {situation.engine.name} cannot do a dry run")
+            argv = dry_argv(profile, flags, parts, parts.split, situation.model_argv, capabilities)
+            run = run_dry(situation.engine, argv, situation.profile.env, draft=flags.draft is not None)
+        except GpuboxError as error:
+            self._failures[structure] = error.message.rstrip(".")
+            return self._failures[structure]
+        self._store.add(MeasuredRun.of(structure, run))
+        return ""
+
+    def _learn(self, running: RunningServer, log: Path, reading: DriverReading) -> None:
+        """Keeps what a real run took: its own compute buffers are truer than those of a dry run."""
+        breakdown = read_breakdown(log)
+        self._unaccounted.learn(running, breakdown, reading)
+        launch = running.launch
+        compute = {key: size for key in breakdown.keys if (size := breakdown.bytes_of("compute", key))}
+        if not compute or launch.model_path is None:
+            return
+        try:
+            engine = choose_engine(self._config, launch.engine)
+            flags = flags_of_argv(launch.argv[len(engine.command) :], read_capabilities(engine, self._paths))
+            profile = Profile(launch.profile, launch.model_path, engine=launch.engine, env=launch.env, flags=flags)
+            env = {**os.environ, **launch.env}
+            values = _read_flags(flags, env)
+            listed = list_engine_devices(engine, values.rpc, launch.env, self._paths, busy_rpc=True, ask="never")
+            if listed.problem:
+                return
+            model = self.model(Path(launch.model_path))
+            devices = tuple(devices_now(listed, None, None, reading))
+            situation = Situation(profile, engine, Path(launch.model_path), (), model, env, devices, (), True)
+            parts = self._calculate(situation, values)
+            structure = self._structure(situation, profile, values, parts)
+        except GpuboxError:
+            return
+        draft = {key: size for key in breakdown.keys if (size := breakdown.bytes_of("compute", key, draft=True))}
+        context = {key: parts.kv.get(key, 0) + parts.recurrent.get(key, 0) for key in {*parts.kv, *parts.recurrent}}
+        point = Point(structure, compute, draft)
+        self._store.add(MeasuredRun(point, parts.weights, context, parts.draft_weights, parts.draft_kv))
+
     def _uses_rpc(self, endpoints: Sequence[str], replaces: RunningServer | None) -> bool:
         """Whether a running server of gpubox is a client of one of these RPC servers."""
         running = [replaces, *(observe(self._paths, name).running for name in instance_names(self._paths))]
         words = {word for server in running if server for word in server.launch.argv}
         return any(endpoint in word.split(",") for endpoint in endpoints for word in words)
+
+
+def _engine_settings(env: Mapping[str, str]) -> tuple[Path, Path]:
+    """Files with default flags that llama-server reads by itself (common/arg.cpp, build 11434)."""
+    home = env.get("XDG_CONFIG_HOME") or f"{env.get('HOME', '')}/.config"
+    return Path("/etc/llama.cpp/config.ini"), Path(home, "llama.cpp", "config.ini")
+
+
+def _tensor_bytes(model: LoadedModel) -> int:
+    return sum(tensor.size_bytes for tensor in model.file.tensors)
 
 
 def changed_flags(flags: Mapping[str, FlagValue], overrides: Mapping[str, FlagValue | None]) -> dict[str, FlagValue]:
@@ -143,6 +271,11 @@ def changed_flags(flags: Mapping[str, FlagValue], overrides: Mapping[str, FlagVa
     return changed
 
 
+def read_flags(situation: Situation, overrides: Mapping[str, FlagValue | None]) -> LaunchFlags:
+    """The memory flags of a candidate. Raises GpuboxError for a wrong value."""
+    return _read_flags(changed_flags(situation.profile.flags, overrides), situation.env)
+
+
 def _read_flags(flags: Mapping[str, FlagValue], env: Mapping[str, str]) -> LaunchFlags:
     try:
         return read_launch_flags(flags, env)
@@ -150,25 +283,16 @@ def _read_flags(flags: Mapping[str, FlagValue], env: Mapping[str, str]) -> Launc
         raise GpuboxError(str(error)) from None
 
 
-def _device_plan(device: DeviceMemoryNow, parts: FormulaParts, flags: LaunchFlags) -> DevicePlan:
-    key = device.key
-    weights = parts.weights.get(key, 0)
-    return DevicePlan(
-        device=key,
-        kind=device.kind,
-        weights_bytes=weights,
-        kv_bytes=parts.kv.get(key, 0),
-        recurrent_bytes=parts.recurrent.get(key, 0),
-        compute_bytes=None,
-        draft_bytes=parts.draft_kv.get(key, 0) + parts.draft_weights.get(key, 0),
-        draft_compute_bytes=None,
-        free_bytes=device.free_bytes,
-        total_memory_bytes=device.total_bytes,
-        other_processes=device.other_processes,
-        reclaimable_bytes=weights if key == HOST and flags.mapped else 0,
-    )
-
-
-def at_least(plan: MemoryPlan, keep_free_bytes: int) -> MemoryPlan:
-    """``plan`` judged with another reserve."""
-    return replace(plan, keep_free_bytes=keep_free_bytes)
+def _why_no_dry_run(situation: Situation, parts: FormulaParts) -> str:
+    """Why a dry run now is impossible, would disturb the running server, or wait for ever; empty if nothing speaks
+    against it."""
+    if not situation.model_argv:
+        return "the model is not on this machine"
+    if situation.busy:
+        return "the running server uses the RPC server that a dry run needs"
+    for device in situation.devices:
+        now = device.free_now_bytes
+        needed = DRY_RUN_FREE_BYTES + parts.recurrent.get(device.key, 0)
+        if device.kind == "gpu" and now is not None and now < needed:
+            return f"a dry run needs 1 GiB that is free on {device.key} now"
+    return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from gpubox.engines.flag_changes import parse_flag_change
 from gpubox.errors import UsageError
 from gpubox.profiles.profile import FlagValue
 
@@ -22,28 +23,6 @@ def parse_size(text: str) -> int:
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, FlagValue | None]:
-    """``flag=value`` -> the flags of a profile. A value may be ``true``, ``false``, or empty to remove the flag.
-
-    Raises UsageError.
-    """
-    flags: dict[str, FlagValue | None] = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        name = name.strip().lstrip("-").replace("_", "-")
-        if not name or not equals:
-            raise UsageError(f"{setting!r} does not set a flag.", "Write it like --set ctx-size=65536.")
-        flags[name] = _value(value.strip())
-    return flags
-
-
-def _value(text: str) -> FlagValue | None:
-    if not text:
-        return None
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    """``flag=value`` -> the flags of a profile; None for an empty value, which removes the flag. Raises UsageError."""
+    changes = (parse_flag_change(setting) for setting in settings)
+    return {name.replace("_", "-"): None if value == "" else value for name, value in changes}

@@ -89,9 +89,7 @@ def parse_profile(path: Path, values: dict[str, Any], *, shipped: bool = False) 
     if not profile.host:
         raise top.error("host", "is empty", 'Write "127.0.0.1", or "0.0.0.0" for every address of this machine.')
     if profile.companion and name == MAIN_INSTANCE:
-        raise top.error(
-            "companion", f"must be false here: {name!r} is the active server's instance", "Rename the file."
-        )
+        raise top.error("companion", f"must be false here: gpubox calls the active server {name!r}", "Rename the file.")
     _check_env(TomlTable(path, "env", profile.env))
     _check_template_kwargs(TomlTable(path, "chat.template-kwargs", profile.chat.template_kwargs))
     flags = _flags(TomlTable(path, "flags", profile.flags))

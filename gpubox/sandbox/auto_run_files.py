@@ -11,7 +11,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -150,20 +150,20 @@ def _move(target: Path, new_name: str, fd: int, name: str, file: AutoRunFile, fo
 
 def _make_accessible(fd: int, name: str) -> None:
     """Makes a folder writable for its owner: otherwise it cannot be moved into another folder."""
-    if stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
-        inner = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
-        try:
-            Path(f"/proc/self/fd/{inner}").chmod(0o700)
-        finally:
-            os.close(inner)
+    _change_mode(fd, name, 0o700, stat.S_ISDIR)
 
 
 def _make_inaccessible(fd: int | None, name: str | Path) -> None:
     """Nobody but root reads it until the owner changes its mode: git obeys a repository under any name."""
+    _change_mode(fd, name, 0, lambda mode: not stat.S_ISLNK(mode))
+
+
+def _change_mode(fd: int | None, name: str | Path, mode: int, applies: Callable[[int], bool]) -> None:
+    """Changes the mode of what is opened, if it ``applies`` to it; never through a link."""
     inner = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
     try:
-        if not stat.S_ISLNK(os.fstat(inner).st_mode):
-            Path(f"/proc/self/fd/{inner}").chmod(0)
+        if applies(os.fstat(inner).st_mode):
+            Path(f"/proc/self/fd/{inner}").chmod(mode)
     finally:
         os.close(inner)
 

@@ -59,7 +59,7 @@ class Timings:
 
     @property
     def tg_tokens_per_second(self) -> float | None:
-        """As the server computes it; ``None`` before the second token."""
+        """As the server computes it, from the first token on; ``None`` before the second token."""
         return self.generated_tokens / self.generation_seconds if self.generation_seconds > 1e-5 else None
 
     @property
@@ -98,12 +98,11 @@ class Chunk:
 class SseDecoder:
     """Takes the bytes as they arrive and yields the Chunks that they complete."""
 
-    def __init__(self, line_bytes: int = LINE_BYTES) -> None:
-        self._limit = line_bytes
+    def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
         self.invalid_lines = 0
-        """Lines that do not belong into such a stream."""
+        """Lines that do not belong to such a stream."""
         self.first_invalid = ""
         """The first of them, shortened."""
 
@@ -118,14 +117,14 @@ class SseDecoder:
         if rest:
             self._parts.append(rest)
             self._size += len(rest)
-        if self._size > self._limit:
+        if self._size > LINE_BYTES:
             raise LineTooLong
 
     def _line(self, line: bytes) -> Chunk | None:
         line = line.rstrip(b"\r")
         if not line or line.startswith((b":", b"event:", b"id:", b"retry:")):
             return None
-        if len(line) > self._limit:
+        if len(line) > LINE_BYTES:
             raise LineTooLong
         name, colon, payload = line.partition(b":")
         payload = payload.strip()

@@ -76,7 +76,7 @@ def restart_refusal(
     has_api_key: bool = True,
     terminated: bool = False,
 ) -> str | None:
-    """Why the dead server is not restarted, or ``""`` if its profile wants no restart. ``None``: restart it.
+    """Why the dead server is not restarted; ``""`` if none died or its profile wants no restart. ``None``: restart it.
 
     ``has_api_key``: there is a key now; a server that had one is not restarted without. ``terminated``: someone sent
     the server SIGTERM.

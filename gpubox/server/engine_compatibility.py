@@ -43,7 +43,7 @@ class EngineCompatibility:
 def compatibility_by_profile(
     profiles: Iterable[Profile], paths: Paths, config: Config
 ) -> dict[str, EngineCompatibility]:
-    """The compatibility of each profile, by its name. Each engine runs at most once. Never raises."""
+    """The compatibility of each profile, by its name. Each engine is asked at most once. Never raises."""
     engines: dict[str, Capabilities | GpuboxError] = {}
     results: dict[str, EngineCompatibility] = {}
     for profile in profiles:

@@ -81,7 +81,8 @@ def prepare_launch(
     """The Launch that ``profile`` describes, checked without starting it.
 
     ``old`` is the launch that will be stopped first, so its port counts as free. ``on_checked`` gets a note after each
-    check. Raises GpuboxError for the first problem: exposure, engine, flags, files, port, disk. Blocks.
+    check. Raises GpuboxError for the first problem: exposure, engine, flags, files, port, disk, or the engine's own
+    parser. Blocks.
     """
     check_exposure(profile, paths, allow_exposed=allow_exposed or config.allow_exposed)
     engine = choose_engine(config, profile.engine)
@@ -172,7 +173,7 @@ def check_exposure(profile: Profile, paths: Paths, *, allow_exposed: bool) -> No
 
 
 def check_port(host: str, port: int) -> None:
-    """Raises GpuboxError if ``port`` is taken, and names the program that uses it."""
+    """Raises GpuboxError if a server cannot listen there; the message names the program that uses ``port``."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe_socket:
         # As llama-server does: an address in TIME_WAIT counts as free.
@@ -193,7 +194,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def free_port(host: str) -> int:
-    """A TCP port on which nobody listens now."""
+    """A TCP port on which nobody listens now; 8080 if ``host`` is not of this machine, which ``check_port`` reports."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe_socket:
         with contextlib.suppress(OSError):
             probe_socket.bind((host, 0))

@@ -1,6 +1,6 @@
 """Waits until a launch is loaded and has answered the readiness probe. A load fails when it makes no progress.
 
-Progress is a new stage, more bytes read, more memory, or a log line of a new kind. Repeated lines are no progress.
+Progress is more bytes read, more memory, or a log line of a new kind. Repeated lines are no progress.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class StallDetector:
         self._progress_at = self._cpu_at = at
 
     def stalled(self, reading: ProcessActivity | None, kinds: int, at: float) -> bool:
-        """Whether there was no progress for too long: kinds of log lines, bytes read and memory.
+        """Whether ``kinds`` of log lines, bytes read and memory did not grow for too long.
 
         CPU time alone counts as progress for a limited time.
         """
@@ -159,7 +159,7 @@ def _listening_process(running: RunningServer) -> ProcessIdentity | None:
 
 
 async def probe_readiness(running: RunningServer, log: Path, key: str | None) -> ReadinessProbe:
-    """Has the server generate one token. Raises LaunchError if it dies or refuses."""
+    """Has the server generate one token, or one embedding. Raises LaunchError if it dies or refuses."""
     assert running.process is not None
     async with connect(running.launch.base_url, key) as client:
         request = asyncio.ensure_future(

@@ -84,7 +84,7 @@ def load_stage(text: str) -> str | None:
 
 
 def rotate_log(path: Path) -> None:
-    """Moves the log of the last launch to ``main.log.1``, that one to ``.2`` and so on. KEPT_LOGS old logs stay.
+    """Moves the log of the last launch to ``NAME.1``, the one before to ``.2`` and so on. KEPT_LOGS old logs stay.
 
     Raises GpuboxError if the folder cannot be written.
     """

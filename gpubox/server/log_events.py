@@ -59,7 +59,7 @@ class OffloadedLayers(NamedTuple):
 
 
 class KvCache(NamedTuple):
-    """The size of one KV cache and its number of cells, over all devices."""
+    """One KV cache over all devices. Each of its ``streams`` (1 if slots share it) has ``cells`` cells."""
 
     size_bytes: int
     cells: int

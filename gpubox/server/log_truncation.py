@@ -48,9 +48,10 @@ def truncate_log(path: Path, *, keep: bool = True) -> None:
                 return
             if os.fstat(file.fileno()).st_size <= MAX_LOG_BYTES:
                 return
-            head = _head(file.read(HEAD_BYTES))
+            start = file.read(HEAD_BYTES)
+            head = _head(start)
             aside = _copy_aside(path) if keep else None
-            ended = _ended_requests(path)
+            ended = _ended_requests(path, start)
             file.truncate(len(head))
         with path.open("ab") as file:
             fate = f"the removed lines are in {aside.name}" if aside else "the removed lines are lost"
@@ -86,13 +87,15 @@ def _copy_aside(path: Path) -> Path | None:
     return aside
 
 
-def _ended_requests(path: Path) -> int | None:
-    """Requests that ended in the whole log of this launch; ``None`` if unknown."""
-    before_cut = ended_requests_before_cut(path)
-    if before_cut is None:
-        return None
-    since_cut = count_ended_requests(path, before_cut[1], log_size(path))
-    return None if since_cut is None else before_cut[0] + since_cut
+def _ended_requests(path: Path, start: bytes) -> int | None:
+    """Requests that ended in the whole log of this launch, also before its last cut; ``None`` if unknown."""
+    cut_at, before_cut = last_cut_at(start), 0
+    if cut_at is not None:
+        if not (cut_line := _CUT_LINE.match(start, cut_at)):
+            return None
+        before_cut = int(cut_line[1])
+    since_cut = count_ended_requests(path, cut_at or 0, log_size(path))
+    return None if since_cut is None else before_cut + since_cut
 
 
 def count_ended_requests(path: Path, begin: int, end: int) -> int | None:
@@ -116,20 +119,3 @@ def count_ended_requests(path: Path, begin: int, end: int) -> int | None:
     except OSError:
         return None
     return count + (overlap + rest_of_line).count(ENDED)
-
-
-def ended_requests_before_cut(path: Path) -> tuple[int, int] | None:
-    """What the line of the last cut says: how many requests had ended, and the position of the text after the cut.
-
-    ``(0, 0)`` for a log that was never cut; ``None`` if the line does not say how many.
-    """
-    try:
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-    except OSError:
-        return None
-    at = last_cut_at(head)
-    if at is None:
-        return 0, 0
-    cut_line = _CUT_LINE.match(head, at)
-    return (int(cut_line[1]), at) if cut_line else None

@@ -53,7 +53,7 @@ class OtherServerReading:
 
     @property
     def engine(self) -> str:
-        """``Ollama 0.12.6``."""
+        """Its name and version: ``Ollama 0.12.6``."""
         return f"{NAMES[self.dialect]} {self.version or ''}".rstrip()
 
     @property

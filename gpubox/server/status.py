@@ -67,7 +67,10 @@ def can_sleep_at(base_url: str) -> bool:
 
 
 async def read_status(paths: Paths, config: Config, instance: str) -> ServerStatus:
-    """The status of ``instance``. Asks the server over HTTP only if its process is alive."""
+    """The status of ``instance``. Asks the server over HTTP only if its process is alive.
+
+    Cuts the server's log if it is too long.
+    """
     view = await run_in_thread(_observe, paths, instance)
     if view.running is None:
         return _not_running(view)

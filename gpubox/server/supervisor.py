@@ -62,7 +62,7 @@ def instance_of(profile: Profile) -> str:
 
 
 class OperationFailed(GpuboxError):
-    """An operation failed after the old server was stopped. The message says why, and what runs now."""
+    """A start, switch or restart failed after its checks. The message says why, and what runs now."""
 
     def __init__(self, message: str, hint: str, cause: Cause) -> None:
         super().__init__(message, hint, code=cause.exit_code)
@@ -78,7 +78,11 @@ class Supervisor:
         config: Config,
         instance: str = MAIN_INSTANCE,
         emit: Callable[[ServerEvent], None] = lambda event: None,
+        check_memory: Callable[[Profile, RunningServer | None], str] = lambda profile, old: "",
     ) -> None:
+        """``check_memory`` is called while the old server still runs; its result is noted, and what it raises refuses
+        the operation."""
+        self._check_memory = check_memory
         self.paths, self.config, self.instance, self.emit = paths, config, instance, emit
         self._log = paths.instance_log(instance)
         self._state = InstanceState()
@@ -95,7 +99,10 @@ class Supervisor:
         return observe(self.paths, self.instance)
 
     async def start(self, profile: Profile, *, allow_exposed: bool = False) -> RunningServer:
-        """Starts ``profile``. Raises GpuboxError if another profile runs, or if the start fails."""
+        """Starts ``profile``. If it runs but was edited since, its server is replaced at once.
+
+        Raises GpuboxError if another profile runs, or if the start fails.
+        """
         with self._exclusive("start", profile.name) as old:
             if old and old.launch.profile != profile.name:
                 raise GpuboxError(f"{old.launch.profile} is running.", f"`gpubox switch {profile.name}` replaces it.")
@@ -127,7 +134,10 @@ class Supervisor:
             )
 
     async def restore_launch(self, launch: Launch) -> RunningServer:
-        """Replaces the running server by ``launch``, exactly as it was recorded. Raises GpuboxError."""
+        """Replaces the running server by ``launch``, exactly as it was recorded, unless it is that launch already.
+
+        Raises GpuboxError.
+        """
         with self._exclusive("switch", launch.profile) as old:
             if old and old.ready_at and old.launch == launch:
                 return old
@@ -231,6 +241,8 @@ class Supervisor:
             allow_exposed=allow_exposed,
             on_checked=notes.append,
         )
+        if note := await asyncio.to_thread(self._check_memory, profile, old):
+            notes.append(note)
         self._done(Step.CHECK, profile.name, began, ", ".join(notes))
         return launch
 

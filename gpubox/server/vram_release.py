@@ -35,7 +35,7 @@ async def wait_vram_released() -> str:
 
 
 class VramInUse(NamedTuple):
-    """The baseline from which growth since the load is counted."""
+    """VRAM in use when a server is ready. What it uses more later, it has grown since the load."""
 
     used: tuple[tuple[int, int], ...]
     """``(GPU index, bytes)``: what the server holds, or what all processes hold if the driver hides the processes."""

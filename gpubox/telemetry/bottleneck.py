@@ -76,7 +76,10 @@ def bottleneck(inputs: BottleneckInputs) -> tuple[str | None, str]:
         return _not_working(inputs)
     faults = inputs.rates.major_faults_per_second
     if faults is not None and faults > FAULTS_PER_SECOND:
-        return "paging", f"{faults:.0f} major faults/s: mmap pages from disk, load-mode none reads it all at once"
+        return (
+            "paging",
+            f"{faults:.0f} major faults/s: the model is read from disk again and again; load-mode = none loads it once",
+        )
     busy, threads = inputs.rates.threads_busy, inputs.threads
     share = busy / threads if busy is not None and threads else None
     cpu_load = f"threads {busy:.1f} of {threads}" if share is not None else ""

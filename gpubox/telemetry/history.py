@@ -47,12 +47,12 @@ class History:
 
     def _add_mark(self, snapshot: Snapshot) -> None:
         server = snapshot.server
-        kind: Literal["switch", "crash", "oom", "start", "stop"] | None = None
+        kind: Literal["switch", "crash", "start", "stop"] | None = None
         text = server.profile or ""
         if server.pid and server.pid != self._pid:
             kind = "start" if self._profile is None else "switch"
         elif server.state == "crashed" and self._state != "crashed":
-            kind, text = "oom" if "out of" in server.message else "crash", server.message
+            kind, text = "crash", server.message
         elif server.state == "stopped" and self._profile is not None:
             kind, text = "stop", self._profile
         if kind and self._state:  # not for the state at the first snapshot

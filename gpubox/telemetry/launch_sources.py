@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from gpubox.config import api_key
 from gpubox.errors import GpuboxError
-from gpubox.hardware.host import ProcessReading, read_process
-from gpubox.hardware.process import ProcessIdentity
+from gpubox.hardware.host import ProcessReading, process_age, read_process
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.server.log_truncation import truncate_log
 from gpubox.server.state import RunningServer
@@ -35,7 +32,7 @@ class LaunchSources:
     def __init__(self, paths: Paths, running: RunningServer) -> None:
         self.running = running
         assert running.process is not None
-        age = age_of(running.process)
+        age = process_age(running.process)
         self.started_at = time.monotonic() - age
         """The zero of the log's clock, in monotonic seconds."""
         # A server that is not ready yet will get gpubox's readiness probe as one of its first requests.
@@ -131,13 +128,6 @@ class LaunchSources:
         elif at - self.rated[0] >= seconds:
             self.process_rates = process_rates(self.rated[1], process, at - self.rated[0])
             self.rated = (at, process)
-
-
-def age_of(process: ProcessIdentity) -> float:
-    """Seconds since ``process`` started, to the clock tick. Its log's clock started then."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    uptime = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
-    return uptime - process.start_ticks / ticks
 
 
 def _api_key(paths: Paths) -> str | None:

@@ -108,14 +108,9 @@ def finished_session(finished: list[Request]) -> FinishedSession:
     )
 
 
-def session_speeds(
-    finished: list[Request], in_progress: list[OpenRequest], now: float | None, past: FinishedSession | None = None
-) -> SessionSpeeds:
-    """The speeds of the current session. ``finished`` is newest first; ``now`` in wall seconds.
-
-    ``past`` is ``finished_session(finished)``, if the caller has it already.
-    """
-    past = past or finished_session(finished)
+def session_speeds(past: FinishedSession, in_progress: list[OpenRequest], now: float | None) -> SessionSpeeds:
+    """The speeds of the current session. ``past`` has its finished requests; ``now`` in wall seconds."""
+    # The requests in progress can be those of a new session.
     if in_progress and past.ended is not None and min(r.began for r in in_progress) - past.ended > GAP_SECONDS:
         past = finished_session([])
     spans: list[Stretch] = []

@@ -218,7 +218,7 @@ class HistoryMark:
     """An event in the history graph."""
 
     at: float
-    kind: Literal["switch", "crash", "oom", "start", "stop"]
+    kind: Literal["switch", "crash", "start", "stop"]
     text: str = ""
 
 

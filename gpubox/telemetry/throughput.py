@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpubox.server.responses import Slot
 from gpubox.telemetry.requests import RequestInFlight, RequestLog
-from gpubox.telemetry.session_speeds import FinishedSession, open_requests, session_speeds
+from gpubox.telemetry.session_speeds import FinishedSession, finished_session, open_requests, session_speeds
 from gpubox.telemetry.slot_rates import SlotRates
 from gpubox.telemetry.snapshot import Request, SlotReading, Throughput, Totals
 
@@ -89,12 +89,15 @@ def throughput(
     server_clock: float | None = None,
     past: FinishedSession | None = None,
 ) -> Throughput:
-    """The speeds of now and of the session. ``finished`` is newest first; ``past``: see ``session_speeds``."""
+    """The speeds of now and of the session. ``finished`` is newest first.
+
+    ``past`` is ``finished_session(finished)``, if the caller has it already.
+    """
     reading = next((s for s in slots if s.state == "prefill"), None)
     last = finished[0] if finished else None
     drafted = next((r for r in finished if r.draft_tokens), None)
     now = log.started.timestamp() + server_clock if log and server_clock is not None else None
-    speeds = session_speeds(finished, open_requests(log, slots), now, past)
+    speeds = session_speeds(past or finished_session(finished), open_requests(log, slots), now)
     tg = _all_slots_tg(slots)
     fullest = max(slots, key=lambda s: s.context_used_tokens or 0, default=None)
     return Throughput(

@@ -15,6 +15,7 @@ class Scope(StrEnum):
     DASHBOARD = "on the dashboard"
     CHAT = "in the chat"
     BENCH = "on the Bench screen"
+    MODELS = "on the models screen"
     LIST = "in the profile list"
     LISTS = "in a list or the log"
     EDITOR = "in the editor"
@@ -96,6 +97,8 @@ ACTIONS = (
            "corrects it. 1 or esc returns to the dashboard.", Scope.ANYWHERE, 4, "chat", "chat"),
     Action("show_bench", "3,B", "B", "Benchmarks", "Runs, reports, leaderboard and comparisons. 1 or esc returns to "
            "the dashboard.", Scope.ANYWHERE, 6, "bench", "bench ls"),
+    Action("show_models", "4,M", "M", "Models", "On this machine and on Hugging Face: which quant would fit, and its "
+           "download. 1 or esc returns to the dashboard.", Scope.ANYWHERE, 15, "models", "find"),
     Action("bench_speed", "b", "b", "Measure the active profile", "Runs the speed benchmark. Shows the plan and asks "
            "first.",
            Scope.DASHBOARD, 16, "measure", "bench speed"),
@@ -192,6 +195,16 @@ ACTIONS = (
            Scope.TRIAL, 3, "skip the measurement", palette=False),
     Action("trial_back", "escape", "esc", "Back to the dashboard", "The trial goes on; T shows it again.",
            Scope.TRIAL, 4, "dashboard", palette=False),
+    Action("finder_open", "enter", "⏎", "Download, or make a profile", "Shows size and free disk and asks first. Of a "
+           "model that is here it makes a profile.", Scope.MODELS, 1, "download", "find --download", palette=False),
+    Action("finder_search", "slash", "/", "Search models", "Words of a name, user/name, or the address of a page.",
+           Scope.MODELS, 2, "search", "find TEXT", palette=False),
+    Action("finder_profile", "n", "n", "Make a profile", "With the flags that make it fit. Its first start downloads "
+           "the model.", Scope.MODELS, 3, "new profile", "new"),
+    Action("finder_measure", "f", "f", "Have the engine measure it", "A dry run on the header: exact compute buffers, "
+           "before a download.", Scope.MODELS, 5, "measure", "find user/name:QUANT"),
+    Action("finder_stop", "x", "x", "Stop the download", "What is here is kept; Enter resumes it.",
+           Scope.MODELS, 4, "stop download", palette=False),
     Action("chat_write", "i", "i", "Go to the prompt", "Moves the focus to the prompt.",
            Scope.CHAT, 1, "prompt", palette=False),
 )  # fmt: skip
@@ -200,7 +213,16 @@ ACTIONS_BY_ID = {action.id: action for action in ACTIONS}
 OPENS_INPUT = {"search", "filter_log", "edit_search"}
 """Bound with priority: letters typed right behind "/" must reach the search, not the list, where Enter switches.
 While a text input has the focus, DashboardScreen.check_action lets these keys pass as letters."""
-_BOUND_ELSEWHERE = {"bench_open", "switch", "edit_value", "next_pane", "chat_send", "chat_new_line", "chat_last"}
+_BOUND_ELSEWHERE = {
+    "bench_open",
+    "finder_open",
+    "switch",
+    "edit_value",
+    "next_pane",
+    "chat_send",
+    "chat_new_line",
+    "chat_last",
+}
 """Their keys are bound by the list, by Textual and by the prompt themselves."""
 _APP_ACTIONS = {"stop", "restart", "failed_log", "bench_speed"}
 """Actions of the dashboard that the app performs; the dashboard screen performs the others."""
@@ -209,8 +231,10 @@ WORKSHOP_ACTIONS = frozenset({
 })  # fmt: skip
 """Actions of the dashboard that the WorkshopController performs."""
 _NOT_IN_BAR = {
-    Scope.CHAT: ("show_chat", "show_bench", "back"), Scope.BENCH: ("show_bench",),
-    Scope.EDITOR: ("show_chat", "show_bench", "back"), Scope.TRIAL: ("show_chat", "show_bench", "back"),
+    Scope.CHAT: ("show_chat", "show_bench", "show_models", "back"), Scope.BENCH: ("show_bench", "show_models"),
+    Scope.MODELS: ("show_models", "show_bench", "show_chat"),
+    Scope.EDITOR: ("show_chat", "show_bench", "show_models", "back"),
+    Scope.TRIAL: ("show_chat", "show_bench", "show_models", "back"),
 }  # fmt: skip
 """A screen's bar leaves out its own key, in the chat keys that are letters of a prompt, and keys that do nothing."""
 

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from gpubox.tui.operation_progress import OperationProgress
     from gpubox.tui.operations import OperationController
     from gpubox.tui.workshop.controller import WorkshopController
+    from gpubox.tui.workshop.finder import FinderScreen
     from gpubox.tui.workshop.trial import TrialController
 
 PREVIEW_DELAY = 0.15
@@ -59,7 +60,8 @@ PREVIEW_DELAY = 0.15
 STALE_SECONDS = 2.0
 """Readings older than this are drawn dim."""
 BENCH_POLL_SECONDS = 1.0
-MODES = {Scope.LIST: "dashboard", Scope.DASHBOARD: "dashboard", Scope.CHAT: "chat", Scope.BENCH: "bench"}
+MODES = {Scope.LIST: "dashboard", Scope.DASHBOARD: "dashboard", Scope.CHAT: "chat", Scope.BENCH: "bench",
+         Scope.MODELS: "models"}  # fmt: skip
 
 
 def _palette() -> type[Provider]:
@@ -78,7 +80,6 @@ class GpuboxApp(App[bool]):
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_palette}
     DEFAULT_MODE = "dashboard"
     COMMAND_PALETTE_BINDING = ACTIONS_BY_ID["command_palette"].key
-    ENABLE_COMMAND_PALETTE = True
 
     def __init__(self, services: LocalServices, *, start: str | None = None) -> None:
         """``start`` names a profile to start as soon as the screen is up."""
@@ -97,9 +98,11 @@ class GpuboxApp(App[bool]):
         self.dashboard = DashboardScreen(read_only=services.read_only, url=services.url)
         self.chat: ChatScreen | None = None
         self.bench: BenchScreen | None = None
+        self.models: FinderScreen | None = None
         self.add_mode("dashboard", lambda: self.dashboard)
         self.add_mode("chat", self.open_chat)
         self.add_mode("bench", self.open_bench)
+        self.add_mode("models", self.open_models)
         self._start = start
         self._first_highlighted = False
         self.trial: TrialController | None = None
@@ -187,10 +190,18 @@ class GpuboxApp(App[bool]):
             self.bench = BenchScreen(self.bridge.services.bench_service(), note=self.dashboard.header.note)
         return self.bench
 
+    def open_models(self) -> FinderScreen:
+        """The models screen, created at the first call."""
+        if self.models is None:
+            from gpubox.tui.workshop.finder import FinderScreen
+
+            self.models = FinderScreen(self.bridge.services.finder_service(), note=self.dashboard.header.note)
+        return self.models
+
     def broadcast(self, snapshot: Snapshot | None = None) -> None:
-        """Passes the overview and new readings to the other screens: chat, Bench, and one of the workshop on top."""
-        top = self.screen if isinstance(self.screen, PushedScreen) else None
-        for screen in dict.fromkeys((self.chat, self.bench, top)):
+        """Passes the overview and new readings to chat, Bench, models, and a workshop screen on top."""
+        top = [screen for screen in self.screen_stack[-1:] if isinstance(screen, PushedScreen)]  # none yet at the start
+        for screen in dict.fromkeys((self.chat, self.bench, self.models, *top)):
             if screen is None:
                 continue
             screen.header.copy_values(self.dashboard.header)
@@ -234,8 +245,7 @@ class GpuboxApp(App[bool]):
         """Shows the trial of this gpubox as it is now."""
         from gpubox.tui.workshop.trial import TrialScreen
 
-        trial = self.trial
-        if trial is None:
+        if (trial := self.trial) is None:
             return
         self.dashboard.header.trial = trial.profile if trial.under_way else ""
         self.dashboard.show_trial(trial.progress.summary)
@@ -246,10 +256,7 @@ class GpuboxApp(App[bool]):
 
     def action_workshop(self, action: str) -> None:
         self._show_mode("dashboard")
-        self.bridge.run(partial(self._act, action), "workshop")
-
-    async def _act(self, action: str) -> None:
-        await self.workshop.act(action)
+        self.bridge.run(partial(self.workshop.act, action), "workshop")
 
     # -- messages of the bridge -------------------------------------------------------------------------
 
@@ -262,9 +269,9 @@ class GpuboxApp(App[bool]):
 
     @on(SnapshotTaken)
     def _snapshot_taken(self) -> None:
-        if snapshot := self.bridge.poller.take():
-            self.dashboard.show_snapshot(snapshot, self.bridge.poller.history)
-            self.broadcast(snapshot)
+        if taken := self.bridge.poller.take():
+            self.dashboard.show_snapshot(*taken)
+            self.broadcast(taken[0])
 
     @on(ProfileEntriesRead)
     def _entries_read(self, message: ProfileEntriesRead) -> None:
@@ -361,8 +368,8 @@ class GpuboxApp(App[bool]):
         self.bridge.run(partial(self._run_by_id, action_id), "action")
 
     async def _run_by_id(self, action_id: str) -> None:
-        if action_id == "back" and self.bench and self.screen is self.bench:
-            self.bench.action_bench_back()
+        if action_id == "back" and self.screen in (self.bench, self.models):
+            await self.run_action("screen.bench_back" if self.screen is self.bench else "screen.finder_back")
             return
         action = ACTIONS_BY_ID[action_id]
         if action.scope in (Scope.EDITOR, Scope.TRIAL):
@@ -392,6 +399,9 @@ class GpuboxApp(App[bool]):
     def action_show_bench(self) -> None:
         self._show_mode("bench")
 
+    def action_show_models(self) -> None:
+        self._show_mode("models")
+
     def action_bench_speed(self) -> None:
         self._show_mode("bench")
         self.open_bench().action_bench_measure()
@@ -412,9 +422,9 @@ class GpuboxApp(App[bool]):
     def action_help(self) -> None:
         from gpubox.tui.help_screen import HelpScreen
 
-        first = {"chat": Scope.CHAT, "bench": Scope.BENCH}.get(self.current_mode, Scope.ANYWHERE)
-        if isinstance(self.screen, PushedScreen):
-            first = self.screen.keys.scope
+        scopes = {MODES[scope]: scope for scope in (Scope.CHAT, Scope.BENCH, Scope.MODELS)}
+        top = self.screen
+        first = top.keys.scope if isinstance(top, PushedScreen) else scopes.get(self.current_mode, Scope.ANYWHERE)
         self.push_screen(HelpScreen(self.bridge.services.file_locations(), first=first))
 
     async def action_back(self) -> None:

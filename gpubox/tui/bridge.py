@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from textual.app import App
 
+    from gpubox.planner.plan import MemoryPlan
     from gpubox.profiles.loader import ProfileCatalog
     from gpubox.profiles.profile import Profile
     from gpubox.server.engine_compatibility import EngineCompatibility
@@ -65,6 +66,7 @@ class ServiceBridge:
         self.poller = SnapshotPoller(self)
         self._overview: ServerOverview | None = None
         self._compatibility: dict[str, EngineCompatibility] = {}
+        self._plans: dict[str, MemoryPlan] = {}
         self._models: list[Path] = []
         self._previews: dict[str, tuple[Profile, LaunchPreview, int | None]] = {}
 
@@ -77,8 +79,14 @@ class ServiceBridge:
 
     def run(self, work: Callable[[], Awaitable[object]], group: str, *, exclusive: bool = False) -> None:
         """Runs ``work`` as a worker of the app. Takes the function, so that no coroutine is left if it never runs."""
-        function: Any = work
-        self.app.run_worker(function, group=group, exclusive=exclusive, exit_on_error=False)
+
+        async def run() -> None:  # Textual refuses a lambda, and nobody would see the refusal
+            await work()
+
+        worker: Any = run
+        self.app.run_worker(
+            worker, name=getattr(work, "__name__", ""), group=group, exclusive=exclusive, exit_on_error=False
+        )
 
     def report_overview(self, overview: ServerOverview) -> None:
         """Posts the overview if it changed."""
@@ -115,12 +123,16 @@ class ServiceBridge:
         self._post_entries(catalog)
         self._compatibility = await run_in_thread(services.compatibility, catalog)
         self._post_entries(catalog)
+        self._plans = await run_in_thread(services.plans, catalog, self._compatibility)
+        self._post_entries(catalog)
         self._models = await run_in_thread(services.models_without_profile, catalog)
         self._post_entries(catalog)
 
     def _post_entries(self, catalog: ProfileCatalog) -> None:
         # With the previous compatibility: rows keep their marks while the engines are asked again.
-        self.app.post_message(ProfileEntriesRead(build_entries(catalog, self._compatibility, self._models)))
+        self.app.post_message(
+            ProfileEntriesRead(build_entries(catalog, self._compatibility, self._models, self._plans))
+        )
 
     async def _poll_log(self) -> None:
         while True:
@@ -152,7 +164,7 @@ class SnapshotPoller:
     def __init__(self, bridge: ServiceBridge) -> None:
         self.bridge = bridge
         self.history: History | None = None
-        self.pending: Snapshot | None = None
+        self.pending: tuple[Snapshot, History] | None = None
         self.taken_at: float | None = None
         """When the last sample came, in the event loop's time."""
         self._companions: tuple[tuple[str, ...], str | None] = ((), None)
@@ -160,10 +172,10 @@ class SnapshotPoller:
         self._problem_reported = False
         self._crash_handled = False
 
-    def take(self) -> Snapshot | None:
-        """The newest snapshot; ``None`` if it was taken already."""
-        snapshot, self.pending = self.pending, None
-        return snapshot
+    def take(self) -> tuple[Snapshot, History] | None:
+        """The newest snapshot and the history up to it; ``None`` if they were taken already."""
+        pending, self.pending = self.pending, None
+        return pending
 
     async def run(self) -> None:
         """Samples until cancelled. A problem is reported once, and does not end the loop."""
@@ -212,7 +224,7 @@ class SnapshotPoller:
         if crashed and not self._crash_handled and (outcome := await run_in_thread(services.handle_crash)):
             self.bridge.report_problem(outcome)
         self._crash_handled = crashed
-        queued, self.pending = self.pending is not None, snapshot
+        queued, self.pending = self.pending is not None, (snapshot, self.history)
         if not queued:
             self.bridge.app.post_message(SnapshotTaken())
         return snapshot.throughput.state in IDLE_STATES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from textual.filter import LineFilter
 
+from gpubox import units
 from gpubox.sanitize import blank_controls
 
 if TYPE_CHECKING:
@@ -24,19 +26,26 @@ def shorten(text: str, width: int) -> str:
     return (cut[:space] if space > width // 2 else cut).rstrip(" ,:;.") + "…"
 
 
+def part_of_total(part: float | None, total: float | None, text: Callable[[float | None], str] = units.memory) -> str:
+    """``0.6 of 1.9 GiB``: the unit is written once if both have the same. ``text`` formats one number."""
+    part_text, total_text = text(part), text(total)
+    number, _, unit = part_text.partition(" ")
+    return f"{number if unit and total_text.endswith(unit) else part_text} of {total_text}"
+
+
 def block_bar(fraction: float, width: int) -> str:
     """A bar of ``width`` cells, ``fraction`` (0 to 1) of them filled."""
     filled = round(max(0.0, min(1.0, fraction)) * width)
     return "▓" * filled + "░" * (width - filled)
 
 
-def time_or_date(iso: str, now: datetime | None = None) -> str:
+def time_or_date(iso: str) -> str:
     """A moment as lists show it: the time today, else the date."""
     try:
         at = datetime.fromisoformat(iso).astimezone()
     except ValueError:
         return ""
-    today = (now or datetime.now().astimezone()).date()
+    today = datetime.now().astimezone().date()
     if at.date() == today:
         return f"{at:%H:%M}"
     return f"{at:%d %b}" if at.year == today.year else f"{at:%Y-%m}"

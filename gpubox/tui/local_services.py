@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpubox.hardware.nvml_reader import DriverReader
     from gpubox.models.fetch import DownloadPlan
     from gpubox.models.resolve import ModelSource
+    from gpubox.planner.plan import MemoryPlan
     from gpubox.profiles.loader import ProfileCatalog
     from gpubox.profiles.profile import Profile
     from gpubox.server.engine_compatibility import EngineCompatibility
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.bench.service import BenchService
     from gpubox.tui.chat.service import ChatService
+    from gpubox.tui.workshop.finder_service import FinderService
     from gpubox.tui.workshop.service import WorkshopService
 
 ATTACHED_READ_ONLY = "gpubox did not start this server, so it can only watch it."
@@ -171,6 +173,29 @@ class LocalServices:
         from gpubox.server.engine_compatibility import compatibility_by_profile
 
         return compatibility_by_profile(catalog.profiles.values(), self.paths, self.config)
+
+    def plans(self, catalog: ProfileCatalog, compatibility: Mapping[str, EngineCompatibility]) -> dict[str, MemoryPlan]:
+        """Whether the profiles that could start would fit, as far as it is known without running an engine."""
+        from gpubox.planner.verdicts import plan_profiles
+
+        if self.read_only:
+            return {}
+        ready = [
+            p for name, p in catalog.profiles.items() if (c := compatibility.get(name)) and c.model_present and c.ok
+        ]
+        return plan_profiles(ready, self.paths, self.config)
+
+    def memory_refusal(self, profile: Profile) -> GpuboxError | None:
+        """Why ``profile`` would certainly not fit, with flags that would; ``None`` if it fits or that is unknown."""
+        from gpubox.planner.preflight import memory_check
+        from gpubox.server.instance import observe
+        from gpubox.server.supervisor import instance_of
+
+        try:
+            memory_check(self.paths, self.config)(profile, observe(self.paths, instance_of(profile)).running)
+        except GpuboxError as error:
+            return error
+        return None
 
     def models_without_profile(self, catalog: ProfileCatalog) -> list[Path]:
         from gpubox.models.find import find_models
@@ -328,6 +353,11 @@ class LocalServices:
 
     def _has_trial_record(self) -> bool:
         return not self.read_only and (self.paths.state / "trial.json").exists()
+
+    def finder_service(self) -> FinderService:
+        from gpubox.tui.workshop.finder_service import FinderService
+
+        return FinderService(self.paths, self.config)
 
     def save_traceback(self, text: str) -> None:
         """Writes it to a file, for a bug report."""

@@ -19,7 +19,7 @@ from gpubox.server.events import (
     StepStarted,
     WaitingForSlots,
 )
-from gpubox.tui.formatting import block_bar
+from gpubox.tui.formatting import block_bar, part_of_total
 
 BAR_CELLS = 10
 STALL_SECONDS = 2.0
@@ -183,9 +183,7 @@ def _transfer(label: str, operation: OperationProgress) -> Content:
     fraction, done, total = operation.fraction_done, _bytes_done(operation.progress), operation.progress.bytes_total
     if fraction is None or total is None:
         return Content.assemble((f"{label} … ", "$accent"), units.file_size(done))
-    number, unit = units.file_size(done).split(" ")
-    size = units.file_size(total)
-    amount = f"{number} of {size}" if size.endswith(unit) else f"{number} {unit} of {size}"
+    amount = part_of_total(done, total, units.file_size)
     left = f" ~{_time_left(operation.seconds_left)} left" if operation.seconds_left is not None else ""
     return Content.assemble(f"{label} ", (block_bar(fraction, BAR_CELLS), "$accent"), f" {amount}", (left, "$quiet"))
 

@@ -68,6 +68,8 @@ class OperationController:
             profile, "start"
         ):
             return
+        if not await self._ask_memory(profile):
+            return
         if answer := await self.ask_busy("restart"):
             await self._run("restart", profile, stop_now=answer == "now", allow_exposed=allow_exposed)
 
@@ -134,6 +136,8 @@ class OperationController:
         if await run_in_thread(self.services.needs_download, profile):
             if not may_download and not await self._ask_download(profile, kind):
                 return
+        elif not await self._ask_memory(profile):
+            return
         elif kind == "switch" and active != profile.name:
             answer = await self.ask_busy(f"switch to {profile.name}")
             if answer is None:
@@ -182,6 +186,18 @@ class OperationController:
         else:
             body += "\n\nThe disk has too little space. Set HF_HOME to a folder on another disk."
         return await ask(self.app, f"Download {size or 'the model'}?", body, *answers) == "yes"
+
+    async def _ask_memory(self, profile: Profile) -> bool:
+        """Whether to go on: the profile fits, that is unknown, or the owner wants to try."""
+        error = await run_in_thread(self.services.memory_refusal, profile)
+        if error is None:
+            return True
+        from gpubox.planner.preflight import ANYWAY_HINT
+
+        ways = error.hint.removesuffix(ANYWAY_HINT).strip()
+        body = f"{sanitize_line(error.message)}\n\n{sanitize_line(ways)}".strip()
+        answers = (("n", "do not start it", "no"), ("a", "start it anyway", "anyway"))
+        return await ask(self.app, "It would not fit into memory", body, *answers) == "anyway"
 
     def _busy_slots(self) -> list[str]:
         overview = self.app.overview

@@ -55,11 +55,8 @@ class ReplayServices(LocalServices):
     def companions_and_last(self) -> tuple[tuple[str, ...], str | None]:
         return (), None
 
-    async def close(self) -> None:
-        return None
-
     def read_log(self) -> list[str]:
-        return []
+        return []  # the log of this machine's server is no part of the recording
 
 
 def open_recording(path: Path, paths: Paths, config: Config) -> ReplayServices:

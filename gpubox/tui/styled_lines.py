@@ -98,14 +98,6 @@ def wrap_parts(parts: Iterable[StyledLine], width: int, gap: str = GAP) -> list[
     return lines
 
 
-def arrange_in_columns(items: Sequence[StyledLine], width: int, column_cells: int) -> list[StyledLine]:
-    """The items row by row, in as many columns of at least ``column_cells`` as fit ``width``."""
-    columns = max(1, (width + len(GAP)) // (column_cells + len(GAP)))
-    cells = min((width - (columns - 1) * len(GAP)) // columns, column_cells + 6)
-    rows = [items[start : start + columns] for start in range(0, len(items), columns)]
-    return [join_lines([pad_line(item, cells) for item in row]) for row in rows]
-
-
 def dimmed(line: StyledLine) -> StyledLine:
     """The line in the style of an old reading."""
     return tuple((text, f"{style} dim".strip()) for text, style in line)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,19 +16,14 @@ import pytest
 from gpubox.hardware.process import find_by_marker
 from gpubox.paths import Paths
 from gpubox.server.launch import free_port
+from tests.cli.verbs import may_mount
 
 MOUNTED = "mount -t tmpfs -o size=128m none {state} && cp {marker} {state}/marker"
 FULL = "dd if=/dev/zero of={state}/ballast bs=64k 2>/dev/null || true; cat /dev/zero > {state}/rest 2>/dev/null || true"
 READ_ONLY = "mount --bind {state} {state} && mount -o remount,bind,ro {state} && ! touch {state}/x 2>/dev/null"
 
 
-def _may_mount() -> bool:
-    return not subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"], check=False).returncode
-
-
-pytestmark = pytest.mark.skipif(
-    not shutil.which("unshare") or not _may_mount(), reason="this machine lets nobody mount a folder of his own"
-)
+pytestmark = pytest.mark.skipif(not may_mount(), reason="this machine lets nobody mount a folder of his own")
 
 
 class Box:

@@ -317,6 +317,8 @@ def test_ls_as_json(gpubox: Box, write_profile: Write) -> None:
         "model_present": False,
         "model_fetchable": True,
         "model_missing": None,
+        "memory_verdict": "unknown",
+        "memory_spare_bytes": None,
     }
     assert list(values["broken"]) == ["mine"]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from typing import Any
 
 import pytest
@@ -23,3 +25,9 @@ def values(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[st
     """Exit code and JSON object of one command line."""
     code, out, _ = gpubox(capfd, *words, "--json")
     return code, json.loads(out)
+
+
+def may_mount() -> bool:
+    """Whether a test may mount a folder of its own, in a namespace."""
+    mount = ["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return bool(shutil.which("unshare")) and not subprocess.run(mount, check=False).returncode

@@ -25,6 +25,9 @@ def main() -> None:
     if "--version" in argv:
         print("version: 0.6.0-dev (build 0, commit unknown)", file=sys.stderr)
         return
+    if "--list-devices" in argv:
+        print("Available devices:")
+        return
     print("0.00.001.426 I srv  llama_server: initializing ...", file=sys.stderr, flush=True)
     if mode == "hang":
         time.sleep(3600)

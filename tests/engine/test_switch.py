@@ -26,6 +26,8 @@ class Broken:
     code: int
     says: str
     untouched: bool = True
+    anyway: bool = False
+    """Whether the owner insists although it would not fit."""
 
 
 def truncated(box: Box) -> str:
@@ -48,7 +50,10 @@ BROKEN = (
     Broken("truncated GGUF", truncated, 1, "incomplete"),
     Broken("text file as GGUF", text_file, 1, "not a GGUF"),
     Broken("port used by another program", lambda b: b.profile("p", port=b.used_port), 1, "is used by"),
-    Broken("context that cannot be allocated", lambda b: b.profile("p", {"ctx-size": 40_000_000}), 5, "out of", False),
+    Broken("context that does not fit", lambda b: b.profile("p", {"ctx-size": 40_000_000}), 5, "would not fit"),
+    Broken(
+        "context that cannot be allocated", lambda b: b.profile("p", {"ctx-size": 40_000_000}), 5, "out of", False, True
+    ),
     Broken("engine missing", lambda b: b.profile("p", engine="gone"), 1, "no-such-llama-server"),
     Broken("engine that hangs before listening", lambda b: b.profile("p", engine="hang"), 4, "hung", False),
     Broken("engine that crashes after listening", lambda b: b.profile("p", engine="die"), 4, "GGML_ASSERT", False),
@@ -84,7 +89,7 @@ def test_a_broken_profile_leaves_the_old_one_answering(
     before = running.servers()
     capfd.readouterr()
 
-    code = run(["switch", name, "--json"])
+    code = run(["switch", name, "--json", *(["--anyway"] if broken.anyway else [])])
 
     out, err = capfd.readouterr()
     story = json.loads(out)

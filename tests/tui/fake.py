@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.models.fetch import DownloadPlan
+from gpubox.planner.plan import MemoryPlan
 from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import HardwareNeeds, Profile, ReferenceFigure
 from gpubox.server.engine_compatibility import EngineCompatibility
@@ -81,6 +82,9 @@ class FakeServices(LocalServices):
         self.absent: set[str] = {"demo"}
         self.download_plan = DownloadPlan(98_362_432, Path("~/.cache/gpubox/models"), 54 * GB)
         self.guarded = False
+        self.planned: dict[str, MemoryPlan] = {}
+        self.short: dict[str, GpuboxError] = {}
+        """Why profiles would not fit."""
         self.hides = False
         self.lines: list[str] = []
         self.version = 0
@@ -120,6 +124,9 @@ class FakeServices(LocalServices):
 
     def recover_trial(self) -> str | None:
         return self.left_behind
+
+    def finder_service(self) -> Any:
+        raise NotImplementedError
 
     def clock(self) -> datetime:
         return datetime(2026, 11, 21, 13, 2)
@@ -182,6 +189,12 @@ class FakeServices(LocalServices):
                 "default", False, "cache-type-k only in a TurboQuant fork", True, True
             )
         return fits
+
+    def plans(self, catalog: ProfileCatalog, compatibility: Mapping[str, EngineCompatibility]) -> dict[str, MemoryPlan]:
+        return self.planned
+
+    def memory_refusal(self, profile: Profile) -> GpuboxError | None:
+        return self.short.get(profile.name)
 
     def models_without_profile(self, catalog: ProfileCatalog) -> list[Path]:
         return self.new_models

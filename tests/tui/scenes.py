@@ -159,7 +159,7 @@ SCENES = {
     "gpu_lost": Scene(READY, ("GPU 0 LOST",), {
         "driver": DriverReading((LOST,), ONE_CARD.driver_version), **LISTED, "offload": AT_REST}),
     "crashed": Scene(replace(STOPPED, state="crashed", message=DIED), ("✗ crashed", "r starts"), {},
-                     marks=(HistoryMark(NOW - 40, "oom", DIED),)),
+                     marks=(HistoryMark(NOW - 40, "crash", DIED),)),
     "exposed": Scene(replace(READY, base_url="http://0.0.0.0:8081", exposed="LAN, no key"), ("▲ LAN, no key",),
                      LISTED),
     "rolled_back": Scene(READY, ("Try n-cpu-moe", "qwen36-mtp-16gb ready"), LISTED, _fail),

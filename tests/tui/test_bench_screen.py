@@ -216,11 +216,11 @@ async def test_the_form_shows_the_equivalent_command(box: Paths) -> None:
         await shows(pilot, "gpubox bench speed qwen36-mtp-16gb")
         await pilot.press("down", "down")
         # A key goes to the widget that has the focus when it is handled: wait for the last arrow key.
-        await until(pilot, lambda: getattr(pilot.app.focused, "field", "") == "preset")
+        await until(pilot, lambda: getattr(pilot.app.focused, "name", "") == "preset")
         await pilot.press("right")
         await shows(pilot, "gpubox bench speed qwen36-mtp-16gb --preset quick")
         await pilot.press("up", "up")
-        await until(pilot, lambda: getattr(pilot.app.focused, "field", "") == "kind")
+        await until(pilot, lambda: getattr(pilot.app.focused, "name", "") == "kind")
         await pilot.press("right")
         await shows(pilot, "gpubox bench", "B")
         await settled(pilot)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpubox.errors import GpuboxError
+from gpubox.planner.plan import DevicePlan, MemoryPlan
+from gpubox.planner.preflight import ANYWAY_HINT
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.dialogs import QuestionScreen
 from tests.tui.conftest import SIZE, opened, settled, shows, text, until
@@ -66,3 +69,33 @@ async def test_an_unknown_download_size_is_shown_as_unknown(fake: FakeServices) 
         app.dashboard.profiles.highlight("profile:demo")
         await pilot.press("enter")
         await shows(pilot, "Download the model?", "Its size is not known.", "download it, then switch demo")
+
+
+async def test_a_profile_that_would_not_fit_is_asked_about(fake: FakeServices) -> None:
+    fake.short["qwen36-256k"] = GpuboxError(
+        "qwen36-256k would not fit: short by 2.1 GiB on CUDA0.", f"It would with n-cpu-moe=22. {ANYWAY_HINT}"
+    )
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        app.dashboard.profiles.highlight("profile:qwen36-256k")
+        await pilot.press("enter")
+        await shows(pilot, "short by 2.1 GiB on CUDA0", "n-cpu-moe=22", "start it anyway")
+        assert "--anyway" not in text(pilot)
+        await pilot.press("enter")  # the first answer is the safe one
+        await until(pilot, lambda: "short by" not in text(pilot))
+        assert not fake.asked
+
+        await pilot.press("enter")
+        await shows(pilot, "start it anyway")
+        await pilot.press("a")
+        await until(pilot, lambda: [asked[1] for asked in fake.asked] == ["qwen36-256k"])
+
+
+async def test_the_list_says_what_would_not_fit(fake: FakeServices) -> None:
+    device = DevicePlan("CUDA0", "gpu", 20 << 30, 0, 0, 0, 0, 0, free_bytes=16 << 30)
+    fake.planned["qwen36-256k"] = MemoryPlan("qwen36-256k", (device,), "formula", compute_certainty="measured")
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await shows(pilot, "short by 4.0 GiB")

@@ -12,7 +12,7 @@ import pytest
 from gpubox.bench.report.run_progress import RunProgress
 from gpubox.config import Config
 from gpubox.errors import UsageError
-from gpubox.paths import Paths
+from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.telemetry.recorder import read_recording
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
@@ -38,21 +38,21 @@ def pictures() -> ModuleType:
 async def test_the_pictures_can_be_made(pictures: ModuleType) -> None:
     svg = await pictures.picture()
     shown = svg.replace("&#160;", " ")
-    for word in ("tiny-moe-mtp", "RPC0[127.0.0.1:18252]", "646 of 685", "10 of 10", "tok/s now", "recording"):
+    for word in ("random-moe-17b", "VRAM 15.5 of 23.5 GiB", "127 of 142", "7 of 40", "RPC device", "recording"):
         assert word in shown
     assert "@font-face" not in svg, "nothing is fetched to look at it"
 
 
 def test_the_recording_tells_nothing_of_the_machine_it_was_made_on() -> None:
     raw = RECORDING.read_text(encoding="utf-8")
-    assert len(raw) < 200_000
+    assert len(raw) < 250_000
     assert set(re.findall(r'"(/[^"]*)"', raw)) == {"/usr/local/bin/llama-server"}
 
 
 async def test_a_recording_plays_to_its_end(paths: Paths) -> None:
     services = ReplayServices(read_recording(RECORDING), paths, Config(), speed=100_000)
     async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
-        await shows(pilot, "● tiny-moe-mtp answering", "recording", "646 of 685 (94.3%)", "21:26:28")
+        await shows(pilot, "● random-moe-17b answering", "recording", "127 of 142 (89.4%)", "12:48:41")
         assert services.at == len(services.snapshots) - 1
         await until(pilot, lambda: "╭─ Requests" in text(pilot))
         await pilot.press("s")
@@ -85,3 +85,15 @@ async def test_what_is_measured_here_now_is_no_part_of_a_recording(
         await shows(pilot, "recording")
         await until(pilot, lambda: len(looks) > 2, "looks at what is measured")
         assert not app_of(pilot).dashboard.header.bench
+
+
+async def test_the_log_of_this_machine_is_no_part_of_a_recording(paths: Paths) -> None:
+    log = paths.instance_log(MAIN_INSTANCE)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("srv  update_slots: a line of the server that runs here\n")
+    async with GpuboxApp(open_recording(RECORDING, paths, Config())).run_test(size=SIZE) as pilot:
+        await shows(pilot, "recording")
+        await pilot.press("l")
+        await shows(pilot, "Log")
+        assert "runs here" not in text(pilot)
+        assert app_of(pilot).bridge.services.read_log() == []

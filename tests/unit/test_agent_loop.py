@@ -308,9 +308,9 @@ async def test_without_system_role_the_system_prompt_begins_the_first_message() 
 
 async def test_settings_reach_the_server() -> None:
     sampling = {"temperature": 0.6, "seed": 3, "chat_template_kwargs": {"x": 1}}
-    settings = AgentSettings(sampling=sampling, thinking=False, thinking_budget_tokens=64, slot=2)
+    settings = AgentSettings(sampling=sampling, thinking=False, thinking_budget_tokens=64)
     body = (await run_turn(ScriptedServer(says("ok")), settings=settings)).bodies[0]
-    assert (body["temperature"], body["seed"], body["id_slot"], body["thinking_budget_tokens"]) == (0.6, 3, 2, 64)
+    assert (body["temperature"], body["seed"], body["thinking_budget_tokens"]) == (0.6, 3, 64)
     assert body["chat_template_kwargs"] == {"x": 1, "enable_thinking": False}
     assert body["stream"] and body["cache_prompt"] and body["return_progress"]
 

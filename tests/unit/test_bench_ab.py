@@ -15,16 +15,17 @@ from gpubox.bench.kinds.ab.plan import items_of, parse_options, questions_of, st
 from gpubox.bench.kinds.ab.summary import summarise
 from gpubox.bench.kinds.ab.verdict import contrast_rows, early_stop_reason
 from gpubox.bench.model import Flag, Item, Plan, Result, RunInfo, Target
-from gpubox.bench.overrides import flag_key, toggle_mmap, toggle_mtp
+from gpubox.bench.overrides import toggle_mmap, toggle_mtp
 from gpubox.bench.plan_outline import outline_plan
 from gpubox.bench.plan_runner import PlanRunner
 from gpubox.bench.questions import question_of
-from gpubox.bench.report.load import report_of
+from gpubox.bench.report.load import info_and_report
 from gpubox.bench.report.model import Report
 from gpubox.bench.run_store import find_run
 from gpubox.bench.start_comparison import Noise
 from gpubox.config import Config
 from gpubox.engines.capabilities import parse_help
+from gpubox.engines.flag_changes import flag_key
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
@@ -210,7 +211,7 @@ async def test_two_servers_by_url_from_end_to_end(tmp_path: Path) -> None:
         assert len(first.asked) == len(second.asked)
         assert {str(request) for request in bodies[0]} == {str(request) for request in bodies[1]}
         assert all(request["cache_prompt"] is False and request["ignore_eos"] is True for request in first.asked)
-        summary = report_of(find_run(paths, "last"))
+        summary = info_and_report(find_run(paths, "last"))[1]
         assert summary.tables[0].rows[0][-1] == "too few"  # one launch of each, however often it is asked
         assert any("cannot restart a server given by its address" in note for note in summary.notes)
         assert summary.flags == ()

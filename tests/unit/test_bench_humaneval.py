@@ -17,7 +17,7 @@ from gpubox.bench.kinds.humaneval.replies import TIME_PARTS, code_of_reply
 from gpubox.bench.kinds.humaneval.summary import summarise
 from gpubox.bench.model import Item, Plan, Result, RunInfo, Target
 from gpubox.bench.plan_runner import PlanRunner, rescore_run
-from gpubox.bench.report.load import report_of
+from gpubox.bench.report.load import info_and_report
 from gpubox.bench.report.model import Report, ReportTable
 from gpubox.bench.report.report_rows import report_rows, row_texts
 from gpubox.bench.run_store import Run, find_run
@@ -47,7 +47,7 @@ async def run_humaneval(
         plan = Plan("humaneval", (Target("box", url=scripted.url),), options)
         await PlanRunner(paths, Config(), no_profile).run(plan)
         run = find_run(paths, "last")
-        return run, report_of(run), scripted.bodies
+        return run, info_and_report(run)[1], scripted.bodies
 
 
 def table(report: Report, title: str) -> ReportTable:

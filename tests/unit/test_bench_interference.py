@@ -14,11 +14,12 @@ import pytest
 from gpubox.bench import interference
 from gpubox.bench.interference import InterferenceMonitor, ItemReadings
 from gpubox.bench.model import Flag, Plan, Target
-from gpubox.bench.overrides import apply_overrides, parse_override
+from gpubox.bench.overrides import apply_overrides
 from gpubox.bench.plan_outline import outline_plan
 from gpubox.bench.provenance import FileHashes, engine_files, read_machine
 from gpubox.bench.target_server import TargetServer
 from gpubox.config import Config
+from gpubox.engines.flag_changes import parse_flag_change
 from gpubox.errors import UsageError
 from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.paths import Paths
@@ -193,8 +194,8 @@ def test_llama_and_ggml_libraries_are_part_of_the_engine(tmp_path: Path) -> None
 
 
 def test_overrides_are_parsed_and_applied(paths: Paths) -> None:
-    flags = dict([parse_override("--n-cpu-moe=4"), parse_override("mmap=false"), parse_override("spec-type=")])
-    flags |= dict([parse_override("cache-type-k=q8_0"), parse_override("tensor-split=[3, 1]")])
+    flags = dict([parse_flag_change("--n-cpu-moe=4"), parse_flag_change("mmap=false"), parse_flag_change("spec-type=")])
+    flags |= dict([parse_flag_change("cache-type-k=q8_0"), parse_flag_change("tensor-split=[3, 1]")])
 
     profile = apply_overrides(profiles("a"), Target("a", "a", flags))
 
@@ -202,10 +203,10 @@ def test_overrides_are_parsed_and_applied(paths: Paths) -> None:
         "ctx-size": 4096, "n-cpu-moe": 4, "mmap": False, "cache-type-k": "q8_0", "tensor-split": (3, 1),
     }  # fmt: skip
     for text in ("a=nan", "a=inf", f"a={'9' * 30}"):
-        assert parse_override(text) == ("a", text[2:])  # no file can hold them: the engine refuses the word
+        assert parse_flag_change(text) == ("a", text[2:])  # no file can hold them: the engine refuses the word
     for text in ("mmap", "=4", "a={x=1}"):
         with pytest.raises(UsageError):
-            parse_override(text)
+            parse_flag_change(text)
 
 
 @pytest.mark.parametrize("name", ["host", "--port", "model", "m", "hf_repo", "api-key", "hf-token", "api-key-file"])

@@ -32,7 +32,6 @@ class Counting(Benchmark):
     """Requests the number of tokens in the item. Class attributes let a test interfere."""
 
     kind = "counting"
-    takes_parallel = True
     on_execute: Callable[[Item, TargetServer], None] = staticmethod(lambda item, target_server: None)
     score_of: Callable[[int], int] = staticmethod(lambda tokens: tokens)
     cells_may_fail = False

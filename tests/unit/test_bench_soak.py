@@ -19,7 +19,7 @@ from gpubox.bench.kinds.soak.summary import findings
 from gpubox.bench.kinds.soak.trends import depth_adjusted_rates, find_cycle, kendall_z, memory_growth
 from gpubox.bench.model import Flag, Item, Plan, Result, RunInfo, Target
 from gpubox.bench.plan_runner import PlanRunner
-from gpubox.bench.report.load import report_of
+from gpubox.bench.report.load import info_and_report
 from gpubox.bench.run_store import find_run
 from gpubox.config import Config
 from gpubox.errors import UsageError
@@ -246,4 +246,4 @@ async def test_the_load_is_conversations_that_grow_and_begin_anew(tmp_path: Path
     assert {answer["request"]["messages_before"] + len(answer["request"]["messages"]) for answer in stored} == set(
         lengths
     )
-    assert any("tg" in row for row in report_of(run).tables[0].rows)
+    assert any("tg" in row for row in info_and_report(run)[1].tables[0].rows)

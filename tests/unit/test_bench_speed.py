@@ -16,7 +16,7 @@ from gpubox.bench.measured_request import MeasuredReply
 from gpubox.bench.model import Plan, Result, RunInfo, Sample, Target
 from gpubox.bench.plan_runner import PlanRunner
 from gpubox.bench.prompts import CHAT_PROMPTS, filler_text
-from gpubox.bench.report.load import report_of
+from gpubox.bench.report.load import info_and_report
 from gpubox.bench.report.model import Metric, Report
 from gpubox.bench.report.report_rows import report_rows, row_texts
 from gpubox.bench.run_store import Run, find_run
@@ -37,7 +37,7 @@ async def measured(tmp_path: Path, server: BenchServer, options: dict[str, Any] 
 
     await PlanRunner(paths, Config(), no_profile).run(Plan("speed", (Target("box", url=server.url),), options))
     run = find_run(paths, "last")
-    return run, report_of(run)
+    return run, info_and_report(run)[1]
 
 
 def metric(report: Report, name: str, group: str) -> Metric:

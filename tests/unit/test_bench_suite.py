@@ -33,7 +33,7 @@ from gpubox.bench.kinds.suite.tasks import TASKS, parse_options
 from gpubox.bench.kinds.suite.tool_use import sequencing_points, structured_points
 from gpubox.bench.model import Plan, Target
 from gpubox.bench.plan_runner import PlanRunner, rescore_run
-from gpubox.bench.report.load import report_of
+from gpubox.bench.report.load import info_and_report
 from gpubox.bench.report.model import Report, ReportTable
 from gpubox.bench.report.report_rows import report_rows, row_texts
 from gpubox.bench.run_store import Run, find_run
@@ -378,7 +378,7 @@ async def ran(tmp_path: Path, options: dict[str, Any], *plays: Play) -> tuple[Ru
     async with ScriptedServer(*plays, context=32768) as server:
         await PlanRunner(paths, Config(), none).run(Plan("suite", (Target("box", url=server.url),), options))
         run = find_run(paths, "last")
-        return run, report_of(run), server.bodies
+        return run, info_and_report(run)[1], server.bodies
 
 
 def table(report: Report, title: str) -> ReportTable:
@@ -446,7 +446,7 @@ async def test_speed_rows_are_cold_and_of_one_length_or_flagged(tmp_path: Path) 
         plan = Plan("suite", (Target("box", url=server.url),), {"tasks": ["5.1"], "speed_tokens": 8})
         await PlanRunner(paths, Config(), lambda name: pytest.fail(name)).run(plan)
         asked = [body["messages"][-1]["content"] for body in server.asked]
-        return {flag.kind for flag in report_of(find_run(paths, "last")).flags}, asked
+        return {flag.kind for flag in info_and_report(find_run(paths, "last"))[1].flags}, asked
 
     with BenchServer() as server:
         kinds, prompts = await flags(server)

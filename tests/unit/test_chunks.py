@@ -74,10 +74,11 @@ def test_what_is_none_is_counted(line: bytes) -> None:
     assert list(reader.feed(line + b"\n")) == [] and reader.invalid_lines == 1 and reader.first_invalid
 
 
-def test_a_line_without_end_is_refused_and_not_kept() -> None:
-    reader = SseDecoder(line_bytes=1000)
+def test_a_line_without_end_is_refused_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpubox.server.chunks.LINE_BYTES", 1000)
+    reader = SseDecoder()
     with pytest.raises(LineTooLong):
         for _ in range(20):
             list(reader.feed(b"x" * 100))
     with pytest.raises(LineTooLong):
-        list(SseDecoder(line_bytes=10).feed(b"data: 12345678\n"))
+        list(SseDecoder().feed(b"data: " + b"x" * 1000 + b"\n"))

@@ -13,6 +13,7 @@ from gpubox.clock import utc_now
 from gpubox.hardware.process import own_identity
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.server.state import InstanceState, Launch, RunningServer, save_state
+from tests import gguf_bytes
 
 BAT = str(Path(__file__).parents[1] / "fixtures" / "launches" / "article1-start-server.bat")
 QWEN = str(Path(__file__).parents[1] / "fixtures" / "launches" / "article5-qwen.sh")
@@ -133,6 +134,16 @@ def test_without_a_model_nothing_is_written_until_one_is_given(
     assert not paths.profiles.exists()
     assert run(["import", "--name", "f", "--model", "~/a.gguf", "--", "--cache-type-k bf16"]) == 0
     assert 'model = "~/a.gguf"' in (paths.profiles / "f.toml").read_text()
+
+
+def test_a_model_given_for_another_model_file_gets_its_whole_path(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("small.gguf", "large.gguf"):
+        (tmp_path / name).write_bytes(gguf_bytes.model())
+    monkeypatch.chdir(tmp_path)
+    assert run(["import", "small.gguf", "--name", "f", "--model", "large.gguf"]) == 0
+    assert f'model = "{tmp_path}/large.gguf"' in (paths.profiles / "f.toml").read_text()
 
 
 @pytest.mark.parametrize(

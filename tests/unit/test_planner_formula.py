@@ -104,6 +104,7 @@ def test_how_many_layers_are_offloaded() -> None:
     assert weights.where.on_devices() == 11  # the output is one of them
     assert weights.where.layers.index("CUDA0") == 20
     assert weights.kv["CUDA0"] == 30 * MIB
+    assert parts(smollm(), CARD, ctx_size=4096, gpu_layers=-3).where.on_devices() == 31
     assert parts(smollm(), CARD, ctx_size=4096, gpu_layers="0").kv.keys() == {HOST}
     assert parts(smollm(), CARD, ctx_size=4096, ngl="all", no_kv_offload=True).kv == {HOST: 90 * MIB}
     assert parts(smollm(), CARD, ctx_size=4096, device="none").weights.keys() == {HOST}
@@ -163,7 +164,7 @@ def test_a_sliding_window_keeps_fewer_cells() -> None:
 
 def test_what_has_no_formula_is_a_doubt() -> None:
     assert parts(smollm(), ctx_size=4096).doubts == ()
-    assert parts(smollm(), ctx_size=4096, mmproj="p.gguf").doubts == ("a picture encoder",)
+    assert parts(smollm(), ctx_size=4096, lora="a.gguf").doubts == ("adapters",)
     odd = LoadedModel.of(model_file("brandnew", {"block_count": 2, "context_length": 64}, []))
     assert parts(odd).doubts == ("the architecture brandnew",)
     compressed = {
@@ -228,3 +229,13 @@ def test_every_spelling_of_a_switch() -> None:
         assert not read_launch_flags(spelling, {}).kv_on_device
     assert flags_of(parallel=-1).slots == 4
     assert not flags_of(no_mmap=True).mapped and not flags_of(load_mode="mlock").mapped and flags_of().mapped
+
+
+def test_a_picture_encoder_is_on_the_first_card() -> None:
+    def encoder(**flags: FlagValue) -> object:
+        return calculate(smollm(), None, flags_of(ctx_size=4096, **flags), [CARD], encoder_bytes=5).encoder
+
+    assert encoder(mmproj="p.gguf") == {"CUDA0": 5}
+    assert encoder(mmproj="p.gguf", no_mmproj_offload=True) == {HOST: 5} == encoder(mm="p", mmproj_offload=False)
+    assert flags_of(mmproj="p.gguf").encoder == "p.gguf"
+    assert flags_of(mmproj="p.gguf", no_mmproj=True).encoder is None

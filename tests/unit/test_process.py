@@ -177,3 +177,32 @@ def test_what_cannot_be_seen_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None
     assert process.port_owner(80) is None
     assert process.is_listening(os.getpid(), 80) is None
     assert process.is_listening(2**22 + 5, 80) is None
+
+
+@pytest.mark.parametrize("lists_children", [True, False])
+def test_the_engine_in_a_wrapper_script_is_found_on_every_kernel(
+    lists_children: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel without CONFIG_PROC_CHILDREN lists no children."""
+    monkeypatch.setattr(process, "_lists_children", lambda: lists_children)
+    with subprocess.Popen(["sh", "-c", "sh -c 'cat; :'; :"], stdin=subprocess.PIPE) as wrapper:
+        until(lambda: "cat" in map(process.process_name, process.descendants(wrapper.pid)))
+        found_at = [process.process_name(pid) for pid in process.descendants(wrapper.pid)]
+        wrapper.communicate()
+
+    assert found_at == ["sh", "cat"]
+    assert process.descendants(wrapper.pid) == []
+
+
+def test_memory_that_a_driver_pins_does_not_look_like_a_model_that_was_read() -> None:
+    """NVIDIA's driver pins host memory as shared memory, all of it at once and before anything is read."""
+    code = "import mmap; pinned = mmap.mmap(-1, 256 << 20); pinned.write(bytes(256 << 20)); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        activity = process.process_activity(server.pid)
+        server.communicate(b"\n")
+
+    assert activity is not None
+    assert activity.rss_bytes >= 256 << 20
+    assert activity.file_rss_bytes < 64 << 20

@@ -234,7 +234,7 @@ def test_an_unknown_name_gets_the_nearest_also_of_broken_files(
 def test_a_companion_cannot_take_the_active_servers_place(write_profile: Write) -> None:
     path = write_profile("main", 'model = "m"\ncompanion = true')
 
-    with pytest.raises(UsageError, match="'main' is the active server's instance"):
+    with pytest.raises(UsageError, match="calls the active server 'main'"):
         load_profile(path)
 
 

@@ -158,12 +158,6 @@ def test_a_crash_and_coming_back() -> None:
     ) == [("crash", "a died: SIGKILL."), ("start", "a")]
 
 
-def test_running_out_of_memory_is_marked_as_such() -> None:
-    dead = snapshot(1, server="crashed", profile=None, pid=None, message="a died: out of VRAM while running.")
-
-    assert kinds(snapshot(0), dead) == [("oom", "a died: out of VRAM while running.")]
-
-
 def test_the_state_of_the_first_snapshot_is_no_mark() -> None:
     assert kinds(snapshot(0)) == []
     assert kinds(stopped(0)) == []

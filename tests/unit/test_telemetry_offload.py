@@ -157,7 +157,10 @@ def test_paging_comes_before_all_else(log: LogSource) -> None:
     result = judge(log, card(util=99), major_faults_per_second=800.0)
 
     assert result.bottleneck == "paging"
-    assert result.bottleneck_reason == "800 major faults/s: mmap pages from disk, load-mode none reads it all at once"
+    assert (
+        result.bottleneck_reason
+        == "800 major faults/s: the model is read from disk again and again; load-mode = none loads it once"
+    )
 
 
 def test_the_client_when_the_server_has_just_answered() -> None:

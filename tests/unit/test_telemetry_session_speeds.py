@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpubox.telemetry.requests import RequestInFlight, RequestLog
-from gpubox.telemetry.session_speeds import OpenRequest, SessionSpeeds, session_speeds
+from gpubox.telemetry.session_speeds import OpenRequest, SessionSpeeds, finished_session, session_speeds
 from gpubox.telemetry.snapshot import Request, SlotReading
 from gpubox.telemetry.throughput import throughput
 
@@ -30,14 +30,16 @@ def newest_first(requests: list[Request]) -> list[Request]:
 
 
 def test_one_after_the_other_all_slots_and_one_request_are_the_same() -> None:
-    speeds = session_speeds([request(60, 10, 300), request(40, 10, 200), request(20, 10, 400)], [], None)
+    speeds = session_speeds(
+        finished_session([request(60, 10, 300), request(40, 10, 200), request(20, 10, 400)]), [], None
+    )
 
     assert (speeds.tg_median, speeds.tg_peak) == pytest.approx((30.0, 40.0))
     assert (speeds.request_tg_median, speeds.request_tg_peak) == (30.0, 40.0)
 
 
 def test_four_at_once_are_four_times_one() -> None:
-    speeds = session_speeds([request(10, 10, 100) for _ in range(4)], [], None)
+    speeds = session_speeds(finished_session([request(10, 10, 100) for _ in range(4)]), [], None)
 
     assert (speeds.tg_median, speeds.tg_peak) == (40.0, 40.0)
     assert (speeds.request_tg_median, speeds.request_tg_peak) == (10.0, 10.0)
@@ -49,7 +51,7 @@ def test_one_that_joins_for_a_second_makes_no_speed_that_never_was() -> None:
     alone = request(60, 60, 59 * 40 + 25)
     joined = request(30, 1, 25)
 
-    speeds = session_speeds(newest_first([alone, joined]), [], None)
+    speeds = session_speeds(finished_session(newest_first([alone, joined])), [], None)
 
     assert speeds.tg_peak == pytest.approx((59 * 40 + 50) / 60)
 
@@ -62,7 +64,7 @@ def test_whatever_ran_side_by_side_the_sums_are_those_of_the_tokens(seed: int) -
         items.append(
             request(60 + rng.random() * 60, 0.5 + rng.random() * 9, rng.randrange(20, 400), prompt=rng.random())
         )
-    known = session_speeds(newest_first(items), [], None)
+    known = session_speeds(finished_session(newest_first(items)), [], None)
 
     assert known.tg_median is not None and known.tg_peak is not None
     assert known.request_tg_median is not None and known.request_tg_peak is not None
@@ -78,7 +80,7 @@ def test_whatever_ran_side_by_side_the_sums_are_those_of_the_tokens(seed: int) -
 def test_one_of_four_generating_requests_is_not_all() -> None:
     still = [OpenRequest(ZERO, ZERO, 100) for _ in range(3)]
 
-    speeds = session_speeds([request(10, 10, 100)], still, ZERO + 10)
+    speeds = session_speeds(finished_session([request(10, 10, 100)]), still, ZERO + 10)
 
     assert speeds.tg_median == pytest.approx((100 + 3 * 99) / 10)
     assert speeds.request_tg_median == 10.0
@@ -88,15 +90,20 @@ def test_one_of_four_generating_requests_is_not_all() -> None:
 def test_where_it_is_not_known_when_one_began_to_generate_its_stretch_is_left_out() -> None:
     hidden = [OpenRequest(ZERO + 5, None, 50)]
 
-    speeds = session_speeds([request(10, 10, 100)], hidden, ZERO + 12)
+    speeds = session_speeds(finished_session([request(10, 10, 100)]), hidden, ZERO + 12)
 
     assert (speeds.tg_median, speeds.tg_peak) == (None, None)
     assert speeds.effective == pytest.approx(151 / 12)
-    assert session_speeds([request(10, 10, 100)], [OpenRequest(ZERO + 5, None, None)], ZERO + 12).effective is None
+    assert (
+        session_speeds(
+            finished_session([request(10, 10, 100)]), [OpenRequest(ZERO + 5, None, None)], ZERO + 12
+        ).effective
+        is None
+    )
 
 
 def test_one_that_reads_its_prompt_takes_nothing_from_the_others() -> None:
-    speeds = session_speeds([request(10, 10, 100)], [OpenRequest(ZERO + 5, None, 0)], ZERO + 20)
+    speeds = session_speeds(finished_session([request(10, 10, 100)]), [OpenRequest(ZERO + 5, None, 0)], ZERO + 20)
 
     assert speeds.tg_median == 10.0
     assert speeds.effective == pytest.approx(101 / 20)
@@ -106,7 +113,7 @@ def test_a_cancelled_one_without_times_leaves_its_stretch_unknown() -> None:
     cut = Request(2, (STARTED + timedelta(seconds=2)).isoformat(), 1, 2, generated_tokens=50, duration_seconds=3.0,
                   stop_reason="cancelled")  # fmt: skip
 
-    speeds = session_speeds(newest_first([request(10, 10, 100), cut]), [], None)
+    speeds = session_speeds(finished_session(newest_first([request(10, 10, 100), cut])), [], None)
 
     assert (speeds.tg_median, speeds.request_tg_median) == (None, 10.0)
 
@@ -114,11 +121,13 @@ def test_a_cancelled_one_without_times_leaves_its_stretch_unknown() -> None:
 def test_embeddings_generate_nothing() -> None:
     embedding = Request(1, STARTED.isoformat(), 0, 1, prompt_tokens=9, duration_seconds=1.0)
 
-    assert session_speeds([embedding], [], None) == SessionSpeeds()
+    assert session_speeds(finished_session([embedding]), [], None) == SessionSpeeds()
 
 
 def test_a_new_session_begins_with_the_one_in_flight() -> None:
-    speeds = session_speeds([request(10, 10, 100)], [OpenRequest(ZERO + 500, ZERO + 501, 101)], ZERO + 511)
+    speeds = session_speeds(
+        finished_session([request(10, 10, 100)]), [OpenRequest(ZERO + 500, ZERO + 501, 101)], ZERO + 511
+    )
 
     assert (speeds.request_tg_median, speeds.tg_median) == (None, 10.0)
     assert speeds.effective == pytest.approx(101 / 11)

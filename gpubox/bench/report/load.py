@@ -34,8 +34,8 @@ class ReportBundle:
     references: tuple[ReferenceComparison, ...] = ()
 
 
-def report_of(run: Run) -> Report:
-    """The report of ``run``'s results so far, not redacted. Raises GpuboxError if the run is damaged."""
+def info_and_report(run: Run) -> tuple[RunInfo, Report]:
+    """``run`` and the report of its results so far, not redacted. Raises GpuboxError if the run is damaged."""
     from gpubox.bench.endpoint import uncontrolled_settings
 
     info = run.info
@@ -46,12 +46,12 @@ def report_of(run: Run) -> Report:
     for name, provenance in info.provenance.items():
         if provenance.url and provenance.dialect and (clause := uncontrolled_settings(provenance.dialect)):
             notes.append(f"{name}: {clause}.")
-    return replace(report, notes=(*report.notes, *notes))
+    return info, replace(report, notes=(*report.notes, *notes))
 
 
 def load_report(run: Run, profile_of: Callable[[str], Profile]) -> ReportBundle:
-    """The run's report with reference figures, redacted. Raises GpuboxError as ``report_of``."""
-    info, report = run.info, report_of(run)
+    """The run's report with reference figures, redacted. Raises GpuboxError as ``info_and_report``."""
+    info, report = info_and_report(run)
     references = compare_with_references(info, report, profile_of)
     return ReportBundle(*redact_report(info, report), tuple(references))
 
@@ -60,10 +60,9 @@ def load_comparison(first: Run, second: Run) -> RunComparison:
     """``second`` against ``first``, redacted. Raises GpuboxError."""
     from gpubox.bench.report.run_comparison import compare_runs
 
-    infos = (first.info, second.info)
-    history = NoiseHistory(lambda: sibling_summaries(first))
-    comparison = compare_runs((infos[0], report_of(first)), (infos[1], report_of(second)), history)
-    return Redactor(infos).redact(comparison)
+    a, b = info_and_report(first), info_and_report(second)
+    comparison = compare_runs(a, b, NoiseHistory(lambda: sibling_summaries(first)))
+    return Redactor((a[0], b[0])).redact(comparison)
 
 
 def load_leaderboards(paths: Paths, kind: str = "") -> list[Leaderboard]:

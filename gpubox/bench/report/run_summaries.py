@@ -18,7 +18,7 @@ from gpubox.paths import Paths
 SUMMARY = ".summary.json"
 VERSION = 5
 NEWEST = 4
-"""Among so many runs that were saved last is the active one."""
+"""The active run is looked for among this many, the last ones saved."""
 
 
 @dataclass(frozen=True, slots=True)

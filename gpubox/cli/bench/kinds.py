@@ -158,7 +158,8 @@ def _sides(
         other_side = Side(f"{first} {label}", first, thinking=vary == "thinking", raw=vary == "completion")
         return [Side(first, first), other_side], [target]
     if vary:
-        from gpubox.bench.overrides import toggle_mmap, toggle_mtp, with_flag_keys
+        from gpubox.bench.overrides import toggle_mmap, toggle_mtp
+        from gpubox.engines.flag_changes import with_flag_keys
 
         capabilities = _capabilities(context, profile)
         label, changes = toggle_mtp(profile) if vary == "mtp" else toggle_mmap(profile, capabilities)
@@ -203,7 +204,7 @@ def sweep_command(context: Context, given: dict[str, Any]) -> Plan:
     profile.
     """
     from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
-    from gpubox.bench.overrides import DRAFT_WINDOW_FLAGS, flag_key
+    from gpubox.engines.flag_changes import DRAFT_WINDOW_FLAGS, flag_key
 
     profile = context.profile(given.pop("profile"))
     axes = [parse_axis(text) for text in given.pop("over")]
@@ -313,9 +314,9 @@ def _overrides(context: Context, profile: Profile, settings: Sequence[str]) -> d
     """Every ``--set flag=value``, under the profile's own name of the flag. Raises UsageError."""
     if not settings:
         return {}
-    from gpubox.bench.overrides import parse_override, with_flag_keys
+    from gpubox.engines.flag_changes import parse_flag_change, with_flag_keys
 
-    overrides = dict(parse_override(text) for text in settings)
+    overrides = dict(parse_flag_change(text) for text in settings)
     return dict(with_flag_keys(overrides, profile, _capabilities(context, profile)))
 
 

@@ -176,12 +176,9 @@ def rescore_command(context: Context, run: str, as_json: bool) -> None:
 
     stored = find_run(context.paths, run)
     count, changed = asyncio.run(rescore_run(stored, context.config))
-    if as_json:
-        output.emit_json({"id": stored.id, "scored": count, "changed": changed})
-    elif changed:
-        output.emit(f"Scored {count} items again; {len(changed)} results changed: {', '.join(changed[:8])}")
-    else:
-        output.emit(f"Scored {count} items again; every result is the same.")
+    outcome = f"{len(changed)} results changed: {', '.join(changed[:8])}" if changed else "every result is the same."
+    values = {"id": stored.id, "scored": count, "changed": changed}
+    output.emit_result(f"Scored {count} items again; {outcome}", values, as_json=as_json)
 
 
 @click.command("save")
@@ -204,10 +201,8 @@ def save_command(context: Context, run: str, cell: str, name: str, force: bool, 
     base = context.profile(target.profile)
     profile, header = profile_of_target(base, target, name or default_profile_name(base, target), stored.id)
     path = save_profile(profile, context.paths, overwrite=force, header=header)
-    if as_json:
-        output.emit_json({"profile": profile.name, "path": str(path), "cell": target.name, "run": stored.id})
-    else:
-        output.emit(f"{profile.name}: {header} `gpubox switch {profile.name}` runs it.")
+    values = {"profile": profile.name, "path": str(path), "cell": target.name, "run": stored.id}
+    output.emit_result(f"{profile.name}: {header} `gpubox switch {profile.name}` runs it.", values, as_json=as_json)
 
 
 @click.command("restore")
@@ -229,10 +224,8 @@ def restore_command(context: Context, as_json: bool) -> None:
             show(event.event)
 
     profile = run_cancellable(restore(info, context.paths, context.config, emit))
-    if as_json:
-        output.emit_json({"run": info.id, "profile": profile or None})
-    else:
-        output.emit(f"{profile} runs again." if profile else "Nothing runs, as before the benchmark.")
+    text = f"{profile} runs again." if profile else "Nothing runs, as before the benchmark."
+    output.emit_result(text, {"run": info.id, "profile": profile or None}, as_json=as_json)
 
 
 @click.command("rm")
@@ -258,7 +251,4 @@ def rm_command(context: Context, runs: tuple[str, ...], yes: bool, as_json: bool
                     f"  ! {name} ran before {run.id} and does not run again; `gpubox switch {name}` starts it."
                 )
         run.remove()
-    if as_json:
-        output.emit_json({"removed": [run.id for run in stored]})
-    else:
-        output.emit(f"Deleted: {names}")
+    output.emit_result(f"Deleted: {names}", {"removed": [run.id for run in stored]}, as_json=as_json)

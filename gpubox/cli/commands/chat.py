@@ -204,7 +204,4 @@ def rm(context: Context, names: tuple[str, ...], as_json: bool) -> None:
 
 
 def _print_result(as_json: bool, name: str | None, text: str) -> None:
-    if as_json:
-        output.emit_json({**output.error_values(None), "chat": name, "message": text})
-    else:
-        output.emit(text)
+    output.emit_result(text, {**output.error_values(None), "chat": name, "message": text}, as_json=as_json)

@@ -16,6 +16,7 @@ from gpubox.cli import output
 from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.config import api_key
+from gpubox.engines.built import leftovers
 from gpubox.engines.capabilities import display_version
 from gpubox.engines.find import INSTALL_EMBEDDED, find_engines
 from gpubox.engines.query import list_devices, read_capabilities
@@ -92,7 +93,8 @@ def _gpus() -> Iterator[Finding]:
 def _engines(context: Context) -> Iterator[Finding]:
     engines = find_engines(context.config)
     if not engines:
-        yield Finding("engine", "bad", "no llama-server and no embedded engine", INSTALL_EMBEDDED)
+        hint = f"{INSTALL_EMBEDDED}, or build llama-server for this machine: gpubox engines build"
+        yield Finding("engine", "bad", "no llama-server and no embedded engine", hint)
     for engine in engines:
         try:
             capabilities, names = read_capabilities(engine, context.paths), list_devices(engine)
@@ -101,6 +103,8 @@ def _engines(context: Context) -> Iterator[Finding]:
             continue
         devices = ", ".join(names) if names else "CPU only"
         yield Finding("engine", "ok", f"{engine.name} {display_version(capabilities.version)}, {devices}")
+    for folder in leftovers(context.paths):
+        yield Finding("engine", "warn", f"a killed build left {folder}", "The next `gpubox engines build` removes it.")
 
 
 def _profiles(context: Context) -> Iterator[Finding]:

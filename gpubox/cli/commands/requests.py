@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
-from datetime import datetime
 
 import click
 
@@ -78,7 +77,7 @@ async def _read(context: Context, url: str | None) -> Snapshot:
 def _row(request: Request) -> tuple[str, ...]:
     acceptance = request.draft_acceptance
     return (
-        _local_time(request.at),
+        units.time_of_day(request.at),
         str(request.slot),
         _prompt(request),
         units.tokens(request.generated_tokens),
@@ -96,7 +95,3 @@ def _prompt(request: Request) -> str:
     if request.prompt_tokens is None or request.cached_tokens is None:
         return units.tokens(request.prompt_tokens)
     return f"{units.tokens(request.prompt_tokens - request.cached_tokens)}+{units.tokens(request.cached_tokens)}"
-
-
-def _local_time(iso: str) -> str:
-    return f"{datetime.fromisoformat(iso).astimezone():%H:%M:%S}"

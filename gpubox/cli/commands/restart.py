@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gpubox.cli.context import Context
-from gpubox.cli.operations import check_waiting_options, ensure_model, run_and_report, waiting_options
+from gpubox.cli.operations import anyway_option, check_waiting_options, ensure_model, run_and_report, waiting_options
 from gpubox.cli.options import json_option, yes_option
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import MAIN_INSTANCE
@@ -16,10 +16,13 @@ from gpubox.server.supervisor import instance_of
 @click.command("restart")
 @click.argument("profile", required=False)
 @waiting_options
+@anyway_option
 @yes_option
 @json_option
 @click.pass_obj
-def command(context: Context, profile: str | None, now: bool, wait: float | None, yes: bool, as_json: bool) -> None:
+def command(
+    context: Context, profile: str | None, now: bool, wait: float | None, anyway: bool, yes: bool, as_json: bool
+) -> None:
     """Restart the running profile, or the companion PROFILE, reading its file again."""
     check_waiting_options(now, wait)
     restarted = context.profile(profile or _active_profile(context))
@@ -33,6 +36,7 @@ def command(context: Context, profile: str | None, now: bool, wait: float | None
         instance,
         lambda s: s.restart(restarted, stop_now=now, allow_exposed=yes, wait=wait),
         as_json=as_json,
+        anyway=anyway,
     )
 
 

@@ -11,7 +11,7 @@ import click
 from gpubox.cli import diagnostics, output
 from gpubox.cli.commands.edit import check_edit, parse_changes
 from gpubox.cli.context import Context
-from gpubox.cli.operations import OperationOutput, ensure_model, run_cancellable
+from gpubox.cli.operations import OperationOutput, anyway_option, ensure_model, run_cancellable, supervisor_of
 from gpubox.cli.options import json_option, yes_option
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.profiles.edit import ProfileEdit, edit_profile
@@ -42,12 +42,13 @@ class _Outcome:
 @click.option("--revert", is_flag=True, help="Bring back what ran before without a question.")
 @click.option("--no-measure", is_flag=True, help="Only switch; measure nothing.")
 @click.option("--now", is_flag=True, help="Do not wait for running requests; cut them off.")
+@anyway_option
 @yes_option
 @json_option
 @click.pass_obj
 def command(
     context: Context, profile: str | None, sets: tuple[str, ...], unset: tuple[str, ...], keep: bool, revert: bool,
-    no_measure: bool, now: bool, yes: bool, as_json: bool,
+    no_measure: bool, now: bool, anyway: bool, yes: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Run a changed PROFILE without writing it, measure it for a minute, then keep or revert the change.
 
@@ -67,7 +68,7 @@ def command(
     edit = edit_profile(edited, parse_changes(sets, unset, edited, context), context.paths)
     check_edit(edit, context)
     ensure_model(context, edit.profile)
-    supervisor = Supervisor(context.paths, context.config, instance_of(edit.profile), OperationOutput())
+    supervisor = supervisor_of(context, instance_of(edit.profile), OperationOutput(), anyway=anyway)
     outcome = _Outcome()
     trial = run_cancellable(_begin(context, edit, supervisor, outcome, measure=not no_measure, now=now, yes=yes))
     keep = keep or (not revert and _ask_keep(trial, outcome))

@@ -61,8 +61,7 @@ class ReportPane(ScrollableLines):
         """Replaces the lines. The scroll position and the selection stay if ``shown`` is the same."""
         if shown != self.shown:
             self.scroll_to(y=0, animate=False, immediate=True)
-            if self.text_selection is not None:
-                self.screen.clear_selection()
+            self.clear_selection()
         self.shown, self._make, self._columns = shown, make, 0
         self.border_title = Content(sanitize_line(title))
         self.remake()

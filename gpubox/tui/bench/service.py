@@ -145,7 +145,6 @@ class BenchService:
                 raise GpuboxError("The run belongs to another user.") from None
 
     async def delete(self, run: str) -> None:
-
         await run_in_thread(lambda: self._find(run).remove())
 
     async def best_cell(self, run: str) -> BestCell:

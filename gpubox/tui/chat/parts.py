@@ -71,13 +71,18 @@ class PromptPart(TurnPart):
         self.text = text
 
     def make(self, width: int) -> list[StyledLine]:
-        rows: list[StyledLine] = []
-        for text in self.text.strip("\n").split("\n"):
-            first: StyledLine = INDENT if rows else (("❯ ", "bold $primary"),)
-            rows += wrap(((sanitize_line(cut_long_line(text)), "bold"),), width, first, INDENT)
+        rows = _text_rows(self.text, "bold", width, (("❯ ", "bold $primary"),), INDENT)
         if len(rows) > PROMPT_LINES and not self.open:
             rows = [*rows[: PROMPT_LINES - 1], ((f"  … {len(rows) - PROMPT_LINES + 1:,} more lines", "$quiet"),)]
         return rows
+
+
+def _text_rows(text: str, style: str, width: int, first: StyledLine, rest: StyledLine) -> list[StyledLine]:
+    """The lines of a text from outside, wrapped; ``first`` and ``rest`` are the prefixes of the rows."""
+    rows: list[StyledLine] = []
+    for line in text.strip("\n").split("\n"):
+        rows += wrap(((sanitize_line(cut_long_line(line)), style),), width, rest if rows else first, rest)
+    return rows
 
 
 class NotePart(TurnPart):
@@ -122,10 +127,7 @@ class ThinkingPart(TurnPart):
                 return [row]
             return [truncate_line(styled_line(*row, (f"  {self._last_words()}", "$quiet italic")), width)]
         bar: StyledLine = (("│ ", "$line"),)
-        rows = [row]
-        for text in "".join(self.deltas).strip("\n").split("\n"):
-            rows += wrap(((sanitize_line(cut_long_line(text)), "$quiet"),), width, bar, bar)
-        return rows
+        return [row, *_text_rows("".join(self.deltas), "$quiet", width, bar, bar)]
 
     def _last_words(self) -> str:
         text, index = "", len(self.deltas)

@@ -58,8 +58,7 @@ class Transcript(ScrollableLines, can_focus=True):
     def load(self, turns: list[TurnView]) -> None:
         """Replaces all turns and shows the end of the last one."""
         self.turns, self.follow = turns, True
-        if self.text_selection is not None:
-            self.screen.clear_selection()
+        self.clear_selection()
         self.remake()
 
     def add(self, turn: TurnView) -> None:

@@ -17,8 +17,9 @@ AXIS_CELLS = 5
 BLOCKS = " ▁▂▃▄▅▆▇█"
 PREFILL_GLYPH = "░"
 """Drawn in columns in which a prompt was read and no token generated."""
-EVENT_STYLES = {"switch": ("▲", "$primary"), "start": ("▲", "$primary"), "stop": ("▽", "$quiet"),
-                "crash": ("✗", "$error"), "oom": ("✗", "$error")}  # fmt: skip
+EVENT_STYLES = {
+    "switch": ("▲", "$primary"), "start": ("▲", "$primary"), "stop": ("▽", "$quiet"), "crash": ("✗", "$error"),
+}  # fmt: skip
 NOW = " now"
 MIN_LABEL_CELLS = 4
 """With less room an event is drawn as its glyph alone."""
@@ -44,7 +45,7 @@ def right_edge(now: float, seconds: float, columns: int) -> float:
 
 
 def area_graph(
-    values: Sequence[float | None], top: float, height: int, prefill_columns: Collection[int] = frozenset[int]()
+    values: Sequence[float | None], top: float, height: int, prefill_columns: Collection[int]
 ) -> list[StyledLine]:
     """``height`` rows of an area under ``values``, with the value axis at the left.
 

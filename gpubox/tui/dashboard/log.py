@@ -141,7 +141,7 @@ class LogView(ScrollKeys, StyledLines, ScrollView, can_focus=True):
         self._heights = deque(map(len, wrapped))
         self._rows = [row for rows in wrapped for row in rows]
         self._rows_changed(0)
-        self._clear_selection()
+        self.clear_selection()
 
     def _wrap(self, line: LogLine) -> list[StyledLine]:
         if not self._columns or (self._filter and self._filter not in line.text.lower()):
@@ -170,13 +170,8 @@ class LogView(ScrollKeys, StyledLines, ScrollView, can_focus=True):
         elif removed:
             self.scroll_to(y=max(0, self.scroll_y - removed), animate=False, immediate=True)
         if removed:
-            self._clear_selection()
+            self.clear_selection()
         self.refresh()
-
-    def _clear_selection(self) -> None:
-        """The selection is by row: other text would be in it now."""
-        if self.text_selection is not None:
-            self.screen.clear_selection()
 
     def row_count(self) -> int:
         return len(self._rows)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpubox import units
-from gpubox.tui.dashboard.vram import MIB, part_of_total, used_bytes
+from gpubox.tui.dashboard.vram import used_bytes
+from gpubox.tui.formatting import part_of_total
 from gpubox.tui.styled_lines import (
     QUIET,
     StyledLine,
@@ -103,7 +104,7 @@ def _ram(snapshot: Snapshot) -> StyledLine:
     ram, host = _ram_bytes(snapshot), snapshot.host
     if ram is None:
         return ()
-    swap = f"  swap {units.memory(host.swap_used_bytes)}" if host and host.swap_used_bytes > 512 * MIB else ""
+    swap = f"  swap {units.memory(host.swap_used_bytes)}" if host and host.swap_used_bytes > 512 * units.MIB else ""
     return styled_line(part_of_total(*ram), (" of all programs", QUIET), (swap, QUIET))
 
 

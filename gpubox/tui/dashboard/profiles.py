@@ -9,6 +9,7 @@ import re
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from textual import events, on
@@ -25,6 +26,7 @@ from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.filter_line import FilterLine
 
 if TYPE_CHECKING:
+    from gpubox.planner.plan import MemoryPlan
     from gpubox.profiles.loader import ProfileCatalog
     from gpubox.profiles.profile import Profile
     from gpubox.server.engine_compatibility import EngineCompatibility
@@ -58,6 +60,8 @@ class ProfileEntry:
     """``None`` until the engine has been asked."""
     error: GpuboxError | None = None
     model: Path | None = None
+    plan: MemoryPlan | None = None
+    """Whether it would fit; ``None`` if that is unknown."""
 
     @property
     def summary(self) -> str:
@@ -72,7 +76,12 @@ class ProfileEntry:
         state = self.compatibility
         if state and state.summary and not (state.ok and (state.model_present or state.fetchable)):
             return state.summary
-        return self.profile.title
+        words = (self.plan.summary, self.profile.title) if self.plan else (self.profile.title,)
+        return " · ".join(filter(None, words if self._is_short else reversed(words)))
+
+    @property
+    def _is_short(self) -> bool:
+        return self.plan is not None and self.plan.verdict == "short"
 
     @property
     def search_text(self) -> str:
@@ -83,12 +92,15 @@ class ProfileEntry:
 
 
 def build_entries(
-    catalog: ProfileCatalog, compatibility: Mapping[str, EngineCompatibility], models: Iterable[Path]
+    catalog: ProfileCatalog,
+    compatibility: Mapping[str, EngineCompatibility],
+    models: Iterable[Path],
+    plans: Mapping[str, MemoryPlan] = MappingProxyType({}),
 ) -> tuple[ProfileEntry, ...]:
     """Broken files, then the profiles in the catalog's order, then the models that no profile names."""
     entries = [ProfileEntry(f"broken:{name}", "broken", name, error=e) for name, e in sorted(catalog.broken.items())]
     entries += [
-        ProfileEntry(f"profile:{p.name}", "profile", p.name, p, compatibility.get(p.name))
+        ProfileEntry(f"profile:{p.name}", "profile", p.name, p, compatibility.get(p.name), plan=plans.get(p.name))
         for p in catalog.profiles.values()
     ]
     entries += [ProfileEntry(f"model:{path}", "model", path.name, model=path) for path in models]

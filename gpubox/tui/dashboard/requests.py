@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from textual import on
@@ -145,7 +144,7 @@ def request_row(request: Request, width: int) -> StyledLine:
     """One request. ``↻`` marks a prompt that was read again although the cache should have held it."""
     columns = _columns(width)
     values = {
-        "time": (local_time(request.at), QUIET),
+        "time": (units.time_of_day(request.at), QUIET),
         "#": (str(request.slot), QUIET),
         "prompt": (_prompt_tokens(request), "$warning" if request.cache_miss else ""),
         "out": (units.tokens(request.generated_tokens), ""),
@@ -160,14 +159,6 @@ def request_row(request: Request, width: int) -> StyledLine:
         taken = sum(size + len(_gap_before(name)) for name, size in columns if name != "end")
         cells.append(("end", _end(request, width - taken - len(_gap_before("end")))))
     return _with_gaps(cells)
-
-
-def local_time(iso: str) -> str:
-    """``13:02:11``, in the owner's time zone."""
-    try:
-        return f"{datetime.fromisoformat(iso).astimezone():%H:%M:%S}"
-    except ValueError:
-        return units.UNKNOWN
 
 
 def _prompt_tokens(request: Request) -> str:
@@ -214,7 +205,7 @@ def request_fields(request: Request) -> list[tuple[str, str]]:
     pp, tg = units.rate(request.pp_tokens_per_second), units.rate(request.tg_tokens_per_second)
     stop_reason = request.stop_reason
     return [
-        ("started", local_time(request.at)),
+        ("started", units.time_of_day(request.at)),
         ("slot, task", f"{request.slot}, {request.task}"),
         ("prompt", f"{_count(request.prompt_tokens)} tokens"),
         ("reused", f"{_count(request.cached_tokens)} tokens"),

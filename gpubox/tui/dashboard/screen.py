@@ -87,7 +87,7 @@ class DashboardScreen(PersistentScreen):
         self._overview: ServerOverview | None = None
         self._operation: OperationProgress | None = None
         self._trial = ""
-        self._undrawn: tuple[Snapshot, History | None] | None = None
+        self._undrawn: tuple[Snapshot, History] | None = None
         """The newest readings, if they were not drawn because nobody could see them."""
         self._hidden = False
         self._drawn_at = self._requests_drawn_at = float("-inf")
@@ -152,7 +152,7 @@ class DashboardScreen(PersistentScreen):
         self._keep_focus()
         self._update_status()
 
-    def show_snapshot(self, snapshot: Snapshot, history: History | None) -> None:
+    def show_snapshot(self, snapshot: Snapshot, history: History) -> None:
         """Shows new readings: at once, later if throttled, or when the screen is visible again."""
         now = time.monotonic()
         self._undrawn = (snapshot, history)

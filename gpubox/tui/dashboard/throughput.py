@@ -66,19 +66,17 @@ class ThroughputPane(SnapshotPane):
         slots = _slot_lines(snapshot, width, max(0, min(8, spare)))
         spare -= len(slots)
         problems = _problem_lines(snapshot, max(0, min(2, spare)))
+        assert self.history is not None  # set before the first snapshot
         graph_rows = _graph_lines(snapshot, self.history, width, spare - len(problems) + MIN_GRAPH_ROWS + 1)
         return [state_line(snapshot, width), *graph_rows, *details, *slots, *problems][: max(1, height)]
 
 
-def _graph_lines(snapshot: Snapshot, history: History | None, width: int, height: int) -> list[StyledLine]:
+def _graph_lines(snapshot: Snapshot, history: History, width: int, height: int) -> list[StyledLine]:
     """The graph with its time axis, ``height`` rows in all; empty if there is no room."""
     columns = width - graph.AXIS_CELLS
     if height < MIN_GRAPH_ROWS + 1 or columns < 10:
         return []
     seconds = WIDE_GRAPH_SECONDS if columns >= WIDE_GRAPH_COLUMNS else NARROW_GRAPH_SECONDS
-    if history is None:
-        area = graph.area_graph([None] * columns, graph.axis_top(None), height - 1)
-        return [*area, graph.time_axis(columns, seconds, {})]
     now = graph.right_edge(snapshot.at, seconds, columns)
     marks = history.mark_columns(columns, seconds, now)
     events = {column: (mark.kind, sanitize_to_width(mark.text, 24)) for column, mark in marks.items()}

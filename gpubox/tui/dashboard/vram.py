@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gpubox import units
+from gpubox.tui.formatting import part_of_total
 from gpubox.tui.styled_lines import (
+    GAP,
     QUIET,
     StyledLine,
-    arrange_in_columns,
     cell_width,
     dimmed,
     fit_by_priority,
+    join_lines,
     sanitize_to_width,
     styled_line,
     wrap_parts,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 LEGEND_CELLS = 22
 """Least width of one entry of the legend."""
 COMPACT_DEVICES = 3
-MIB = 1024**2
 
 MEMORY_PART_STYLES = {
     "weights": ("weights", "$mem-weights", "█"),
@@ -114,11 +114,11 @@ def _device_lines(
     if several:
         body += wrap_parts([legend_entry(part, no_color=no_color) for part in parts], width)
     else:
-        columns = max(1, (width + 3) // (LEGEND_CELLS + 3))
-        cells = min(LEGEND_CELLS + 6, (width - 3 * (columns - 1)) // columns)
+        columns = max(1, (width + len(GAP)) // (LEGEND_CELLS + len(GAP)))
+        cells = min(LEGEND_CELLS + 6, (width - len(GAP) * (columns - 1)) // columns)
         entries = [legend_entry(part, no_color=no_color, width=cells) for part in parts]
-        body += arrange_in_columns(entries, width, cells)
-    if (device.unaccounted_bytes or 0) <= -MIB:
+        body += [join_lines(entries[at : at + columns]) for at in range(0, len(entries), columns)]
+    if (device.unaccounted_bytes or 0) <= -units.MIB:
         if device.kind == "host":  # normal: the kernel allocates a page when it is first touched
             body.append(styled_line(("the log reports more than is resident yet", QUIET)))
         else:
@@ -181,7 +181,7 @@ def _device_heading(device: DeviceMemory, lost: bool, width: int) -> StyledLine:
 
 
 def _lost_gpu_line(gpu: Gpu) -> StyledLine:
-    at = f" at {datetime.fromisoformat(gpu.lost_at).astimezone():%H:%M:%S}" if gpu.lost_at else ""
+    at = f" at {units.time_of_day(gpu.lost_at)}" if gpu.lost_at else ""
     return styled_line((f"✗ GPU {gpu.index} LOST{at}", "bold $error"))
 
 
@@ -220,7 +220,7 @@ def memory_parts(device: DeviceMemory) -> list[MemoryPart]:
     ]
     if device.other_processes_bytes:
         parts.append(MemoryPart("other", _other_processes_label(device), device.other_processes_bytes))
-    if device.unaccounted_bytes and abs(device.unaccounted_bytes) >= MIB:
+    if device.unaccounted_bytes and abs(device.unaccounted_bytes) >= units.MIB:
         parts.append(MemoryPart("unaccounted", "unaccounted", device.unaccounted_bytes))
     if device.free_bytes is not None:
         parts.append(MemoryPart("free", "free", device.free_bytes))
@@ -319,13 +319,6 @@ def kv_usage_line(snapshot: Snapshot, width: int) -> StyledLine:
         (5, styled_line(("all allocated at load", QUIET))),
     ]
     return fit_by_priority(parts, width)
-
-
-def part_of_total(part: float | None, total: float | None) -> str:
-    """``0.6 of 1.9 GiB``: the unit is written once if both have the same."""
-    part_text, total_text = units.memory(part), units.memory(total)
-    number, _, unit = part_text.partition(" ")
-    return f"{number if unit and total_text.endswith(unit) else part_text} of {total_text}"
 
 
 # -- the header's readings ------------------------------------------------------------------------------

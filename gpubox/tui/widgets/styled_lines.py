@@ -116,6 +116,11 @@ class StyledLines(Widget):
                 rows.append(text[max(0, span[0]) : None if span[1] < 0 else span[1]].rstrip())
         return ("\n".join(rows), "\n") if rows else None
 
+    def clear_selection(self) -> None:
+        """Ends a selection in this widget: it is by row, and other text would be in it now."""
+        if self.text_selection is not None:
+            self.screen.clear_selection()
+
     def selection_updated(self, selection: Selection | None) -> None:
         self.refresh()
 

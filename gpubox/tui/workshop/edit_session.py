@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 
-from gpubox.bench.overrides import parse_override
 from gpubox.engines.capabilities import Capabilities, EngineOption
+from gpubox.engines.flag_changes import parse_flag_change
 from gpubox.engines.option_values import help_sentence, next_value, option_default, option_kind
 from gpubox.errors import UsageError
 from gpubox.profiles.argv import argument_text
@@ -221,7 +221,7 @@ def parse_value(row: OptionRow, text: str) -> KeyValue:
             return words[text.lower()]
     if row.path[0] in ("model", "engine", "host", "title"):
         return text
-    value = parse_override(f"{row.name}={text}")[1]
+    value = parse_flag_change(f"{row.name}={text}")[1]
     if isinstance(value, bool) and not row.switch:
         return text
     if row.path in (("port",),) or row.path[0] == "sampling":

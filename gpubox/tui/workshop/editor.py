@@ -71,7 +71,7 @@ class OptionRows(CursorRows[OptionRow]):
         if self.value is not None:
             self._open_row(self.value)
 
-    class RowHighlighted(Message):
+    class OptionHighlighted(Message):
         """The cursor is on another row."""
 
     def key(self, value: OptionRow) -> Hashable:
@@ -82,7 +82,7 @@ class OptionRows(CursorRows[OptionRow]):
 
     def move_cursor(self, index: int) -> None:
         super().move_cursor(index)
-        self.post_message(self.RowHighlighted())
+        self.post_message(self.OptionHighlighted())
 
 
 def option_line(row: OptionRow, refused: bool, width: int) -> StyledLine:
@@ -304,7 +304,7 @@ class EditorScreen(PushedScreen):
             event.stop()
             self.rows.action_down() if event.key == "down" else self.rows.action_up()
 
-    @on(OptionRows.RowHighlighted)
+    @on(OptionRows.OptionHighlighted)
     def _highlighted(self) -> None:
         self._draw_about()
 

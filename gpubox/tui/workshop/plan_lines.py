@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from gpubox import units
 from gpubox.sanitize import sanitize_line
 from gpubox.telemetry.snapshot import DeviceMemory
-from gpubox.tui.dashboard.vram import MEMORY_PART_STYLES, memory_bar, part_of_total, used_bytes
+from gpubox.tui.dashboard.vram import MEMORY_PART_STYLES, memory_bar, used_bytes
+from gpubox.tui.formatting import part_of_total
 from gpubox.tui.styled_lines import QUIET, StyledLine, cell_width, pad_line, styled_line, truncate_line, wrap_parts
 
 if TYPE_CHECKING:

@@ -28,7 +28,6 @@ class HumanEval(Benchmark):
     """One item is one problem in one mode."""
 
     kind = "humaneval"
-    takes_parallel = True
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)

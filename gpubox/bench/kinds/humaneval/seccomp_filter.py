@@ -27,9 +27,9 @@ _REFUSED_COMMANDS = {
 }
 
 
-def seccomp_program(machine: str | None = None) -> bytes:
+def seccomp_program() -> bytes:
     """The BPF program, an array of ``struct sock_filter``; empty for a processor without a table."""
-    arch, numbers = TABLES.get(machine or platform.machine(), (0, {}))
+    arch, numbers = TABLES.get(platform.machine(), (0, {}))
     if not arch:
         return b""
     allow, refuse = (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERRNO | errno.EPERM)

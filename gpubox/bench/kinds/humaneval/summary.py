@@ -18,33 +18,33 @@ from gpubox.bench.report.prompt_metrics import scale_estimate
 from gpubox.bench.stats import Estimate
 
 Rows = list[tuple[Item, Result]]
-Arms = dict[tuple[str, str], Rows]
+Groups = dict[tuple[str, str], Rows]
 """(target, mode) -> its measured items."""
 
 
 def summarise(options: HumanEvalOptions, info: RunInfo, results: ScoredItems) -> Report:
     """pass@1 by target and mode, the paired comparison of modes, the failures, and the wall time by part."""
-    arms: Arms = {}
+    groups: Groups = {}
     for item, result in results:
         if result.ok:
-            arms.setdefault((item.target, item.values["mode"]), []).append((item, result))
+            groups.setdefault((item.target, item.values["mode"]), []).append((item, result))
     speeds = ("tokens", "peak", "server-side", "effective", "effective/peak", "s/problem")
     tables = [
-        _table("pass@1", ("passed", "pass@1", "stderr", "95 % (Wilson)"), arms, _score_cells,
+        _table("pass@1", ("passed", "pass@1", "stderr", "95 % (Wilson)"), groups, _score_cells,
                "stderr as lm-eval computes it: sd (n-1) / sqrt(n)"),
-        _paired(arms),
-        _table("Wall time", ("wall", *TIME_PARTS, "total"), arms, _time_cells,
+        _paired(groups),
+        _table("Wall time", ("wall", *TIME_PARTS, "total"), groups, _time_cells,
                "sums over all problems; prefill, reprocessed, thinking and answer are the server's own timings"),
-        _table("tok/s", speeds, arms, _speed_cells, "peak: the fastest reply; effective: tokens over wall time"),
-        _table("Replies", ("rounds", "ended", "code from", "notices"), arms, _reply_cells),
-        _failures(arms),
+        _table("tok/s", speeds, groups, _speed_cells, "peak: the fastest reply; effective: tokens over wall time"),
+        _table("Replies", ("rounds", "ended", "code from", "notices"), groups, _reply_cells),
+        _failures(groups),
     ]  # fmt: skip
     return Report(
         kind="humaneval",
         title="HumanEval" + (f", the first {options.limit} problems" if options.limit else ""),
-        metrics=tuple(metric for arm, rows in arms.items() for metric in _metrics(*arm, rows)),
+        metrics=tuple(metric for group, rows in groups.items() for metric in _metrics(*group, rows)),
         tables=tuple(table for table in tables if table.rows),
-        notes=tuple(_notes(options, info, results, arms)),
+        notes=tuple(_notes(options, info, results, groups)),
         flags=report_flags(info, results),
     )
 
@@ -74,10 +74,10 @@ def _sums(rows: Rows) -> tuple[int, float, float]:
 
 
 def _table(
-    title: str, columns: Sequence[str], arms: Arms, cells_of: Callable[[Rows], Sequence[Value]], note: str = ""
+    title: str, columns: Sequence[str], groups: Groups, cells_of: Callable[[Rows], Sequence[Value]], note: str = ""
 ) -> ReportTable:
     """A row for each target and mode for which ``cells_of`` gives cells."""
-    rows = [(*names, *cells) for names, rows in arms.items() if (cells := cells_of(rows))]
+    rows = [(*names, *cells) for names, rows in groups.items() if (cells := cells_of(rows))]
     return ReportTable(title, ("target", "mode", *columns), tuple(rows), note)
 
 
@@ -90,9 +90,9 @@ def _score_cells(rows: Rows) -> Sequence[Value]:
     return f"{sum(passed)} of {len(passed)}", rate, spread, f"{100 * low:.1f} – {100 * high:.1f}"
 
 
-def _paired(arms: Arms) -> ReportTable:
+def _paired(groups: Groups) -> ReportTable:
     rows: list[tuple[Value, ...]] = []
-    for (first, first_rows), (second, second_rows) in combinations(arms.items(), 2):
+    for (first, first_rows), (second, second_rows) in combinations(groups.items(), 2):
         if first[0] != second[0] and first[1] != second[1]:
             continue
         passed, second_passed = _passed_by_task(first_rows), _passed_by_task(second_rows)
@@ -146,11 +146,11 @@ def _counts(counter: Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counter.most_common())
 
 
-def _failures(arms: Arms) -> ReportTable:
+def _failures(groups: Groups) -> ReportTable:
     rows: list[tuple[Value, ...]] = []
     codes: list[str] = []
-    for (target, mode), arm in arms.items():
-        for item, result in arm:
+    for (target, mode), group in groups.items():
+        for item, result in group:
             if not result.values["passed"]:
                 code = str(result.values["code"])
                 why = f"{result.values['verdict']}: {result.values['why']}"
@@ -161,11 +161,11 @@ def _failures(arms: Arms) -> ReportTable:
     return ReportTable("Failed problems", columns, tuple(rows), note, tuple(codes))
 
 
-def _notes(options: HumanEvalOptions, info: RunInfo, results: ScoredItems, arms: Arms) -> Iterator[str]:
-    if any(result.values["source"] == "reasoning" for rows in arms.values() for _, result in rows):
+def _notes(options: HumanEvalOptions, info: RunInfo, results: ScoredItems, groups: Groups) -> Iterator[str]:
+    if any(result.values["source"] == "reasoning" for rows in groups.values() for _, result in rows):
         yield "Some code was taken from reasoning_content, because the reply had no other text."
     tokens = options.reply_tokens("vanilla")
-    if any(mode == "vanilla" for _, mode in arms) and tokens != 1024:
+    if any(mode == "vanilla" for _, mode in groups) and tokens != 1024:
         yield f"vanilla ran with max_tokens {tokens}; lm-eval uses 1,024."
     if info.plan.parallel > 1:
         yield f"{info.plan.parallel} problems ran at a time: times are sums over problems, not the run's wall time."

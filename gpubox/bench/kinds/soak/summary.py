@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from gpubox import units
 from gpubox.bench import stats
@@ -118,44 +118,39 @@ def _cycles(name: str, values: Sequence[float]) -> str:
     return f"{name} shows no cycle of fast and slow answers; cycles of up to {longest} answers were looked for."
 
 
-def _mean(key: str) -> Callable[[Result], float | None]:
-    def mean(result: Result) -> float | None:
-        values = [answer[key] for answer in result.values["answers"] if answer[key] is not None]
-        return statistics.fmean(values) if values else None
-
-    return mean
-
-
-def _reading(key: str, scale: float = 1.0) -> Callable[[Result], float | None]:
-    def reading(result: Result) -> float | None:
-        value = result.values.get(key)
-        return float(value) / scale if value is not None else None
-
-    return reading
-
-
 def _drafts(result: Result) -> stats.RatioSample:
     answers = result.values["answers"]
     accepted = sum(answer["draft_tokens_accepted"] or 0 for answer in answers)
     return stats.RatioSample(accepted, sum(answer["draft_tokens"] or 0 for answer in answers))
 
 
-def _acceptance(result: Result) -> float | None:
-    drafts = _drafts(result)
-    return 100 * drafts.numerator / drafts.denominator if drafts.denominator else None
+def _figures(windows: Windows, key: str) -> list[tuple[int, float]]:
+    """The number of each window with its value: a reading, the acceptance, or the mean over its answers."""
+    figures: list[tuple[int, float]] = []
+    for number, result in windows:
+        drafts = _drafts(result)
+        if key == "acceptance":
+            values = [100 * drafts.numerator / drafts.denominator] if drafts.denominator else []
+        else:
+            rows = result.values["answers"] if key in _OF_ANSWERS else [result.values]
+            values = [row[key] for row in rows if row.get(key) is not None]
+        if values:
+            figures.append((number, statistics.fmean(values)))
+    return figures
 
 
-# name, unit, digits, the value of a window
-_COLUMNS: tuple[tuple[str, str, int, Callable[[Result], float | None]], ...] = (
-    ("tg", "tok/s", 2, _mean("tg")),
-    ("depth", "tokens", 0, _mean("context_tokens")),
-    ("TTFT", "s", 3, _mean("ttft_seconds")),
-    ("acceptance", "%", 1, _acceptance),
-    ("VRAM", "GiB", 2, _reading("vram_bytes", units.GIB)),
-    ("RAM of the server", "GiB", 2, _reading("rss_bytes", units.GIB)),
-    ("temperature", "°C", 0, _reading("temperature_celsius")),
-    ("SM clock", "MHz", 0, _reading("clock_sm_mhz")),
-    ("power", "W", 0, _reading("power_watts")),
+_OF_ANSWERS = ("tg", "context_tokens", "ttft_seconds")
+# name, unit, digits, key of the value, what the value is divided by
+_COLUMNS = (
+    ("tg", "tok/s", 2, "tg", 1),
+    ("depth", "tokens", 0, "context_tokens", 1),
+    ("TTFT", "s", 3, "ttft_seconds", 1),
+    ("acceptance", "%", 1, "acceptance", 1),
+    ("VRAM", "GiB", 2, "vram_bytes", units.GIB),
+    ("RAM of the server", "GiB", 2, "rss_bytes", units.GIB),
+    ("temperature", "°C", 0, "temperature_celsius", 1),
+    ("SM clock", "MHz", 0, "clock_sm_mhz", 1),
+    ("power", "W", 0, "power_watts", 1),
 )
 
 
@@ -163,10 +158,10 @@ def _thirds(target: str, windows: Windows) -> ReportTable:
     third = max(1, len(windows) // 3)
     parts = [windows[:third], windows[third:-third], windows[-third:]] if len(windows) >= 3 else [[], windows, []]
     rows: list[tuple[Value, ...]] = []
-    for name, unit, digits, value_of in _COLUMNS:
+    for name, unit, digits, key, divisor in _COLUMNS:
         cells: list[str] = []
         for part in parts:
-            values = [value for _, result in part if (value := value_of(result)) is not None]
+            values = [value / divisor for _, value in _figures(part, key)]
             spread = f"{min(values):.{digits}f} – {max(values):.{digits}f}" if values else ""
             cells.append(f"{statistics.fmean(values):.{digits}f} ({spread})" if values else units.UNKNOWN)
         if any(cell != units.UNKNOWN for cell in cells):
@@ -176,8 +171,7 @@ def _thirds(target: str, windows: Windows) -> ReportTable:
 
 def _metrics(target: str, windows: Windows) -> Iterator[Metric]:
     for name, key, unit, better in (("tg", "tg", "tok/s", "higher"), ("TTFT", "ttft_seconds", "s", "lower")):
-        value_of = _mean(key)
-        samples = [(f"{n:03d}", value) for n, result in windows if (value := value_of(result)) is not None]
+        samples = [(f"{number:03d}", value) for number, value in _figures(windows, key)]
         if samples:
             estimate = stats.estimate([value for _, value in samples])
             yield Metric(name, "windows", target, unit, better, estimate, tuple(samples))  # type: ignore[arg-type]
@@ -189,11 +183,7 @@ def _metrics(target: str, windows: Windows) -> Iterator[Metric]:
 
 
 def _curves(target: str, windows: Windows, window_seconds: float) -> Iterator[Series]:
-    for name, unit, _, value_of in _COLUMNS:
-        points = tuple(
-            ((number - 0.5) * window_seconds / 60, value)
-            for number, result in windows
-            if (value := value_of(result)) is not None
-        )
+    for name, unit, _, key, divisor in _COLUMNS:
+        points = [((n - 0.5) * window_seconds / 60, value / divisor) for n, value in _figures(windows, key)]
         if points:
-            yield Series(f"{name} over time", target, "minutes", f"{name}, {unit}", points)
+            yield Series(f"{name} over time", target, "minutes", f"{name}, {unit}", tuple(points))

@@ -19,7 +19,7 @@ from gpubox.errors import GpuboxError
 from gpubox.models.resolve import profile_model
 from gpubox.profiles.profile import FlagValue, Profile
 
-TIMEOUT_MINUTES = 60
+TIMEOUT_MINUTES, REPEATS = 60, 5
 # llama-server's flag -> llama-bench's, as of build 11434 (tools/llama-bench/llama-bench.cpp).
 _FLAGS = {
     "n-gpu-layers": "-ngl",
@@ -50,11 +50,9 @@ def find_llama_bench(profile: Profile, config: Config) -> Path | None:
     return binary if engine.kind == "llama-server" and binary.is_file() else None
 
 
-def llama_bench_argv(
-    binary: Path, model: Path, flags: Mapping[str, FlagValue], depths: Sequence[int], repeats: int = 5
-) -> list[str]:
+def llama_bench_argv(binary: Path, model: Path, flags: Mapping[str, FlagValue], depths: Sequence[int]) -> list[str]:
     """The command line for a profile's flags: pp512 and tg128 at each depth that fits the profile's context."""
-    argv = [str(binary), "-m", str(model), "-p", "512", "-n", "128", "-r", str(repeats), "-o", "jsonl", "-oe", "md"]
+    argv = [str(binary), "-m", str(model), "-p", "512", "-n", "128", "-r", str(REPEATS), "-o", "jsonl", "-oe", "md"]
     size = flags.get("ctx-size")
     fitting = [depth for depth in depths if not (isinstance(size, int) and size and depth + 640 > size)]
     argv += ["-d", ",".join(map(str, fitting or [0]))]

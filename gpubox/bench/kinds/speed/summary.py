@@ -49,7 +49,7 @@ def summarise(
         title=PRESETS[options.preset] if options.preset else "Speed over HTTP",
         metrics=tuple(metrics),
         tables=tuple(_llama_bench_table(item, result) for item, result in benches),
-        notes=(*_one_start_note(options, info, metrics, history), *_notes(info, results, rows)),
+        notes=tuple(_notes(options, info, results, rows, history)),
         flags=report_flags(info, results),
         text="\n\n".join(str(result.values["markdown"]) for _, result in benches),
     )
@@ -166,18 +166,14 @@ def _llama_bench_table(item: Item, result: Result) -> ReportTable:
     return ReportTable(item.target, ("test", "tok/s", "sd", "n"), rows, note)
 
 
-def _one_start_note(
-    options: SpeedOptions, info: RunInfo, metrics: Sequence[Metric], history: NoiseHistory | None
-) -> list[str]:
-    """What the numbers of a single start leave open."""
-    if options.starts > 1 or not metrics:
-        return []
-    noise = start_noise(history, info)
-    option = "" if any(target.url for target in info.plan.targets) else " (--starts measures it)"
-    return [f"One start of each server: ranges are of its repeats, intervals of its prompts; {noise}{option}."]
-
-
-def _notes(info: RunInfo, results: ScoredItems, rows: Sequence[Row]) -> Iterator[str]:
+def _notes(
+    options: SpeedOptions, info: RunInfo, results: ScoredItems, rows: Sequence[Row], history: NoiseHistory | None
+) -> Iterator[str]:
+    """What the numbers of a single start leave open, who measured them, and what was not measured."""
+    if options.starts == 1 and any(result.ok for _, _, result in rows):
+        option = "" if any(target.url for target in info.plan.targets) else " (--starts measures it)"
+        noise = start_noise(history, info)
+        yield f"One start of each server: ranges are of its repeats, intervals of its prompts; {noise}{option}."
     if any(result.values.get("timed_by") == "client" for _, _, result in rows):
         yield "This server sends no timings: pp and tg are measured by the client and include the network."
     yield from closing_notes(info, results)

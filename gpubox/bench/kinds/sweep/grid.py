@@ -13,9 +13,9 @@ from typing import Any, Literal
 from gpubox.bench.benchmark import check_items
 from gpubox.bench.kinds.shared import convert_options
 from gpubox.bench.model import Item, Target
-from gpubox.bench.overrides import MAX_INT, parse_override
 from gpubox.bench.questions import DOMAINS, Question, question_values, questions
 from gpubox.bench.start_comparison import MIN_STARTS, random_order
+from gpubox.engines.flag_changes import MAX_INT, parse_flag_change
 from gpubox.errors import UsageError
 from gpubox.profiles.profile import FlagValue
 
@@ -150,7 +150,7 @@ def parse_axis(text: str) -> Axis:
         elif _MALFORMED_RANGE.match(word):
             raise UsageError(f"{word!r} is not a range.", "Use whole numbers and a step above 0: 16..28:2 or 28..16:2")
         else:
-            values.append(parse_override(f"{flag}={word}")[1])
+            values.append(parse_flag_change(f"{flag}={word}")[1])
     if len(set(map(str, values))) != len(values):
         raise UsageError(f"{text!r} names a value twice.")
     return Axis(flag, tuple(values))

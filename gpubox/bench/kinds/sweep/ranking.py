@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from gpubox.bench.kinds.shared import answered_starts
 from gpubox.bench.kinds.sweep.grid import SweepGrid, finalist_number
 from gpubox.bench.model import Item, Result, ScoredItems, Target
-from gpubox.bench.overrides import DRAFT_WINDOW_FLAGS, lossy_values
+from gpubox.bench.overrides import lossy_values
 from gpubox.bench.questions import question_of
 from gpubox.bench.start_comparison import Contrast, Noise, SidesComparison, compare_sides
 from gpubox.bench.stats import Verdict
+from gpubox.engines.flag_changes import DRAFT_WINDOW_FLAGS
 
 REASON_CHARACTERS = 60
 LEFT_OUT = "left out after one start"

@@ -28,7 +28,8 @@ MEASURES: Measures = (
 MIN_CORRECTION = 0.0005
 """A smaller correction of the best rate is not mentioned."""
 
-MetricsByCell = dict[str, list[Metric]]
+MetricsByCell = dict[str, dict[str, Metric]]
+"""Cell -> name of the metric -> metric."""
 
 
 def summarise(grid: SweepGrid, info: RunInfo, results: ScoredItems, history: NoiseHistory | None = None) -> Report:
@@ -39,15 +40,14 @@ def summarise(grid: SweepGrid, info: RunInfo, results: ScoredItems, history: Noi
     metrics: MetricsByCell = {}
     for ranked in ranking.cells:
         target, rows = ranked.cell.target, ranked.cell.rows
-        metrics[target.name] = [  # one profile, its cells as the groups
-            *prompt_metrics(target.profile, target.name, rows, measures, info.plan.seed),
-            *acceptance_metrics(target.profile, target.name, rows, info.plan.seed),
-        ]
+        own = prompt_metrics(target.profile, target.name, rows, measures, info.plan.seed)  # its cells are the groups
+        own += acceptance_metrics(target.profile, target.name, rows, info.plan.seed)
+        metrics[target.name] = {metric.name: metric for metric in own}
     flags = report_flags(info, results)
     return Report(
         kind="sweep",
         title=f"{grid.targets[0].profile} over {' and '.join(grid.options.axes)}",
-        metrics=tuple(metric for cell in metrics.values() for metric in cell),
+        metrics=tuple(metric for cell in metrics.values() for metric in cell.values()),
         tables=(_table(grid, ranking, metrics),),
         series=tuple(_curves(grid, ranking, metrics)),
         notes=tuple(_notes(grid, info, ranking, results, noise, validity_suffix(flags))),
@@ -57,16 +57,15 @@ def summarise(grid: SweepGrid, info: RunInfo, results: ScoredItems, history: Noi
 
 def _table(grid: SweepGrid, ranking: Ranking, metrics: MetricsByCell) -> ReportTable:
     axes = grid.options.axes
-    measures = [
-        name for name in ("tg", "pp", "effective", "acceptance") if any(_find(m, name) for m in metrics.values())
-    ]
+    known = {name for own in metrics.values() for name in own}
+    measures = [name for name in ("tg", "pp", "effective", "acceptance") if name in known]
     with_vram = any(ranked.cell.vram_bytes for ranked in ranking.cells)
     rows = []
     for ranked in ranking.cells:
         cell = ranked.cell
         values: list[Value] = [format_flag_value(cell.target.overrides[flag]) for flag in axes]
         for name in measures:
-            metric = _find(metrics[cell.name], name)
+            metric = metrics[cell.name].get(name)
             values.append(metric.estimate.value if metric else None)
         if with_vram:
             values.append(units.memory(cell.vram_bytes))
@@ -87,10 +86,6 @@ def _table(grid: SweepGrid, ranking: Ranking, metrics: MetricsByCell) -> ReportT
     return ReportTable("Cells", columns, tuple(rows), note)
 
 
-def _find(metrics: Sequence[Metric], name: str) -> Metric | None:
-    return next((metric for metric in metrics if metric.name == name), None)
-
-
 def _curves(grid: SweepGrid, ranking: Ranking, metrics: MetricsByCell) -> Iterator[Series]:
     """For each combination of the other axes, one curve over the first axis."""
     flag, *others = grid.options.axes
@@ -99,7 +94,7 @@ def _curves(grid: SweepGrid, ranking: Ranking, metrics: MetricsByCell) -> Iterat
     for name, unit in (("tg", "tok/s"), ("pp", "tok/s"), ("acceptance", "%"), ("mean accepted length", "tokens/step")):
         curves: dict[str, list[tuple[float, float]]] = {}
         for cell in cells:
-            if metric := _find(metrics[cell.name], name):
+            if metric := metrics[cell.name].get(name):
                 curve = cell_name({other: cell.target.overrides[other] for other in others})
                 curves.setdefault(curve, []).append((x_of(cell.target.overrides[flag]), metric.estimate.value))
         for curve, points in curves.items():

@@ -1,0 +1,282 @@
+"""``gpubox find TEXT``."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from gpubox import units
+from gpubox.cli import diagnostics, output
+from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
+from gpubox.errors import ExitCode, GpuboxError, UsageError
+from gpubox.models.hub_client import HubClient
+from gpubox.models.hub_download import HubDownload, HubProgress
+from gpubox.models.hub_search import HubQuant, HubRepository, choose_quant, read_repository, repository_name
+from gpubox.models.local_models import LocalModel
+from gpubox.models.quants import parse_reference
+from gpubox.planner.before_download import LaunchIdea
+from gpubox.planner.finder import Finder, HubAnswer
+from gpubox.planner.plan import MemoryPlan
+from gpubox.planner.settings import parse_settings
+
+_REDRAW_SECONDS = 0.2
+MAX_TEXT_CHARS = 300
+MARKS = {"fits": "✓", "tight": "◐", "short": "✗", "unknown": "?"}
+
+
+@click.command("find")
+@click.argument("text")
+@click.option("--limit", default=4, type=click.IntRange(1, 20), help="Repositories to show. [default: 4]")
+@click.option("--set", "settings", multiple=True, metavar="FLAG=VALUE", help="Plan with this flag; may be repeated.")
+@click.option("--like", metavar="PROFILE", help="Plan with the flags of PROFILE.")
+@click.option("--disk", is_flag=True, help="Search only this machine.")
+@click.option("--no-plan", is_flag=True, help="Do not read the headers on Hugging Face.")
+@click.option("--download", is_flag=True, help="Download the quant that TEXT names (user/name:QUANT).")
+@click.option("--mmproj", is_flag=True, help="With --download: the smallest vision projector too.")
+@json_option
+@click.pass_obj
+def command(
+    context: Context, text: str, limit: int, settings: tuple[str, ...], like: str | None, disk: bool, no_plan: bool,
+    download: bool, mmproj: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Find models on this machine and on Hugging Face, and say which would fit.
+
+    TEXT is words of a name, or a repository: user/name or user/name:QUANT. The verdict is that of a new profile (as
+    `gpubox new` makes it), planned from the header alone: a few megabytes are read, no model is downloaded.
+
+    \b
+    ✓  it fits
+    ◐  it fits barely, or only if the engine moves a part of it into RAM
+    ✗  it does not fit
+    """
+    if len(text) > MAX_TEXT_CHARS:
+        raise UsageError(f"TEXT is longer than {MAX_TEXT_CHARS} characters.", "Write some words of a model's name.")
+    finder = Finder(context.paths, context.config)
+    if download:
+        return _download(context, finder, text, mmproj, as_json)
+    model = context.profile(like) if like else None
+    flags = {**(model.flags if model else {}), **parse_settings(settings)}
+    idea = replace(finder.idea(), flags=flags, engine=model.engine if model else "")
+    wanted = _quant_of(text)
+    local = finder.on_disk(text.rsplit(":", 1)[0] if wanted else text)
+    plans = {model.path: finder.plan_local(model, idea) for model in local}
+    if not as_json:
+        _print_local(local, plans)
+    values: list[dict[str, Any]] = []
+    problems: tuple[GpuboxError, ...] = ()
+    if not disk:
+        try:
+            with HubClient() as client:
+                answer = _search(finder, client, text, limit)
+                problems = answer.problems
+                for repository in answer.repositories:
+                    chosen = (choose_quant(repository, wanted),) if wanted else repository.quants
+                    quants = _plan(finder, client, repository, chosen, idea, no_plan, bool(wanted))
+                    values.append(repository_values(repository, quants))
+                    if not as_json:
+                        _print_repository(repository, quants)
+        except GpuboxError as problem:
+            problems = (problem,)
+    if as_json:
+        output.emit_json({
+            "on_disk": [_local_values(model, plans[model.path]) for model in local],
+            "on_hub": values,
+            "hub_problems": [str(error) for error in problems],
+        })  # fmt: skip
+    for error in problems:
+        diagnostics.show_error(error)
+    if local or values:
+        return ExitCode.OK
+    if problems:
+        return ExitCode.FAILED
+    raise GpuboxError(f"Nothing matches {text!r}.", "Fewer words find more.")
+
+
+def _quant_of(text: str) -> str:
+    """The quant in ``user/name:QUANT``; empty if there is none."""
+    if not repository_name(text) or "://" in text:
+        return ""
+    return text.removeprefix("hf:").partition(":")[2]
+
+
+def _search(finder: Finder, client: HubClient, text: str, limit: int) -> HubAnswer:
+    diagnostics.redraw("  asking Hugging Face …")
+    answer = finder.on_hub(client, text, limit)
+    diagnostics.redraw("")
+    return answer
+
+
+def _plan(
+    finder: Finder, client: HubClient, repository: HubRepository, quants: Sequence[HubQuant], idea: LaunchIdea,
+    no_plan: bool, may_dry_run: bool,
+) -> list[tuple[HubQuant, MemoryPlan | None]]:  # fmt: skip
+    if no_plan:
+        return [(quant, None) for quant in quants]
+    done = itertools.count()
+
+    def show() -> None:
+        diagnostics.redraw(f"  reading headers of {repository.name}: {next(done)} of {len(quants)}")
+
+    show()
+    plans = finder.plan_quants(client, repository, quants, idea, show, may_dry_run=may_dry_run)
+    diagnostics.redraw("")
+    return list(zip(quants, plans, strict=True))
+
+
+# -- text -------------------------------------------------------------------------------------------------
+
+
+def _print_local(models: Sequence[LocalModel], plans: dict[Any, MemoryPlan]) -> None:
+    if models:
+        output.emit("On this machine")
+        output.emit_table(
+            [
+                (f"  {model.name}", units.file_size(model.size_bytes), model.place, plan_words(plans[model.path]))
+                for model in models
+            ]
+        )
+
+
+def _print_repository(repository: HubRepository, quants: Sequence[tuple[HubQuant, MemoryPlan | None]]) -> None:
+    downloads = "" if repository.downloads is None else f"  {repository.downloads:,} downloads"
+    gated = "  gated: its owner grants access" if repository.gated else ""
+    output.emit(f"{repository.name}{downloads}  {repository.updated}{gated}".rstrip())
+    output.emit_table(
+        [
+            (
+                f"  {quant.label}", units.file_size(quant.size_bytes), _shards(quant),
+                "on disk" if HubDownload(repository, quant.files).is_complete else "", plan_words(plan),
+            )
+            for quant, plan in quants
+        ]
+    )  # fmt: skip
+    if not quants:
+        output.emit("  It holds no GGUF model.")
+    extras = [("vision", file.name, file.size_bytes) for file in repository.projectors]
+    extras += [("draft", draft.files[0].name, draft.size_bytes) for draft in repository.drafts]
+    for kind, name, size in extras:
+        output.emit(f"  {kind}: {name}  {units.file_size(size)}")
+
+
+def _shards(quant: HubQuant) -> str:
+    return f"{len(quant.files)} shards" if len(quant.files) > 1 else ""
+
+
+def plan_words(plan: MemoryPlan | None) -> str:
+    """The verdict with its mark, and what would make it fit."""
+    if plan is None:
+        return ""
+    words = f"{MARKS[plan.verdict]} {plan.summary}"
+    if plan.solutions:
+        flags = " ".join(f"{name}={value}" for name, value in plan.solutions[0].flags.items())
+        words += f"; fits with {flags}"
+    return words
+
+
+# -- JSON -------------------------------------------------------------------------------------------------
+
+
+def _local_values(model: LocalModel, plan: MemoryPlan) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "path": str(model.path),
+        "size_bytes": model.size_bytes,
+        "place": model.place,
+        "shards": model.shards,
+        "plan": _plan_values(plan),
+    }
+
+
+def repository_values(
+    repository: HubRepository, quants: Sequence[tuple[HubQuant, MemoryPlan | None]]
+) -> dict[str, Any]:
+    """A repository for --json."""
+    return {
+        "repository": repository.name,
+        "revision": repository.revision,
+        "downloads": repository.downloads,
+        "updated": repository.updated or None,
+        "gated": repository.gated,
+        "quants": [
+            {
+                "quant": quant.label,
+                "model": repository.reference(quant),
+                "size_bytes": quant.size_bytes,
+                "files": [file.name for file in quant.files],
+                "on_disk": HubDownload(repository, quant.files).is_complete,
+                "plan": _plan_values(plan) if plan else None,
+            }
+            for quant, plan in quants
+        ],
+        "projectors": [{"file": file.name, "size_bytes": file.size_bytes} for file in repository.projectors],
+        "drafts": [{"file": draft.files[0].name, "size_bytes": draft.size_bytes} for draft in repository.drafts],
+    }
+
+
+def _plan_values(plan: MemoryPlan) -> dict[str, Any]:
+    from gpubox.cli.commands.fit import plan_values
+
+    return plan_values(plan)
+
+
+# -- download ---------------------------------------------------------------------------------------------
+
+
+def _download(context: Context, finder: Finder, text: str, mmproj: bool, as_json: bool) -> int:
+    name = repository_name(text)
+    if name is None:
+        raise UsageError(f"{text!r} names no repository.", "Write: gpubox find user/name:QUANT --download")
+    reference = parse_reference(f"hf:{name}:{wanted}" if (wanted := _quant_of(text)) else f"hf:{name}")
+    with HubClient() as client:
+        repository = read_repository(client, reference.repo)
+        quant = choose_quant(repository, reference.quant)
+        files = list(quant.files)
+        if mmproj:
+            if not repository.projectors:
+                raise GpuboxError(f"{repository.name} has no vision projector.", "Leave out --mmproj.")
+            files.append(min(repository.projectors, key=lambda file: file.size_bytes or 0))
+        job = HubDownload(repository, files)
+        model = repository.reference(quant)
+        if not job.is_complete:
+            job.check_space()
+            present = f" ({units.file_size(job.present_bytes)} are here already)" if job.present_bytes else ""
+            diagnostics.note(
+                f"  {model}  {units.file_size(job.total_bytes)}{present} into {job.cache}, "
+                f"{units.file_size(job.free_bytes)} free"
+            )
+        path = job.run(client, _ProgressLine())
+    diagnostics.redraw("")
+    if as_json:
+        output.emit_json({"model": model, "path": str(path), "size_bytes": job.total_bytes, "ok": True})
+    else:
+        output.emit(f"{model}  {path}")
+    return ExitCode.OK
+
+
+class _ProgressLine:
+    """Draws the progress of a download on one line, a few times a second."""
+
+    def __init__(self) -> None:
+        self._drawn_at = float("-inf")
+
+    def __call__(self, progress: HubProgress) -> None:
+        now = time.monotonic()
+        if now - self._drawn_at >= _REDRAW_SECONDS:
+            self._drawn_at = now
+            diagnostics.redraw(f"  {progress_words(progress)}")
+
+
+def progress_words(progress: HubProgress) -> str:
+    """``3.1 of 17.3 GB  82 MB/s  ~2:53 left``."""
+    amount = f"{units.file_size(progress.done_bytes)} of {units.file_size(progress.total_bytes)}"
+    if progress.phase == "check":
+        return f"checking what is here already: {amount}"
+    rate = f"  {units.file_size(progress.bytes_per_second)}/s" if progress.bytes_per_second else ""
+    left = f"  ~{units.duration(progress.seconds_left)} left" if progress.seconds_left is not None else ""
+    return f"{amount}{rate}{left}"

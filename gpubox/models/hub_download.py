@@ -1,0 +1,278 @@
+"""Downloads files of a repository into the Hugging Face cache: resumable, hash checked, one program at a time.
+
+The layout is huggingface_hub's (and llama.cpp's): ``blobs/SHA256``, and a link to it in ``snapshots/REVISION/``. A part
+is called ``blobs/SHA256.incomplete``, under the lock that huggingface_hub uses for the same file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gpubox import units
+from gpubox.errors import GpuboxError
+from gpubox.models.find import hub_cache
+from gpubox.models.hub_client import HubBrokenConnection, HubClient, HubPartError
+from gpubox.models.hub_search import HubFile, HubRepository, agreed_size
+from gpubox.storage import existing_folder, lock_file, write_atomically
+
+RETRY_SECONDS = (1.0, 2.0, 4.0, 8.0)
+"""The pauses after a connection broke; any new byte starts them again."""
+_RATE_SECONDS = 8.0
+_CHUNK = 1 << 20
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+@dataclass(frozen=True, slots=True)
+class HubProgress:
+    """How far a download is."""
+
+    phase: Literal["check", "download"]
+    """check: reads again what an interrupted download left."""
+    done_bytes: int
+    total_bytes: int | None
+    """Of all files; None: the hub does not say."""
+    bytes_per_second: float | None
+    """Over the last seconds; None: not known yet."""
+
+    @property
+    def seconds_left(self) -> float | None:
+        """An estimate; None if there is none."""
+        if not self.bytes_per_second or self.total_bytes is None:
+            return None
+        return max(0.0, (self.total_bytes - self.done_bytes) / self.bytes_per_second)
+
+
+ProgressCallback = Callable[[HubProgress], None]
+"""It may raise to cancel; what was downloaded stays and is resumed."""
+
+
+class HubDownload:
+    """The download of some files of one repository."""
+
+    def __init__(self, repository: HubRepository, files: Sequence[HubFile]) -> None:
+        self.repository, self.files = repository, tuple(files)
+        self.cache = hub_cache()
+        self.folder = self.cache / f"models--{repository.name.replace('/', '--')}"
+
+    @property
+    def total_bytes(self) -> int | None:
+        """Of all files; None: unknown."""
+        sizes = [file.size_bytes for file in self.files]
+        return None if None in sizes else sum(size or 0 for size in sizes)
+
+    @property
+    def present_bytes(self) -> int:
+        """What is on the disk already."""
+        return sum(self._present(file) for file in self.files)
+
+    @property
+    def missing_bytes(self) -> int | None:
+        """What is still to be downloaded."""
+        return None if self.total_bytes is None else max(0, self.total_bytes - self.present_bytes)
+
+    @property
+    def free_bytes(self) -> int | None:
+        """On the disk of the cache."""
+        try:
+            return shutil.disk_usage(existing_folder(self.cache)).free
+        except OSError:
+            return None
+
+    @property
+    def first_path(self) -> Path:
+        """Where the first file is, once it is complete."""
+        return self._pointer(self.files[0])
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the content of all files is on the disk, perhaps from another revision."""
+        blobs = self.folder / "blobs"
+        return all(
+            self._pointer(file).exists() or (file.sha256 and (blobs / file.sha256).exists()) for file in self.files
+        )
+
+    def check_space(self) -> None:
+        """Raises GpuboxError if the cache cannot be written, or has too little space for what is missing."""
+        try:
+            self.cache.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise GpuboxError(f"The Hugging Face cache {self.cache} cannot be written: {error.strerror}.") from None
+        missing, free = self.missing_bytes, self.free_bytes
+        if missing is not None and free is not None and missing > free:
+            raise GpuboxError(
+                f"{self.repository.name} needs {units.file_size(missing)}, and {units.file_size(free)} are free in "
+                f"{self.cache}.",
+                "Free some space, or set HF_HOME to a folder on a larger disk.",
+            )
+
+    def run(self, client: HubClient, on_progress: ProgressCallback) -> Path:
+        """Downloads what is missing. Returns the first file. Raises GpuboxError, and what ``on_progress`` raises."""
+        meter = _Meter(self.total_bytes, on_progress)
+        if all(self._pointer(file).exists() for file in self.files):  # also in a cache that cannot be written
+            meter.add_present(self.present_bytes)
+            return self.first_path
+        self.check_space()
+        try:
+            for file in self.files:
+                self._fetch(client, file, meter)
+            if self.repository.revision != "main":
+                write_atomically(self.folder / "refs" / "main", self.repository.revision.encode())
+        except OSError as error:
+            raise _disk_error(self.cache, error) from None
+        return self.first_path
+
+    def _fetch(self, client: HubClient, file: HubFile, meter: _Meter) -> None:
+        if self._pointer(file).exists():
+            meter.add_present(self._present(file))
+            return
+        lock = lock_file(self.cache / ".locks" / self.folder.name / f"{self._key(file)}.lock")
+        if lock is None:
+            raise GpuboxError(f"Another program downloads {file.name} now.", "Wait until it has finished.")
+        try:
+            blob = self.folder / "blobs" / file.sha256
+            if file.sha256 and blob.exists():
+                meter.add_present(self._present(file))
+            else:
+                blob = self._fetch_blob(client, file, meter)
+            _link(blob, self._pointer(file))
+        finally:
+            os.close(lock)
+
+    def _fetch_blob(self, client: HubClient, file: HubFile, meter: _Meter) -> Path:
+        """Downloads the content of a file, checks it, and gives it its final name."""
+        size = _length(client, self.repository, file) if file.size_bytes is None else file.size_bytes
+        part = self.folder / "blobs" / f"{self._key(file)}.incomplete"
+        part.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("ab+") as out:
+            if out.tell() > size:
+                out.truncate(0)
+            digest = hashlib.sha256()
+            out.seek(0)
+            for chunk in iter(lambda: out.read(_CHUNK), b""):
+                digest.update(chunk)
+                meter.add("check", len(chunk))
+            failures = 0
+            while (before := out.seek(0, os.SEEK_END)) < size:
+                try:
+                    with client.file_part(self.repository.name, self.repository.revision, file.name, before, size) as (
+                        chunks,
+                        length,
+                    ):
+                        agreed_size(file.name, size, length)
+                        for chunk in chunks:
+                            out.write(chunk)
+                            digest.update(chunk)
+                            meter.add("download", len(chunk))
+                    if out.tell() < size:
+                        raise HubBrokenConnection(f"Hugging Face stops in the middle of {file.name}.", "Try again.")
+                except HubPartError:
+                    if not before:
+                        raise
+                    meter.add("download", -before)  # it sends only whole files
+                    out.truncate(0)
+                    digest = hashlib.sha256()
+                except HubBrokenConnection:
+                    failures = 0 if out.tell() > before else failures + 1
+                    if failures > len(RETRY_SECONDS):
+                        raise
+                    meter.pause(RETRY_SECONDS[max(0, failures - 1)])
+            out.flush()
+            os.fsync(out.fileno())
+        if file.sha256 and digest.hexdigest() != file.sha256:
+            part.unlink()
+            raise GpuboxError(
+                f"{file.name} is damaged: its checksum is not the one that Hugging Face states.",
+                "What was downloaded of it is deleted. Try again.",
+            )
+        return part.replace(part.with_name(digest.hexdigest()))
+
+    def _present(self, file: HubFile) -> int:
+        """What is on the disk of a file, complete or not."""
+        blobs = self.folder / "blobs"
+        for path in (self._pointer(file), blobs / (file.sha256 or "none"), blobs / f"{self._key(file)}.incomplete"):
+            with contextlib.suppress(OSError):
+                return path.stat().st_size
+        return 0
+
+    def _pointer(self, file: HubFile) -> Path:
+        return self.folder / "snapshots" / self.repository.revision / file.name
+
+    def _key(self, file: HubFile) -> str:
+        """Names the part and the lock: the checksum, or a name of its own if the hub states none."""
+        return file.sha256 or hashlib.sha256(f"{self.repository.revision}/{file.name}".encode()).hexdigest()
+
+
+class _Meter:
+    """Adds up the bytes of a download, and reports them with their rate."""
+
+    def __init__(self, total: int | None, report: ProgressCallback) -> None:
+        self._total, self._report = total, report
+        self._done = 0
+        self._samples: deque[tuple[float, int]] = deque()
+        """Time and bytes downloaded by then."""
+        self._downloaded = 0
+
+    def add_present(self, size: int) -> None:
+        self._done += size
+        self._emit("download")
+
+    def add(self, phase: Literal["check", "download"], size: int) -> None:
+        self._done += size
+        if phase == "download":
+            self._downloaded += size
+            now = time.monotonic()
+            self._samples.append((now, self._downloaded))
+            while len(self._samples) > 2 and self._samples[0][0] < now - _RATE_SECONDS:
+                self._samples.popleft()
+        self._emit(phase)
+
+    def pause(self, seconds: float) -> None:
+        """Waits, and can still be cancelled."""
+        end = time.monotonic() + seconds
+        self._samples.clear()
+        while time.monotonic() < end:
+            self._emit("download")
+            time.sleep(min(0.1, seconds))
+
+    def _emit(self, phase: Literal["check", "download"]) -> None:
+        rate = None
+        if len(self._samples) > 1:
+            (begin, first), (end, last) = self._samples[0], self._samples[-1]
+            rate = (last - first) / (end - begin) if end > begin else None
+        self._report(HubProgress(phase, self._done, self._total, rate))
+
+
+def _length(client: HubClient, repository: HubRepository, file: HubFile) -> int:
+    """The length of a file for which the list of files states none."""
+    with client.file_part(repository.name, repository.revision, file.name, 0, 1) as (_, length):
+        return agreed_size(file.name, None, length)
+
+
+def _link(blob: Path, pointer: Path) -> None:
+    """Makes the link that huggingface_hub makes; on a disk without links the file itself moves there."""
+    pointer.parent.mkdir(parents=True, exist_ok=True)
+    temporary = pointer.with_name(f"{pointer.name}.{os.urandom(4).hex()}.tmp")
+    try:
+        temporary.symlink_to(os.path.relpath(blob, pointer.parent))
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        blob.replace(pointer)
+        return
+    temporary.replace(pointer)
+
+
+def _disk_error(cache: Path, error: OSError) -> GpuboxError:
+    if error.errno in _FULL:
+        return GpuboxError(f"The disk of {cache} is full.", "Free some space; the download resumes.")
+    return GpuboxError(f"The download cannot be stored in {cache}: {error.strerror or error}.")

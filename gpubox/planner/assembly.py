@@ -1,0 +1,135 @@
+"""Puts a plan together: the formula, the compute buffers, and the numbers of the engine itself if there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from gpubox.planner.compute import ComputeBuffers
+from gpubox.planner.devices import DeviceMemoryNow
+from gpubox.planner.formula import FormulaParts
+from gpubox.planner.launch_flags import LaunchFlags
+from gpubox.planner.plan import DevicePlan, MemoryPlan, Method
+from gpubox.planner.store import MeasuredRun
+from gpubox.telemetry.memory_breakdown import HOST
+from gpubox.units import GIB, MIB
+
+_ENCODER_COMPUTE_BYTES = 512 * MIB
+"""What the compute buffers of a picture encoder may take; the engine's table does not count them."""
+
+
+def assemble(
+    name: str, devices: Sequence[DeviceMemoryNow], flags: LaunchFlags, parts: FormulaParts, buffers: ComputeBuffers,
+    run: MeasuredRun | None, *, keep_free_bytes: int, doubts: Sequence[str] = (), problem: str = "",
+) -> MemoryPlan:  # fmt: skip
+    """The plan. ``run`` is a dry run of exactly these flags: it proves the formula, or replaces it.
+
+    ``problem``: why there is no such run, where one was wanted.
+    """
+    unclear = [*doubts, *parts.doubts]
+    disagreement = _disagreement(parts, run) if run else ""
+    method: Method = "dry-run" if run and (parts.doubts or disagreement) else "formula"
+    if method == "dry-run":
+        assert run is not None
+        parts = _from_run(parts, run)
+    elif problem and parts.doubts:
+        unclear.append(problem)
+    plans = tuple(_device_plan(device, parts, buffers, flags) for device in devices)
+    keys = {device.key for device in devices}
+    missing = [key for key in (*parts.weights, *buffers.main) if key not in keys]
+    if missing:
+        unclear.append(f"the device {missing[0]}")
+    return MemoryPlan(
+        profile=name,
+        devices=plans,
+        method=method,
+        keep_free_bytes=keep_free_bytes,
+        doubts=tuple(dict.fromkeys(doubts if method == "dry-run" else unclear)),
+        compute_certainty=buffers.certainty,
+        adapts=adapts(flags),
+        compute_bound_bytes=_compute_bound(flags, parts),
+        notes=tuple(filter(None, (disagreement, problem if buffers.certainty == "unknown" else ""))),
+    )
+
+
+def _compute_bound(flags: LaunchFlags, parts: FormulaParts) -> int | None:
+    """More than the compute buffers of a device can take with flash attention; None without it."""
+    if flags.flash_attention == "off":
+        return None
+    return 2 * GIB + 8 * parts.ubatch * parts.cells.cells  # four copies of the mask, for several devices
+
+
+def adapts(flags: LaunchFlags) -> Literal["", "context", "layers"]:
+    """What the engine itself reduces to what is free (``--fit``, the default)."""
+    if not flags.fit:
+        return ""
+    if not flags.context_given:
+        return "context"
+    return "" if flags.gpu_layers_given or flags.tensor_split or flags.overrides else "layers"
+
+
+def _device_plan(
+    device: DeviceMemoryNow, parts: FormulaParts, buffers: ComputeBuffers, flags: LaunchFlags
+) -> DevicePlan:
+    key = device.key
+    encoder = parts.encoder.get(key, 0)
+    weights = parts.weights.get(key, 0) + encoder
+    known = buffers.certainty != "unknown"
+    draft_compute = buffers.draft.get(key, 0) if known else None
+    return DevicePlan(
+        device=key,
+        kind=device.kind,
+        weights_bytes=weights,
+        kv_bytes=parts.kv.get(key, 0),
+        recurrent_bytes=parts.recurrent.get(key, 0),
+        compute_bytes=buffers.main.get(key, 0) if known else None,
+        draft_bytes=parts.draft_kv.get(key, 0) + parts.draft_weights.get(key, 0) + (draft_compute or 0),
+        draft_compute_bytes=draft_compute,
+        free_bytes=device.free_bytes,
+        total_memory_bytes=device.total_bytes,
+        other_processes=device.other_processes,
+        unmeasured_bytes=_ENCODER_COMPUTE_BYTES if encoder else 0,
+        unaccounted_bytes=device.unaccounted_bytes,
+        reclaimable_bytes=(weights if key == HOST and flags.mapped else 0) + device.elastic_bytes,
+    )
+
+
+def _disagreement(parts: FormulaParts, run: MeasuredRun) -> str:
+    """Where the engine's own table differs from the formula; its numbers are rounded down to MiB."""
+    pairs = [
+        ("weights", parts.weights, run.weights),
+        ("context", _sum(parts.kv, parts.recurrent), run.context),
+        ("draft context", parts.draft_kv, run.draft_context),
+    ]
+    for what, planned, measured in pairs:
+        for key in {*planned, *measured}:
+            ours, theirs = planned.get(key, 0), measured.get(key, 0)
+            slack = MIB + ours // 1000
+            if not theirs - slack <= ours <= theirs + MIB + slack:
+                return f"{what} on {key}: the formula says {ours // MIB} MiB, the engine {theirs // MIB} MiB"
+    return ""
+
+
+def _from_run(parts: FormulaParts, run: MeasuredRun) -> FormulaParts:
+    """The parts as the engine measured them. Its context is divided by the formula's recurrent states."""
+    kv = {key: max(0, size - min(size, parts.recurrent.get(key, 0))) for key, size in run.context.items()}
+    recurrent = {key: min(run.context.get(key, 0), size) for key, size in parts.recurrent.items()}
+    own_model = bool(parts.draft_weights)
+    return FormulaParts(
+        weights=run.weights,
+        kv=kv,
+        recurrent=recurrent,
+        draft_kv=run.draft_context,
+        draft_weights=run.draft_weights if own_model else {},  # a draft head shares the main model's
+        encoder=parts.encoder,
+        where=parts.where,
+        cells=parts.cells,
+        ubatch=parts.ubatch,
+        windowed=parts.windowed,
+        cpu_expert_layers=parts.cpu_expert_layers,
+        split=parts.split,
+    )
+
+
+def _sum(one: Mapping[str, int], two: Mapping[str, int]) -> dict[str, int]:
+    return {key: one.get(key, 0) + two.get(key, 0) for key in {*one, *two}}

@@ -1,0 +1,169 @@
+"""Finds models on this machine and on Hugging Face, plans them, and downloads them. For the verb and the screen."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from gpubox.config import Config
+from gpubox.errors import GpuboxError
+from gpubox.interchange.importing import default_flags
+from gpubox.interchange.profile_draft import profile_name
+from gpubox.models.gguf import check_gguf
+from gpubox.models.hub_client import HubClient
+from gpubox.models.hub_download import HubDownload, ProgressCallback
+from gpubox.models.hub_search import HubFile, HubQuant, HubRepository, read_repository, repository_name, search_hub
+from gpubox.models.local_models import LocalModel, find_local_models
+from gpubox.models.remote_header import fetch_header_file
+from gpubox.paths import MAIN_INSTANCE, Paths
+from gpubox.planner.before_download import HeaderPlanner, LaunchIdea, plan_model
+from gpubox.planner.plan import MemoryPlan
+from gpubox.profiles.loader import load_catalog
+from gpubox.profiles.profile import Profile
+from gpubox.profiles.writer import save_profile
+from gpubox.server.instance import observe
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+_CONNECTIONS = 4
+"""So many repositories or headers are read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubAnswer:
+    """What Hugging Face holds for a text."""
+
+    repositories: tuple[HubRepository, ...] = ()
+    problems: tuple[GpuboxError, ...] = ()
+    """Why it could not be searched, or repositories that could not be read."""
+
+
+class Finder:
+    """The models for the owner's texts. Methods block, and are safe in several threads."""
+
+    def __init__(self, paths: Paths, config: Config) -> None:
+        self.paths, self.config = paths, config
+        self._planner = HeaderPlanner(paths, config)
+        self._headers: dict[str, Path] = {}
+        """Repository -> a header of it that was fetched."""
+
+    def on_disk(self, text: str) -> list[LocalModel]:
+        """The models on this machine that ``text`` names."""
+        name = repository_name(text)
+        return find_local_models(name.replace("/", "--") if name else text, self.config, self.paths)
+
+    def on_hub(self, client: HubClient, text: str, limit: int) -> HubAnswer:
+        """The repositories that ``text`` names or that match it. Never raises GpuboxError."""
+        try:
+            name = repository_name(text)
+            names = [name] if name else search_hub(client, text, limit)
+        except GpuboxError as error:
+            return HubAnswer(problems=(error,))
+        answers = _in_parallel(lambda name: _read(client, name), names)
+        return HubAnswer(
+            tuple(answer for answer in answers if isinstance(answer, HubRepository)),
+            tuple(answer for answer in answers if isinstance(answer, GpuboxError)),
+        )
+
+    def idea(self) -> LaunchIdea:
+        """A launch that replaces what runs now."""
+        return LaunchIdea({}, replaces=observe(self.paths, MAIN_INSTANCE).running)
+
+    def plan_local(self, model: LocalModel, idea: LaunchIdea, *, may_dry_run: bool = False) -> MemoryPlan:
+        """The plan of a model on this machine. ``may_dry_run``: the engine may measure it."""
+        return plan_model(self._planner, model.name, model.path, self.paths, idea, may_dry_run=may_dry_run)
+
+    def plan_quant(
+        self, client: HubClient, repository: HubRepository, quant: HubQuant, idea: LaunchIdea, *,
+        may_dry_run: bool = False,
+    ) -> MemoryPlan:  # fmt: skip
+        """The plan of a quant on the hub, from its header alone. ``may_dry_run``: the engine may measure the header."""
+        name = repository.reference(quant)
+        try:
+            path = self.header_of(client, repository, quant)
+        except GpuboxError as error:
+            return MemoryPlan(name, (), "formula", idea.keep_free_bytes, problem=_short(error, repository))
+        self._headers.setdefault(repository.name, path)
+        return plan_model(self._planner, name, path, self.paths, idea, may_dry_run=may_dry_run)
+
+    def plan_quants(
+        self, client: HubClient, repository: HubRepository, quants: Sequence[HubQuant], idea: LaunchIdea,
+        on_planned: Callable[[], None], *, may_dry_run: bool = False,
+    ) -> list[MemoryPlan]:  # fmt: skip
+        """The plans of several quants, in their order. The first one's vocabulary is used for the others.
+
+        ``on_planned`` is called after each, in some thread.
+        """
+
+        def plan(quant: HubQuant) -> MemoryPlan:
+            made = self.plan_quant(client, repository, quant, idea, may_dry_run=may_dry_run)
+            on_planned()
+            return made
+
+        return [*map(plan, quants[:1]), *_in_parallel(plan, quants[1:])]
+
+    def new_profile(self, name: str, model: str, plan: MemoryPlan | None, *, header: Path | None = None) -> Profile:
+        """Writes a profile for a model, with the flags that make it fit if it would not fit without them.
+
+        ``model``: a path, or ``hf:user/name:QUANT``, of which ``header`` is the stand-in. Raises GpuboxError.
+        """
+        file = header or Path(model)
+        gguf = check_gguf(file)
+        solution = plan.solutions[0].flags if plan and plan.solutions else {}
+        flags = {flag: value for flag, value in {**default_flags(gguf), **solution}.items() if value is not None}
+        taken = load_catalog(self.paths)
+        base = profile_name(name)
+        names = (base, *(f"{base[:60]}-{number}" for number in range(2, 100)))
+        free = next(name for name in names if name not in taken.profiles and name not in taken.broken)
+        profile = Profile(name=free, model=model, title=gguf.name, flags=flags)
+        return replace(profile, path=save_profile(profile, self.paths))
+
+    def header_of(self, client: HubClient, repository: HubRepository, quant: HubQuant) -> Path:
+        """The stand-in of a quant. Raises GpuboxError."""
+        return fetch_header_file(client, repository, quant, self.paths, self._headers.get(repository.name))
+
+    def download(
+        self, client: HubClient, repository: HubRepository, files: tuple[HubFile, ...], on_progress: ProgressCallback
+    ) -> Path:
+        """Downloads files of a repository. Returns the first. Raises GpuboxError, and what ``on_progress`` raises."""
+        return HubDownload(repository, files).run(client, on_progress)
+
+
+def _read(client: HubClient, name: str) -> HubRepository | GpuboxError:
+    try:
+        return read_repository(client, name)
+    except GpuboxError as error:
+        return error
+
+
+def _short(error: GpuboxError, repository: HubRepository) -> str:
+    """The problem of one file in the list of its repository."""
+    return error.message.removeprefix(f"{repository.name}/").rstrip(".")
+
+
+def _in_parallel(work: Callable[[Item], T], items: Sequence[Item]) -> list[T]:
+    """The results in the order of ``items``, of which _CONNECTIONS are worked on at once.
+
+    Unlike those of a ThreadPoolExecutor, the threads do not delay Ctrl-C. ``work`` must not raise.
+    """
+    results: dict[int, T] = {}
+    waiting = iter(enumerate(items))
+    lock = threading.Lock()
+
+    def run() -> None:
+        while True:
+            with lock:
+                task = next(waiting, None)
+            if task is None:
+                return
+            results[task[0]] = work(task[1])
+
+    threads = [threading.Thread(target=run, daemon=True) for _ in items[:_CONNECTIONS]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [results[number] for number in sorted(results)]

@@ -1,0 +1,75 @@
+"""Before a start or switch, while the old server still answers: would the profile fit? Refuses only what is certain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpubox import units
+from gpubox.config import Config
+from gpubox.errors import ExitCode, GpuboxError
+from gpubox.paths import Paths
+from gpubox.planner.plan import MemoryPlan, Solution
+from gpubox.planner.planner import Planner
+from gpubox.planner.solve import solutions
+from gpubox.profiles.profile import Profile
+from gpubox.server.state import RunningServer
+
+ANYWAY_HINT = "--anyway tries it as it is."
+_NEAR_BYTES = 2 * units.GIB
+"""A dry run is worth its second only if less than this is left without the compute buffers."""
+_SOLUTION_DRY_RUNS = 2
+MemoryCheck = Callable[[Profile, RunningServer | None], str]
+"""What the Supervisor calls: a note about the memory; empty if it is unknown. Raises GpuboxError (WOULD_NOT_FIT)."""
+
+
+def memory_check(paths: Paths, config: Config) -> MemoryCheck:
+    """The check for a Supervisor."""
+    return lambda profile, old: check_fits(Planner(paths, config), profile, replaces=old)
+
+
+def check_fits(planner: Planner, profile: Profile, *, replaces: RunningServer | None) -> str:
+    """A note about the memory of ``profile``; empty if it is unknown.
+
+    Raises GpuboxError with WOULD_NOT_FIT and the flags that would fit, only if it is certain that a device has too
+    little memory. Whatever goes wrong in here is no reason to refuse a start.
+    """
+    try:
+        plan = _plan(planner, profile, replaces)
+        answers = _solutions(planner, profile, replaces, plan) if plan.verdict == "short" else ()
+    except Exception:
+        return ""
+    if plan.verdict == "short":
+        raise refusal(plan, answers)
+    return plan.summary if plan.verdict in ("fits", "tight") else ""
+
+
+def refusal(plan: MemoryPlan, answers: tuple[Solution, ...]) -> GpuboxError:
+    """The error for a plan that is short, with the flags that would fit."""
+    device = plan.tightest
+    assert device is not None
+    needs, free = units.memory(device.total_bytes), units.memory(device.free_bytes)
+    message = f"{plan.profile} would not fit: {plan.summary} (it needs {needs}, {free} would be free)."
+    ways = "; ".join(f"{flag_words(answer)} ({answer.cost})" for answer in answers)
+    hint = f"It would with {ways}. " if ways else ""
+    return GpuboxError(message, f"{hint}{ANYWAY_HINT}", code=ExitCode.WOULD_NOT_FIT)
+
+
+def flag_words(solution: Solution) -> str:
+    """``n-cpu-moe=22``, as ``--set`` takes it."""
+    return " ".join(f"{name}={value}" for name, value in solution.flags.items())
+
+
+def _plan(planner: Planner, profile: Profile, replaces: RunningServer | None) -> MemoryPlan:
+    plan = planner.plan(profile, replaces=replaces)
+    cards = [device.spare_bytes for device in plan.devices if device.kind != "host"]
+    near = any(spare is not None and spare < _NEAR_BYTES for spare in cards)
+    if plan.verdict != "short" and plan.compute_certainty in ("near", "unknown") and near:
+        return planner.plan(profile, replaces=replaces, may_dry_run=True)
+    return plan
+
+
+def _solutions(
+    planner: Planner, profile: Profile, replaces: RunningServer | None, plan: MemoryPlan
+) -> tuple[Solution, ...]:
+    situation = planner.situation(profile, replaces=replaces)
+    return solutions(planner, situation, keep_free_bytes=plan.keep_free_bytes, dry_runs=_SOLUTION_DRY_RUNS)

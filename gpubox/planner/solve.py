@@ -1,0 +1,173 @@
+"""Finds the value of one flag with which a profile fits: by the formulas, then checked with dry runs.
+
+All candidates are calculated, the best that fits is measured by the engine itself, and if it was wrong the next one is
+taken. Where the formulas do not hold, a bisection over dry runs finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from gpubox.errors import UsageError
+from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, MemoryPlan, Solution
+from gpubox.planner.planner import Planner, Situation, read_flags
+from gpubox.profiles.profile import FlagValue
+from gpubox.units import tokens
+
+SOLVABLE = ("n-cpu-moe", "n-gpu-layers", "ctx-size", "parallel", "cache-type-k")
+CONTEXT_STEP = 1024
+MAX_SLOTS = 32
+_TYPES = ("f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0")
+"""The best first."""
+MAX_DRY_RUNS = 8
+"""Of one search. Most need one to three."""
+Overrides = Mapping[str, FlagValue | None]
+
+
+def solve(
+    planner: Planner, situation: Situation, flag: str, overrides: Overrides | None = None, *,
+    keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES, dry_runs: int = 0,
+) -> Solution | None:  # fmt: skip
+    """The best value of ``flag`` with which the profile fits and leaves ``keep_free_bytes`` free; None if none does.
+
+    ``dry_runs``: how often the engine may be asked at most. With 0 only what was measured before is known.
+    Raises UsageError if ``flag`` cannot be solved for, or has no effect on this model.
+    """
+    given = dict(overrides or {})
+    candidates = _candidates(situation, flag, given)
+
+    def plan(values: Overrides, dry: bool) -> MemoryPlan:
+        return planner.plan_in(situation, {**given, **values}, keep_free_bytes=keep_free_bytes, may_dry_run=dry)
+
+    best = _search(candidates, plan, dry_runs)
+    if best is None:
+        return None
+    index, chosen = best
+    flags = {name: value for name, value in candidates[index].items() if value is not None}
+    return Solution(flags, chosen.spare_bytes, _cost(situation, flag, flags, given))
+
+
+def solutions(
+    planner: Planner, situation: Situation, overrides: Overrides | None = None, *,
+    keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES, dry_runs: int = 0,
+) -> tuple[Solution, ...]:  # fmt: skip
+    """What the owner can change so that a profile fits, the cheapest first; at most three."""
+    experts = situation.model.shape.experts
+    answers = []
+    for flag in ("n-cpu-moe" if experts else "n-gpu-layers", "cache-type-k", "ctx-size"):
+        if len(situation.devices) < 2 and flag in ("n-cpu-moe", "n-gpu-layers"):
+            continue  # there is no card to relieve
+        try:
+            answer = solve(planner, situation, flag, overrides, keep_free_bytes=keep_free_bytes, dry_runs=dry_runs)
+        except UsageError:
+            continue
+        if answer:
+            answers.append(answer)
+    return tuple(answers)
+
+
+def _search(
+    candidates: Sequence[Overrides], plan: Callable[[Overrides, bool], MemoryPlan], dry_runs: int
+) -> tuple[int, MemoryPlan] | None:
+    """The first candidate that fits; they are ordered by what the owner prefers, which takes the most memory."""
+    plans = [plan(values, False) for values in candidates]
+    if not dry_runs:
+        return next(((i, each) for i, each in enumerate(plans) if each.verdict == "fits"), None)
+    if any(each.doubts for each in plans):
+        return _bisect(candidates, plan) if dry_runs >= MAX_DRY_RUNS else None
+    return _confirm(candidates, plan, dry_runs)
+
+
+def _confirm(
+    candidates: Sequence[Overrides], plan: Callable[[Overrides, bool], MemoryPlan], most: int
+) -> tuple[int, MemoryPlan] | None:
+    """Measures the first candidate that probably fits, and its neighbours until the border is between two of them."""
+    measured: dict[int, MemoryPlan] = {}
+
+    def fits(index: int) -> bool:
+        if index not in measured:
+            measured[index] = plan(candidates[index], True)
+        return measured[index].verdict == "fits"
+
+    index = 0
+    while len(measured) < most:
+        likely = (i for i in range(index, len(candidates)) if _may_fit(plan(candidates[i], False)))
+        # What is known of other candidates may be wrong about the smallest: if none is likely, that one is asked.
+        index = next(likely, len(candidates) - 1)
+        if fits(index):
+            # Buffers do not shrink in even steps: the one but next may fit where the next does not.
+            while (better := _first(index, lambda i: len(measured) < most and fits(i))) is not None:
+                index = better
+            return index, measured[index]
+        index += 1
+        if index >= len(candidates):
+            break
+    return None
+
+
+def _first(index: int, fits: Callable[[int], bool]) -> int | None:
+    return next((i for i in (index - 1, index - 2) if i >= 0 and fits(i)), None)
+
+
+def _bisect(
+    candidates: Sequence[Overrides], plan: Callable[[Overrides, bool], MemoryPlan]
+) -> tuple[int, MemoryPlan] | None:
+    low, high = 0, len(candidates) - 1
+    answer: tuple[int, MemoryPlan] | None = None
+    while low <= high:
+        middle = (low + high) // 2
+        measured = plan(candidates[middle], True)
+        if measured.verdict == "fits":
+            answer, high = (middle, measured), middle - 1
+        else:
+            low = middle + 1
+    return answer
+
+
+def _may_fit(plan: MemoryPlan) -> bool:
+    """Whether nothing says that it does not fit; compute buffers that are not measured count as nothing."""
+    spares = [(device, device.spare_bytes) for device in plan.devices]
+    reserve = plan.keep_free_bytes
+    return bool(plan.devices) and all(
+        spare is not None and spare >= (0 if device.kind == "host" else reserve) for device, spare in spares
+    )
+
+
+def _candidates(situation: Situation, flag: str, overrides: Overrides) -> list[dict[str, FlagValue | None]]:
+    """The values to try, the most wanted first."""
+    shape = situation.model.shape
+    layers = len(shape.layers)
+    if flag == "n-cpu-moe":
+        if not shape.experts:
+            raise UsageError(f"{situation.profile.name}: n-cpu-moe has no effect, because the model has no experts.")
+        return [{"n-cpu-moe": count or None, "cpu-moe": None} for count in range(layers + 1)]
+    if flag == "n-gpu-layers":
+        return [{"n-gpu-layers": count} for count in range(layers + 1, -1, -1)]
+    if flag == "ctx-size":
+        most = shape.trained_context // CONTEXT_STEP
+        return [{"ctx-size": count * CONTEXT_STEP} for count in range(most, 0, -1)]
+    if flag == "parallel":
+        return [{"parallel": count} for count in range(MAX_SLOTS, 0, -1)]
+    if flag == "cache-type-k":
+        return [{"cache-type-k": kind, "cache-type-v": kind} for kind in _TYPES]
+    raise UsageError(f"fit cannot solve for {flag!r}.", f"It can for {', '.join(SOLVABLE)}.")
+
+
+def _cost(situation: Situation, flag: str, flags: Mapping[str, FlagValue], overrides: Overrides) -> str:
+    """What the change costs, compared with the profile."""
+    before = read_flags(situation, overrides)
+    layers = len(situation.model.shape.layers)
+    if flag == "n-cpu-moe":
+        count = int(str(flags.get("n-cpu-moe", 0)))
+        return f"the experts of {count} of {layers} layers stay in RAM: slower generation" if count else "nothing"
+    if flag == "n-gpu-layers":
+        count = layers + 1 - int(str(flags["n-gpu-layers"]))
+        return f"{count} of {layers + 1} layers are computed by the CPU: slower" if count > 0 else "nothing"
+    if flag == "ctx-size":
+        was = before.context or situation.model.shape.trained_context
+        return f"{tokens(int(str(flags['ctx-size'])))} instead of {tokens(was)} tokens of context"
+    if flag == "parallel":
+        return f"{flags['parallel']} instead of {before.slots} requests at once"
+    was_type = before.type_k
+    kind = flags["cache-type-k"]
+    return "nothing" if kind == was_type else f"the KV cache is kept as {kind} instead of {was_type}: less precise"

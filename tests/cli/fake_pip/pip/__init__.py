@@ -1,0 +1,1 @@
+"""Stands in for pip in the tests of engine builds, by way of PYTHONPATH. A real build takes ten minutes."""

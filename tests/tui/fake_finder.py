@@ -1,0 +1,102 @@
+"""Models for tests of the models screen: on a disk and a hub of the test; downloads are real, plans are given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpubox.config import Config
+from gpubox.errors import GpuboxError
+from gpubox.models.hub_search import HubFile, HubQuant, HubRepository
+from gpubox.models.local_models import LocalModel
+from gpubox.paths import Paths
+from gpubox.planner.finder import HubAnswer
+from gpubox.planner.plan import DevicePlan, MemoryPlan, Solution
+from gpubox.profiles.profile import Profile
+from gpubox.tui.workshop.finder_service import FinderService
+from gpubox.units import GIB, MIB
+from tests.tui.fake import GB, FakeServices
+
+LOCAL = (
+    LocalModel("Qwen3.6-35B-A3B-MTP-UD-Q4_K_M", Path("/models/Qwen3.6-35B.gguf"), 22 * GB, "~/models", 2),
+    LocalModel("qwen3:8b", Path("/ollama/blobs/sha256-1"), 5 * GB, "Ollama"),
+)
+
+
+def quant(label: str, size: float, shards: int = 1) -> HubQuant:
+    names = [f"M-{label}-{number + 1:05d}-of-{shards:05d}.gguf" for number in range(shards)]
+    return HubQuant(label, tuple(HubFile(name, int(size * GB / shards), "") for name in names))
+
+
+REPOSITORY = HubRepository(
+    "unsloth/Qwen3.6-35B-A3B-MTP-GGUF", "main", 1_204_311, False, "2026-11-20",
+    (quant("UD-IQ2_XXS", 9.8), quant("Q4_K_M", 21.3), quant("UD-Q5_K_XL", 26.0), quant("Q8_0", 37.8, 2),
+     quant("BF16", 71.0, 4)),
+    (HubFile("mmproj-F16.gguf", 903_000_000, ""),),
+    (HubQuant("mtp", (HubFile("MTP/mtp-Q8_0.gguf", 800_000_000, ""),)),),
+)  # fmt: skip
+OTHER = replace(
+    REPOSITORY, name="bartowski/Qwen3.6-35B-GGUF", downloads=88_000, gated=True, quants=(quant("Q6_K", 29),)
+)
+
+
+def plan(name: str, size: int) -> MemoryPlan:
+    """A plan on a card of 24 GiB with RAM for two more models."""
+    card = DevicePlan("CUDA0", "gpu", size, GIB, 0, 310 * MIB, 0, None, 23 * GIB)
+    host = DevicePlan("Host", "host", 500 * MIB, 0, 0, 40 * MIB, 0, None, 58 * GIB)
+    made = MemoryPlan(name, (card, host), "formula", compute_certainty="near", adapts="layers")
+    if (made.spare_bytes or 0) >= 0:
+        return made
+    solution = Solution({"n-cpu-moe": 14}, 700 * MIB, "the experts of 14 of 40 layers stay in RAM: slower generation")
+    return replace(made, solutions=(solution,))
+
+
+class FakeFinder(FinderService):
+    """Answers at once. ``profiles`` lists what profiles were made of."""
+
+    def __init__(self, paths: Paths) -> None:
+        super().__init__(paths, Config())
+        self.repositories: tuple[HubRepository, ...] = (REPOSITORY, OTHER)
+        self.problem: GpuboxError | None = None
+        self.profiles: list[str] = []
+        self.searched: list[str] = []
+        self.measured: list[str] = []
+
+    async def on_disk(self, text: str) -> list[LocalModel]:
+        return [model for model in LOCAL if text.lower() in model.name.lower()]
+
+    async def on_hub(self, text: str) -> HubAnswer:
+        self.searched.append(text)
+        return HubAnswer(problems=(self.problem,)) if self.problem else HubAnswer(self.repositories)
+
+    async def plan_local(self, model: LocalModel, *, may_dry_run: bool = False) -> MemoryPlan:
+        return plan(model.name, model.size_bytes or 0)
+
+    async def plan_quant(self, repository: HubRepository, quant: HubQuant, *, may_dry_run: bool = False) -> MemoryPlan:
+        made = plan(repository.reference(quant), quant.size_bytes or 0)
+        if may_dry_run:
+            self.measured.append(quant.label)
+            return replace(made, compute_certainty="measured")
+        if quant.label == "BF16":
+            return MemoryPlan(made.profile, (), "formula", problem="the header is longer than 16 MB")
+        return made
+
+    async def profile_of_local(self, model: LocalModel, plan: MemoryPlan | None) -> Profile:
+        self.profiles.append(model.name)
+        return Profile("mine", str(model.path))
+
+    async def profile_of_quant(self, repository: HubRepository, quant: HubQuant, plan: MemoryPlan | None) -> Profile:
+        self.profiles.append(repository.reference(quant))
+        return Profile("mine", repository.reference(quant))
+
+
+class FinderServices(FakeServices):
+    """Services whose models screen is a FakeFinder."""
+
+    def __init__(self, paths: Paths) -> None:
+        super().__init__()
+        self.finder_ = FakeFinder(paths)
+
+    def finder_service(self) -> Any:
+        return self.finder_

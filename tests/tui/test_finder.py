@@ -1,0 +1,162 @@
+"""The models screen: search, verdicts, details, downloads that stop and resume, and new profiles."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+from textual.pilot import Pilot
+
+from gpubox.errors import GpuboxError
+from gpubox.models.hub_client import HubClient
+from gpubox.models.hub_search import read_repository
+from gpubox.paths import Paths
+from gpubox.tui.app import GpuboxApp
+from gpubox.tui.workshop.finder import FinderScreen
+from tests.hub import Hub, Stored, running_hub
+from tests.tui.conftest import opened, pictured, shows, text, until
+from tests.tui.fake_finder import FinderServices
+
+SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
+
+
+@pytest.fixture
+def services(paths: Paths) -> FinderServices:
+    return FinderServices(paths)
+
+
+def screen_of(pilot: Pilot[bool]) -> FinderScreen:
+    assert isinstance(pilot.app, GpuboxApp)
+    assert pilot.app.models
+    return pilot.app.models
+
+
+async def searched(pilot: Pilot[bool], words: str = "qwen") -> FinderScreen:
+    """The models screen, after a search from the dashboard."""
+    await opened(pilot)
+    await pilot.press("M")
+    await until(pilot, lambda: isinstance(pilot.app.screen, FinderScreen), "the models screen")
+    await pilot.press("slash", *words, "enter")
+    screen = screen_of(pilot)
+    await until(pilot, lambda: screen.rows.values and not any(row.planning for row in screen.rows.values), "rows")
+    await until(pilot, lambda: all(row.plan for row in screen.rows.values if row.kind == "quant"), "plans")
+    return screen
+
+
+async def go_to(pilot: Pilot[bool], label: str) -> None:
+    screen = screen_of(pilot)
+    row = next(row for row in screen.rows.values if row.title == label)
+    screen.rows.highlight(row.key)
+    await until(pilot, lambda: screen.rows.value is not None and screen.rows.value.title == label)
+
+
+async def test_search_and_verdicts(services: FinderServices) -> None:
+    app = GpuboxApp(services)
+    async with app.run_test(size=(200, 50), notifications=True) as pilot:
+        await searched(pilot)
+        await shows(pilot, "On this machine", "qwen3:8b", "Ollama", "On Hugging Face", "1,204,311 downloads")
+        await shows(pilot, "✓ UD-IQ2_XXS", "~12.6 GiB to spare", "◐ Q8_0", "with n-cpu-moe 14")
+        await shows(pilot, "? BF16", "the header is longer than 16 MB")
+        await go_to(pilot, "Q8_0")
+        await shows(pilot, "mmproj-F16.gguf", "M-Q8_0-00002-of-00002.gguf", "slower generation")
+        assert services.finder_.searched == ["qwen"]
+        await pilot.press("escape")
+        await until(pilot, lambda: app.current_mode == "dashboard")
+
+
+async def test_offline_shows_the_disk_and_one_sentence(services: FinderServices) -> None:
+    services.finder_.problem = GpuboxError("There is no connection to Hugging Face.", "Is this machine online?")
+    async with GpuboxApp(services).run_test(size=(120, 36), notifications=True) as pilot:
+        screen = await searched(pilot)
+        await shows(pilot, "qwen3:8b", "There is no connection to Hugging Face.")
+        assert [row.kind for row in screen.rows.values] == ["heading", "local", "local"]
+
+
+async def test_text_of_a_hub_is_not_markup(services: FinderServices) -> None:
+    services.finder_.problem = GpuboxError("[red]evil[/] \x1b[31m sentence")
+    async with GpuboxApp(services).run_test(size=(120, 36), notifications=True) as pilot:
+        await searched(pilot)
+        await shows(pilot, "[red]evil[/]")
+
+
+async def test_the_engine_measures_a_header(services: FinderServices) -> None:
+    async with GpuboxApp(services).run_test(size=(200, 50), notifications=True) as pilot:
+        await searched(pilot)
+        await go_to(pilot, "Q4_K_M")
+        assert "~compute" in text(pilot)
+        await pilot.press("f")
+        await until(pilot, lambda: services.finder_.measured == ["Q4_K_M"])
+        await until(pilot, lambda: "~compute" not in text(pilot))
+
+
+async def test_profiles_are_made(services: FinderServices) -> None:
+    async with GpuboxApp(services).run_test(size=(120, 36), notifications=True) as pilot:
+        await searched(pilot)
+        await go_to(pilot, "qwen3:8b")
+        await pilot.press("enter")
+        await until(pilot, lambda: services.finder_.profiles == ["qwen3:8b"])
+        await go_to(pilot, "Q8_0")
+        await pilot.press("n")
+        await until(pilot, lambda: len(services.finder_.profiles) == 2)
+        assert services.finder_.profiles[1] == "hf:unsloth/Qwen3.6-35B-A3B-MTP-GGUF:Q8_0"
+        await shows(pilot, "Made the profile mine")
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, services: FinderServices) -> Iterator[Hub]:
+    with running_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        hub.repositories["u/m"] = {"m-Q4_K_M.gguf": Stored.of(b"GGUF" + bytes(4_000_000))}
+        with HubClient() as client:
+            services.finder_.repositories = (read_repository(client, "u/m"),)
+        yield hub
+
+
+async def test_a_download_is_stopped_and_resumed(services: FinderServices, hub: Hub) -> None:
+    hub.gate = threading.Event()
+    async with GpuboxApp(services).run_test(size=(120, 36), notifications=True) as pilot:
+        screen = await searched(pilot, "m")
+        await go_to(pilot, "Q4_K_M")
+        await pilot.press("enter")
+        await shows(pilot, "Download 4 MB?", "are free", "The running server is not touched")
+        await pilot.press("d")
+        await shows(pilot, "↓ hf:u/m:Q4_K_M", "x stop download")
+        await until(pilot, lambda: screen._progress and screen._progress.done_bytes > 1_000_000, "half of it")
+        await pilot.press("x")
+        hub.gate.set()
+        await shows(pilot, "The download is stopped")
+        await until(pilot, lambda: screen.download is None)
+        await pilot.press("enter")
+        await shows(pilot, "are here already; the rest is downloaded")
+        await pilot.press("d")
+        await shows(pilot, "Downloaded hf:u/m:Q4_K_M")
+        assert screen.rows.value is not None
+        assert screen.rows.value.on_disk
+
+
+@pytest.mark.parametrize(("status", "sentence"), [(401, "HTTP 401"), (429, "limits your requests")])
+async def test_a_download_that_fails(services: FinderServices, hub: Hub, status: int, sentence: str) -> None:
+    hub.statuses["/resolve/"] = status
+    async with GpuboxApp(services).run_test(size=(120, 36), notifications=True) as pilot:
+        screen = await searched(pilot, "m")
+        await go_to(pilot, "Q4_K_M")
+        await pilot.press("enter")
+        await shows(pilot, "Download 4 MB?")
+        await pilot.press("d")
+        await shows(pilot, sentence)
+        await until(pilot, lambda: screen.download is None)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_picture(
+    snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, services: FinderServices, size: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", size.split("x")[0])
+    async with GpuboxApp(services).run_test(size=SIZES[size]) as pilot:
+        screen = await searched(pilot)
+        await until(pilot, lambda: screen.header.gpu_readings, "the header")
+        await go_to(pilot, "Q8_0")
+        await shows(pilot, "CUDA0" if size != "80x24" else "hf:unsloth")
+        await pictured(pilot, snapshot)

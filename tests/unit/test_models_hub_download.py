@@ -1,0 +1,237 @@
+"""Downloads from a hub of the test on loopback: resumed, checked, cancelled, killed, and on a full disk."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpubox.errors import GpuboxError
+from gpubox.models import hub_download
+from gpubox.models.find import hub_cache
+from gpubox.models.hub_client import HubClient
+from gpubox.models.hub_download import HubDownload, HubProgress
+from gpubox.models.hub_search import HubRepository, read_repository
+from gpubox.models.quants import parse_reference
+from gpubox.models.resolve import find_cached_model
+from gpubox.storage import lock_file
+from tests.conftest import until
+from tests.hub import Hub, Stored, running_hub
+
+DATA = b"GGUF" + random.Random(1).randbytes(3_000_000)
+SECOND = b"GGUF" + random.Random(2).randbytes(500_000)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    monkeypatch.setattr(hub_download, "RETRY_SECONDS", (0.0, 0.0))
+    with running_hub() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        hub.repositories["u/m"] = {
+            "m-Q4_K_M-00001-of-00002.gguf": Stored.of(DATA), "m-Q4_K_M-00002-of-00002.gguf": Stored.of(SECOND),
+        }  # fmt: skip
+        yield hub
+
+
+@pytest.fixture
+def client(hub: Hub) -> Iterator[HubClient]:
+    with HubClient() as client:
+        yield client
+
+
+@pytest.fixture
+def repository(client: HubClient) -> HubRepository:
+    return read_repository(client, "u/m")
+
+
+def job(repository: HubRepository) -> HubDownload:
+    return HubDownload(repository, repository.quants[0].files)
+
+
+def ignore(progress: HubProgress) -> None:
+    pass
+
+
+def leftovers() -> list[str]:
+    return sorted(path.name for path in (hub_cache() / "models--u--m/blobs").glob("*.incomplete"))
+
+
+def test_both_shards_arrive_where_other_tools_look(client: HubClient, repository: HubRepository) -> None:
+    seen: list[HubProgress] = []
+    download = job(repository)
+    assert download.missing_bytes == download.total_bytes == len(DATA) + len(SECOND)
+    path = download.run(client, seen.append)
+    assert path.read_bytes() == DATA
+    assert path.is_symlink()
+    assert path.with_name("m-Q4_K_M-00002-of-00002.gguf").read_bytes() == SECOND
+    assert [progress.done_bytes for progress in seen] == sorted(progress.done_bytes for progress in seen)
+    assert seen[-1].done_bytes == seen[-1].total_bytes
+    assert any(progress.bytes_per_second for progress in seen)
+    assert find_cached_model(parse_reference("hf:u/m:Q4_K_M")) == path
+    from huggingface_hub import try_to_load_from_cache
+
+    assert try_to_load_from_cache("u/m", path.name, cache_dir=hub_cache()) == str(path)
+    assert (job(repository).is_complete, job(repository).missing_bytes, leftovers()) == (True, 0, [])
+
+
+def test_a_new_revision_with_the_same_content_costs_no_bytes(
+    hub: Hub, client: HubClient, repository: HubRepository
+) -> None:
+    job(repository).run(client, ignore)
+    sent = hub.sent
+    newer = HubDownload(replace(repository, revision="f" * 40), repository.quants[0].files)
+    assert (newer.is_complete, newer.missing_bytes) == (True, 0)
+    assert newer.run(client, ignore).read_bytes() == DATA
+    assert hub.sent == sent
+
+
+def test_a_broken_connection_is_continued(hub: Hub, client: HubClient, repository: HubRepository) -> None:
+    hub.cuts = [700_000, 10, 900_000]
+    assert job(repository).run(client, ignore).read_bytes() == DATA
+    assert hub.sent == len(DATA) + len(SECOND), "no byte is sent twice"
+
+
+def test_a_hub_that_breaks_off_again_and_again(hub: Hub, client: HubClient, repository: HubRepository) -> None:
+    hub.cuts = [1_000_000, *[0] * 9]
+    with pytest.raises(GpuboxError, match="broke"):
+        job(repository).run(client, ignore)
+    hub.cuts = []
+    before = hub.sent
+    assert job(repository).run(client, ignore).read_bytes() == DATA
+    assert hub.sent - before < len(DATA) + len(SECOND) - 900_000, "the part was resumed"
+
+
+def test_a_cancelled_download_is_resumed(hub: Hub, client: HubClient, repository: HubRepository) -> None:
+    def cancel(progress: HubProgress) -> None:
+        if progress.done_bytes > 1_000_000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        job(repository).run(client, cancel)
+    assert find_cached_model(parse_reference("hf:u/m:Q4_K_M")) is None
+    assert len(leftovers()) == 1
+    present = job(repository).present_bytes
+    assert present >= 1_000_000
+    phases: list[str] = []
+    assert job(repository).run(client, lambda progress: phases.append(progress.phase)).read_bytes() == DATA
+    assert phases[0] == "check"
+    assert leftovers() == []
+
+
+def test_a_damaged_part_is_deleted(client: HubClient, repository: HubRepository) -> None:
+    part = hub_cache() / "models--u--m/blobs" / f"{repository.quants[0].files[0].sha256}.incomplete"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(bytes(1_000_000))
+    with pytest.raises(GpuboxError, match="is damaged: its checksum"):
+        job(repository).run(client, ignore)
+    assert not part.exists()
+    assert job(repository).run(client, ignore).read_bytes() == DATA
+
+
+def test_a_part_that_is_too_long(client: HubClient, repository: HubRepository) -> None:
+    part = hub_cache() / "models--u--m/blobs" / f"{repository.quants[0].files[0].sha256}.incomplete"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(bytes(len(DATA) + 1))
+    assert job(repository).run(client, ignore).read_bytes() == DATA
+
+
+def test_other_content_than_the_hub_states(hub: Hub, client: HubClient, repository: HubRepository) -> None:
+    file = hub.repositories["u/m"]["m-Q4_K_M-00001-of-00002.gguf"]
+    file.head = DATA[:-1] + b"!"
+    with pytest.raises(GpuboxError, match="checksum"):
+        job(repository).run(client, ignore)
+    assert find_cached_model(parse_reference("hf:u/m:Q4_K_M")) is None
+
+
+@pytest.mark.parametrize("listed", [5, 10_000_000])
+def test_a_hub_that_lies_about_the_length(hub: Hub, client: HubClient, listed: int) -> None:
+    hub.repositories["u/m"]["m-Q4_K_M-00001-of-00002.gguf"].listed_size = listed
+    with pytest.raises(GpuboxError, match="two lengths"):
+        job(read_repository(client, "u/m")).run(client, ignore)
+
+
+def test_a_hub_that_sends_only_whole_files(hub: Hub, client: HubClient, repository: HubRepository) -> None:
+    hub.cuts = [1_000_000]
+    hub.ranges = False
+    assert job(repository).run(client, ignore).read_bytes() == DATA
+
+
+def test_a_hub_without_checksums(hub: Hub, client: HubClient) -> None:
+    for file in hub.repositories["u/m"].values():
+        file.sha256 = ""
+    assert job(read_repository(client, "u/m")).run(client, ignore).read_bytes() == DATA
+    assert job(read_repository(client, "u/m")).is_complete
+
+
+@pytest.mark.parametrize(("status", "message"), [(401, "HTTP 401"), (404, "HTTP 404"), (429, "limits")])
+def test_refusals(hub: Hub, client: HubClient, repository: HubRepository, status: int, message: str) -> None:
+    hub.statuses["/resolve/"] = status
+    with pytest.raises(GpuboxError, match=message):
+        job(repository).run(client, ignore)
+
+
+def test_another_program_downloads_it(client: HubClient, repository: HubRepository) -> None:
+    lock = lock_file(hub_cache() / ".locks/models--u--m" / f"{repository.quants[0].files[0].sha256}.lock")
+    assert lock is not None
+    with pytest.raises(GpuboxError, match="Another program downloads"):
+        job(repository).run(client, ignore)
+    os.close(lock)
+    assert job(repository).run(client, ignore).read_bytes() == DATA
+
+
+def test_no_room(client: HubClient, repository: HubRepository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 3_000_000})())
+    with pytest.raises(GpuboxError, match="needs 4 MB, and 3 MB are free"):
+        job(repository).run(client, ignore)
+    assert not (hub_cache() / "models--u--m").exists()
+
+
+def test_the_disk_fills_up(client: HubClient, repository: HubRepository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit on the size of a file stands for the full disk: the write fails in the middle in the same way."""
+    if hasattr(signal, "SIGXFSZ"):
+        monkeypatch.setattr(hub_download, "_FULL", {*hub_download._FULL, 27})  # EFBIG
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, before[1]))
+    try:
+        with pytest.raises(GpuboxError, match=r"The disk of .* is full"):
+            job(repository).run(client, ignore)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert find_cached_model(parse_reference("hf:u/m:Q4_K_M")) is None
+    assert job(repository).present_bytes > 1_000_000
+    assert job(repository).run(client, ignore).read_bytes() == DATA
+
+
+def test_killed_in_the_middle_then_resumed(hub: Hub, client: HubClient, repository: HubRepository) -> None:
+    hub.gate = threading.Event()
+    command = [sys.executable, "-m", "gpubox", "find", "u/m:Q4_K_M", "--download"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until(lambda: job(repository).present_bytes > 1_000_000)
+    process.kill()
+    process.wait()
+    hub.gate.set()
+    assert find_cached_model(parse_reference("hf:u/m:Q4_K_M")) is None
+    before = hub.sent
+    assert job(repository).run(client, ignore).read_bytes() == DATA
+    assert hub.sent - before < len(DATA) + len(SECOND) - 1_000_000
+
+
+def test_a_cache_that_is_a_file(client: HubClient, repository: HubRepository) -> None:
+    cache = Path(hub_cache())
+    cache.parent.mkdir(parents=True)
+    cache.write_text("a file")
+    with pytest.raises(GpuboxError, match="cannot be written"):
+        job(repository).run(client, ignore)

@@ -1,0 +1,144 @@
+"""What is free on each device: the replaced server's memory counts as free, and what is unclear is unknown."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpubox.engines.capabilities import parse_help
+from gpubox.engines.find import Engine
+from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
+from gpubox.hardware.process import own_identity
+from gpubox.paths import Paths
+from gpubox.planner.devices import EngineDevices, ListedDevice, devices_now, list_engine_devices
+from gpubox.planner.learned import Unaccounted, flags_of_argv, read_breakdown
+from gpubox.server.state import Launch, RunningServer
+
+GIB = 1 << 30
+MIB = 1 << 20
+CARD = ListedDevice("CUDA0", "NVIDIA GeForce RTX 4090", 24 * GIB, 3 * GIB)
+GPU = replace(
+    Gpu(0),
+    name="NVIDIA GeForce RTX 4090",
+    vram_total_bytes=24 * GIB,
+    vram_used_bytes=20 * GIB,
+    processes=(GpuProcess(os.getpid(), "llama-server", 18 * GIB), GpuProcess(1, "Xorg", GIB)),
+)
+RUNNING = RunningServer(
+    Launch("old", ("llama-server", "--model", "m"), "127.0.0.1", 1, engine="lab"), "id", "", own_identity(), "ready",
+    loaded_vram=((0, 18 * GIB),),
+)  # fmt: skip
+
+
+def free(devices: EngineDevices, *gpus: Gpu, replaces: RunningServer | None = None) -> list[int | None]:
+    return [each.free_bytes for each in devices_now(devices, replaces, None, DriverReading(gpus))][:-1]
+
+
+def test_what_the_replaced_server_holds_counts_as_free() -> None:
+    listed = EngineDevices((CARD,))
+    assert free(listed, GPU) == [4 * GIB]
+    assert free(listed, GPU, replaces=RUNNING) == [22 * GIB]
+    card = devices_now(listed, RUNNING, None, DriverReading((GPU,)))[0]
+    assert card.other_processes == (("Xorg", GIB),)
+    assert card.free_now_bytes == 4 * GIB
+
+
+def test_a_driver_that_hides_processes() -> None:
+    hidden = replace(GPU, processes=(), processes_known=False)
+    listed = EngineDevices((CARD,))
+    assert free(listed, hidden, replaces=RUNNING) == [22 * GIB]  # what it took when it was loaded
+    assert free(listed, hidden, replaces=replace(RUNNING, whole_card_gpus=(0,))) == [None]
+    assert free(listed, replace(GPU, lost=True)) == [None]
+    assert free(listed, replace(GPU, vram_used_bytes=None)) == [None]
+    # the server does not use this card
+    assert free(listed, replace(GPU, processes=GPU.processes[1:]), replaces=RUNNING) == [4 * GIB]
+
+
+def test_several_cards_are_matched_by_name_and_size() -> None:
+    small = ListedDevice("CUDA1", "NVIDIA GeForce RTX 3060", 12 * GIB, 11 * GIB)
+    other = replace(Gpu(1), name="NVIDIA GeForce RTX 3060", vram_total_bytes=12 * GIB, vram_used_bytes=GIB)
+    assert free(EngineDevices((CARD, small)), other, GPU) == [4 * GIB, 11 * GIB]
+    assert free(EngineDevices((CARD,)), GPU, replace(GPU, index=1)) == [None]  # two such cards, one device: which?
+    shared = replace(GPU, vram_total_bytes=GIB // 2)  # the driver counts only a part of the memory
+    assert free(EngineDevices((CARD,)), shared) == [None]
+    assert free(EngineDevices((CARD,), fresh=True)) == [3 * GIB]  # no driver: the engine's own number
+    assert free(EngineDevices((CARD,))) == [None]
+
+
+def test_an_rpc_device_is_what_it_was_when_the_server_started(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("0.00.002.100 I cmn  common_param:   - RPC0    : 10.0.0.2:50052 (24105 MiB, 20000 MiB free)\n")
+    device = ListedDevice("RPC0", "10.0.0.2:50052", 24105 * MIB, 5 * MIB)
+    assert device.key == "RPC 10.0.0.2:50052"
+    now = devices_now(EngineDevices((device,)), RUNNING, log, DriverReading(()))
+    assert (now[0].kind, now[0].free_bytes) == ("rpc", 20000 * MIB)
+    assert devices_now(EngineDevices((device,), fresh=True), None, None, DriverReading(()))[0].free_bytes == 5 * MIB
+
+
+def script(path: Path, text: str) -> Engine:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return Engine("lab", "llama-server", (str(path),), path)
+
+
+def test_the_engine_is_asked_once(tmp_path: Path) -> None:
+    paths = Paths(tmp_path / "c", tmp_path / "s", tmp_path / "cache")
+    engine = script(
+        tmp_path / "engine",
+        f"echo asked >>{tmp_path}/asked; echo 'Available devices:'; "
+        "echo '  CUDA0: NVIDIA GeForce RTX 4090 (24077 MiB, 23650 MiB free)'; echo '  CUDA1: garbage'",
+    )
+    assert list_engine_devices(engine, (), {}, paths, busy_rpc=False, ask="never").problem
+    first = list_engine_devices(engine, (), {}, paths, busy_rpc=False)
+    assert [device.key for device in first.listed] == ["CUDA0"] and first.fresh
+    again = list_engine_devices(engine, (), {}, paths, busy_rpc=False, ask="never")
+    assert again.listed == first.listed and not again.fresh
+    assert (tmp_path / "asked").read_text() == "asked\n"
+    list_engine_devices(engine, (), {"CUDA_VISIBLE_DEVICES": "1"}, paths, busy_rpc=False)
+    assert (tmp_path / "asked").read_text() == "asked\nasked\n"
+
+
+@pytest.mark.parametrize("text", ["exit 1", "echo nothing", "kill -SEGV $$"])
+def test_an_engine_that_does_not_say_is_a_problem_and_no_crash(tmp_path: Path, text: str) -> None:
+    paths = Paths(tmp_path / "c", tmp_path / "s", tmp_path / "cache")
+    devices = list_engine_devices(script(tmp_path / "engine", text), (), {}, paths, busy_rpc=False)
+    assert not devices.listed and devices.problem
+    list_engine_devices(script(tmp_path / "engine", f"touch {tmp_path}/asked"), (), {}, paths, busy_rpc=False)
+    (tmp_path / "asked").unlink()
+    engine = Engine("lab", "llama-server", (str(tmp_path / "engine"),), tmp_path / "engine")
+    assert list_engine_devices(engine, (), {}, paths, busy_rpc=False, ask="once").problem
+    assert not (tmp_path / "asked").exists()  # a list of profiles does not ask it again and again
+    busy = list_engine_devices(script(tmp_path / "engine", text), ("a:1",), {}, paths, busy_rpc=True)
+    assert busy.problem  # it was not asked: that would wait for ever
+
+
+def test_what_the_driver_adds_is_learned_from_real_runs(tmp_path: Path) -> None:
+    paths = Paths(tmp_path / "c", tmp_path / "s", tmp_path / "cache")
+    log = tmp_path / "log"
+    log.write_text(
+        "0.00.100.000 I load_tensors:        CUDA0 model buffer size = 16384.00 MiB\n"
+        "0.00.200.000 I llama_kv_cache:      CUDA0 KV buffer size =  1024.00 MiB\n"
+        "0.00.300.000 I srv  llama_server: listening on http://127.0.0.1:1\n"
+    )
+    learned = Unaccounted(paths)
+    assert learned.of("old", "lab", "CUDA0") == 0
+    assert learned.is_new(RUNNING)
+    learned.learn(RUNNING, read_breakdown(log), DriverReading((GPU,)))
+    assert not Unaccounted(paths).is_new(RUNNING)
+    assert Unaccounted(paths).of("old", "lab", "CUDA0") == GIB
+    assert Unaccounted(paths).of("never ran", "lab", "CUDA0") == GIB
+    assert Unaccounted(paths).of("old", "other engine", "CUDA0") == 0
+    for damage in ("", "[]", '{"schema": 1, "rows": {"a": "many"}}'):
+        (paths.plans / "unaccounted.json").write_text(damage)
+        assert Unaccounted(paths).of("old", "lab", "CUDA0") == 0
+
+
+def test_the_flags_of_a_command_line() -> None:
+    help_text = Path(__file__).parent.parent / "fixtures" / "llama-server-b11434.help.txt"
+    argv = "--model m.gguf --host ::1 --port 80 --ctx-size 4096 --no-kv-offload --parallel -1 --jinja -ot a=CPU"
+    assert flags_of_argv(argv.split(), parse_help(help_text.read_text())) == {
+        "ctx-size": "4096", "no-kv-offload": True, "parallel": "-1", "jinja": True, "ot": "a=CPU",
+    }  # fmt: skip
