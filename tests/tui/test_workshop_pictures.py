@@ -74,7 +74,7 @@ class PlannedWorkshop(FakeTrials):
         refusals = {"turbo-mode": "this engine has no such option (nearest: load-mode)"}
         return Assessment(changed_words(old, new), refusals, "", Profile("x", "x", flags={**FLAGS, "n-cpu-moe": moe}))
 
-    def plan(self, profile: Profile) -> MemoryPlan:
+    def plan(self, profile: Profile, *, may_dry_run: bool = False) -> MemoryPlan:
         moe = profile.flags.get("n-cpu-moe", 22)
         assert isinstance(moe, int)
         return planned(moe)
