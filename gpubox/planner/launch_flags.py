@@ -312,7 +312,7 @@ def _layers(text: str) -> int:
     if text in ("auto", "all", "-1", "-2"):
         return ALL_LAYERS
     try:
-        return max(0, int(text))
+        return int(text) if int(text) >= 0 else ALL_LAYERS
     except ValueError:
         raise ValueError(f"n-gpu-layers is {text!r}, which is no number") from None
 

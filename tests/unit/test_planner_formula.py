@@ -104,6 +104,7 @@ def test_how_many_layers_are_offloaded() -> None:
     assert weights.where.on_devices() == 11  # the output is one of them
     assert weights.where.layers.index("CUDA0") == 20
     assert weights.kv["CUDA0"] == 30 * MIB
+    assert parts(smollm(), CARD, ctx_size=4096, gpu_layers=-3).where.on_devices() == 31
     assert parts(smollm(), CARD, ctx_size=4096, gpu_layers="0").kv.keys() == {HOST}
     assert parts(smollm(), CARD, ctx_size=4096, ngl="all", no_kv_offload=True).kv == {HOST: 90 * MIB}
     assert parts(smollm(), CARD, ctx_size=4096, device="none").weights.keys() == {HOST}

@@ -249,7 +249,7 @@ class WorkshopService:
         from gpubox.server.supervisor import instance_of
 
         folders = [self.paths.config, self.paths.state, self.paths.cache, self.paths.config_override or ""]
-        command = [sys.executable, "-m", "gpubox.bench.trial_measurement", *map(str, folders)]
+        command = [sys.executable, "-m", "gpubox.tui.workshop.measurement", *map(str, folders)]
         with subprocess.Popen(
             [*command, instance_of(profile), str(tokens)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
