@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from types import TracebackType
 from typing import Any
@@ -30,6 +32,12 @@ ANSWER_SECONDS = 30.0
 _ANSWER_BYTES = 32 << 20
 _MAX_REDIRECTS = 8
 _OFFLINE_HINT = "Is this machine online?"
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Read once: that takes longer than all else that a client needs."""
+    return httpx.create_ssl_context()
 
 
 class HubOfflineError(GpuboxError):
@@ -61,6 +69,7 @@ class HubClient:
         try:
             self._http = httpx.Client(
                 headers={**headers, "Accept-Encoding": "identity"},
+                verify=_certificates(),
                 timeout=httpx.Timeout(read_seconds, connect=CONNECT_SECONDS),
             )
         except (ValueError, OSError, httpx.InvalidURL) as error:  # a broken proxy variable, no certificates
