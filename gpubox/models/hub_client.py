@@ -47,6 +47,9 @@ class HubOfflineError(GpuboxError):
 class HubPartError(GpuboxError):
     """The hub sent another part of a file than it was asked for, such as all of it."""
 
+    length: int | None = None
+    """Of the whole file, as the hub stated it."""
+
 
 class HubClient:
     """One connection to the hub, for several threads. All methods raise GpuboxError."""
@@ -114,7 +117,9 @@ class HubClient:
         with self._answer(url, f"{repo}/{name}", headers=headers) as response:
             first, length = _served_part(response)
             if first != start:
-                raise HubPartError(f"Hugging Face does not serve {repo}/{name} in parts.", "Try again later.")
+                error = HubPartError(f"Hugging Face does not serve {repo}/{name} in parts.", "Try again later.")
+                error.length = length
+                raise error
             deadline = time.monotonic() + seconds
             yield self._limited(response, None if end is None else end - start, deadline, f"{repo}/{name}"), length
 
