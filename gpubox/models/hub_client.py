@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from types import TracebackType
 from typing import Any
@@ -32,12 +34,21 @@ _MAX_REDIRECTS = 8
 _OFFLINE_HINT = "Is this machine online?"
 
 
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Read once: that takes longer than all else that a client needs."""
+    return httpx.create_ssl_context()
+
+
 class HubOfflineError(GpuboxError):
     """The hub cannot be reached: what is on this machine can still be used."""
 
 
 class HubPartError(GpuboxError):
     """The hub sent another part of a file than it was asked for, such as all of it."""
+
+    length: int | None = None
+    """Of the whole file, as the hub stated it."""
 
 
 class HubClient:
@@ -61,6 +72,7 @@ class HubClient:
         try:
             self._http = httpx.Client(
                 headers={**headers, "Accept-Encoding": "identity"},
+                verify=_certificates(),
                 timeout=httpx.Timeout(read_seconds, connect=CONNECT_SECONDS),
             )
         except (ValueError, OSError, httpx.InvalidURL) as error:  # a broken proxy variable, no certificates
@@ -105,7 +117,9 @@ class HubClient:
         with self._answer(url, f"{repo}/{name}", headers=headers) as response:
             first, length = _served_part(response)
             if first != start:
-                raise HubPartError(f"Hugging Face does not serve {repo}/{name} in parts.", "Try again later.")
+                error = HubPartError(f"Hugging Face does not serve {repo}/{name} in parts.", "Try again later.")
+                error.length = length
+                raise error
             deadline = time.monotonic() + seconds
             yield self._limited(response, None if end is None else end - start, deadline, f"{repo}/{name}"), length
 

@@ -175,8 +175,8 @@ class HubDownload:
                             meter.add("download", len(chunk))
                     if out.tell() < size:
                         raise HubBrokenConnection(f"Hugging Face stops in the middle of {file.name}.", "Try again.")
-                except HubPartError:
-                    if not before:
+                except HubPartError as error:
+                    if error.length != size:  # not this file: a login page of the network answers
                         raise
                     meter.add("download", -before)  # it sends only whole files
                     out.truncate(0)

@@ -20,7 +20,7 @@ from gpubox.models.hub_download import HubDownload, HubProgress
 from gpubox.models.hub_search import HubQuant, HubRepository, choose_quant, read_repository, repository_name
 from gpubox.models.local_models import LocalModel
 from gpubox.models.quants import parse_reference
-from gpubox.planner.before_download import LaunchIdea
+from gpubox.planner.before_download import DRAFT_HEAD_NOTE, LaunchIdea
 from gpubox.planner.finder import Finder, HubAnswer
 from gpubox.planner.plan import MemoryPlan
 from gpubox.planner.settings import parse_settings
@@ -151,6 +151,7 @@ def _print_repository(repository: HubRepository, quants: Sequence[tuple[HubQuant
         [
             (
                 f"  {quant.label}", units.file_size(quant.size_bytes), _shards(quant),
+                "MTP" if _has_draft_head(plan) else "",
                 "on disk" if HubDownload(repository, quant.files).is_complete else "", plan_words(plan),
             )
             for quant, plan in quants
@@ -162,6 +163,11 @@ def _print_repository(repository: HubRepository, quants: Sequence[tuple[HubQuant
     extras += [("draft", draft.files[0].name, draft.size_bytes) for draft in repository.drafts]
     for kind, name, size in extras:
         output.emit(f"  {kind}: {name}  {units.file_size(size)}")
+
+
+def _has_draft_head(plan: MemoryPlan | None) -> bool | None:
+    """Whether the model contains a draft head; None if its header was not read."""
+    return DRAFT_HEAD_NOTE in plan.notes if plan and plan.devices else None
 
 
 def _shards(quant: HubQuant) -> str:
@@ -209,6 +215,7 @@ def repository_values(
                 "model": repository.reference(quant),
                 "size_bytes": quant.size_bytes,
                 "files": [file.name for file in quant.files],
+                "draft_head": _has_draft_head(plan),
                 "on_disk": HubDownload(repository, quant.files).is_complete,
                 "plan": _plan_values(plan) if plan else None,
             }
