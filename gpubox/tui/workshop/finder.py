@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 DRAW_SECONDS = 0.25
 """Between two drawings of a download's progress."""
-STOPPED = GpuboxError("The download is stopped; what is here is kept.", "Enter resumes it.")
+STOPPED = GpuboxError("The download is stopped. The downloaded part is kept.", "Enter resumes it.")
 
 
 class FinderScreen(PersistentScreen):
@@ -118,7 +118,7 @@ class FinderScreen(PersistentScreen):
             self.rows.show_values((*_local_rows(local), *self._hub_rows(answer)))
             self._say_line("  ".join(str(problem) for problem in answer.problems[:2]), bad=True)
             if not self.rows.values and not answer.problems:
-                self._say_line(f"Nothing matches {text!r}. Fewer words find more.")
+                self._say_line(f"Nothing matches {text!r}. Use fewer words.")
         self._first_model()
         for row in self.rows.values:
             if row.kind in ("local", "quant"):
@@ -273,7 +273,7 @@ class FinderScreen(PersistentScreen):
         size, free, present = download.total_bytes, download.free_bytes, download.present_bytes
         body = f"It is saved in {sanitize_line(str(download.cache))}, where {units.file_size(free)} are free."
         if present:
-            body += f"\n\n{units.file_size(present)} of it are here already; the rest is downloaded."
+            body += f"\n\n{units.file_size(present)} of it are here already; gpubox downloads the rest."
         body += "\n\nThe running server is not touched."
         title = f"Download {units.file_size(size) if size else 'the model'}?"
         if await ask(self.app, title, body, ("n", "not now", "no"), ("d", "download it", "yes")) != "yes":
