@@ -97,9 +97,9 @@ _ENVIRONMENT = {
 }  # fmt: skip
 _UNPLANNED = {
     "lora": "adapters", "lora-scaled": "adapters", "control-vector": "control vectors",
-    "control-vector-scaled": "control vectors", "override-kv": "changed metadata",
-    "mmproj-url": "a picture encoder", "mmproj-device": "the device of the picture encoder",
-    "spec-draft-hf": "a draft model that is downloaded",
+    "control-vector-scaled": "control vectors", "override-kv": "metadata that override-kv changes",
+    "mmproj-url": "the memory of mmproj-url", "mmproj-device": "the device of mmproj",
+    "spec-draft-hf": "the draft model of spec-draft-hf",
 }  # fmt: skip
 """Flags whose memory has no formula here."""
 _NGRAM_MOD_MAX = 64  # --spec-ngram-mod-n-max; the other ngram types draft up to 48 (m)
@@ -188,7 +188,7 @@ def read_launch_flags(flags: Mapping[str, FlagValue], env: Mapping[str, str]) ->
     doubts = [_UNPLANNED[name] for name in _UNPLANNED if values.get(name) not in (None, False, "")]
     doubts += [f"spec-type {kind}" for kind in types if kind not in _DRAFT_TYPES]
     if mtp and draft_model:
-        doubts.append("a draft head in a file of its own")
+        doubts.append("an MTP head in a separate file")
     split_mode = switches.text("split-mode", "layer")
     if split_mode not in ("layer", "none"):
         doubts.append(f"split-mode {split_mode}")
