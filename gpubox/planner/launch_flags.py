@@ -97,9 +97,8 @@ _ENVIRONMENT = {
 }  # fmt: skip
 _UNPLANNED = {
     "lora": "adapters", "lora-scaled": "adapters", "control-vector": "control vectors",
-    "control-vector-scaled": "control vectors", "mmproj-url": "a picture encoder",
-    "mmproj-device": "the device of the picture encoder",
-    "spec-draft-hf": "a draft model that is downloaded",
+    "control-vector-scaled": "control vectors", "mmproj-url": "the memory of mmproj-url",
+    "mmproj-device": "the device of mmproj", "spec-draft-hf": "the draft model of spec-draft-hf",
 }  # fmt: skip
 """Flags whose memory has no formula here, and is not in the engine's own table either."""
 _NGRAM_MOD_MAX = 64  # --spec-ngram-mod-n-max; the other ngram types draft up to 48 (m)
@@ -191,7 +190,7 @@ def read_launch_flags(flags: Mapping[str, FlagValue], env: Mapping[str, str]) ->
     doubts = ["changed metadata"] if values.get("override-kv") else []
     doubts += [f"spec-type {kind}" for kind in types if kind not in _DRAFT_TYPES]
     if mtp and draft_model:
-        doubts.append("a draft head in a file of its own")
+        doubts.append("an MTP head in a separate file")
     split_mode = switches.text("split-mode", "layer")
     if split_mode not in ("layer", "none"):
         doubts.append(f"split-mode {split_mode}")
