@@ -82,7 +82,7 @@ class Supervisor:
     ) -> None:
         """``check_memory`` is called while the old server still runs; its result is noted, and what it raises refuses
         the operation."""
-        self._check_memory = check_memory
+        self.check_memory = check_memory
         self.paths, self.config, self.instance, self.emit = paths, config, instance, emit
         self._log = paths.instance_log(instance)
         self._state = InstanceState()
@@ -242,7 +242,7 @@ class Supervisor:
             allow_exposed=allow_exposed,
             on_checked=notes.append,
         )
-        if note := await asyncio.to_thread(self._check_memory, profile, old):
+        if note := await asyncio.to_thread(self.check_memory, profile, old):
             notes.append(note)
         self._done(Step.CHECK, profile.name, began, ", ".join(notes))
         return launch
