@@ -6,13 +6,7 @@ Each side is one server start, so the difference between two starts of the same 
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-import sys
-import threading
 import time
-from pathlib import Path
 
 from gpubox.bench.events import Emit, ignore_event
 from gpubox.bench.model import Plan, Target
@@ -20,12 +14,11 @@ from gpubox.bench.plan_runner import PlanRunner
 from gpubox.bench.report.load import load_comparison
 from gpubox.bench.report.run_comparison import RunComparison
 from gpubox.bench.run_store import Run, find_run
-from gpubox.config import Config, api_key, load_config
-from gpubox.errors import GpuboxError, UsageError
+from gpubox.config import Config, api_key
+from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
 from gpubox.server.client import connect
-from gpubox.server.instance import observe
 from gpubox.server.state import Launch
 
 SIDE_SECONDS = 25.0
@@ -69,47 +62,13 @@ def summarize(comparison: RunComparison) -> str:
     interval = f" (95 % interval {row.low - 1:+.1%} to {row.high - 1:+.1%})" if row.low and row.high else ""
     if row.outcome in ("better", "regression"):
         return f"tg is {'faster' if row.outcome == 'better' else 'slower'}: {change}{interval}."
-    smallest = f" With one start of each, differences under {row.detectable_difference:.0%} cannot be detected." if (
-        row.detectable_difference
-    ) else ""  # fmt: skip
+    smallest = ""
+    if row.detectable_difference:
+        smallest = f" With one start of each, differences under {row.detectable_difference:.0%} cannot be detected."
+    if (row.detectable_difference or 0) >= 1:
+        smallest = " The measured speeds vary too much to detect any."
     return f"No difference in tg was detected: {change}{interval}.{smallest}"
 
 
 def _no_profile(name: str) -> Profile:
     raise UsageError(f"A trial measures a running server, not the profile {name}.")
-
-
-async def _measure(paths: Paths, instance: str, tokens: int) -> dict[str, object]:
-    running = observe(paths, instance).running
-    if running is None or not running.ready_at:
-        raise GpuboxError("No server answers that could be measured.")
-    config = load_config(paths)
-    tokens = tokens or await tokens_per_answer(running.launch, paths)
-    run = await measure_side(running.launch, tokens, paths, config)
-    return {"run": run.id, "tokens": tokens}
-
-
-def main() -> None:
-    """Measures in a process of its own: ``CONFIG STATE CACHE CONFIG_FILE INSTANCE TOKENS``; prints one JSON object.
-
-    It ends when its standard input is closed, so that it does not outlive a gpubox that was killed.
-    """
-    config, state, cache, config_file, instance, tokens = sys.argv[1:]
-    paths = Paths(Path(config), Path(state), Path(cache), Path(config_file) if config_file else None)
-
-    def end_with_parent() -> None:
-        sys.stdin.buffer.read()
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    try:
-        values: dict[str, object] = asyncio.run(_measure(paths, instance, int(tokens)))
-    except GpuboxError as error:
-        values = {"error": error.message, "hint": error.hint}
-    except KeyboardInterrupt:
-        sys.exit(130)
-    sys.stdout.write(f"{json.dumps(values)}\n")
-
-
-if __name__ == "__main__":
-    main()

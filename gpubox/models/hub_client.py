@@ -7,10 +7,13 @@ refused search for half a minute, and (2.4) deletes an interrupted download inst
 from __future__ import annotations
 
 import json
+import math
 import os
+import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from types import TracebackType
 from typing import Any
@@ -28,8 +31,13 @@ ANSWER_SECONDS = 30.0
 """For a whole JSON answer."""
 _ANSWER_BYTES = 32 << 20
 _MAX_REDIRECTS = 8
-_CHUNK = 256 << 10
 _OFFLINE_HINT = "Check the network connection."
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Read once: that takes longer than all else that a client needs."""
+    return httpx.create_ssl_context()
 
 
 class HubOfflineError(GpuboxError):
@@ -38,6 +46,9 @@ class HubOfflineError(GpuboxError):
 
 class HubPartError(GpuboxError):
     """The hub sent another part of a file than it was asked for, such as all of it."""
+
+    length: int | None = None
+    """Of the whole file, as the hub stated it."""
 
 
 class HubClient:
@@ -59,11 +70,9 @@ class HubClient:
             raise HubOfflineError("HF_HUB_OFFLINE is set, so Hugging Face is not asked.", "Unset it to search there.")
         self.endpoint = (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
         try:
-            # httpx leaves out the token when it follows a redirect to another host.
             self._http = httpx.Client(
                 headers={**headers, "Accept-Encoding": "identity"},
-                follow_redirects=True,
-                max_redirects=_MAX_REDIRECTS,
+                verify=_certificates(),
                 timeout=httpx.Timeout(read_seconds, connect=CONNECT_SECONDS),
             )
         except (ValueError, OSError, httpx.InvalidURL) as error:  # a broken proxy variable, no certificates
@@ -80,7 +89,7 @@ class HubClient:
         deadline = time.monotonic() + ANSWER_SECONDS
         body = bytearray()
         with self._answer(f"{self.endpoint}/{path}", subject, params=params) as response:
-            for chunk in response.iter_raw(_CHUNK):
+            for chunk in response.iter_raw():  # as they arrive: the limits hold for an answer that trickles, too
                 body += chunk
                 if len(body) > _ANSWER_BYTES:
                     raise GpuboxError(f"The answer of Hugging Face for {subject} is too long.", "Try again later.")
@@ -96,10 +105,11 @@ class HubClient:
 
     @contextmanager
     def file_part(
-        self, repo: str, revision: str, name: str, start: int, end: int | None = None
+        self, repo: str, revision: str, name: str, start: int, end: int | None = None, *, seconds: float = math.inf
     ) -> Iterator[tuple[Iterator[bytes], int | None]]:
         """The bytes ``start`` to ``end`` (without it) of a file, and the length of the file as the hub states it.
 
+        ``seconds``: the longest time that the bytes may take together.
         Raises GpuboxError also if the hub sends another part than it was asked for.
         """
         url = f"{self.endpoint}/{repo}/resolve/{quote(revision, safe='')}/{quote(name)}"
@@ -107,12 +117,17 @@ class HubClient:
         with self._answer(url, f"{repo}/{name}", headers=headers) as response:
             first, length = _served_part(response)
             if first != start:
-                raise HubPartError(f"Hugging Face does not serve {repo}/{name} in parts.", "Try again later.")
-            yield self._limited(response, None if end is None else end - start), length
+                error = HubPartError(f"Hugging Face does not serve {repo}/{name} in parts.", "Try again later.")
+                error.length = length
+                raise error
+            deadline = time.monotonic() + seconds
+            yield self._limited(response, None if end is None else end - start, deadline, f"{repo}/{name}"), length
 
-    def _limited(self, response: httpx.Response, limit: int | None) -> Iterator[bytes]:
+    def _limited(self, response: httpx.Response, limit: int | None, deadline: float, subject: str) -> Iterator[bytes]:
         left = limit
         for chunk in response.iter_raw():  # as they arrive: with a chunk size, a broken connection loses what was read
+            if time.monotonic() > deadline:
+                raise _too_slow(subject)
             yield chunk if left is None else chunk[:left]
             if left is not None:
                 left -= len(chunk)
@@ -123,7 +138,8 @@ class HubClient:
     def _answer(self, url: str, subject: str, **options: Any) -> Iterator[httpx.Response]:
         """A successful response, whose body is read inside the block."""
         try:
-            with self._http.stream("GET", url, **options) as response:
+            response = self._final_response(self._http.build_request("GET", url, **options), subject)
+            try:
                 if response.status_code == 416:
                     raise GpuboxError(f"{subject} is shorter than Hugging Face says.", "Try again later.")
                 if not response.is_success:
@@ -131,8 +147,23 @@ class HubClient:
                 if response.headers.get("Content-Encoding", "identity") != "identity":
                     raise GpuboxError(f"Hugging Face sends {subject} in an encoding that gpubox did not ask for.")
                 yield response
+            finally:
+                response.close()
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
             raise connection_error(subject, error) from None
+
+    def _final_response(self, request: httpx.Request, subject: str) -> httpx.Response:
+        """Follows redirects. httpx itself would read the body of each, however long it is.
+
+        ``next_request`` leaves out the token if it leads to another host.
+        """
+        for _ in range(_MAX_REDIRECTS):
+            response = self._http.send(request, stream=True)
+            if response.next_request is None:
+                return response
+            response.close()
+            request = response.next_request
+        raise GpuboxError(f"Hugging Face redirects {subject} in a circle.", "Try again later.")
 
 
 def _served_part(response: httpx.Response) -> tuple[int, int | None]:
@@ -178,8 +209,6 @@ def connection_error(subject: str, error: Exception) -> GpuboxError:
         return HubOfflineError("There is no connection to Hugging Face.", _OFFLINE_HINT, code=ExitCode.FAILED)
     if isinstance(error, httpx.TimeoutException):
         return _too_slow(subject)
-    if isinstance(error, httpx.TooManyRedirects):
-        return GpuboxError(f"Hugging Face redirects {subject} in a circle.", "Try again later.")
     if isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError):
         return HubBrokenConnection(f"The connection to Hugging Face broke while it sent {subject}.", "Try again.")
     return GpuboxError(f"Hugging Face cannot be asked for {subject}: {_first_line(error)}.")

@@ -95,8 +95,11 @@ class HubDownload:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all files are on the disk."""
-        return all(self._pointer(file).exists() for file in self.files)
+        """Whether the content of all files is on the disk, perhaps from another revision."""
+        blobs = self.folder / "blobs"
+        return all(
+            self._pointer(file).exists() or (file.sha256 and (blobs / file.sha256).exists()) for file in self.files
+        )
 
     def check_space(self) -> None:
         """Raises GpuboxError if the cache cannot be written, or has too little space for what is missing."""
@@ -114,8 +117,11 @@ class HubDownload:
 
     def run(self, client: HubClient, on_progress: ProgressCallback) -> Path:
         """Downloads what is missing. Returns the first file. Raises GpuboxError, and what ``on_progress`` raises."""
-        self.check_space()
         meter = _Meter(self.total_bytes, on_progress)
+        if all(self._pointer(file).exists() for file in self.files):  # also in a cache that cannot be written
+            meter.add_present(self.present_bytes)
+            return self.first_path
+        self.check_space()
         try:
             for file in self.files:
                 self._fetch(client, file, meter)
@@ -171,8 +177,8 @@ class HubDownload:
                         raise HubBrokenConnection(
                             f"Hugging Face stopped sending {file.name} before its end.", "Try again."
                         )
-                except HubPartError:
-                    if not before:
+                except HubPartError as error:
+                    if error.length != size:  # not this file: a login page of the network answers
                         raise
                     meter.add("download", -before)  # it sends only whole files
                     out.truncate(0)

@@ -31,6 +31,8 @@ _FIRST_PART = 64_000
 _SAMPLE, _SLACK, _PADDING = 256, 16_000, 4096
 _CACHE_BYTES = 400_000_000
 _PROBE_BYTES = 1 << 20
+_SECONDS = 60.0
+"""For one part of a header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def fetch_header_file(
     """
     folder = paths.headers / "hub" / _content_key(repository, quant)
     first = folder / Path(quant.files[0].name).name
-    if first.exists():
+    if _is_whole(folder, quant):
         with contextlib.suppress(OSError):
             os.utime(folder)  # the oldest are removed first
         return first
@@ -67,10 +69,11 @@ def fetch_header_file(
             made.mkdir()
             for file, (head, size) in zip(quant.files, heads, strict=True):
                 _write_sparse(made / Path(file.name).name, head, size)
+            shutil.rmtree(folder, ignore_errors=True)  # what a killed gpubox left of it
             try:
                 made.rename(folder)
             except OSError:
-                if not first.exists():  # another gpubox was not faster
+                if not _is_whole(folder, quant):  # another gpubox was not faster
                     raise
     except OSError as error:
         raise GpuboxError(f"A header cannot be stored in {folder.parent}: {error.strerror or error}.") from None
@@ -90,7 +93,7 @@ def read_heads(
         spliced = _splice(client, repository, file, known) if known and number == 0 else None
         header, data, size = spliced or _read_header(client, repository, file, windows, budget - rest)
         headers.append(header)
-        heads.append((data, size))
+        heads.append((data[: header.end], size))
         budget -= len(data)
     _check_shards(repository, quant, headers)
     return heads
@@ -100,6 +103,15 @@ def _content_key(repository: HubRepository, quant: HubQuant) -> str:
     """What changes when the content of a quant does: its checksums, else its commit."""
     parts = [file.sha256 or f"{repository.name} {repository.revision} {file.name}" for file in quant.files]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def _is_whole(folder: Path, quant: HubQuant) -> bool:
+    """Whether all shards are in the folder, as long as the hub states."""
+    try:
+        sizes = [(folder / Path(file.name).name).stat().st_size for file in quant.files]
+    except OSError:
+        return False
+    return all(file.size_bytes in (None, size) for file, size in zip(quant.files, sizes, strict=True))
 
 
 def _write_sparse(path: Path, head: bytes, size: int) -> None:
@@ -164,7 +176,10 @@ def _splice(
 
 
 def _fetch(client: HubClient, repository: HubRepository, file: HubFile, start: int, end: int) -> bytes:
-    with client.file_part(repository.name, repository.revision, file.name, start, end) as (chunks, length):
+    with client.file_part(repository.name, repository.revision, file.name, start, end, seconds=_SECONDS) as (
+        chunks,
+        length,
+    ):
         agreed_size(f"{repository.name}/{file.name}", file.size_bytes, length)
         return b"".join(chunks)
 
@@ -182,7 +197,10 @@ def _read_header(
         if end <= len(data):
             continue
         start = len(data)
-        with client.file_part(repository.name, repository.revision, file.name, start, end) as (chunks, length):
+        with client.file_part(repository.name, repository.revision, file.name, start, end, seconds=_SECONDS) as (
+            chunks,
+            length,
+        ):
             size = agreed_size(subject, size, length)
             for chunk in chunks:
                 data += chunk

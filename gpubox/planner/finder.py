@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
@@ -12,8 +14,8 @@ from gpubox.interchange.importing import default_flags
 from gpubox.interchange.profile_draft import profile_name
 from gpubox.models.gguf import check_gguf
 from gpubox.models.hub_client import HubClient
-from gpubox.models.hub_download import HubDownload, ProgressCallback
-from gpubox.models.hub_search import HubFile, HubQuant, HubRepository, read_repository, repository_name, search_hub
+from gpubox.models.hub_download import HubDownload
+from gpubox.models.hub_search import HubQuant, HubRepository, read_repository, repository_name, search_hub
 from gpubox.models.local_models import LocalModel, find_local_models
 from gpubox.models.remote_header import fetch_header_file
 from gpubox.paths import MAIN_INSTANCE, Paths
@@ -24,8 +26,10 @@ from gpubox.profiles.profile import Profile
 from gpubox.profiles.writer import save_profile
 from gpubox.server.instance import observe
 
+T = TypeVar("T")
+Item = TypeVar("Item")
 _CONNECTIONS = 4
-"""So many repositories are read at once."""
+"""So many repositories or headers are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,8 @@ class HubAnswer:
     repositories: tuple[HubRepository, ...] = ()
     problems: tuple[GpuboxError, ...] = ()
     """Why it could not be searched, or repositories that could not be read."""
+    on_disk: frozenset[str] = frozenset()
+    """References of the quants that are on this machine already."""
 
 
 class Finder:
@@ -58,20 +64,26 @@ class Finder:
             names = [name] if name else search_hub(client, text, limit)
         except GpuboxError as error:
             return HubAnswer(problems=(error,))
-        with ThreadPoolExecutor(_CONNECTIONS) as pool:
-            answers = list(pool.map(lambda name: _read(client, name), names))
+        answers = _in_parallel(lambda name: _read(client, name), names)
+        repositories = [answer for answer in answers if isinstance(answer, HubRepository)]
         return HubAnswer(
-            tuple(answer for answer in answers if isinstance(answer, HubRepository)),
+            tuple(repositories),
             tuple(answer for answer in answers if isinstance(answer, GpuboxError)),
+            frozenset(
+                repository.reference(quant)
+                for repository in repositories
+                for quant in repository.quants
+                if HubDownload(repository, quant.files).is_complete
+            ),
         )
 
     def idea(self) -> LaunchIdea:
         """A launch that replaces what runs now."""
         return LaunchIdea({}, replaces=observe(self.paths, MAIN_INSTANCE).running)
 
-    def plan_local(self, model: LocalModel, idea: LaunchIdea) -> MemoryPlan:
-        """The plan of a model on this machine."""
-        return plan_model(self._planner, model.name, model.path, self.paths, idea)
+    def plan_local(self, model: LocalModel, idea: LaunchIdea, *, may_dry_run: bool = False) -> MemoryPlan:
+        """The plan of a model on this machine. ``may_dry_run``: the engine may measure it."""
+        return plan_model(self._planner, model.name, model.path, self.paths, idea, may_dry_run=may_dry_run)
 
     def plan_quant(
         self, client: HubClient, repository: HubRepository, quant: HubQuant, idea: LaunchIdea, *,
@@ -82,9 +94,25 @@ class Finder:
         try:
             path = self.header_of(client, repository, quant)
         except GpuboxError as error:
-            return MemoryPlan(name, (), "formula", idea.keep_free_bytes, problem=error.message.rstrip("."))
+            return MemoryPlan(name, (), "formula", idea.keep_free_bytes, problem=_short(error, repository))
         self._headers.setdefault(repository.name, path)
         return plan_model(self._planner, name, path, self.paths, idea, may_dry_run=may_dry_run)
+
+    def plan_quants(
+        self, client: HubClient, repository: HubRepository, quants: Sequence[HubQuant], idea: LaunchIdea,
+        on_planned: Callable[[], None], *, may_dry_run: bool = False,
+    ) -> list[MemoryPlan]:  # fmt: skip
+        """The plans of several quants, in their order. The first one's vocabulary is used for the others.
+
+        ``on_planned`` is called after each, in some thread.
+        """
+
+        def plan(quant: HubQuant) -> MemoryPlan:
+            made = self.plan_quant(client, repository, quant, idea, may_dry_run=may_dry_run)
+            on_planned()
+            return made
+
+        return [*map(plan, quants[:1]), *_in_parallel(plan, quants[1:])]
 
     def new_profile(self, name: str, model: str, plan: MemoryPlan | None, *, header: Path | None = None) -> Profile:
         """Writes a profile for a model, with the flags that make it fit if it would not fit without them.
@@ -106,15 +134,39 @@ class Finder:
         """The stand-in of a quant. Raises GpuboxError."""
         return fetch_header_file(client, repository, quant, self.paths, self._headers.get(repository.name))
 
-    def download(
-        self, client: HubClient, repository: HubRepository, files: tuple[HubFile, ...], on_progress: ProgressCallback
-    ) -> Path:
-        """Downloads files of a repository. Returns the first. Raises GpuboxError, and what ``on_progress`` raises."""
-        return HubDownload(repository, files).run(client, on_progress)
-
 
 def _read(client: HubClient, name: str) -> HubRepository | GpuboxError:
     try:
         return read_repository(client, name)
     except GpuboxError as error:
         return error
+
+
+def _short(error: GpuboxError, repository: HubRepository) -> str:
+    """The problem of one file in the list of its repository."""
+    return error.message.removeprefix(f"{repository.name}/").rstrip(".")
+
+
+def _in_parallel(work: Callable[[Item], T], items: Sequence[Item]) -> list[T]:
+    """The results in the order of ``items``, of which _CONNECTIONS are worked on at once.
+
+    Unlike those of a ThreadPoolExecutor, the threads do not delay Ctrl-C. ``work`` must not raise.
+    """
+    results: dict[int, T] = {}
+    waiting = iter(enumerate(items))
+    lock = threading.Lock()
+
+    def run() -> None:
+        while True:
+            with lock:
+                task = next(waiting, None)
+            if task is None:
+                return
+            results[task[0]] = work(task[1])
+
+    threads = [threading.Thread(target=run, daemon=True) for _ in items[:_CONNECTIONS]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [results[number] for number in sorted(results)]

@@ -167,9 +167,12 @@ class Planner:
         devices = [OffloadDevice(device.key, device.free_bytes) for device in situation.devices if device.key != HOST]
         try:
             encoder = _tensor_bytes(self.model(Path(flags.encoder))) if flags.encoder else 0
-            return calculate(situation.model, draft, flags, devices, encoder)
+            parts = calculate(situation.model, draft, flags, devices, encoder)
         except ValueError as error:
             raise GpuboxError(str(error)) from None
+        if any(file.is_file() for file in _engine_settings(situation.env)):
+            return replace(parts, doubts=(*parts.doubts, "llama.cpp's own config.ini"))
+        return parts
 
     def _structure(self, situation: Situation, profile: Profile, flags: LaunchFlags, parts: FormulaParts) -> Structure:
         files = [*situation.model.file.shards]
@@ -228,6 +231,8 @@ class Planner:
             structure = self._structure(situation, profile, values, parts)
         except GpuboxError:
             return
+        if parts.doubts:
+            return  # its weights and caches would be taken for proved
         draft = {key: size for key in breakdown.keys if (size := breakdown.bytes_of("compute", key, draft=True))}
         context = {key: parts.kv.get(key, 0) + parts.recurrent.get(key, 0) for key in {*parts.kv, *parts.recurrent}}
         point = Point(structure, compute, draft)
@@ -238,6 +243,12 @@ class Planner:
         running = [replaces, *(observe(self._paths, name).running for name in instance_names(self._paths))]
         words = {word for server in running if server for word in server.launch.argv}
         return any(endpoint in word.split(",") for endpoint in endpoints for word in words)
+
+
+def _engine_settings(env: Mapping[str, str]) -> tuple[Path, Path]:
+    """Files with default flags that llama-server reads by itself (common/arg.cpp, build 11434)."""
+    home = env.get("XDG_CONFIG_HOME") or f"{env.get('HOME', '')}/.config"
+    return Path("/etc/llama.cpp/config.ini"), Path(home, "llama.cpp", "config.ini")
 
 
 def _tensor_bytes(model: LoadedModel) -> int:

@@ -76,13 +76,13 @@ ACTIONS = (
            "terminal's clipboard (OSC 52, works over SSH).", Scope.DASHBOARD, 13, "copy", "show"),
     Action("edit", "e", "e", "Edit the highlighted profile", "Every flag of its engine, with the command line and "
            "the planned memory. Nothing is written before ^s; T tries the change first.",
-           Scope.DASHBOARD, 5, "edit", "edit"),
+           Scope.DASHBOARD, 5, "edit", "edit", changes_server=True),
     Action("external_editor", "E", "E", "Edit the profile's file in $EDITOR", "Also a file that is broken.",
            Scope.DASHBOARD, 0, "", "edit --editor"),
     Action("trial", "T", "T", "Show the trial, or try the last change again", "A trial is started in the editor.",
            Scope.DASHBOARD, 0, "", "try", changes_server=True),
     Action("new_profile", "n", "n", "New profile", "From a model or a pasted command line.",
-           Scope.DASHBOARD, 17, "new", "new"),
+           Scope.DASHBOARD, 17, "new", "new", changes_server=True),
     Action("duplicate", "D", "D", "Duplicate the highlighted profile", "Copies its comments, too.",
            Scope.DASHBOARD, 0, "", "new --copy"),
     Action("rename", "R", "R", "Rename the highlighted profile", "", Scope.DASHBOARD, 0, "", "edit --rename"),
@@ -239,10 +239,14 @@ _NOT_IN_BAR = {
 """A screen's bar leaves out its own key, in the chat keys that are letters of a prompt, and keys that do nothing."""
 
 
+_TEXT_KEYS = {"slash", "question_mark", "space", "equals_sign", "plus", "minus", "backspace"}
+"""Keys with a name of their own that type or delete a character."""
+
+
 def types_text(action: Action) -> bool:
     """Whether its key types a character if a text input has the focus."""
     key = action.key.split(",")[0]
-    return not action.key_label_typing and (len(key) == 1 or key in {"slash", "question_mark", "space"})
+    return not action.key_label_typing and (len(key) == 1 or key in _TEXT_KEYS)
 
 
 def bindings(*scopes: Scope) -> list[Binding]:

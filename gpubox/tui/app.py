@@ -248,7 +248,7 @@ class GpuboxApp(App[bool]):
         if (trial := self.trial) is None:
             return
         self.dashboard.header.trial = trial.profile if trial.under_way else ""
-        self.dashboard.show_trial(trial.progress.summary if trial.under_way else "")
+        self.dashboard.show_trial(trial.progress.summary)
         for screen in self.screen_stack:
             if isinstance(screen, TrialScreen):
                 screen.refresh_trial()

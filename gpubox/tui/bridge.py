@@ -79,8 +79,14 @@ class ServiceBridge:
 
     def run(self, work: Callable[[], Awaitable[object]], group: str, *, exclusive: bool = False) -> None:
         """Runs ``work`` as a worker of the app. Takes the function, so that no coroutine is left if it never runs."""
-        function: Any = work
-        self.app.run_worker(function, group=group, exclusive=exclusive, exit_on_error=False)
+
+        async def run() -> None:  # Textual refuses a lambda, and nobody would see the refusal
+            await work()
+
+        worker: Any = run
+        self.app.run_worker(
+            worker, name=getattr(work, "__name__", ""), group=group, exclusive=exclusive, exit_on_error=False
+        )
 
     def report_overview(self, overview: ServerOverview) -> None:
         """Posts the overview if it changed."""

@@ -70,7 +70,7 @@ class FakeFinder(FinderService):
         self.searched.append(text)
         return HubAnswer(problems=(self.problem,)) if self.problem else HubAnswer(self.repositories)
 
-    async def plan_local(self, model: LocalModel) -> MemoryPlan:
+    async def plan_local(self, model: LocalModel, *, may_dry_run: bool = False) -> MemoryPlan:
         return plan(model.name, model.size_bytes or 0)
 
     async def plan_quant(self, repository: HubRepository, quant: HubQuant, *, may_dry_run: bool = False) -> MemoryPlan:

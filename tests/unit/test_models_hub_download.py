@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,17 @@ def test_both_shards_arrive_where_other_tools_look(client: HubClient, repository
     assert (job(repository).is_complete, job(repository).missing_bytes, leftovers()) == (True, 0, [])
 
 
+def test_a_new_revision_with_the_same_content_costs_no_bytes(
+    hub: Hub, client: HubClient, repository: HubRepository
+) -> None:
+    job(repository).run(client, ignore)
+    sent = hub.sent
+    newer = HubDownload(replace(repository, revision="f" * 40), repository.quants[0].files)
+    assert (newer.is_complete, newer.missing_bytes) == (True, 0)
+    assert newer.run(client, ignore).read_bytes() == DATA
+    assert hub.sent == sent
+
+
 def test_a_broken_connection_is_continued(hub: Hub, client: HubClient, repository: HubRepository) -> None:
     hub.cuts = [700_000, 10, 900_000]
     assert job(repository).run(client, ignore).read_bytes() == DATA
@@ -151,6 +163,17 @@ def test_a_hub_that_sends_only_whole_files(hub: Hub, client: HubClient, reposito
     hub.cuts = [1_000_000]
     hub.ranges = False
     assert job(repository).run(client, ignore).read_bytes() == DATA
+
+
+def test_a_login_page_costs_nothing_of_what_is_here(hub: Hub, client: HubClient, repository: HubRepository) -> None:
+    hub.cuts = [1_000_000, *[0] * 9]
+    with pytest.raises(GpuboxError, match="broke"):
+        job(repository).run(client, ignore)
+    present = job(repository).present_bytes
+    hub.bodies["/resolve/"] = b"<html>log in</html>"
+    with pytest.raises(GpuboxError, match="does not serve"):
+        job(repository).run(client, ignore)
+    assert job(repository).present_bytes == present > 900_000
 
 
 def test_a_hub_without_checksums(hub: Hub, client: HubClient) -> None:

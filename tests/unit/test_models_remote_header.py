@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 import struct
 from collections.abc import Iterator
 
@@ -9,6 +11,7 @@ import pytest
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
+from gpubox.models import hub_client, remote_header
 from gpubox.models.find import find_models
 from gpubox.models.gguf import check_gguf
 from gpubox.models.hub_client import HubClient
@@ -90,6 +93,8 @@ def test_the_header_of_four_shards_takes_a_few_megabytes_of_seventeen_gigabytes(
     sent = hub.sent
     assert fetch_header_file(client, read_repository(client, "u/m"), quant, paths) == path
     assert hub.sent == sent, "a header is fetched once"
+    model.shards[2].unlink()  # as after a kill in the middle of a removal
+    assert check_gguf(fetch_header_file(client, read_repository(client, "u/m"), quant, paths)).size == model.size
     assert find_models(Config(), paths) == [], "a header is no model"
 
 
@@ -210,6 +215,7 @@ def test_refusals_of_the_hub(hub: Hub, client: HubClient, status: int, message: 
 @pytest.mark.parametrize(
     "body",
     [b"<html>login</html>", b"", b"[" * 100_000, b"42", b'{"siblings": 3}', b'{"siblings": [1, null, {}]}', b"[]"],
+    ids=["a page", "nothing", "deep", "a number", "no list", "odd files", "no object"],
 )
 def test_garbage_is_one_sentence_or_no_quants(hub: Hub, client: HubClient, body: bytes) -> None:
     hub.bodies["/api/models"] = body
@@ -256,3 +262,44 @@ def test_another_vocabulary_is_not_taken_for_the_same(hub: Hub, client: HubClien
     head = hub.repositories["u/m"][repository.quants[1].files[0].name].head
     with second.open("rb") as file:
         assert file.read(len(head)) == head
+
+
+def test_a_hub_that_trickles(hub: Hub, client: HubClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_header, "_SECONDS", -1.0)
+    monkeypatch.setattr(hub_client, "ANSWER_SECONDS", 60.0)
+    repository = only(hub, client, model=split_model("m", 1)["m.gguf"])
+    with pytest.raises(GpuboxError, match="does not answer for"):
+        read_heads(client, repository, repository.quants[0])
+    monkeypatch.setattr(hub_client, "ANSWER_SECONDS", -1.0)
+    with pytest.raises(GpuboxError, match="does not answer for"):
+        search_hub(client, "m", 5)
+
+
+def test_a_hub_that_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with HubClient(read_seconds=0.05) as client, pytest.raises(GpuboxError, match="does not answer for the search"):
+            search_hub(client, "m", 5)
+
+
+def test_old_headers_are_removed(hub: Hub, client: HubClient, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_header, "_CACHE_BYTES", 1_000_000)
+    hub.repositories["u/m"] = {
+        name: file for number in range(3) for name, file in split_model(f"m{number}-Q4_0", 1, 20_000 + number).items()
+    }
+    repository = read_repository(client, "u/m")
+    made = [fetch_header_file(client, repository, quant, paths) for quant in repository.quants]
+    assert [path.exists() for path in made] == [False, True, True]
+
+
+def test_a_full_disk_is_one_sentence(
+    hub: Hub, client: HubClient, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(remote_header, "_write_sparse", full)
+    repository = only(hub, client, model=split_model("m", 1)["m.gguf"])
+    with pytest.raises(GpuboxError, match=r"cannot be stored in .*: No space left"):
+        fetch_header_file(client, repository, repository.quants[0], paths)
+    assert list((paths.headers / "hub").iterdir()) == []

@@ -104,6 +104,7 @@ def test_how_many_layers_are_offloaded() -> None:
     assert weights.where.on_devices() == 11  # the output is one of them
     assert weights.where.layers.index("CUDA0") == 20
     assert weights.kv["CUDA0"] == 30 * MIB
+    assert parts(smollm(), CARD, ctx_size=4096, gpu_layers=-3).where.on_devices() == 31
     assert parts(smollm(), CARD, ctx_size=4096, gpu_layers="0").kv.keys() == {HOST}
     assert parts(smollm(), CARD, ctx_size=4096, ngl="all", no_kv_offload=True).kv == {HOST: 90 * MIB}
     assert parts(smollm(), CARD, ctx_size=4096, device="none").weights.keys() == {HOST}
@@ -163,7 +164,8 @@ def test_a_sliding_window_keeps_fewer_cells() -> None:
 
 def test_what_has_no_formula_is_a_doubt() -> None:
     assert parts(smollm(), ctx_size=4096).doubts == ()
-    assert parts(smollm(), ctx_size=4096, lora="a.gguf").doubts == ("adapters",)
+    assert flags_of(lora="a.gguf", control_vector="v.gguf").unmeasured == ("adapters", "control vectors")
+    assert parts(smollm(), ctx_size=4096, override_kv="a=b").doubts == ("changed metadata",)
     odd = LoadedModel.of(model_file("brandnew", {"block_count": 2, "context_length": 64}, []))
     assert parts(odd).doubts == ("the architecture brandnew",)
     compressed = {

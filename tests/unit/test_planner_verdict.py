@@ -39,7 +39,7 @@ def test_verdicts() -> None:
 def test_it_is_short_only_if_that_is_certain() -> None:
     short = on_card(free_bytes=11 * GIB)
     assert replace(short, doubts=("the architecture x",)).verdict == "unknown"
-    assert replace(short, doubts=("the architecture x",), method="dry-run").verdict == "short"
+    assert replace(short, method="dry-run").verdict == "short"
     assert replace(short, problem="no engine").verdict == "unknown"
     # compute buffers of another structure: without them it would fit
     assert replace(on_card(free_bytes=12 * GIB + 1), compute_certainty="near").verdict == "tight"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,12 +20,13 @@ from gpubox.models.hub_download import HubDownload, HubProgress
 from gpubox.models.hub_search import HubQuant, HubRepository, choose_quant, read_repository, repository_name
 from gpubox.models.local_models import LocalModel
 from gpubox.models.quants import parse_reference
-from gpubox.planner.before_download import LaunchIdea
+from gpubox.planner.before_download import DRAFT_HEAD_NOTE, LaunchIdea
 from gpubox.planner.finder import Finder, HubAnswer
 from gpubox.planner.plan import MemoryPlan
 from gpubox.planner.settings import parse_settings
 
 _REDRAW_SECONDS = 0.2
+MAX_TEXT_CHARS = 300
 MARKS = {"fits": "✓", "tight": "◐", "short": "✗", "unknown": "?"}
 
 
@@ -53,11 +55,14 @@ def command(
     ◐  it fits barely, or only if the engine moves a part of it into RAM
     ✗  it does not fit
     """
+    if len(text) > MAX_TEXT_CHARS:
+        raise UsageError(f"TEXT is longer than {MAX_TEXT_CHARS} characters.", "Write some words of a model's name.")
     finder = Finder(context.paths, context.config)
     if download:
         return _download(context, finder, text, mmproj, as_json)
-    flags = dict(context.profile(like).flags) if like else {}
-    idea = replace(finder.idea(), flags={**flags, **parse_settings(settings)})
+    model = context.profile(like) if like else None
+    flags = {**(model.flags if model else {}), **parse_settings(settings)}
+    idea = replace(finder.idea(), flags=flags, engine=model.engine if model else "")
     wanted = _quant_of(text)
     local = finder.on_disk(text.rsplit(":", 1)[0] if wanted else text)
     plans = {model.path: finder.plan_local(model, idea) for model in local}
@@ -111,13 +116,17 @@ def _plan(
     finder: Finder, client: HubClient, repository: HubRepository, quants: Sequence[HubQuant], idea: LaunchIdea,
     no_plan: bool, may_dry_run: bool,
 ) -> list[tuple[HubQuant, MemoryPlan | None]]:  # fmt: skip
-    planned: list[tuple[HubQuant, MemoryPlan | None]] = []
-    for number, quant in enumerate(quants, 1):
-        diagnostics.redraw(f"  reading headers of {repository.name}: {number} of {len(quants)}")
-        plan = None if no_plan else finder.plan_quant(client, repository, quant, idea, may_dry_run=may_dry_run)
-        planned.append((quant, plan))
+    if no_plan:
+        return [(quant, None) for quant in quants]
+    done = itertools.count()
+
+    def show() -> None:
+        diagnostics.redraw(f"  reading headers of {repository.name}: {next(done)} of {len(quants)}")
+
+    show()
+    plans = finder.plan_quants(client, repository, quants, idea, show, may_dry_run=may_dry_run)
     diagnostics.redraw("")
-    return planned
+    return list(zip(quants, plans, strict=True))
 
 
 # -- text -------------------------------------------------------------------------------------------------
@@ -142,6 +151,7 @@ def _print_repository(repository: HubRepository, quants: Sequence[tuple[HubQuant
         [
             (
                 f"  {quant.label}", units.file_size(quant.size_bytes), _shards(quant),
+                "MTP" if _has_draft_head(plan) else "",
                 "on disk" if HubDownload(repository, quant.files).is_complete else "", plan_words(plan),
             )
             for quant, plan in quants
@@ -153,6 +163,11 @@ def _print_repository(repository: HubRepository, quants: Sequence[tuple[HubQuant
     extras += [("draft", draft.files[0].name, draft.size_bytes) for draft in repository.drafts]
     for kind, name, size in extras:
         output.emit(f"  {kind}: {name}  {units.file_size(size)}")
+
+
+def _has_draft_head(plan: MemoryPlan | None) -> bool | None:
+    """Whether the model contains a draft head; None if its header was not read."""
+    return DRAFT_HEAD_NOTE in plan.notes if plan and plan.devices else None
 
 
 def _shards(quant: HubQuant) -> str:
@@ -200,6 +215,7 @@ def repository_values(
                 "model": repository.reference(quant),
                 "size_bytes": quant.size_bytes,
                 "files": [file.name for file in quant.files],
+                "draft_head": _has_draft_head(plan),
                 "on_disk": HubDownload(repository, quant.files).is_complete,
                 "plan": _plan_values(plan) if plan else None,
             }

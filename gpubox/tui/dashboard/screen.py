@@ -252,7 +252,7 @@ class DashboardScreen(PersistentScreen):
         """Shows the last operation, or why nothing runs. A later crash is more important than the operation."""
         overview, operation = self._overview, self._operation
         self._update_keys()
-        if self._trial and (operation is None or operation.ended):
+        if self._trial:
             self.status.show([Content.assemble(("◌ ", "$accent"), sanitize_line(self._trial))])
             return
         if operation and not (operation.ended and overview and _is_outdated(operation, overview)):

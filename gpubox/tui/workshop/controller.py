@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpubox.errors import GpuboxError, UsageError
@@ -227,7 +228,7 @@ class WorkshopController:
 
     def try_once(self, session: EditSession, edit: ProfileEdit) -> None:
         """Starts the trial of a changed profile."""
-        self.app.bridge.run(lambda: self._try(session, edit), "trial")
+        self.app.bridge.run(partial(self._try, session, edit), "trial")
 
     async def _try(self, session: EditSession, edit: ProfileEdit) -> None:
         app, operations, profile = self.app, self.app.operations, edit.profile

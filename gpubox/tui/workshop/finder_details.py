@@ -106,6 +106,8 @@ def _verdict_lines(plan: MemoryPlan, width: int) -> list[StyledLine]:
         flags = " ".join(f"{name} = {value}" for name, value in solution.flags.items())
         cost = f"; {solution.cost}" if solution.cost else ""
         lines += _wrapped(f"  fits with {flags}: {units.memory(solution.spare_bytes)} to spare{cost}", "", width)
+    for note in plan.notes:
+        lines += _wrapped(f"  {note}", "$quiet", width)
     return lines + (_wrapped(f"unclear: {'; '.join(plan.doubts)}", "$warning", width) if plan.doubts else [])
 
 

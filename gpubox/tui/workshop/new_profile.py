@@ -18,14 +18,14 @@ ABOUT = "A .gguf file, hf:USER/REPO:QUANT, or a llama-server command line, paste
 class SourceText(TextArea):
     """Takes a pasted text of several lines. Enter confirms it."""
 
-    class SourceEntered(Message):
+    class Confirmed(Message):
         """Enter was pressed."""
 
     async def _on_key(self, event: events.Key) -> None:
         if event.key == "enter":
             event.stop()
             event.prevent_default()
-            self.post_message(self.SourceEntered())
+            self.post_message(self.Confirmed())
         else:
             await super()._on_key(event)
 
@@ -64,5 +64,5 @@ class SourceScreen(Dialog[str | None]):
         self.set_focus(self.source)
         self.source.move_cursor(self.source.document.end)
 
-    def on_source_text_source_entered(self) -> None:
+    def on_source_text_confirmed(self) -> None:
         self.dismiss(self.source.text.strip() or None)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+import traceback
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
@@ -60,7 +62,9 @@ class TrialProgress:
 
     @property
     def summary(self) -> str:
-        """The trial in one line."""
+        """The trial in one line; empty while an operation says more, and when it is over."""
+        if self.stage in (Stage.SWITCH, Stage.ENDING, Stage.OVER):
+            return ""
         if self.stage is Stage.DECIDE:
             return f"trying {self.changes}: {self.verdict}  T keeps or reverts it"
         return f"trying {self.changes}: {self.stage}"
@@ -96,6 +100,13 @@ class TrialController:
             await self._run(stop_now, allow_exposed)
         except GpuboxError as error:
             self._show(stage=Stage.OVER, problem=str(error), outcome="The change is not written.")
+        except Exception as error:  # a fault of gpubox must not leave the tried server behind
+            self.app.bridge.services.save_traceback(traceback.format_exc())
+            self._show(problem=f"gpubox failed: {type(error).__name__}: {error}. What ran before is restored.")
+            if self._trial:
+                with contextlib.suppress(GpuboxError):
+                    await run_in_thread(self.service.revert, self._trial)
+            self._show(stage=Stage.OVER, outcome="The change is not written.")
         finally:
             self.over.set()
         return self._decision == "keep" and not self.progress.problem

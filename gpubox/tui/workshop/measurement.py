@@ -1,0 +1,52 @@
+"""Measures one side of a trial in a process of its own, because drawing the screen would disturb the measurement."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+
+from gpubox.bench.trial_measurement import measure_side, tokens_per_answer
+from gpubox.config import load_config
+from gpubox.errors import GpuboxError
+from gpubox.paths import Paths
+from gpubox.server.instance import observe
+
+
+async def _measure(paths: Paths, instance: str, tokens: int) -> dict[str, object]:
+    running = observe(paths, instance).running
+    if running is None or not running.ready_at:
+        raise GpuboxError("No server answers that could be measured.")
+    config = load_config(paths)
+    tokens = tokens or await tokens_per_answer(running.launch, paths)
+    run = await measure_side(running.launch, tokens, paths, config)
+    return {"run": run.id, "tokens": tokens}
+
+
+def main() -> None:
+    """Arguments: ``CONFIG STATE CACHE CONFIG_FILE INSTANCE TOKENS``. Prints one JSON object.
+
+    It ends when its standard input is closed, so that it does not outlive a gpubox that was killed.
+    """
+    config, state, cache, config_file, instance, tokens = sys.argv[1:]
+    paths = Paths(Path(config), Path(state), Path(cache), Path(config_file) if config_file else None)
+
+    def end_with_parent() -> None:
+        sys.stdin.buffer.read()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    try:
+        values: dict[str, object] = asyncio.run(_measure(paths, instance, int(tokens)))
+    except GpuboxError as error:
+        values = {"error": error.message, "hint": error.hint}
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.stdout.write(f"{json.dumps(values)}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,301 @@
+"""A trial on the screen: its steps, one key to keep or revert, and leaving in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from gpubox.config import Config, load_config
+from gpubox.errors import GpuboxError
+from gpubox.paths import Paths
+from gpubox.profiles.edit import ProfileEdit, save_edit
+from gpubox.profiles.loader import load_catalog
+from gpubox.profiles.profile import Profile
+from gpubox.server.state import Launch
+from gpubox.server.supervisor import Supervisor
+from gpubox.server.trial import Trial, TrialRecord
+from gpubox.tui import app as app_module
+from gpubox.tui.app import GpuboxApp
+from gpubox.tui.workshop import editor
+from gpubox.tui.workshop.editor import EditorScreen
+from gpubox.tui.workshop.service import WorkshopService
+from gpubox.tui.workshop.trial import TrialScreen
+from tests.tui.conftest import SIZE, app_of, opened, shows, until
+from tests.tui.fake import BUSY, READY, FakeServices, switch_events
+from tests.tui.fake_workshop import WorkshopServices
+from tests.tui.test_editor import MINE
+
+VERDICT = "tg is faster: +5.5% (95 % interval +3.1% to +7.9%)."
+
+
+class FakeTrials(WorkshopService):
+    """Real files; nothing is measured and no server is switched."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.did: list[str] = []
+        self.runs = READY.profile
+        """The profile that a trial replaces; ``None``: nothing runs."""
+        self.held: set[str] = set()
+        """The steps that last until ``release``."""
+        self.release = threading.Event()
+        self.failing: dict[str, str] = {}
+        """Step -> why it fails."""
+
+    def _step(self, name: str, stop: threading.Event | None = None) -> None:
+        self.did.append(name)
+        while name in self.held and not self.release.wait(0.01):
+            if stop and stop.is_set():
+                raise GpuboxError("stopped")
+        if name in self.failing:
+            raise GpuboxError(self.failing[name])
+
+    def answering(self, profile: Profile) -> str | None:
+        return self.runs
+
+    def measure(self, profile: Profile, tokens: int, stop: threading.Event) -> tuple[str, int]:
+        name = "after" if "switch" in self.did else "before"
+        self._step(name, stop)
+        return name, 64
+
+    def headline(self, run: str) -> str:
+        return "tg 70.2 tok/s" if run == "before" else "tg 74.1 tok/s"
+
+    def compare_sides(self, before: str, after: str) -> str:
+        return VERDICT
+
+    def begin_trial(self, edit: ProfileEdit, stop_now: bool, allow_exposed: bool, emit: Callable[[Any], None]) -> Trial:
+        for event in switch_events("mine")[:4]:
+            emit(event)
+        self._step("switch")
+        previous = Launch(self.runs, ("llama-server",), "127.0.0.1", 8081) if self.runs else None
+        record = TrialRecord("mine", "main", "", str(edit.path), edit.after, previous)
+        return Trial(edit, record, Supervisor(self.paths, Config()), 0)
+
+    def keep(self, trial: Trial) -> Path:
+        self._step("keep")
+        return save_edit(trial.edit, self.paths)
+
+    def revert(self, trial: Trial) -> None:
+        self._step("revert")
+
+
+class TrialServices(WorkshopServices):
+    """Profiles are files; trials are played."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.trials = FakeTrials(self.paths, lambda: self.config, self.run_operation)
+
+    def workshop_service(self) -> WorkshopService:
+        return self.trials
+
+
+@pytest.fixture
+def services(
+    paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Callable[[str, str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> TrialServices:  # fmt: skip
+    """The profile ``mine`` on the fake engine."""
+    monkeypatch.setattr(editor, "ASSESS_DELAY", 0.0)
+    monkeypatch.setattr(editor, "DRY_RUN_DELAY", 1000.0)  # the fake engine cannot run dry
+    monkeypatch.setattr(app_module, "BENCH_POLL_SECONDS", 0.01)
+    write_profile("mine", MINE.format(model=tiny_gguf))
+    paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
+    return TrialServices(paths, load_config(paths), [load_catalog(paths).get("mine")])
+
+
+async def start(pilot: Pilot[bool]) -> None:
+    """From the dashboard: n-cpu-moe one less, and T."""
+    await opened(pilot)
+    app_of(pilot).highlight_profile("mine")
+    await pilot.press("e")
+    await until(pilot, lambda: isinstance(pilot.app.screen, EditorScreen))
+    await pilot.press("j", "minus", "T")
+    await until(pilot, lambda: isinstance(pilot.app.screen, TrialScreen), "the trial")
+
+
+def moe(services: TrialServices) -> object:
+    return load_catalog(services.paths).get("mine").flags["n-cpu-moe"]
+
+
+async def test_change_try_and_keep_take_five_keys(services: TrialServices) -> None:
+    app = GpuboxApp(services)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await start(pilot)  # e j - T
+        await shows(pilot, "trying n-cpu-moe 21 instead of 22", "tg 70.2 tok/s", "tg 74.1 tok/s", VERDICT, "k keep it")
+        assert services.trials.did == ["before", "switch", "after"] and moe(services) == 22
+        await pilot.press("k")
+        await shows(pilot, "mine is written")
+        assert moe(services) == 21 and app.trial and not app.trial.under_way
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is app.dashboard)
+
+
+async def test_one_key_reverts_and_the_change_can_be_tried_again(services: TrialServices) -> None:
+    app = GpuboxApp(services)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await start(pilot)
+        await shows(pilot, VERDICT)
+        await pilot.press("r")
+        await shows(pilot, "The change is reverted: qwen36-mtp-16gb runs as before.")
+        assert moe(services) == 22 and services.trials.did[-1] == "revert"
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is app.dashboard)
+        await pilot.press("T")
+        await shows(pilot, "edit mine", "n-cpu-moe 21 instead of 22")
+
+
+async def test_a_trial_goes_on_behind_the_dashboard(services: TrialServices) -> None:
+    services.trials.held = {"after"}
+    app = GpuboxApp(services)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await start(pilot)
+        await until(pilot, lambda: "after" in services.trials.did)
+        await pilot.press("k")
+        await shows(pilot, "Not yet")
+        await pilot.press("escape")
+        await shows(pilot, "◌ trying mine", "trying n-cpu-moe 21 instead of 22: measure the change")
+        app.dashboard.profiles.rows.action_open()
+        await shows(pilot, "A trial of mine is under way: T shows it.")
+        services.trials.release.set()
+        await shows(pilot, "T keeps or reverts it")
+        await pilot.press("T")
+        await shows(pilot, "k keep it")
+        await pilot.press("k")
+        await shows(pilot, "mine is written")
+    assert not services.asked
+
+
+async def test_a_measurement_can_be_skipped(services: TrialServices) -> None:
+    services.trials.held = {"before", "after"}
+    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
+        await start(pilot)
+        await until(pilot, lambda: services.trials.did == ["before"])
+        await pilot.press("s")
+        await until(pilot, lambda: services.trials.did == ["before", "switch", "after"])
+        await pilot.press("s")
+        await shows(pilot, "not measured: stopped", "Not compared.", "k keep it")
+        await pilot.press("r")
+        await shows(pilot, "The change is reverted")
+
+
+async def test_reverting_before_the_switch_touches_nothing(services: TrialServices) -> None:
+    services.trials.held = {"before"}
+    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
+        await start(pilot)
+        await until(pilot, lambda: services.trials.did == ["before"])
+        await pilot.press("r")
+        await shows(pilot, "Nothing was switched, and nothing is written.")
+    assert services.trials.did == ["before"]
+
+
+async def test_reverting_during_the_switch(services: TrialServices) -> None:
+    services.trials.held = {"switch"}
+    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
+        await start(pilot)
+        await shows(pilot, "stop ✓ 400 ms")
+        await pilot.press("r")
+        services.trials.release.set()
+        await shows(pilot, "The change is reverted")
+    assert services.trials.did == ["before", "switch", "revert"], "what was started is not measured"
+
+
+async def test_a_change_that_does_not_start(services: TrialServices) -> None:
+    services.trials.failing = {"switch": "out of VRAM: KV cache on CUDA0. qwen36-mtp-16gb is restored."}
+    app = GpuboxApp(services)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await start(pilot)
+        await shows(pilot, "✗ out of VRAM", "The change is not written.")
+        assert app.trial and not app.trial.under_way and moe(services) == 22
+        await pilot.press("escape", "T")
+        await shows(pilot, "edit mine", "n-cpu-moe 21 instead of 22")
+
+
+async def test_a_file_that_changed_during_the_trial_is_not_overwritten(services: TrialServices) -> None:
+    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
+        await start(pilot)
+        await shows(pilot, VERDICT)
+        path = services.paths.profiles / "mine.toml"
+        path.write_text(path.read_text().replace("2048", "4096"))
+        await pilot.press("k")
+        await shows(pilot, "changed by another program meanwhile", "r revert")
+        await pilot.press("r")
+        await shows(pilot, "The change is reverted")
+    assert moe(services) == 22
+
+
+async def test_a_failed_measurement_leaves_the_decision_to_the_owner(services: TrialServices) -> None:
+    services.trials.failing = {"after": "No server answers that could be measured."}
+    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
+        await start(pilot)
+        await shows(pilot, "not measured: No server answers", "Not compared.", "k keep it", "r revert")
+        await pilot.press("r")
+        await shows(pilot, "The change is reverted")
+
+
+async def test_without_a_server_nothing_is_measured_before(services: TrialServices) -> None:
+    services.trials.runs = None
+    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
+        await start(pilot)
+        await shows(pilot, "nothing ran", "Not compared.")
+        assert services.trials.did == ["switch", "after"]
+        await pilot.press("r")
+        await shows(pilot, "The change is reverted: nothing runs, as before.")
+
+
+async def test_a_busy_server_is_asked_about_first(services: TrialServices) -> None:
+    services.status = BUSY
+    app = GpuboxApp(services)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await opened(pilot)
+        app.highlight_profile("mine")
+        await pilot.press("e")
+        await until(pilot, lambda: isinstance(app.screen, EditorScreen))
+        await pilot.press("j", "minus", "T")
+        await shows(pilot, "try mine now")
+        await pilot.press("c")
+        await shows(pilot, "edit mine", "n-cpu-moe 21 instead of 22")
+    assert not services.trials.did
+
+
+@pytest.mark.parametrize(("key", "left"), [("n", False), ("r", True), ("k", True)])
+async def test_quitting_asks(services: TrialServices, key: str, left: bool) -> None:
+    app = GpuboxApp(services)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await start(pilot)
+        await shows(pilot, VERDICT)
+        await pilot.press("q")
+        await shows(pilot, "A trial of mine is under way", "revert it, then quit", "keep it, then quit")
+        assert not app._exit
+        await pilot.press(key)
+        if left:
+            await until(pilot, lambda: app._exit)
+        else:
+            await shows(pilot, "k keep it")
+    assert services.trials.did[3:] == {"n": [], "r": ["revert"], "k": ["keep"]}[key]
+    assert moe(services) == (21 if key == "k" else 22)
+
+
+async def test_the_trial_of_another_gpubox_is_shown(services: TrialServices) -> None:
+    services.tried = "theirs"
+    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
+        await opened(pilot)
+        await shows(pilot, "◌ trying theirs")
+        await pilot.press("T")
+        await shows(pilot, "theirs is being tried in another gpubox")
+        services.tried = None
+        await until(pilot, lambda: not app_of(pilot).dashboard.header.trial)
+        await pilot.press("T")
+        await shows(pilot, "Nothing was tried yet")
+
+
+async def test_a_trial_that_was_left_behind_is_ended_at_the_start(fake: FakeServices) -> None:
+    fake.left_behind = "mine"
+    async with GpuboxApp(fake).run_test(size=SIZE, notifications=True) as pilot:
+        await shows(pilot, "The trial of mine was left behind")

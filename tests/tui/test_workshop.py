@@ -1,0 +1,200 @@
+"""What the owner does with profile files on the dashboard: new, duplicate, rename, delete, compare, $EDITOR."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from gpubox.config import load_config
+from gpubox.paths import Paths
+from gpubox.profiles.loader import load_catalog
+from gpubox.tui.app import GpuboxApp
+from gpubox.tui.local_services import ATTACHED_READ_ONLY
+from gpubox.tui.workshop.comparison import ComparisonScreen
+from gpubox.tui.workshop.new_profile import SourceScreen
+from tests.bench_runs import speed_run
+from tests.tui.conftest import SIZE, app_of, opened, shows, until
+from tests.tui.fake_workshop import WorkshopServices
+from tests.tui.test_editor import MINE
+
+
+@pytest.fixture
+def services(
+    paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Callable[[str, str], Path]
+) -> WorkshopServices:
+    """The profiles ``mine`` and ``other`` on the fake engine."""
+    write_profile("mine", MINE.format(model=tiny_gguf))
+    write_profile("other", f'model = "{tiny_gguf}"\nport = 8099\n[flags]\nctx-size = 4096\nngl = 9\n')
+    paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
+    return WorkshopServices(paths, load_config(paths), [load_catalog(paths).get("mine")])
+
+
+async def highlight(pilot: Pilot[bool], name: str = "mine") -> None:
+    await opened(pilot)
+    dashboard = app_of(pilot).dashboard
+    app_of(pilot).highlight_profile(name)
+    await until(pilot, lambda: dashboard.profiles.entry and dashboard.profiles.entry.name == name, name)
+
+
+def text_of(services: WorkshopServices, name: str) -> str:
+    return (services.paths.profiles / f"{name}.toml").read_text()
+
+
+async def test_duplicates_with_the_comments(services: WorkshopServices) -> None:
+    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
+        await highlight(pilot)
+        await pilot.press("D")
+        await shows(pilot, "Duplicate mine", "mine-2")
+        await pilot.press(*"other", "enter")
+        await shows(pilot, "There is a profile 'other' already")
+        await pilot.press(*"copy", "enter")
+        await shows(pilot, "copy is saved")
+    assert text_of(services, "copy") == text_of(services, "mine")
+
+
+async def test_renames_and_refuses_a_bad_name(services: WorkshopServices) -> None:
+    app = GpuboxApp(services)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await highlight(pilot)
+        before = text_of(services, "mine")
+        await pilot.press("R")
+        await shows(pilot, "Rename mine")
+        await pilot.press(*"a/b", "enter")
+        await shows(pilot, "cannot be a profile's name")
+        await pilot.press(*"yours", "enter")
+        await shows(pilot, "mine is called yours now")
+        await until(pilot, lambda: app.dashboard.profiles.entry and app.dashboard.profiles.entry.name == "yours")
+    assert text_of(services, "yours") == before and not (services.paths.profiles / "mine.toml").exists()
+
+
+async def test_deletes_after_a_question_and_brings_it_back(services: WorkshopServices) -> None:
+    app = GpuboxApp(services)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await highlight(pilot)
+        before = text_of(services, "mine")
+        await pilot.press("X")
+        await shows(pilot, "Delete mine?")
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is app.dashboard)
+        assert text_of(services, "mine") == before
+        await pilot.press("X")
+        await shows(pilot, "Delete mine?")
+        await pilot.press("y")
+        await shows(pilot, "mine is deleted. u brings it back.")
+        await until(pilot, lambda: all(entry.name != "mine" for entry in app.entries))
+        await pilot.press("u")
+        await shows(pilot, "mine is back")
+        await until(pilot, lambda: app.dashboard.profiles.entry and app.dashboard.profiles.entry.name == "mine")
+        await pilot.press("u")
+        await shows(pilot, "No deleted profile is kept")
+    assert text_of(services, "mine") == before
+
+
+async def test_a_shipped_profile_is_neither_deleted_nor_renamed(services: WorkshopServices) -> None:
+    app = GpuboxApp(services)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await highlight(pilot, "demo")
+        for key in "XR":
+            await pilot.press(key)
+            await shows(pilot, "demo is shipped with")
+            app.clear_notifications()
+
+
+async def test_makes_a_profile_of_a_pasted_command_line(services: WorkshopServices, tiny_gguf: Path) -> None:
+    app = GpuboxApp(services)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await highlight(pilot)
+        await pilot.press("n")
+        await until(pilot, lambda: isinstance(app.screen, SourceScreen))
+        assert isinstance(app.screen, SourceScreen)
+        await pilot.press(*"nonsense", "enter")
+        await shows(pilot, "nothing here that starts llama-server")
+        assert isinstance(app.screen, SourceScreen)
+        app.screen.source.text = f"llama-server -m {tiny_gguf} \\\n  -c 8192 -ngl 20 \\\n --port 8123"
+        await pilot.press("enter")
+        await shows(pilot, "Name of the new profile:")
+        await pilot.press(*"pasted", "enter")
+        await shows(pilot, "pasted is saved")
+    made = load_catalog(services.paths).get("pasted")
+    assert (made.port, made.flags["ctx-size"], made.flags["n-gpu-layers"]) == (8123, 8192, 20)
+
+
+async def test_a_model_without_a_profile_is_the_proposal(services: WorkshopServices, tiny_gguf: Path) -> None:
+    app = GpuboxApp(services)
+    services.new_models = [tiny_gguf]
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await opened(pilot)
+        await until(pilot, lambda: any(entry.kind == "model" for entry in app.entries))
+        app.dashboard.profiles.highlight(f"model:{tiny_gguf}")
+        await pilot.press("n")
+        await until(pilot, lambda: isinstance(app.screen, SourceScreen) and app.screen.source.text == str(tiny_gguf))
+        await pilot.press("enter")
+        await shows(pilot, "Name of the new profile:", "tiny")
+        await pilot.press("enter")
+        await shows(pilot, "tiny is saved")
+
+
+async def test_compares_two_profiles(services: WorkshopServices) -> None:
+    speed_run(services.paths, "mine", tg=60.0, seed=2)
+    app = GpuboxApp(services)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await highlight(pilot)
+        await pilot.press("equals_sign")
+        await shows(pilot, "= on another profile compares it with mine", "=mine")
+        await highlight(pilot, "other")
+        await pilot.press("equals_sign")
+        await until(pilot, lambda: isinstance(app.screen, ComparisonScreen))
+        await shows(pilot, "mine and other", "ctx-size", "2048", "4096", "n-gpu-layers", "are the same", "not measured")
+        await shows(pilot, "tok/s")
+        await pilot.press("a")
+        await shows(pilot, "8099")
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is app.dashboard)
+
+
+async def test_opens_the_owners_editor(
+    services: WorkshopServices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "ed"
+    script.write_text("#!/bin/sh\nsed -i 's/2048/1024/' \"$1\"\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("EDITOR", str(script))
+    monkeypatch.delenv("VISUAL", raising=False)
+    app = GpuboxApp(services)
+
+    @contextlib.contextmanager
+    def suspend() -> Iterator[None]:
+        yield
+
+    monkeypatch.setattr(app, "suspend", suspend)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await highlight(pilot)
+        await pilot.press("E")
+        await shows(pilot, "mine is saved")
+        assert load_catalog(services.paths).get("mine").flags["ctx-size"] == 1024
+        script.write_text("#!/bin/sh\necho 'model = ' > \"$1\"\n")
+        await pilot.press("E")
+        await shows(pilot, "Nothing is written")
+    assert load_catalog(services.paths).get("mine").flags["ctx-size"] == 1024
+
+
+async def test_a_watched_server_changes_nothing(services: WorkshopServices) -> None:
+    services.read_only, services.url = ATTACHED_READ_ONLY, "http://127.0.0.1:9"
+    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
+        await highlight(pilot)
+        await pilot.press("X")
+        await shows(pilot, "gpubox did not start")
+
+
+async def test_a_broken_file_is_not_opened_in_the_form(services: WorkshopServices) -> None:
+    (services.paths.profiles / "broken.toml").write_text("model = \n")
+    app = GpuboxApp(services)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await opened(pilot)
+        app.dashboard.profiles.highlight("broken:broken")
+        await pilot.press("e")
+        await shows(pilot, "broken does not load: E opens its file in your editor.")

@@ -1,0 +1,141 @@
+"""Pictures of the workshop: the editor with a change, a comparison, a trial before its decision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+from textual.pilot import Pilot
+
+from gpubox.config import Config
+from gpubox.engines.capabilities import parse_help
+from gpubox.paths import Paths
+from gpubox.planner.plan import DevicePlan, MemoryPlan
+from gpubox.profiles.comparison import compare_profiles
+from gpubox.profiles.edit import KeyPath, KeyValue, ProfileEdit
+from gpubox.profiles.profile import FlagValue, Profile
+from gpubox.tui import app as app_module
+from gpubox.tui.app import GpuboxApp
+from gpubox.tui.workshop import editor
+from gpubox.tui.workshop.edit_session import EditSession, changed_words
+from gpubox.tui.workshop.service import Assessment, ProfileComparison
+from tests.conftest import HELP
+from tests.tui.conftest import app_of, opened, pictured, shows, until
+from tests.tui.fake import QWEN, QWEN_256K, READY, FakeServices
+from tests.tui.snapshots import GIB, MIB
+from tests.tui.test_trial import VERDICT, FakeTrials
+
+SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
+TEXT = """\
+model = "hf:unsloth/Qwen3.6-35B-A3B-MTP-GGUF:Q4_K_M"
+port = 8081
+
+[flags]
+ctx-size = 131072
+n-cpu-moe = 22
+cache-type-k = "q8_0"
+cache-type-v = "q8_0"
+spec-type = "draft-mtp"
+turbo-mode = "yes"
+"""
+FLAGS: dict[str, FlagValue] = {
+    "ctx-size": 131072, "n-cpu-moe": 22, "cache-type-k": "q8_0", "cache-type-v": "q8_0", "spec-type": "draft-mtp",
+    "turbo-mode": "yes",
+}  # fmt: skip
+CARD_BYTES = int(15.9 * GIB)
+
+
+def planned(moe: int) -> MemoryPlan:
+    """The plan of a 16 GB card with ``moe`` expert layers on the CPU."""
+    card = DevicePlan(
+        "CUDA0", "gpu", int((10.4 + (22 - moe) * 0.55) * GIB), int(1.9 * GIB), 0, 204 * MIB, 921 * MIB, 0,
+        free_bytes=CARD_BYTES - 300 * MIB, total_memory_bytes=CARD_BYTES,
+    )  # fmt: skip
+    host = DevicePlan("Host", "host", int((10.6 - (22 - moe) * 0.55) * GIB), 0, 0, 100 * MIB, 0, 0, 40 * GIB, 64 * GIB)
+    return MemoryPlan("qwen36-mtp-16gb", (card, host), "dry-run")
+
+
+class PlannedWorkshop(FakeTrials):
+    """No file is read and no engine is asked."""
+
+    def open_profile(self, profile: Profile) -> EditSession:
+        capabilities = parse_help(HELP.read_text())
+        profile = Profile(profile.name, profile.model, port=8081, flags=FLAGS)
+        base = ProfileEdit(profile.name, Path("/profiles/qwen36-mtp-16gb.toml"), None, TEXT, TEXT)
+        return EditSession(profile, base, capabilities, "llama-server b11434", ("llama-server", "embedded"))
+
+    def assess(self, profile: Profile, base: ProfileEdit, changes: dict[KeyPath, KeyValue]) -> Assessment:  # type: ignore[override]
+        moe = changes.get(("flags", "n-cpu-moe"), 22) or 0
+        argv = [word for name, value in FLAGS.items() for word in (f"--{name}", str(value))]
+        old = ["llama-server", "--model", "/models/Qwen3.6-35B-A3B-MTP-Q4_K_M.gguf", "--port", "8081", *argv]
+        new = [*old]
+        new[new.index("--n-cpu-moe") + 1] = str(moe)
+        refusals = {"turbo-mode": "this engine has no such option (nearest: load-mode)"}
+        return Assessment(changed_words(old, new), refusals, "", Profile("x", "x", flags={**FLAGS, "n-cpu-moe": moe}))
+
+    def plan(self, profile: Profile, *, may_dry_run: bool = False) -> MemoryPlan:
+        moe = profile.flags.get("n-cpu-moe", 22)
+        assert isinstance(moe, int)
+        return planned(moe)
+
+    def check(self, edit: ProfileEdit) -> str:
+        return ""
+
+    def compare(self, left: Profile, right: Profile) -> ProfileComparison:
+        keys = compare_profiles(left, right)
+        return ProfileComparison((left.name, right.name), keys, (planned(22), planned(18)), (None, None))
+
+
+class PictureServices(FakeServices):
+    """The usual profiles."""
+
+    def __init__(self, paths: Paths) -> None:
+        super().__init__(READY)
+        self.absent = set()
+        self.shop = PlannedWorkshop(paths, Config, self.run_operation)
+
+    def workshop_service(self) -> PlannedWorkshop:
+        return self.shop
+
+
+async def edit(pilot: Pilot[bool]) -> None:
+    """Opens the editor and puts four expert layers more on the card."""
+    await pilot.press("e")
+    await shows(pilot, "edit qwen36-mtp-16gb", "--n-cpu-moe 22")
+    await pilot.press("j", "minus", "minus", "minus", "minus")
+    await shows(pilot, "22 → 18", "--n-cpu-moe 18", "planned")
+
+
+async def compare(pilot: Pilot[bool]) -> None:
+    await pilot.press("equals_sign")
+    await until(pilot, lambda: app_of(pilot).dashboard.profiles.rows.marked)
+    app_of(pilot).highlight_profile(QWEN_256K.name)
+    await pilot.press("equals_sign")
+    await shows(pilot, "Flags and keys", "262144", "verdict")
+    app_of(pilot).clear_notifications()
+
+
+async def try_once(pilot: Pilot[bool]) -> None:
+    await edit(pilot)
+    await pilot.press("T")
+    await shows(pilot, "tg 74.1 tok/s", VERDICT[:30], "k keep it")
+
+
+SCENES = {"editor": edit, "comparison": compare, "trial": try_once}
+
+
+@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("size", SIZES)
+async def test_picture(
+    snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, paths: Paths, size: str, scene: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", size.split("x")[0])
+    monkeypatch.setattr(editor, "ASSESS_DELAY", 0.0)
+    monkeypatch.setattr(app_module, "BENCH_POLL_SECONDS", 0.01)
+    app = GpuboxApp(PictureServices(paths))
+    async with app.run_test(size=SIZES[size]) as pilot:
+        await opened(pilot)
+        app.highlight_profile(QWEN.name)
+        await SCENES[scene](pilot)
+        await pictured(pilot, snapshot)
