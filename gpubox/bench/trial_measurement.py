@@ -62,10 +62,12 @@ def summarize(comparison: RunComparison) -> str:
     interval = f" (95 % interval {row.low - 1:+.1%} to {row.high - 1:+.1%})" if row.low and row.high else ""
     if row.outcome in ("better", "regression"):
         return f"tg is {'faster' if row.outcome == 'better' else 'slower'}: {change}{interval}."
-    smallest = f" One start of each shows differences from {row.detectable_difference:.0%}." if (
-        row.detectable_difference
-    ) else ""  # fmt: skip
-    return f"No difference in tg is shown: {change}{interval}.{smallest}"
+    smallest = ""
+    if row.detectable_difference:
+        smallest = f" With one start of each, differences under {row.detectable_difference:.0%} cannot be detected."
+    if (row.detectable_difference or 0) >= 1:
+        smallest = " The measured speeds vary too much to detect any."
+    return f"No difference in tg was detected: {change}{interval}.{smallest}"
 
 
 def _no_profile(name: str) -> Profile:

@@ -31,7 +31,7 @@ ANSWER_SECONDS = 30.0
 """For a whole JSON answer."""
 _ANSWER_BYTES = 32 << 20
 _MAX_REDIRECTS = 8
-_OFFLINE_HINT = "Is this machine online?"
+_OFFLINE_HINT = "Check the network connection."
 
 
 @cache
@@ -100,7 +100,7 @@ class HubClient:
         except (ValueError, RecursionError):
             raise GpuboxError(
                 f"Hugging Face did not answer with JSON for {subject}.",
-                "Does a login page of the network answer instead?",
+                "A login page of the network may have answered: open a page in a browser.",
             ) from None
 
     @contextmanager
@@ -194,7 +194,7 @@ def status_error(subject: str, status: int, headers: Mapping[str, str]) -> Gpubo
     if status in {401, 403, 404}:
         if subject.startswith("the search"):
             return GpuboxError(
-                f"Hugging Face refuses {subject} (HTTP {status}).", "Is the token in HF_TOKEN still valid?"
+                f"Hugging Face refuses {subject} (HTTP {status}).", "Check that the token in HF_TOKEN is still valid."
             )
         return GpuboxError(
             f"{subject} does not exist on Hugging Face, or it is private (HTTP {status}).",

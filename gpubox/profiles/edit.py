@@ -167,7 +167,8 @@ def restore_deleted(paths: Paths, name: str = "") -> Path:
         trashed = [path for path in _trash(paths).glob("*@[0-9]*.toml") if not name or path.stem.split("@")[0] == name]
         if not trashed:
             raise UsageError(
-                f"No deleted profile{f' {name!r}' if name else ''} is kept.", "`gpubox ls` lists profiles."
+                f"There is no deleted profile{f' {name!r}' if name else ''} to bring back.",
+                "`gpubox ls` lists profiles.",
             )
         last = max(trashed, key=lambda path: path.stem.partition("@")[2])
         path = _new_path(last.stem.split("@")[0], paths)
@@ -324,7 +325,9 @@ def _write(path: Path, text: str) -> None:
 
 
 def _refused(path: Path, error: OSError) -> GpuboxError:
-    return GpuboxError(f"{path} cannot be written: {error.strerror}.", "Is the folder yours? Is the disk full?")
+    return GpuboxError(
+        f"{path} cannot be written: {error.strerror}.", "Check the owner of the folder and the free disk space."
+    )
 
 
 @contextmanager

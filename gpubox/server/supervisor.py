@@ -266,7 +266,7 @@ class Supervisor:
                     raise GpuboxError(
                         f"{old.launch.profile} still answers requests after {units.rough_duration(limit)} "
                         f"({'; '.join(busy)}); it keeps running.",
-                        "--now aborts them, --wait SECONDS waits longer; wait-seconds in config.toml is the default.",
+                        "--now cuts them off; --wait SECONDS waits longer; wait-seconds in config.toml is the default.",
                     )
                 self.emit(WaitingForSlots(old.launch.profile, tuple(busy), left))
                 await asyncio.sleep(min(BUSY_POLL_SECONDS, left))

@@ -36,6 +36,7 @@ def services(
 ) -> WorkshopServices:  # fmt: skip
     """The profile ``mine`` on the fake engine."""
     monkeypatch.setattr(editor, "ASSESS_DELAY", 0.0)
+    monkeypatch.setattr(editor, "DRY_RUN_DELAY", 1000.0)  # the fake engine cannot run dry
     write_profile("mine", MINE.format(model=tiny_gguf))
     paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
     return WorkshopServices(paths, load_config(paths), [load_catalog(paths).get("mine")])

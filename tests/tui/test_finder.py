@@ -70,7 +70,7 @@ async def test_search_and_verdicts(services: FinderServices) -> None:
 
 
 async def test_offline_shows_the_disk_and_one_sentence(services: FinderServices) -> None:
-    services.finder_.problem = GpuboxError("There is no connection to Hugging Face.", "Is this machine online?")
+    services.finder_.problem = GpuboxError("There is no connection to Hugging Face.", "Check the network connection.")
     async with GpuboxApp(services).run_test(size=(120, 36), notifications=True) as pilot:
         screen = await searched(pilot)
         await shows(pilot, "qwen3:8b", "There is no connection to Hugging Face.")

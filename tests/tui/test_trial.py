@@ -103,6 +103,7 @@ def services(
 ) -> TrialServices:  # fmt: skip
     """The profile ``mine`` on the fake engine."""
     monkeypatch.setattr(editor, "ASSESS_DELAY", 0.0)
+    monkeypatch.setattr(editor, "DRY_RUN_DELAY", 1000.0)  # the fake engine cannot run dry
     monkeypatch.setattr(app_module, "BENCH_POLL_SECONDS", 0.01)
     write_profile("mine", MINE.format(model=tiny_gguf))
     paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')

@@ -14,7 +14,7 @@ from gpubox.paths import Paths
 from gpubox.planner.plan import DevicePlan, MemoryPlan
 from gpubox.profiles.comparison import compare_profiles
 from gpubox.profiles.edit import KeyPath, KeyValue, ProfileEdit
-from gpubox.profiles.profile import Profile
+from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.workshop import editor
@@ -39,7 +39,7 @@ cache-type-v = "q8_0"
 spec-type = "draft-mtp"
 turbo-mode = "yes"
 """
-FLAGS = {
+FLAGS: dict[str, FlagValue] = {
     "ctx-size": 131072, "n-cpu-moe": 22, "cache-type-k": "q8_0", "cache-type-v": "q8_0", "spec-type": "draft-mtp",
     "turbo-mode": "yes",
 }  # fmt: skip
@@ -66,7 +66,7 @@ class PlannedWorkshop(FakeTrials):
         return EditSession(profile, base, capabilities, "llama-server b11434", ("llama-server", "embedded"))
 
     def assess(self, profile: Profile, base: ProfileEdit, changes: dict[KeyPath, KeyValue]) -> Assessment:  # type: ignore[override]
-        moe = changes.get(("flags", "n-cpu-moe"), 22)
+        moe = changes.get(("flags", "n-cpu-moe"), 22) or 0
         argv = [word for name, value in FLAGS.items() for word in (f"--{name}", str(value))]
         old = ["llama-server", "--model", "/models/Qwen3.6-35B-A3B-MTP-Q4_K_M.gguf", "--port", "8081", *argv]
         new = [*old]
@@ -74,7 +74,7 @@ class PlannedWorkshop(FakeTrials):
         refusals = {"turbo-mode": "this engine has no such option (nearest: load-mode)"}
         return Assessment(changed_words(old, new), refusals, "", Profile("x", "x", flags={**FLAGS, "n-cpu-moe": moe}))
 
-    def plan(self, profile: Profile) -> MemoryPlan:
+    def plan(self, profile: Profile, *, may_dry_run: bool = False) -> MemoryPlan:
         moe = profile.flags.get("n-cpu-moe", 22)
         assert isinstance(moe, int)
         return planned(moe)

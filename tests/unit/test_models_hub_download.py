@@ -193,7 +193,7 @@ def test_refusals(hub: Hub, client: HubClient, repository: HubRepository, status
 def test_another_program_downloads_it(client: HubClient, repository: HubRepository) -> None:
     lock = lock_file(hub_cache() / ".locks/models--u--m" / f"{repository.quants[0].files[0].sha256}.lock")
     assert lock is not None
-    with pytest.raises(GpuboxError, match="Another program downloads"):
+    with pytest.raises(GpuboxError, match="Another program is downloading"):
         job(repository).run(client, ignore)
     os.close(lock)
     assert job(repository).run(client, ignore).read_bytes() == DATA

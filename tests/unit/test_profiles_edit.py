@@ -213,7 +213,7 @@ def test_a_deleted_profile_comes_back(paths: Paths) -> None:
     delete_profile(profile, paths)
     assert not list(paths.profiles.iterdir())
     assert restore_deleted(paths).read_text() == TEXT
-    with pytest.raises(UsageError, match="No deleted profile"):
+    with pytest.raises(UsageError, match="There is no deleted profile"):
         restore_deleted(paths)
 
 

@@ -33,12 +33,12 @@ MARKS = {"fits": "✓", "tight": "◐", "short": "✗", "unknown": "?"}
 @click.command("find")
 @click.argument("text")
 @click.option("--limit", default=4, type=click.IntRange(1, 20), help="Repositories to show. [default: 4]")
-@click.option("--set", "settings", multiple=True, metavar="FLAG=VALUE", help="Plan with this flag; may be repeated.")
+@click.option("--set", "settings", multiple=True, metavar="FLAG=VALUE", help="Plan with this flag; repeatable.")
 @click.option("--like", metavar="PROFILE", help="Plan with the flags of PROFILE.")
 @click.option("--disk", is_flag=True, help="Search only this machine.")
 @click.option("--no-plan", is_flag=True, help="Do not read the headers on Hugging Face.")
 @click.option("--download", is_flag=True, help="Download the quant that TEXT names (user/name:QUANT).")
-@click.option("--mmproj", is_flag=True, help="With --download: the smallest vision projector too.")
+@click.option("--mmproj", is_flag=True, help="With --download: also download the smallest vision projector.")
 @json_option
 @click.pass_obj
 def command(
@@ -47,8 +47,8 @@ def command(
 ) -> int:  # fmt: skip
     """Find models on this machine and on Hugging Face, and say which would fit.
 
-    TEXT is words of a name, or a repository: user/name or user/name:QUANT. The verdict is that of a new profile (as
-    `gpubox new` makes it), planned from the header alone: a few megabytes are read, no model is downloaded.
+    TEXT is words of a name, or a repository: user/name or user/name:QUANT. gpubox plans the memory of a new profile, as
+    `gpubox new` makes it, from the header of each model. It reads a few megabytes and downloads no model.
 
     \b
     ✓  it fits
@@ -95,7 +95,7 @@ def command(
         return ExitCode.OK
     if problems:
         return ExitCode.FAILED
-    raise GpuboxError(f"Nothing matches {text!r}.", "Fewer words find more.")
+    raise GpuboxError(f"Nothing matches {text!r}.", "Use fewer words.")
 
 
 def _quant_of(text: str) -> str:
@@ -145,7 +145,7 @@ def _print_local(models: Sequence[LocalModel], plans: dict[Any, MemoryPlan]) -> 
 
 def _print_repository(repository: HubRepository, quants: Sequence[tuple[HubQuant, MemoryPlan | None]]) -> None:
     downloads = "" if repository.downloads is None else f"  {repository.downloads:,} downloads"
-    gated = "  gated: its owner grants access" if repository.gated else ""
+    gated = "  gated: ask its owner for access" if repository.gated else ""
     output.emit(f"{repository.name}{downloads}  {repository.updated}{gated}".rstrip())
     output.emit_table(
         [

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 ASSESS_DELAY = 0.05
 """Seconds after a change before the command line and the plan are made, so that a key that is held down makes one."""
+DRY_RUN_DELAY = 1.0
+"""Seconds without a change before the engine is asked for what the plan does not know."""
 REFUSALS_SHOWN = 3
 KEPT_HERE = "Your changes are kept here: ^s saves them into the file as it is now."
 
@@ -284,8 +286,13 @@ class EditorScreen(PushedScreen):
         profile, base, changes = session.profile, session.base, dict(session.changes)
         self.assessment = await run_in_thread(self.service.assess, profile, base, changes)
         self._draw_assessment()
-        if self.assessment.profile:
-            self.plan = await run_in_thread(self.service.plan, self.assessment.profile)
+        if (changed := self.assessment.profile) is None:
+            return
+        self.plan = await run_in_thread(self.service.plan, changed)
+        self._draw_facts()
+        if self.plan and self.plan.verdict == "unknown" and not self.plan.problem and not self.assessment.refusals:
+            await asyncio.sleep(DRY_RUN_DELAY)
+            self.plan = await run_in_thread(self.service.plan, changed, may_dry_run=True)
             self._draw_facts()
 
     # -- events ---------------------------------------------------------------------------------------
@@ -355,7 +362,7 @@ class EditorScreen(PushedScreen):
         if row and self.session.step(row, step):
             self.changed()
         elif row:
-            self.say(f"{row.name} has no next value: enter types one.")
+            self.say(f"{row.name} has no next value: press enter to type one.")
 
     def action_edit_more(self) -> None:
         self.step(1)

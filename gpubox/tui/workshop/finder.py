@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 DRAW_SECONDS = 0.25
 """Between two drawings of a download's progress."""
 HEADERS_AT_ONCE = 4
-STOPPED = GpuboxError("The download is stopped; what is here is kept.", "Enter resumes it.")
+STOPPED = GpuboxError("The download is stopped. The downloaded part is kept.", "Enter resumes it.")
 
 
 class FinderScreen(PersistentScreen):
@@ -120,7 +120,7 @@ class FinderScreen(PersistentScreen):
             self.rows.show_values((*_local_rows(local), *self._hub_rows(answer)))
             self._say_line("  ".join(str(problem) for problem in answer.problems[:2]), bad=True)
             if not self.rows.values and not answer.problems:
-                self._say_line(f"Nothing matches {text!r}. Fewer words find more.")
+                self._say_line(f"Nothing matches {text!r}. Use fewer words.")
         self._first_model()
         for row in (row for row in self.rows.values if row.kind == "local"):
             await self._plan(row.key, may_dry_run=False)
@@ -290,7 +290,7 @@ class FinderScreen(PersistentScreen):
         folder, free = sanitize_line(str(prepared.download.cache)), units.file_size(prepared.free_bytes)
         body = f"It is saved in {folder}, where {free} are free."
         if present:
-            body += f"\n\n{units.file_size(present)} of it are here already; the rest is downloaded."
+            body += f"\n\n{units.file_size(present)} of it are here already; gpubox downloads the rest."
         answers = [("n", "not now", "no")]
         if prepared.fits:
             body += "\n\nThe running server is not touched."

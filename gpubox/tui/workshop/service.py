@@ -124,8 +124,11 @@ class WorkshopService:
         env = tuple((f"{name}={value}", False) for name, value in redacted_env(changed.env).items())
         return Assessment((*env, *changed_words(before, preview.argv)), refusals, problem, changed)
 
-    def plan(self, profile: Profile) -> MemoryPlan | None:
-        """The memory that a start of ``profile`` in place of what runs would take."""
+    def plan(self, profile: Profile, *, may_dry_run: bool = False) -> MemoryPlan | None:
+        """The memory that a start of ``profile`` in place of what runs would take.
+
+        ``may_dry_run``: whether the engine may be run, until its load begins, to measure its compute buffers. Cached.
+        """
         from gpubox.planner.planner import Planner
         from gpubox.server.instance import observe
         from gpubox.server.supervisor import instance_of
@@ -134,7 +137,7 @@ class WorkshopService:
         if self._planner is None or self._planner[0] is not config:
             self._planner = config, Planner(self.paths, config)
         replaces = observe(self.paths, instance_of(profile)).running
-        return self._planner[1].plan(profile, replaces=replaces)
+        return self._planner[1].plan(profile, replaces=replaces, may_dry_run=may_dry_run)
 
     def check(self, edit: ProfileEdit) -> str:
         """Why the engine itself refuses the changed profile; empty if it accepts it. Starts the engine's parser."""
