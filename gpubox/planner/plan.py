@@ -81,7 +81,7 @@ class MemoryPlan:
     problem: str = ""
     """Why there is no plan; ``devices`` is empty then."""
     notes: tuple[str, ...] = ()
-    compute_certainty: Literal["measured", "law", "near", "unknown"] = "unknown"
+    compute_certainty: Literal["measured", "law", "near", "unknown"] = "measured"
     """Where the compute buffers come from: see ``compute.Certainty``."""
     compute_bound_bytes: int | None = None
     """What the compute buffers of a device certainly stay below; None: unknown."""

@@ -66,7 +66,7 @@ def command(
         raise UsageError("There is no terminal to ask at.", "Add --keep or --revert.")
     edited = context.profile(profile)
     edit = edit_profile(edited, parse_changes(sets, unset, edited, context), context.paths)
-    check_edit(edit, context)
+    check_edit(edit, context, hint="Nothing is tried.")
     ensure_model(context, edit.profile)
     supervisor = supervisor_of(context, instance_of(edit.profile), OperationOutput(), anyway=anyway)
     outcome = _Outcome()
@@ -78,9 +78,9 @@ def command(
     elif outcome.sentence:
         output.emit(outcome.sentence)
     kept = f"{profile} is written: {edit.path}"
-    previous = trial.record.previous.profile if trial.record.previous else "nothing"
+    previous = f"{trial.record.previous.profile} runs as before" if trial.record.previous else "nothing runs, as before"
     if not as_json:
-        output.emit(kept if keep else f"The change is reverted: {previous} runs as before.")
+        output.emit(kept if keep else f"The change is reverted: {previous}.")
 
 
 async def _begin(
@@ -98,6 +98,7 @@ async def _begin(
 
     paths, config = context.paths, context.config
     running = observe(paths, supervisor.instance).running
+    await asyncio.to_thread(supervisor.check_memory, edit.profile, running)  # before a minute of measuring
     tokens = 0
     if measure and running and running.ready_at:
         tokens = await tokens_per_answer(running.launch, paths)
