@@ -7,7 +7,8 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -223,6 +224,11 @@ def shard(rows: Sequence[tuple[str, list[int], int]], number: int, count: int, v
 
 def split_model(stem: str, count: int = 4, vocabulary: int = 0) -> dict[str, Stored]:
     """The files of a model in ``count`` shards; in one file without the suffix if ``count`` is 1."""
+    return {name: replace(file) for name, file in _split_model(stem, count, vocabulary).items()}
+
+
+@cache
+def _split_model(stem: str, count: int, vocabulary: int) -> dict[str, Stored]:
     rows = tensor_table()
     size = -(-len(rows) // count)
     if count == 1:

@@ -64,10 +64,10 @@ def summarize(comparison: RunComparison) -> str:
         return f"tg is {'faster' if row.outcome == 'better' else 'slower'}: {change}{interval}."
     smallest = ""
     if row.detectable_difference:
-        smallest = f" One start of each shows differences from {row.detectable_difference:.0%}."
+        smallest = f" With one start of each, differences under {row.detectable_difference:.0%} cannot be detected."
     if (row.detectable_difference or 0) >= 1:
-        smallest = " The measured speeds vary too much to show any."
-    return f"No difference in tg is shown: {change}{interval}.{smallest}"
+        smallest = " The measured speeds vary too much to detect any."
+    return f"No difference in tg was detected: {change}{interval}.{smallest}"
 
 
 def _no_profile(name: str) -> Profile:

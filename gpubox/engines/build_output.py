@@ -147,10 +147,12 @@ class BuildOutput:
             if cause == "hash":
                 return GpuboxError(
                     "The source that was downloaded is not the one that gpubox knows. Nothing of it was run.",
-                    "Try again; if it stays so, do not build it.",
+                    "Try again. If it happens again, do not build this version.",
                 )
         if code < 0:
-            return GpuboxError(f"The build was killed (signal {-code}).", "Is there enough memory? Try --jobs 1.")
+            return GpuboxError(
+                f"The build was killed (signal {-code}).", "The cause may be too little memory: try --jobs 1."
+            )
         what = {"configure": "CMake refuses", "compile": "It does not compile"}.get(self.phase, "The build failed")
         return GpuboxError(f"{what}: {line or f'pip exited with {code}'}.".replace("..", "."))
 
@@ -168,5 +170,5 @@ def _order(phase: BuildPhase) -> int:
 def _no_such_version(requirement: str, versions: str) -> GpuboxError:
     known = [version.strip() for version in versions.split(",") if version.strip() not in ("", "none")]
     newest = sorted(known, key=lambda version: [int(part) for part in re.findall(r"\d+", version)])[-3:]
-    hint = f"The newest: {', '.join(version.split('.')[0] for version in reversed(newest))}." if newest else ""
+    hint = f"The newest are: {', '.join(version.split('.')[0] for version in reversed(newest))}." if newest else ""
     return GpuboxError(f"The package index has no {requirement}.", hint)

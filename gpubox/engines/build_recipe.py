@@ -216,7 +216,7 @@ def _missing_sentence(backend: Backend, missing: Sequence[BuildTool], *, chosen:
     *others, last = [tool.name for tool in missing]
     names = f"{', '.join(others)} and {last}" if others else last
     why = "This machine has a card for it. " if chosen and backend != "cpu" else ""
-    return f"{why}A {backend} build needs {names}, which {'is' if not others else 'are'} not here."
+    return f"{why}A {backend} build needs {names}, which {'is' if not others else 'are'} missing."
 
 
 def _packages_hint(missing: Sequence[BuildTool]) -> str:
@@ -227,7 +227,7 @@ def _packages_hint(missing: Sequence[BuildTool]) -> str:
         for name, command in commands.items()
         if family in ("", name)
     ]
-    cpu = " `gpubox engines build --cpu` needs no more than a compiler." if missing[0] not in (_COMPILER, _MAKE) else ""
+    cpu = " `gpubox engines build --cpu` needs only a compiler." if missing[0] not in (_COMPILER, _MAKE) else ""
     return f"{'; '.join(lines)}.{cpu}"
 
 

@@ -42,7 +42,7 @@ def check_new_name(name: str, paths: Paths, config: Config) -> None:
     if name in config.engines or (paths.built_engines / name).exists():
         raise UsageError(
             f"There is an engine {name!r} already.",
-            f"`gpubox engines rm {name}` removes it, --name builds another beside it.",
+            f"`gpubox engines rm {name}` removes it; --name gives the new engine another name.",
         )
 
 

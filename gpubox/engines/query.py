@@ -57,7 +57,7 @@ def run_engine(
     except OSError as error:
         raise GpuboxError(
             f"The engine {engine.name!r} cannot be started: {error.strerror} ({engine.path}).",
-            "Is it built for this machine?",
+            "Check that it was built for this machine.",
         ) from None
     with process:
         try:
@@ -107,7 +107,7 @@ def probe_capabilities(engine: Engine) -> Capabilities:
         message = _last_line(output.err) if output.code else ""
         raise GpuboxError(
             f"The engine {engine.name!r} is not a llama-server: its --help lists none of llama-server's options.",
-            f"{engine.path} printed: {message}" if message else f"Is {engine.path} the right file?",
+            f"{engine.path} printed: {message}" if message else f"Check that {engine.path} is the right file.",
         )
     return capabilities
 

@@ -226,7 +226,7 @@ def _from_json(text: str, source: ImportSource) -> ImportResult:
     try:
         values: Any = json.loads(text)
     except ValueError:
-        raise UsageError("This is not valid JSON.", "Is the file complete?") from None
+        raise UsageError("This is not valid JSON.", "Check that the file is complete.") from None
     if is_kcpps(values):
         return ImportResult([import_server(read_kcpps(values), source)])
     if not is_lmstudio(values):

@@ -26,9 +26,9 @@ def read_yaml(text: str) -> list[YamlValue]:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "it cannot be parsed"
-        raise UsageError(f"This is not valid YAML{where}: {problem}.", "Is the file complete?") from None
+        raise UsageError(f"This is not valid YAML{where}: {problem}.", "Check that the file is complete.") from None
     except ValueError as error:
-        raise UsageError(f"This is not valid YAML: {error}.", "Is the file complete?") from None
+        raise UsageError(f"This is not valid YAML: {error}.", "Check that the file is complete.") from None
     reader = _Reader()
     return [reader.value(node) for node in nodes if node is not None]
 

@@ -160,7 +160,7 @@ _CAUSES = (
     (
         "NameResolutionError|NewConnectionError|Connection to |Connection refused",
         "There is no connection to the package index.",
-        "Is this machine online?",
+        "Check the network connection.",
     ),
     ("No matching distribution", "pip's package index does not have it.", _OWN_MODEL_HINT),
 )

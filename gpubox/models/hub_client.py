@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from types import TracebackType
 from typing import Any
@@ -29,7 +31,13 @@ ANSWER_SECONDS = 30.0
 """For a whole JSON answer."""
 _ANSWER_BYTES = 32 << 20
 _MAX_REDIRECTS = 8
-_OFFLINE_HINT = "Is this machine online?"
+_OFFLINE_HINT = "Check the network connection."
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Read once: that takes longer than all else that a client needs."""
+    return httpx.create_ssl_context()
 
 
 class HubOfflineError(GpuboxError):
@@ -38,6 +46,9 @@ class HubOfflineError(GpuboxError):
 
 class HubPartError(GpuboxError):
     """The hub sent another part of a file than it was asked for, such as all of it."""
+
+    length: int | None = None
+    """Of the whole file, as the hub stated it."""
 
 
 class HubClient:
@@ -61,6 +72,7 @@ class HubClient:
         try:
             self._http = httpx.Client(
                 headers={**headers, "Accept-Encoding": "identity"},
+                verify=_certificates(),
                 timeout=httpx.Timeout(read_seconds, connect=CONNECT_SECONDS),
             )
         except (ValueError, OSError, httpx.InvalidURL) as error:  # a broken proxy variable, no certificates
@@ -88,7 +100,7 @@ class HubClient:
         except (ValueError, RecursionError):
             raise GpuboxError(
                 f"Hugging Face did not answer with JSON for {subject}.",
-                "Does a login page of the network answer instead?",
+                "A login page of the network may have answered: open a page in a browser.",
             ) from None
 
     @contextmanager
@@ -105,7 +117,9 @@ class HubClient:
         with self._answer(url, f"{repo}/{name}", headers=headers) as response:
             first, length = _served_part(response)
             if first != start:
-                raise HubPartError(f"Hugging Face does not serve {repo}/{name} in parts.", "Try again later.")
+                error = HubPartError(f"Hugging Face does not serve {repo}/{name} in parts.", "Try again later.")
+                error.length = length
+                raise error
             deadline = time.monotonic() + seconds
             yield self._limited(response, None if end is None else end - start, deadline, f"{repo}/{name}"), length
 
@@ -180,7 +194,7 @@ def status_error(subject: str, status: int, headers: Mapping[str, str]) -> Gpubo
     if status in {401, 403, 404}:
         if subject.startswith("the search"):
             return GpuboxError(
-                f"Hugging Face refuses {subject} (HTTP {status}).", "Is the token in HF_TOKEN still valid?"
+                f"Hugging Face refuses {subject} (HTTP {status}).", "Check that the token in HF_TOKEN is still valid."
             )
         return GpuboxError(
             f"{subject} does not exist on Hugging Face, or it is private (HTTP {status}).",

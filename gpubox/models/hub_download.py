@@ -137,7 +137,7 @@ class HubDownload:
             return
         lock = lock_file(self.cache / ".locks" / self.folder.name / f"{self._key(file)}.lock")
         if lock is None:
-            raise GpuboxError(f"Another program downloads {file.name} now.", "Wait until it has finished.")
+            raise GpuboxError(f"Another program is downloading {file.name} now.", "Wait until it has finished.")
         try:
             blob = self.folder / "blobs" / file.sha256
             if file.sha256 and blob.exists():
@@ -174,9 +174,11 @@ class HubDownload:
                             digest.update(chunk)
                             meter.add("download", len(chunk))
                     if out.tell() < size:
-                        raise HubBrokenConnection(f"Hugging Face stops in the middle of {file.name}.", "Try again.")
-                except HubPartError:
-                    if not before:
+                        raise HubBrokenConnection(
+                            f"Hugging Face stopped sending {file.name} before its end.", "Try again."
+                        )
+                except HubPartError as error:
+                    if error.length != size:  # not this file: a login page of the network answers
                         raise
                     meter.add("download", -before)  # it sends only whole files
                     out.truncate(0)

@@ -205,7 +205,7 @@ def _read_header(
             for chunk in chunks:
                 data += chunk
         if len(data) < min(end, size):
-            raise GpuboxError(f"Hugging Face stops in the middle of {subject}.", "Try again.")
+            raise GpuboxError(f"Hugging Face stopped sending {subject} before its end.", "Try again.")
         if not data.startswith(MAGIC):
             raise GpuboxError(f"{subject} is not a GGUF: it begins with the bytes {bytes(data[:4]).hex(' ')}.")
         try:

@@ -26,14 +26,14 @@ def assemble(
 
     ``problem``: why there is no such run, where one was wanted.
     """
-    unclear = [*doubts, *parts.doubts]
+    always = (*doubts, *flags.unmeasured)
+    unclear = list(always)
     disagreement = _disagreement(parts, run) if run else ""
-    method: Method = "dry-run" if run and (parts.doubts or disagreement) else "formula"
-    if method == "dry-run":
-        assert run is not None
-        parts = _from_run(parts, run)
-    elif problem and parts.doubts:
-        unclear.append(problem)
+    method: Method = "formula"
+    if run and disagreement:
+        method, parts = "dry-run", _from_run(parts, run)
+    elif run is None:  # an agreement proves the formula, whatever was doubtful about it
+        unclear += [*parts.doubts, *([problem] if problem and parts.doubts else [])]
     plans = tuple(_device_plan(device, parts, buffers, flags) for device in devices)
     keys = {device.key for device in devices}
     missing = [key for key in (*parts.weights, *buffers.main) if key not in keys]
@@ -44,7 +44,7 @@ def assemble(
         devices=plans,
         method=method,
         keep_free_bytes=keep_free_bytes,
-        doubts=tuple(dict.fromkeys(doubts if method == "dry-run" else unclear)),
+        doubts=tuple(dict.fromkeys(unclear)),
         compute_certainty=buffers.certainty,
         adapts=adapts(flags),
         compute_bound_bytes=_compute_bound(flags, parts),

@@ -20,6 +20,7 @@ from gpubox.planner.solve import solutions
 from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.server.state import RunningServer
 
+DRAFT_HEAD_NOTE = "it contains a draft head (MTP): spec-type draft-mtp uses it"
 _F32_BYTES, _MASK_BYTES = 4, 2
 _DEFAULT_UBATCH = 512
 
@@ -55,7 +56,8 @@ def plan_model(
     Blocks. Never raises: a problem is part of the plan.
     """
     try:
-        flags = {**default_flags(read_model(path, paths)), **idea.flags}
+        model = read_model(path, paths)
+        flags = {**default_flags(model), **idea.flags}
         kept = {flag: value for flag, value in flags.items() if value is not None}
         profile = Profile(name=name, model=str(path), engine=idea.engine, flags=kept)
         situation = planner.situation(profile, replaces=idea.replaces)
@@ -64,6 +66,8 @@ def plan_model(
     plan = planner.plan_in(situation, {}, keep_free_bytes=idea.keep_free_bytes, may_dry_run=may_dry_run)
     if may_dry_run and plan.verdict == "unknown":  # the engine could not measure it: an estimate is better than nothing
         plan = planner.plan_in(situation, {}, keep_free_bytes=idea.keep_free_bytes)
+    if model.metadata.get(f"{model.architecture}.nextn_predict_layers", 0):
+        plan = replace(plan, notes=(*plan.notes, DRAFT_HEAD_NOTE))
     if (plan.spare_bytes or 0) >= 0:
         return plan
     return replace(plan, solutions=solutions(planner, situation, keep_free_bytes=idea.keep_free_bytes))
@@ -83,7 +87,8 @@ def _with_estimate(plan: MemoryPlan, situation: Situation) -> MemoryPlan:
 def _compute_estimate(situation: Situation) -> int:
     """About what the compute buffers take: rows of the widest layer for each token of a batch, and the mask.
 
-    Measured with llama.cpp build 11434, flash attention on: SmolLM2-135M at 8K takes 22.6 MiB, this says 24.8.
+    Measured with llama.cpp build 11434, flash attention on, a dense, a hybrid MoE and a sliding-window model at 4K and
+    32K: 3 to 12 % more than the engine takes, never less.
     """
     metadata, architecture = situation.model.file.metadata, situation.model.file.architecture
 

@@ -71,12 +71,15 @@ def kv_bytes(
     padded = shape.v_padded and flags.flash_attention == "off"
     widest = max((layer.v_width for layer in shape.layers), default=0) if padded else 0
     first, last = (shape.trunk, len(shape.layers)) if draft_head else (0, shape.trunk)
+    sizes: dict[LayerShape, int] = {}  # most layers are alike
     for index in range(first, last):
         layer = shape.layers[index]
         if not layer.k_width:
             continue
         device = where.layers[index] if flags.kv_on_device else HOST
-        bytes_of[device] += _layer_bytes(layer, cells, types, widest)
+        if layer not in sizes:
+            sizes[layer] = _layer_bytes(layer, cells, types, widest)
+        bytes_of[device] += sizes[layer]
     return dict(bytes_of)
 
 

@@ -132,6 +132,8 @@ def devices_now(
     """The memory of each listed device once ``replaces`` has stopped; ``log`` is its log. The host is last."""
     reading = read_driver() if reading is None else reading
     gpus = _match_gpus(listed.listed, reading.gpus)
+    pid = replaces.process.pid if replaces and replaces.process else None
+    visible = any(process.pid == pid for gpu in reading.gpus for process in gpu.processes)
     started = _devices_at_start(log) if replaces and log else {}
     devices = []
     for device, gpu in zip(listed.listed, gpus, strict=True):
@@ -142,7 +144,7 @@ def devices_now(
             free = device.free_bytes if listed.fresh and replaces is None else None
             devices.append(DeviceMemoryNow(device.key, "gpu", device.name, device.total_bytes, free))
         else:
-            devices.append(_card(device, gpu, replaces))
+            devices.append(_card(device, gpu, replaces, visible))
     devices.append(_host(replaces))
     return devices
 
@@ -179,14 +181,17 @@ def _same_size(device: ListedDevice, gpu: Gpu) -> bool:
     return total is not None and abs(device.total_bytes - total) <= total / 10
 
 
-def _card(device: ListedDevice, gpu: Gpu, replaces: RunningServer | None) -> DeviceMemoryNow:
+def _card(device: ListedDevice, gpu: Gpu, replaces: RunningServer | None, visible: bool) -> DeviceMemoryNow:
+    """``visible``: whether the driver shows the replaced server on any card."""
     total, used = gpu.vram_total_bytes, gpu.vram_used_bytes
     pid = replaces.process.pid if replaces and replaces.process else None
     own = (process.vram_bytes for process in gpu.processes if process.pid == pid)
     held = next((size for size in own if size is not None), None) if pid is not None else 0
     if held is None and replaces is not None:  # the driver hides the processes, or the server holds nothing here
         loaded = dict(replaces.loaded_vram).get(gpu.index)
+        # Of a server in a container the driver knows another pid than gpubox; the record then has the whole card.
         hidden = not gpu.processes_known or any(process.vram_bytes is None for process in gpu.processes)
+        hidden = hidden or (not visible and gpu.index in replaces.whole_card_gpus)
         held = (None if gpu.index in replaces.whole_card_gpus else loaded) if hidden else 0
     free = None if total is None or used is None or held is None or gpu.lost else max(0, total - used + held)
     others = sorted(
@@ -207,7 +212,7 @@ def _host(replaces: RunningServer | None) -> DeviceMemoryNow:
     if replaces and replaces.process and (process := read_process(replaces.process)):
         free += process.anon_bytes + process.locked_bytes  # its mapped files count as available already
     free = min(free, host.ram_total_bytes)
-    return DeviceMemoryNow(HOST, "host", "RAM", host.ram_total_bytes, free, elastic_bytes=_free_swap())
+    return DeviceMemoryNow(HOST, "host", "RAM", host.ram_total_bytes, free, elastic_bytes=_free_swap() + _zfs_cache())
 
 
 def _free_swap() -> int:
@@ -215,6 +220,15 @@ def _free_swap() -> int:
         for line in Path("/proc/meminfo").read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("SwapFree:"):
                 return int(line.split()[1]) * 1024
+    return 0
+
+
+def _zfs_cache() -> int:
+    """What ZFS gives back under pressure; MemAvailable does not count it."""
+    with contextlib.suppress(OSError, ValueError, IndexError, KeyError):
+        lines = Path("/proc/spl/kstat/zfs/arcstats").read_text(encoding="ascii", errors="replace").splitlines()
+        values = {fields[0]: int(fields[2]) for line in lines[2:] if len(fields := line.split()) == 3}
+        return max(0, values["size"] - values["c_min"])
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -74,7 +73,7 @@ def structure_of(
     layers = len(parts.where.layers)
     used = {device for device in (*parts.where.layers, parts.where.output) if device != "Host"}
     return Structure(
-        family=hashlib.sha256(json.dumps(family).encode()).hexdigest()[:32],
+        family=hashlib.sha256(repr(family).encode()).hexdigest()[:32],
         gpu_layers=min(flags.gpu_layers, layers + 1),
         cpu_expert_layers=min(parts.cpu_expert_layers, layers),
         slots=flags.slots,

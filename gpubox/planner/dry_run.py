@@ -79,7 +79,9 @@ def run_dry(
                 break
             last = text.strip() or last
     if reader.result is None:
-        raise GpuboxError(f"The engine {engine.name!r} did not tell what the flags take: {last[:200] or 'no output'}")
+        raise GpuboxError(
+            f"The engine {engine.name!r} did not report the memory of these flags: {last[:200] or 'no output'}"
+        )
     return reader.result
 
 

@@ -14,8 +14,8 @@ from gpubox.interchange.importing import default_flags
 from gpubox.interchange.profile_draft import profile_name
 from gpubox.models.gguf import check_gguf
 from gpubox.models.hub_client import HubClient
-from gpubox.models.hub_download import HubDownload, ProgressCallback
-from gpubox.models.hub_search import HubFile, HubQuant, HubRepository, read_repository, repository_name, search_hub
+from gpubox.models.hub_download import HubDownload
+from gpubox.models.hub_search import HubQuant, HubRepository, read_repository, repository_name, search_hub
 from gpubox.models.local_models import LocalModel, find_local_models
 from gpubox.models.remote_header import fetch_header_file
 from gpubox.paths import MAIN_INSTANCE, Paths
@@ -39,6 +39,8 @@ class HubAnswer:
     repositories: tuple[HubRepository, ...] = ()
     problems: tuple[GpuboxError, ...] = ()
     """Why it could not be searched, or repositories that could not be read."""
+    on_disk: frozenset[str] = frozenset()
+    """References of the quants that are on this machine already."""
 
 
 class Finder:
@@ -63,9 +65,16 @@ class Finder:
         except GpuboxError as error:
             return HubAnswer(problems=(error,))
         answers = _in_parallel(lambda name: _read(client, name), names)
+        repositories = [answer for answer in answers if isinstance(answer, HubRepository)]
         return HubAnswer(
-            tuple(answer for answer in answers if isinstance(answer, HubRepository)),
+            tuple(repositories),
             tuple(answer for answer in answers if isinstance(answer, GpuboxError)),
+            frozenset(
+                repository.reference(quant)
+                for repository in repositories
+                for quant in repository.quants
+                if HubDownload(repository, quant.files).is_complete
+            ),
         )
 
     def idea(self) -> LaunchIdea:
@@ -124,12 +133,6 @@ class Finder:
     def header_of(self, client: HubClient, repository: HubRepository, quant: HubQuant) -> Path:
         """The stand-in of a quant. Raises GpuboxError."""
         return fetch_header_file(client, repository, quant, self.paths, self._headers.get(repository.name))
-
-    def download(
-        self, client: HubClient, repository: HubRepository, files: tuple[HubFile, ...], on_progress: ProgressCallback
-    ) -> Path:
-        """Downloads files of a repository. Returns the first. Raises GpuboxError, and what ``on_progress`` raises."""
-        return HubDownload(repository, files).run(client, on_progress)
 
 
 def _read(client: HubClient, name: str) -> HubRepository | GpuboxError:

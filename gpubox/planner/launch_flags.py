@@ -97,11 +97,10 @@ _ENVIRONMENT = {
 }  # fmt: skip
 _UNPLANNED = {
     "lora": "adapters", "lora-scaled": "adapters", "control-vector": "control vectors",
-    "control-vector-scaled": "control vectors", "override-kv": "changed metadata",
-    "mmproj-url": "a picture encoder", "mmproj-device": "the device of the picture encoder",
-    "spec-draft-hf": "a draft model that is downloaded",
+    "control-vector-scaled": "control vectors", "mmproj-url": "the memory of mmproj-url",
+    "mmproj-device": "the device of mmproj", "spec-draft-hf": "the draft model of spec-draft-hf",
 }  # fmt: skip
-"""Flags whose memory has no formula here."""
+"""Flags whose memory has no formula here, and is not in the engine's own table either."""
 _NGRAM_MOD_MAX = 64  # --spec-ngram-mod-n-max; the other ngram types draft up to 48 (m)
 _NGRAM_MAX = 48
 
@@ -162,7 +161,9 @@ class LaunchFlags:
     mapped: bool
     """Whether the weights on the host stay in the page cache (mmap), and not in memory of the process."""
     doubts: tuple[str, ...]
-    """What these flags do that has no formula here; empty: all is covered."""
+    """What these flags do that has no formula here; empty: all is covered. A dry run shows it."""
+    unmeasured: tuple[str, ...] = ()
+    """What takes memory that no dry run shows either."""
     cpu_expert_layers: int = 0
     """Of how many layers, from the first, ``--n-cpu-moe`` or ``--cpu-moe`` keep the experts on the host."""
 
@@ -185,10 +186,11 @@ def read_launch_flags(flags: Mapping[str, FlagValue], env: Mapping[str, str]) ->
         types = (*types, "ngram-mod")
     draft_model = switches.text("spec-draft-model", "") or None
     mtp = "draft-mtp" in types
-    doubts = [_UNPLANNED[name] for name in _UNPLANNED if values.get(name) not in (None, False, "")]
+    unmeasured = [_UNPLANNED[name] for name in _UNPLANNED if values.get(name) not in (None, False, "")]
+    doubts = ["changed metadata"] if values.get("override-kv") else []
     doubts += [f"spec-type {kind}" for kind in types if kind not in _DRAFT_TYPES]
     if mtp and draft_model:
-        doubts.append("a draft head in a file of its own")
+        doubts.append("an MTP head in a separate file")
     split_mode = switches.text("split-mode", "layer")
     if split_mode not in ("layer", "none"):
         doubts.append(f"split-mode {split_mode}")
@@ -236,6 +238,7 @@ def read_launch_flags(flags: Mapping[str, FlagValue], env: Mapping[str, str]) ->
         encoder_on_device=switches.on("mmproj-offload", True),
         mapped=load_mode in ("auto", "mmap") and not switches.on("mlock", False) and switches.on("mmap", True),
         doubts=tuple(doubts),
+        unmeasured=tuple(dict.fromkeys(unmeasured)),
         cpu_expert_layers=ALL_LAYERS if switches.on("cpu-moe", False) else _largest(values.get("n-cpu-moe", 0)),
     )  # fmt: skip
 

@@ -73,7 +73,7 @@ def read_shape(model: GgufFile) -> ModelShape:
     architecture = model.architecture
     count = keys.number("block_count", 0)
     if not 0 < count <= MAX_LAYERS:
-        doubts.append(f"a model of {count} layers")
+        doubts.append(f"a header that states {count} layers")
         count = 0
     draft = min(max(0, keys.number("nextn_predict_layers", 0)), count)
     window = _window(keys, architecture)
@@ -81,7 +81,7 @@ def read_shape(model: GgufFile) -> ModelShape:
     if not known:
         doubts.append(f"the architecture {architecture or 'of this model'}")
     if keys.has("attention.sliding_window") and window == 0 and architecture not in {"phi3", *_WINDOWED}:
-        doubts.append("a sliding window")
+        doubts.append("the sliding window of this model")
     if any(tensor.type not in GGML_BLOCKS for tensor in model.tensors):
         doubts.append("a tensor type that gpubox does not know")
     recurrent = _recurrent(keys, architecture, count, draft)
@@ -93,7 +93,7 @@ def read_shape(model: GgufFile) -> ModelShape:
         for layer in range(count)
     )
     if any(shape.k_width < 0 or shape.v_width < 0 or shape.k_width > 1 << 24 for shape in layers) or state_bytes < 0:
-        doubts.append("odd sizes in the header")
+        doubts.append("unusual sizes in the header")
     names = {tensor.name for tensor in model.tensors}
     return ModelShape(
         architecture=architecture,

@@ -133,7 +133,7 @@ class ModelWeights:
     def _matching(self, pattern: str) -> tuple[int, ...]:
         if pattern not in self._matches:
             if _NESTED.search(pattern):
-                raise ValueError(f"override-tensor has the pattern {pattern!r}, which could take for ever")
+                raise ValueError(f"override-tensor has the pattern {pattern!r}, which could take too long to match")
             try:
                 search: Callable[[str], object] = re.compile(pattern).search
             except (re.error, RecursionError, OverflowError) as error:

@@ -74,14 +74,14 @@ class MemoryPlan:
     devices: tuple[DevicePlan, ...]
     """In the order of the engine, the host last."""
     method: Method
-    """formula: from the header, with the compute buffers of an earlier dry run. dry-run: all from the engine itself."""
+    """formula: from the header, with measured compute buffers. dry-run: all from the engine, because it disagrees."""
     keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES
     doubts: tuple[str, ...] = ()
     """Why this plan is not certain."""
     problem: str = ""
     """Why there is no plan; ``devices`` is empty then."""
     notes: tuple[str, ...] = ()
-    compute_certainty: Literal["measured", "law", "near", "unknown"] = "unknown"
+    compute_certainty: Literal["measured", "law", "near", "unknown"] = "measured"
     """Where the compute buffers come from: see ``compute.Certainty``."""
     compute_bound_bytes: int | None = None
     """What the compute buffers of a device certainly stay below; None: unknown."""
@@ -97,7 +97,7 @@ class MemoryPlan:
         """
         if not self.devices or self.problem:
             return "unknown"
-        certain = self.method == "dry-run" or not self.doubts
+        certain = not self.doubts
         measured = self.compute_certainty in ("measured", "law")
         least = [_hard_spare(device, with_compute=measured) for device in self.devices]
         if certain and any(spare is not None and spare < 0 for spare in least):

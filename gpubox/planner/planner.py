@@ -113,7 +113,7 @@ class Planner:
         )
         doubts = [listed.problem] if listed.problem else []
         if any(env.get(name, "0") not in ("", "0") for name in _SPILLING):
-            doubts.append("memory of the card that spills into the RAM")
+            doubts.append("memory that moves from the card to RAM")
         loaded = LoadedModel.of(model) if model else self.model(path)
         return Situation(profile, engine, path, argv, loaded, env, devices, tuple(doubts), busy)
 
@@ -231,6 +231,8 @@ class Planner:
             structure = self._structure(situation, profile, values, parts)
         except GpuboxError:
             return
+        if parts.doubts:
+            return  # its weights and caches would be taken for proved
         draft = {key: size for key in breakdown.keys if (size := breakdown.bytes_of("compute", key, draft=True))}
         context = {key: parts.kv.get(key, 0) + parts.recurrent.get(key, 0) for key in {*parts.kv, *parts.recurrent}}
         point = Point(structure, compute, draft)
@@ -294,5 +296,5 @@ def _why_no_dry_run(situation: Situation, parts: FormulaParts) -> str:
         now = device.free_now_bytes
         needed = DRY_RUN_FREE_BYTES + parts.recurrent.get(device.key, 0)
         if device.kind == "gpu" and now is not None and now < needed:
-            return f"a dry run needs 1 GiB that is free on {device.key} now"
+            return f"a dry run needs 1 GiB free on {device.key}"
     return ""

@@ -14,7 +14,7 @@ from gpubox.planner.solve import solutions
 from gpubox.profiles.profile import Profile
 from gpubox.server.state import RunningServer
 
-ANYWAY_HINT = "--anyway tries it as it is."
+ANYWAY_HINT = "--anyway starts it as it is."
 _NEAR_BYTES = 2 * units.GIB
 """A dry run is worth its second only if less than this is left without the compute buffers."""
 _SOLUTION_DRY_RUNS = 2
@@ -50,7 +50,7 @@ def refusal(plan: MemoryPlan, answers: tuple[Solution, ...]) -> GpuboxError:
     needs, free = units.memory(device.total_bytes), units.memory(device.free_bytes)
     message = f"{plan.profile} would not fit: {plan.summary} (it needs {needs}, {free} would be free)."
     ways = "; ".join(f"{flag_words(answer)} ({answer.cost})" for answer in answers)
-    hint = f"It would with {ways}. " if ways else ""
+    hint = f"It would fit with {ways}. " if ways else ""
     return GpuboxError(message, f"{hint}{ANYWAY_HINT}", code=ExitCode.WOULD_NOT_FIT)
 
 

@@ -150,7 +150,7 @@ def _candidates(situation: Situation, flag: str, overrides: Overrides) -> list[d
         return [{"parallel": count} for count in range(MAX_SLOTS, 0, -1)]
     if flag == "cache-type-k":
         return [{"cache-type-k": kind, "cache-type-v": kind} for kind in _TYPES]
-    raise UsageError(f"fit cannot solve for {flag!r}.", f"It can for {', '.join(SOLVABLE)}.")
+    raise UsageError(f"fit cannot solve for {flag!r}.", f"Choose one of {', '.join(SOLVABLE)}.")
 
 
 def _cost(situation: Situation, flag: str, flags: Mapping[str, FlagValue], overrides: Overrides) -> str:
@@ -159,10 +159,10 @@ def _cost(situation: Situation, flag: str, flags: Mapping[str, FlagValue], overr
     layers = len(situation.model.shape.layers)
     if flag == "n-cpu-moe":
         count = int(str(flags.get("n-cpu-moe", 0)))
-        return f"the experts of {count} of {layers} layers stay in RAM: slower generation" if count else "nothing"
+        return f"the experts of {count} of {layers} layers stay in RAM: slower generation" if count else "no cost"
     if flag == "n-gpu-layers":
         count = layers + 1 - int(str(flags["n-gpu-layers"]))
-        return f"{count} of {layers + 1} layers are computed by the CPU: slower" if count > 0 else "nothing"
+        return f"the CPU computes {count} of {layers + 1} layers: slower" if count > 0 else "no cost"
     if flag == "ctx-size":
         was = before.context or situation.model.shape.trained_context
         return f"{tokens(int(str(flags['ctx-size'])))} instead of {tokens(was)} tokens of context"
@@ -170,4 +170,4 @@ def _cost(situation: Situation, flag: str, flags: Mapping[str, FlagValue], overr
         return f"{flags['parallel']} instead of {before.slots} requests at once"
     was_type = before.type_k
     kind = flags["cache-type-k"]
-    return "nothing" if kind == was_type else f"the KV cache is kept as {kind} instead of {was_type}: less precise"
+    return "no cost" if kind == was_type else f"the KV cache is kept as {kind} instead of {was_type}: less precise"

@@ -145,12 +145,15 @@ def rename_profile(profile: Profile, name: str, paths: Paths) -> Path:
 
 
 def delete_profile(profile: Profile, paths: Paths) -> Path:
-    """Moves the owner's profile into the trash and returns its place there. Raises UsageError, GpuboxError."""
+    """Moves the owner's profile, or the link that it is, into the trash. Returns its place there.
+
+    Raises UsageError, GpuboxError.
+    """
     path = _own_path(profile, "deleted")
     with _locked(paths):
         trashed = _trash(paths) / f"{profile.name}@{time.time_ns()}.toml"
         # The copy is on disk before the file goes: a kill in between leaves both.
-        _write(trashed, _read(path))
+        _copy(path, trashed)
         try:
             path.unlink()
         except OSError as error:
@@ -166,15 +169,25 @@ def restore_deleted(paths: Paths, name: str = "") -> Path:
     with _locked(paths):
         trashed = [path for path in _trash(paths).glob("*@[0-9]*.toml") if not name or path.stem.split("@")[0] == name]
         if not trashed:
-            raise UsageError(
-                f"No deleted profile{f' {name!r}' if name else ''} is kept.", "`gpubox ls` lists profiles."
-            )
-        last = max(trashed, key=lambda path: path.stem.partition("@")[2])
+            raise UsageError(f"There is no deleted profile{f' {name!r}' if name else ''}.")
+        last = max(trashed, key=lambda path: int(path.stem.partition("@")[2]))
         path = _new_path(last.stem.split("@")[0], paths)
-        _write(path, _read(last))
+        _copy(last, path)
         with contextlib.suppress(OSError):
             last.unlink()
     return path
+
+
+def _copy(path: Path, target: Path) -> None:
+    """Copies a file, or a symbolic link as a link, also one whose target is gone."""
+    if not path.is_symlink():
+        _write(target, _read(path))
+        return
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(path.parent / path.readlink())
+    except OSError as error:
+        raise _refused(target, error) from None
 
 
 def read_profile(profile: Profile) -> str:
@@ -324,7 +337,9 @@ def _write(path: Path, text: str) -> None:
 
 
 def _refused(path: Path, error: OSError) -> GpuboxError:
-    return GpuboxError(f"{path} cannot be written: {error.strerror}.", "Is the folder yours? Is the disk full?")
+    return GpuboxError(
+        f"{path} cannot be written: {error.strerror}.", "Check the owner of the folder and the free disk space."
+    )
 
 
 @contextmanager

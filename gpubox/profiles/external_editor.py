@@ -30,11 +30,14 @@ def edit_in_editor(edit: ProfileEdit, profile: Profile, paths: Paths) -> Profile
         code = subprocess.run([*shlex.split(program), str(copy)], check=False).returncode
     except (OSError, ValueError) as error:
         copy.unlink(missing_ok=True)
-        raise GpuboxError(f"The editor {program!r} cannot be started: {error}.", "Set $EDITOR.") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise GpuboxError(f"The editor {program!r} cannot be started: {reason}.", "Set $EDITOR.") from None
     if code:
         raise GpuboxError(f"The editor ended with code {code}. Nothing is written.", f"Its text is in {copy}.")
     try:
         changed = replace_text(profile, edit.before, copy.read_bytes().decode(), paths)
+    except OSError as error:
+        raise GpuboxError(f"The editor left no text: {error.strerror}. Nothing is written.") from None
     except (UsageError, UnicodeDecodeError) as error:
         sentence = error.message if isinstance(error, UsageError) else "The text is not UTF-8."
         raise UsageError(f"{sentence} Nothing is written.", f"Your text is in {copy}.") from None

@@ -69,7 +69,7 @@ def save_profile(profile: Profile, paths: Paths, *, overwrite: bool = False, hea
         write_atomically(path.resolve(), data)  # a symbolic link stays and its target is replaced
     except OSError as error:
         raise GpuboxError(
-            f"{path} cannot be written: {error.strerror}.", "Is the folder yours? Is the disk full?"
+            f"{path} cannot be written: {error.strerror}.", "Check the owner of the folder and the free disk space."
         ) from None
     return path
 

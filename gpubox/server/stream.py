@@ -106,13 +106,15 @@ async def _chunks(response: httpx.Response, url: str, silence_seconds: float) ->
             raise _connection_error(error, url, silence_seconds, started=True) from None
         return
     except LineTooLong:
-        raise StreamError("The server sent a line that is too long.", "Is this a llama-server?") from None
+        raise StreamError(
+            "The server sent a line that is too long.", "Check that the address is that of a llama-server."
+        ) from None
     if finished:
         return
     if decoder.invalid_lines:
         raise StreamError(
             f"The answer of the server is not a completion stream ({decoder.first_invalid!r}).",
-            "Is this a llama-server?",
+            "Check that the address is that of a llama-server.",
             transient=True,
         )
     raise StreamError("The server closed the connection in the middle of its answer.", transient=True)
@@ -148,14 +150,14 @@ def _http_error(status: int, body: bytes) -> StreamError:
     if status == 401:
         return StreamError(
             "The server needs its API key.",
-            "Put the box's key into the api-key file, another server's key into GPUBOX_URL_KEY.",
+            "Put the key of a gpubox server into the api-key file, and the key of another server into GPUBOX_URL_KEY.",
         )
     if status == 503 and "oading" in message:
         return StreamError(
             "The server is still loading its model.", "Try again in a moment.", transient=True, overloaded=True
         )
     if status == 404 and "model" not in message.lower():  # Ollama: model "x" not found
-        return StreamError("The server has no chat completions endpoint.", "Is this a llama-server with a chat model?")
+        return StreamError("The server has no chat completions endpoint.", "Use a llama-server with a chat model.")
     return StreamError(
         f"The server refused the request (HTTP {status}): {message or 'no message'}",
         transient=status >= 500,

@@ -82,7 +82,7 @@ class Supervisor:
     ) -> None:
         """``check_memory`` is called while the old server still runs; its result is noted, and what it raises refuses
         the operation."""
-        self._check_memory = check_memory
+        self.check_memory = check_memory
         self.paths, self.config, self.instance, self.emit = paths, config, instance, emit
         self._log = paths.instance_log(instance)
         self._state = InstanceState()
@@ -143,7 +143,8 @@ class Supervisor:
                 return old
             try:
                 if old:
-                    await self._stop(old)
+                    with contextlib.suppress(asyncio.CancelledError):  # the old server is gone then: do not end here
+                        await self._stop(old)
                 running = await self._bring_up(launch, restoring=True)
             except GpuboxError as error:
                 self._save(message=f"{launch.profile} could not be restored: {error.message}")
@@ -241,7 +242,7 @@ class Supervisor:
             allow_exposed=allow_exposed,
             on_checked=notes.append,
         )
-        if note := await asyncio.to_thread(self._check_memory, profile, old):
+        if note := await asyncio.to_thread(self.check_memory, profile, old):
             notes.append(note)
         self._done(Step.CHECK, profile.name, began, ", ".join(notes))
         return launch
@@ -266,7 +267,7 @@ class Supervisor:
                     raise GpuboxError(
                         f"{old.launch.profile} still answers requests after {units.rough_duration(limit)} "
                         f"({'; '.join(busy)}); it keeps running.",
-                        "--now aborts them, --wait SECONDS waits longer; wait-seconds in config.toml is the default.",
+                        "--now cuts them off; --wait SECONDS waits longer; wait-seconds in config.toml is the default.",
                     )
                 self.emit(WaitingForSlots(old.launch.profile, tuple(busy), left))
                 await asyncio.sleep(min(BUSY_POLL_SECONDS, left))
@@ -279,7 +280,16 @@ class Supervisor:
         began = self._step(Step.STOP, name)
         watcher.stop_watcher(self.paths, self.instance)  # the record already says that this stop is intended
         grace = min(IMMEDIATE_STOP_SECONDS, self.config.stop_seconds) if stop_now else self.config.stop_seconds
-        note = await terminate_server(old.process, launch_marker(self.paths, self.instance, old), grace)
+        ending = asyncio.ensure_future(
+            terminate_server(old.process, launch_marker(self.paths, self.instance, old), grace)
+        )
+        try:
+            note = await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            # SIGTERM is sent, so the server ends in any case. Only one that has ended can be restored.
+            await ending
+            self._save(running=None, message=f"{name} was stopped.")
+            raise
         self._save(running=None, message=f"{name} was stopped.")
         self._done(Step.STOP, name, began, note)
         if wait_vram:

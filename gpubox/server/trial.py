@@ -89,11 +89,16 @@ class Trial:
         return path
 
     async def revert(self) -> None:
-        """Brings back what ran before. Raises GpuboxError if that fails."""
+        """Brings back what ran before. Raises GpuboxError if that fails. If it is cancelled, the guard does it."""
         try:
             await _restore(self.record, self._supervisor)
-        finally:
+        except GpuboxError:
             self._close()
+            raise
+        except BaseException:
+            os.close(self._lock)  # the guard waits for it
+            raise
+        self._close()
 
     def _close(self) -> None:
         _forget(self._paths)

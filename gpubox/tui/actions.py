@@ -83,7 +83,7 @@ ACTIONS = (
            Scope.DASHBOARD, 0, "", "try", changes_server=True),
     Action("new_profile", "n", "n", "New profile", "From a model or a pasted command line.",
            Scope.DASHBOARD, 17, "new", "new", changes_server=True),
-    Action("duplicate", "D", "D", "Duplicate the highlighted profile", "With its comments.",
+    Action("duplicate", "D", "D", "Duplicate the highlighted profile", "Copies its comments, too.",
            Scope.DASHBOARD, 0, "", "new --copy"),
     Action("rename", "R", "R", "Rename the highlighted profile", "", Scope.DASHBOARD, 0, "", "edit --rename"),
     Action("delete", "X", "X", "Delete the highlighted profile", "Asks first; u brings it back. The model stays.",
@@ -97,8 +97,8 @@ ACTIONS = (
            "corrects it. 1 or esc returns to the dashboard.", Scope.ANYWHERE, 4, "chat", "chat"),
     Action("show_bench", "3,B", "B", "Benchmarks", "Runs, reports, leaderboard and comparisons. 1 or esc returns to "
            "the dashboard.", Scope.ANYWHERE, 6, "bench", "bench ls"),
-    Action("show_models", "4,M", "M", "Models", "On this machine and on Hugging Face: which quant would fit, and its "
-           "download. 1 or esc returns to the dashboard.", Scope.ANYWHERE, 15, "models", "find"),
+    Action("show_models", "4,M", "M", "Models", "Finds models on this machine and on Hugging Face, says which quant "
+           "would fit, and downloads it. 1 or esc returns to the dashboard.", Scope.ANYWHERE, 15, "models", "find"),
     Action("bench_speed", "b", "b", "Measure the active profile", "Runs the speed benchmark. Shows the plan and asks "
            "first.",
            Scope.DASHBOARD, 16, "measure", "bench speed"),
@@ -148,7 +148,7 @@ ACTIONS = (
            "starts.", Scope.BENCH, 2, "new", "bench KIND --dry-run"),
     Action("bench_measure", "b", "b", "Measure the active profile", "Runs the speed benchmark, as on the dashboard.",
            Scope.BENCH, 10, "measure", "bench speed", palette=False),
-    Action("bench_mark", "space", "space", "Mark a run", "Two marked runs can be compared.", Scope.BENCH, 7, "mark"),
+    Action("bench_mark", "space", "space", "Mark a run", "v compares two marked runs.", Scope.BENCH, 7, "mark"),
     Action("bench_compare", "v", "v", "Compare the two marked runs", "Marks each row as better, a regression or noise.",
            Scope.BENCH, 5, "compare", "bench compare"),
     Action("bench_board", "L", "L", "Leaderboard", "Ranks the profiles, one table per protocol. Press again for the "
@@ -168,7 +168,7 @@ ACTIONS = (
            "keys.", Scope.BENCH, 6, "export", "bench export"),
     Action("bench_copy", "y", "y", "Copy the report", "The text selected with the mouse, else all text of the pane.",
            Scope.BENCH),
-    Action("edit_value", "enter", "⏎", "Type the value", "A switch is switched.",
+    Action("edit_value", "enter", "⏎", "Type the value", "An on/off flag changes at once.",
            Scope.EDITOR, 1, "value", palette=False),
     Action("edit_more", "plus,right,space", "+ -", "Next value, or a larger number", "Also →.",
            Scope.EDITOR, 3, "change", palette=False),
@@ -187,23 +187,23 @@ ACTIONS = (
            Scope.EDITOR, 7, "save as", "new --copy --set", palette=False),
     Action("edit_back", "escape", "esc", "Close the editor", "Asks if changes would be lost.",
            Scope.EDITOR, 4, "back", palette=False),
-    Action("trial_keep", "k", "k", "Keep the change", "Writes the profile; its server goes on.",
+    Action("trial_keep", "k", "k", "Keep the change", "Writes the profile. Its server keeps running.",
            Scope.TRIAL, 1, "keep", palette=False),
     Action("trial_revert", "r", "r", "Revert the change", "What ran before comes back. Works at any time.",
            Scope.TRIAL, 2, "revert", palette=False),
-    Action("trial_skip", "s", "s", "Measure no longer", "Goes on with the next step.",
+    Action("trial_skip", "s", "s", "Skip the measurement", "The trial goes on with the next step.",
            Scope.TRIAL, 3, "skip the measurement", palette=False),
     Action("trial_back", "escape", "esc", "Back to the dashboard", "The trial goes on; T shows it again.",
            Scope.TRIAL, 4, "dashboard", palette=False),
-    Action("finder_open", "enter", "⏎", "Download, or make a profile", "Shows size and free disk and asks first. Of a "
-           "model that is here it makes a profile.", Scope.MODELS, 1, "download", "find --download", palette=False),
+    Action("finder_open", "enter", "⏎", "Download, or make a profile", "Shows size and free disk and asks first. For "
+           "a model on this machine: makes a profile.", Scope.MODELS, 1, "download", "find --download", palette=False),
     Action("finder_search", "slash", "/", "Search models", "Words of a name, user/name, or the address of a page.",
            Scope.MODELS, 2, "search", "find TEXT", palette=False),
     Action("finder_profile", "n", "n", "Make a profile", "With the flags that make it fit. Its first start downloads "
            "the model.", Scope.MODELS, 3, "new profile", "new"),
-    Action("finder_measure", "f", "f", "Have the engine measure it", "A dry run on the header: exact compute buffers, "
-           "before a download.", Scope.MODELS, 5, "measure", "find user/name:QUANT"),
-    Action("finder_stop", "x", "x", "Stop the download", "What is here is kept; Enter resumes it.",
+    Action("finder_measure", "f", "f", "Measure the memory in a dry run", "The engine reads only the header: exact "
+           "compute buffers before a download.", Scope.MODELS, 5, "measure", "find user/name:QUANT"),
+    Action("finder_stop", "x", "x", "Stop the download", "The downloaded part is kept; Enter resumes the download.",
            Scope.MODELS, 4, "stop download", palette=False),
     Action("chat_write", "i", "i", "Go to the prompt", "Moves the focus to the prompt.",
            Scope.CHAT, 1, "prompt", palette=False),

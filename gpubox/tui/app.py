@@ -239,7 +239,7 @@ class GpuboxApp(App[bool]):
             self.say(f"What ran before a trial could not be restored: {error}", bad=True)
             return
         if name:
-            self.say(f"The trial of {name} was left behind by another gpubox. What ran before is back.")
+            self.say(f"The trial of {name} was left behind by another gpubox. What ran before runs again.")
 
     def show_trial(self) -> None:
         """Shows the trial of this gpubox as it is now."""
@@ -459,7 +459,7 @@ class GpuboxApp(App[bool]):
             self.exit(False)
         elif self._quit_requests == 1:
             kind = self.operation.kind if self.operation else "operation"
-            self.say(f"The {kind} is under way; gpubox closes when it has ended. q again closes it at once.")
+            self.say(f"The {kind} is under way; gpubox closes when it has ended. Press q again to close it now.")
         else:
             self._leave_if_safe()
 
@@ -471,7 +471,7 @@ class GpuboxApp(App[bool]):
         elif operation and operation.can_leave:
             self.exit(True)
         else:
-            self.say("Between two servers: gpubox closes as soon as the new one is loading.")
+            self.say("gpubox is between two servers. It closes as soon as the new one is loading.")
 
 
 def run_app(

@@ -25,7 +25,7 @@ class ActionProvider(Provider):
         for action in ACTIONS:
             if action.palette:
                 yield action.title, f"{action.key_label}  {action.help}", partial(app.action_run_by_id, action.id)
-        yield "Change the colours", "Another theme for this session", app.search_themes
+        yield "Change the colours", "Choose another theme for this session", app.search_themes
         for entry in app.entries:
             if entry.profile:
                 title = f"Switch to {sanitize_line(entry.name)}"

@@ -127,10 +127,14 @@ def test_a_hub_that_refuses(hub: Hub, capfd: pytest.CaptureFixture[str], status:
 
 def test_a_quant_that_cannot_be_planned_is_still_listed(hub: Hub, capfd: pytest.CaptureFixture[str]) -> None:
     hub.repositories["lab/Small-GGUF"]["page-Q4_0.gguf"] = Stored.of(b"<html>\x1b[31m")
+    hub.repositories["lab/Small-GGUF"]["head-Q6_K.gguf"] = Stored.of(model({"llama.nextn_predict_layers": 1}))
     code, out, _ = gpubox(capfd, "find", "lab/Small-GGUF")
     assert code == 0
     assert "is not a GGUF" in out
     assert "Q8_0" in out
+    _, answer = values(capfd, "find", "lab/Small-GGUF")
+    quants = {quant["quant"]: quant["draft_head"] for quant in answer["on_hub"][0]["quants"]}
+    assert (quants["Q4_0"], quants["Q6_K"]) == (None, True)
 
 
 def test_a_download(hub: Hub, capfd: pytest.CaptureFixture[str]) -> None:

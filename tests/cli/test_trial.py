@@ -16,6 +16,7 @@ from gpubox.errors import GpuboxError
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.profiles.edit import ProfileEdit, edit_profile
 from gpubox.profiles.loader import load_catalog
+from gpubox.server.events import StepStarted
 from gpubox.server.instance import observe
 from gpubox.server.supervisor import Supervisor
 from gpubox.server.trial import Trial, pending_trial, recover_trial, trial_profile
@@ -162,4 +163,40 @@ def test_an_interrupted_trial_leaves_alone_what_the_owner_started_since(
     asyncio.run(abandon())
     asyncio.run(supervisor(paths).switch(load_catalog(paths).get("b")))
     asyncio.run(recover_trial(paths, load_config(paths)))
+    assert runs_with(paths, 4096) and pending_trial(paths) is None
+
+
+@pytest.mark.parametrize("step", ["stop", "load"])
+def test_a_switch_that_is_cancelled_while_it_stops_or_loads_restores_the_old_server(paths: Paths, step: str) -> None:
+    path = paths.profiles / "b.toml"
+    path.write_text(path.read_text() + '[env]\nFAKE_STOP_SECONDS = "0.5"\n')
+    start(paths, "b")
+
+    async def cancelled() -> None:
+        task, steps = asyncio.current_task(), list[str]()
+
+        def emit(event: object) -> None:
+            if isinstance(event, StepStarted) and event.step == step and not steps:
+                steps.append(step)
+                asyncio.get_running_loop().call_soon(task.cancel)  # type: ignore[union-attr]
+
+        switching = Supervisor(paths, load_config(paths), emit=emit)
+        await switching.switch(load_catalog(paths).get("a"), stop_now=True)
+
+    with pytest.raises(GpuboxError, match="b is restored"):
+        asyncio.run(cancelled())
+    assert runs_with(paths, 4096)
+
+
+def test_a_revert_that_is_cancelled_still_brings_back_what_ran(paths: Paths) -> None:
+    start(paths, "b")
+
+    async def cancelled() -> None:
+        trial = await Trial.begin(changed(paths), supervisor(paths))
+        reverting = asyncio.ensure_future(trial.revert())
+        await asyncio.sleep(0)  # it has sent SIGTERM
+        reverting.cancel()
+        await asyncio.gather(reverting, return_exceptions=True)
+
+    asyncio.run(cancelled())
     assert runs_with(paths, 4096) and pending_trial(paths) is None

@@ -28,12 +28,12 @@ def test_try_measures_both_sides(capfd: pytest.CaptureFixture[str], paths: Paths
     assert code == 0
     assert tried["before_run"] and tried["after_run"] and tried["before_run"] != tried["after_run"]
     assert [row["ratio"] for row in tried["comparison"]["rows"] if row["name"] == "tg"]
-    assert tried["sentence"].startswith("No difference in tg is shown")
+    assert tried["sentence"].startswith("No difference in tg was detected")
 
 
 def test_try_needs_somebody_to_ask(capfd: pytest.CaptureFixture[str]) -> None:
     code, _, err = gpubox(capfd, "try", "a", "--set", "ctx-size=512")
-    assert code == 2 and "Nobody can be asked here" in err
+    assert code == 2 and "There is no terminal to ask at" in err
 
 
 def test_try_refuses_a_flag_before_anything_stops(capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 
@@ -67,7 +68,7 @@ async def test_search_and_verdicts(services: FinderServices) -> None:
 
 
 async def test_offline_shows_the_disk_and_one_sentence(services: FinderServices) -> None:
-    services.finder_.problem = GpuboxError("There is no connection to Hugging Face.", "Is this machine online?")
+    services.finder_.problem = GpuboxError("There is no connection to Hugging Face.", "Check the network connection.")
     async with GpuboxApp(services).run_test(size=(120, 36), notifications=True) as pilot:
         screen = await searched(pilot)
         await shows(pilot, "qwen3:8b", "There is no connection to Hugging Face.")
@@ -120,7 +121,7 @@ async def test_a_download_is_stopped_and_resumed(services: FinderServices, hub: 
         screen = await searched(pilot, "m")
         await go_to(pilot, "Q4_K_M")
         await pilot.press("enter")
-        await shows(pilot, "Download 4 MB?", "are free", "The running server is not touched")
+        await shows(pilot, "Download 4 MB?", "The running server is not touched")
         await pilot.press("d")
         await shows(pilot, "↓ hf:u/m:Q4_K_M", "x stop download")
         await until(pilot, lambda: screen._progress and screen._progress.done_bytes > 1_000_000, "half of it")
@@ -129,24 +130,36 @@ async def test_a_download_is_stopped_and_resumed(services: FinderServices, hub: 
         await shows(pilot, "The download is stopped")
         await until(pilot, lambda: screen.download is None)
         await pilot.press("enter")
-        await shows(pilot, "are here already; the rest is downloaded")
+        await shows(pilot, "here already; the rest")
         await pilot.press("d")
         await shows(pilot, "Downloaded hf:u/m:Q4_K_M")
         assert screen.rows.value is not None
         assert screen.rows.value.on_disk
 
 
-@pytest.mark.parametrize(("status", "sentence"), [(401, "HTTP 401"), (429, "limits your requests")])
-async def test_a_download_that_fails(services: FinderServices, hub: Hub, status: int, sentence: str) -> None:
-    hub.statuses["/resolve/"] = status
+async def test_a_download_that_fails(services: FinderServices, hub: Hub) -> None:
+    hub.statuses["/resolve/"] = 429
     async with GpuboxApp(services).run_test(size=(120, 36), notifications=True) as pilot:
         screen = await searched(pilot, "m")
         await go_to(pilot, "Q4_K_M")
         await pilot.press("enter")
         await shows(pilot, "Download 4 MB?")
         await pilot.press("d")
-        await shows(pilot, sentence)
+        await shows(pilot, "limits your requests")
         await until(pilot, lambda: screen.download is None)
+
+
+async def test_a_disk_that_is_too_small(services: FinderServices, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1_000_000})())
+    async with GpuboxApp(services).run_test(size=(120, 36), notifications=True) as pilot:
+        screen = await searched(pilot, "m")
+        await go_to(pilot, "Q4_K_M")
+        await pilot.press("enter")
+        await shows(pilot, "The disk has too little space")
+        await pilot.press("d")
+        await pilot.press("n")
+        await until(pilot, lambda: pilot.app.screen is screen)
+        assert screen.download is None
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -158,5 +171,6 @@ async def test_picture(
         screen = await searched(pilot)
         await until(pilot, lambda: screen.header.gpu_readings, "the header")
         await go_to(pilot, "Q8_0")
+        await shows(pilot, "ready", "64°C", "13:02")
         await shows(pilot, "CUDA0" if size != "80x24" else "hf:unsloth")
         await pictured(pilot, snapshot)

@@ -151,7 +151,8 @@ def test_a_cell_that_cannot_load_is_kept_with_its_reason_and_greedier_ones_are_n
 
     assert reason("ctx-size=4096 n-cpu-moe=8") == ""  # less on the card: worth a try
     assert (
-        reason("ctx-size=8192 n-cpu-moe=4") == "not tried: ctx-size=4096 n-cpu-moe=4 ran out of VRAM and needs no more"
+        reason("ctx-size=8192 n-cpu-moe=4")
+        == "not tried: it needs at least as much VRAM as ctx-size=4096 n-cpu-moe=4, which ran out of it"
     )
     assert reason("ctx-size=8192 n-cpu-moe=8") == ""
     report = make_report(

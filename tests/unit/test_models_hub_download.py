@@ -165,6 +165,17 @@ def test_a_hub_that_sends_only_whole_files(hub: Hub, client: HubClient, reposito
     assert job(repository).run(client, ignore).read_bytes() == DATA
 
 
+def test_a_login_page_costs_nothing_of_what_is_here(hub: Hub, client: HubClient, repository: HubRepository) -> None:
+    hub.cuts = [1_000_000, *[0] * 9]
+    with pytest.raises(GpuboxError, match="broke"):
+        job(repository).run(client, ignore)
+    present = job(repository).present_bytes
+    hub.bodies["/resolve/"] = b"<html>log in</html>"
+    with pytest.raises(GpuboxError, match="does not serve"):
+        job(repository).run(client, ignore)
+    assert job(repository).present_bytes == present > 900_000
+
+
 def test_a_hub_without_checksums(hub: Hub, client: HubClient) -> None:
     for file in hub.repositories["u/m"].values():
         file.sha256 = ""
@@ -182,7 +193,7 @@ def test_refusals(hub: Hub, client: HubClient, repository: HubRepository, status
 def test_another_program_downloads_it(client: HubClient, repository: HubRepository) -> None:
     lock = lock_file(hub_cache() / ".locks/models--u--m" / f"{repository.quants[0].files[0].sha256}.lock")
     assert lock is not None
-    with pytest.raises(GpuboxError, match="Another program downloads"):
+    with pytest.raises(GpuboxError, match="Another program is downloading"):
         job(repository).run(client, ignore)
     os.close(lock)
     assert job(repository).run(client, ignore).read_bytes() == DATA

@@ -53,6 +53,9 @@ def test_a_driver_that_hides_processes() -> None:
     assert free(listed, hidden, replaces=replace(RUNNING, whole_card_gpus=(0,))) == [None]
     assert free(listed, replace(GPU, lost=True)) == [None]
     assert free(listed, replace(GPU, vram_used_bytes=None)) == [None]
+    # in a container: the driver knows it by another pid, and the record has the whole card
+    elsewhere = replace(GPU, processes=(GpuProcess(1, "llama-server", 18 * GIB),))
+    assert free(listed, elsewhere, replaces=replace(RUNNING, whole_card_gpus=(0,))) == [None]
     # the server does not use this card
     assert free(listed, replace(GPU, processes=GPU.processes[1:]), replaces=RUNNING) == [4 * GIB]
 

@@ -98,7 +98,7 @@ def test_an_engine_that_prints_only_the_table(tmp_path: Path) -> None:
     ],
 )
 def test_an_engine_that_does_not_tell(tmp_path: Path, lines: list[str]) -> None:
-    with pytest.raises(GpuboxError, match="did not tell what the flags take"):
+    with pytest.raises(GpuboxError, match="did not report the memory of these flags"):
         run_dry(engine(tmp_path, *lines), [], {}, draft=False, timeout=0.3)
 
 

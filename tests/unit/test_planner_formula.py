@@ -164,7 +164,8 @@ def test_a_sliding_window_keeps_fewer_cells() -> None:
 
 def test_what_has_no_formula_is_a_doubt() -> None:
     assert parts(smollm(), ctx_size=4096).doubts == ()
-    assert parts(smollm(), ctx_size=4096, lora="a.gguf").doubts == ("adapters",)
+    assert flags_of(lora="a.gguf", control_vector="v.gguf").unmeasured == ("adapters", "control vectors")
+    assert parts(smollm(), ctx_size=4096, override_kv="a=b").doubts == ("changed metadata",)
     odd = LoadedModel.of(model_file("brandnew", {"block_count": 2, "context_length": 64}, []))
     assert parts(odd).doubts == ("the architecture brandnew",)
     compressed = {

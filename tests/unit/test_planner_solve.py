@@ -57,7 +57,7 @@ def test_the_fewest_experts_on_the_host(planner: Planner) -> None:
     answer = solve(planner, situation(needed - 2 * expert, ctx_size=4096), "n-cpu-moe", keep_free_bytes=0)
     assert answer and answer.flags == {"n-cpu-moe": 2} and "2 of 9 layers" in answer.cost
     roomy = solve(planner, situation(needed, ctx_size=4096, n_cpu_moe=7), "n-cpu-moe", keep_free_bytes=0)
-    assert roomy and roomy.flags == {} and roomy.cost == "nothing"
+    assert roomy and roomy.flags == {} and roomy.cost == "no cost"
     assert solve(planner, situation(MIB, ctx_size=4096), "n-cpu-moe", keep_free_bytes=0) is None
 
 

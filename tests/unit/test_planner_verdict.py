@@ -39,7 +39,7 @@ def test_verdicts() -> None:
 def test_it_is_short_only_if_that_is_certain() -> None:
     short = on_card(free_bytes=11 * GIB)
     assert replace(short, doubts=("the architecture x",)).verdict == "unknown"
-    assert replace(short, doubts=("the architecture x",), method="dry-run").verdict == "short"
+    assert replace(short, method="dry-run").verdict == "short"
     assert replace(short, problem="no engine").verdict == "unknown"
     # compute buffers of another structure: without them it would fit
     assert replace(on_card(free_bytes=12 * GIB + 1), compute_certainty="near").verdict == "tight"
@@ -97,7 +97,7 @@ def test_the_refusal_names_flags_that_fit() -> None:
     assert error.code == ExitCode.WOULD_NOT_FIT
     assert error.message == "p would not fit: short by 2.0 GiB on CUDA0 (it needs 13.0 GiB, 11.0 GiB would be free)."
     assert "n-cpu-moe=22 (slower); cache-type-k=q8_0 cache-type-v=q8_0" in error.hint
-    assert error.hint.endswith("--anyway tries it as it is.")
+    assert error.hint.endswith("--anyway starts it as it is.")
 
 
 def test_an_override_replaces_every_spelling() -> None:

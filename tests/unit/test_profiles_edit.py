@@ -18,7 +18,9 @@ from gpubox.profiles.edit import (
     rename_profile,
     restore_deleted,
     save_edit,
+    unchanged,
 )
+from gpubox.profiles.external_editor import edit_in_editor
 from gpubox.profiles.loader import load_profile
 from gpubox.profiles.profile import Profile
 
@@ -213,7 +215,7 @@ def test_a_deleted_profile_comes_back(paths: Paths) -> None:
     delete_profile(profile, paths)
     assert not list(paths.profiles.iterdir())
     assert restore_deleted(paths).read_text() == TEXT
-    with pytest.raises(UsageError, match="No deleted profile"):
+    with pytest.raises(UsageError, match="There is no deleted profile"):
         restore_deleted(paths)
 
 
@@ -243,3 +245,28 @@ def test_a_symbolic_link_stays_a_link(paths: Paths, tmp_path: Path) -> None:
     save_edit(edit_profile(profile, {("flags", "ctx-size"): 8192}, paths), paths)
     assert (paths.profiles / "own.toml").is_symlink()
     assert "ctx_size = 8192" in target.read_text()
+
+
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_deleted_link_comes_back_as_a_link(paths: Paths, tmp_path: Path, dangling: bool) -> None:
+    target = tmp_path / "dotfiles" / "own.toml"
+    target.parent.mkdir()
+    target.write_text(TEXT)
+    paths.profiles.mkdir(parents=True)
+    link = paths.profiles / "own.toml"
+    link.symlink_to(target)
+    profile = load_profile(link)
+    if dangling:
+        target.unlink()
+    delete_profile(profile, paths)
+    assert not link.is_symlink()
+    assert restore_deleted(paths).readlink() == target
+
+
+def test_an_editor_that_takes_the_file_away_loses_nothing(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDITOR", "rm")
+    monkeypatch.delenv("VISUAL", raising=False)
+    profile = own_profile(paths)
+    with pytest.raises(GpuboxError, match="left no text"):
+        edit_in_editor(unchanged(profile, paths), profile, paths)
+    assert read_profile(profile) == TEXT

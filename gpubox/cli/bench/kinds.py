@@ -70,8 +70,9 @@ def _kind_command(*arguments: click.Argument) -> Callable[[PlanMaker], click.Com
 def speed_command(context: Context, given: dict[str, Any]) -> Plan:
     """Measure the speed of PROFILES, or of the running server.
 
-    Answers have a fixed length, temperature 0 and no thinking. Every cell has one warm-up and several repeats. The
-    report shows TTFT, pp, tg and draft acceptance. 95 % intervals need --starts 2 or more, or --preset chat.
+    Answers have a fixed length, temperature 0 and no thinking. A cell is one combination of prompt, depth and prefix;
+    each cell has one warm-up and several repeats. The report shows TTFT, pp, tg and draft acceptance. 95 % intervals
+    need --starts 2 or more, or --preset chat.
 
     \b
     Presets:

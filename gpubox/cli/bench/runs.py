@@ -80,10 +80,10 @@ def show_command(context: Context, run: str, no_plots: bool, as_json: bool) -> N
 def compare_command(context: Context, first: str, second: str, no_plots: bool, as_json: bool) -> None:
     """Compare SECOND with FIRST, row by row: better, regression or noise.
 
-    Without SECOND, the last run. Two runs of the same profile differ, too: gpubox estimates by how much from its past
-    runs on this machine; without such runs it assumes a value, and the report says so. Prompts of both runs are paired;
-    pass rates use McNemar's test. p values are corrected over all rows (Holm). A difference below 1 % counts as noise;
-    use `gpubox bench ab` for smaller differences.
+    Without SECOND, the last run is compared. Two runs of the same profile differ, too. gpubox estimates this noise from
+    its past runs on this machine; without such runs it assumes a value, and the report says so. Prompts of both runs
+    are paired; pass rates use McNemar's test. p values are corrected over all rows (Holm). A difference below 1 %
+    counts as noise; use `gpubox bench ab` for smaller differences.
     """
     from gpubox.bench.report.load import load_comparison
 

@@ -42,6 +42,7 @@ class BenchGroup(VerbGroup):
 def command() -> None:
     """Measure speed and quality, and read the results.
 
-    Every run is a folder with raw replies, results, and what they were measured with. Ctrl-C, a crash or kill -9 loses
-    at most the current item; `gpubox bench resume` continues. Afterwards the server that ran before runs again.
+    Every run is a folder with the raw replies, the results, and a description of model, engine and machine. Ctrl-C, a
+    crash or kill -9 loses at most the current item; `gpubox bench resume` continues. After a run, gpubox restores the
+    server that ran before.
     """

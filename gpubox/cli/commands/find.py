@@ -20,7 +20,7 @@ from gpubox.models.hub_download import HubDownload, HubProgress
 from gpubox.models.hub_search import HubQuant, HubRepository, choose_quant, read_repository, repository_name
 from gpubox.models.local_models import LocalModel
 from gpubox.models.quants import parse_reference
-from gpubox.planner.before_download import LaunchIdea
+from gpubox.planner.before_download import DRAFT_HEAD_NOTE, LaunchIdea
 from gpubox.planner.finder import Finder, HubAnswer
 from gpubox.planner.plan import MemoryPlan
 from gpubox.planner.settings import parse_settings
@@ -33,12 +33,12 @@ MARKS = {"fits": "✓", "tight": "◐", "short": "✗", "unknown": "?"}
 @click.command("find")
 @click.argument("text")
 @click.option("--limit", default=4, type=click.IntRange(1, 20), help="Repositories to show. [default: 4]")
-@click.option("--set", "settings", multiple=True, metavar="FLAG=VALUE", help="Plan with this flag; may be repeated.")
+@click.option("--set", "settings", multiple=True, metavar="FLAG=VALUE", help="Plan with this flag; repeatable.")
 @click.option("--like", metavar="PROFILE", help="Plan with the flags of PROFILE.")
 @click.option("--disk", is_flag=True, help="Search only this machine.")
 @click.option("--no-plan", is_flag=True, help="Do not read the headers on Hugging Face.")
 @click.option("--download", is_flag=True, help="Download the quant that TEXT names (user/name:QUANT).")
-@click.option("--mmproj", is_flag=True, help="With --download: the smallest vision projector too.")
+@click.option("--mmproj", is_flag=True, help="With --download: also download the smallest vision projector.")
 @json_option
 @click.pass_obj
 def command(
@@ -47,8 +47,8 @@ def command(
 ) -> int:  # fmt: skip
     """Find models on this machine and on Hugging Face, and say which would fit.
 
-    TEXT is words of a name, or a repository: user/name or user/name:QUANT. The verdict is that of a new profile (as
-    `gpubox new` makes it), planned from the header alone: a few megabytes are read, no model is downloaded.
+    TEXT is words of a name, or a repository: user/name or user/name:QUANT. gpubox plans the memory of a new profile, as
+    `gpubox new` makes it, from the header of each model. It reads a few megabytes and downloads no model.
 
     \b
     ✓  it fits
@@ -95,7 +95,7 @@ def command(
         return ExitCode.OK
     if problems:
         return ExitCode.FAILED
-    raise GpuboxError(f"Nothing matches {text!r}.", "Fewer words find more.")
+    raise GpuboxError(f"Nothing matches {text!r}.", "Use fewer words.")
 
 
 def _quant_of(text: str) -> str:
@@ -145,12 +145,13 @@ def _print_local(models: Sequence[LocalModel], plans: dict[Any, MemoryPlan]) -> 
 
 def _print_repository(repository: HubRepository, quants: Sequence[tuple[HubQuant, MemoryPlan | None]]) -> None:
     downloads = "" if repository.downloads is None else f"  {repository.downloads:,} downloads"
-    gated = "  gated: its owner grants access" if repository.gated else ""
+    gated = "  gated: ask its owner for access" if repository.gated else ""
     output.emit(f"{repository.name}{downloads}  {repository.updated}{gated}".rstrip())
     output.emit_table(
         [
             (
                 f"  {quant.label}", units.file_size(quant.size_bytes), _shards(quant),
+                "MTP" if _has_draft_head(plan) else "",
                 "on disk" if HubDownload(repository, quant.files).is_complete else "", plan_words(plan),
             )
             for quant, plan in quants
@@ -162,6 +163,11 @@ def _print_repository(repository: HubRepository, quants: Sequence[tuple[HubQuant
     extras += [("draft", draft.files[0].name, draft.size_bytes) for draft in repository.drafts]
     for kind, name, size in extras:
         output.emit(f"  {kind}: {name}  {units.file_size(size)}")
+
+
+def _has_draft_head(plan: MemoryPlan | None) -> bool | None:
+    """Whether the model contains a draft head; None if its header was not read."""
+    return DRAFT_HEAD_NOTE in plan.notes if plan and plan.devices else None
 
 
 def _shards(quant: HubQuant) -> str:
@@ -209,6 +215,7 @@ def repository_values(
                 "model": repository.reference(quant),
                 "size_bytes": quant.size_bytes,
                 "files": [file.name for file in quant.files],
+                "draft_head": _has_draft_head(plan),
                 "on_disk": HubDownload(repository, quant.files).is_complete,
                 "plan": _plan_values(plan) if plan else None,
             }

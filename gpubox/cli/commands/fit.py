@@ -22,9 +22,11 @@ from gpubox.server.supervisor import instance_of
 
 @click.command("fit")
 @click.argument("profile")
-@click.option("--set", "settings", multiple=True, metavar="FLAG=VALUE", help="Plan with this flag; may be repeated.")
-@click.option("--keep-free", metavar="SIZE", help="What stays free on each card, such as 1GiB. [default: 256MiB]")
-@click.option("--solve", "solved", type=click.Choice(SOLVABLE), multiple=True, help="The best value that fits.")
+@click.option("--set", "settings", multiple=True, metavar="FLAG=VALUE", help="Plan with this flag; repeatable.")
+@click.option("--keep-free", metavar="SIZE", help="Keep SIZE free on each card, such as 1GiB. [default: 256MiB]")
+@click.option(
+    "--solve", "solved", type=click.Choice(SOLVABLE), multiple=True, help="Find the best value of this flag that fits."
+)
 @json_option
 @click.pass_obj
 def command(
@@ -33,7 +35,7 @@ def command(
 ) -> int:  # fmt: skip
     """Predict the memory of PROFILE on each device, and whether it fits.
 
-    What the running server holds counts as free, because a switch stops it first. Exits 5 if it does not fit.
+    The memory of the running server counts as free, because a switch stops it first. Exits 5 if it does not fit.
     """
     target = context.profile(profile)
     keep = parse_size(keep_free) if keep_free else DEFAULT_KEEP_FREE_BYTES
@@ -117,7 +119,8 @@ def _print(plan: MemoryPlan) -> None:
         output.emit(f"  {note}")
     for solution in plan.solutions:
         words = " ".join(f"{name}={value}" for name, value in solution.flags.items()) or "as it is"
-        output.emit(f"  fits with {words}: {units.memory(solution.spare_bytes)} to spare; costs {solution.cost}")
+        cost = f"; {solution.cost}" if solution.cost else ""
+        output.emit(f"  fits with {words}: {units.memory(solution.spare_bytes)} to spare{cost}")
 
 
 def _row(device: DevicePlan, learned: bool) -> tuple[str, ...]:

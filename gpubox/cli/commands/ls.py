@@ -29,7 +29,8 @@ def command(context: Context, text: str | None, all_: bool, as_json: bool) -> in
     ✓  it can be started
     !  it cannot be started, with the reason
 
-    Beside it: whether it would fit into memory, as far as that is known without asking the engine (`gpubox fit`).
+    The list also says whether a profile would fit into memory, as far as gpubox knows it without asking the engine.
+    `gpubox fit` asks the engine.
 
     Exits 1 if none contains TEXT.
     """

@@ -23,8 +23,8 @@ def command(
 ) -> None:
     """Replace the running profile by PROFILE; restore it if PROFILE fails.
 
-    All checks are done while the old server still answers: a profile that would not fit into memory is refused.
-    Ctrl-C restores the old server, too.
+    All checks are done while the old server still answers. A profile that certainly would not fit into memory is
+    refused. Ctrl-C restores the old server, too.
     """
     check_waiting_options(now, wait)
     target = context.profile(profile)

@@ -52,8 +52,8 @@ def command(
 ) -> None:  # fmt: skip
     """Run a changed PROFILE without writing it, measure it for a minute, then keep or revert the change.
 
-    What runs now is measured first. Until you keep the change, Ctrl-C, a lost terminal or a killed gpubox bring back
-    what ran before. Without PROFILE, a trial that was left behind is reverted.
+    gpubox measures what runs now first. Until you keep the change, Ctrl-C, a lost terminal or a kill of gpubox bring
+    back what ran before. Without PROFILE, gpubox reverts a trial that a killed gpubox left behind.
     """
     if profile is None:
         _recover(context, as_json)
@@ -63,10 +63,10 @@ def command(
     if not (sets or unset):
         raise UsageError("Nothing to try.", f"Write: gpubox try {profile} --set n-cpu-moe=20")
     if not (keep or revert or diagnostics.stderr_is_terminal()):
-        raise UsageError("Nobody can be asked here.", "Add --keep or --revert.")
+        raise UsageError("There is no terminal to ask at.", "Add --keep or --revert.")
     edited = context.profile(profile)
     edit = edit_profile(edited, parse_changes(sets, unset, edited, context), context.paths)
-    check_edit(edit, context)
+    check_edit(edit, context, hint="Nothing is tried.")
     ensure_model(context, edit.profile)
     supervisor = supervisor_of(context, instance_of(edit.profile), OperationOutput(), anyway=anyway)
     outcome = _Outcome()
@@ -78,9 +78,9 @@ def command(
     elif outcome.sentence:
         output.emit(outcome.sentence)
     kept = f"{profile} is written: {edit.path}"
-    previous = trial.record.previous.profile if trial.record.previous else "nothing"
+    previous = f"{trial.record.previous.profile} runs as before" if trial.record.previous else "nothing runs, as before"
     if not as_json:
-        output.emit(kept if keep else f"The change is reverted: {previous} runs as before.")
+        output.emit(kept if keep else f"The change is reverted: {previous}.")
 
 
 async def _begin(
@@ -98,6 +98,7 @@ async def _begin(
 
     paths, config = context.paths, context.config
     running = observe(paths, supervisor.instance).running
+    await asyncio.to_thread(supervisor.check_memory, edit.profile, running)  # before a minute of measuring
     tokens = 0
     if measure and running and running.ready_at:
         tokens = await tokens_per_answer(running.launch, paths)
@@ -150,11 +151,11 @@ def _recover(context: Context, as_json: bool) -> None:
     record = pending_trial(context.paths)
     reverted = run_cancellable(recover_trial(context.paths, context.config))
     if record and reverted is None:
-        raise GpuboxError(f"{record.profile} is being tried in another gpubox.", "Keep or revert it there.")
+        raise GpuboxError(f"{record.profile} is being tried in another gpubox.", "Keep or revert it in that gpubox.")
     if as_json:
         output.emit_json({"profile": reverted})
     else:
-        output.emit(f"The trial of {reverted} is over." if reverted else "No trial was left behind.")
+        output.emit(f"The trial of {reverted} is reverted." if reverted else "No trial was left behind.")
 
 
 def _values(trial: Trial, outcome: _Outcome, keep: bool) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class ComparisonScreen(Dialog[None]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = Content(" and ".join(map(sanitize_line, self.comparison.names)))
-            box.border_subtitle = "a shows what is the same, esc closes"
+            box.border_subtitle = "a also shows what is the same, esc closes"
             yield self.view
 
     def on_mount(self) -> None:
@@ -83,14 +83,14 @@ def profile_comparison_lines(comparison: ProfileComparison, width: int, *, show_
         lines += [(), styled_line((title, "bold"))]
         lines += [_line(row, label_cells, cells) for row in rows] or [styled_line((_NOTHING[title], QUIET))]
         if title == "Flags and keys" and same and not show_all:
-            lines.append(styled_line((f"{same} are the same", QUIET)))
+            lines.append(styled_line((f"{same} flags and keys are the same", QUIET)))
     return [truncate_line(line, width) for line in lines]
 
 
 _NOTHING = {
-    "Flags and keys": "Both set the same.",
+    "Flags and keys": "Both have the same flags and keys.",
     "Memory, if it replaces what runs": "Not planned.",
-    "Measured": "No speed run of them is stored: b measures what runs.",
+    "Measured": "No speed run of them is stored. b measures the running profile.",
 }
 
 

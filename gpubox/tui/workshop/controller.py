@@ -70,7 +70,7 @@ class WorkshopController:
             await self._new(entry)
             return
         if entry.profile is None:
-            self.app.say(f"{entry.name} does not load: E opens its file in your editor.")
+            self.app.say(f"{entry.name} has an error in its file: E opens it in your editor.")
             return
         self.open_editor(await run_in_thread(self.service.open_profile, entry.profile))
 
@@ -111,7 +111,7 @@ class WorkshopController:
             self.app.say("Nothing has changed.")
             return
         if refusal := await run_in_thread(self.service.check, edit):
-            answers = (("s", "save it as it is", "yes"), ("n", "throw the changes away", "no"))
+            answers = (("s", "save it as it is", "yes"), ("n", "discard the changes", "no"))
             if await ask(self.app, "The engine refuses this", sanitize_line(refusal), *answers) != "yes":
                 return
         self.saved(edit.name, str(await run_in_thread(self.service.save, edit)))
@@ -135,7 +135,7 @@ class WorkshopController:
 
     async def _duplicate(self, entry: ProfileEntry) -> None:
         if entry.profile is None:
-            self.app.say("Only a profile that loads can be duplicated.")
+            self.app.say("Only a profile whose file is valid can be duplicated.")
             return
         profile = entry.profile
         title = f"Duplicate {sanitize_line(profile.name)}"
@@ -207,7 +207,7 @@ class WorkshopController:
 
     async def _compare(self, entry: ProfileEntry) -> None:
         if entry.profile is None:
-            self.app.say("Only profiles that load can be compared.")
+            self.app.say("Only profiles whose files are valid can be compared.")
             return
         first = next((e.profile for e in self.app.entries if e.profile and e.name == self._marked), None)
         if first is None or first.name == entry.name:
@@ -274,7 +274,7 @@ class WorkshopController:
         elif self._last:
             self.open_editor(self._last[0])
         else:
-            self.app.say("Nothing was tried yet: e changes the highlighted profile, and T there tries the change.")
+            self.app.say("Nothing was tried yet. Press e to change the highlighted profile, then T to try the change.")
 
     @property
     def _editors(self) -> list[EditorScreen]:

@@ -362,7 +362,7 @@ class EditorScreen(PushedScreen):
         if row and self.session.step(row, step):
             self.changed()
         elif row:
-            self.say(f"{row.name} has no next value: enter types one.")
+            self.say(f"{row.name} has no next value: press enter to type one.")
 
     def action_edit_more(self) -> None:
         self.step(1)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 DRAW_SECONDS = 0.25
 """Between two drawings of a download's progress."""
 HEADERS_AT_ONCE = 4
-STOPPED = GpuboxError("The download is stopped; what is here is kept.", "Enter resumes it.")
+STOPPED = GpuboxError("The download is stopped. The downloaded part is kept.", "Enter resumes it.")
 
 
 class FinderScreen(PersistentScreen):
@@ -120,7 +120,7 @@ class FinderScreen(PersistentScreen):
             self.rows.show_values((*_local_rows(local), *self._hub_rows(answer)))
             self._say_line("  ".join(str(problem) for problem in answer.problems[:2]), bad=True)
             if not self.rows.values and not answer.problems:
-                self._say_line(f"Nothing matches {text!r}. Fewer words find more.")
+                self._say_line(f"Nothing matches {text!r}. Use fewer words.")
         self._first_model()
         for row in (row for row in self.rows.values if row.kind == "local"):
             await self._plan(row.key, may_dry_run=False)
@@ -158,14 +158,14 @@ class FinderScreen(PersistentScreen):
         rows = [FinderRow("heading", "hub", "On Hugging Face")] if answer.repositories else []
         for repository in answer.repositories:
             rows.append(FinderRow("repository", repository.name, repository.name, repository=repository))
-            rows += self._quant_rows(repository)
+            rows += self._quant_rows(repository, answer)
         return rows
 
-    def _quant_rows(self, repository: HubRepository) -> list[FinderRow]:
+    def _quant_rows(self, repository: HubRepository, answer: HubAnswer) -> list[FinderRow]:
         return [
             FinderRow(
                 "quant", repository.reference(quant), quant.label, repository=repository, quant=quant,
-                on_disk=self.service.download_of(repository, quant).is_complete,
+                on_disk=repository.reference(quant) in answer.on_disk,
             )
             for quant in repository.quants
         ]  # fmt: skip
@@ -285,17 +285,21 @@ class FinderScreen(PersistentScreen):
             self.say(f"{self._name} is being downloaded; x stops it.")
             return
         assert row.repository and row.quant
-        download = self.service.download_of(row.repository, row.quant)
-        size, free, present = download.total_bytes, download.free_bytes, download.present_bytes
-        body = f"It is saved in {sanitize_line(str(download.cache))}, where {units.file_size(free)} are free."
+        prepared = await self.service.prepare_download(row.repository, row.quant)
+        size, present = prepared.total_bytes, prepared.present_bytes
+        folder, free = sanitize_line(str(prepared.download.cache)), units.file_size(prepared.free_bytes)
+        body = f"It is saved in {folder}, where {free} are free."
         if present:
-            body += f"\n\n{units.file_size(present)} of it are here already; the rest is downloaded."
-        body += "\n\nThe running server is not touched."
+            body += f"\n\n{units.file_size(present)} of it are here already; gpubox downloads the rest."
+        answers = [("n", "not now", "no")]
+        if prepared.fits:
+            body += "\n\nThe running server is not touched."
+            answers.append(("d", "download it", "yes"))
+        else:
+            body += "\n\nThe disk has too little space. Set HF_HOME to a folder on another disk."
         title = f"Download {units.file_size(size) if size else 'the model'}?"
-        if await ask(self.app, title, body, ("n", "not now", "no"), ("d", "download it", "yes")) != "yes":
-            return
-        download.check_space()
-        await self._download(row, download)
+        if await ask(self.app, title, body, *answers) == "yes" and not self.download:
+            await self._download(row, prepared.download)
 
     async def _download(self, row: FinderRow, download: HubDownload) -> None:
         self.download, self._name, self._progress, self._stop = download, row.key, None, False

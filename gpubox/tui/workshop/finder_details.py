@@ -55,7 +55,7 @@ def detail_lines(row: FinderRow | None, width: int) -> list[StyledLine]:
 
 def _legend() -> list[StyledLine]:
     marks = [styled_line((mark, colour), "  ", (meaning, "")) for mark, colour, meaning in VERDICTS.values()]
-    words = ("The verdict is that of a new profile, from the header alone:", "nothing is downloaded for it.")
+    words = ("The verdict is for a new profile. gpubox reads", "the header only; it downloads no model.")
     return [*marks, (), *(styled_line((line, "$quiet")) for line in words)]
 
 
@@ -90,7 +90,7 @@ def _facts(row: FinderRow, width: int) -> list[StyledLine]:
         pairs += [(kind, f"{name}  {units.file_size(size)}") for kind, name, size in extras]
         pairs.append(("updated", repository.updated or units.UNKNOWN))
         if repository.gated:
-            pairs.append(("access", "gated: its owner must grant it; set HF_TOKEN"))
+            pairs.append(("access", "gated: ask its owner for access, then set HF_TOKEN"))
     return [_pair(label, text, width) for label, text in pairs]
 
 
@@ -104,8 +104,10 @@ def _verdict_lines(plan: MemoryPlan, width: int) -> list[StyledLine]:
     lines = _wrapped(f"{mark} {plan.summary}", colour, width)
     for solution in plan.solutions:
         flags = " ".join(f"{name} = {value}" for name, value in solution.flags.items())
-        cost = f", costs {solution.cost}" if solution.cost else ""
+        cost = f"; {solution.cost}" if solution.cost else ""
         lines += _wrapped(f"  fits with {flags}: {units.memory(solution.spare_bytes)} to spare{cost}", "", width)
+    for note in plan.notes:
+        lines += _wrapped(f"  {note}", "$quiet", width)
     return lines + (_wrapped(f"unclear: {'; '.join(plan.doubts)}", "$warning", width) if plan.doubts else [])
 
 
@@ -116,7 +118,7 @@ def _memory_lines(plan: MemoryPlan, width: int) -> list[StyledLine]:
     for device in plan.devices:
         lines += _device_lines(device, estimated, width)
     if plan.devices and estimated:
-        lines += _wrapped("~ the compute buffers are estimated; f has the engine measure the header", "$quiet", width)
+        lines += _wrapped("~ the compute buffers are estimated; f measures them in a dry run", "$quiet", width)
         lines.append(())
     return lines
 

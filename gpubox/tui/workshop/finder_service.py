@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpubox.errors import GpuboxError
@@ -24,6 +25,25 @@ if TYPE_CHECKING:
 
 REPOSITORIES = 6
 """So many are shown for one search."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDownload:
+    """A download before it starts."""
+
+    download: HubDownload
+    total_bytes: int | None
+    present_bytes: int
+    """Of an interrupted download."""
+    free_bytes: int | None
+    """On the disk of the cache."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the disk has space for the rest, as far as is known."""
+        if self.total_bytes is None or self.free_bytes is None:
+            return True
+        return self.total_bytes - self.present_bytes <= self.free_bytes
 
 
 class FinderService:
@@ -70,11 +90,16 @@ class FinderService:
 
         return await run_in_thread(plan)
 
-    def download_of(self, repository: HubRepository, quant: HubQuant) -> HubDownload:
-        """The download of a quant, not started. Asks only the disk."""
-        from gpubox.models.hub_download import HubDownload
+    async def prepare_download(self, repository: HubRepository, quant: HubQuant) -> PreparedDownload:
+        """The download of a quant, not started, and what the disk says of it."""
 
-        return HubDownload(repository, quant.files)
+        def prepare() -> PreparedDownload:
+            from gpubox.models.hub_download import HubDownload
+
+            download = HubDownload(repository, quant.files)
+            return PreparedDownload(download, download.total_bytes, download.present_bytes, download.free_bytes)
+
+        return await run_in_thread(prepare)
 
     async def download(self, download: HubDownload, on_progress: Callable[[HubProgress], None]) -> Path:
         """Runs a download in a thread. ``on_progress`` is called there, and may raise to stop it."""

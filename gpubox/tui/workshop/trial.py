@@ -306,7 +306,7 @@ class TrialScreen(PushedScreen):
 
     def action_trial_keep(self) -> None:
         if not self.trial.keep() and self.trial.under_way:
-            self.say("Not yet: it can be kept once it answers and is measured. s skips the measurement.")
+            self.say("The change can be kept after it is measured. s skips the measurement.")
 
     def action_trial_revert(self) -> None:
         self.trial.revert()

@@ -96,7 +96,7 @@ async def grade(
             raise GpuboxError(
                 "Programs cannot be graded here: the correct answer does not pass.", "`gpubox doctor` says more."
             )
-        grades[suspect.id] = own.get(suspect.id, Grade("died", "it ended its judge"))
+        grades[suspect.id] = own.get(suspect.id, Grade("died", "it ended the process that judges it"))
     return grades
 
 

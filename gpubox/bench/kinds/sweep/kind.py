@@ -78,7 +78,7 @@ class Sweep(Benchmark):
                 if not result.skipped and any(flag.kind == "crash" for flag in result.flags):
                     return f"the server died during {other.id}"
             elif memory := self._lacks_memory(cell, failed, result):
-                return f"not tried: {failed} ran out of {memory} and needs no more"
+                return f"not tried: it needs at least as much {memory} as {failed}, which ran out of it"
         return exceeds_context(question_of(item).needed_context, cell, active)
 
     def _lacks_memory(self, cell: str, failed: str, result: Result) -> str:

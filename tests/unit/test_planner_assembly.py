@@ -1,0 +1,54 @@
+"""A dry run proves the formula, or replaces it."""
+
+from __future__ import annotations
+
+from gpubox.planner.assembly import assemble
+from gpubox.planner.compute import ComputeBuffers, Point, Structure
+from gpubox.planner.devices import DeviceMemoryNow
+from gpubox.planner.plan import MemoryPlan
+from gpubox.planner.store import MeasuredRun
+from tests.unit.test_planner_formula import CARD, MIB, flags_of, parts, smollm
+
+GIB = 1 << 30
+DEVICES = (
+    DeviceMemoryNow("CUDA0", "gpu", "card", 24 * GIB, 20 * GIB),
+    DeviceMemoryNow("Host", "host", "RAM", 64 * GIB, 60 * GIB),
+)
+STRUCTURE = Structure("f", 31, 0, 1, 512, 4096, 30, lawful=True, linear=True)
+BUFFERS = ComputeBuffers({"CUDA0": 18 * MIB, "Host": 8 * MIB}, {}, "measured")
+
+
+def plan(weights: int | None = None, context: int = 90, **flags: object) -> MemoryPlan:
+    """A plan; with ``weights`` (MiB) the engine said so much about the card."""
+    given = {"ctx_size": 4096, **flags}
+    formula = parts(smollm(), CARD, **given)  # type: ignore[arg-type]
+    run = None
+    if weights is not None:
+        host = formula.weights["Host"] // MIB * MIB
+        point = Point(STRUCTURE, BUFFERS.main, {})
+        run = MeasuredRun(point, {"CUDA0": weights * MIB, "Host": host}, {"CUDA0": context * MIB}, {}, {})
+    read = flags_of(**given)  # type: ignore[arg-type]
+    return assemble("p", DEVICES, read, formula, BUFFERS, run, keep_free_bytes=0, problem="" if run else "too old")
+
+
+OURS = parts(smollm(), CARD, ctx_size=4096).weights["CUDA0"]
+
+
+def test_an_agreement_proves_what_was_doubtful() -> None:
+    doubtful = plan(embeddings=True)
+    assert (doubtful.verdict, doubtful.doubts) == ("unknown", ("embeddings", "too old"))
+    proved = plan(OURS // MIB, embeddings=True)
+    assert (proved.verdict, proved.method, proved.doubts) == ("fits", "formula", ())
+    assert proved.devices[0].weights_bytes == OURS  # exact, where the engine's table has whole MiB
+
+
+def test_a_disagreement_takes_the_engines_numbers() -> None:
+    other = plan(OURS // MIB + 100, context=200)
+    assert other.method == "dry-run" and "the engine" in other.notes[0]
+    assert other.devices[0].weights_bytes == (OURS // MIB + 100) * MIB
+    assert other.devices[0].kv_bytes == 200 * MIB
+
+
+def test_what_no_table_shows_stays_a_doubt() -> None:
+    assert plan(OURS // MIB, lora="a.gguf").verdict == "unknown"
+    assert plan().verdict == "fits"
