@@ -79,7 +79,7 @@ ACTIONS = (
            Scope.DASHBOARD, 5, "edit", "edit", changes_server=True),
     Action("external_editor", "E", "E", "Edit the profile's file in $EDITOR", "Also a file that is broken.",
            Scope.DASHBOARD, 0, "", "edit --editor"),
-    Action("trial", "T", "T", "Show the trial, or try the last change again", "A trial is started in the editor.",
+    Action("trial", "T", "T", "Show the trial, or try the change again", "A trial is started in the editor.",
            Scope.DASHBOARD, 0, "", "try", changes_server=True),
     Action("new_profile", "n", "n", "New profile", "From a model or a pasted command line.",
            Scope.DASHBOARD, 17, "new", "new", changes_server=True),

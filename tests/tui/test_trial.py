@@ -224,7 +224,9 @@ async def test_a_file_that_changed_during_the_trial_is_not_overwritten(services:
         path = services.paths.profiles / "mine.toml"
         path.write_text(path.read_text().replace("2048", "4096"))
         await pilot.press("k")
-        await shows(pilot, "changed by another program meanwhile", "r revert")
+        await shows(pilot, "✗ ", "r revert")
+        trial = app_of(pilot).trial
+        assert trial and "was changed by another program meanwhile" in trial.progress.problem
         await pilot.press("r")
         await shows(pilot, "The change is reverted")
     assert moe(services) == 22

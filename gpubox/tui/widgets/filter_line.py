@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from textual import on
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -29,7 +28,7 @@ class FilterLine(Input):
         self.screen.set_focus(self.view)
         return True
 
-    @on(Input.Submitted)
-    def _submitted(self) -> None:
+    async def action_submit(self) -> None:
+        # Not by a message, which is handled a turn later: a key typed right behind Enter would reach this line.
         self.screen.set_focus(self.view)
         self.display = bool(self.value)

@@ -14,10 +14,10 @@ class ScrollKeys(_Base):
     """Base class before the scrolling widget; its BINDINGS must have ``bindings(Scope.LISTS)``."""
 
     def action_down(self) -> None:
-        self.scroll_down(animate=False)
+        self.scroll_down(animate=False, immediate=True)  # later, keys pressed in a row would be lost
 
     def action_up(self) -> None:
-        self.scroll_up(animate=False)
+        self.scroll_up(animate=False, immediate=True)
 
     def action_top(self) -> None:
         self.scroll_home(animate=False)

@@ -13,7 +13,7 @@ from gpubox.engines.option_values import help_sentence, next_value, option_defau
 from gpubox.errors import UsageError
 from gpubox.profiles.argv import argument_text
 from gpubox.profiles.edit import KeyPath, KeyValue, ProfileEdit
-from gpubox.profiles.profile import SECRET_FLAGS, TOP_LEVEL_FLAGS, Profile
+from gpubox.profiles.profile import SAMPLING_FLAGS, SECRET_FLAGS, TOP_LEVEL_FLAGS, Profile
 from gpubox.toml_table import TomlKey
 
 OWN_KEYS = ("model", "engine", "host", "port", "title", "companion", "restart")
@@ -168,6 +168,8 @@ class EditSession:
             yield _flag_row(name, flags.get(name), option)
         yield from self._own_rows()
         for key, number in self.profile.sampling.items():
+            if (option := options.option(SAMPLING_FLAGS[key])) is not None:
+                shown.add(option.long)  # the same default has one row
             yield OptionRow(("sampling", key), key, number, number, "", "default of this profile's requests")
         for option in options.options:
             if option.long not in shown and not option.removed and _NOT_A_FLAG.isdisjoint(option.names):
@@ -222,13 +224,11 @@ def parse_value(row: OptionRow, text: str) -> KeyValue:
     if row.path[0] in ("model", "engine", "host", "title"):
         return text
     value = parse_flag_change(f"{row.name}={text}")[1]
-    if isinstance(value, bool) and not row.switch:
-        return text
-    if row.path in (("port",),) or row.path[0] == "sampling":
+    if row.path[0] in ("port", "sampling"):
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise UsageError(f"{row.name} takes a number, not {text!r}.")
         return value
-    return value
+    return text if isinstance(value, bool) and not row.switch else value
 
 
 def search_rows(rows: Iterable[OptionRow], search: str) -> tuple[OptionRow, ...]:
