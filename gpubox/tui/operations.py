@@ -68,7 +68,7 @@ class OperationController:
             profile, "start"
         ):
             return
-        if not await self._ask_memory(profile):
+        if not await self.ask_memory(profile):
             return
         if answer := await self.ask_busy("restart"):
             await self._run("restart", profile, stop_now=answer == "now", allow_exposed=allow_exposed)
@@ -136,7 +136,7 @@ class OperationController:
         if await run_in_thread(self.services.needs_download, profile):
             if not may_download and not await self._ask_download(profile, kind):
                 return
-        elif not await self._ask_memory(profile):
+        elif not await self.ask_memory(profile):
             return
         elif kind == "switch" and active != profile.name:
             answer = await self.ask_busy(f"switch to {profile.name}")
@@ -187,7 +187,7 @@ class OperationController:
             body += "\n\nThe disk has too little space. Set HF_HOME to a folder on another disk."
         return await ask(self.app, f"Download {size or 'the model'}?", body, *answers) == "yes"
 
-    async def _ask_memory(self, profile: Profile) -> bool:
+    async def ask_memory(self, profile: Profile) -> bool:
         """Whether to go on: the profile fits, that is unknown, or the owner wants to try."""
         error = await run_in_thread(self.services.memory_refusal, profile)
         if error is None:

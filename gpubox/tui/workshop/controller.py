@@ -239,6 +239,8 @@ class WorkshopController:
             return
         if (allow_exposed := await operations.ask_exposed(profile)) is None:
             return
+        if not await operations.ask_memory(profile):
+            return
         if (answer := await operations.ask_busy(f"try {profile.name}")) is None:
             return
         if operations.is_refused():
