@@ -25,7 +25,7 @@ def parse_flag_change(text: str) -> tuple[str, FlagValue]:
         raise UsageError(f"{text!r} sets no flag.", "Write: --set n-cpu-moe=4")
     try:
         value = tomllib.loads(f"value = {literal}")["value"]
-    except ValueError:  # no TOML, or a number too long to read
+    except (ValueError, RecursionError):  # no TOML, or too long to read
         value = literal.strip()
     if isinstance(value, int | float) and not -MAX_INT < value < MAX_INT:
         value = literal.strip()  # nan, inf and huge numbers: the engine refuses them

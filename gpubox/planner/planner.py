@@ -87,7 +87,7 @@ class Planner:
         try:
             situation = self.situation(profile, replaces=replaces, ask_devices=ask_devices, model=model)
         except GpuboxError as error:
-            return MemoryPlan(profile.name, (), "formula", keep_free_bytes, problem=error.message)
+            return MemoryPlan(profile.name, (), "formula", keep_free_bytes, problem=error.message.rstrip("."))
         return self.plan_in(situation, overrides or {}, keep_free_bytes=keep_free_bytes, may_dry_run=may_dry_run)
 
     def situation(
@@ -133,7 +133,7 @@ class Planner:
             flags = _read_flags(profile.flags, situation.env)
             parts = self._calculate(situation, flags)
         except GpuboxError as error:
-            return MemoryPlan(profile.name, (), "formula", keep_free_bytes, problem=error.message)
+            return MemoryPlan(profile.name, (), "formula", keep_free_bytes, problem=error.message.rstrip("."))
         structure = self._structure(situation, profile, flags, parts)
         buffers, run = self._measured(structure)
         problem = ""

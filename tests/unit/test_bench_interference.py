@@ -202,7 +202,7 @@ def test_overrides_are_parsed_and_applied(paths: Paths) -> None:
     assert profile.flags == {
         "ctx-size": 4096, "n-cpu-moe": 4, "mmap": False, "cache-type-k": "q8_0", "tensor-split": (3, 1),
     }  # fmt: skip
-    for text in ("a=nan", "a=inf", f"a={'9' * 30}"):
+    for text in ("a=nan", "a=inf", f"a={'9' * 30}", f"a={'9' * 5000}", f"a={'[' * 5000}"):
         assert parse_flag_change(text) == ("a", text[2:])  # no file can hold them: the engine refuses the word
     for text in ("mmap", "=4", "a={x=1}"):
         with pytest.raises(UsageError):

@@ -85,6 +85,10 @@ def test_what_is_suggested(planner: Planner) -> None:
     assert solutions(planner, situation(0, ctx_size=4096)) == ()
 
 
+def test_a_problem_is_one_sentence_with_one_full_stop(planner: Planner) -> None:
+    assert planner.plan(Profile("p", "/nowhere/m.gguf")).summary.endswith("does not exist")
+
+
 def test_what_cannot_be_solved(planner: Planner) -> None:
     with pytest.raises(UsageError, match="cannot solve for 'threads'"):
         solve(planner, situation(GIB), "threads")
