@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from importlib import import_module
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -57,17 +56,18 @@ class HubClient:
     def __init__(self, *, read_seconds: float = READ_SECONDS) -> None:
         os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
         try:
-            from huggingface_hub import constants
-
-            headers = import_module("huggingface_hub.utils").build_hf_headers(
-                library_name="gpubox", library_version=__version__
-            )
+            from huggingface_hub import constants, get_token
         except ImportError:
             raise GpuboxError(
                 "huggingface_hub is not installed, so Hugging Face cannot be asked.", "pip install huggingface-hub"
             ) from None
         if constants.HF_HUB_OFFLINE:
             raise HubOfflineError("HF_HUB_OFFLINE is set, so Hugging Face is not asked.", "Unset it to search there.")
+        # not huggingface_hub's own headers: for them it asks the hub for a list of agents, keeps any answer for a day,
+        # and fails on an odd one at every start
+        headers = {"User-Agent": f"gpubox/{__version__}"}
+        if not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN and (token := get_token()):
+            headers["Authorization"] = f"Bearer {token}"
         self.endpoint = (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
         try:
             self._http = httpx.Client(

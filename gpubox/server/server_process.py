@@ -84,9 +84,21 @@ def reap_servers() -> None:
 async def terminate_server(process: ProcessIdentity, marker: str, grace: float) -> str:
     """Ends a server: one SIGTERM, ``grace`` seconds, then SIGKILL to all processes with its marker.
 
-    There is never a second SIGTERM, because llama-server (build 11434) deadlocks on it. Returns a note if SIGKILL was
-    needed. Raises GpuboxError if the process does not die.
+    There is never a second SIGTERM, because llama-server (build 11434) deadlocks on it. A cancellation waits for the
+    end: a SIGTERM cannot be taken back, and who restores a server must know that this one is gone. Returns a note if
+    SIGKILL was needed. Raises GpuboxError if the process does not die.
     """
+    ending = asyncio.ensure_future(_terminate(process, marker, grace))
+    try:
+        return await asyncio.shield(ending)
+    except asyncio.CancelledError:
+        while not ending.done():
+            with contextlib.suppress(asyncio.CancelledError, GpuboxError):
+                await asyncio.shield(ending)
+        raise
+
+
+async def _terminate(process: ProcessIdentity, marker: str, grace: float) -> str:
     began = time.monotonic()
     _signal(process, signal.SIGTERM)
     while is_alive(process) and time.monotonic() - began < grace:

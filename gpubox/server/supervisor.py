@@ -280,17 +280,14 @@ class Supervisor:
         began = self._step(Step.STOP, name)
         watcher.stop_watcher(self.paths, self.instance)  # the record already says that this stop is intended
         grace = min(IMMEDIATE_STOP_SECONDS, self.config.stop_seconds) if stop_now else self.config.stop_seconds
-        ending = asyncio.ensure_future(
-            terminate_server(old.process, launch_marker(self.paths, self.instance, old), grace)
-        )
+        stopped = {"running": None, "message": f"{name} was stopped."}
         try:
-            note = await asyncio.shield(ending)
+            note = await terminate_server(old.process, launch_marker(self.paths, self.instance, old), grace)
         except asyncio.CancelledError:
-            # SIGTERM is sent, so the server ends in any case. Only one that has ended can be restored.
-            await ending
-            self._save(running=None, message=f"{name} was stopped.")
+            if not is_alive(old.process):
+                self._save(**stopped)
             raise
-        self._save(running=None, message=f"{name} was stopped.")
+        self._save(**stopped)
         self._done(Step.STOP, name, began, note)
         if wait_vram:
             began = self._step(Step.SETTLE, name)

@@ -168,6 +168,7 @@ def _words(world: Path, url: str, chat: str) -> Mapping[str, Sequence[tuple[str,
         "demo": [("--once", ONE_LINE)],
         "ls": [(), ("--json",), (ONE_LINE,)],
         "show": [("evil",), ("evil", "--command"), ("evil", "--json"), ("refused",), ("broken",), ("name",), (ONE_LINE,)],
+        "find": [("evil", "--disk"), ("", "--disk", "--json"), (ONE_LINE, "--disk")],
         "fit": [("evil",), ("evil", "--json"), ("evil", "--set", ONE_LINE), ("evil", "--keep-free", ONE_LINE), (ONE_LINE,)],
         "edit": [
             ("evil", "--set", f"alias={ONE_LINE}"), ("evil", "--unset", "alias", "--print", "--json"), ("evil", "--set", ONE_LINE),

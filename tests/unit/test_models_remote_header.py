@@ -109,6 +109,19 @@ def test_a_redirect_to_another_host_gets_no_token(hub: Hub, client: HubClient, m
         assert not any(headers.get("authorization", headers.get("Authorization")) for headers in cdn.headers)
 
 
+def test_the_hub_is_asked_for_nothing_but_what_the_owner_wants(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    hub.repositories["u/m"] = split_model("m-Q4_K_M", 1)
+    hub.bodies["/api/agent-harnesses"] = b"[]"  # huggingface_hub would keep it, and fail on it from then on
+    with HubClient() as client:
+        read_repository(client, "u/m")
+
+    assert hub.paths == ["/api/models/u/m"]
+    (headers,) = ({name.lower(): value for name, value in headers.items()} for headers in hub.headers)
+    assert headers["authorization"] == "Bearer hf_secret"
+    assert headers["user-agent"].startswith("gpubox/")
+
+
 LONG = struct.pack("<Q", 1 << 63)
 GOOD = header([pair("general.architecture", "llama")], [tensor("w", [64], 0, 0)])
 

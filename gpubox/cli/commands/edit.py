@@ -106,7 +106,7 @@ def check_edit(edit: ProfileEdit, context: Context, hint: str = "Nothing is writ
     preview = preview_launch(edit.profile, context.paths, context.config)
     if preview.engine and preview.refusal:
         advice = preview.refusal.hint.rstrip(".")
-        raise UsageError(preview.refusal.message, f"{advice}. {hint}" if advice else hint)
+        raise UsageError(preview.refusal.message, f"{advice}. {hint}".strip() if advice else hint)
 
 
 def _rename(old: str, new: str, context: Context) -> Path:

@@ -9,20 +9,22 @@ import click
 
 from gpubox import units
 from gpubox.cli import output
+from gpubox.cli.commands.edit import check_edit, parse_changes
 from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode
 from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, DevicePlan, MemoryPlan, Solution
 from gpubox.planner.planner import Planner
-from gpubox.planner.settings import parse_settings, parse_size
+from gpubox.planner.settings import parse_size
 from gpubox.planner.solve import MAX_DRY_RUNS, SOLVABLE, solutions, solve
+from gpubox.profiles.edit import edit_profile
 from gpubox.server.instance import observe
 from gpubox.server.supervisor import instance_of
 
 
 @click.command("fit")
 @click.argument("profile")
-@click.option("--set", "settings", multiple=True, metavar="FLAG=VALUE", help="Plan with this flag; repeatable.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Plan with this change; repeatable.")
 @click.option("--keep-free", metavar="SIZE", help="Keep SIZE free on each card, such as 1GiB. [default: 256MiB]")
 @click.option(
     "--solve", "solved", type=click.Choice(SOLVABLE), multiple=True, help="Find the best value of this flag that fits."
@@ -39,18 +41,19 @@ def command(
     """
     target = context.profile(profile)
     keep = parse_size(keep_free) if keep_free else DEFAULT_KEEP_FREE_BYTES
-    overrides = parse_settings(settings)
+    if settings:
+        edit = edit_profile(target, parse_changes(settings, (), target, context), context.paths)
+        check_edit(edit, context, hint="")
+        target = replace(edit.profile, path=target.path)  # relative paths are those of the profile's own folder
     replaced = observe(context.paths, instance_of(target)).running
     planner = Planner(context.paths, context.config)
-    plan = planner.plan(target, overrides=overrides, replaces=replaced, keep_free_bytes=keep, may_dry_run=True)
+    plan = planner.plan(target, replaces=replaced, keep_free_bytes=keep, may_dry_run=True)
     if solved or plan.verdict == "short":
         situation = planner.situation(target, replaces=replaced)
-        tried = [
-            solve(planner, situation, flag, overrides, keep_free_bytes=keep, dry_runs=MAX_DRY_RUNS) for flag in solved
-        ]
+        tried = [solve(planner, situation, flag, {}, keep_free_bytes=keep, dry_runs=MAX_DRY_RUNS) for flag in solved]
         answers = tuple(answer for answer in tried if answer)
         if not solved:
-            answers = solutions(planner, situation, overrides, keep_free_bytes=keep, dry_runs=MAX_DRY_RUNS)
+            answers = solutions(planner, situation, {}, keep_free_bytes=keep, dry_runs=MAX_DRY_RUNS)
         plan = replace(plan, solutions=answers)
     if as_json:
         output.emit_json(plan_values(plan))
@@ -110,17 +113,18 @@ def _print(plan: MemoryPlan) -> None:
             if device.other_processes:
                 others = ", ".join(f"{name} {units.memory(size)}" for name, size in device.other_processes[:5])
                 output.emit(f"  other programs on {device.device}: {others}")
-    output.emit(f"{plan.profile}: {plan.summary}.")
+    output.emit(f"{plan.profile}: {plan.summary.rstrip('.')}.")
     source = "the model's header" if plan.method == "formula" else "a dry run of the engine"
     if plan.devices:
-        output.emit(f"  from {source}" + (f"; unclear: {'; '.join(plan.doubts)}" if plan.doubts else ""))
-
+        unclear = plan.doubts and plan.verdict != "unknown"  # the verdict itself says it
+        output.emit(f"  from {source}" + (f"; unclear: {'; '.join(plan.doubts)}" if unclear else ""))
     for note in plan.notes:
         output.emit(f"  {note}")
     for solution in plan.solutions:
-        words = " ".join(f"{name}={value}" for name, value in solution.flags.items()) or "as it is"
-        cost = f"; {solution.cost}" if solution.cost else ""
-        output.emit(f"  fits with {words}: {units.memory(solution.spare_bytes)} to spare{cost}")
+        words = " ".join(f"{name}={value}" for name, value in solution.flags.items())
+        cost = f"; {solution.cost}" if solution.cost and words else ""
+        fits = f"fits with {words}" if words else "fits as it is"
+        output.emit(f"  {fits}: {units.memory(solution.spare_bytes)} to spare{cost}")
 
 
 def _row(device: DevicePlan, learned: bool) -> tuple[str, ...]:

@@ -145,11 +145,12 @@ def _wrapped(text: str, style: str, width: int) -> list[StyledLine]:
 
 
 def download_line(name: str, progress: HubProgress | None, width: int) -> StyledLine:
-    """``↓ hf:user/name:Q4_K_M ━━━── 3.1 of 17.3 GB 82 MB/s ~3 min left``."""
+    """``↓ name:Q4_K_M ━━━── 3.1 GB of 17.3 GB  82 MB/s  ~3 min left``."""
+    name = name.rsplit("/", 1)[-1]
     if progress is None:
         return styled_line(("↓ ", "$accent"), (sanitize_to_width(name, max(8, width - 20)), "bold"), (" …", "$quiet"))
     total = progress.total_bytes
-    amount = f" {units.file_size(progress.done_bytes)} of {units.file_size(total)}"
+    amount = f" {units.file_size(progress.done_bytes)}" + (f" of {units.file_size(total)}" if total else "")
     rate = f"  {units.file_size(progress.bytes_per_second)}/s" if progress.bytes_per_second else ""
     left = f"  ~{units.rough_duration(progress.seconds_left)} left" if progress.seconds_left is not None else ""
     note = "  checking what is here" if progress.phase == "check" else rate + left
