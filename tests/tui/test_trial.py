@@ -158,7 +158,7 @@ async def test_a_trial_goes_on_behind_the_dashboard(services: TrialServices) -> 
         await start(pilot)
         await until(pilot, lambda: "after" in services.trials.did)
         await pilot.press("k")
-        await shows(pilot, "Not yet")
+        await shows(pilot, "can be kept after it is measured")
         await pilot.press("escape")
         await shows(pilot, "◌ trying mine", "trying n-cpu-moe 21 instead of 22: measure the change")
         app.dashboard.profiles.rows.action_open()

@@ -90,7 +90,7 @@ async def test_deletes_after_a_question_and_brings_it_back(services: WorkshopSer
         await shows(pilot, "mine is back")
         await until(pilot, lambda: app.dashboard.profiles.entry and app.dashboard.profiles.entry.name == "mine")
         await pilot.press("u")
-        await shows(pilot, "No deleted profile is kept")
+        await shows(pilot, "There is no deleted profile")
     assert text_of(services, "mine") == before
 
 
