@@ -77,7 +77,7 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
             ("chat", "chat: 50 prompts, three seeds"),
         ), in_form=True),
         BenchOption("prompts", "Any of short, medium, long, code", "list", "all", "LIST"),
-        BenchOption("depths", "Context tokens before the prompt", "integers", "0,8192,32768", "LIST", in_form=True),
+        BenchOption("depths", "Context before the prompt", "integers", "0,8192,32768", "LIST", in_form=True),
         BenchOption("prefix", "Prompt cache", "choice", "both", "STATE", choices=(
             ("", "cold and warm"), ("cold", "cold"), ("warm", "warm"),
         ), key="prefixes"),

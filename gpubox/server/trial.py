@@ -89,9 +89,13 @@ class Trial:
         return path
 
     async def revert(self) -> None:
-        """Brings back what ran before. Raises GpuboxError if that fails. If it is cancelled, the guard does it."""
+        """Brings back what ran before, unless another server was started or stopped since: that was the owner's choice.
+
+        Raises GpuboxError if that fails. If it is cancelled, the guard does it.
+        """
         try:
-            await _restore(self.record, self._supervisor)
+            if _is_in_place(observe(self._paths, self.record.instance), self.record):
+                await _restore(self.record, self._supervisor)
         except GpuboxError:
             self._close()
             raise

@@ -200,3 +200,15 @@ def test_a_revert_that_is_cancelled_still_brings_back_what_ran(paths: Paths) -> 
 
     asyncio.run(cancelled())
     assert runs_with(paths, 4096) and pending_trial(paths) is None
+
+
+def test_a_revert_leaves_alone_what_was_started_meanwhile(paths: Paths) -> None:
+    start(paths, "a")
+
+    async def revert() -> None:
+        trial = await Trial.begin(changed(paths), supervisor(paths))
+        await supervisor(paths).switch(load_catalog(paths).get("b"))
+        await trial.revert()
+
+    asyncio.run(revert())
+    assert runs_with(paths, 4096) and pending_trial(paths) is None

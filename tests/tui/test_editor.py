@@ -166,8 +166,8 @@ async def test_a_file_that_was_changed_meanwhile_is_not_overwritten(services: Wo
         path.write_text(path.read_text().replace("2048", "4096"))
         await pilot.press("ctrl+s")
         await shows(pilot, "22 → 21", "4096")
-        notes = [note.message for note in pilot.app._notifications]
-        assert any("was changed by another program meanwhile" in note for note in notes)
+        changed = "was changed by another program meanwhile"
+        await until(pilot, lambda: any(changed in note.message for note in pilot.app._notifications))
         assert value(services) == 22 and screen.session.unsaved
         await pilot.press("ctrl+s")
         await until(pilot, lambda: value(services) == 21)

@@ -12,10 +12,12 @@ from textual.pilot import Pilot
 
 from gpubox.errors import GpuboxError
 from gpubox.models.hub_client import HubClient
+from gpubox.models.hub_download import HubProgress
 from gpubox.models.hub_search import read_repository
 from gpubox.paths import Paths
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.workshop.finder import FinderScreen
+from gpubox.tui.workshop.finder_details import download_line
 from tests.hub import Hub, Stored, running_hub
 from tests.tui.conftest import opened, pictured, shows, text, until
 from tests.tui.fake_finder import FinderServices
@@ -123,7 +125,7 @@ async def test_a_download_is_stopped_and_resumed(services: FinderServices, hub: 
         await pilot.press("enter")
         await shows(pilot, "Download 4 MB?", "The running server is not touched")
         await pilot.press("d")
-        await shows(pilot, "↓ hf:u/m:Q4_K_M", "x stop download")
+        await shows(pilot, "↓ m:Q4_K_M", "x stop download")
         await until(pilot, lambda: screen._progress and screen._progress.done_bytes > 1_000_000, "half of it")
         await pilot.press("x")
         hub.gate.set()
@@ -147,6 +149,15 @@ async def test_a_download_that_fails(services: FinderServices, hub: Hub) -> None
         await pilot.press("d")
         await shows(pilot, "limits your requests")
         await until(pilot, lambda: screen.download is None)
+
+
+@pytest.mark.parametrize("width", [78, 118])
+def test_the_line_of_a_download(width: int) -> None:
+    progress = HubProgress("download", 3_100_000_000, 17_300_000_000, 82_000_000.0)
+    line = "".join(text for text, _ in download_line("hf:unsloth/Qwen3.6-35B-A3B-MTP-GGUF:Q4_K_M", progress, width))
+    assert len(line) <= width
+    assert line.startswith("↓ Qwen3.6-35B")
+    assert line.endswith("3.1 GB of 17.3 GB  82 MB/s  ~3 min left")
 
 
 async def test_a_disk_that_is_too_small(services: FinderServices, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

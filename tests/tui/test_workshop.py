@@ -197,4 +197,4 @@ async def test_a_broken_file_is_not_opened_in_the_form(services: WorkshopService
         await opened(pilot)
         app.dashboard.profiles.highlight("broken:broken")
         await pilot.press("e")
-        await shows(pilot, "broken does not load: E opens its file in your editor.")
+        await shows(pilot, "broken has an error in its file")

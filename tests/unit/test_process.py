@@ -18,11 +18,14 @@ from gpubox.hardware import process
 from gpubox.hardware.process import MARKER_VARIABLE, PortOwner, ProcessIdentity
 from tests.conftest import until
 
+STATE = f"/state{os.getpid()}"
+"""The tests of another worker find only their own processes."""
+
 
 @pytest.fixture
 def living() -> Iterator[subprocess.Popen[bytes]]:
     """A running process with a marker."""
-    env = {**os.environ, MARKER_VARIABLE: "/state|main|a|f00d"}
+    env = {**os.environ, MARKER_VARIABLE: f"{STATE}|main|a|f00d"}
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, bufsize=0)
     assert child.stdin is not None and child.stdout is not None
     child.stdin.write(b"\n")
@@ -98,9 +101,9 @@ def test_this_gpubox_is_alive() -> None:
 
 
 def test_the_marker_is_read_and_found_by_its_beginning(living: subprocess.Popen[bytes]) -> None:
-    assert process.marker_of(living.pid) == "/state|main|a|f00d"
-    assert [(i.pid, m) for i, m in process.find_by_marker("/state|main|")] == [(living.pid, "/state|main|a|f00d")]
-    assert process.find_by_marker("/state|other|") == []
+    assert process.marker_of(living.pid) == f"{STATE}|main|a|f00d"
+    assert [(i.pid, m) for i, m in process.find_by_marker(f"{STATE}|main|")] == [(living.pid, f"{STATE}|main|a|f00d")]
+    assert process.find_by_marker(f"{STATE}|other|") == []
 
 
 def test_a_process_without_marker_or_without_environment_has_none(living: subprocess.Popen[bytes]) -> None:
@@ -114,7 +117,7 @@ def test_the_dead_are_not_found_by_marker(living: subprocess.Popen[bytes]) -> No
     living.send_signal(signal.SIGKILL)
     living.wait()
 
-    assert process.find_by_marker("/state|main|") == []
+    assert process.find_by_marker(f"{STATE}|main|") == []
 
 
 def test_activity_of_the_living_and_the_dead(living: subprocess.Popen[bytes]) -> None:

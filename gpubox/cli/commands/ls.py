@@ -9,6 +9,7 @@ from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import MAIN_INSTANCE
+from gpubox.planner.plan import MemoryPlan
 from gpubox.planner.verdicts import plan_profiles
 from gpubox.profiles.loader import hides_shipped, visible_profiles
 from gpubox.server.engine_compatibility import EngineCompatibility, compatibility_by_profile
@@ -76,7 +77,7 @@ def command(context: Context, text: str | None, all_: bool, as_json: bool) -> in
         return ExitCode.OK if profiles or not text else ExitCode.FAILED
     rows = [
         (
-            _mark(p.name in running, compatibility[p.name]),
+            _mark(p.name in running, compatibility[p.name], plans.get(p.name)),
             p.name,
             p.title,
             compatibility[p.name].summary or (plans[p.name].summary if p.name in plans else ""),
@@ -95,5 +96,6 @@ def command(context: Context, text: str | None, all_: bool, as_json: bool) -> in
     return ExitCode.OK
 
 
-def _mark(running: bool, checked: EngineCompatibility) -> str:
-    return "●" if running else "✓" if checked.ok and (checked.model_present or checked.fetchable) else "!"
+def _mark(running: bool, checked: EngineCompatibility, plan: MemoryPlan | None) -> str:
+    can_start = checked.ok and (checked.model_present or checked.fetchable) and not (plan and plan.verdict == "short")
+    return "●" if running else "✓" if can_start else "!"

@@ -47,7 +47,7 @@ class PlanField:
 def _fields(kind: str) -> tuple[PlanField, ...]:
     profiles = [PlanField(PROFILE, "profile", "Profile to measure")]
     if kind == "ab":
-        profiles = [PlanField(PROFILE, "A", "First side"), PlanField(SECOND, "B", "empty: A with the change below")]
+        profiles = [PlanField(PROFILE, "A", "First side"), PlanField(SECOND, "B", "empty: A, changed as below")]
     options = [option for option in KIND_OPTIONS[kind] if option.in_form]
     return (*profiles, *(PlanField(o.label, o.label, o.help, o.choices, o.default or o.example, o) for o in options))
 

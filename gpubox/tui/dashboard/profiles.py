@@ -77,10 +77,11 @@ class ProfileEntry:
         if state and state.summary and not (state.ok and (state.model_present or state.fetchable)):
             return state.summary
         words = (self.plan.summary, self.profile.title) if self.plan else (self.profile.title,)
-        return " · ".join(filter(None, words if self._is_short else reversed(words)))
+        return " · ".join(filter(None, words if self.is_short else reversed(words)))
 
     @property
-    def _is_short(self) -> bool:
+    def is_short(self) -> bool:
+        """Whether it would certainly not fit."""
         return self.plan is not None and self.plan.verdict == "short"
 
     @property
@@ -125,7 +126,7 @@ def entry_mark(entry: ProfileEntry, running: frozenset[str], operating_on: str) 
     state = entry.compatibility
     if state is None:
         return "·"
-    if not state.ok:
+    if not state.ok or entry.is_short:
         return "!"
     return "✓" if state.model_present else "↓" if state.fetchable else "?"
 
