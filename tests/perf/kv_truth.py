@@ -188,7 +188,8 @@ async def flags(b: Bench, hybrid: bool) -> None:
     shutil.rmtree(b.paths.kept_kv, ignore_errors=True)
     await b.up({})
     talk = [{"role": "system", "content": text(540, 1)}, {"role": "user", "content": text(40, 2)}]
-    b.ask("/v1/chat/completions", messages=talk, max_tokens=16)
+    first = b.ask("/v1/chat/completions", messages=talk, max_tokens=16)
+    answer = first["choices"][0]["message"]["content"] or ""
     await b.supervisor().stop()
     state = KvStore(b.paths.kept_kv, 1 << 40).states()[0]
     aside = b.paths.cache / "aside"
@@ -205,7 +206,11 @@ async def flags(b: Bench, hybrid: bool) -> None:
             b.check(False, f"{name}: {error.message}")
             continue
         note = b.note(Step.RESTORE_KV)
-        longer = [*talk, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "and now " + text(20, 3)}]
+        longer = [
+            *talk,
+            {"role": "assistant", "content": answer},
+            {"role": "user", "content": "and now " + text(20, 3)},
+        ]
         if refused:
             own = await server_says(b, aside / state.file)
             b.check(refused in note and own.startswith("HTTP 400"), f"{name}: {note}; llama-server: {own[:60]}")
