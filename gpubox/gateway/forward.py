@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from gpubox.gateway.http_connection import Exchange, Headers
@@ -47,6 +46,7 @@ class Forwarding:
         """
         reply = self._reply = await send_request(base_url, self._exchange.request, body, extra)
         self._exchange.drop_body()
+        del body
         try:
             head = await reply.head  # without a timeout: a long prompt takes minutes, and a dead server closes
             self._begin(head)
@@ -142,8 +142,3 @@ class Forwarding:
             exchange.finish()
         else:
             exchange.abort()  # so the client knows that the answer is not whole
-
-
-def seconds_since(moment: float) -> float:
-    """Seconds from ``moment`` (time.monotonic()) until now."""
-    return time.monotonic() - moment

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import errno
 import os
 import secrets
 import socket
@@ -14,9 +15,10 @@ from datetime import date
 from itertools import count
 
 from gpubox import __version__
+from gpubox.address import local_url
 from gpubox.clock import utc_now
 from gpubox.config import Config, api_key
-from gpubox.errors import ExitCode, GpuboxError
+from gpubox.errors import GpuboxError
 from gpubox.gateway import routes
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.gateway.client_request import ClientRequest
@@ -40,7 +42,7 @@ from gpubox.gateway.servers import GatewayServer
 from gpubox.gateway.shared_prefixes import SharedPrefixes
 from gpubox.gateway.status import SCHEMA, ClientStatus, ClientSums, FinishedRequest, GatewayStatus
 from gpubox.gateway.upstream import NotConnected
-from gpubox.hardware.process import own_identity
+from gpubox.hardware.process import own_identity, port_owner
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile, is_loopback
 from gpubox.sanitize import sanitize_line
@@ -196,6 +198,7 @@ class Gateway:
                 self._check_page(http)
             return request.exchange.reply(200, b"", headers=routes.preflight_headers(http))
         self._identify(request, http)
+        del http  # its body goes as soon as it is sent on
         if route.own:
             return await self._own.answer(request.exchange, route)
         self.requests[request.id] = request
@@ -204,7 +207,10 @@ class Gateway:
         profile = await self.servers.profile_of(route.model)
         request.profile = profile.name
         if profile.upstream:
-            return await self._forward(request, profile.upstream, self._upstream_key(profile), profile)
+            try:
+                return await self._forward(request, profile.upstream, self._upstream_key(profile), profile)
+            except NotConnected as error:
+                raise ProfileUnavailable(502, f"{profile.name}: {error}.") from None
         routes.check_api(route.path)
         for _ in range(_CONNECT_TRIES):
             server = await self._wait_for_server(request, profile)
@@ -264,9 +270,7 @@ class Gateway:
         )
         request.forwarding = forwarding
         extra: Headers = ((b"Authorization", b"Bearer " + key.encode()),) if key else ()
-        body = request.exchange.request.body
-        body = routes.with_model(body, profile.model) if profile.upstream and body else routes.without_slot(body)
-        await forwarding.run(base_url, body, extra)
+        await forwarding.run(base_url, _body_for(profile, request.exchange.request.body), extra)
         if forwarding.error and not request.exchange.complete and not request.exchange.head_sent:
             if forwarding.error_status == 401:  # its key was revoked
                 raise RequestRefused(401, forwarding.error)
@@ -354,11 +358,10 @@ class Gateway:
         today = date.today()
         sums, last = self.ledger.sums(today), self.ledger.last_at(today)
         keyed = self.keys.names
-        live = {request.client: ClientSums() for request in self.requests.values()}
-        names = sorted({*live, *sums, *keyed})
+        names = sorted({*(request.client for request in self.requests.values()), *sums, *keyed})
         return GatewayStatus(
             schema_version=SCHEMA,
-            base_url=GatewayRecord(own_identity(), self.host, self.port, "", "").base_url,
+            base_url=local_url(self.host, self.port),
             pid=os.getpid(),
             started_at=self.started_at,
             version=__version__,
@@ -383,6 +386,10 @@ def _retry_headers(refusal: ProfileUnavailable) -> Headers:
     return routes.retry_headers(refusal.retry_seconds, helps=not refusal.is_broken)
 
 
+def _body_for(profile: Profile, body: bytes) -> bytes:
+    return routes.with_model(body, profile.model) if profile.upstream and body else routes.without_slot(body)
+
+
 def _client_name(http: HttpRequest) -> str:
     """The product in ``User-Agent`` (RFC 9110, 10.1.5); else the address."""
     product = sanitize_line(http.header("user-agent")).partition("/")[0].partition(" ")[0]
@@ -399,15 +406,12 @@ async def _listen(
                 same.listen(_LISTEN_BACKLOG)
         return listener
     except OSError as error:
-        if error.errno in (13, 99) or "getaddrinfo" in str(error):
-            raise GpuboxError(f"The gateway cannot listen on {host}:{port}: {error.strerror}.") from None
-        from gpubox.hardware.process import port_owner
-
+        if error.errno != errno.EADDRINUSE:
+            raise GpuboxError(f"The gateway cannot listen on {host}:{port}: {error.strerror or error}.") from None
         owner = await asyncio.to_thread(port_owner, port)
         who = f" by {owner}" if owner else ""
         raise GpuboxError(
             f"Port {port} is used{who}.",
             f"`gpubox stop` frees the port of a server: its profile starts again with the first request for it. Or use "
             f"another port: `gpubox serve --port {port + 1}`.",
-            code=ExitCode.FAILED,
         ) from None

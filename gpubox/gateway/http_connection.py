@@ -10,7 +10,7 @@ import contextlib
 import resource
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
 
@@ -170,12 +170,13 @@ class Exchange:
         """Closes the connection in the middle of the reply: so the client knows that it is not whole."""
         self._connection.abort()
 
-    def on_pressure(self, pause: Callable[[], None] | None, resume: Callable[[], None] | None) -> None:
+    def on_pressure(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
         """Sets what stops and continues the source of the body when the client reads too slowly."""
         self._connection.on_pressure(pause, resume)
 
     def drop_body(self) -> None:
         """The body has been sent on: its memory is free again."""
+        self.request = replace(self.request, body=b"")
         self._connection.release_body()
 
 
@@ -263,9 +264,9 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None and data:
             self._transport.write(data)
 
-    def on_pressure(self, pause: Callable[[], None] | None, resume: Callable[[], None] | None) -> None:
+    def on_pressure(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
         self._pressure = (pause, resume)
-        if pause and self._stalled:
+        if self._stalled:
             pause()
 
     def release_body(self) -> None:
@@ -298,10 +299,6 @@ class ClientConnection(asyncio.Protocol):
     def idle(self) -> bool:
         """Whether no byte of a request has come."""
         return not self._began and self._task is None and not self._lingering
-
-    @property
-    def busy(self) -> bool:
-        return self._task is not None
 
     def _feed(self, data: bytes) -> None:
         now = time.monotonic()

@@ -11,18 +11,18 @@ import asyncio
 import contextlib
 import os
 import select
-import signal
 import sys
-from collections.abc import Coroutine
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
+from gpubox.cancellation import run_cancellable
 from gpubox.config import Config, load_config
 from gpubox.errors import ExitCode, GpuboxError
+from gpubox.gateway.operations import OperationRequest
 from gpubox.gateway.placement import Placement, ServerLoad, find_placement
 from gpubox.paths import Paths
 from gpubox.planner.planner import Planner
@@ -57,31 +57,6 @@ _REQUEST_BYTES = 1024 * 1024
 _NAME_LETTERS = 64
 _LAST_LINE_SECONDS = 5.0
 """How long a gateway that does not read may hold up the last line."""
-
-
-@dataclass(frozen=True, slots=True)
-class OperationServer:
-    """A running server, as the gateway knows it."""
-
-    instance: str
-    profile: str = ""
-    pinned: bool = False
-    idle_seconds: float = 0.0
-    """Since its last request ended."""
-    running: int = 0
-    """Requests that it works on for the gateway."""
-    waiting: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class OperationRequest:
-    """What the gateway wants."""
-
-    kind: Literal["start", "stop"]
-    profile: str
-    asked_by: str = ""
-    """The client whose request caused it."""
-    servers: tuple[OperationServer, ...] = ()
 
 
 class MeasurementUnderWay(GpuboxError):
@@ -217,7 +192,7 @@ def run_operation(paths: Paths, channel: OperationChannel) -> int:
         request = channel.read_request()
         work = _Work(request, paths, load_config(paths), channel)
         try:
-            instance, message = _run_cancellable(work.run())
+            instance, message = run_cancellable(work.run())
         except KeyboardInterrupt:
             message = "It was cancelled." if work.went else "It was cancelled; nothing was touched."
             raise GpuboxError(message, code=ExitCode.INTERRUPTED) from None
@@ -237,31 +212,6 @@ def _fail(channel: OperationChannel, error: GpuboxError) -> int:
     values = {"message": error.message, "hint": error.hint, "exit_code": int(error.code), "temporary": temporary}
     channel.emit_last("failed", **values)
     return int(error.code)
-
-
-def _run_cancellable(work: Coroutine[Any, Any, tuple[str, str]]) -> tuple[str, str]:
-    """Returns the result of ``work``; SIGTERM and SIGINT cancel it. Raises KeyboardInterrupt then."""
-
-    async def run() -> tuple[str, str]:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-
-        def cancel(number: int, frame: object) -> None:
-            loop.call_soon_threadsafe(task.cancel)
-
-        # Not loop.add_signal_handler: when the loop closes, SIGTERM would kill the process again.
-        before = {number: signal.signal(number, cancel) for number in (signal.SIGTERM, signal.SIGINT)}
-        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        try:
-            return await work
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    try:
-        return asyncio.run(run())
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
 
 
 def main() -> int:

@@ -6,14 +6,20 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.gateway.admission import AdmissionQueue
 from gpubox.gateway.events import GatewayEvent, GatewaySwitch
-from gpubox.gateway.operations import ServerOperation, TemporaryFailure
+from gpubox.gateway.operations import (
+    OperationKind,
+    OperationRequest,
+    OperationServer,
+    ServerOperation,
+    TemporaryFailure,
+)
 from gpubox.gateway.servers import GatewayServer, ProfileTable, read_servers, sentence_of
 from gpubox.gateway.status import GatewayOperation, ProfileState, ProfileStatus
 from gpubox.paths import MAIN_INSTANCE, Paths
@@ -42,7 +48,7 @@ class ProfileUnavailable(Exception):
 class _Operation:
     """The operation that runs now."""
 
-    kind: str
+    kind: OperationKind
     profile: str
     asked_by: str
     began: float
@@ -75,7 +81,7 @@ class ProfileServers:
 
     async def start(self) -> None:
         """Reads profiles and servers, and begins to watch them."""
-        await asyncio.to_thread(self.profiles.refresh)
+        await self._read_profiles()
         self.refresh()
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
@@ -93,7 +99,7 @@ class ProfileServers:
         if model:
             with contextlib.suppress(GpuboxError):
                 return self.profiles.find(model)
-            await asyncio.to_thread(self.profiles.refresh)  # its file may be new
+            await self._read_profiles()  # its file may be new
             try:
                 return self.profiles.find(model)
             except GpuboxError as error:
@@ -143,6 +149,10 @@ class ProfileServers:
 
     # -- the servers ---------------------------------------------------------
 
+    async def _read_profiles(self) -> None:
+        if await asyncio.to_thread(self.profiles.refresh):
+            self.queue.forgive()  # the owner may have mended the file
+
     def refresh(self) -> None:
         """Reads the state files: what runs, and what another gpubox changes."""
         self.running = read_servers(self.paths)
@@ -180,15 +190,15 @@ class ProfileServers:
                     await self._wake.wait()
             self._wake.clear()
             now = time.monotonic()
-            if now - profiles_looked > PROFILES_SECONDS:
-                profiles_looked = now
-                if await asyncio.to_thread(self.profiles.refresh):
-                    self.queue.forgive()  # the owner may have mended the file
-            if now - looked > TICK_SECONDS / 2:  # requests that come at once do not make it look each time
-                looked = now
-                self.refresh()
-            else:
-                self._dispatch()
+            with contextlib.suppress(OSError):  # a folder that cannot be read now, or too many open files
+                if now - profiles_looked > PROFILES_SECONDS:
+                    profiles_looked = now
+                    await self._read_profiles()
+                if now - looked > TICK_SECONDS / 2:  # requests that come at once do not make it look each time
+                    looked = now
+                    self.refresh()
+                else:
+                    self._dispatch()
             if self._operating is None or self._operating.done():
                 self._next_operation()
 
@@ -232,7 +242,7 @@ class ProfileServers:
             )
             try:
                 await self._make_room(operation, child)
-                if operation.told_to_go:
+                if operation.told_to_go or child.finished.done():
                     message = await child.finished
                     self._report(operation, "done", message)
                 else:
@@ -273,27 +283,21 @@ class ProfileServers:
         queued = self.queue.of(operation.profile)
         return bool(queued.waiting) if operation.kind == "start" else not (queued.waiting or queued.running)
 
-    def _request(self, operation: _Operation) -> dict[str, Any]:
+    def _request(self, operation: _Operation) -> OperationRequest:
         now = time.monotonic()
         servers = []
         for server in self.running:
             profile, queued = self.profiles.get(server.profile), self.queue.of(server.profile)
             servers.append(
-                {
-                    "instance": server.instance,
-                    "profile": server.profile,
-                    "pinned": bool(profile and profile.pinned),
-                    "idle_seconds": self.queue.idle_seconds(server.profile, now) or 0.0,
-                    "running": len(queued.running),
-                    "waiting": len(queued.waiting),
-                }
+                OperationServer(
+                    instance=server.instance,
+                    pinned=bool(profile and profile.pinned),
+                    idle_seconds=self.queue.idle_seconds(server.profile, now) or 0.0,
+                    running=len(queued.running),
+                    waiting=len(queued.waiting),
+                )
             )
-        return {
-            "kind": operation.kind,
-            "profile": operation.profile,
-            "asked_by": operation.asked_by,
-            "servers": servers,
-        }
+        return OperationRequest(operation.kind, operation.profile, operation.asked_by, tuple(servers))
 
     def _follow(self, operation: _Operation, values: Mapping[str, Any]) -> None:
         """An event of the Supervisor."""
@@ -341,7 +345,8 @@ class ProfileServers:
         """All profiles of a list, and those that run or are asked."""
         now, by_profile = time.monotonic(), {server.profile: server for server in self.running}
         named = {profile.name: profile for profile in self.profiles.visible()}
-        names = [*named, *sorted({*by_profile, *self.queue.profiles} - set(named))]
+        asked = filter(self.profiles.get, self.queue.profiles)  # the queue remembers also those that were deleted
+        names = [*named, *sorted({*by_profile, *asked} - set(named))]
         return tuple(self._status(name, by_profile.get(name), now) for name in names)
 
     def _status(self, name: str, server: GatewayServer | None, now: float) -> ProfileStatus:
@@ -356,20 +361,16 @@ class ProfileServers:
             state = "starting"
         elif broken:
             state = "broken"
-        status = ProfileStatus(
+        base_url = server.base_url if server else None
+        return ProfileStatus(
             name=name,
             state=state,
             aliases=profile.aliases if profile else (),
             instance=server.instance if server else None,
-            base_url=(profile.upstream or None)
-            if profile and profile.upstream
-            else server.base_url
-            if server
-            else None,
+            base_url=profile.upstream if profile and profile.upstream else base_url,
             running=len(queued.running),
             waiting=len(queued.waiting),
             pinned=bool(profile and profile.pinned),
             unload_seconds=self._unload_seconds(server, now) if server else None,
-            message=broken[0] if broken else "",
+            message=operation.step if operation and state == "starting" else broken[0] if broken else "",
         )
-        return replace(status, message=f"{operation.step}") if state == "starting" and operation else status

@@ -1,0 +1,93 @@
+"""What the gateway makes of profile files that come, go or change, and of an operation that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpubox.config import Config
+from gpubox.gateway import profile_servers
+from gpubox.gateway.profile_servers import ProfileServers, ProfileUnavailable
+from gpubox.gateway.servers import GatewayServer, ProfileTable
+from gpubox.paths import Paths
+from gpubox.profiles.profile import Profile
+
+Write = Callable[[str, str], Path]
+UPSTREAM = 'upstream = "http://127.0.0.1:9"\n'
+
+
+def servers_of(paths: Paths) -> ProfileServers:
+    return ProfileServers(paths, Config(), lambda event: None, lambda request: "")
+
+
+def test_a_deleted_profile_leaves_the_list(paths: Paths, write_profile: Write) -> None:
+    write_profile("a", UPSTREAM)
+    deleted = write_profile("b", UPSTREAM)
+    servers = servers_of(paths)
+    servers.profiles.refresh()
+    assert {status.name for status in servers.statuses()} == {"a", "b"}
+    deleted.unlink()
+    servers.profiles.refresh()
+    assert {status.name for status in servers.statuses()} == {"a"}
+
+
+def test_a_mended_profile_may_be_tried_at_once_whoever_reads_its_file(paths: Paths, write_profile: Write) -> None:
+    write_profile("a", UPSTREAM)
+    servers = servers_of(paths)
+    servers.profiles.refresh()
+    servers.queue.failed("a", "no such flag", time.monotonic())
+    write_profile("new", UPSTREAM)
+    assert asyncio.run(servers.profile_of("new")).name == "new"
+    assert servers.queue.broken("a", time.monotonic()) is None
+
+
+def test_a_folder_that_cannot_be_read_for_a_while_ends_no_watching(
+    paths: Paths, write_profile: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_profile("a", UPSTREAM)
+    read, failures = ProfileTable.refresh, [PermissionError(13, "Permission denied")]
+
+    def refresh(table: ProfileTable) -> bool:
+        if table.catalog.profiles and failures:
+            raise failures.pop()
+        return read(table)
+
+    async def watch() -> None:
+        servers = servers_of(paths)
+        await servers.start()
+        write_profile("b", UPSTREAM)
+        async with asyncio.timeout(10):
+            while len(servers.statuses()) < 2:
+                await asyncio.sleep(0.01)
+        await servers.close()
+
+    monkeypatch.setattr(ProfileTable, "refresh", refresh)
+    monkeypatch.setattr(profile_servers, "PROFILES_SECONDS", 0.0)
+    asyncio.run(watch())
+    assert not failures
+
+
+def test_an_operation_that_dies_before_it_may_go_is_a_failure(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = tmp_path / "child"
+    child.write_text('#!/bin/sh\nread line\necho \'{"event": "placed", "displaces": ["main"]}\'\nexit 9\n')
+    child.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(child))
+
+    async def wait() -> None:
+        servers, now = servers_of(paths), time.monotonic()
+        servers.running = (GatewayServer("main", "old", "http://127.0.0.1:9", "launch", True, False, None),)
+        servers.queue.set_up(["old"], now)
+        servers.queue.run(1, "old", now)  # it keeps the operation waiting
+        waiting = servers.ask(2, Profile("new", ""))
+        servers._next_operation()
+        with pytest.raises(ProfileUnavailable, match=r"ended without a result \(exit code 9\)"):
+            await asyncio.wait_for(waiting, 30)
+
+    asyncio.run(wait())
