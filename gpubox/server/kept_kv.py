@@ -25,7 +25,7 @@ from gpubox import units
 from gpubox.clock import utc_now
 from gpubox.config import Config, api_key
 from gpubox.errors import GpuboxError
-from gpubox.hardware.process import boot_id, is_alive, marker_of
+from gpubox.hardware.process import boot_id, environment_of, is_alive
 from gpubox.models.header_cache import read_model
 from gpubox.paths import Paths
 from gpubox.server.client import LlamaClient, connect
@@ -323,8 +323,7 @@ def _reply_start(tokens: Sequence[int], header: Sequence[int]) -> int:
 
 
 def _environment(running: RunningServer) -> Callable[[str], str | None]:
-    process = running.process
-    return lambda name: marker_of(process.pid, name) if process else None
+    return (environment_of(running.process.pid) if running.process else {}).get
 
 
 def _seconds_for(size_bytes: int) -> float:
