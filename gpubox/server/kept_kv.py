@@ -30,7 +30,7 @@ from gpubox.models.header_cache import read_model
 from gpubox.paths import Paths
 from gpubox.server.client import LlamaClient, connect
 from gpubox.server.kv_key import KvKey, incompatible, launch_key, refusal
-from gpubox.server.kv_store import KeptState, KvStore
+from gpubox.server.kv_store import KeptState, KvStore, shared_length
 from gpubox.server.kv_use import judge, note_reuse
 from gpubox.server.log import HEAD_BYTES, LogReader
 from gpubox.server.log_events import DeviceBuffer, KvCache, NewPrompt, SwaCache
@@ -305,8 +305,7 @@ async def _reply_header(client: LlamaClient) -> list[int]:
     try:
         asked = (await client.apply_template([question], {})).rpartition("gpubox")[2]
         answered = (await client.apply_template([question, reply, question], {})).split("gpubox")[-3]
-        same = next((at for at, pair in enumerate(zip(asked, answered, strict=False)) if pair[0] != pair[1]), None)
-        shared = asked[: min(len(asked), len(answered)) if same is None else same]
+        shared = asked[: shared_length(asked, answered)]
         return (await client.tokenize(shared))[:-1] if shared.strip() else []
     except (GpuboxError, IndexError):
         return []
