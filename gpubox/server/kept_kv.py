@@ -207,10 +207,13 @@ class KeptKv:
         lines = LogReader(log).read(_JUDGED_BYTES)
         events = (parse_event(line)[1] for line in lines if "slot" in line)
         helped, missed = judge(events, running.restored)
-        for name in helped:
-            note_reuse(self._store, name)
-        for name in missed:
-            self._store.drop(name)
+        with self._store.locked() as is_locked:
+            if not is_locked:
+                return
+            for name in helped:
+                note_reuse(self._store, name)
+            for name in missed:
+                self._store.drop(name)
 
     def _bytes_per_token(self, key: KvKey, shape: CacheShape) -> float:
         """The most that a token takes in a file, from earlier files and from the log of the load."""
