@@ -78,12 +78,12 @@ class KeptKv:
         self._enabled = config.kept_kv.enabled and not instance.startswith("~")
 
     def is_on(self, running: RunningServer) -> bool:
-        """Whether states of this server are kept."""
+        """Whether states of this server are kept. Blocks."""
         return self._enabled and not running.cold and not self.why_off(running)
 
-    def has_states(self) -> bool:
-        """Whether there is anything to restore. Blocks."""
-        return self._enabled and bool(self._store.states())
+    def may_restore(self, running: RunningServer) -> bool:
+        """Whether states of this server are kept, and there is any state at all. Blocks."""
+        return self.is_on(running) and self._store.has_states()
 
     def why_off(self, running: RunningServer) -> str:
         """Why this launch cannot keep its states, in a few words; empty: it can."""

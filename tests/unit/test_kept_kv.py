@@ -350,6 +350,7 @@ def test_another_model_is_no_business_of_this_one(
 
 def test_where_nothing_is_kept(paths: Paths, running: RunningServer) -> None:
     assert kept(paths).is_on(running)
+    assert not kept(paths).may_restore(running)
     assert not kept(paths, enabled=False).is_on(running)
     assert not kept(paths).is_on(replace(running, cold=True))
     assert not KeptKv(paths, Config(), "~once-1").is_on(running)
