@@ -15,6 +15,8 @@ from itertools import takewhile
 
 import msgspec
 
+from gpubox.server.kv_store import shared_length
+
 MIN_TOKENS = 512
 """A shorter prefix is read in less time than it takes to share it."""
 MIN_BYTES = 3 * MIN_TOKENS
@@ -136,9 +138,7 @@ def _of_anthropic(values: dict[str, msgspec.Raw]) -> tuple[tuple[bytes, ...], di
 
 def shared_tokens(first: Sequence[int], second: Sequence[int]) -> list[int]:
     """The tokens with which both prompts begin, without a few at their end."""
-    pairs = zip(first, second, strict=False)
-    count = next((at for at, (one, other) in enumerate(pairs) if one != other), min(len(first), len(second)))
-    return list(first[: max(0, count - MARGIN_TOKENS)])
+    return list(first[: max(0, shared_length(first, second) - MARGIN_TOKENS)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable
@@ -35,9 +34,9 @@ from gpubox.gateway.server_json import ask_server
 from gpubox.gateway.servers import GatewayServer
 from gpubox.gateway.status import FinishedRequest
 from gpubox.gateway.upstream import UpstreamFailed
-from gpubox.hardware.process import marker_of
-from gpubox.server.kv_key import flag_refusal
-from gpubox.units import GIB
+from gpubox.hardware.process import environment_of
+from gpubox.server.kv_key import copies_idle_slots, flag_refusal, slot_folder
+from gpubox.server.kv_store import has_room, make_file, unlink
 
 PATHS = ("/v1/chat/completions", "/chat/completions", "/v1/messages")
 OWN_NAME = "gpubox"
@@ -52,8 +51,6 @@ POLL_SECONDS, POLL_SECONDS_MAX = 0.002, 0.05
 MAX_PREFIXES = 8
 """For each launch; the least recently used one goes."""
 MAX_FAILURES = 2
-FREE_BYTES = 2 * GIB
-"""So much of the disk stays free."""
 _FILE_PREFIX = ".prefix-"
 """Hidden: the store of kept KV removes other files in its folder that it does not know."""
 
@@ -203,7 +200,7 @@ class SharedPrefixes:
                 self._drop(prefix)
         if self._useless:
             files, self._useless = self._useless, []
-            await asyncio.to_thread(_unlink, files)
+            await asyncio.gather(*(asyncio.to_thread(unlink, file) for file in files))
 
     async def close(self) -> None:
         """Ends everything that is under way and removes the files."""
@@ -230,16 +227,17 @@ class SharedPrefixes:
     def _launch(self, server: GatewayServer, api_key: str | None) -> _Launch:
         if known := self._launches.get(server.launch_id):
             return known
-        folder = _slot_folder(server.argv)
+        folder = slot_folder(server.argv)
         launch = _Launch(server.launch_id, server.profile, server.base_url, api_key, folder, server.restored)
         self._launches[launch.id] = launch
+        environment = environment_of(server.pid)
         if folder is None:
             self._switch_off(launch, "the server was started without --slot-save-path")
-        elif why := flag_refusal(server.argv, lambda name: marker_of(server.pid, name)):
+        elif why := flag_refusal(server.argv, environment.get):
             self._switch_off(launch, why)
         else:
-            launch.overwrites = _copies_idle_slots(server.argv)
-            self._useless += _leftovers(folder, {_file_name(known, "") for known in self._launches.values()})
+            launch.overwrites = copies_idle_slots(server.argv, environment.get)
+            self._useless += _leftovers(folder, {_file_name(known) for known in self._launches.values()})
         return launch
 
     def _prefix(self, launch: _Launch, key: str) -> _Prefix:
@@ -319,7 +317,7 @@ class SharedPrefixes:
         """Has the server read the prefix. Returns the slot that holds it."""
         began = time.monotonic()
         values = {"prompt": tokens, "n_predict": 0, "cache_prompt": True}
-        answer = msgspec.convert(await self._post(launch, "/completion", values, READ_SECONDS), _Read)
+        answer = msgspec.convert(await self._post(launch, "/completion", values), _Read)
         seconds = time.monotonic() - began
         prefix.tokens, prefix.read_seconds = len(tokens), max(prefix.read_seconds, seconds)
         prefix.reads += 1
@@ -346,11 +344,13 @@ class SharedPrefixes:
 
     async def _save(self, launch: _Launch, prefix: _Prefix, slot: int) -> None:
         assert launch.folder is not None
-        file = launch.folder / _file_name(launch, prefix.key)
-        if not await asyncio.to_thread(_prepare, file, prefix.tokens * launch.bytes_per_token):
+        if not await asyncio.to_thread(has_room, launch.folder, prefix.tokens * launch.bytes_per_token):
             raise NotShared("a system prompt is not shared: the disk has too little room")
+        # never a name of before: that file may still wait for ``tidy``, which would remove this one
+        file = launch.folder / f"{_file_name(launch)}{os.urandom(8).hex()}"
         try:
-            answer = await self._post(launch, f"/slots/{slot}?action=save", {"filename": file.name}, READ_SECONDS)
+            await asyncio.to_thread(make_file, file)
+            answer = await self._post(launch, f"/slots/{slot}?action=save", {"filename": file.name})
             if answer.get("n_saved") != prefix.tokens:
                 raise NotShared("")  # another request was quicker
         except BaseException:
@@ -440,21 +440,9 @@ class SharedPrefixes:
         return msgspec.json.decode(answer, type=dict[str, object])
 
 
-def _slot_folder(argv: Collection[str]) -> Path | None:
-    words = list(argv)
-    at = words.index("--slot-save-path") + 1 if "--slot-save-path" in words else len(words)
-    return Path(words[at]) if at < len(words) else None
-
-
-def _copies_idle_slots(argv: Collection[str]) -> bool:
-    """Whether the server has a copy of an idle slot as soon as another one gets a task."""
-    words = list(argv)
-    off = any(name in words and words[words.index(name) + 1 :][:1] == ["0"] for name in ("--cache-ram", "-cram"))
-    return not off and "--no-cache-idle-slots" not in words
-
-
-def _file_name(launch: _Launch, key: str) -> str:
-    return f"{_FILE_PREFIX}{os.getpid()}-{launch.id[:16]}-{key}"
+def _file_name(launch: _Launch) -> str:
+    """What the names of all files of ``launch`` begin with."""
+    return f"{_FILE_PREFIX}{os.getpid()}-{launch.id[:16]}-"
 
 
 def _leftovers(folder: Path, kept: Collection[str]) -> list[Path]:
@@ -467,17 +455,3 @@ def _leftovers(folder: Path, kept: Collection[str]) -> list[Path]:
             if is_gone and not file.name.startswith(tuple(kept)):
                 files.append(file)
     return files
-
-
-def _prepare(file: Path, size: int) -> bool:
-    """Makes the file that the server writes, for the owner only. False if the disk has too little room."""
-    if shutil.disk_usage(file.parent).free - size < FREE_BYTES:
-        return False
-    os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
-    return True
-
-
-def _unlink(files: Iterable[Path]) -> None:
-    for file in files:
-        with contextlib.suppress(OSError):
-            file.unlink()

@@ -84,14 +84,19 @@ def own_identity() -> ProcessIdentity:
     return identity
 
 
+def environment_of(pid: int) -> dict[str, str]:
+    """The variables that ``pid`` was started with; empty if it is gone or hidden."""
+    try:
+        entries = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return {}
+    # of a variable given twice a program reads the first
+    return {name: value for name, _, value in (entry.partition("=") for entry in reversed(entries))}
+
+
 def marker_of(pid: int, variable: str = MARKER_VARIABLE) -> str | None:
     """The value of ``variable`` in the environment of ``pid``, or ``None``."""
-    with contextlib.suppress(OSError):
-        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-            name, _, value = entry.partition(b"=")
-            if name == variable.encode():
-                return value.decode(errors="replace")
-    return None
+    return environment_of(pid).get(variable)
 
 
 def find_by_marker(prefix: str, variable: str = MARKER_VARIABLE) -> list[tuple[ProcessIdentity, str]]:

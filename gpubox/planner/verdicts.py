@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterable
 
 from gpubox.config import Config
-from gpubox.paths import MAIN_INSTANCE, Paths
+from gpubox.paths import Paths
 from gpubox.planner.plan import MemoryPlan
 from gpubox.planner.planner import Planner
 from gpubox.profiles.profile import Profile
-from gpubox.server.instance import instance_names, observe
+from gpubox.server.instance import instance_names, observe, place_of
 
 BUDGET_SECONDS = 0.4
 """After so long the rest of the list stays unknown. Headers that were read are cached, so the next time is quicker."""
@@ -27,9 +27,7 @@ def plan_profiles(profiles: Iterable[Profile], paths: Paths, config: Config) -> 
         for profile in profiles:
             if time.monotonic() > deadline:
                 break
-            own = running.get(profile.name)  # a companion, or a profile that the gateway has started beside others
-            is_own = profile.companion or (own and own.launch.profile == profile.name)
-            replaces = own if is_own else running.get(MAIN_INSTANCE)
+            replaces = running.get(place_of(profile, running.get(profile.name)))
             plan = planner.plan(profile, replaces=(replaces,) if replaces else (), ask_devices="once")
             if plan.verdict != "unknown":
                 plans[profile.name] = plan

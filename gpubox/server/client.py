@@ -281,24 +281,24 @@ class LlamaClient:
         body = {"messages": messages, "chat_template_kwargs": dict(template_kwargs)}
         return str(await self._post_for("prompt", "/apply-template", body, "apply its chat template"))
 
-    async def save_slot(self, index: int, filename: str, *, timeout: float = 60.0) -> SlotFile:
+    async def save_slot(self, index: int, filename: str, *, timeout: float) -> SlotFile:
         """Has the server write an idle slot into its --slot-save-path. ``filename`` is no path. Raises GpuboxError."""
         values = await self._slot_action(index, "save", filename, timeout)
         return SlotFile(json_count(values.get("n_saved")) or 0, json_count(values.get("n_written")) or 0)
 
-    async def restore_slot(self, index: int, filename: str, *, timeout: float = 60.0) -> SlotFile:
+    async def restore_slot(self, index: int, filename: str, *, timeout: float) -> SlotFile:
         """Has the server read ``filename`` into a slot, whose prompt it replaces. Raises GpuboxError."""
         values = await self._slot_action(index, "restore", filename, timeout)
         return SlotFile(json_count(values.get("n_restored")) or 0, json_count(values.get("n_read")) or 0)
 
-    async def erase_slot(self, index: int, *, timeout: float = 60.0) -> None:
+    async def erase_slot(self, index: int, *, timeout: float) -> None:
         """Has the server forget the prompt of an idle slot. A server that refuses keeps it."""
         with contextlib.suppress(NoResponse):
             await self._post(f"/slots/{index}?action=erase", {}, timeout)
 
-    async def read_prompt(self, prompt: str | list[int], *, index: int, timeout: float = 60.0) -> None:
-        """Has a slot hold exactly ``prompt`` (its text, or its tokens), and no answer to it. Raises GpuboxError."""
-        body = {"prompt": prompt, "n_predict": 0, "id_slot": index, "cache_prompt": True}
+    async def read_prompt(self, tokens: list[int], *, index: int, timeout: float) -> None:
+        """Has a slot hold exactly ``tokens``, and no answer to them. Raises GpuboxError."""
+        body = {"prompt": tokens, "n_predict": 0, "id_slot": index, "cache_prompt": True}
         await self._post_for("content", "/completion", body, "read a prompt", timeout)
 
     async def _slot_action(self, index: int, action: str, filename: str, timeout: float) -> dict[str, Any]:

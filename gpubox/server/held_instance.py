@@ -242,7 +242,7 @@ class HeldInstance:
 
     async def _restore_kv(self, running: RunningServer) -> tuple[RestoredSlot, ...]:
         """Restores kept KV caches before anybody knows that the server is ready. Raises KvRestoreKilled."""
-        if not await asyncio.to_thread(self._kept_kv.has_states) or not self._kept_kv.is_on(running):
+        if not await asyncio.to_thread(self._kept_kv.may_restore, running):
             return ()
         name = running.launch.profile
         began = self.begin(Step.RESTORE_KV, name)

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 from gpubox.clock import utc_now
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.process import ProcessIdentity, boot_id, find_by_marker, is_alive, process_argv
-from gpubox.paths import Paths
+from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.server.log import tail_text
 from gpubox.server.server_process import exit_code
 from gpubox.server.state import InstanceState, Launch, Operation, RunningServer, load_state, recent_restarts
 from gpubox.storage import lock_holder
 
 if TYPE_CHECKING:
+    from gpubox.profiles.profile import Profile
     from gpubox.server.failure_causes import Cause
 
 
@@ -74,6 +75,16 @@ def find_instance(paths: Paths, profile: str) -> str | None:
         if running and running.launch.profile == profile and not instance.startswith("~"):
             return instance
     return None
+
+
+def place_of(profile: Profile, own: RunningServer | None) -> str:
+    """The instance in which a verb starts, restarts or replaces ``profile``.
+
+    A companion has one of its own, and so has a profile that the gateway has started beside others. All others share
+    the main one. ``own``: the server that runs in the instance named like the profile.
+    """
+    is_own = profile.companion or (own is not None and own.launch.profile == profile.name)
+    return profile.name if is_own else MAIN_INSTANCE
 
 
 def running_servers(paths: Paths, *instances: str) -> tuple[RunningServer, ...]:

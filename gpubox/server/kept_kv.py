@@ -25,12 +25,12 @@ from gpubox import units
 from gpubox.clock import utc_now
 from gpubox.config import Config, api_key
 from gpubox.errors import GpuboxError
-from gpubox.hardware.process import boot_id, is_alive, marker_of
+from gpubox.hardware.process import boot_id, environment_of, is_alive
 from gpubox.models.header_cache import read_model
 from gpubox.paths import Paths
 from gpubox.server.client import LlamaClient, connect
 from gpubox.server.kv_key import KvKey, incompatible, launch_key, refusal
-from gpubox.server.kv_store import KeptState, KvStore
+from gpubox.server.kv_store import KeptState, KvStore, shared_length
 from gpubox.server.kv_use import judge, note_reuse
 from gpubox.server.log import HEAD_BYTES, LogReader
 from gpubox.server.log_events import DeviceBuffer, KvCache, NewPrompt, SwaCache
@@ -78,12 +78,12 @@ class KeptKv:
         self._enabled = config.kept_kv.enabled and not instance.startswith("~")
 
     def is_on(self, running: RunningServer) -> bool:
-        """Whether states of this server are kept."""
+        """Whether states of this server are kept. Blocks."""
         return self._enabled and not running.cold and not self.why_off(running)
 
-    def has_states(self) -> bool:
-        """Whether there is anything to restore. Blocks."""
-        return self._enabled and bool(self._store.states())
+    def may_restore(self, running: RunningServer) -> bool:
+        """Whether states of this server are kept, and there is any state at all. Blocks."""
+        return self.is_on(running) and self._store.has_states()
 
     def why_off(self, running: RunningServer) -> str:
         """Why this launch cannot keep its states, in a few words; empty: it can."""
@@ -207,10 +207,13 @@ class KeptKv:
         lines = LogReader(log).read(_JUDGED_BYTES)
         events = (parse_event(line)[1] for line in lines if "slot" in line)
         helped, missed = judge(events, running.restored)
-        for name in helped:
-            note_reuse(self._store, name)
-        for name in missed:
-            self._store.drop(name)
+        with self._store.locked() as is_locked:
+            if not is_locked:
+                return
+            for name in helped:
+                note_reuse(self._store, name)
+            for name in missed:
+                self._store.drop(name)
 
     def _bytes_per_token(self, key: KvKey, shape: CacheShape) -> float:
         """The most that a token takes in a file, from earlier files and from the log of the load."""
@@ -305,8 +308,7 @@ async def _reply_header(client: LlamaClient) -> list[int]:
     try:
         asked = (await client.apply_template([question], {})).rpartition("gpubox")[2]
         answered = (await client.apply_template([question, reply, question], {})).split("gpubox")[-3]
-        same = next((at for at, pair in enumerate(zip(asked, answered, strict=False)) if pair[0] != pair[1]), None)
-        shared = asked[: min(len(asked), len(answered)) if same is None else same]
+        shared = asked[: shared_length(asked, answered)]
         return (await client.tokenize(shared))[:-1] if shared.strip() else []
     except (GpuboxError, IndexError):
         return []
@@ -323,8 +325,7 @@ def _reply_start(tokens: Sequence[int], header: Sequence[int]) -> int:
 
 
 def _environment(running: RunningServer) -> Callable[[str], str | None]:
-    process = running.process
-    return lambda name: marker_of(process.pid, name) if process else None
+    return (environment_of(running.process.pid) if running.process else {}).get
 
 
 def _seconds_for(size_bytes: int) -> float:

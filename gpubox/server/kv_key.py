@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +52,9 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "no-cache-prompt": (),
     "slots": (),
     "no-slots": (),
+    "cache-ram": ("cram",),
+    "cache-idle-slots": (),
+    "no-cache-idle-slots": (),
 }
 _CANONICAL = {spelling: name for name, others in _SPELLINGS.items() for spelling in (name, *others)}
 _VARIABLES = {
@@ -64,11 +67,12 @@ _VARIABLES = {
     "LLAMA_ARG_ROPE_FREQ_BASE": "rope-freq-base", "LLAMA_ARG_ROPE_FREQ_SCALE": "rope-freq-scale",
     "LLAMA_ARG_YARN_ORIG_CTX": "yarn-orig-ctx", "LLAMA_ARG_YARN_EXT_FACTOR": "yarn-ext-factor",
     "LLAMA_ARG_YARN_ATTN_FACTOR": "yarn-attn-factor", "LLAMA_ARG_YARN_BETA_SLOW": "yarn-beta-slow",
-    "LLAMA_ARG_YARN_BETA_FAST": "yarn-beta-fast",
+    "LLAMA_ARG_YARN_BETA_FAST": "yarn-beta-fast", "LLAMA_ARG_CACHE_RAM": "cache-ram",
+    "LLAMA_ARG_CACHE_IDLE_SLOTS": "cache-idle-slots",
 }  # fmt: skip
 _SWITCHES = frozenset({
     "kv-unified", "no-kv-unified", "swa-full", "context-shift", "no-context-shift", "no-mmproj", "embeddings",
-    "reranking", "cache-prompt", "no-cache-prompt", "slots", "no-slots",
+    "reranking", "cache-prompt", "no-cache-prompt", "slots", "no-slots", "cache-idle-slots", "no-cache-idle-slots",
 })  # fmt: skip
 _CONTENTS = (
     "swa-full", "control-vector", "control-vector-scaled", "control-vector-layer-range", "override-kv",
@@ -162,12 +166,30 @@ def refusal(launch: Launch, folder: Path, variable: Callable[[str], str | None])
         return "its model file is unknown"
     if launch.embeddings:
         return _EMBEDDINGS
-    return flag_refusal(launch.argv, variable)
+    return _refusal_of(flags)
 
 
 def flag_refusal(argv: Iterable[str], variable: Callable[[str], str | None]) -> str:
     """Which flag makes that a slot's file does not hold all that its tokens say, in a few words; empty: none does."""
+    return _refusal_of(_flags(argv, variable))
+
+
+def slot_folder(argv: Iterable[str]) -> Path | None:
+    """Where a server saves its slots; None: nowhere."""
+    folder = _flags(argv, lambda name: None).get("slot-save-path")  # which has no variable
+    return Path(folder) if folder else None
+
+
+def copies_idle_slots(argv: Iterable[str], variable: Callable[[str], str | None]) -> bool:
+    """Whether the server has a copy of an idle slot as soon as another one gets a task.
+
+    Build 11434 also has it of slots with caches of their own (its log: "idle slots will be saved to prompt cache").
+    """
     flags = _flags(argv, variable)
+    return flags.get("cache-ram") != "0" and "no-cache-idle-slots" not in flags
+
+
+def _refusal_of(flags: Mapping[str, str]) -> str:
     for switch in ("no-slots", "no-cache-prompt"):
         if switch in flags:
             return f"--{switch}"
@@ -211,8 +233,8 @@ def _flags(argv: Iterable[str], variable: Callable[[str], str | None]) -> dict[s
             flags[flag] = value
         elif value.lower() not in _OFF:
             flags[flag] = ""
-        elif flag == "kv-unified":
-            flags["no-kv-unified"] = ""
+        elif f"no-{flag}" in _SWITCHES:
+            flags[f"no-{flag}"] = ""
     words = list(argv)
     for at, word in enumerate(words):
         flag = _CANONICAL.get(word.lstrip("-").replace("_", "-"), "") if word.startswith("-") else ""

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -57,7 +57,8 @@ class KeptState:
     used_at: str = ""
     """When it was last restored or reused."""
     unused: int = 0
-    """How often it was restored since an answer last reused it."""
+    """How often it was restored since an answer last reused it, as a server's log says when it is stopped. A server
+    that dies counts too: maybe it died of the state."""
     trying: bool = False
     """A server is restoring it. If that is still so later, the server died of it, and the state is dropped."""
 
@@ -92,12 +93,11 @@ class KvStore:
 
     def states(self) -> list[KeptState]:
         """The whole states, the newest first. Others are left out: a wrong size, another boot's unsynced file."""
-        states = []
-        for path in self._paths(".json"):
-            state = _read(path)
-            if state and not state.trying and self._is_whole(state):
-                states.append(state)
-        return sorted(states, key=lambda state: state.saved_at, reverse=True)
+        return sorted(self._whole_states(), key=lambda state: state.saved_at, reverse=True)
+
+    def has_states(self) -> bool:
+        """Whether there is any whole state."""
+        return next(self._whole_states(), None) is not None
 
     def sweep(self) -> None:
         """Removes what is no state, states of deleted models and of no use, and the oldest beyond the cap.
@@ -111,7 +111,7 @@ class KvStore:
                 del kept[state.name]
         for path in self._paths():
             if path.name.partition(".")[0] not in kept or path.suffix not in (STATE_SUFFIX, ".json"):
-                _unlink(path)
+                unlink(path)
         self._shrink(list(kept.values()), self.max_bytes)
 
     def make_room(self, size_bytes: int) -> bool:
@@ -122,7 +122,7 @@ class KvStore:
         if size_bytes > self.max_bytes:
             return False
         states = self._shrink(self.states(), self.max_bytes - size_bytes)
-        while (free_bytes(self.folder) or 0) - size_bytes < FREE_BYTES:
+        while not has_room(self.folder, size_bytes):
             if not states:
                 return False
             self.drop(states.pop().name)
@@ -135,12 +135,12 @@ class KvStore:
     def prepare_file(self, name: str) -> str:
         """Makes the file that a server is about to write, for the owner only. Returns its name. Raises OSError."""
         path = self.folder / f"{name}{PARTIAL_SUFFIX}"
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        make_file(path)
         return path.name
 
     def discard(self, file: str) -> None:
         """Removes a file of ``prepare_file`` that no server finished. Never raises."""
-        _unlink(self.folder / file)
+        unlink(self.folder / file)
 
     def add(self, state: KeptState) -> list[int]:
         """Takes over the file that a server wrote as ``prepare_file`` said. Returns its tokens.
@@ -159,7 +159,7 @@ class KvStore:
             partial.replace(self.folder / state.file)
             self.write(state)
         except BaseException:
-            _unlink(partial)
+            unlink(partial)
             self.drop(state.name)
             raise
         return tokens
@@ -175,7 +175,7 @@ class KvStore:
             if state := _read(path):
                 self.write(replace(state, **changes))
                 if not (self.folder / state.file).exists():  # dropped meanwhile
-                    _unlink(path)
+                    unlink(path)
 
     def find(self, name: str) -> KeptState | None:
         """What is known of one state; None if there is none of that name."""
@@ -183,8 +183,8 @@ class KvStore:
 
     def drop(self, name: str) -> None:
         """Removes a state. Never raises."""
-        _unlink(self.folder / f"{name}.json")
-        _unlink(self.folder / f"{name}{STATE_SUFFIX}")
+        unlink(self.folder / f"{name}.json")
+        unlink(self.folder / f"{name}{STATE_SUFFIX}")
 
     def sync(self, name: str) -> None:
         """Waits until a state is on the disk. Never raises. Blocks."""
@@ -207,9 +207,7 @@ class KvStore:
                 continue
             with contextlib.suppress(OSError, ValueError):
                 earlier = read_tokens(self.folder / other.file)
-                pairs = zip(earlier, tokens, strict=False)
-                shared = next((at for at, (old, new) in enumerate(pairs) if old != new), min(len(earlier), len(tokens)))
-                if shared * (1 if other.exact else _SAME_SHARE) >= len(earlier):
+                if shared_length(earlier, tokens) * (1 if other.exact else _SAME_SHARE) >= len(earlier):
                     self.drop(other.name)
 
     def _shrink(self, states: Iterable[KeptState], limit: int) -> list[KeptState]:
@@ -218,6 +216,12 @@ class KvStore:
         while left and sum(state.size_bytes for state in left) > limit:
             self.drop(left.pop().name)
         return left
+
+    def _whole_states(self) -> Iterator[KeptState]:
+        for path in self._paths(".json"):
+            state = _read(path)
+            if state and not state.trying and self._is_whole(state):
+                yield state
 
     def _is_whole(self, state: KeptState) -> bool:
         if not state.synced and state.boot != boot_id():
@@ -245,6 +249,29 @@ def prepare_folder(folder: Path) -> bool:
     except OSError:
         return False
     return os.access(folder, os.W_OK | os.X_OK)
+
+
+def has_room(folder: Path, size_bytes: int) -> bool:
+    """Whether so much fits on the disk of ``folder`` and leaves FREE_BYTES of it free."""
+    return (free_bytes(folder) or 0) - size_bytes >= FREE_BYTES
+
+
+def make_file(path: Path) -> None:
+    """Makes a file that a server is about to write, for the owner only. Raises OSError, also if there is one."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def unlink(path: Path) -> None:
+    """Removes a file. Never raises."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def shared_length(first: Sequence[object], second: Sequence[object]) -> int:
+    """With how many equal items, or characters, both begin."""
+    # os.path.commonprefix counts them too, but Python 3.15 warns of it and 3.17 has none
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((at for at, (left, right) in pairs if left != right), min(len(first), len(second)))
 
 
 def read_tokens(path: Path) -> list[int]:
@@ -283,8 +310,3 @@ def _read(path: Path) -> KeptState | None:
         return state if fits and all(isinstance(t, str) for t in texts) and state.name == path.stem else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-
-
-def _unlink(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink()

@@ -1,4 +1,4 @@
-"""Whether restored states helped: what the next requests reused of them. Light: the gateway imports it."""
+"""Whether restored states helped: what the next requests reused of them. Light: `status` imports it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from gpubox.clock import utc_now
-from gpubox.paths import Paths
 from gpubox.server.log_events import CachedTokens, LogEvent, NewPrompt, SlotSelected
-from gpubox.server.state import RestoredSlot, load_state
+from gpubox.server.state import RestoredSlot
 
 if TYPE_CHECKING:
     from gpubox.server.kv_store import KvStore
@@ -25,23 +24,8 @@ def reused_state(restored: Sequence[RestoredSlot], cached_tokens: int | None) ->
     return min(fitting, key=lambda each: each.tokens - cached, default=None)
 
 
-def answered(paths: Paths, instance: str, prompt_tokens: int | None, cached_tokens: int | None) -> RestoredSlot | None:
-    """Notes that a request of an instance's server was answered. Returns the restored state that it reused, if any.
-
-    Blocks: it reads two small files, and writes one if a state helped for the first time. Never raises.
-    """
-    running = load_state(paths.instance_state(instance)).running
-    if running is None or not cached_tokens or (prompt_tokens or 0) < cached_tokens:
-        return None
-    if state := reused_state(running.restored, cached_tokens):
-        from gpubox.server.kv_store import KvStore  # `status` imports this module and must not pay for the store
-
-        note_reuse(KvStore(paths.kept_kv, 0), state.name)
-    return state
-
-
 def note_reuse(store: KvStore, name: str) -> None:
-    """Notes that a state helped, so that it stays."""
+    """Notes that a state helped, so that it stays. The caller holds the store's lock."""
     state = store.find(name)
     if state and state.unused:
         store.change(name, unused=0, used_at=utc_now())

@@ -19,7 +19,7 @@ from gpubox.profiles.profile import Profile
 from gpubox.server.events import OperationFinished, ServerEvent, Step, StepFailed
 from gpubox.server.failure_causes import Cause
 from gpubox.server.held_instance import HeldInstance, cause_of_error, hold_instance
-from gpubox.server.instance import InstanceView, observe
+from gpubox.server.instance import InstanceView, observe, place_of
 from gpubox.server.launch import prepare_launch
 from gpubox.server.server_process import reap_servers
 from gpubox.server.state import Launch, RunningServer, recent_restarts
@@ -32,16 +32,8 @@ STEADY_SECONDS = 60.0
 
 
 def instance_of(profile: Profile, paths: Paths) -> str:
-    """The instance in which a verb starts, restarts or replaces ``profile``.
-
-    A companion has one of its own, and so has a profile that the gateway has started beside others. All others share
-    the main one.
-    """
-    own = profile.name
-    if profile.companion:
-        return own
-    running = observe(paths, own).running
-    return own if running and running.launch.profile == own else MAIN_INSTANCE
+    """The instance of ``place_of`` now."""
+    return place_of(profile, None if profile.companion else observe(paths, profile.name).running)
 
 
 async def go_at_once() -> None:

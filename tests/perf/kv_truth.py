@@ -225,7 +225,7 @@ async def server_says(b: Bench, file: Path) -> str:
     shutil.copy(file, b.paths.kept_kv / "forced.kv")
     async with connect(f"http://127.0.0.1:{b.port}") as client:
         try:
-            answer = await client.restore_slot(0, "forced.kv")
+            answer = await client.restore_slot(0, "forced.kv", timeout=60.0)
         except GpuboxError as error:
             return error.message.partition(": ")[2]
         return f"it takes {answer.tokens} tokens"

@@ -330,6 +330,26 @@ async def test_requests_go_on_unchanged_if_the_server_refuses(
     assert prefixes.sentences() or path.endswith("save")
 
 
+async def test_a_prefix_that_is_read_again_keeps_its_new_file(
+    slot_server: tuple[SlotServer, GatewayServer], prefixes: SharedPrefixes, tmp_path: Path
+) -> None:
+    fake, server = slot_server
+    for number in range(2):
+        await prefixes.before(number, server, None, CHAT, body_of(f"agent {number}"))
+        fake.launch(3, 2000)
+    refused = names(tmp_path)
+    fake.answers = {f"/slots/{slot}?action=restore": (400, {}) for slot in range(4)}
+    await prefixes.before(2, server, None, CHAT, body_of("agent 2"))
+    fake.answers = {}
+
+    await prefixes.before(3, server, None, CHAT, body_of("agent 3"))
+    await prefixes.tidy([server])
+
+    assert (fake.count("completion"), fake.count("save"), fake.count("restore")) == (3, 2, 1)
+    assert len(names(tmp_path)) == 1
+    assert names(tmp_path) != refused
+
+
 async def test_a_prefix_that_does_not_help_twice_is_off_with_a_sentence(
     slot_server: tuple[SlotServer, GatewayServer], prefixes: SharedPrefixes
 ) -> None:

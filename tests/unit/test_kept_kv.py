@@ -24,6 +24,7 @@ from gpubox.server.kept_kv import KeptKv, KvRestoreKilled
 from gpubox.server.kv_store import KvStore, prepare_folder, read_tokens
 from gpubox.server.state import Launch, RestoredSlot, RunningServer
 from tests.unit.test_kv_store import slot_file
+from tests.unit.test_kv_use import LCP, request
 
 HEADER = [2, 198, 1, 520, 9531]
 """What stands before a reply: ``<|im_end|>\\n<|im_start|>assistant``, of which the last token is left out."""
@@ -309,6 +310,32 @@ def test_a_context_without_room_gets_the_newest_only(fake: FakeSlots, paths: Pat
     assert restore(paths, running)[0] == "not restored: 300 tokens, and the context holds 256"
 
 
+def test_what_a_state_was_good_for_is_noted_under_the_lock_of_the_store(
+    fake: FakeSlots, paths: Paths, running: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.prompts = {0: [7] * 300}
+    save(paths, running)
+    assert leftovers(paths) == []
+    fake.prompts = {}
+    running = replace(running, restored=restore(paths, running)[1])
+    (log := tmp_path / "log").write_text(request(0, 5, 334, 300, LCP))
+    fake.prompts = {}  # nothing to save, but the log is judged
+
+    monkeypatch.setattr(kv_store, "_LOCK_ATTEMPTS", 1)
+    with store(paths).locked():
+        save(paths, running, log)
+    assert [state.unused for state in store(paths).states()] == [1]
+    save(paths, running, log)
+    assert [state.unused for state in store(paths).states()] == [0]
+
+    log.write_text(request(0, 5, 334, 0, LCP))
+    with store(paths).locked():
+        save(paths, running, log)
+    assert len(store(paths).states()) == 1
+    save(paths, running, log)
+    assert store(paths).states() == []
+
+
 def test_another_model_is_no_business_of_this_one(
     fake: FakeSlots, paths: Paths, running: RunningServer, tiny_gguf: Path
 ) -> None:
@@ -323,6 +350,7 @@ def test_another_model_is_no_business_of_this_one(
 
 def test_where_nothing_is_kept(paths: Paths, running: RunningServer) -> None:
     assert kept(paths).is_on(running)
+    assert not kept(paths).may_restore(running)
     assert not kept(paths, enabled=False).is_on(running)
     assert not kept(paths).is_on(replace(running, cold=True))
     assert not KeptKv(paths, Config(), "~once-1").is_on(running)

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.server.kv_key import KvKey, incompatible, launch_key, model_identity, refusal
+from gpubox.server.kv_key import (
+    KvKey,
+    copies_idle_slots,
+    incompatible,
+    launch_key,
+    model_identity,
+    refusal,
+    slot_folder,
+)
 from gpubox.server.state import Launch
 
 FOLDER = Path("/cache/kv")
@@ -159,3 +167,30 @@ def test_a_folder_of_the_profile_itself_is_left_alone(model: Path) -> None:
     bare = replace(launch_of(model), argv=("llama-server", "--model", str(model)))
     assert "without --slot-save-path" in refusal(bare, FOLDER, NO_VARIABLES.get)
     assert "unknown" in refusal(replace(launch_of(model), model_path=None), FOLDER, NO_VARIABLES.get)
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "copies"),
+    [
+        ("", {}, True),
+        ("--cache-ram 0", {}, False),
+        ("-cram 4096", {}, True),
+        ("", {"LLAMA_ARG_CACHE_RAM": "0"}, False),
+        ("-cram -1", {"LLAMA_ARG_CACHE_RAM": "0"}, True),
+        ("--no-cache-idle-slots", {}, False),
+        ("--no-cache-idle-slots --cache-idle-slots", {}, True),
+        ("", {"LLAMA_ARG_CACHE_IDLE_SLOTS": "off"}, False),
+        ("", {"LLAMA_ARG_CACHE_IDLE_SLOTS": "1"}, True),
+        ("--cache-idle-slots", {"LLAMA_ARG_CACHE_IDLE_SLOTS": "0"}, True),
+        ("-np 4", {}, True),
+    ],
+)
+def test_whether_idle_slots_are_in_the_prompt_cache_too(flags: str, env: dict[str, str], copies: bool) -> None:
+    assert copies_idle_slots(("llama-server", *flags.split()), env.get) is copies
+
+
+def test_where_a_server_saves_its_slots(model: Path) -> None:
+    assert slot_folder(launch_of(model).argv) == FOLDER
+    assert slot_folder(("llama-server", "--slot-save-path", "/a", "--slot-save-path", "/b")) == Path("/b")
+    assert slot_folder(("llama-server", "--model", "m")) is None
+    assert slot_folder(("llama-server", "--slot-save-path")) is None

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
-from gpubox.hardware.process import boot_id
-from gpubox.paths import Paths
-from gpubox.server.kv_key import KvKey
-from gpubox.server.kv_store import KeptState, KvStore, prepare_folder
-from gpubox.server.kv_use import answered, judge, reused_state
+from gpubox.server.kv_use import judge, reused_state
 from gpubox.server.log_parsing import parse_event
-from gpubox.server.state import InstanceState, Launch, RestoredSlot, RunningServer, save_state
+from gpubox.server.state import RestoredSlot
 from gpubox.telemetry.requests import RequestLog
-from tests.unit.test_kv_store import slot_file
 
 SMALL, LARGE = RestoredSlot(0, 600, "small"), RestoredSlot(1, 4000, "large")
 
@@ -64,29 +58,6 @@ def test_the_log_says_what_helped_and_what_was_wanted_in_vain() -> None:
     assert verdict(request(2, 5, 4100, 4000, LRU)) == ({"large"}, set())  # through the prompt cache in RAM
     assert verdict(request(1, 5, 300, 0, LCP)) == (set(), set())  # a short prompt that begins alike
     assert verdict("nonsense") == (set(), set())
-
-
-def test_the_gateway_notes_which_state_helped(tmp_path: Path) -> None:
-    paths = Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
-    assert answered(paths, "main", 700, 600) is None
-    prepare_folder(paths.kept_kv)
-    store = KvStore(paths.kept_kv, 1 << 30)
-    data = slot_file([1] * 600)
-    state = KeptState("small", KvKey("m", "e"), 600, len(data), "2026", "p", "/m", boot_id(), unused=2)
-    (paths.kept_kv / store.prepare_file("small")).write_bytes(data)
-    store.add(state)
-    running = RunningServer(Launch("p", ("x",), "127.0.0.1", 1), "1", "2026", restored=(SMALL, LARGE))
-    save_state(paths.instance_state("main"), InstanceState(running=running))
-
-    assert answered(paths, "main", 700, 0) is None
-    assert answered(paths, "main", None, 600) is None
-    assert (kept := store.find("small")) is not None
-    assert kept.unused == 2
-    assert answered(paths, "main", 700, 600) == SMALL
-    assert (kept := store.find("small")) is not None
-    assert (kept.unused, kept.used_at > "2026-01") == (0, True)
-    assert answered(paths, "main", 4200, 4000) == LARGE  # its file is gone meanwhile
-    assert answered(paths, "other", 700, 600) is None
 
 
 def test_the_first_request_that_reuses_a_state_shows_it() -> None:

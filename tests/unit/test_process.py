@@ -111,6 +111,7 @@ def test_a_process_without_marker_or_without_environment_has_none(living: subpro
         assert process.marker_of(other.pid) is None
         other.kill()
     assert process.marker_of(2**22 + 5) is None
+    assert process.environment_of(2**22 + 5) == {}
 
 
 def test_the_dead_are_not_found_by_marker(living: subprocess.Popen[bytes]) -> None:
