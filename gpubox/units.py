@@ -65,12 +65,17 @@ def duration(value: float | None) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
+def local_time(iso: str, form: str) -> str:
+    """A moment in the owner's time zone, as ``strftime`` writes it by ``form``."""
+    try:
+        return f"{datetime.fromisoformat(iso).astimezone():{form}}"
+    except (ValueError, OverflowError):
+        return UNKNOWN
+
+
 def time_of_day(iso: str) -> str:
     """``13:02:11``, in the owner's time zone."""
-    try:
-        return f"{datetime.fromisoformat(iso).astimezone():%H:%M:%S}"
-    except ValueError:
-        return UNKNOWN
+    return local_time(iso, "%H:%M:%S")
 
 
 def tokens(value: int | None) -> str:

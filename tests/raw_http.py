@@ -34,7 +34,6 @@ class Reply:
     """Why it is not whole."""
     sent_at: float = 0.0
     """The last byte of the request was handed to the kernel."""
-    head_at: float = 0.0
     first_token_at: float = 0.0
     """The first event of a stream with text came; 0: none came."""
     token_times: list[float] = field(default_factory=list)
@@ -54,11 +53,6 @@ class Reply:
         """The JSON of a stream's ``data:`` lines, without ``[DONE]`` and comments."""
         lines = [line[6:] for line in self.body.split(b"\n") if line.startswith(b"data: {")]
         return [json.loads(line) for line in lines]
-
-    @property
-    def comments(self) -> int:
-        """Lines of a stream that say only that it is alive."""
-        return sum(line.startswith(b":") for line in self.body.split(b"\n"))
 
     @property
     def text(self) -> str:
@@ -109,11 +103,11 @@ class Wire:
         """Raises OSError."""
         self.sock.sendall(data)
 
-    def read(self, *, leave: Callable[[Reply], bool] = lambda _: False, head_only: bool = False) -> Reply:
+    def read(self, *, leave: Callable[[Reply], bool] = lambda _: False) -> Reply:
         """The next response. ``leave`` is asked after each piece; True closes the connection. Never raises."""
         reply, self._line = Reply(sent_at=time.monotonic()), b""
         try:
-            self._read_into(reply, leave, head_only)
+            self._read_into(reply, leave)
         except (OSError, ValueError, IndexError) as error:
             reply.error = reply.error or f"{type(error).__name__}: {error}"
         reply.ended_at = time.monotonic()
@@ -130,17 +124,17 @@ class Wire:
         except TimeoutError:
             return False
 
-    def _read_into(self, reply: Reply, leave: Callable[[Reply], bool], head_only: bool) -> None:
+    def _read_into(self, reply: Reply, leave: Callable[[Reply], bool]) -> None:
         status, _, lines = self._until(b"\r\n\r\n").partition(b"\r\n")
         version, code, *_ = status.decode("latin-1").split(" ", 2)
         if not version.startswith("HTTP/1."):
             raise ValueError(f"not HTTP: {status[:80]!r}")
-        reply.status, reply.head_at = int(code), self._came_at
+        reply.status = int(code)
         for line in lines.decode("latin-1").split("\r\n"):
             name, colon, value = line.partition(":")
             if colon:
                 reply.headers.append((name.lower(), value.strip()))
-        if head_only or reply.status in (204, 304) or 100 <= reply.status < 200:
+        if reply.status in (204, 304) or 100 <= reply.status < 200:
             reply.whole = True
         elif reply.header("transfer-encoding").lower() == "chunked":
             self._read_chunks(reply, leave)

@@ -43,6 +43,13 @@ class FinishedRequest:
     error: str = ""
     """One sentence."""
 
+    @property
+    def read_tokens(self) -> int | None:
+        """Prompt tokens that did not come from the cache."""
+        if self.prompt_tokens is None or self.cached_tokens is None:
+            return None
+        return max(0, self.prompt_tokens - self.cached_tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class LiveRequest:
@@ -78,6 +85,11 @@ class ClientSums:
     queue_seconds_max: float = 0.0
     ttft_seconds_median: float | None = None
     tg_tokens_per_second_median: float | None = None
+
+    @property
+    def read_tokens(self) -> int:
+        """Prompt tokens that did not come from the cache."""
+        return max(0, self.prompt_tokens - self.cached_tokens)
 
 
 @dataclass(frozen=True, slots=True)

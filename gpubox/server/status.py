@@ -41,6 +41,8 @@ class ServerStatus:
     load_seconds: float | None = None
     exposed: str = ""
     """Who else can reach it: ``LAN, no key`` or ``LAN, key``; empty on loopback."""
+    has_api_key: bool = False
+    """Whether gpubox started it with an API key."""
     message: str = ""
     operation: str = ""
     """What another gpubox is doing to it: ``switch b: load, asked by opencode``."""
@@ -111,6 +113,7 @@ def status_from_view(
         started_at=view.running.started_at,
         load_seconds=view.running.load_seconds,
         exposed=exposure(launch, has_api_key=view.running.has_api_key),
+        has_api_key=view.running.has_api_key,
         message=view.message or (DENIED if denied else ""),
         operation=_operation(view),
         slots=tuple(slots) if slots is not None else None,

@@ -52,7 +52,7 @@ class GatewayView:
         if status is None:
             return GatewaySummary(self.base_url, problem="no answer")
         problem = "C shows a problem" if status.problems else ""
-        return GatewaySummary(self.base_url, status.paused, status.exposed, problem)
+        return GatewaySummary(self.base_url, status.paused, status.exposed, status.has_keys, problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,7 @@ class GatewaySummary:
     base_url: str
     paused: bool = False
     exposed: str = ""
+    has_keys: bool = False
     problem: str = ""
 
 

@@ -9,7 +9,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from gpubox.config import Config
 from gpubox.hardware.process import find_by_marker
 from gpubox.models.fetch import fetch_model
 from gpubox.paths import Paths
+from tests.gateway_process import free_port
 
 HERE = Path(__file__).parent
 
@@ -61,12 +61,6 @@ class Box:
 
     def servers(self) -> list[int]:
         return [identity.pid for identity, _ in find_by_marker(f"{self.paths.state}|")]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="session")

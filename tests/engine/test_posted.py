@@ -27,7 +27,7 @@ from gpubox.interchange.reference_options import reference_options
 from gpubox.paths import Paths
 from gpubox.profiles.argv import server_argv
 from gpubox.profiles.profile import FlagValue, Profile
-from tests.engine.conftest import free_port
+from tests.gateway_process import free_port
 
 POSTED = sorted((Path(__file__).parents[1] / "fixtures" / "launches" / "posted").iterdir())
 NOT_READ = {"90-launchd.plist", "91-Dockerfile"}

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from gpubox.cli.main import run
-from tests.engine.conftest import Box, free_port
+from tests.engine.conftest import Box
+from tests.gateway_process import free_port
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("patient")]
 

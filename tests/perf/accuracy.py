@@ -30,7 +30,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from box import Watcher, ask, free_port, gpubox, own_folders, profile, until
+from box import Watcher, ask, gpubox, own_folders, profile, until
+
+from tests.gateway_process import free_port
 
 WINDOW = 3.0
 ALLOWED = 0.03

@@ -16,7 +16,9 @@ import time
 import urllib.request
 from typing import Any
 
-from box import Watcher, free_port, gpubox, own_folders, profile
+from box import Watcher, gpubox, own_folders, profile
+
+from tests.gateway_process import free_port
 
 PORT = free_port()
 TOOLS = [

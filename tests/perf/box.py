@@ -8,7 +8,6 @@ import os
 import pty
 import select
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -45,13 +44,6 @@ def own_folders(engine: str | None) -> Iterator[Path]:
             yield folder
         finally:
             gpubox("stop", "--all", check=False)
-
-
-def free_port() -> int:
-    """A port that nothing holds now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def profile(folder: Path, name: str, model: str, port: int, flags: dict[str, object]) -> None:

@@ -31,7 +31,9 @@ import time
 from typing import Any
 
 import psutil
-from box import Screen, ask, free_port, gpubox, own_folders, profile
+from box import Screen, ask, gpubox, own_folders, profile
+
+from tests.gateway_process import free_port
 
 TOKENS = 128
 """Of one answer of a pair."""

@@ -20,7 +20,9 @@ import termios
 import time
 
 import psutil
-from box import free_port, gpubox, own_folders, profile
+from box import gpubox, own_folders, profile
+
+from tests.gateway_process import free_port
 
 BARE = """
 from textual.app import App

@@ -22,10 +22,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from box import free_port, own_folders, profile
+from box import own_folders, profile
 from gateway_box import chat_body, gateway_config
 
-from tests.gateway_process import Gateway, cpu_seconds, paced_server, resident_mib, upstream_profile
+from tests.gateway_process import Gateway, cpu_seconds, free_port, paced_server, resident_mib, upstream_profile
 from tests.raw_http import request_bytes
 
 STAMP = re.compile(rb'"content":" (\d+)"')

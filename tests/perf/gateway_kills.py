@@ -136,7 +136,6 @@ def kill_gateways(clients: Clients, arguments: argparse.Namespace) -> list[str]:
         state = "in a switch" if switching else "between switches"
         print(f"{number:3} killed {state:17} servers {sorted(before)} -> {sorted(llama_servers())}, "
               f"{len(clients.sent)} requests so far", flush=True)  # fmt: skip
-    clients.ended.set()
     clients.stop()
     until(lambda: not gateway.status()["requests"], "the end of all requests")
     print(f"the next gateway answered after {statistics.median(starts):.2f} s (median), {max(starts):.2f} s at most")

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from box import free_port
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
@@ -36,6 +35,7 @@ from gpubox.server.client import connect
 from gpubox.server.events import ServerEvent, Step, StepDone
 from gpubox.server.kv_store import KvStore
 from gpubox.server.supervisor import Supervisor
+from tests.gateway_process import free_port
 
 WORDS = [
     "the",

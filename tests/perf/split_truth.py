@@ -15,7 +15,9 @@ import re
 import sys
 from pathlib import Path
 
-from box import free_port, gpubox, own_folders, profile
+from box import gpubox, own_folders, profile
+
+from tests.gateway_process import free_port
 
 PORT = free_port()
 MIB = 1024 * 1024

@@ -16,7 +16,9 @@ import sys
 import time
 from pathlib import Path
 
-from box import free_port, gpubox, own_folders, profile
+from box import gpubox, own_folders, profile
+
+from tests.gateway_process import free_port
 
 GPUBOX = shutil.which("gpubox", path=str(Path(sys.executable).parent)) or sys.exit("gpubox is not installed here")
 COMMANDS = {"bare": [sys.executable, "-c", "pass"], "status": [GPUBOX, "status", "--json"]}

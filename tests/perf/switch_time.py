@@ -20,7 +20,8 @@ import time
 from pathlib import Path
 
 import tomli_w
-from box import free_port
+
+from tests.gateway_process import free_port
 
 BY_HAND = r"""
 set -e

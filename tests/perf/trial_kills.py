@@ -17,13 +17,14 @@ import sys
 import time
 from pathlib import Path
 
-from box import free_port, gpubox, own_folders, profile
+from box import gpubox, own_folders, profile
 
 from gpubox.config import load_config
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.profiles.loader import load_catalog
 from gpubox.server.instance import observe
 from gpubox.server.trial import pending_trial
+from tests.gateway_process import free_port
 
 ACTIONS = {
     "try, keep": (["try", "tried", "--set", "ctx-size={n}", "--keep", "--no-measure", "--now"], 6.0),

@@ -24,7 +24,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from box import free_port, gpubox, own_folders, profile
+from box import gpubox, own_folders, profile
+
+from tests.gateway_process import free_port
 
 WORDS = "the quick brown fox jumps over the lazy dog "
 CLIENTS = 6

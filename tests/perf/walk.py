@@ -18,9 +18,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from box import ask, free_port, gpubox, own_folders, profile
+from box import ask, gpubox, own_folders, profile
 
 from gpubox.telemetry.recorder import read_recording
+from tests.gateway_process import free_port
 from tests.unit.invariants import broken
 
 CLIENTS, EACH, TOKENS = 6, 2, 40

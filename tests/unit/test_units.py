@@ -92,3 +92,8 @@ def test_tokens_just_below_the_border() -> None:
 def test_memory_just_below_a_gib_is_a_gib() -> None:
     assert units.memory(GIB - 1) == "1.0 GiB"
     assert units.file_size(999_999_999) == "1.0 GB"
+
+
+@pytest.mark.parametrize("iso", ["", "yesterday", "0001-01-01T00:00:00+14:00"])
+def test_a_moment_that_is_none_is_a_dash(iso: str) -> None:
+    assert units.time_of_day(iso) == "—"

@@ -123,7 +123,7 @@ def _client_values(client: _Client, answers: bool) -> dict[str, Any]:
         "has_key": client.has_key,
         **{f"{state}_requests": live[state] if answers else None for state in ("waiting", "reading", "generating")},
         **asdict(sums),
-        "read_tokens": sums.prompt_tokens - sums.cached_tokens,
+        "read_tokens": sums.read_tokens,
         "last_at": client.last_at,
     }
 
@@ -137,7 +137,7 @@ def _client_row(client: _Client, days: int) -> tuple[str, ...]:
         client.name,
         now or units.UNKNOWN,
         f"{sums.requests:,}",
-        *(f"{n:,}" for n in (sums.prompt_tokens - sums.cached_tokens, sums.cached_tokens, sums.generated_tokens)),
+        *(f"{n:,}" for n in (sums.read_tokens, sums.cached_tokens, sums.generated_tokens)),
         units.UNKNOWN if none else units.duration(sums.queue_seconds_max),
         units.duration(sums.ttft_seconds_median),
         units.rate(sums.tg_tokens_per_second_median),
@@ -150,10 +150,7 @@ def _client_row(client: _Client, days: int) -> tuple[str, ...]:
 def _last(at: str | None, days: int) -> str:
     if not at:
         return units.UNKNOWN
-    try:
-        return units.time_of_day(at) if days == 1 else f"{datetime.fromisoformat(at).astimezone():%Y-%m-%d %H:%M}"
-    except (ValueError, OverflowError):
-        return units.UNKNOWN
+    return units.time_of_day(at) if days == 1 else units.local_time(at, "%Y-%m-%d %H:%M")
 
 
 def _print_requests(ledger: Ledger, dates: list[date], status: GatewayStatus | None, lines: int, as_json: bool) -> None:
@@ -175,9 +172,8 @@ def _print_requests(ledger: Ledger, dates: list[date], status: GatewayStatus | N
 
 def _finished_row(request: FinishedRequest) -> tuple[str, ...]:
     prompt = units.tokens(request.prompt_tokens)
-    if request.prompt_tokens is not None and request.cached_tokens is not None:
-        read = request.prompt_tokens - request.cached_tokens
-        prompt = f"{units.tokens(request.cached_tokens)}+{units.tokens(read)}"  # as the screen has it
+    if request.read_tokens is not None:  # as the screen has it
+        prompt = f"{units.tokens(request.cached_tokens)}+{units.tokens(request.read_tokens)}"
     return (
         units.time_of_day(request.at),
         request.client,

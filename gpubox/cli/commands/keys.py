@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import click
 
 from gpubox import units
@@ -80,7 +78,7 @@ def _list(context: Context, as_json: bool) -> None:
         values = [{"name": key.name, "made_at": key.made_at} for key in keys.keys]
         output.emit_json({"keys": values, "box_key": keys.has_box_key, "required": keys.any})
         return
-    rows = [(key.name, _day(key.made_at)) for key in keys.keys]
+    rows = [(key.name, units.local_time(key.made_at, "%Y-%m-%d")) for key in keys.keys]
     if keys.has_box_key:
         rows.append((BOX, "the box's own API key"))
     if rows:
@@ -89,10 +87,3 @@ def _list(context: Context, as_json: bool) -> None:
         output.emit("No client has a key: the gateway refuses every client. `gpubox keys add NAME` makes a key.")
     else:
         output.emit("There are no keys: the gateway answers without one. `gpubox keys add NAME` makes the first.")
-
-
-def _day(iso: str) -> str:
-    try:
-        return f"{datetime.fromisoformat(iso).astimezone():%Y-%m-%d}"
-    except (ValueError, OverflowError):
-        return units.UNKNOWN

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from rich.cells import chop_cells
 from textual.app import ComposeResult
@@ -33,6 +33,7 @@ from gpubox.tui.widgets.styled_lines import StyledLines
 
 if TYPE_CHECKING:
     from gpubox.profiles.profile import Profile
+    from gpubox.tui.app import GpuboxApp
     from gpubox.tui.clients.service import GatewayService
     from gpubox.tui.messages import GatewayView
 
@@ -100,15 +101,9 @@ class ConnectScreen(PushedScreen):
     ConnectScreen #connect-body { height: 1fr; }
     """
 
-    def __init__(
-        self,
-        view: GatewayView,
-        profiles: Mapping[str, Profile],
-        service: GatewayService,
-        refresh: Callable[[], Awaitable[None]],
-    ) -> None:
+    def __init__(self, view: GatewayView, profiles: Mapping[str, Profile], service: GatewayService) -> None:
         super().__init__(Scope.CONNECT)
-        self.view, self.profiles, self.service, self._refresh_gateway = view, profiles, service, refresh
+        self.view, self.profiles, self.service = view, profiles, service
         self.names, self.text, self.lines = ClientNames(), SnippetText(), ConnectLines()
         self.names.values = tuple(CLIENTS)
         self.model = ""
@@ -232,8 +227,8 @@ class ConnectScreen(PushedScreen):
         self.copy(snippet.text, f"the settings of {snippet.title}")
 
     def action_connect_key(self) -> None:
-        app: Any = self.app
-        app.bridge.run(self._make_key, "connect-key", exclusive=True)  # the app's: it must outlive this screen
+        # the app's: it must outlive this screen
+        cast("GpuboxApp", self.app).bridge.run(self._make_key, "connect-key", exclusive=True)
 
     async def _make_key(self) -> None:
         proposed = self._key_name
@@ -251,7 +246,7 @@ class ConnectScreen(PushedScreen):
             self.say(str(error), bad=True)
             return
         self._secrets[proposed] = (name, secret)
-        await self._refresh_gateway()
+        await cast("GpuboxApp", self.app).refresh_gateway()
         self._draw()
 
     def action_connect_back(self) -> None:

@@ -89,9 +89,7 @@ class GatewayController:
             await self._start()
         profiles = await run_in_thread(self.service.profiles)
         if self.app.gateway is not None:
-            await self.app.push_screen(
-                ConnectScreen(self.app.gateway, profiles, self.service, self.app.refresh_gateway)
-            )
+            await self.app.push_screen(ConnectScreen(self.app.gateway, profiles, self.service))
 
     async def _start(self) -> None:
         base_url = await self._do(self.service.start)

@@ -28,6 +28,7 @@ from gpubox.tui.styled_lines import (
     styled_line,
     truncate_line,
 )
+from gpubox.tui.widgets.header import exposed_style
 
 SPEED_SECONDS = 3.0
 """The tok/s of a running request are those of its last seconds."""
@@ -63,7 +64,6 @@ class ClientRow:
     """One client now."""
 
     name: str
-    has_key: bool
     today: ClientSums
     last: FinishedRequest | None
     """Its last request that is over, if it is among the last ones."""
@@ -147,8 +147,7 @@ def _client_row(
 ) -> ClientRow:  # fmt: skip
     rates = [speeds[request.id] for request in live if request.id in speeds]
     return ClientRow(
-        client.name, client.has_key, client.today, last, client.last_at, live, sum(rates) if rates else None,
-        paused,
+        client.name, client.today, last, client.last_at, live, sum(rates) if rates else None, paused,
     )  # fmt: skip
 
 
@@ -158,13 +157,13 @@ def _client_row(
 def client_row(row: ClientRow, width: int) -> StyledLine:
     """One client in a line."""
     columns = _columns(CLIENT_COLUMNS, width)
-    today, read = row.today, max(0, row.today.prompt_tokens - row.today.cached_tokens)
+    today = row.today
     profile = next((r.profile for r in row.live if r.profile), row.last.profile if row.last else "")
     texts: dict[str, tuple[str, str]] = {
         "client": (row.name, "bold" if row.live else ""),
         "profile": (profile or units.UNKNOWN, "" if row.live else QUIET),
         "reqs": (f"{today.requests:,}", "" if today.requests else QUIET),
-        "read": (units.tokens(read), "" if read else QUIET),
+        "read": (units.tokens(today.read_tokens), "" if today.read_tokens else QUIET),
         "reused": (units.tokens(today.cached_tokens), "" if today.cached_tokens else QUIET),
         "out": (units.tokens(today.generated_tokens), "" if today.generated_tokens else QUIET),
         "TTFT": (units.duration(today.ttft_seconds_median), ""),
@@ -254,10 +253,9 @@ def request_line(request: FinishedRequest, width: int) -> StyledLine:
 
 def prompt_tokens(request: FinishedRequest) -> str:
     """``41.2k+1.8k``: tokens from the cache and tokens read."""
-    total, cached = request.prompt_tokens, request.cached_tokens
-    if total is None or cached is None:
-        return units.tokens(total)
-    return f"{units.tokens(cached)}+{units.tokens(max(0, total - cached))}"
+    if request.read_tokens is None:
+        return units.tokens(request.prompt_tokens)
+    return f"{units.tokens(request.cached_tokens)}+{units.tokens(request.read_tokens)}"
 
 
 def _end(request: FinishedRequest, width: int) -> StyledLine:
@@ -273,9 +271,6 @@ def _end(request: FinishedRequest, width: int) -> StyledLine:
 
 def request_fields(request: FinishedRequest) -> list[tuple[str, str]]:
     """Everything known of a finished request: (name, value)."""
-    read = None
-    if request.prompt_tokens is not None and request.cached_tokens is not None:
-        read = max(0, request.prompt_tokens - request.cached_tokens)
     return [
         ("ended", units.time_of_day(request.at)),
         ("client", sanitize_to_width(request.client, 60)),
@@ -285,7 +280,7 @@ def request_fields(request: FinishedRequest) -> list[tuple[str, str]]:
         ("outcome", f"{request.outcome}{', streamed' if request.stream else ''}"),
         ("prompt", f"{_count(request.prompt_tokens)} tokens"),
         ("reused", f"{_count(request.cached_tokens)} tokens"),
-        ("read", f"{_count(read)} tokens"),
+        ("read", f"{_count(request.read_tokens)} tokens"),
         ("generated", f"{_count(request.generated_tokens)} tokens"),
         ("waited", f"{units.duration(request.queue_seconds)} in the gateway"),
         ("TTFT", f"{units.duration(request.ttft_seconds)} as the client saw it"),
@@ -316,7 +311,7 @@ def _address_line(status: GatewayStatus, width: int) -> StyledLine:
     requests = f"{live} request{'s' if live != 1 else ''} now" + (f", {waiting} waiting" if waiting else "")
     reach = styled_line(("this machine only", QUIET), (", keys" if status.has_keys else ", no keys", QUIET))
     if status.exposed:
-        colour = exposed_style(status.exposed)
+        colour = exposed_style(has_key=status.has_keys)
         reach = styled_line(("▲ ", colour), (sanitize_line(status.exposed), f"bold {colour}"))
     paused = styled_line((" ▐▐ PAUSED ", "bold reverse $warning"), (" P lets the requests go on", "$warning"))
     return fit_by_priority(
@@ -328,11 +323,6 @@ def _address_line(status: GatewayStatus, width: int) -> StyledLine:
         ],
         width,
     )
-
-
-def exposed_style(exposed: str) -> str:
-    """The colour of who else can reach it."""
-    return "$error" if "no key" in exposed else "$warning"
 
 
 def _profiles_line(status: GatewayStatus, width: int) -> StyledLine:

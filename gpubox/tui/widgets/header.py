@@ -119,7 +119,7 @@ class StatusHeader(Widget):
         if self.gateway:
             parts += _gateway_parts(self.gateway)
         if status.exposed:
-            colour = "$error" if "no key" in status.exposed else "$warning"
+            colour = exposed_style(has_key=status.has_api_key)
             parts.append((98, Content.assemble(("▲ ", colour), (status.exposed, f"bold {colour}"))))
         if self.overview.companions:
             companions = sanitize_line(", ".join(self.overview.companions))
@@ -134,6 +134,11 @@ class StatusHeader(Widget):
         return parts
 
 
+def exposed_style(*, has_key: bool) -> str:
+    """The colour of what others can reach: ``has_key`` if it asks them for a key."""
+    return "$warning" if has_key else "$error"
+
+
 def _gateway_parts(gateway: GatewaySummary) -> list[tuple[int, Content]]:
     """The gateway's address, and loudly that it is paused, open to others, or does not answer."""
     address = sanitize_line(gateway.base_url.removeprefix("http://"))
@@ -143,7 +148,7 @@ def _gateway_parts(gateway: GatewaySummary) -> list[tuple[int, Content]]:
     if gateway.paused:
         parts.append((97, Content.styled(" ▐▐ PAUSED ", "bold reverse $warning")))
     if gateway.exposed:
-        colour = "$error" if "no key" in gateway.exposed else "$warning"
+        colour = exposed_style(has_key=gateway.has_keys)
         parts.append(
             (98, Content.assemble(("▲ ", colour), (f"gateway {sanitize_line(gateway.exposed)}", f"bold {colour}")))
         )
