@@ -204,7 +204,10 @@ class Gateway:
         profile = await self.servers.profile_of(route.model)
         request.profile = profile.name
         if profile.upstream:
-            return await self._forward(request, profile.upstream, self._upstream_key(profile), profile)
+            try:
+                return await self._forward(request, profile.upstream, self._upstream_key(profile), profile)
+            except NotConnected as error:
+                raise ProfileUnavailable(502, f"{profile.name}: {error}.") from None
         routes.check_api(route.path)
         for _ in range(_CONNECT_TRIES):
             server = await self._wait_for_server(request, profile)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.gateway.client_keys import ClientKeys
-from tests.gateway_process import Gateway, paced_server, upstream_profile
+from tests.gateway_process import Gateway, free_port, paced_server, upstream_profile
 from tests.raw_http import Reply, Wire, ask, request_bytes
 
 ANTHROPIC = {"anthropic-version": "2023-06-01"}
@@ -124,3 +124,14 @@ def test_an_upstream_has_its_own_endpoints(gateway: Gateway) -> None:
     reply = ask(gateway.port, "/api/chat", {"model": "paced", "messages": [], "max_tokens": 1})
     assert reply.whole
     assert b"Use OpenAI" not in reply.body
+
+
+def test_an_upstream_that_is_down_says_so(gateway: Gateway, folder: Path, client_key: str) -> None:
+    key = {"Authorization": f"Bearer {client_key}"}
+    upstream_profile(folder, "down", free_port())
+    try:
+        reply = ask(gateway.port, "/v1/chat/completions", {"model": "down", "messages": []}, headers=key)
+    finally:
+        (folder / "profiles/down.toml").unlink()
+    assert reply.status == 502
+    assert message(reply).startswith("down: the server does not take connections (")
