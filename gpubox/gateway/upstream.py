@@ -7,6 +7,7 @@ told from a request that was answered.
 from __future__ import annotations
 
 import asyncio
+import functools
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -230,6 +231,12 @@ class UpstreamReply(asyncio.Protocol):
             self._transport.abort()
 
 
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """One for all connections: it reads the certificates of this machine, and the loop waits 40 ms for it."""
+    return ssl.create_default_context()
+
+
 async def send_request(base_url: str, request: HttpRequest, body: bytes, extra: Headers) -> UpstreamReply:
     """Sends ``request`` with ``body`` to the server at ``base_url``. ``extra``: headers of the gateway.
 
@@ -245,7 +252,7 @@ async def send_request(base_url: str, request: HttpRequest, body: bytes, extra: 
     head = client.send(h11.Request(method=request.method, target=target, headers=headers))
     content = client.send(h11.Data(body)) if body else b""
     client.send(h11.EndOfMessage())
-    loop, context = asyncio.get_running_loop(), ssl.create_default_context() if parts.scheme == "https" else None
+    loop, context = asyncio.get_running_loop(), _tls() if parts.scheme == "https" else None
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             transport, reply = await loop.create_connection(
