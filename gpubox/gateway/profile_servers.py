@@ -75,7 +75,7 @@ class ProfileServers:
 
     async def start(self) -> None:
         """Reads profiles and servers, and begins to watch them."""
-        await asyncio.to_thread(self.profiles.refresh)
+        await self._read_profiles()
         self.refresh()
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
@@ -93,7 +93,7 @@ class ProfileServers:
         if model:
             with contextlib.suppress(GpuboxError):
                 return self.profiles.find(model)
-            await asyncio.to_thread(self.profiles.refresh)  # its file may be new
+            await self._read_profiles()  # its file may be new
             try:
                 return self.profiles.find(model)
             except GpuboxError as error:
@@ -143,6 +143,10 @@ class ProfileServers:
 
     # -- the servers ---------------------------------------------------------
 
+    async def _read_profiles(self) -> None:
+        if await asyncio.to_thread(self.profiles.refresh):
+            self.queue.forgive()  # the owner may have mended the file
+
     def refresh(self) -> None:
         """Reads the state files: what runs, and what another gpubox changes."""
         self.running = read_servers(self.paths)
@@ -180,15 +184,15 @@ class ProfileServers:
                     await self._wake.wait()
             self._wake.clear()
             now = time.monotonic()
-            if now - profiles_looked > PROFILES_SECONDS:
-                profiles_looked = now
-                if await asyncio.to_thread(self.profiles.refresh):
-                    self.queue.forgive()  # the owner may have mended the file
-            if now - looked > TICK_SECONDS / 2:  # requests that come at once do not make it look each time
-                looked = now
-                self.refresh()
-            else:
-                self._dispatch()
+            with contextlib.suppress(OSError):  # a folder that cannot be read now, or too many open files
+                if now - profiles_looked > PROFILES_SECONDS:
+                    profiles_looked = now
+                    await self._read_profiles()
+                if now - looked > TICK_SECONDS / 2:  # requests that come at once do not make it look each time
+                    looked = now
+                    self.refresh()
+                else:
+                    self._dispatch()
             if self._operating is None or self._operating.done():
                 self._next_operation()
 
@@ -341,7 +345,8 @@ class ProfileServers:
         """All profiles of a list, and those that run or are asked."""
         now, by_profile = time.monotonic(), {server.profile: server for server in self.running}
         named = {profile.name: profile for profile in self.profiles.visible()}
-        names = [*named, *sorted({*by_profile, *self.queue.profiles} - set(named))]
+        asked = filter(self.profiles.get, self.queue.profiles)  # the queue remembers also those that were deleted
+        names = [*named, *sorted({*by_profile, *asked} - set(named))]
         return tuple(self._status(name, by_profile.get(name), now) for name in names)
 
     def _status(self, name: str, server: GatewayServer | None, now: float) -> ProfileStatus:
