@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import errno
 import os
 import secrets
 import socket
@@ -14,9 +15,10 @@ from datetime import date
 from itertools import count
 
 from gpubox import __version__
+from gpubox.address import local_url
 from gpubox.clock import utc_now
 from gpubox.config import Config, api_key
-from gpubox.errors import ExitCode, GpuboxError
+from gpubox.errors import GpuboxError
 from gpubox.gateway import routes
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.gateway.client_request import ClientRequest
@@ -40,7 +42,7 @@ from gpubox.gateway.servers import GatewayServer
 from gpubox.gateway.shared_prefixes import SharedPrefixes
 from gpubox.gateway.status import SCHEMA, ClientStatus, ClientSums, FinishedRequest, GatewayStatus
 from gpubox.gateway.upstream import NotConnected
-from gpubox.hardware.process import own_identity
+from gpubox.hardware.process import own_identity, port_owner
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile, is_loopback
 from gpubox.sanitize import sanitize_line
@@ -357,11 +359,10 @@ class Gateway:
         today = date.today()
         sums, last = self.ledger.sums(today), self.ledger.last_at(today)
         keyed = self.keys.names
-        live = {request.client: ClientSums() for request in self.requests.values()}
-        names = sorted({*live, *sums, *keyed})
+        names = sorted({*(request.client for request in self.requests.values()), *sums, *keyed})
         return GatewayStatus(
             schema_version=SCHEMA,
-            base_url=GatewayRecord(own_identity(), self.host, self.port, "", "").base_url,
+            base_url=local_url(self.host, self.port),
             pid=os.getpid(),
             started_at=self.started_at,
             version=__version__,
@@ -402,15 +403,12 @@ async def _listen(
                 same.listen(_LISTEN_BACKLOG)
         return listener
     except OSError as error:
-        if error.errno in (13, 99) or "getaddrinfo" in str(error):
-            raise GpuboxError(f"The gateway cannot listen on {host}:{port}: {error.strerror}.") from None
-        from gpubox.hardware.process import port_owner
-
+        if error.errno != errno.EADDRINUSE:
+            raise GpuboxError(f"The gateway cannot listen on {host}:{port}: {error.strerror or error}.") from None
         owner = await asyncio.to_thread(port_owner, port)
         who = f" by {owner}" if owner else ""
         raise GpuboxError(
             f"Port {port} is used{who}.",
             f"`gpubox stop` frees the port of a server: its profile starts again with the first request for it. Or use "
             f"another port: `gpubox serve --port {port + 1}`.",
-            code=ExitCode.FAILED,
         ) from None
