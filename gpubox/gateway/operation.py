@@ -14,15 +14,16 @@ import select
 import signal
 import sys
 from collections.abc import Coroutine
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from gpubox.config import Config, load_config
 from gpubox.errors import ExitCode, GpuboxError
+from gpubox.gateway.operations import OperationRequest
 from gpubox.gateway.placement import Placement, ServerLoad, find_placement
 from gpubox.paths import Paths
 from gpubox.planner.planner import Planner
@@ -57,31 +58,6 @@ _REQUEST_BYTES = 1024 * 1024
 _NAME_LETTERS = 64
 _LAST_LINE_SECONDS = 5.0
 """How long a gateway that does not read may hold up the last line."""
-
-
-@dataclass(frozen=True, slots=True)
-class OperationServer:
-    """A running server, as the gateway knows it."""
-
-    instance: str
-    profile: str = ""
-    pinned: bool = False
-    idle_seconds: float = 0.0
-    """Since its last request ended."""
-    running: int = 0
-    """Requests that it works on for the gateway."""
-    waiting: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class OperationRequest:
-    """What the gateway wants."""
-
-    kind: Literal["start", "stop"]
-    profile: str
-    asked_by: str = ""
-    """The client whose request caused it."""
-    servers: tuple[OperationServer, ...] = ()
 
 
 class MeasurementUnderWay(GpuboxError):

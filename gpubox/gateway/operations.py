@@ -13,14 +13,42 @@ import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
 
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import Paths
 
+OperationKind = Literal["start", "stop"]
 LINE_BYTES = 1024 * 1024
 END_SECONDS = 120.0
 """For a cancelled operation to bring back what it stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperationServer:
+    """A running server, as the gateway knows it."""
+
+    instance: str
+    pinned: bool = False
+    idle_seconds: float = 0.0
+    """Since its last request ended."""
+    running: int = 0
+    """Requests that it works on for the gateway."""
+    waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OperationRequest:
+    """What the gateway wants: the first line of the child's stdin."""
+
+    kind: OperationKind
+    profile: str
+    asked_by: str = ""
+    """The client whose request caused it."""
+    servers: tuple[OperationServer, ...] = ()
 
 
 class TemporaryFailure(GpuboxError):
@@ -42,7 +70,7 @@ class ServerOperation:
 
     @classmethod
     async def start(
-        cls, paths: Paths, request: Mapping[str, Any], on_event: Callable[[Mapping[str, Any]], None]
+        cls, paths: Paths, request: OperationRequest, on_event: Callable[[Mapping[str, Any]], None]
     ) -> ServerOperation:
         """Starts the child. Raises GpuboxError if there can be no process."""
         folders = [str(folder) for folder in (paths.config, paths.state, paths.cache, paths.config_override or "")]
@@ -55,12 +83,12 @@ class ServerOperation:
         except OSError as error:
             raise GpuboxError(f"No process can be started: {error.strerror}.") from None
         operation = cls(process, on_event)
-        operation._write(json.dumps(request))
+        operation._write(msgspec.json.encode(request))
         return operation
 
     def go(self) -> None:
         """Everything may be stopped that ``placed`` named."""
-        self._write("go")
+        self._write(b"go")
 
     async def cancel(self) -> None:
         """Ends the operation. What it has stopped comes back."""
@@ -69,7 +97,6 @@ class ServerOperation:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(END_SECONDS):
                 await self._process.wait()
-        await self.close()
 
     async def close(self) -> None:
         """Forgets the child. It goes on by itself if it has not ended."""
@@ -80,10 +107,10 @@ class ServerOperation:
                 future.exception()
             future.cancel()
 
-    def _write(self, line: str) -> None:
+    def _write(self, line: bytes) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # the child is gone: _read says so
-            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.write(line + b"\n")
 
     async def _read(self) -> None:
         assert self._process.stdout is not None

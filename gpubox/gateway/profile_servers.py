@@ -13,7 +13,13 @@ from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.gateway.admission import AdmissionQueue
 from gpubox.gateway.events import GatewayEvent, GatewaySwitch
-from gpubox.gateway.operations import ServerOperation, TemporaryFailure
+from gpubox.gateway.operations import (
+    OperationKind,
+    OperationRequest,
+    OperationServer,
+    ServerOperation,
+    TemporaryFailure,
+)
 from gpubox.gateway.servers import GatewayServer, ProfileTable, read_servers, sentence_of
 from gpubox.gateway.status import GatewayOperation, ProfileState, ProfileStatus
 from gpubox.paths import MAIN_INSTANCE, Paths
@@ -42,7 +48,7 @@ class ProfileUnavailable(Exception):
 class _Operation:
     """The operation that runs now."""
 
-    kind: str
+    kind: OperationKind
     profile: str
     asked_by: str
     began: float
@@ -277,27 +283,21 @@ class ProfileServers:
         queued = self.queue.of(operation.profile)
         return bool(queued.waiting) if operation.kind == "start" else not (queued.waiting or queued.running)
 
-    def _request(self, operation: _Operation) -> dict[str, Any]:
+    def _request(self, operation: _Operation) -> OperationRequest:
         now = time.monotonic()
         servers = []
         for server in self.running:
             profile, queued = self.profiles.get(server.profile), self.queue.of(server.profile)
             servers.append(
-                {
-                    "instance": server.instance,
-                    "profile": server.profile,
-                    "pinned": bool(profile and profile.pinned),
-                    "idle_seconds": self.queue.idle_seconds(server.profile, now) or 0.0,
-                    "running": len(queued.running),
-                    "waiting": len(queued.waiting),
-                }
+                OperationServer(
+                    instance=server.instance,
+                    pinned=bool(profile and profile.pinned),
+                    idle_seconds=self.queue.idle_seconds(server.profile, now) or 0.0,
+                    running=len(queued.running),
+                    waiting=len(queued.waiting),
+                )
             )
-        return {
-            "kind": operation.kind,
-            "profile": operation.profile,
-            "asked_by": operation.asked_by,
-            "servers": servers,
-        }
+        return OperationRequest(operation.kind, operation.profile, operation.asked_by, tuple(servers))
 
     def _follow(self, operation: _Operation, values: Mapping[str, Any]) -> None:
         """An event of the Supervisor."""
