@@ -13,10 +13,10 @@ from gpubox.agent.endpoint import ServerEndpoint, find_endpoint
 from gpubox.agent.events import AgentEvent, ApprovalRequested, TurnFailed, TurnFinished, event_values
 from gpubox.agent.tools import ToolCall
 from gpubox.agent.transcript.records import ChatSettings
+from gpubox.cancellation import run_cancellable
 from gpubox.cli import diagnostics, output
 from gpubox.cli.chat_output import TextTurnOutput
 from gpubox.cli.context import Context
-from gpubox.cli.operations import run_cancellable
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.sanitize import reveal_hidden
 from gpubox.threads import run_in_thread

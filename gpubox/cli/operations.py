@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import click
 
 from gpubox import units
+from gpubox.cancellation import run_cancellable
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.cli.options import PlainHelpOption
@@ -145,35 +144,6 @@ def outcome_values(
         "seconds": round(finished.seconds, 3) if finished else None,
         "message": finished.message if finished else error.message if error else None,
     }
-
-
-def run_cancellable(work: Coroutine[Any, Any, Any]) -> Any:
-    """Returns the result of ``work``. SIGTERM interrupts it like Ctrl-C; a lost terminal (SIGHUP) does not.
-
-    Raises KeyboardInterrupt after an interrupt.
-    """
-    try:
-        return asyncio.run(_cancel_on_signal(work))
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
-
-
-async def _cancel_on_signal(work: Coroutine[Any, Any, Any]) -> Any:
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-
-    def cancel(number: int, frame: object) -> None:
-        # A second signal cancels once more and does not kill: clean-up must finish.
-        loop.call_soon_threadsafe(task.cancel)
-
-    # Not loop.add_signal_handler: when the loop closes, SIGTERM would kill the process again.
-    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM)}
-    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda number, frame: None)
-    try:
-        return await work
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def ensure_model(context: Context, profile: Profile) -> None:

@@ -11,9 +11,7 @@ import asyncio
 import contextlib
 import os
 import select
-import signal
 import sys
-from collections.abc import Coroutine
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from gpubox.cancellation import run_cancellable
 from gpubox.config import Config, load_config
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.gateway.operations import OperationRequest
@@ -193,7 +192,7 @@ def run_operation(paths: Paths, channel: OperationChannel) -> int:
         request = channel.read_request()
         work = _Work(request, paths, load_config(paths), channel)
         try:
-            instance, message = _run_cancellable(work.run())
+            instance, message = run_cancellable(work.run())
         except KeyboardInterrupt:
             message = "It was cancelled." if work.went else "It was cancelled; nothing was touched."
             raise GpuboxError(message, code=ExitCode.INTERRUPTED) from None
@@ -213,31 +212,6 @@ def _fail(channel: OperationChannel, error: GpuboxError) -> int:
     values = {"message": error.message, "hint": error.hint, "exit_code": int(error.code), "temporary": temporary}
     channel.emit_last("failed", **values)
     return int(error.code)
-
-
-def _run_cancellable(work: Coroutine[Any, Any, tuple[str, str]]) -> tuple[str, str]:
-    """Returns the result of ``work``; SIGTERM and SIGINT cancel it. Raises KeyboardInterrupt then."""
-
-    async def run() -> tuple[str, str]:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-
-        def cancel(number: int, frame: object) -> None:
-            loop.call_soon_threadsafe(task.cancel)
-
-        # Not loop.add_signal_handler: when the loop closes, SIGTERM would kill the process again.
-        before = {number: signal.signal(number, cancel) for number in (signal.SIGTERM, signal.SIGINT)}
-        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        try:
-            return await work
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    try:
-        return asyncio.run(run())
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
 
 
 def main() -> int:

@@ -212,7 +212,8 @@ def restore_command(context: Context, as_json: bool) -> None:
     """Restore the server that ran before a killed benchmark. The run can still be resumed."""
     from gpubox.bench.events import BenchEvent, TargetServerEvent
     from gpubox.bench.recovery import pending_restore, restore
-    from gpubox.cli.operations import OperationOutput, run_cancellable
+    from gpubox.cancellation import run_cancellable
+    from gpubox.cli.operations import OperationOutput
 
     info = pending_restore(context.paths)
     if info is None:

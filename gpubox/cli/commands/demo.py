@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from gpubox import units
+from gpubox.cancellation import run_cancellable
 from gpubox.cli import output
 from gpubox.cli.context import Context
-from gpubox.cli.operations import OperationOutput, ensure_model, run_cancellable
+from gpubox.cli.operations import OperationOutput, ensure_model
 from gpubox.cli.temporary_instance import (
     remove_abandoned_instances,
     stop_and_remove,

@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 
 from gpubox import __version__, units
+from gpubox.cancellation import run_cancellable
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context, server_url
-from gpubox.cli.operations import run_cancellable
 from gpubox.cli.options import PlainHelpOption, json_option, url_option
 from gpubox.errors import GpuboxError
 from gpubox.telemetry.recorder import Recorder
