@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from gpubox.gateway.http_connection import Exchange, Headers
@@ -142,8 +141,3 @@ class Forwarding:
             exchange.finish()
         else:
             exchange.abort()  # so the client knows that the answer is not whole
-
-
-def seconds_since(moment: float) -> float:
-    """Seconds from ``moment`` (time.monotonic()) until now."""
-    return time.monotonic() - moment

@@ -170,7 +170,7 @@ class Exchange:
         """Closes the connection in the middle of the reply: so the client knows that it is not whole."""
         self._connection.abort()
 
-    def on_pressure(self, pause: Callable[[], None] | None, resume: Callable[[], None] | None) -> None:
+    def on_pressure(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
         """Sets what stops and continues the source of the body when the client reads too slowly."""
         self._connection.on_pressure(pause, resume)
 
@@ -263,9 +263,9 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None and data:
             self._transport.write(data)
 
-    def on_pressure(self, pause: Callable[[], None] | None, resume: Callable[[], None] | None) -> None:
+    def on_pressure(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
         self._pressure = (pause, resume)
-        if pause and self._stalled:
+        if self._stalled:
             pause()
 
     def release_body(self) -> None:
@@ -298,10 +298,6 @@ class ClientConnection(asyncio.Protocol):
     def idle(self) -> bool:
         """Whether no byte of a request has come."""
         return not self._began and self._task is None and not self._lingering
-
-    @property
-    def busy(self) -> bool:
-        return self._task is not None
 
     def _feed(self, data: bytes) -> None:
         now = time.monotonic()

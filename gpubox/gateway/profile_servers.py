@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gpubox.config import Config
@@ -361,20 +361,16 @@ class ProfileServers:
             state = "starting"
         elif broken:
             state = "broken"
-        status = ProfileStatus(
+        base_url = server.base_url if server else None
+        return ProfileStatus(
             name=name,
             state=state,
             aliases=profile.aliases if profile else (),
             instance=server.instance if server else None,
-            base_url=(profile.upstream or None)
-            if profile and profile.upstream
-            else server.base_url
-            if server
-            else None,
+            base_url=profile.upstream if profile and profile.upstream else base_url,
             running=len(queued.running),
             waiting=len(queued.waiting),
             pinned=bool(profile and profile.pinned),
             unload_seconds=self._unload_seconds(server, now) if server else None,
-            message=broken[0] if broken else "",
+            message=operation.step if operation and state == "starting" else broken[0] if broken else "",
         )
-        return replace(status, message=f"{operation.step}") if state == "starting" and operation else status

@@ -28,7 +28,6 @@ class GatewayServer:
     has_api_key: bool
     changed_by: int | None
     """The process that is stopping or replacing it; None: nobody."""
-    step: str = ""
     load_seconds: float | None = None
     argv: tuple[str, ...] = ()
     pid: int = 0
@@ -54,7 +53,6 @@ def read_servers(paths: Paths) -> tuple[GatewayServer, ...]:
                 ready=running.ready_at is not None,
                 has_api_key=running.has_api_key,
                 changed_by=operation.owner.pid if operation and changing else None,
-                step=operation.step if operation else "",
                 load_seconds=running.load_seconds,
                 argv=running.launch.argv,
                 pid=running.process.pid if running.process else 0,
