@@ -46,6 +46,7 @@ class Forwarding:
         """
         reply = self._reply = await send_request(base_url, self._exchange.request, body, extra)
         self._exchange.drop_body()
+        del body
         try:
             head = await reply.head  # without a timeout: a long prompt takes minutes, and a dead server closes
             self._begin(head)

@@ -198,6 +198,7 @@ class Gateway:
                 self._check_page(http)
             return request.exchange.reply(200, b"", headers=routes.preflight_headers(http))
         self._identify(request, http)
+        del http  # its body goes as soon as it is sent on
         if route.own:
             return await self._own.answer(request.exchange, route)
         self.requests[request.id] = request
@@ -269,9 +270,7 @@ class Gateway:
         )
         request.forwarding = forwarding
         extra: Headers = ((b"Authorization", b"Bearer " + key.encode()),) if key else ()
-        body = request.exchange.request.body
-        body = routes.with_model(body, profile.model) if profile.upstream and body else routes.without_slot(body)
-        await forwarding.run(base_url, body, extra)
+        await forwarding.run(base_url, _body_for(profile, request.exchange.request.body), extra)
         if forwarding.error and not request.exchange.complete and not request.exchange.head_sent:
             if forwarding.error_status == 401:  # its key was revoked
                 raise RequestRefused(401, forwarding.error)
@@ -385,6 +384,10 @@ def _retry_headers(refusal: ProfileUnavailable) -> Headers:
     if refusal.retry_seconds is None:
         return ()
     return routes.retry_headers(refusal.retry_seconds, helps=not refusal.is_broken)
+
+
+def _body_for(profile: Profile, body: bytes) -> bytes:
+    return routes.with_model(body, profile.model) if profile.upstream and body else routes.without_slot(body)
 
 
 def _client_name(http: HttpRequest) -> str:

@@ -10,7 +10,7 @@ import contextlib
 import resource
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
 
@@ -176,6 +176,7 @@ class Exchange:
 
     def drop_body(self) -> None:
         """The body has been sent on: its memory is free again."""
+        self.request = replace(self.request, body=b"")
         self._connection.release_body()
 
 

@@ -215,6 +215,19 @@ def test_many_large_bodies_at_once(scene: Scene) -> None:
     assert eventually(lambda: resident_mib(scene.gateway.pid) < before + 20)
 
 
+def test_bodies_that_were_sent_on_take_no_memory(scene: Scene) -> None:
+    """Twelve clients wait for a server that never answers."""
+    body = b'{"model": "paced", "silent": true, "user": "patient", "pad": "' + b"a" * (BODY_MIB * MIB - 100) + b'"}'
+    before = resident_mib(scene.gateway.pid)
+    wires = [Wire(scene.port, PATIENCE) for _ in range(12)]
+    for wire in wires:
+        wire.send(post(body))
+    assert eventually(lambda: scene.seen("patient") == len(wires))
+    assert eventually(lambda: resident_mib(scene.gateway.pid) < before + 3 * BODY_MIB)
+    for wire in wires:
+        wire.sock.close()
+
+
 def test_pipelined_requests_are_answered_in_order(scene: Scene) -> None:
     requests = [
         post(json.dumps({"model": NAME, "messages": [], "max_tokens": n, "user": f"pipe{n}"}).encode())
