@@ -242,7 +242,7 @@ class ProfileServers:
             )
             try:
                 await self._make_room(operation, child)
-                if operation.told_to_go:
+                if operation.told_to_go or child.finished.done():
                     message = await child.finished
                     self._report(operation, "done", message)
                 else:

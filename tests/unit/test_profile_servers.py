@@ -1,8 +1,9 @@
-"""What the gateway makes of profile files that come, go, change, or cannot be read for a while."""
+"""What the gateway makes of profile files that come, go or change, and of an operation that dies."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 
 from gpubox.config import Config
 from gpubox.gateway import profile_servers
-from gpubox.gateway.profile_servers import ProfileServers
-from gpubox.gateway.servers import ProfileTable
+from gpubox.gateway.profile_servers import ProfileServers, ProfileUnavailable
+from gpubox.gateway.servers import GatewayServer, ProfileTable
 from gpubox.paths import Paths
+from gpubox.profiles.profile import Profile
 
 Write = Callable[[str, str], Path]
 UPSTREAM = 'upstream = "http://127.0.0.1:9"\n'
@@ -68,3 +70,24 @@ def test_a_folder_that_cannot_be_read_for_a_while_ends_no_watching(
     monkeypatch.setattr(profile_servers, "PROFILES_SECONDS", 0.0)
     asyncio.run(watch())
     assert not failures
+
+
+def test_an_operation_that_dies_before_it_may_go_is_a_failure(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = tmp_path / "child"
+    child.write_text('#!/bin/sh\nread line\necho \'{"event": "placed", "displaces": ["main"]}\'\nexit 9\n')
+    child.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(child))
+
+    async def wait() -> None:
+        servers, now = servers_of(paths), time.monotonic()
+        servers.running = (GatewayServer("main", "old", "http://127.0.0.1:9", "launch", True, False, None),)
+        servers.queue.set_up(["old"], now)
+        servers.queue.run(1, "old", now)  # it keeps the operation waiting
+        waiting = servers.ask(2, Profile("new", ""))
+        servers._next_operation()
+        with pytest.raises(ProfileUnavailable, match=r"ended without a result \(exit code 9\)"):
+            await asyncio.wait_for(waiting, 30)
+
+    asyncio.run(wait())
