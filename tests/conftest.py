@@ -21,6 +21,7 @@ HELP = Path(__file__).parent / "fixtures" / "llama-server-b11434.help.txt"
 # children: a gpubox started by a test would never hear its Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGTERM, signal.SIG_DFL)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
 signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
 
 WAIT_SECONDS = 60.0
@@ -28,6 +29,7 @@ WAIT_SECONDS = 60.0
 # Programs that tests start write, and keep their bytecode, as an owner's do, wherever this runs.
 for _name in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"):
     os.environ.pop(_name, None)
+sys.dont_write_bytecode = False  # pytest's own compiled tests, too: each worker would compile all of them each time
 _FOREIGN = ("GPUBOX_", "LLAMA_", "HF_", "HUGGINGFACE_")
 
 

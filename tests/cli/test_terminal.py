@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -27,6 +28,7 @@ from gpubox.bench.model import Flag
 from gpubox.cli.main import cli, run
 from gpubox.hardware.process import find_by_marker
 from gpubox.paths import Paths
+from gpubox.planner.dry_run import run_dry
 from gpubox.server.launch import free_port
 from tests import hostile_text
 from tests.bench_runs import speed_run
@@ -237,9 +239,23 @@ def _words(world: Path, url: str, chat: str) -> Mapping[str, Sequence[tuple[str,
     }  # fmt: skip
 
 
+PARTS = {
+    "profiles": (("", "demo", "ls", "show", "find", "fit", "edit", "new", "rm", "try", "diff", "schema", "import", "export"), 50_000),
+    "servers": (("start", "switch", "restart", "status", "ps", "logs", "requests", "engines", "doctor", "stop"), 100_000),
+    "chats": (("chat", "sandbox", "record"), 100_000),
+    "bench": (("bench",), 40_000),
+    "gateway": (("keys", "clients", "connect", "serve"), 2_500),
+}  # fmt: skip
+"""The first words of the verbs that are tried one after another in one world, and how many bytes they print at least."""
+WITH_A_SERVER = ("chats", "bench", "gateway")
+"""The parts that begin with a server that runs."""
+
+
 def test_the_table_knows_every_verb() -> None:
     table = _words(Path("x"), "", "")
     assert set(table) == set(VERBS)
+    first_words = {verb.split(" ")[0] for verb in VERBS}
+    assert sorted(word for verbs, _ in PARTS.values() for word in verbs) == sorted(first_words)
     speaks_json = {name for name, verb in VERBS.items() if any("--json" in p.opts for p in verb.params) and name}
     assert {name for name in speaks_json if not any("--json" in words for words in table[name])} <= {"demo", "record"}
 
@@ -273,15 +289,22 @@ def tries(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tries
     assert not tries.wrong
 
 
-def test_no_verb_lets_anything_raw_through(world: Path, foreign: HostileServer, tries: Tries) -> None:
+@pytest.mark.parametrize("part", PARTS)
+def test_no_verb_lets_anything_raw_through(
+    world: Path, foreign: HostileServer, tries: Tries, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    monkeypatch.setattr("gpubox.planner.planner.run_dry", partial(run_dry, timeout=2))  # its engine has no table
     world.with_name("program.py").write_text(
         f"print({HOSTILE!r}); open('f\\x1b[31m', 'w')\nraise ValueError({HOSTILE!r})"
     )
     foreign.calls = True
+    verbs, least = PARTS[part]
+    if part in WITH_A_SERVER:
+        tries("start", "evil")
     for name, all_words in _words(world, foreign.url, "mine").items():
-        for words in all_words:
+        for words in all_words if name.split(" ")[0] in verbs else ():
             tries(name, *words)
-    assert tries.printed > 50_000
+    assert tries.printed > least
 
 
 @pytest.mark.parametrize("dialect", ["llama-server", "ollama", "vllm", "lm-studio"])

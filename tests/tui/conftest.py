@@ -71,8 +71,8 @@ async def until(pilot: Pilot[bool], true: Callable[[], object], what: str = "") 
 
 async def shows(pilot: Pilot[bool], *expected: str) -> None:
     """Returns when all of ``expected`` stand on the screen."""
-    await until(pilot, lambda: all(word in text(pilot) for word in expected), f"{expected}")
-    assert not unreadable(pilot)  # checked on every screen of every test
+    await until(pilot, lambda: on_screen(pilot, *expected), f"{expected}")
+    assert not unreadable(rendered(pilot))  # checked on every screen of every test
 
 
 async def opened(pilot: Pilot[bool]) -> None:
@@ -99,10 +99,10 @@ async def settled(pilot: Pilot[bool]) -> None:
     same = 0
     while same < 3:
         await pilot.pause(0)  # until every widget has handled what was sent to it
-        strips = pilot.app.screen._compositor.render_strips()
+        strips = rendered(pilot)
         same = same + 1 if strips == last else 0
         last = strips
-    assert not unreadable(pilot)
+    assert not unreadable(last)
 
 
 def _stored(wanted: SnapshotAssertion) -> str | None:
@@ -131,9 +131,20 @@ async def pictured(pilot: Pilot[bool], snapshot: SnapshotAssertion) -> None:
     assert picture == wanted
 
 
+def rendered(pilot: Pilot[bool]) -> list[Strip]:
+    """The lines on the screen. Costs more than all else that a test does."""
+    return pilot.app.screen._compositor.render_strips()
+
+
 def text(pilot: Pilot[bool]) -> str:
     """The text on the screen."""
-    return "\n".join(strip.text for strip in pilot.app.screen._compositor.render_strips())
+    return "\n".join(strip.text for strip in rendered(pilot))
+
+
+def on_screen(pilot: Pilot[bool], *expected: str) -> bool:
+    """Whether all of ``expected`` stand on the screen now."""
+    shown = text(pilot)
+    return all(word in shown for word in expected)
 
 
 def place(pilot: Pilot[bool], expected: str) -> tuple[int, int]:

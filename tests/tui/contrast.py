@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from functools import cache
 
 from rich.color_triplet import ColorTriplet
-from textual.pilot import Pilot
+from textual.strip import Strip
 
 MIN_CONTRAST = 1.5
 """Text that a dialog dims has 1.8, which is intended."""
 
 
-def unreadable(pilot: Pilot[Any]) -> list[str]:
+def unreadable(screen: Iterable[Strip]) -> list[str]:
     """Texts without enough contrast, each with both colours."""
     problems = []
-    for strip in pilot.app.screen._compositor.render_strips():
+    for strip in screen:
         for text, style, _ in strip:
             if style is None or style.color is None or style.bgcolor is None or not any(c.isalnum() for c in text):
                 continue
@@ -26,6 +27,7 @@ def unreadable(pilot: Pilot[Any]) -> list[str]:
     return problems
 
 
+@cache
 def contrast(first: ColorTriplet, second: ColorTriplet) -> float:
     """The WCAG 2 contrast ratio: 1 for equal colours, 21 for white and black."""
     dark, light = sorted((_luminance(first), _luminance(second)))

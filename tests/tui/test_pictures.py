@@ -8,7 +8,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from gpubox.tui.app import GpuboxApp
-from tests.tui.conftest import opened, pictured, text, until
+from tests.tui.conftest import on_screen, opened, pictured, until
 from tests.tui.scenes import SCENES
 
 HERE = Path(__file__).parent
@@ -30,7 +30,7 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
                 await state.play(pilot, fake)
             view = app.dashboard.log_pane.view
             await until(pilot, lambda: bool(view.line_count) == state.log)
-            await until(pilot, lambda: all(shown in text(pilot) for shown in state.expected), f"{state.expected}")
+            await until(pilot, lambda: on_screen(pilot, *state.expected), f"{state.expected}")
             await pictured(pilot, snapshot)
     finally:
         fake.cancel()

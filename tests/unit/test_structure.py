@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "gpubox").rglob("*.py"))}
 MOST_LINES = 500
+pytestmark = pytest.mark.xdist_group("structure")  # one worker parses the package
+Trees = dict[Path, ast.Module]
+
+
+@pytest.fixture(scope="module")
+def trees() -> Trees:
+    """Every module of the package. Not at import: each worker would hold them while it runs all other tests."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "gpubox").rglob("*.py"))}
 
 
 def module_of(path: Path) -> str:
@@ -38,9 +45,9 @@ def imported_modules(tree: ast.AST, modules: set[str]) -> set[str]:
     return imported & modules
 
 
-def test_a_public_class_name_is_defined_once() -> None:
+def test_a_public_class_name_is_defined_once(trees: Trees) -> None:
     places = defaultdict(list)
-    for path, tree in TREES.items():
+    for path, tree in trees.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
@@ -48,9 +55,9 @@ def test_a_public_class_name_is_defined_once() -> None:
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
-def test_modules_do_not_import_each_other_in_a_circle() -> None:
-    modules = {module_of(path) for path in TREES}
-    imports = {module_of(path): imported_modules(tree, modules) - {module_of(path)} for path, tree in TREES.items()}
+def test_modules_do_not_import_each_other_in_a_circle(trees: Trees) -> None:
+    modules = {module_of(path) for path in trees}
+    imports = {module_of(path): imported_modules(tree, modules) - {module_of(path)} for path, tree in trees.items()}
 
     try:
         TopologicalSorter(imports).prepare()
@@ -58,17 +65,17 @@ def test_modules_do_not_import_each_other_in_a_circle() -> None:
         pytest.fail(f"circle: {' -> '.join(error.args[1])}")
 
 
-def test_files_are_short_enough_to_read() -> None:
-    lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in TREES}
+def test_files_are_short_enough_to_read(trees: Trees) -> None:
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in trees}
 
     assert {path: length for path, length in lengths.items() if length > MOST_LINES} == {}
 
 
-def test_no_local_is_called_found() -> None:
+def test_no_local_is_called_found(trees: Trees) -> None:
     """The name does not say what was found. harlequin's guide for contributors names it as the one not to write."""
     places = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path, tree in TREES.items()
+        for path, tree in trees.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Name) and node.id == "found"
     ]
