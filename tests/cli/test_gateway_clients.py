@@ -126,10 +126,11 @@ def test_an_upstream_has_its_own_endpoints(gateway: Gateway) -> None:
     assert b"Use OpenAI" not in reply.body
 
 
-def test_an_upstream_that_is_down_says_so(gateway: Gateway, folder: Path) -> None:
+def test_an_upstream_that_is_down_says_so(gateway: Gateway, folder: Path, client_key: str) -> None:
+    key = {"Authorization": f"Bearer {client_key}"}
     upstream_profile(folder, "down", free_port())
     try:
-        reply = ask(gateway.port, "/v1/chat/completions", {"model": "down", "messages": []})
+        reply = ask(gateway.port, "/v1/chat/completions", {"model": "down", "messages": []}, headers=key)
     finally:
         (folder / "profiles/down.toml").unlink()
     assert reply.status == 502
