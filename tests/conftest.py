@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -44,6 +45,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.parent.name
         if how := _TOGETHER.get(folder):
             item.add_marker(pytest.mark.xdist_group(folder if how == "folder" else f"{folder}-{item.path.stem}"))
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector what lives to the end, thousands of tests: else it takes a quarter of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 def until(true: Callable[[], object]) -> None:
