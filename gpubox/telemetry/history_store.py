@@ -34,7 +34,9 @@ CREATE TABLE launches (
     engine_path TEXT NOT NULL DEFAULT '',
     engine_version TEXT NOT NULL DEFAULT '',
     driver TEXT NOT NULL DEFAULT '',
-    argv TEXT NOT NULL DEFAULT '[]'
+    argv TEXT NOT NULL DEFAULT '[]',
+    measured INTEGER NOT NULL DEFAULT 0,
+    log_bytes INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX launches_started ON launches (started);
 
