@@ -146,16 +146,14 @@ class Advisor:
         """``evidence`` with the use of the context, and what a smaller one would free if it is far too large."""
         use, flags = context_use(evidence), evidence.memory_flags
         size = evidence.snapshot.throughput.context_size_tokens if evidence.snapshot else None
-        if use is None or flags is None or not size or file is None:
-            return replace(evidence, context_use=use)
-        wanted = wanted_context(flags, use, size)
-        if wanted is None:
+        cells = evidence.snapshot.kv_cells if evidence.snapshot else None
+        wanted = wanted_context(flags, use, size, cells) if use and flags and size and cells else None
+        if wanted is None or flags is None or cells is None or file is None:
             return replace(evidence, context_use=use)
         key = (running.launch_id if running else "", wanted, tuple(evidence.flags.items()))
         if self._saving[0] != key:
-            now = size * (1 if flags.unified else flags.slots)
             profile = replace(file, flags=evidence.flags)
-            self._saving = key, context_saving(self._the_planner(), profile, flags, running, now, wanted)
+            self._saving = key, context_saving(self._the_planner(), profile, flags, running, cells, wanted)
         return replace(evidence, context_use=use, saving=self._saving[1])
 
     def _the_planner(self) -> Planner:
@@ -172,7 +170,8 @@ def context_use(evidence: Evidence) -> ContextUse | None:
     if not known:
         return None
     now = evidence.snapshot.throughput.context_used_tokens if evidence.snapshot else None
-    return ContextUse(len(known), max(*known, now or 0), "the server's log")
+    slots = {request.slot for request in evidence.requests}
+    return ContextUse(len(known), max(*known, now or 0), len(slots), "the server's log")
 
 
 def _tokens(request: Request) -> int | None:

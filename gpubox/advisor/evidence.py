@@ -82,6 +82,8 @@ class ContextUse:
     requests: int
     largest_tokens: int
     """Prompt and answer of the largest request."""
+    slots: int
+    """How many slots they were in."""
     source: str
     """Where the requests are listed: ``the log since the start``, ``the history of 12 days``."""
 

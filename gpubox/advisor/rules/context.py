@@ -15,17 +15,21 @@ LARGEST_SHARE = 0.25
 """The largest request may use up to this share of a slot's context."""
 HEADROOM = 2
 """The suggested context holds this many times the largest request."""
-STEP = 8192
+STEP, LEAST_SLOT = 1024, 4096
 LEAST_FREED_BYTES = 256 * units.MIB
 """What the planner keeps free on a card anyway."""
 
 
-def wanted_context(flags: LaunchFlags, use: ContextUse, slot_tokens: int) -> int | None:
-    """The ctx-size that would do, in tokens of all slots; None: the present one is not far too large."""
+def wanted_context(flags: LaunchFlags, use: ContextUse, slot_tokens: int, cells: int) -> int | None:
+    """The ctx-size that would do, in tokens of all slots; None: the present one (``cells``) is not far too large.
+
+    Slots that share one cache need it only for as many requests as there were slots in use.
+    """
     if use.requests < LEAST_REQUESTS or use.largest_tokens > LARGEST_SHARE * slot_tokens:
         return None
-    slot = -(-use.largest_tokens * HEADROOM // STEP) * STEP
-    return slot * (1 if flags.unified else flags.slots) if slot < slot_tokens else None
+    slot = max(LEAST_SLOT, -(-use.largest_tokens * HEADROOM // STEP) * STEP)
+    wanted = slot * (use.slots if flags.unified else flags.slots)
+    return wanted if wanted <= cells / HEADROOM else None
 
 
 def _read(evidence: Evidence) -> Finding | None:
@@ -49,7 +53,8 @@ def _read(evidence: Evidence) -> Finding | None:
         f"{units.tokens(size)} tokens; {gain}.",
         (
             f"requests of {use.source}",
-            f"{units.tokens(saving.context_tokens)} still hold {HEADROOM} times the largest request",
+            f"{units.tokens(saving.context_tokens)} tokens hold at least {HEADROOM} times the largest request"
+            + (f" in each of {use.slots} slots" if use.slots > 1 else ""),
         ),
         tuple(changes),
     )
