@@ -41,6 +41,8 @@ MAX_REQUESTS = 500
 UNKNOWN_CLIENT = ""
 """The key of the requests of no known client."""
 NO_PROFILE = ""
+SWITCH_SECONDS = 60.0
+"""A server that was stopped so short before another started was replaced by it."""
 _AnyResult = TypeVar("_AnyResult")
 _BUCKETS = """
 SELECT CAST((at + span / 2 - ?1) / ?2 AS INTEGER) AS bucket,
@@ -313,7 +315,7 @@ def _marks_of(launches: list[StoredLaunch]) -> list[StoredMark]:
     marks = []
     before: StoredLaunch | None = None
     for launch in launches:
-        switched = before is not None and before.how == "switch"
+        switched = before is not None and _is_switch(before, launch)
         marks.append(StoredMark(launch.started, "switch" if switched else "start", launch.profile))
         if before is not None:
             same_engine = before.engine_path == launch.engine_path
@@ -323,10 +325,21 @@ def _marks_of(launches: list[StoredLaunch]) -> list[StoredMark]:
                 )
             if before.driver and launch.driver and before.driver != launch.driver:
                 marks.append(StoredMark(launch.started, "driver", f"{before.driver} -> {launch.driver}"))
-        if launch.ended is not None and launch.how in ("stop", "crash"):
-            marks.append(StoredMark(launch.ended, "stop" if launch.how == "stop" else "crash", launch.profile))
+            if before.ended is not None and before.how == "stop" and not switched:
+                marks.append(StoredMark(before.ended, "stop", before.profile))
+        if launch.ended is not None and launch.how == "crash":
+            marks.append(StoredMark(launch.ended, "crash", launch.profile))
         before = launch
+    if before is not None and before.ended is not None and before.how == "stop":
+        marks.append(StoredMark(before.ended, "stop", before.profile))
     return sorted(marks, key=lambda mark: mark.at)
+
+
+def _is_switch(before: StoredLaunch, launch: StoredLaunch) -> bool:
+    """Whether ``launch`` took the place of the one ``before``: seen so, or one was stopped for the other."""
+    if before.how != "stop" or before.ended is None:
+        return before.how == "switch"
+    return before.profile != launch.profile and launch.started - before.ended < SWITCH_SECONDS
 
 
 def _days(connection: sqlite3.Connection, since: float, until: float) -> list[tuple[int, float, float, bool]]:

@@ -34,7 +34,9 @@ CREATE TABLE launches (
     engine_path TEXT NOT NULL DEFAULT '',
     engine_version TEXT NOT NULL DEFAULT '',
     driver TEXT NOT NULL DEFAULT '',
-    argv TEXT NOT NULL DEFAULT '[]'
+    argv TEXT NOT NULL DEFAULT '[]',
+    measured INTEGER NOT NULL DEFAULT 0,
+    log_bytes INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX launches_started ON launches (started);
 
@@ -116,6 +118,8 @@ def connect_writer(path: Path) -> sqlite3.Connection:
     try:
         path.chmod(0o600)
         version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, VERSION):
+            raise _other_version(path, version)
         if version == 0:
             connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # only before the first table
         connection.execute("PRAGMA journal_mode=WAL")
@@ -125,8 +129,6 @@ def connect_writer(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA cache_size=-4000")
         if version == 0:
             connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
-        elif version != VERSION:
-            raise _other_version(path, version)
     except BaseException:
         connection.close()
         raise
