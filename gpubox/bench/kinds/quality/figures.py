@@ -104,7 +104,7 @@ def percentile_of(figures: TargetFigures, share: float) -> Estimate | None:
     """The KL divergence that so many of all tokens stay below; ``None`` if the method does not report it."""
     if figures.totals is not None:
         value = figures.totals.total("kl_median" if share == 0.5 else "kl_99")
-        return Estimate(value, len(figures.kl)) if value is not None else None
+        return Estimate(value + 0.0, len(figures.kl)) if value is not None else None
     chunks = list(figures.token_kl.values())
     if not chunks:
         return None

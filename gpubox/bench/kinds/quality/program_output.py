@@ -21,9 +21,11 @@ _ROW = re.compile(
     rf"^\s*(\d+)\s+{_NUMBER} ±\s+{_NUMBER}\s+{_NUMBER} ±\s+{_NUMBER}\s+{_NUMBER} ±\s+{_NUMBER}"
     rf"\s+{_NUMBER} ±\s+{_NUMBER} %\s+{_NUMBER} ±\s+{_NUMBER} %\s*$"
 )
-_STATISTIC = re.compile(
-    rf"^(Mean +KLD|99\.0% +KLD|Median +KLD|Mean PPL\(Q\)|Same top p) *: +{_NUMBER}(?: ± +{_NUMBER})?"
-)
+_USED = (2, 6, 10)
+"""The groups of perplexity, KL divergence and same top token. The errors of two equal models can be -nan: the root of
+a negative rounding error."""
+_NAMES = r"Mean +KLD|99\.0% +KLD|Median +KLD|Mean PPL\(Q\)|Same top p"
+_STATISTIC = re.compile(rf"^({_NAMES}) *: +{_NUMBER}(?: ± +{_NUMBER})?")
 _STATISTICS = {
     "Mean KLD": "kl", "99.0% KLD": "kl_99", "Median KLD": "kl_median", "Mean PPL(Q)": "perplexity",
     "Same top p": "same_top",

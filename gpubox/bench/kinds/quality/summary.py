@@ -208,6 +208,11 @@ def _notes(options: QualityOptions, figures: Mapping[str, TargetFigures]) -> Ite
             f"The KL divergence is a lower bound: tokens outside the {TOP} most likely ones count as one. It does not "
             "compare with that of llama-perplexity. Perplexity is exact for the positions asked."
         )
+    elif any(own.kl for own in figures.values()):
+        yield (
+            "The reference's log probabilities have 16 bits on the disk: between tokens of nearly the same probability "
+            "the first one can change."
+        )
     for label, own in figures.items():
         if own.other_vocabulary:
             yield f"{label} has another vocabulary than {options.reference}: their probabilities cannot be compared."
