@@ -16,12 +16,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpubox.bench.model import Flag, RawRecord, Result, RunInfo, Sample
+from gpubox.bench.benchmark import make_benchmark
+from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
+from gpubox.bench.kinds.sweep.kind import Sweep
+from gpubox.bench.model import Flag, Plan, Provenance, RawRecord, Result, RunInfo, Sample, Target
 from gpubox.bench.report.post import Post, PostColumn, PostRow, make_post, post_values
 from gpubox.bench.report.post_card import post_svg
 from gpubox.bench.report.post_flags import flag_text, shown_flags
 from gpubox.bench.report.post_text import post_markdown
-from gpubox.bench.run_store import Run
+from gpubox.bench.run_store import Run, create_run
 from gpubox.bench.stats import Estimate
 from gpubox.paths import Paths
 from tests import gguf_bytes
@@ -152,6 +155,47 @@ def test_a_run_without_figures_says_so(box: Paths) -> None:
 
     assert "No figure was measured" in post_markdown(post)
     assert "No figure was measured" in post_svg(post)
+
+
+def test_the_cells_of_a_sweep_keep_their_flags_and_the_best_is_first(box: Paths) -> None:
+    axis = parse_axis("n-cpu-moe=4,8")
+    plan = Plan("sweep", tuple(grid_targets("annas-box", [axis])), {"axes": [axis.flag], "prompts": 1})
+    items = Sweep(plan).items()
+    run = create_run(box, plan, items)
+    with run.owned():
+        for item in items:
+            tg = 40.0 if item.target.endswith("8") else 20.0
+            run.add_result(Result(item.id, {"tg": tg, "pp": 9 * tg, "load_seconds": 4.0}, 2.0))
+        run.save(replace(run.info, state="finished"))
+    post = make_post(run)
+
+    assert [row.label for row in post.rows] == ["n-cpu-moe=4", "n-cpu-moe=8"]
+    assert post.sentences[0].startswith("Best at tg: n-cpu-moe=8, ")
+    assert "tg, n-cpu-moe=8" in post_svg(post)
+    assert "annas-box" not in everything(post)
+
+
+def test_sides_are_called_by_what_differs_and_never_by_their_profile(box: Paths) -> None:
+    sides = ("annas-box", "annas-box flash-attn=off")
+    targets = (Target(sides[0], "annas-box"), Target(sides[1], "annas-box", {"flash-attn": "off"}))
+    plan = Plan("ab", targets, {"sides": [{"name": name, "target": name} for name in sides], "prompts": 1, "starts": 4})
+    items = list(make_benchmark(plan).items())
+    run = create_run(box, plan, items)
+    with run.owned():
+        for number, item in enumerate(items):
+            tg = 30.0 + number % 3 if item.target == sides[0] else 20.0 + number % 3
+            run.add_result(Result(item.id, {"tg": tg, "pp": 9 * tg, "load_seconds": 4.0}, 2.0))
+        argv = ("llama-server", "--model", "/m/q.gguf", "--ctx-size", "4096")
+        own = Provenance(sides[0], "annas-box", argv=argv, model_path="/m/Qwen3-8B-Q8_0.gguf")
+        other = replace(own, target=sides[1], argv=(*argv, "--flash-attn", "off"))
+        run.save(replace(run.info, state="finished", provenance={sides[0]: own, sides[1]: other}))
+    post = make_post(run)
+
+    assert [side.label for side in post.sides] == ["defaults", "-fa off"]
+    assert post.flags == ("-c 4096",)
+    assert post.title == "-fa off against defaults"
+    assert "In tg -fa off is slower than defaults" in post.sentences[0]
+    assert "annas-box" not in everything(post)
 
 
 # -- nothing private ------------------------------------------------------------------------------------------------

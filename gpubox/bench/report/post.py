@@ -152,10 +152,9 @@ def _assemble(
     if _elsewhere(info):  # what is known of a machine is known of this one
         machine = Machine(machine.gpubox)
     names = {name: side.label or side.model.name for name, side in sides.items()}
-    for target in info.plan.targets:
+    for target in info.plan.targets:  # not the names of a sweep's cells: those are its flags
         side = sides.get(target.name) or next(iter(sides.values()))
-        for name in filter(None, (target.name, target.profile)):
-            names.setdefault(name, side.label or side.model.name)
+        names.setdefault(target.profile or target.name, side.label or side.model.name)
     columns = _columns(report.metrics)
     totals = [gpu.get("vram_total_bytes") for gpu in machine.gpus]
     return Post(

@@ -67,7 +67,7 @@ class BenchController:
             "bench_restore": free and any(map(has_pending_restore, screen.summaries)),
             "bench_remove": is_active or bool(run and not self.service.read_only and not self.starting),
             "bench_export": bool(screen.export_target),
-            "bench_post": bool(run and not run.problem),
+            "bench_post": bool(run and not run.problem and not is_active),
         }
         return frozenset(action for action, is_enabled in enabled.items() if not is_enabled)
 
