@@ -88,6 +88,11 @@ class Paths:
         return self.state / "trial.json"
 
     @property
+    def dismissed_advice(self) -> Path:
+        """The advice that the owner dismissed, by profile."""
+        return self.state / "dismissed-advice.json"
+
+    @property
     def crashes(self) -> Path:
         """Post-mortems, a file for each server that crashed."""
         return self.state / "crashes"
