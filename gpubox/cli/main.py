@@ -25,6 +25,7 @@ VERBS = {
     "rm": "delete a profile; --undo brings it back",
     "try": "run a changed profile without writing it; then keep or revert",
     "advice": "say what to change on a profile, with the evidence",
+    "tune": "find the fastest flags of a profile that fit",
     "diff": "compare two profiles flag by flag",
     "start": "start a profile if nothing runs",
     "stop": "stop the server",
