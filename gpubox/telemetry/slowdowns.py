@@ -16,6 +16,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from statistics import median
 
 from gpubox.telemetry.history_values import RateName, Slowdown, StoredLaunch
@@ -37,6 +38,7 @@ INTERVAL = 2.6
 """Standard errors on each side: 99 per cent."""
 HOTTER_CELSIUS = 5.0
 MORE_AT_ONCE = 0.7
+LOAD_WEIGHT = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ def find_slowdowns(
         levels = _levels(its_units, by_id)
         if step := _last_drop([level.value for level in levels]):
             before, after = levels[step.begin : step.at], levels[step.at :]
+            if step.change + _load_effect(before, after) > math.log(1 - MIN_CHANGE):
+                continue
             since = _since(before[-1], after[0], day_begin)
             speed = _typical(its_units, before)
             slowdowns.append(
@@ -228,6 +232,15 @@ def _correlation(residuals: list[float]) -> float:
     return min(0.9, max(0.0, product / square + 1 / count))
 
 
+def _load_effect(before: Sequence[_Level], after: Sequence[_Level]) -> float:
+    """What part of the step a change of load may explain, in log speed.
+
+    Requests that ran together are compared with such, but how much they held each other up is known only roughly.
+    """
+    few, many = (median([level.at_once for level in levels]) for levels in (before, after))
+    return LOAD_WEIGHT * abs(math.log(many / few))
+
+
 def _since(last: _Level, first: _Level, day_begin: Callable[[int], float]) -> float:
     """When it began: with the launch, if that is new, else with the day."""
     return first.launch.started if first.launch.id != last.launch.id else day_begin(first.day)
@@ -331,3 +344,11 @@ def _span(launch: StoredLaunch, begin: float, end: float) -> tuple[float, float]
 
 def _name(path: str) -> str:
     return path or "unknown"
+
+
+def slowdown_sentence(slowdown: Slowdown) -> str:
+    """What the owner reads: how much slower, since when, and what changed then."""
+    day = datetime.fromtimestamp(slowdown.since).astimezone()
+    change = f"{slowdown.before:.1f} -> {slowdown.after:.1f} tok/s, {slowdown.low:+.0%} to {slowdown.high:+.0%}"
+    causes = "; ".join(slowdown.changed) or "nothing that gpubox knows of"
+    return f"{slowdown.profile} is slower since {day:%Y-%m-%d}: {slowdown.rate} {change}. What changed then: {causes}."
