@@ -32,8 +32,6 @@ class PlanOutline:
     """Whether each target is started anew even if its server already runs."""
     tokens: float | None = None
     """Tokens to generate, plus the cost of the prompts; ``None`` if the kind does not count tokens."""
-    about: tuple[str, ...] = ()
-    """Sentences of the kind, in place of the number of items and starts."""
 
     def sentences(self, tokens_per_second: float | None = None) -> list[str]:
         """What the run will do, for people. ``tokens_per_second`` helps to estimate the time of a first run."""
@@ -45,7 +43,7 @@ class PlanOutline:
             first = f"{items}. {count} {'start' if count == 1 else 'starts'}: {shown}."
             if not self.always_restarts:
                 first += " A server that already runs with the same flags is not restarted."
-        sentences = list(self.about) or [first]
+        sentences = [first]
         if self.starts:
             restored = self.restored_profile
             sentences.append(f"Afterwards {restored} runs again." if restored else "Afterwards nothing runs, as now.")
@@ -59,8 +57,7 @@ class PlanOutline:
 
 def outline_plan(plan: Plan, paths: Paths) -> PlanOutline:
     """The outline of ``plan``. Raises UsageError if an option is invalid."""
-    benchmark = make_benchmark(plan)
-    items = benchmark.items()
+    items = make_benchmark(plan).items()
     urls = {target.name for target in plan.targets if target.url}
     starts: list[str] = []
     last = ("", 0)
@@ -76,7 +73,6 @@ def outline_plan(plan: Plan, paths: Paths) -> PlanOutline:
         _seconds_of_last(plan, paths),
         always_restarts=any(item.start for item in items) and bool(starts),
         tokens=sum(item.weight for item in items) if plan.kind in TOKEN_WEIGHTED_KINDS else None,
-        about=tuple(benchmark.outline()),
     )
 
 
