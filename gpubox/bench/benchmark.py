@@ -24,6 +24,7 @@ KINDS = {
     "suite": "gpubox.bench.kinds.suite.kind:Suite",
     "ab": "gpubox.bench.kinds.ab.kind:Ab",
     "sweep": "gpubox.bench.kinds.sweep.kind:Sweep",
+    "tune": "gpubox.bench.kinds.tune.kind:Tune",
     "soak": "gpubox.bench.kinds.soak.kind:Soak",
 }
 """Kind -> ``module:class``, imported on first use."""
@@ -104,6 +105,18 @@ class Benchmark(ABC):
     def target_of(self, item: Item, results: ScoredItems) -> str:
         """The name of the target for ``item``; it may depend on earlier results."""
         return item.target
+
+    def outline(self) -> str:
+        """What a run does, in one sentence, for a kind whose starts are not known before; empty: they are."""
+        return ""
+
+    async def before_start(self, item: Item, results: ScoredItems) -> None:
+        """Called before the first item of each start, for a kind that takes its time to choose the target."""
+        return
+
+    def seconds_left(self, results: ScoredItems) -> float | None:
+        """The time left, for a kind that knows it better than the weights of its items do; ``None``: it does not."""
+        return None
 
     def load_failure_reason(self, target: Target, error: GpuboxError) -> str:
         """Why a target cannot load, if that is a result (its items are skipped); empty: the run ends with ``error``.

@@ -30,6 +30,8 @@ class PlanOutline:
     """From the last finished run of the same kind and options; ``None`` if there is none."""
     always_restarts: bool = False
     """Whether each target is started anew even if its server already runs."""
+    first: str = ""
+    """The first sentence, if the starts are not known before."""
     tokens: float | None = None
     """Tokens to generate, plus the cost of the prompts; ``None`` if the kind does not count tokens."""
 
@@ -37,7 +39,9 @@ class PlanOutline:
         """What the run will do, for people. ``tokens_per_second`` helps to estimate the time of a first run."""
         items = f"{self.items:,} {'item' if self.items == 1 else 'items'}"
         first = f"{items}. No server is started or stopped."
-        if self.starts:
+        if self.first:
+            first = self.first
+        elif self.starts:
             count = len(self.starts)
             shown = ", ".join(self.starts[:6]) + (f" and {count - 6} more" if count > 6 else "")
             first = f"{items}. {count} {'start' if count == 1 else 'starts'}: {shown}."
@@ -57,7 +61,8 @@ class PlanOutline:
 
 def outline_plan(plan: Plan, paths: Paths) -> PlanOutline:
     """The outline of ``plan``. Raises UsageError if an option is invalid."""
-    items = make_benchmark(plan).items()
+    benchmark = make_benchmark(plan)
+    items = benchmark.items()
     urls = {target.name for target in plan.targets if target.url}
     starts: list[str] = []
     last = ("", 0)
@@ -72,6 +77,7 @@ def outline_plan(plan: Plan, paths: Paths) -> PlanOutline:
         running.launch.profile if running else None,
         _seconds_of_last(plan, paths),
         always_restarts=any(item.start for item in items) and bool(starts),
+        first=benchmark.outline(),
         tokens=sum(item.weight for item in items) if plan.kind in TOKEN_WEIGHTED_KINDS else None,
     )
 

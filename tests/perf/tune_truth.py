@@ -136,7 +136,7 @@ def tune(box: Box, seed: int) -> Tuned:
         place = box.space.cells[cell]
         if box.fits(place):
             log = math.log(box.rate(place)) + box.drift * number / 60 + box.wander * math.sin(number / 7)
-            prompts = {f"p{i}": log + dice.gauss(0, box.sd) * 0 + dice.gauss(0, box.sd / 3) for i in range(3)}
+            prompts = {f"p{i}": log + dice.gauss(0, box.sd / 3) for i in range(3)}
             start = dice.gauss(0, box.sd)
             outcome = StartOutcome(number, cell, {name: value + start for name, value in prompts.items()}, 10.0)
         else:
@@ -160,12 +160,13 @@ def simulate(seeds: int) -> None:
     for make, sd in itertools.product(makers, (0.01, 0.02, 0.03)):
         runs = [tune(make(random.Random(f"box {make.__name__} {seed}"), sd), seed) for seed in range(seeds)]
         regrets = sorted(run.regret for run in runs)
+        starts = [run.starts for run in runs]
         good = sum(run.regret <= 0.03 for run in runs)
         verdicts = sum(run.verdict == "faster" for run in runs)
         print(
             f"{make.__name__:<13} sd {sd:.0%}: regret <= 3 % {good}/{seeds}, median {statistics.median(regrets):.2%}, "
-            f"p90 {regrets[int(0.9 * seeds)]:.1%}, worst {regrets[-1]:.1%}; faster {verdicts}; starts {statistics.fmean(r.starts for r in runs):.0f} "
-            f"(max {max(r.starts for r in runs)}, share max {max(r.share for r in runs):.0%}); "
+            f"p90 {regrets[int(0.9 * seeds)]:.1%}, worst {regrets[-1]:.1%}; faster {verdicts}; "
+            f"starts {statistics.fmean(starts):.0f} (max {max(starts)}, share max {max(r.share for r in runs):.0%}); "
             f"slowest decision {max(r.seconds for r in runs):.2f} s", flush=True,
         )  # fmt: skip
 

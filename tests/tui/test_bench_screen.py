@@ -324,7 +324,7 @@ async def test_the_best_cell_of_a_sweep_is_saved(box: Paths) -> None:
         await pilot.press("j")
         await until(pilot, lambda: "save as profile" not in text(pilot))
         await pilot.press("w")
-        await shows(pilot, "Only a sweep or a tune")
+        await shows(pilot, "Only a finished sweep or tune")
         await pilot.press("k")
         await shows(pilot, "save as profile")
         await pilot.press("w")

@@ -63,12 +63,14 @@ class RunFollower:
         scored = [(item, self._results[name]) for name, item in self._items.items() if name in self._results]
         value_name, values = _item_values(scored)
         running = info.state == "running"
+        benchmark = make_benchmark(info.plan)
+        seconds_left = benchmark.seconds_left(scored)
         return RunProgress(
             info,
             len(scored),
             sum(result.failed for _, result in scored),
-            flagged_headline(make_benchmark(info.plan), scored),
-            self._seconds_left(running=running),
+            flagged_headline(benchmark, scored),
+            self._seconds_left(running=running) if seconds_left is None else seconds_left,
             next((name for name in self._items if running and name not in self._results), ""),
             tuple(values),
             value_name,

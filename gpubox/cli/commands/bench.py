@@ -19,7 +19,7 @@ RUN_VERBS = {
     "export": "write a report, comparison or leaderboard for sharing",
     "resume": "continue an interrupted run",
     "rescore": "score the stored replies of a run again",
-    "save": "save the best cell of a sweep as a profile",
+    "save": "save the best of a sweep or tune as a profile",
     "restore": "restore the server that ran before a killed run",
     "rm": "delete runs",
 }

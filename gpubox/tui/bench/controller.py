@@ -20,7 +20,7 @@ EXPORT_FORMATS = (("m", "Markdown", "md"), ("s", "SVG charts", "svg"), ("c", "CS
 
 
 def has_best_cell(run: RunSummary) -> bool:
-    """Whether the run is a sweep or a tune with a cell to save."""
+    """Whether the run is a sweep or a tune with flags to save."""
     return bool(run.info and run.info.plan.kind in ("sweep", "tune") and run.headline and run.state != "running")
 
 
@@ -184,12 +184,12 @@ class BenchController:
     # -- after a run ----------------------------------------------------------------------------------
 
     def save_best_cell(self) -> None:
-        """Saves the best cell of the selected sweep or tune as a profile."""
+        """Saves the best flags of the selected sweep or tune as a profile."""
         run = self.screen.selected_run
         if run and has_best_cell(run):
             self.screen.work(lambda: self._save_best_cell(run), "bench-save")
         else:
-            self.screen.say("Only a sweep or a tune that has ended has something to save.")
+            self.screen.say("Only a finished sweep or tune has flags to save.")
 
     async def _save_best_cell(self, run: RunSummary) -> None:
         best = await self.service.best_cell(run.id)

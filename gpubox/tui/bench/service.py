@@ -168,13 +168,11 @@ class BenchService:
 
     async def save_as_profile(self, run: str, name: str) -> None:
         """Saves the best cell of a sweep as a profile. Raises UsageError if the name cannot be used."""
-        from gpubox.bench.saved_profile import profile_of_target, target_to_save
-        from gpubox.profiles.writer import save_profile
+        from gpubox.bench.saved_profile import save_target, target_to_save
 
         def save() -> None:
             target = target_to_save(self._find(run))
-            profile, header = profile_of_target(self._profiles()(target.profile), target, name, run)
-            save_profile(profile, self.paths, header=header)
+            save_target(self._profiles()(target.profile), target, name, run, self.paths)
 
         await run_in_thread(save)
 
