@@ -25,6 +25,7 @@ VERBS = {
     "rm": "delete a profile; --undo brings it back",
     "try": "run a changed profile without writing it; then keep or revert",
     "tune": "find the fastest flags of a profile that fit",
+    "advice": "say what to change on a profile, with the evidence",
     "diff": "compare two profiles flag by flag",
     "start": "start a profile if nothing runs",
     "stop": "stop the server",

@@ -156,9 +156,11 @@ class GpuboxApp(App[bool]):
         self.dashboard.mount_content()
         self.bridge.start()
         self.bridge.run(self._poll_bench, "poll-bench")
+        self.bridge.run(partial(self.dashboard.read_history, self.bridge.services), "poll-history")
         self.bridge.run(self._recover_trial, "recover-trial")
 
     async def on_unmount(self) -> None:
+        await self.bridge.poller.close()
         await self.bridge.services.close()
 
     def _tick(self) -> None:
@@ -449,12 +451,8 @@ class GpuboxApp(App[bool]):
         self.open_bench().action_bench_measure()
 
     def action_tune(self) -> None:
-        entry = self.dashboard.profiles.entry
-        if entry is None or entry.profile is None:
-            self.say("No profile is highlighted.")
-            return
         self._show_mode("bench")
-        self.open_bench().controller.tune(entry.name)
+        self.open_bench().controller.tune(self.dashboard.profiles.entry)
 
     def action_failed_log(self) -> None:
         self.bridge.run(self._show_failed_log, "failed-log", exclusive=True)

@@ -16,7 +16,9 @@ from tests.tui.conftest import shows, text, until
 from tests.tui.test_bench_screen import bench_of, benching, screen_of
 from tests.tui.tune_runs import tune_run
 
-PLAN = PlanOutline(665, (), "qwen36-mtp-16gb", None, first="72 sets of flags; 12 would leave less than 1.0 GiB free.")
+PLAN = PlanOutline(
+    665, (), "qwen36-mtp-16gb", None, about=("72 sets of flags; 12 would leave less than 1.0 GiB free.",)
+)
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ async def test_the_plan_is_shown_before_the_highlighted_profile_is_tuned(paths: 
         app.highlight_profile("qwen36-256k")
         await until(pilot, lambda: (entry := app.dashboard.profiles.entry) and entry.name == "qwen36-256k")
         await pilot.press("U")
-        await shows(pilot, "Tune qwen36-256k?", "72 sets of flags; 12 would leave", "gpubox bench tune qwen36-256k")
+        await shows(pilot, "Tune qwen36-256k?", "72 sets of flags", "12 too large", "gpubox bench tune qwen36-256k")
         await pilot.press("n")
         await until(pilot, lambda: screen_of(pilot).is_current)
         assert bench.asked == []

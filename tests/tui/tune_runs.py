@@ -42,7 +42,8 @@ def tune_plan(profile: str = "qwen36-mtp-16gb", minutes: float = 30.0) -> Plan:
 def true_rate(place: tuple[int, ...], gain: float) -> float:
     """tok/s of a cell: the best is n-cpu-moe=18 threads=8 ubatch-size=512, by ``gain`` over the profile's own."""
     moe, threads, batch = place
-    return 66.0 * (1 + gain) ** (1 - abs(moe - 1) / 2 - abs(threads - 2) / 2 - abs(batch - 1) / 4) / (1 + gain) ** -0.5
+    distance = abs(moe - 1) / 2 + abs(threads - 2) / 2 + abs(batch - 1) / 4
+    return float(66.0 * (1 + gain) ** (1.5 - distance))
 
 
 def tune_run(paths: Paths, starts: int = 999, *, gain: float = 0.12, state: str = "finished") -> Run:

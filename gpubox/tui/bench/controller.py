@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gpubox.bench.report.run_summaries import RunSummary
     from gpubox.tui.bench.screen import BenchScreen
     from gpubox.tui.bench.service import BenchService
+    from gpubox.tui.messages import ProfileEntry
 
 ONE_AT_A_TIME = "Another run is active, and only one can run at a time. Select it and press x to stop it."
 EXPORT_FORMATS = (("m", "Markdown", "md"), ("s", "SVG charts", "svg"), ("c", "CSV", "csv"), ("j", "JSON", "json"))
@@ -67,6 +68,7 @@ class BenchController:
             "bench_restore": free and any(map(has_pending_restore, screen.summaries)),
             "bench_remove": is_active or bool(run and not self.service.read_only and not self.starting),
             "bench_export": bool(screen.export_target),
+            "bench_post": bool(run and not run.problem and not is_active),
         }
         return frozenset(action for action, is_enabled in enabled.items() if not is_enabled)
 
@@ -84,13 +86,16 @@ class BenchController:
         arguments = ["speed", *target, "--preset", "quick"]
         self.screen.work(lambda: self._start(arguments, confirm=True), "bench-start")
 
-    def tune(self, profile: str) -> None:
-        """Tunes a profile, after a question with the plan."""
-        if self.service.url:
+    def tune(self, entry: ProfileEntry | None) -> None:
+        """Tunes the profile of a row of the dashboard, after a question with the plan."""
+        if entry is None or entry.profile is None:
+            self.screen.say("No profile is highlighted.")
+        elif self.service.url:
             self.screen.say("gpubox cannot restart a server given by its address, so it cannot tune it.")
         elif not self._refused():
-            self.screen.say(f"Planning the tune of {profile} ...")
-            self.screen.work(lambda: self._start(["tune", profile], confirm=True), "bench-tune", exclusive=True)
+            arguments = ["tune", entry.name]
+            self.screen.say(f"Planning the tune of {entry.name} ...")
+            self.screen.work(lambda: self._start(arguments, confirm=True), "bench-tune", exclusive=True)
 
     def plan(self, kind: str = "", profile: str = "") -> None:
         """Opens the form that plans a run, for ``kind`` and ``profile`` first."""
@@ -238,3 +243,15 @@ class BenchController:
                 self.screen.say(f"Wrote {await self.service.export(target, file_format)}")
             except GpuboxError as error:
                 self.screen.say(str(error), bad=True)
+
+    def post(self) -> None:
+        """Writes the card and the Markdown block of the selected run, and copies the block."""
+        run = self.screen.selected_run
+        if run and not run.problem:
+            self.screen.work(lambda: self._post(run), "bench-post")
+        else:
+            self.screen.say("Select a run to post.")
+
+    async def _post(self, run: RunSummary) -> None:
+        posted = await self.service.post(run.id)
+        self.screen.copy(posted.markdown, f"the Markdown block; {posted.card.name} is in {posted.card.parent}")

@@ -123,8 +123,8 @@ def active_run_lines(run: RunProgress, throughput: Throughput | None, width: int
     rows += flags
     if len(run.values) > 1:
         series = Series(run.value_name, "", "item", "", run.values)
-        title = f"{run.value_name}: item by item"
-        chart = plot(Chart(title, "", "item", series=(series,)), min(width, CHART_COLUMNS), height=8)
+        heading = f"{run.value_name}: item by item"
+        chart = plot(Chart(heading, "", "item", series=(series,)), min(width, CHART_COLUMNS), height=8)
         rows += [(), *_styled(chart, width)]
     if run.last:
         rows += [(), styled_line(("Last items", "bold"))]

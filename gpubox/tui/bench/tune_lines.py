@@ -324,7 +324,8 @@ def _columns(tune: TuneProgress, shown: Sequence[TuneCandidate], width: int) -> 
     rate, starts = max(7, len(tune.unit) + 1), 7
     state = 0 if width < NARROW else 9 if width < WIDE else 26
     room = width - 2 - rate - 2 - starts - (state + 2 if state else 0)
-    flags = tuple(dict.fromkeys(flag for candidate in tune.candidates for flag in candidate.flags))
+    by_name = sorted(tune.candidates, key=lambda candidate: (-len(candidate.flags), candidate.name))  # stays the same
+    flags = tuple(dict.fromkeys(flag for candidate in by_name for flag in candidate.flags))
     for is_full, heads in enumerate(
         (tuple(SHORT_FLAGS.get(flag, sanitize_line(flag)) for flag in flags), tuple(map(sanitize_line, flags)))
     ):
