@@ -43,7 +43,7 @@ def slower_fields(slowdowns: Sequence[Slowdown]) -> list[tuple[str, str]]:
         fields += [
             *([("", "")] if fields else []),
             ("profile", sanitize_to_width(slowdown.profile, CHANGED_CELLS)),
-            ("slower", f"{slowdown.rate} by {_percent(slowdown)}, 95 % interval {low:.0%} to {high:.0%}"),
+            ("slower", f"{slowdown.rate} by {_percent(slowdown)}, interval {low:.0%} to {high:.0%}"),
             ("since", _moment(slowdown.since)),
             ("before", f"{units.rate(slowdown.before)} tok/s"),
             ("after", f"{units.rate(slowdown.after)} tok/s"),
