@@ -96,6 +96,10 @@ class Benchmark(ABC):
         """The target that ``bench save`` writes as a profile; ``None`` if the kind has no single best one."""
         return None
 
+    def outline(self) -> Sequence[str]:
+        """What the plan will do, a sentence each, for a kind whose items and starts depend on its results."""
+        return ()
+
     def headline(self, results: ScoredItems) -> str:
         """The main figure so far, for the progress line."""
         return ""

@@ -34,6 +34,8 @@ class PlanOutline:
     """Whether each target is started anew even if its server already runs."""
     tokens: float | None = None
     """Tokens to generate, plus the cost of the prompts; ``None`` if the kind does not count tokens."""
+    about: tuple[str, ...] = ()
+    """Sentences of the kind, in place of the number of items and starts."""
 
     def sentences(self, tokens_per_second: float | None = None) -> list[str]:
         """What the run will do, for people. ``tokens_per_second`` helps to estimate the time of a first run."""
@@ -48,7 +50,7 @@ class PlanOutline:
             first = f"{items}. {count} {'start' if count == 1 else 'starts'}: {shown}."
             if not self.always_restarts:
                 first += " A server that already runs with the same flags is not restarted."
-        sentences = [first]
+        sentences = list(self.about) or [first]
         if self.starts or (self.without_server and self.restored_profile):
             restored = self.restored_profile
             sentences.append(f"Afterwards {restored} runs again." if restored else "Afterwards nothing runs, as now.")
@@ -62,7 +64,8 @@ class PlanOutline:
 
 def outline_plan(plan: Plan, paths: Paths) -> PlanOutline:
     """The outline of ``plan``. Raises UsageError if an option is invalid."""
-    items = make_benchmark(plan).items()
+    benchmark = make_benchmark(plan)
+    items = benchmark.items()
     unstarted = {target.name for target in plan.targets if target.url or target.stopped}
     starts: list[str] = []
     last = ("", 0)
@@ -79,6 +82,7 @@ def outline_plan(plan: Plan, paths: Paths) -> PlanOutline:
         tuple(target.name for target in plan.targets if target.stopped),
         always_restarts=any(item.start for item in items) and bool(starts),
         tokens=sum(item.weight for item in items) if plan.kind in TOKEN_WEIGHTED_KINDS else None,
+        about=tuple(benchmark.outline()),
     )
 
 
