@@ -168,9 +168,7 @@ def read_graph(queries: HistoryQueries, zoom: Zoom, columns: int, now: float) ->
     return StoredGraph(zoom, span, now, buckets, tuple(queries.marks(span.since, span.until)))
 
 
-def read_requests(
-    queries: HistoryQueries, wanted: RequestFilter, now: float
-) -> tuple[tuple[StoredRequest, ...], int]:
+def read_requests(queries: HistoryQueries, wanted: RequestFilter, now: float) -> tuple[tuple[StoredRequest, ...], int]:
     """The newest requests that match, newest first; and how many were searched if that were not all."""
     from gpubox.tui.dashboard.request_history import MAX_LISTED, listed_stored
 
