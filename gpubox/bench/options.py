@@ -78,6 +78,9 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
         ), in_form=True),
         BenchOption("prompts", "Any of short, medium, long, code", "list", "all", "LIST"),
         BenchOption("depths", "Context before the prompt", "integers", "0,8192,32768", "LIST", in_form=True),
+        BenchOption("streams", "Requests at once", "integers", metavar="LIST", example="1,2,4,8", in_form=True,
+                    detail="the report gives tg of all together and of each, and the knee: the number of streams that "
+                           "no larger one beats by 5 %; the server needs as many slots (flag parallel)"),
         BenchOption("prefix", "Prompt cache", "choice", "both", "STATE", choices=(
             ("", "cold and warm"), ("cold", "cold"), ("warm", "warm"),
         ), key="prefixes"),

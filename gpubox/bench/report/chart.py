@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from gpubox.bench.report.model import Metric, Report, Series
 
-MAX_BARS, MAX_CHARTS = 24, 6
-METRIC_ORDER = ("tg", "pp", "TTFT", "acceptance")
+MAX_BARS, MAX_CHARTS = 24, 10
+METRIC_ORDER = ("tg", "pp", "TTFT", "acceptance", "energy", "read energy")
 """The metrics that a report draws first; all others follow."""
 
 
@@ -93,6 +93,7 @@ def line_ranges(chart: Chart) -> tuple[float, float, float, float]:
     """The least and the greatest x and y of a line chart; y begins at 0 if that costs less than half of the height."""
     xs = [x for series in chart.series for x, _ in series.points]
     ys = [y for series in chart.series for _, y in series.points]
+    ys += [end for series in chart.series for _, low, high in series.intervals for end in (low, high)]
     low, high = min(ys), max(ys)
     if 0 <= low < high / 2 or low == high >= 0:
         low = 0.0

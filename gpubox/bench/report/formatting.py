@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from gpubox import units
 from gpubox.bench.model import Flag
 from gpubox.bench.report.model import Value
-from gpubox.bench.stats import Estimate
+from gpubox.bench.stats import Estimate, PairedRatio
 
 FLAG_MEANINGS = {
     "foreign request": "times include another client's requests",
@@ -64,6 +64,14 @@ def format_value(value: Value) -> str:
 def format_change(ratio: float | None) -> str:
     """A ratio as a relative change: ``+3.1 %``."""
     return f"{100 * (ratio - 1):+.1f} %" if ratio is not None else units.UNKNOWN
+
+
+def format_ratio(ratio: PairedRatio) -> str:
+    """A paired ratio as a change: ``+3.1 %``, with its interval if it has one: ``+3.1 % (95 % CI +1.0 to +5.2 %)``."""
+    if ratio.low is None or ratio.high is None:
+        return format_change(ratio.ratio)
+    low, high = (100 * (end - 1) for end in (ratio.low, ratio.high))
+    return f"{format_change(ratio.ratio)} (95 % CI {low:+.1f} to {high:+.1f} %)"
 
 
 def validity_suffix(flags: Sequence[Flag]) -> str:

@@ -6,7 +6,7 @@ Written by hand, because every plotting library brings an array library that not
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
 from gpubox.bench.report.chart import Chart, bar_range, line_ranges, tick_text, ticks
@@ -110,6 +110,16 @@ def _lines(chart: Chart, top: float) -> tuple[list[str], float]:
     for number, series in enumerate(chart.series):
         colour = COLOURS[number % len(COLOURS)]
         points = [point(x, y) for x, y in series.points]
+        if series.mark:
+            x = point(series.mark[0], y_min)[0]
+            parts.append(_line(x, top, x, bottom, _QUIET_COLOUR, stroke_dasharray="4 4"))
+            right_half = x > LEFT + width / 2
+            parts.append(_text(x + (-6 if right_half else 6), top + 12, series.mark[1], fill=_QUIET_COLOUR,
+                               text_anchor="end" if right_half else "start"))  # fmt: skip
+        for x_value, low, high in series.intervals:
+            (x, bottom_end), (_, top_end) = point(x_value, low), point(x_value, high)
+            parts.append(_line(x, bottom_end, x, top_end, colour))
+            parts += [_line(x - 4, y, x + 4, y, colour) for y in (bottom_end, top_end)]
         coordinates = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         parts.append(f'<polyline points="{coordinates}" fill="none" stroke="{colour}" stroke-width="2"/>')
         if len(points) <= MAX_MARKED_POINTS:
@@ -129,10 +139,14 @@ def _circle(x: float, y: float, radius: float, colour: str) -> str:
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{colour}"/>'
 
 
-def _line(x0: float, y0: float, x1: float, y1: float, colour: str) -> str:
-    return f'<line x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" stroke="{colour}"/>'
+def _line(x0: float, y0: float, x1: float, y1: float, colour: str, **attributes: str) -> str:
+    extra = _attributes(attributes)
+    return f'<line x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" stroke="{colour}"{extra}/>'
 
 
 def _text(x: float, y: float, text: str, **attributes: str | int) -> str:
-    extra = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in attributes.items())
-    return f'<text x="{x:.1f}" y="{y:.1f}"{extra}>{escape(sanitize_line(text))}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}"{_attributes(attributes)}>{escape(sanitize_line(text))}</text>'
+
+
+def _attributes(values: Mapping[str, str | int]) -> str:
+    return "".join(f' {name.replace("_", "-")}="{value}"' for name, value in values.items())

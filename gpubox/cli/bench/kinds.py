@@ -71,8 +71,11 @@ def speed_command(context: Context, given: dict[str, Any]) -> Plan:
     """Measure the speed of PROFILES, or of the running server.
 
     Answers have a fixed length, temperature 0 and no thinking. A cell is one combination of prompt, depth and prefix;
-    each cell has one warm-up and several repeats. The report shows TTFT, pp, tg and draft acceptance. 95 % intervals
-    need --starts 2 or more, or --preset chat.
+    each cell has one warm-up and several repeats. The report shows TTFT, pp, tg and draft acceptance, and where tg has
+    halved over depth. 95 % intervals need --starts 2 or more, or --preset chat.
+
+    With an NVIDIA card it shows the energy per generated and per read token: the power of the cards that the server
+    uses, idle power included, times the seconds of generating or reading.
 
     \b
     Presets:
@@ -85,7 +88,7 @@ def speed_command(context: Context, given: dict[str, Any]) -> Plan:
     from gpubox.bench.kinds.speed.workloads import parse_options
 
     profiles, url, model = _targets_given(given)
-    with_llama_bench = not (given.pop("no_llama_bench", False) or url or "preset" in given)
+    with_llama_bench = not (given.pop("no_llama_bench", False) or url or given.keys() & {"preset", "streams"})
     if (prefix := given.pop("prefixes", "both")) != "both":
         given["prefixes"] = [prefix]
     if "price" not in given and context.config.price_dollars is not None:
@@ -102,7 +105,7 @@ def speed_command(context: Context, given: dict[str, Any]) -> Plan:
             for profile in measured
             if llama_bench.find_llama_bench(profile, context.config)
         ]
-    return Plan("speed", tuple(targets), given, seed=_random_seed() if "starts" in given else 0)
+    return Plan("speed", tuple(targets), given, seed=_random_seed() if given.keys() & {"starts", "streams"} else 0)
 
 
 def _check_preset(given: dict[str, Any]) -> None:
