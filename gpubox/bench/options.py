@@ -106,9 +106,10 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
         replace(_CONTEXT, default="0"),
     ),
     "sweep": (
-        BenchOption("over", "Flag and its values", "text", metavar="FLAG=VALUES", repeated=True, required=True,
+        BenchOption("over", "Flag and its values", "text", metavar="FLAG=VALUES", repeated=True,
                     example="n-cpu-moe=16..28:2", in_form=True,
-                    detail="a range with its step, or a list (16,20); required"),
+                    detail="a range with its step, or a list (16,20); model=A.gguf,B.gguf compares files; required "
+                           "with a single profile"),
         replace(_SET, help="Changed flag of every cell", detail=""),
         BenchOption("by", "Speed to compare", "choice", "tg", "SPEED", choices=(
             ("", "tg"), ("pp", "pp"), ("effective", "effective"),

@@ -209,7 +209,7 @@ def test_overrides_are_parsed_and_applied(paths: Paths) -> None:
             parse_flag_change(text)
 
 
-@pytest.mark.parametrize("name", ["host", "--port", "model", "m", "hf_repo", "api-key", "hf-token", "api-key-file"])
+@pytest.mark.parametrize("name", ["host", "--port", "m", "hf_repo", "api-key", "hf-token", "api-key-file"])
 def test_profile_fields_and_secrets_cannot_be_overridden(name: str) -> None:
     with pytest.raises(UsageError, match=r"field of the profile|secret"):
         apply_overrides(profiles("a"), Target("a", "a", {name: "0.0.0.0"}))

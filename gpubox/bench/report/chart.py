@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from gpubox.bench.report.model import Metric, Report, Series
 
 MAX_BARS, MAX_CHARTS = 24, 10
+INTERVAL_ROOM = 0.5
+"""How far the intervals of a line chart may widen its y axis, as a share of its highest point."""
 METRIC_ORDER = ("tg", "pp", "TTFT", "acceptance", "energy", "read energy")
 """The metrics that a report draws first; all others follow."""
 
@@ -93,8 +95,12 @@ def line_ranges(chart: Chart) -> tuple[float, float, float, float]:
     """The least and the greatest x and y of a line chart; y begins at 0 if that costs less than half of the height."""
     xs = [x for series in chart.series for x, _ in series.points]
     ys = [y for series in chart.series for _, y in series.points]
-    ys += [end for series in chart.series for _, low, high in series.intervals for end in (low, high)]
     low, high = min(ys), max(ys)
+    ends = [end for series in chart.series for _, *both in series.intervals for end in both]
+    room = INTERVAL_ROOM * abs(
+        high
+    )  # a line must not be flattened by the interval of two starts; longer ones are cut off
+    low, high = max(low - room, min([low, *ends])), min(high + room, max([high, *ends]))
     if 0 <= low < high / 2 or low == high >= 0:
         low = 0.0
     return min(xs), max(xs), low, high

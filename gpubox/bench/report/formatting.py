@@ -22,6 +22,8 @@ FLAG_MEANINGS = {
     "crash": "the item was repeated on a restarted server",
 }
 """Flag kind -> what it means for the numbers."""
+MAX_INTERVAL_FACTOR = 10
+"""A ratio whose interval spans more is as good as unknown."""
 DOUBTFUL = "doubtful:"
 """Marks every sentence that rests on flagged items."""
 
@@ -70,6 +72,8 @@ def format_ratio(ratio: PairedRatio) -> str:
     """A paired ratio as a change: ``+3.1 %``, with its interval if it has one: ``+3.1 % (95 % CI +1.0 to +5.2 %)``."""
     if ratio.low is None or ratio.high is None:
         return format_change(ratio.ratio)
+    if ratio.high > MAX_INTERVAL_FACTOR * ratio.low:
+        return f"{format_change(ratio.ratio)} ({ratio.n} starts differ too much for an interval)"
     low, high = (100 * (end - 1) for end in (ratio.low, ratio.high))
     return f"{format_change(ratio.ratio)} (95 % CI {low:+.1f} to {high:+.1f} %)"
 

@@ -117,9 +117,9 @@ def _lines(chart: Chart, top: float) -> tuple[list[str], float]:
             parts.append(_text(x + (-6 if right_half else 6), top + 12, series.mark[1], fill=_QUIET_COLOUR,
                                text_anchor="end" if right_half else "start"))  # fmt: skip
         for x_value, low, high in series.intervals:
-            (x, bottom_end), (_, top_end) = point(x_value, low), point(x_value, high)
-            parts.append(_line(x, bottom_end, x, top_end, colour))
-            parts += [_line(x - 4, y, x + 4, y, colour) for y in (bottom_end, top_end)]
+            x, *ends = point(x_value, low)[0], point(x_value, low)[1], point(x_value, high)[1]
+            parts.append(_line(x, min(ends[0], bottom), x, max(ends[1], top), colour))
+            parts += [_line(x - 4, y, x + 4, y, colour) for y in ends if top <= y <= bottom]  # else it is cut off
         coordinates = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         parts.append(f'<polyline points="{coordinates}" fill="none" stroke="{colour}" stroke-width="2"/>')
         if len(points) <= MAX_MARKED_POINTS:

@@ -17,6 +17,7 @@ from gpubox.bench.questions import ask_question, question_of, question_result
 from gpubox.bench.report.model import Report
 from gpubox.bench.target_server import ActiveTarget, TargetServer
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.models.quants import quant_label
 from gpubox.server.failure_causes import FailureKind
 from gpubox.server.supervisor import OperationFailed
 
@@ -24,6 +25,8 @@ LOAD_FAILURES = frozenset(
     {FailureKind.OOM, FailureKind.FLAG, FailureKind.UNSUPPORTED, FailureKind.HANG, FailureKind.CRASH}
 )
 """Failures that the cell's flags can cause. Others, such as a missing file or a taken port, end the run."""
+_CELL_VALUES = ("load_seconds", "vram_bytes", "context_tokens", "model_bytes", "quant")
+"""Stored with the warm-up of each start."""
 _OUT_OF = re.compile(r"out of (VRAM|RAM)\b")
 
 
@@ -91,11 +94,18 @@ class Sweep(Benchmark):
         data = await ask_question(target_server, item, self._contexts)
         if item.warmup and (running := target_server.running):
             vram = sum(used for _, used in running.loaded_vram) or None
-            data |= {"load_seconds": running.load_seconds, "vram_bytes": vram}
+            launch = running.launch
+            data |= {
+                "load_seconds": running.load_seconds,
+                "vram_bytes": vram,
+                "context_tokens": target_server.active.context_tokens,
+                "model_bytes": launch.model_bytes,
+                "quant": quant_label(launch.model_path) if launch.model_path else "",
+            }
         return data
 
     async def score(self, item: Item, raw: RawRecord) -> Result:
-        return question_result(item, raw, {name: raw.data.get(name) for name in ("load_seconds", "vram_bytes")})
+        return question_result(item, raw, {name: raw.data.get(name) for name in _CELL_VALUES})
 
     def summarise(self, info: RunInfo, results: ScoredItems) -> Report:
         return summarise(self.grid, info, results, self.history)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpubox.bench.kinds.shared import answered_starts
-from gpubox.bench.kinds.sweep.grid import SweepGrid, finalist_number
+from gpubox.bench.kinds.sweep.grid import PROFILE, SweepGrid, axis_value, finalist_number
 from gpubox.bench.model import Item, Result, ScoredItems, Target
 from gpubox.bench.overrides import lossy_values
 from gpubox.bench.questions import question_of
@@ -39,6 +39,10 @@ class SweepCell:
     """Why numbers are missing."""
     load_seconds: float | None = None
     vram_bytes: float | None = None
+    context_tokens: int | None = None
+    """Of one slot."""
+    model_bytes: int | None = None
+    quant: str = ""
 
     @property
     def name(self) -> str:
@@ -141,6 +145,9 @@ def cells_of(grid: SweepGrid, results: ScoredItems) -> list[SweepCell]:
                 why=next((result.error for _, result in own if not result.ok), ""),
                 load_seconds=next((values.get("load_seconds") for values in warmups), None),
                 vram_bytes=next((values.get("vram_bytes") for values in warmups), None),
+                context_tokens=next((values.get("context_tokens") for values in warmups), None),
+                model_bytes=next((values.get("model_bytes") for values in warmups), None),
+                quant=next((values.get("quant") or "" for values in warmups), ""),
             )
         )
     return cells
@@ -192,15 +199,15 @@ def cell_to_keep(grid: SweepGrid, ranking: Ranking) -> SweepCell | None:
     Cells that change the answers (see ``lossy_flags``) are never chosen for speed; ``None`` if all compared cells do.
     Over draft windows it is the smallest window within noise of the best.
     """
-    if ranking.best is None:
-        return None
+    if ranking.best is None or PROFILE in grid.options.axes:
+        return None  # what else profiles differ in is the owner's business
     own_lossy = lossy_values(grid.options.profile_values)
     axes = grid.options.axes
     eligible = [
         ranked
         for ranked in ranking.cells
         if (ranked.best or ranked.versus)
-        and lossy_values({flag: ranked.cell.target.overrides[flag] for flag in axes}) == own_lossy
+        and lossy_values({flag: axis_value(ranked.cell.target, flag) for flag in axes}) == own_lossy
     ]
     if not eligible:
         return None
@@ -214,7 +221,7 @@ def cell_to_keep(grid: SweepGrid, ranking: Ranking) -> SweepCell | None:
         return fastest
 
     def window(cell: SweepCell) -> float:
-        value = cell.target.overrides[axes[0]]
+        value = axis_value(cell.target, axes[0])
         return float(value) if isinstance(value, int | float) else math.inf
 
     return min([ranked.cell for ranked in eligible if ranked.within_noise] or [fastest], key=window)
