@@ -235,7 +235,7 @@ def model_labels(models: Sequence[str]) -> dict[str, str]:
         others = [other.removesuffix(".gguf") for other in models if other != model]
         while count < len(words) and any(other.split("/")[-count:] == words[-count:] for other in others):
             count += 1
-        labels[model] = " ".join(words[-count:])  # no slash: the ids of items are parts between slashes
+        labels[model] = " ".join(filter(None, words[-count:]))  # no slash: the ids of items are parts between slashes
     return labels
 
 
