@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gpubox.server.engine_compatibility import EngineCompatibility
     from gpubox.server.launch import LaunchPreview
     from gpubox.server.log import LogReader
+    from gpubox.telemetry.history_queries import HistoryQueries
     from gpubox.telemetry.sampler import Sampler
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.bench.service import BenchService
@@ -95,6 +96,14 @@ class LocalServices:
 
         reap_servers()
         return await self._sampler.sample()
+
+    def history_queries(self) -> HistoryQueries | None:
+        """What this machine's servers did; ``None`` for a recording and a server of another machine."""
+        if self.read_only:
+            return None
+        from gpubox.telemetry.history_queries import HistoryQueries
+
+        return HistoryQueries(self.paths.history)
 
     def activity_marker(self) -> object:
         """A value that changes when the server does something. Cheap."""

@@ -62,7 +62,7 @@ def depth_series(curves: Sequence[Sequence[DepthPoint]]) -> Iterator[Series]:
                 "depth, tokens of context before the prompt",
                 f"{label}, {unit}" if unit else label,
                 tuple((depth, estimate.value) for depth, estimate in own),
-                tuple((depth, e.low, e.high) for depth, e in own if e.low is not None and e.high is not None),
+                intervals=tuple((depth, e.low, e.high) for depth, e in own if e.low is not None and e.high is not None),
             )
 
 

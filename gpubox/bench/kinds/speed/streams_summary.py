@@ -171,11 +171,11 @@ def _series(curve: Sequence[StreamsLevel], *, several: bool) -> Iterator[Series]
                     f"{chart} over streams" + (f": {where}" if where else ""),
                     words, "streams at once", f"{chart}, {unit}",
                     tuple((float(count), estimate.value) for count, estimate in own),
-                    tuple(
+                    intervals=tuple(
                         (float(count), estimate.low, estimate.high)
                         for count, estimate in own if estimate.low is not None and estimate.high is not None
                     ),
-                    (float(knee), "knee") if knee and name == AGGREGATE else None,
+                    mark=(float(knee), "knee") if knee and name == AGGREGATE else None,
                 )  # fmt: skip
 
 
