@@ -23,6 +23,9 @@ MIN_GENERATED_TOKENS = 32
 """A shorter answer has no speed worth comparing."""
 MIN_READ_TOKENS = 256
 MAX_VALUE = 2**32 - 1
+AT_ONCE_LIMITS = (1.25, 2.25, 4.25, 8.25)
+"""Where the classes of requests at once end; ``AT_ONCE`` is about their middle."""
+AT_ONCE = (1.0, 1.7, 3.2, 6.0, 10.0, 10.0, 10.0, 10.0)
 Sorted: TypeAlias = "array[int]"
 """Values of a day in ascending order, ``array("I")``."""
 
@@ -150,9 +153,21 @@ def read_day_speeds(connection: sqlite3.Connection, begin: float, end: float) ->
 
 
 def _stratum(depth: int, at_once: float, other: int) -> int:
-    """One number for depth (powers of two), requests at once (1, 2, 3 to 4, 5 to 8, more) and another share."""
-    streams = next((i for i, limit in enumerate((1.25, 2.25, 4.25, 8.25)) if at_once < limit), 4)
-    return (max(depth, 0).bit_length() * 8 + streams) * 32 + min(other, 31)
+    """One number for depth, requests at once (1, 2, 3 to 4, 5 to 8, more) and another share."""
+    streams = next((i for i, limit in enumerate(AT_ONCE_LIMITS) if at_once < limit), len(AT_ONCE_LIMITS))
+    return (_depth_class(depth) * 8 + streams) * 32 + min(other, 31)
+
+
+def _depth_class(depth: int) -> int:
+    """Powers of two; above 4096, where the depth costs most, half of that."""
+    octave = max(depth, 0).bit_length()
+    upper_half = octave > 12 and depth * depth >= 1 << 2 * octave - 1
+    return 2 * octave + upper_half
+
+
+def requests_at_once(stratum: int) -> float:
+    """About how many requests ran at once, of a stratum."""
+    return AT_ONCE[stratum // 32 % 8]
 
 
 def _share(accepted: int | None, drafted: int | None) -> int:

@@ -23,7 +23,9 @@ from gpubox.telemetry.history_days import (
     day_of,
     median_of,
     read_day_readings,
+    read_day_speeds,
     read_day_sums,
+    requests_at_once,
 )
 from gpubox.telemetry.history_rows import COLUMNS, request_of, unscaled
 from gpubox.telemetry.history_store import HOUR, connect_reader
@@ -38,6 +40,7 @@ from gpubox.telemetry.history_values import (
 )
 
 MAX_REQUESTS = 500
+SLOWDOWN_DAYS = 90
 UNKNOWN_CLIENT = ""
 """The key of the requests of no known client."""
 NO_PROFILE = ""
@@ -223,7 +226,35 @@ class HistoryQueries:
         return sorted(sums_of, key=lambda s: s.key) if by == "day" else sorted(sums_of, key=lambda s: -s.requests)
 
     def _slowdowns(self, connection: sqlite3.Connection, now: float) -> list[Slowdown]:
-        return []
+        from gpubox.telemetry.slowdowns import SpeedUnit, find_slowdowns
+
+        since = now - SLOWDOWN_DAYS * 86400.0
+        launches = {launch.id: launch for launch in self._launches(connection, since, now)}
+        measured = {launch for (launch,) in connection.execute("SELECT id FROM launches WHERE measured")}
+        open_days = [day for (day,) in connection.execute("SELECT day FROM open_days ORDER BY day")]
+        rows = connection.execute(
+            "SELECT day, launch, rate, stratum, requests, median FROM day_speeds WHERE day >= ?"
+            " AND day NOT IN (SELECT day FROM open_days)",
+            (day_of(since),),
+        ).fetchall()
+        heat = connection.execute(
+            "SELECT day, launch, temperature FROM day_readings WHERE temperature IS NOT NULL"
+            " AND day NOT IN (SELECT day FROM open_days)"
+        ).fetchall()
+        for day in open_days:
+            begin, end = day_begin(day), day_begin(day + 1)
+            rows += [
+                (day, s.launch, s.rate, s.stratum, s.requests, s.median)
+                for s in read_day_speeds(connection, begin, end)
+            ]
+            heat += [(day, r.launch, r.temperature) for r in read_day_readings(connection, begin, end)]
+        units = [
+            SpeedUnit(day, launch, rate, stratum, requests, speed / 1e3, requests_at_once(stratum))
+            for day, launch, rate, stratum, requests, speed in rows
+            if launch not in measured
+        ]
+        temperatures = {(day, launch): tenths / 10 for day, launch, tenths in heat if tenths is not None}
+        return find_slowdowns(units, list(launches.values()), temperatures, day_begin)
 
 
 @dataclass(slots=True)

@@ -118,6 +118,8 @@ def connect_writer(path: Path) -> sqlite3.Connection:
     try:
         path.chmod(0o600)
         version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, VERSION):
+            raise _other_version(path, version)
         if version == 0:
             connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # only before the first table
         connection.execute("PRAGMA journal_mode=WAL")
@@ -127,8 +129,6 @@ def connect_writer(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA cache_size=-4000")
         if version == 0:
             connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
-        elif version != VERSION:
-            raise _other_version(path, version)
     except BaseException:
         connection.close()
         raise

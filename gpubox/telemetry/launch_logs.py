@@ -36,6 +36,8 @@ class LaunchLog:
         self._file: BinaryIO = open_regular(path)
         self._inode = os.fstat(self._file.fileno()).st_ino
         self._aside: BinaryIO | None = None
+        self._in_head = False
+        """Whether the lines up to the cut are passed over: they were read before."""
         self._partial = b""
         probe = running.ready_at is None or running.probe_tokens != (0, 0)
         self._probes = int(probe)
@@ -61,13 +63,13 @@ class LaunchLog:
         file = self._aside or self._file
         if file is self._file and file.tell() > self.size:  # it was cut: the lines of the load are known
             file.seek(0)
-            self._partial = b""
+            self._partial, self._in_head = b"", True
         data = file.read(STEP_BYTES)
         if not data:
             if self._aside is None:
                 return None
             self._aside.close()
-            self._aside, self._partial = None, b""
+            self._aside, self._partial, self._in_head = None, b"", True
             return []
         *lines, self._partial = (self._partial + data).split(b"\n")
         self._partial = self._partial[:LINE_BYTES]
@@ -80,9 +82,10 @@ class LaunchLog:
 
     def _feed(self, line: bytes) -> Request | None:
         at, event = parse_event(line[:LINE_BYTES].decode("utf-8", errors="replace").rstrip("\r"))
-        if event is None:
+        if event is None or (self._in_head and not isinstance(event, LogCut)):
             return None
         if isinstance(event, LogCut):
+            self._in_head = False
             ended = None if event.ended is None else max(0, event.ended - self._probes)
             if ended != self.requests.count:  # lines are missing between what was read and what follows
                 self.requests.forget()

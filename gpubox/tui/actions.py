@@ -183,6 +183,8 @@ ACTIONS = (
            Scope.BENCH, 8, "stop/delete", "bench rm"),
     Action("bench_export", "e", "e", "Export what is shown", "Markdown, CSV, JSON or SVG, without paths, hosts and "
            "keys.", Scope.BENCH, 6, "export", "bench export"),
+    Action("bench_post", "p", "p", "Post the run", "Writes a card (SVG) and a Markdown block for a forum, without "
+           "anything private, and copies the block.", Scope.BENCH, 7, "post", "bench post"),
     Action("bench_copy", "y", "y", "Copy the report", "The text selected with the mouse, else all text of the pane.",
            Scope.BENCH),
     Action("edit_value", "enter", "⏎", "Type the value", "An on/off flag changes at once.",

@@ -160,6 +160,7 @@ class GpuboxApp(App[bool]):
         self.bridge.run(self._recover_trial, "recover-trial")
 
     async def on_unmount(self) -> None:
+        await self.bridge.poller.close()
         await self.bridge.services.close()
 
     def _tick(self) -> None:

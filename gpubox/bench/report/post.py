@@ -10,7 +10,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from urllib.parse import urlsplit
+
+import msgspec
 
 from gpubox import units
 from gpubox.bench.model import Machine, Provenance, RunInfo
@@ -34,6 +37,7 @@ _FOR_THE_OWNER = re.compile(r"gpubox bench|^Not measured|items are not done yet"
 _OPTIONS = re.compile(r" \(--[^()]*\)")
 _VERSION = re.compile(r"[\w.() ,+-]{1,60}")
 _DRIVER = re.compile(r"[\d.]{1,20}")
+_GPUBOX = re.compile(r"[\w.+-]{1,30}")
 _DIALECTS = frozenset({"llama-server", "vllm", "ollama", "lm-studio", "LM Studio", "vLLM", "Ollama"})
 
 
@@ -132,6 +136,15 @@ def make_post(run: Run) -> Post:
     return PublicText(info).redact(post)
 
 
+def post_values(post: Post) -> dict[str, Any]:
+    """The post as JSON values; each row names its columns."""
+    values: dict[str, Any] = msgspec.to_builtins(post)
+    names = [column.name for column in post.columns]
+    for row in values["rows"]:
+        row["cells"] = dict(zip(names, row["cells"], strict=True))
+    return values
+
+
 def _assemble(
     info: RunInfo, report: Report, sides: Mapping[str, PostSide], common: tuple[str, ...], doubts: Sequence[str]
 ) -> Post:
@@ -139,17 +152,16 @@ def _assemble(
     if _elsewhere(info):  # what is known of a machine is known of this one
         machine = Machine(machine.gpubox)
     names = {name: side.label or side.model.name for name, side in sides.items()}
-    for target in info.plan.targets:
+    for target in info.plan.targets:  # not the names of a sweep's cells: those are its flags
         side = sides.get(target.name) or next(iter(sides.values()))
-        for name in filter(None, (target.name, target.profile)):
-            names.setdefault(name, side.label or side.model.name)
+        names.setdefault(target.profile or target.name, side.label or side.model.name)
     columns = _columns(report.metrics)
     totals = [gpu.get("vram_total_bytes") for gpu in machine.gpus]
     return Post(
         kind=report.kind,
         title=_renamed(report.title, names),
         measured_on=info.created_at[:10],
-        gpubox=machine.gpubox,
+        gpubox=machine.gpubox if _GPUBOX.fullmatch(machine.gpubox) else "",
         gpus=tuple(_gpus(machine)),
         vram_total_bytes=sum(total for total in totals if total) if totals and all(totals) else None,
         driver=machine.driver if _DRIVER.fullmatch(machine.driver) else "",

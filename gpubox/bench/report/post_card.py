@@ -19,9 +19,9 @@ from gpubox.bench.report.post_text import (
     column_title,
     context_text,
     figure,
-    flags_text,
+    flag_words,
     machine_text,
-    side_text,
+    side_words,
     vram_text,
 )
 from gpubox.bench.stats import Estimate
@@ -29,7 +29,7 @@ from gpubox.sanitize import sanitize_line
 
 WIDTH, HEIGHT, MARGIN = 1200, 630, 44
 LETTER = 0.62
-"""Width of a letter over the font size, a little more than the widest font has."""
+"""Width of a letter over the font size, a little more than the widest font has; some viewers round it to pixels."""
 MAX_COLUMNS, MAX_TILES, MAX_SIDES = 4, 3, 4
 _INNER = WIDTH - 2 * MARGIN
 _BACKGROUND, _PANEL, _LINE = "#0f1317", "#171d23", "#2c3540"
@@ -43,6 +43,10 @@ _HEAD = (
     f'font-family="{_FONTS}" fill="{_TEXT}">'
 )
 _ROW, _SMALL, _BODY = 25.0, 14.0, 16.0
+_VERDICTS = frozenset({"ab", "sweep", "soak", "tune", "quality"})
+"""The kinds whose first sentence is what they were run for."""
+_Tile = tuple[PostRow, int]
+"""A row and the number of a column."""
 
 
 def post_svg(post: Post) -> str:
@@ -52,7 +56,12 @@ def post_svg(post: Post) -> str:
 
 def text_width(text: str, size: float) -> float:
     """At most so wide is ``text`` drawn. East Asian wide letters and emoji take two letters."""
-    return sum(_cells(letter) for letter in text) * size * LETTER
+    return sum(_cells(letter) for letter in text) * letter_width(size)
+
+
+def letter_width(size: float) -> float:
+    """At most so wide is a letter of ``size``."""
+    return max(LETTER * size, round(0.605 * size))
 
 
 def fitted(text: str, size: float, width: float) -> str:
@@ -76,96 +85,114 @@ def _shapes(post: Post) -> Iterator[str]:
     yield f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{HEIGHT - 1}" rx="18" fill="none" stroke="{_LINE}"/>'
     top, head = _head(post)
     yield from head
-    bottom, foot = _foot(post)
+    bottom, foot = _foot(post, top)
     yield from foot
     if not post.rows:
         yield _text(MARGIN, (top + bottom) / 2, NO_FIGURE if not post.table else "", 22, _QUIET)
         yield from _plain_table(post, top, bottom)
         return
-    columns = _chosen_columns(post.columns)
-    rows = _chosen_rows(post)
-    tiles = [number for number in columns if rows[0].cells[number]][:MAX_TILES]
-    end = yield from _tiles(post, rows[0], tiles, top)
-    yield from _figures(post, rows[1:], columns, end, bottom)
+    rows = _ordered_rows(post)
+    tiles, others = _tiles_and_rows(post, rows)
+    if not others:
+        size = 64.0
+        yield from _tiles(post, tiles, (top + bottom - _tile_height(size)) / 2, size)
+        return
+    size = 40.0
+    yield from _tiles(post, tiles, top, size)
+    yield from _figures(post, others, top + _tile_height(size) + 6, bottom)
 
 
 # -- above and below the figures ------------------------------------------------------------------------------------
 
 
 def _head(post: Post) -> tuple[float, list[str]]:
-    """Who was measured, on what, with which flags; where the figures begin."""
-    shapes = [
-        _text(MARGIN, 46, f"gpubox bench {post.kind}", _SMALL, _QUIET, _INNER / 2),
-        _text(WIDTH - MARGIN, 46, post.measured_on, _SMALL, _QUIET, _INNER / 2, anchor="end"),
-    ]
-    name, size = post.name, 38.0
-    while size > 22 and text_width(name, size) > _INNER:
+    """What was measured, on what, with which flags; and where the figures begin."""
+    size = 38.0
+    while size > 24 and text_width(post.name, size) > _INNER:
         size -= 1
-    shapes.append(_text(MARGIN, 92, name, size, _BRIGHT, _INNER, bold=True))
-    engines = ", ".join(dict.fromkeys(side.engine or f"engine {units.UNKNOWN}" for side in post.sides))
-    driver = f"driver {post.driver or units.UNKNOWN}"
-    lines = [
-        (
-            "; ".join(dict.fromkeys(side.model.details(quant=len(post.sides) > 1) for side in post.sides)),
-            _COLOURS["tg"],
-        ),
-        (f"{'; '.join(post.gpus) or f'card {units.UNKNOWN}'}, {driver}", _TEXT),
-        (f"{machine_text(post)}; {engines}", _TEXT),
-    ]
     several = len(post.sides) > 1
+    models = dict.fromkeys(side.model.details(quant=several) for side in post.sides)
+    engines = dict.fromkeys(side.engine or f"engine {units.UNKNOWN}" for side in post.sides)
+    lines = [
+        ("; ".join(models), _COLOURS["tg"]),
+        ("; ".join(post.gpus) or f"card {units.UNKNOWN}", _TEXT),
+        (f"{machine_text(post)}; driver {post.driver or units.UNKNOWN}; {', '.join(engines)}", _TEXT),
+    ]
     if not several:
         side = post.sides[0]
         lines.append((f"context {context_text(side)}; VRAM {vram_text(post, side)}", _TEXT))
-    y = 121.0
+    shapes = [
+        _text(MARGIN, 46, f"gpubox bench {post.kind}", _SMALL, _QUIET, _INNER / 2),
+        _text(WIDTH - MARGIN, 46, post.measured_on, _SMALL, _QUIET, _INNER / 2, anchor="end"),
+        _text(MARGIN, 90, _title(post.name, size), size, _BRIGHT, bold=True),
+    ]
+    y = 118.0
     for text, colour in lines:
-        shapes.append(_text(MARGIN, y, text, _BODY, colour, _INNER))
-        y += 23
-    flags = _wrapped(flags_text(post), _BODY, _INNER - 32, 1 if several else 2)
-    if several:
-        for own in post.sides[:MAX_SIDES]:
-            extra = f"; VRAM {units.memory(own.vram_used_bytes)}" if own.vram_used_bytes else ""
-            flags += _wrapped(f"{own.label}: {side_text(own)}{extra}", _BODY, _INNER - 32, 1)
-        if len(post.sides) > MAX_SIDES:
-            flags.append(f"and {len(post.sides) - MAX_SIDES} more")
-    height = 22.0 * len(flags) + 12
+        shapes.append(_text(MARGIN, y, text, _BODY, colour))
+        y += 22
+    flags = _filled(flag_words(post), _BODY, _INNER - 32, 1 if several else 2)
+    for own in post.sides[:MAX_SIDES] if several else ():
+        vram = (f"VRAM {units.memory(own.vram_used_bytes)}",) if own.vram_used_bytes else ()
+        flags += _filled((f"{own.label}:", *side_words(own), *vram), _BODY, _INNER - 32, 1)
+    if len(post.sides) > MAX_SIDES:
+        flags.append(f"and {len(post.sides) - MAX_SIDES} more")
+    height = 21.0 * len(flags) + 12
     shapes.append(_box(MARGIN, y - 12, _INNER, height, _PANEL, radius=8))
     for number, line in enumerate(flags):
-        shapes.append(_text(MARGIN + 16, y + 9 + 22 * number, line, _BODY, _BRIGHT, _INNER - 32))
-    return y - 12 + height + 14, shapes
+        shapes.append(_text(MARGIN + 16, y + 9 + 21 * number, line, _BODY, _BRIGHT, _INNER - 32))
+    return y + height, shapes
 
 
-def _foot(post: Post) -> tuple[float, list[str]]:
-    """What the run concludes, the doubts, and how to read the figures; where the figures must end."""
-    y = HEIGHT - 24.0
+def _title(name: str, size: float) -> str:
+    """The name; a long one is cut before its last word, which is the quant."""
+    head, _, last = name.rpartition(" ")
+    room = _INNER - text_width(f" {last}", size)
+    return f"{fitted(head, size, room)} {last}" if head and room > _INNER / 2 else name
+
+
+def _filled(words: Sequence[str], size: float, width: float, most: int) -> list[str]:
+    """The words as at most ``most`` lines; a line breaks only between them."""
+    lines = [""]
+    for word in words:
+        longer = f"{lines[-1]} {word}".strip()
+        if text_width(longer, size) <= width or not lines[-1] or len(lines) == most:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return [fitted(line, size, width) for line in lines]
+
+
+def _foot(post: Post, top: float) -> tuple[float, list[str]]:
+    """What the run concludes, the doubts, and how to read the figures; and where the figures must end."""
+    y = HEIGHT - 22.0
     meaning = "value, 95 % CI or range, n samples" if post.rows else ""
     shapes = [
         _text(MARGIN, y, f"measured by gpubox {post.gpubox or units.UNKNOWN}", _SMALL, _QUIET, _INNER / 2),
         _text(WIDTH - MARGIN, y, meaning, _SMALL, _QUIET, _INNER / 2, anchor="end"),
+        f'<path d="M{MARGIN} {y - 20:.1f}h{_INNER}" stroke="{_LINE}"/>',
     ]
-    y -= 12
-    shapes.append(f'<path d="M{MARGIN} {y - 8:.1f}h{_INNER}" stroke="{_LINE}"/>')
-    y -= 20
-    doubts = [line for doubt in post.doubts[:3] for line in _wrapped(f"! {doubt}", 15, _INNER - 24, 1)]
-    if len(post.doubts) > 3:
-        doubts[-1] = fitted(f"! and {len(post.doubts) - 2} more reasons to doubt these figures", 15, _INNER - 24)
-    if doubts:
-        height = 21.0 * len(doubts) + 8
-        shapes.append(_box(MARGIN, y - height + 8, 4, height, _DOUBT))
+    y -= 36
+    if post.doubts:
+        doubts = _wrapped("! " + "; ".join(post.doubts), 15, _INNER - 18, 2)
+        shapes.append(_box(MARGIN, y - 21 * len(doubts) + 5, 4, 21.0 * len(doubts), _DOUBT))
         for number, line in enumerate(reversed(doubts)):
-            shapes.append(_text(MARGIN + 18, y - 21 * number, line, 15, _DOUBT, _INNER - 24))
-        y -= height + 8
-    lines = _conclusions(post, 2 if doubts or len(post.sides) > 2 else 3)
-    for line in reversed(lines):
-        shapes.append(_text(MARGIN, y, line, 15, _TEXT, _INNER))
+            shapes.append(_text(MARGIN + 18, y - 21 * number, line, 15, _DOUBT, _INNER - 18))
+        y -= 21 * len(doubts) + 5
+    needed = _tile_height(40) + 30 + _ROW * max(0, len(post.rows) - 1)
+    room = math.floor((y - top - needed) / 21)
+    for line in reversed(_conclusions(post, min(3, max(room, 2 if post.kind in _VERDICTS else 0)))):
+        shapes.append(_text(MARGIN, y, line, 15, _TEXT))
         y -= 21
-    return y - 6, shapes
+    return y - 4, shapes
 
 
 def _conclusions(post: Post, most: int) -> list[str]:
-    """The first sentences as lines; whole sentences, as far as they fit."""
+    """The first sentences as lines: whole sentences, as many as fit; of a verdict at least the beginning."""
     lines: list[str] = []
-    for sentence in post.sentences:
-        wrapped = _wrapped(sentence, 15, _INNER, most if not lines else 99)
+    for number, sentence in enumerate(post.sentences):
+        wrapped = _wrapped(sentence, 15, _INNER, 99)
+        if number == 0 and post.kind in _VERDICTS:
+            wrapped = _wrapped(sentence, 15, _INNER, max(1, most))
         if len(lines) + len(wrapped) > most:
             break
         lines += wrapped
@@ -175,25 +202,41 @@ def _conclusions(post: Post, most: int) -> list[str]:
 # -- the figures ----------------------------------------------------------------------------------------------------
 
 
-def _tiles(post: Post, row: PostRow, tiles: Sequence[int], top: float) -> Iterator[str]:
-    """The first row's figures in large letters. Returns where they end."""
+def _tile_height(size: float) -> float:
+    return 1.16 * size + 40
+
+
+def _tiles_and_rows(post: Post, rows: Sequence[PostRow]) -> tuple[list[_Tile], Sequence[PostRow]]:
+    """The large figures: the first of each side, or those of the first row; and the rows of the table."""
+    if len(post.sides) > 1:
+        firsts = [next((row for row in rows if row.side == side.label), None) for side in post.sides]
+        tiles = [(row, 0) for row in firsts if row and row.cells[0]][:MAX_TILES]
+        return tiles, rows if len(post.columns) > 1 or len(rows) > len(tiles) else ()
+    return [(rows[0], number) for number, cell in enumerate(rows[0].cells) if cell][:MAX_TILES], rows[1:]
+
+
+def _tiles(post: Post, tiles: Sequence[_Tile], top: float, size: float) -> Iterator[str]:
+    """Figures in large letters, side by side."""
     width = _INNER / max(1, len(tiles))
-    for place, number in enumerate(tiles):
+    for place, (row, number) in enumerate(tiles):
         column, x = post.columns[number], MARGIN + place * width
         value, interval = figure(row.cells[number])
-        colour = _colour(column, number)
-        yield _box(x, top + 4, 4, 78, colour)
-        yield _text(x + 18, top + 17, column.name, _SMALL, _QUIET, width - 30)
-        yield _text(x + 18, top + 58, value, 40, _BRIGHT, width - 130, bold=True)
-        yield _text(x + 28 + text_width(value, 40), top + 58, column.unit, 18, colour, 118)
-        yield _text(x + 18, top + 81, interval, _SMALL, _TEXT, width - 30)
-    label = row.label or post.title
-    yield _text(MARGIN, top + 106, label, _SMALL, _QUIET, _INNER)
-    return top + 118
+        colour = _COLOURS["tg"] if len(post.sides) > 1 else _colour(column, number)
+        name = ", ".join(filter(None, (column.name, row.label or post.title)))
+        baseline = top + 18 + 0.9 * size
+        yield _box(x, top, 4, _tile_height(size) - 4, colour)
+        yield _text(x + 18, top + 13, name, _SMALL, _QUIET, width - 30)
+        drawn = fitted(value, size, width - 30)
+        used = text_width(drawn, size)
+        yield _text(x + 18, baseline, drawn, size, _BRIGHT, width - 30, bold=True)
+        if column.unit and (left := width - 42 - used) > 30:
+            yield _text(x + 28 + used, baseline, column.unit, 18, colour, left)
+        yield _text(x + 18, baseline + 0.26 * size + 14, interval, _SMALL, _TEXT, width - 30)
 
 
-def _figures(post: Post, rows: Sequence[PostRow], columns: Sequence[int], top: float, bottom: float) -> Iterator[str]:
-    """The other rows as a table, as many as there is room for."""
+def _figures(post: Post, rows: Sequence[PostRow], top: float, bottom: float) -> Iterator[str]:
+    """Rows as a table, as many as there is room for."""
+    columns: Sequence[int] = range(min(MAX_COLUMNS, len(post.columns)))
     places = math.floor((bottom - top - 22) / _ROW)
     if not rows or places < 1:
         return
@@ -251,16 +294,17 @@ def _plain_table(post: Post, top: float, bottom: float) -> Iterator[str]:
             yield _text(MARGIN + place * width, top + 17 + number * _ROW, cell, _BODY, colour, width - 12)
 
 
-def _chosen_columns(columns: Sequence[PostColumn]) -> list[int]:
-    return list(range(min(MAX_COLUMNS, len(columns))))
-
-
-def _chosen_rows(post: Post) -> list[PostRow]:
-    """The rows in the order of a card: the best first where they are rivals, else cold before warm."""
+def _ordered_rows(post: Post) -> list[PostRow]:
+    """The best first where the rows are rivals; else one prompt over all depths, other prompts, a warm cache."""
     if post.kind in ("sweep", "tune") and post.columns[0].better:
         sign = -1 if post.columns[0].better == "higher" else 1
         return sorted(post.rows, key=lambda row: sign * row.cells[0].value if row.cells[0] else math.inf)
-    return sorted(post.rows, key=lambda row: ", warm," in f", {row.group},")
+    first = post.rows[0].group.partition(",")[0]
+
+    def place(row: PostRow) -> tuple[bool, bool]:
+        return ", warm," in row.group, row.group.partition(",")[0] != first
+
+    return sorted(post.rows, key=place) if post.kind == "speed" else list(post.rows)
 
 
 def _colour(column: PostColumn, number: int) -> str:
@@ -272,7 +316,7 @@ def _colour(column: PostColumn, number: int) -> str:
 
 def _wrapped(text: str, size: float, width: float, most: int) -> list[str]:
     """At most ``most`` lines; the last one is cut."""
-    letters = max(8, math.floor(width / (size * LETTER)))
+    letters = max(8, math.floor(width / letter_width(size)))
     lines = textwrap.wrap(sanitize_line(text), letters, break_on_hyphens=False) or [""]
     if len(lines) > most:
         lines = [*lines[: most - 1], fitted(" ".join(lines[most - 1 :]), size, width)]

@@ -24,7 +24,14 @@ PUBLIC_WORDS = frozenset(
     }
 )  # fmt: skip
 """User and host names that name nobody; a post would be unreadable without them."""
-_FILE_URL = re.compile(r"(?i)file://+")
+_FILE_URL = re.compile(r"(?i)file:/+")
+_PATH = re.compile(
+    r"(?<![\w:/.)\]])(?:~[\w.-]*|\$\{?\w+\}?)?/{0,2}(?:/[^\s/'\":,;=<>|()\[\]]+){2,}"
+    r"|(?<!\w)(?:~[\w.-]*|\$\w+)/\S*|(?<!\w)[A-Za-z]:\\\S+"
+)
+"""Whole, with its last part: no text of a post needs one."""
+_ABSOLUTE = re.compile(r"/[^/]+/.")
+"""Paths of a launch may contain spaces, so they are removed as they are."""
 _EMAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _LOCAL_HOST = re.compile(
     r"(?i)(?<![\w.-])[\w-]+(?:\.[\w-]+)*\.(?:lan|local|home|internal|intranet|ts\.net|fritz\.box|arpa)\b"
@@ -40,13 +47,18 @@ class PublicText:
 
     def __init__(self, info: RunInfo) -> None:
         self._redactor = Redactor([info])
+        self._paths = sorted({text for text in _texts(_launches(info)) if _ABSOLUTE.match(text)}, key=len, reverse=True)
         names = {name for name in (*_owners(info), *_this_user()) if len(name) > 1 and name.lower() not in PUBLIC_WORDS}
         alternatives = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
         self._names = re.compile(rf"(?<![A-Za-z0-9])(?:{alternatives})(?![A-Za-z0-9])" if names else r"(?!)")
 
     def text(self, text: str) -> str:
         """One line without paths, hosts, addresses, keys and the names of users."""
-        text = self._redactor.text(_FILE_URL.sub("", sanitize_line(text)), prose=True)
+        text = _FILE_URL.sub("/", sanitize_line(text))
+        for path in self._paths:
+            text = text.replace(path, HIDDEN)
+        text = _PATH.sub(HIDDEN, text)
+        text = self._redactor.text(text, prose=True)
         for pattern in (_EMAIL, _MAC, _DEVICE_ID, _TOKEN):
             text = pattern.sub(HIDDEN, text)
         return self._names.sub(HIDDEN, _LOCAL_HOST.sub("HOST", text))
@@ -61,6 +73,10 @@ class PublicText:
         if isinstance(value, Mapping):
             return {self.text(str(key)): self._fields(field) for key, field in value.items()}
         return [self._fields(element) for element in value] if isinstance(value, list | tuple) else value
+
+
+def _launches(info: RunInfo) -> Any:
+    return [(own.argv, own.engine_path, own.model_path) for own in info.provenance.values()]
 
 
 def _owners(info: RunInfo) -> Iterator[str]:

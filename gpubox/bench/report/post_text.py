@@ -37,11 +37,11 @@ def bracket_meaning(post: Post) -> str:
 
 
 def vram_text(post: Post, side: PostSide) -> str:
-    """``14.9 GiB of 16.0 GiB (largest of 212 driver readings, all programs)``."""
+    """``14.9 GiB of 16.0 GiB (largest of 212 readings, all programs)``."""
     if side.vram_used_bytes is None:
         return units.UNKNOWN
     total = f" of {units.memory(post.vram_total_bytes)}" if post.vram_total_bytes else ""
-    readings = f"largest of {side.vram_readings} driver readings" if side.vram_readings > 1 else "one driver reading"
+    readings = f"largest of {side.vram_readings} readings" if side.vram_readings > 1 else "one reading"
     return f"{units.memory(side.vram_used_bytes)}{total} ({readings}, all programs)"
 
 
@@ -53,16 +53,16 @@ def context_text(side: PostSide) -> str:
     return f"{side.context_tokens:,} tokens{slots}"
 
 
-def flags_text(post: Post) -> str:
+def flag_words(post: Post) -> tuple[str, ...]:
     """The flags of all sides; a dash if no command line is known."""
     if all(side.flags is None for side in post.sides):
-        return units.UNKNOWN
-    return " ".join(post.flags) or "llama-server's defaults"
+        return (f"flags {units.UNKNOWN}",)
+    return post.flags or ("llama-server's defaults",)
 
 
-def side_text(side: PostSide) -> str:
+def side_words(side: PostSide) -> tuple[str, ...]:
     """The flags that only this side has."""
-    return units.UNKNOWN if side.flags is None else " ".join(side.flags) or "only the common flags"
+    return (f"flags {units.UNKNOWN}",) if side.flags is None else side.flags or ("nothing else",)
 
 
 def machine_text(post: Post) -> str:
@@ -116,11 +116,11 @@ def _facts(post: Post) -> Iterator[tuple[str, str]]:
     yield "driver", post.driver or units.UNKNOWN
     yield "machine", machine_text(post)
     yield "engine", ", ".join(dict.fromkeys(side.engine or units.UNKNOWN for side in post.sides))
-    yield "flags", _code(flags_text(post))
+    yield "flags", _code(" ".join(flag_words(post)))
     for side in post.sides:
         of_side = f" ({side.label})" if several else ""
         if several:
-            yield side.label, _code(side_text(side))
+            yield side.label, _code(" ".join(side_words(side)))
         yield f"VRAM in use{of_side}", vram_text(post, side)
         yield f"context{of_side}", context_text(side)
     yield "measured", f"{post.measured_on}, gpubox {post.gpubox or units.UNKNOWN}, gpubox bench {post.kind}"
