@@ -305,18 +305,19 @@ def models(*names: str, profiles: tuple[str, ...] = ("moe",), **options: Any) ->
 def test_models_are_a_table_of_quants_and_none_is_recommended_for_its_speed() -> None:
     kind = models("/m/Qwen-Q4_K_M.gguf", "/m/Qwen-Q5_K_M.gguf", profile_values={"model": "/m/Qwen-Q5_K_M.gguf"})
     results = done(kind, {"Qwen-Q4_K_M": 60.0, "Qwen-Q5_K_M": 40.0}, vram_bytes=9 << 30, model_bytes=21_110_000_000,
-                   quant="Q4_K_M", context_tokens=131072, effective=30.0)  # fmt: skip
+                   quant="Q4_K_M", context_tokens=131072, effective=30.0, parameters=34_700_000_000,
+                   active_parameters=3_400_000_000)  # fmt: skip
 
     report = make_report(kind, results)
 
     assert report.title == "moe over model"
     assert report.tables[0].columns == (
-        "model", "quant", "size", "context", "tg", "pp", "effective", "VRAM", "load", "starts", "vs best", "95 % CI",
-        "",
+        "model", "quant", "size", "parameters", "context", "tg", "pp", "effective", "VRAM", "load", "starts",
+        "vs best", "95 % CI", "",
     )  # fmt: skip
     row = report.tables[0].rows[0]
-    assert row[:4] == ("Qwen-Q4_K_M", "Q4_K_M", "21.1 GB", "131,072")
-    assert row[7:9] == ("9.0 GiB", "4.0 s")
+    assert row[:5] == ("Qwen-Q4_K_M", "Q4_K_M", "21.1 GB", "34.7 B, ~3.4 B active", "131,072")
+    assert row[8:10] == ("9.0 GiB", "4.0 s")
     assert "model changes the answers" in " ".join(report.notes)
     kept = kind.best(results)
     assert kept and kept.name == "Qwen-Q5_K_M"  # the profile's own

@@ -12,22 +12,38 @@ from gpubox.bench.kinds.shared import exceeds_context
 from gpubox.bench.kinds.sweep.grid import SweepGrid, finalist_number, needs_at_least_as_much, parse_options
 from gpubox.bench.kinds.sweep.ranking import cell_to_keep, fastest_cell, rank_cells, select_finalists
 from gpubox.bench.kinds.sweep.summary import summarise
-from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, ScoredItems, Target
+from gpubox.bench.model import Item, Plan, Provenance, RawRecord, Result, RunInfo, ScoredItems, Target
 from gpubox.bench.questions import ask_question, question_of, question_result
 from gpubox.bench.report.model import Report
 from gpubox.bench.target_server import ActiveTarget, TargetServer
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.models.quants import quant_label
 from gpubox.server.failure_causes import FailureKind
+from gpubox.server.state import Launch
 from gpubox.server.supervisor import OperationFailed
+from gpubox.threads import run_in_thread
 
 LOAD_FAILURES = frozenset(
     {FailureKind.OOM, FailureKind.FLAG, FailureKind.UNSUPPORTED, FailureKind.HANG, FailureKind.CRASH}
 )
 """Failures that the cell's flags can cause. Others, such as a missing file or a taken port, end the run."""
-_CELL_VALUES = ("load_seconds", "vram_bytes", "context_tokens", "model_bytes", "quant")
+_CELL_VALUES = (
+    "load_seconds", "vram_bytes", "context_tokens", "model_bytes", "quant", "parameters", "active_parameters",
+)  # fmt: skip
 """Stored with the warm-up of each start."""
 _OUT_OF = re.compile(r"out of (VRAM|RAM)\b")
+
+
+def _model_values(launch: Launch) -> dict[str, Any]:
+    """Quant, size and parameters of the model that runs, for a table in which models differ."""
+    from gpubox.bench.report.post_model import read_model
+
+    model = read_model(Provenance("", model_path=launch.model_path or "", model_bytes=launch.model_bytes))
+    return {
+        "quant": model.quant,
+        "model_bytes": model.size_bytes,
+        "parameters": model.parameters,
+        "active_parameters": model.active_parameters,
+    }
 
 
 class Sweep(Benchmark):
@@ -94,14 +110,10 @@ class Sweep(Benchmark):
         data = await ask_question(target_server, item, self._contexts)
         if item.warmup and (running := target_server.running):
             vram = sum(used for _, used in running.loaded_vram) or None
-            launch = running.launch
-            data |= {
-                "load_seconds": running.load_seconds,
-                "vram_bytes": vram,
-                "context_tokens": target_server.active.context_tokens,
-                "model_bytes": launch.model_bytes,
-                "quant": quant_label(launch.model_path) if launch.model_path else "",
-            }
+            data |= {"load_seconds": running.load_seconds, "vram_bytes": vram}
+            if self.grid.options.whole_launches:
+                data["context_tokens"] = target_server.active.context_tokens
+                data |= await run_in_thread(_model_values, running.launch)
         return data
 
     async def score(self, item: Item, raw: RawRecord) -> Result:

@@ -7,6 +7,7 @@ import statistics
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gpubox.bench.kinds.shared import answered_starts
 from gpubox.bench.kinds.sweep.grid import PROFILE, SweepGrid, axis_value, finalist_number
@@ -18,6 +19,11 @@ from gpubox.bench.stats import Verdict
 from gpubox.engines.flag_changes import DRAFT_WINDOW_FLAGS
 
 REASON_CHARACTERS = 60
+_CELL_FIELDS: Sequence[tuple[str, Any]] = (
+    ("load_seconds", None), ("vram_bytes", None), ("context_tokens", None), ("model_bytes", None), ("quant", ""),
+    ("parameters", None), ("active_parameters", None),
+)  # fmt: skip
+"""Fields of SweepCell that the warm-ups measured, and what they are if unknown."""
 LEFT_OUT = "left out after one start"
 
 
@@ -43,6 +49,9 @@ class SweepCell:
     """Of one slot."""
     model_bytes: int | None = None
     quant: str = ""
+    parameters: int | None = None
+    active_parameters: int | None = None
+    """An estimate of how many of them a token uses; only for a mixture of experts."""
 
     @property
     def name(self) -> str:
@@ -143,11 +152,7 @@ def cells_of(grid: SweepGrid, results: ScoredItems) -> list[SweepCell]:
                 compared=bool(fresh),
                 starts=len({item.start for item, _ in rows}),
                 why=next((result.error for _, result in own if not result.ok), ""),
-                load_seconds=next((values.get("load_seconds") for values in warmups), None),
-                vram_bytes=next((values.get("vram_bytes") for values in warmups), None),
-                context_tokens=next((values.get("context_tokens") for values in warmups), None),
-                model_bytes=next((values.get("model_bytes") for values in warmups), None),
-                quant=next((values.get("quant") or "" for values in warmups), ""),
+                **{name: next((v[name] for v in warmups if v.get(name)), default) for name, default in _CELL_FIELDS},
             )
         )
     return cells

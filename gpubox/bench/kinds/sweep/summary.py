@@ -14,6 +14,7 @@ from gpubox.bench.overrides import LOSSY_FLAGS, MODEL
 from gpubox.bench.report.formatting import format_change, validity_suffix
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
 from gpubox.bench.report.noise_history import NoiseHistory
+from gpubox.bench.report.post_model import billions
 from gpubox.bench.report.prompt_metrics import Measures, acceptance_metrics, prompt_metrics
 from gpubox.bench.start_comparison import LEVEL, Noise
 from gpubox.bench.stats import MARGIN, t_quantile
@@ -75,7 +76,10 @@ def _table(grid: SweepGrid, ranking: Ranking, metrics: MetricsByCell) -> ReportT
         values: list[Value] = [grid.options.text(cell.target, axis) for axis in axes]
         if whole:
             context = f"{cell.context_tokens:,}" if cell.context_tokens else None
-            values += [cell.quant or None, units.file_size(cell.model_bytes), context]
+            active = f", ~{billions(cell.active_parameters)} active" if cell.active_parameters else ""
+            values += [
+                cell.quant or None, units.file_size(cell.model_bytes), f"{billions(cell.parameters)}{active}", context,
+            ]  # fmt: skip
         for name in measures:
             metric = metrics[cell.name].get(name)
             values.append(metric.estimate.value if metric else None)
@@ -89,7 +93,7 @@ def _table(grid: SweepGrid, ranking: Ranking, metrics: MetricsByCell) -> ReportT
         values.append(ranked.label)
         rows.append(tuple(values))
     columns = (
-        *axes, *(["quant", "size", "context"] if whole else []),
+        *axes, *(["quant", "size", "parameters", "context"] if whole else []),
         *("J/token" if name == "energy" else name for name in measures),
         *(["VRAM"] if with_vram else []), "load", "starts", "vs best", "95 % CI", "",
     )  # fmt: skip
