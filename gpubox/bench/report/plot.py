@@ -73,10 +73,9 @@ def _lines(chart: Chart, width: int, height: int) -> list[StyledRow]:
     for number, series in enumerate(chart.series):
         dots = [((x - left) * x_scale * 2, (high - y) / (high - low) * (height * 4 - 1)) for x, y in series.points]
         colour = number % COLOURS
-        for x, *ends in series.intervals:
-            canvas.upright(
-                (x - left) * x_scale * 2, *((high - y) / (high - low) * (height * 4 - 1) for y in ends), colour
-            )
+        for x, least, most in series.intervals:
+            bottom, top = ((high - y) / (high - low) * (height * 4 - 1) for y in (least, most))
+            canvas.upright((x - left) * x_scale * 2, bottom, top, colour)
         canvas.draw(dots, colour, marked=len(dots) <= MAX_MARKED_POINTS)
         if series.mark:
             canvas.annotate(round((series.mark[0] - left) * x_scale), series.mark[1])

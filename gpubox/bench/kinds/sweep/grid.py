@@ -204,7 +204,7 @@ def grid_targets(
     if (count := len(own_profiles) * math.prod(len(axis.values) for axis in axes)) > MAX_CELLS:
         raise UsageError(f"That is {count:,} cells, and each needs a restart.", f"At most {MAX_CELLS} at once.")
     targets = []
-    for profile, *values in product(own_profiles, *(axis.values for axis in axes)):
+    for profile, values in product(own_profiles, product(*(axis.values for axis in axes))):
         cell = dict(zip(names, values, strict=True))
         name = cell_name({PROFILE: profile, **cell} if len(own_profiles) > 1 else cell, labels)
         targets.append(Target(name, profile, {**(base or {}), **cell}))
