@@ -148,7 +148,7 @@ def test_the_knee_is_in_the_table_the_chart_and_the_sentence() -> None:
 
     assert [row[-1] for row in report.tables[0].rows] == ["", "knee", ""]
     assert report.notes[0].startswith("Knee at 4 streams, 300 tok/s together: no larger number measured gives 5 % more")
-    chart = next(chart for chart in charts(report) if chart.title == "tg over streams")
+    chart = next(chart for chart in charts(report) if chart.title.startswith("tg over streams: 128 tokens each"))
     assert [series.mark for series in chart.series] == [(4.0, "knee"), None]
     assert "knee" in "\n".join(row_texts(plot(chart, 70)))
     assert ">knee</text>" in svg([chart])

@@ -68,13 +68,19 @@ def format_change(ratio: float | None) -> str:
     return f"{100 * (ratio - 1):+.1f} %" if ratio is not None else units.UNKNOWN
 
 
-def format_ratio(ratio: PairedRatio) -> str:
-    """A paired ratio as a change: ``+3.1 %``, with its interval if it has one: ``+3.1 % (95 % CI +1.0 to +5.2 %)``."""
+def format_ratio(ratio: PairedRatio, *, short: bool = False) -> str:
+    """A paired ratio as a change: ``+3.1 %``, with its interval if it has one: ``+3.1 % (95 % CI +1.0 to +5.2 %)``.
+
+    ``short``, for a table: ``+3.1 % (+1.0 to +5.2)``.
+    """
     if ratio.low is None or ratio.high is None:
         return format_change(ratio.ratio)
     if ratio.high > MAX_INTERVAL_FACTOR * ratio.low:
-        return f"{format_change(ratio.ratio)} ({ratio.n} starts differ too much for an interval)"
+        clause = "" if short else f" ({ratio.n} starts differ too much for an interval)"
+        return f"{format_change(ratio.ratio)}{clause}"
     low, high = (100 * (end - 1) for end in (ratio.low, ratio.high))
+    if short:
+        return f"{format_change(ratio.ratio)} ({low:+.1f} to {high:+.1f})"
     return f"{format_change(ratio.ratio)} (95 % CI {low:+.1f} to {high:+.1f} %)"
 
 

@@ -78,7 +78,7 @@ def _lines(chart: Chart, width: int, height: int) -> list[StyledRow]:
             canvas.upright((x - left) * x_scale * 2, bottom, top, colour)
         canvas.draw(dots, colour, marked=len(dots) <= MAX_MARKED_POINTS)
         if series.mark:
-            canvas.annotate(round((series.mark[0] - left) * x_scale), series.mark[1])
+            canvas.annotate(round((series.mark[0] - left) * x_scale * 2) // 2, series.mark[1])
     labels = {round((high - tick) / (high - low) * (height - 1)): tick_text(tick) for tick in y_ticks}
     rows = _legend(chart.legend, width)
     if chart.y_label:

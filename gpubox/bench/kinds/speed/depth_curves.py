@@ -55,14 +55,15 @@ def depth_series(curves: Sequence[Sequence[DepthPoint]]) -> Iterator[Series]:
                 continue
             first = curve[0]
             line = ", ".join(filter(None, (first.target if several else "", first.prefix)))
-            unit = curve[-1].metrics[name].unit if name in curve[-1].metrics else ""
+            unit = "tok/s" if name in ("tg", "pp") else "J/token"
+            intervals = tuple((x, e.low, e.high) for x, e in own if e.low is not None and e.high is not None)
             yield Series(
                 f"{label} over depth: {first.prompt} prompt, {first.max_tokens:,} tokens",
                 line,
                 "depth, tokens of context before the prompt",
-                f"{label}, {unit}" if unit else label,
+                ", ".join([name, unit, *(["95 % CI"] if intervals else [])]),
                 tuple((depth, estimate.value) for depth, estimate in own),
-                intervals=tuple((depth, e.low, e.high) for depth, e in own if e.low is not None and e.high is not None),
+                intervals=intervals,
             )
 
 

@@ -15,7 +15,7 @@ from gpubox.bench.kinds.speed.notes import energy_note, timing_notes
 from gpubox.bench.kinds.speed.streams import StreamsWorkload, is_streams_item, streams_of
 from gpubox.bench.kinds.speed.workloads import SpeedOptions
 from gpubox.bench.model import RunInfo, ScoredItems
-from gpubox.bench.report.formatting import format_interval, format_ratio, interval_title
+from gpubox.bench.report.formatting import format_ratio
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
 from gpubox.bench.report.noise_history import NoiseHistory
 from gpubox.bench.report.prompt_metrics import Measures, start_estimate, start_means
@@ -127,14 +127,17 @@ def _levels(info: RunInfo, results: ScoredItems) -> Iterator[StreamsLevel]:
 def _table(curve: Sequence[StreamsLevel], *, several: bool) -> ReportTable:
     knee = _knee(curve)
     rows: list[tuple[Value, ...]] = []
-    intervals = [format_interval(level.metrics[AGGREGATE].estimate) for level in curve]
     drafted = any(level.acceptance is not None for level in curve)
     energy = any("energy" in level.metrics for level in curve)
     before: StreamsLevel | None = None
-    for level, interval in zip(curve, intervals, strict=True):
+    for level in curve:
         own = level.metrics
         gain = _gain(before, level) if before else None
-        row: list[Value] = [level.streams, own[AGGREGATE].estimate.value, interval, format_ratio(gain) if gain else ""]
+        row: list[Value] = [
+            level.streams,
+            own[AGGREGATE].estimate.value,
+            format_ratio(gain, short=True) if gain else "",
+        ]
         row += [own[name].estimate.value if name in own else None for name in ("tg", "TTFT", "slowest TTFT")]
         row += [own["energy"].estimate.value if "energy" in own else None] if energy else []
         row += [level.acceptance] if drafted else []
@@ -142,22 +145,23 @@ def _table(curve: Sequence[StreamsLevel], *, several: bool) -> ReportTable:
         rows.append(tuple(row))
         before = level
     columns = (
-        "streams", AGGREGATE, interval_title(intervals), "gain", "tg of each", "TTFT", "slowest",
+        "streams", AGGREGATE, "gain", "tg of each", "TTFT", "slowest",
         *(["J/token"] if energy else []), *(["acceptance %"] if drafted else []), "had to wait", "",
     )  # fmt: skip
     title = "Streams" + (f", {curve[0].target}" if several else "")
     title += f", depth {curve[0].workload.depth:,}" if curve[0].workload.depth else ""
     tokens = f"{curve[0].workload.max_tokens:,} tokens each"
-    return ReportTable(title, columns, tuple(rows), f"{tokens}; rates in tok/s, TTFT in s; gain: over the row above")
+    return ReportTable(
+        title, columns, tuple(rows), f"{tokens}; rates in tok/s, TTFT in s; gain: over the row above, 95 % CI"
+    )
 
 
 def _series(curve: Sequence[StreamsLevel], *, several: bool) -> Iterator[Series]:
     if len(curve) < 2:
         return
     first = curve[0]
-    where = ", ".join(
-        filter(None, (first.target if several else "", f"depth {first.workload.depth}" if first.workload.depth else ""))
-    )
+    where = f"{first.target}, " if several else ""
+    where += f"depth {first.workload.depth:,}, " if first.workload.depth else ""
     knee = _knee(curve)
     for chart, names, unit in (
         ("tg", ((AGGREGATE, "all streams together"), ("tg", "each stream")), "tok/s"),
@@ -166,17 +170,18 @@ def _series(curve: Sequence[StreamsLevel], *, several: bool) -> Iterator[Series]
     ):
         for name, words in names:
             own = [(level.streams, level.metrics[name].estimate) for level in curve if name in level.metrics]
-            if len(own) > 1:
-                yield Series(
-                    f"{chart} over streams" + (f": {where}" if where else ""),
-                    words, "streams at once", f"{chart}, {unit}",
-                    tuple((float(count), estimate.value) for count, estimate in own),
-                    intervals=tuple(
-                        (float(count), estimate.low, estimate.high)
-                        for count, estimate in own if estimate.low is not None and estimate.high is not None
-                    ),
-                    mark=(float(knee), "knee") if knee and name == AGGREGATE else None,
-                )  # fmt: skip
+            if len(own) < 2:
+                continue
+            intervals = tuple((float(x), e.low, e.high) for x, e in own if e.low is not None and e.high is not None)
+            yield Series(
+                f"{chart} over streams: {where}{first.workload.max_tokens:,} tokens each",
+                words,
+                "streams at once",
+                ", ".join([chart, unit, *(["95 % CI"] if intervals else [])]),
+                tuple((float(count), estimate.value) for count, estimate in own),
+                intervals=intervals,
+                mark=(float(knee), "knee") if knee and name == AGGREGATE else None,
+            )
 
 
 def _knee(curve: Sequence[StreamsLevel]) -> int | None:
