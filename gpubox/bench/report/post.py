@@ -19,9 +19,10 @@ from gpubox import units
 from gpubox.bench.model import Machine, Provenance, RunInfo
 from gpubox.bench.report.chart import METRIC_ORDER
 from gpubox.bench.report.formatting import DOUBTFUL, FLAG_MEANINGS
+from gpubox.bench.report.leaderboard import RANKING_METRICS
 from gpubox.bench.report.load import info_and_report
 from gpubox.bench.report.model import Metric, Report
-from gpubox.bench.report.post_flags import shown_flags
+from gpubox.bench.report.post_flags import default_text, shown_flags
 from gpubox.bench.report.post_model import PostModel, read_model
 from gpubox.bench.report.post_privacy import PublicText
 from gpubox.bench.run_store import Run
@@ -155,7 +156,7 @@ def _assemble(
     for target in info.plan.targets:  # not the names of a sweep's cells: those are its flags
         side = sides.get(target.name) or next(iter(sides.values()))
         names.setdefault(target.profile or target.name, side.label or side.model.name)
-    columns = _columns(report.metrics)
+    columns = _columns(report)
     totals = [gpu.get("vram_total_bytes") for gpu in machine.gpus]
     return Post(
         kind=report.kind,
@@ -199,13 +200,14 @@ def _sides(
         first = group[0] if group else Provenance(name)
         models.setdefault(first.model_path, read_model(first))
         peaks = [readings[own.target] for own in group if own.target in readings]
-        own_flags = tuple(text for flag, text in flags[name].items() if flag not in shared)
+        flags[name] = {flag: text for flag, text in flags[name].items() if flag not in shared}
+        own_flags = tuple(flags[name].values())
         sides[name] = PostSide(
             "", models[first.model_path], _engine(first), own_flags if known else None, _count(first, "n_ctx"),
             _count(first, "total_slots"), max((peak for peak, _ in peaks), default=None),
             sum(count for _, count in peaks),
         )  # fmt: skip
-    return _labelled(sides, info), tuple(shared.values())
+    return _labelled(sides, flags, info), tuple(shared.values())
 
 
 def _provenances(info: RunInfo, name: str) -> list[Provenance]:
@@ -223,18 +225,19 @@ def _common(flags: Sequence[Mapping[str, str]]) -> dict[str, str]:
     return {name: text for name, text in first.items() if all(other.get(name) == text for other in flags)}
 
 
-def _labelled(sides: dict[str, PostSide], info: RunInfo) -> dict[str, PostSide]:
+def _labelled(sides: dict[str, PostSide], flags: Mapping[str, Mapping[str, str]], info: RunInfo) -> dict[str, PostSide]:
     """The sides with labels: what differs in the shortest words, else letters. A profile's name is none."""
     if len(sides) < 2:
         return sides
     profiles = {target.profile or target.name for target in info.plan.targets}
+    differing = {flag: "" for own in flags.values() for flag in own}
 
     def of_models(side: PostSide) -> str:
         same_name = len({other.model.name for other in sides.values()}) == 1
         return side.model.quant if same_name else f"{side.model.name} {side.model.quant}".strip()
 
-    def of_flags(side: PostSide) -> str:
-        return " ".join(side.flags or ()) or "defaults"
+    def of_flags(name: str) -> str:
+        return " ".join(flags[name].get(flag) or default_text(flag) for flag in flags[name] | differing)
 
     def rest_of_name(name: str) -> str:
         return next((name[len(own) :].strip() for own in profiles if name.startswith(own)), "")
@@ -242,7 +245,7 @@ def _labelled(sides: dict[str, PostSide], info: RunInfo) -> dict[str, PostSide]:
     rests = {name: rest_of_name(name) or "as it is" for name in sides}
     for labels in (
         {name: of_models(side) for name, side in sides.items()},
-        {name: of_flags(side) for name, side in sides.items()},
+        {name: of_flags(name) for name in sides},
         {name: side.engine for name, side in sides.items()},
         rests if any(rest != "as it is" for rest in rests.values()) else {},
         {name: f"side {letter}" for name, letter in zip(sides, SIDES, strict=False)},
@@ -299,9 +302,11 @@ def _gpus(machine: Machine) -> Iterator[str]:
 # -- the figures ----------------------------------------------------------------------------------------------------
 
 
-def _columns(metrics: Sequence[Metric]) -> tuple[PostColumn, ...]:
-    columns = dict.fromkeys(PostColumn(metric.name, metric.unit, metric.better) for metric in metrics)
-    place = {name: number for number, name in enumerate(METRIC_ORDER)}
+def _columns(report: Report) -> tuple[PostColumn, ...]:
+    """What ranks runs of the kind first, then what every report draws first."""
+    columns = dict.fromkeys(PostColumn(metric.name, metric.unit, metric.better) for metric in report.metrics)
+    order = list(dict.fromkeys((RANKING_METRICS.get(report.kind, ""), *METRIC_ORDER)))
+    place = {name: number for number, name in enumerate(order)}
     return tuple(sorted(columns, key=lambda column: (place.get(column.name, len(place)), not column.better)))
 
 
@@ -312,7 +317,8 @@ def _rows(
     for metric in metrics:
         column = PostColumn(metric.name, metric.unit, metric.better)
         cells.setdefault((metric.target, metric.group), {})[column] = metric.estimate
-    for (target, group), own in cells.items():
+    groups = list(dict.fromkeys(group for _, group in cells))  # rivals below each other
+    for (target, group), own in sorted(cells.items(), key=lambda entry: groups.index(entry[0][1])):
         label = sides[target].label if target in sides else ""
         yield PostRow(label, _renamed(group, names), tuple(own.get(column) for column in columns))
 

@@ -111,7 +111,9 @@ def _head(post: Post) -> tuple[float, list[str]]:
     while size > 24 and text_width(post.name, size) > _INNER:
         size -= 1
     several = len(post.sides) > 1
-    models = dict.fromkeys(side.model.details(quant=several) for side in post.sides)
+    models = dict.fromkeys(
+        side.model.details(quant=len({side.model for side in post.sides}) > 1) for side in post.sides
+    )
     engines = dict.fromkeys(side.engine or f"engine {units.UNKNOWN}" for side in post.sides)
     lines = [
         ("; ".join(models), _COLOURS["tg"]),
@@ -133,7 +135,8 @@ def _head(post: Post) -> tuple[float, list[str]]:
     flags = _filled(flag_words(post), _BODY, _INNER - 32, 1 if several else 2)
     for own in post.sides[:MAX_SIDES] if several else ():
         vram = (f"VRAM {units.memory(own.vram_used_bytes)}",) if own.vram_used_bytes else ()
-        flags += _filled((f"{own.label}:", *side_words(own), *vram), _BODY, _INNER - 32, 1)
+        words = () if " ".join(own.flags or ()) in ("", own.label) and own.flags is not None else side_words(own)
+        flags += _filled((f"{own.label}:", *words, *vram), _BODY, _INNER - 32, 1) if words or vram else []
     if len(post.sides) > MAX_SIDES:
         flags.append(f"and {len(post.sides) - MAX_SIDES} more")
     height = 21.0 * len(flags) + 12

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from gpubox import units
@@ -12,6 +13,7 @@ from gpubox.bench.stats import Estimate
 
 MAX_ROWS = 60
 """Of a Markdown table; forums cut longer posts."""
+_ZERO = re.compile(r"(?<![\d.])-?0\.0000(?!\d)")
 NO_FIGURE = "No figure was measured."
 
 
@@ -19,8 +21,8 @@ def figure(estimate: Estimate | None) -> tuple[str, str]:
     """The value, and its interval with n; a dash twice for what was not measured."""
     if estimate is None:
         return units.UNKNOWN, units.UNKNOWN
-    interval = format_interval(estimate)
-    return format_number(estimate.value), f"{interval}, n {estimate.n}"
+    value, interval = _ZERO.sub("0", format_number(estimate.value)), _ZERO.sub("0", format_interval(estimate))
+    return value, f"{interval}, n {estimate.n}"
 
 
 def bracket_meaning(post: Post) -> str:
@@ -33,7 +35,12 @@ def bracket_meaning(post: Post) -> str:
         kinds.append("the range of the repeats where it says so")
     if any(cell.low is None and (cell.minimum is None or cell.n < 2) for cell in estimates):
         kinds.append(f"{units.UNKNOWN} where there is neither")
-    return f"In brackets: {', '.join(kinds)}; and n, the number of samples." if kinds else ""
+    if not kinds:
+        return ""
+    which = (
+        ", ".join(kinds) if len(kinds) > 1 or "where there" not in kinds[0] else "no interval, the sample is too small"
+    )
+    return f"In brackets: {which}; and n, the number of samples."
 
 
 def vram_text(post: Post, side: PostSide) -> str:
@@ -62,7 +69,9 @@ def flag_words(post: Post) -> tuple[str, ...]:
 
 def side_words(side: PostSide) -> tuple[str, ...]:
     """The flags that only this side has."""
-    return (f"flags {units.UNKNOWN}",) if side.flags is None else side.flags or ("nothing else",)
+    if side.flags is None:
+        return (f"flags {units.UNKNOWN}",)
+    return side.flags or ("no other flag",)
 
 
 def machine_text(post: Post) -> str:
