@@ -14,7 +14,7 @@ import msgspec
 
 from gpubox import units
 from gpubox.bench.model import RunInfo
-from gpubox.bench.report.chart import Chart, ChartBar, bar_charts, charts
+from gpubox.bench.report.chart import Chart, ChartBar, bar_charts, charts, interval_suffix, metric_title
 from gpubox.bench.report.formatting import (
     format_interval,
     format_number,
@@ -237,7 +237,8 @@ def _leaderboards_svg(boards: Sequence[Leaderboard]) -> str:
             if (value := entry.values[0])
         )
         if bars:
-            title = f"{board.kind}: {board.title}, {board.metric} {board.groups[0]}".strip()
+            measured = ", ".join(filter(None, (board.groups[0], f"{board.kind}: {board.title}")))
+            title = interval_suffix(f"{metric_title(board.metric, board.unit)}, {measured}", bars)
             drawn.append(Chart(title, board.unit, bars=bars))
     notes = [text for board in boards for text in (board.note, *flagged_entries(board)) if text]
     return svg(drawn, "Leaderboard", list(dict.fromkeys(notes)))
