@@ -36,6 +36,7 @@ MAX_LABEL = 28
 _FOR_THE_OWNER = re.compile(r"gpubox bench|^Not measured|items are not done yet")
 """Notes that help only the owner, or that hold a message of the server."""
 _OPTIONS = re.compile(r" \(--[^()]*\)")
+_YOUR = re.compile(r"\b[Yy]our\b(?: own\b)?")
 _VERSION = re.compile(r"[\w.() ,+-]{1,60}")
 _DRIVER = re.compile(r"[\d.]{1,20}")
 _GPUBOX = re.compile(r"[\w.+-]{1,30}")
@@ -173,7 +174,7 @@ def _assemble(
         columns=columns,
         rows=tuple(_rows(report.metrics, columns, sides, names)),
         sentences=tuple(
-            _renamed(_OPTIONS.sub("", note), names) for note in report.notes if not _FOR_THE_OWNER.search(note)
+            _renamed(_for_strangers(note), names) for note in report.notes if not _FOR_THE_OWNER.search(note)
         ),
         doubts=tuple(doubts),
         table=tuple(_llama_bench(report)),
@@ -237,7 +238,7 @@ def _labelled(sides: dict[str, PostSide], flags: Mapping[str, Mapping[str, str]]
         return side.model.quant if same_name else f"{side.model.name} {side.model.quant}".strip()
 
     def of_flags(name: str) -> str:
-        return " ".join(flags[name].get(flag) or default_text(flag) for flag in flags[name] | differing)
+        return " ".join(flags[name].get(flag) or default_text(flag) for flag in {**flags[name], **differing})
 
     def rest_of_name(name: str) -> str:
         return next((name[len(own) :].strip() for own in profiles if name.startswith(own)), "")
@@ -345,6 +346,12 @@ def _doubts(info: RunInfo, report: Report, done: int, failed: int) -> Iterator[s
         yield f"Not finished: {done} of {info.items} items are measured."
     if failed:
         yield f"{failed} of {info.items} items could not be measured."
+
+
+def _for_strangers(note: str) -> str:
+    """A note of a report without options of a verb, and without "your"."""
+    own = _YOUR.sub(lambda match: "The owner's" if match[0][0] == "Y" else "the owner's", note)
+    return _OPTIONS.sub("", own)
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:

@@ -43,7 +43,7 @@ _HEAD = (
     f'font-family="{_FONTS}" fill="{_TEXT}">'
 )
 _ROW, _SMALL, _BODY = 25.0, 14.0, 16.0
-_VERDICTS = frozenset({"ab", "sweep", "soak", "tune", "quality"})
+_VERDICTS = frozenset({"ab", "sweep", "soak", "tune"})
 """The kinds whose first sentence is what they were run for."""
 _Tile = tuple[PostRow, int]
 """A row and the number of a column."""

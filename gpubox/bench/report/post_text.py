@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Iterator
 
 from gpubox import units
-from gpubox.bench.report.formatting import format_interval, format_number
+from gpubox.bench.report.formatting import format_number
 from gpubox.bench.report.markdown import markdown_table, markdown_text
 from gpubox.bench.report.post import Post, PostColumn, PostSide
 from gpubox.bench.stats import Estimate
 
 MAX_ROWS = 60
 """Of a Markdown table; forums cut longer posts."""
-_ZERO = re.compile(r"(?<![\d.])-?0\.0000(?!\d)")
 NO_FIGURE = "No figure was measured."
 
 
@@ -21,8 +20,20 @@ def figure(estimate: Estimate | None) -> tuple[str, str]:
     """The value, and its interval with n; a dash twice for what was not measured."""
     if estimate is None:
         return units.UNKNOWN, units.UNKNOWN
-    value, interval = _ZERO.sub("0", format_number(estimate.value)), _ZERO.sub("0", format_interval(estimate))
-    return value, f"{interval}, n {estimate.n}"
+    if estimate.low is not None and estimate.high is not None:
+        interval = f"{number_text(estimate.low)} – {number_text(estimate.high)}"
+    elif estimate.minimum is not None and estimate.maximum is not None and estimate.n > 1:
+        interval = f"range {number_text(estimate.minimum)} – {number_text(estimate.maximum)}"
+    else:
+        interval = units.UNKNOWN
+    return number_text(estimate.value), f"{interval}, n {estimate.n}"
+
+
+def number_text(value: float) -> str:
+    """As in a report, but a small distance keeps three digits: ``0.00012`` is not ``0.0001``, and 0 is ``0``."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else units.UNKNOWN
+    return format_number(value) if abs(value) >= 0.001 else f"{value:.3g}"
 
 
 def bracket_meaning(post: Post) -> str:
