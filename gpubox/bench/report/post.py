@@ -39,6 +39,7 @@ _OPTIONS = re.compile(r" \(--[^()]*\)")
 _YOUR = re.compile(r"\b[Yy]our\b(?: own\b)?")
 _VERSION = re.compile(r"[\w.() ,+-]{1,60}")
 _DRIVER = re.compile(r"[\d.]{1,20}")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _GPUBOX = re.compile(r"[\w.+-]{1,30}")
 _DIALECTS = frozenset({"llama-server", "vllm", "ollama", "lm-studio", "LM Studio", "vLLM", "Ollama"})
 
@@ -158,14 +159,14 @@ def _assemble(
         side = sides.get(target.name) or next(iter(sides.values()))
         names.setdefault(target.profile or target.name, side.label or side.model.name)
     columns = _columns(report)
-    totals = [gpu.get("vram_total_bytes") for gpu in machine.gpus]
+    totals = [_number(gpu.get("vram_total_bytes")) for gpu in machine.gpus]
     return Post(
         kind=report.kind,
         title=_renamed(report.title, names),
-        measured_on=info.created_at[:10],
+        measured_on=info.created_at[:10] if _DATE.match(info.created_at) else units.UNKNOWN,
         gpubox=machine.gpubox if _GPUBOX.fullmatch(machine.gpubox) else "",
         gpus=tuple(_gpus(machine)),
-        vram_total_bytes=sum(total for total in totals if total) if totals and all(totals) else None,
+        vram_total_bytes=round(sum(total for total in totals if total)) if totals and all(totals) else None,
         driver=machine.driver if _DRIVER.fullmatch(machine.driver) else "",
         cpu=machine.cpu[:60],
         ram_bytes=machine.ram_bytes,
@@ -293,11 +294,15 @@ def _gpus(machine: Machine) -> Iterator[str]:
     """Each model of card once: ``2 × NVIDIA GeForce RTX 3090, 24.0 GiB, power limit 280 W``."""
     names = []
     for gpu in machine.gpus:
-        total, limit = gpu.get("vram_total_bytes"), gpu.get("power_limit_watts")
+        total, limit = _number(gpu.get("vram_total_bytes")), _number(gpu.get("power_limit_watts"))
         power = f", power limit {limit:.0f} W" if limit else ""
         names.append(f"{str(gpu.get('name', '?'))[:48]}, {units.memory(total)}{power}")
     for name, count in Counter(names).items():
         yield f"{count} × {name}" if count > 1 else name
+
+
+def _number(value: object) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None
 
 
 # -- the figures ----------------------------------------------------------------------------------------------------
