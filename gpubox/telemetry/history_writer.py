@@ -251,8 +251,10 @@ class HistoryWriter:
         elif now >= self._follow_at:
             self._follow_at = now + FOLLOW_SECONDS
             self._follow_others(tables)
-        elif now >= self._tidy_at and not (tables.close_one_day(self._clock()) or tables.prune(self._clock())):
-            self._tidy_at = now + TIDY_SECONDS
+        elif now >= self._tidy_at:
+            clock = self._clock()
+            if not (tables.close_one_day(clock) or tables.prune(clock) or tables.judge(clock)):
+                self._tidy_at = now + TIDY_SECONDS
 
     # -- Snapshots ----------------------------------------------------------------------------------------
 

@@ -156,7 +156,8 @@ class GpuboxApp(App[bool]):
         self.dashboard.mount_content()
         self.bridge.start()
         self.bridge.run(self._poll_bench, "poll-bench")
-        self.bridge.run(partial(self.dashboard.read_history, self.bridge.services), "poll-history")
+        if not self.bridge.services.read_only:
+            self.bridge.run(partial(self.dashboard.history.run, self.bridge.services), "poll-history")
         self.bridge.run(self._recover_trial, "recover-trial")
 
     async def on_unmount(self) -> None:

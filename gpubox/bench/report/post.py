@@ -119,8 +119,11 @@ class Post:
 
     @property
     def name(self) -> str:
-        """The model, or the models."""
-        return " / ".join(dict.fromkeys(f"{side.model.name} {side.model.quant}".strip() for side in self.sides))
+        """The model, or the models: ``Qwen3.6-35B-A3B Q8_0 / Q4_K_M``."""
+        quants: dict[str, dict[str, None]] = {}
+        for side in self.sides:
+            quants.setdefault(side.model.name, {})[side.model.quant] = None
+        return " / ".join(f"{name} {' / '.join(filter(None, own))}".strip() for name, own in quants.items())
 
     @property
     def file_stem(self) -> str:
@@ -311,7 +314,7 @@ def _number(value: object) -> float | None:
 def _columns(report: Report) -> tuple[PostColumn, ...]:
     """What ranks runs of the kind first, then what every report draws first."""
     columns = dict.fromkeys(PostColumn(metric.name, metric.unit, metric.better) for metric in report.metrics)
-    order = list(dict.fromkeys((RANKING_METRICS.get(report.kind, ""), *METRIC_ORDER)))
+    order = list(dict.fromkeys(("aggregate tg", RANKING_METRICS.get(report.kind, ""), *METRIC_ORDER)))
     place = {name: number for number, name in enumerate(order)}
     return tuple(sorted(columns, key=lambda column: (place.get(column.name, len(place)), not column.better)))
 

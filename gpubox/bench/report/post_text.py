@@ -137,12 +137,15 @@ def _facts(post: Post) -> Iterator[tuple[str, str]]:
     yield "machine", machine_text(post)
     yield "engine", ", ".join(dict.fromkeys(side.engine or units.UNKNOWN for side in post.sides))
     yield "flags", _code(" ".join(flag_words(post)))
-    for side in post.sides:
-        of_side = f" ({side.label})" if several else ""
-        if several:
-            yield side.label, _code(" ".join(side_words(side)))
-        yield f"VRAM in use{of_side}", vram_text(post, side)
-        yield f"context{of_side}", context_text(side)
+    yield from ((side.label, _code(" ".join(side_words(side)))) for side in post.sides if several and side.flags)
+    for name, texts in (
+        ("VRAM in use", [vram_text(post, side) for side in post.sides]),
+        ("context", [context_text(side) for side in post.sides]),
+    ):
+        if len(set(texts)) == 1:
+            yield name, texts[0]
+        else:
+            yield from ((f"{name} ({side.label})", text) for side, text in zip(post.sides, texts, strict=True))
     yield "measured", f"{post.measured_on}, gpubox {post.gpubox or units.UNKNOWN}, gpubox bench {post.kind}"
 
 
