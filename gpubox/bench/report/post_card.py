@@ -124,8 +124,8 @@ def _head(post: Post) -> tuple[float, list[str]]:
         side = post.sides[0]
         lines.append((f"context {context_text(side)}; VRAM {vram_text(post, side)}", _TEXT))
     shapes = [
-        _text(MARGIN, 46, f"gpubox bench {post.kind}", _SMALL, _QUIET, _INNER / 2),
-        _text(WIDTH - MARGIN, 46, post.measured_on, _SMALL, _QUIET, _INNER / 2, anchor="end"),
+        _text(MARGIN, 46, f"gpubox bench {post.kind}: {post.title}", _SMALL, _QUIET, _INNER - 120),
+        _text(WIDTH - MARGIN, 46, post.measured_on, _SMALL, _QUIET, 110, anchor="end"),
         _text(MARGIN, 90, _title(post.name, size), size, _BRIGHT, bold=True),
     ]
     y = 118.0
