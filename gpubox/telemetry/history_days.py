@@ -5,6 +5,7 @@ The same functions make the stored sums of a day that is over, and read a day th
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from array import array
 from bisect import bisect_right
@@ -22,12 +23,11 @@ EPOCH = date(1970, 1, 1).toordinal()
 MIN_GENERATED_TOKENS = 32
 """A shorter answer has no speed worth comparing."""
 MIN_READ_TOKENS = 256
-MAX_STRATA = 24
+MAX_STRATA = 40
 """Of a launch and day, those with the most requests: the others say little."""
 MAX_VALUE = 2**32 - 1
-AT_ONCE_LIMITS = (1.25, 2.25, 4.25, 8.25)
-"""Where the classes of requests at once end; ``AT_ONCE`` is about their middle."""
-AT_ONCE = (1.0, 1.7, 3.2, 6.0, 10.0, 10.0, 10.0, 10.0)
+AT_ONCE_RATIO, AT_ONCE_CLASSES = 1.25, 16
+"""Requests at once are comparable within this ratio."""
 Sorted: TypeAlias = "array[int]"
 """Values of a day in ascending order, ``array("I")``."""
 
@@ -166,9 +166,9 @@ def read_day_speeds(connection: sqlite3.Connection, begin: float, end: float) ->
 
 
 def _stratum(depth: int, at_once: float, other: int) -> int:
-    """One number for depth, requests at once (1, 2, 3 to 4, 5 to 8, more) and another share."""
-    streams = next((i for i, limit in enumerate(AT_ONCE_LIMITS) if at_once < limit), len(AT_ONCE_LIMITS))
-    return (_depth_class(depth) * 8 + streams) * 32 + min(other, 31)
+    """One number for depth, requests at once and another share."""
+    streams = min(AT_ONCE_CLASSES - 1, round(math.log(max(1.0, at_once), AT_ONCE_RATIO)))
+    return (_depth_class(depth) * AT_ONCE_CLASSES + streams) * 32 + min(other, 31)
 
 
 def _depth_class(depth: int) -> int:
@@ -180,7 +180,7 @@ def _depth_class(depth: int) -> int:
 
 def requests_at_once(stratum: int) -> float:
     """About how many requests ran at once, of a stratum."""
-    return AT_ONCE[stratum // 32 % 8]
+    return float(AT_ONCE_RATIO ** (stratum // 32 % AT_ONCE_CLASSES))
 
 
 def _share(accepted: int | None, drafted: int | None) -> int:

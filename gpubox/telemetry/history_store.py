@@ -36,7 +36,8 @@ CREATE TABLE launches (
     driver TEXT NOT NULL DEFAULT '',
     argv TEXT NOT NULL DEFAULT '[]',
     measured INTEGER NOT NULL DEFAULT 0,
-    log_bytes INTEGER NOT NULL DEFAULT 0
+    log_bytes INTEGER NOT NULL DEFAULT 0,
+    log_requests INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX launches_started ON launches (started);
 

@@ -120,13 +120,13 @@ class HistoryTables:
                 gone.append((launch, seen / 1000))
         return gone
 
-    def read_bytes(self, launch: int) -> int:
-        """How much of the launch's log was read when it had ended; 0 if not to its end."""
-        row = self.connection.execute("SELECT log_bytes FROM launches WHERE id = ?", (launch,)).fetchone()
-        return int(row[0]) if row else 0
+    def read_part(self, launch: int) -> tuple[int, int]:
+        """How many bytes of the launch's log were read, and the requests in them; reading may go on there."""
+        row = self.connection.execute("SELECT log_bytes, log_requests FROM launches WHERE id = ?", (launch,)).fetchone()
+        return (int(row[0]), int(row[1])) if row else (0, 0)
 
-    def note_read(self, launch: int, size: int) -> None:
-        self.connection.execute("UPDATE launches SET log_bytes = ? WHERE id = ?", (size, launch))
+    def note_read(self, launch: int, part: tuple[int, int]) -> None:
+        self.connection.execute("UPDATE launches SET log_bytes = ?, log_requests = ? WHERE id = ?", (*part, launch))
 
     # -- requests -------------------------------------------------------------------------------------
 
