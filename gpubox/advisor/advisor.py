@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from gpubox.advisor.advice import Advice
 from gpubox.advisor.busy_window import BusyWindow
@@ -58,6 +59,8 @@ class Advisor:
         self._logs = LogFactsReader(paths)
         self._planner: tuple[Config, Planner] | None = None
         self._saving: tuple[object, ContextSaving | None] = (None, None)
+        self._read_file: tuple[object, Profile] | None = None
+        """What identifies the profile that was read last, and the profile."""
         self.dismissals = Dismissals(paths)
 
     def observe(self, snapshot: Snapshot) -> None:
@@ -107,7 +110,12 @@ class Advisor:
         return self._with_context(evidence, file, running)
 
     def _file(self, name: str) -> Profile:
-        return load_catalog(self._paths).get(name)
+        own = self._paths.profiles / f"{name}.toml"
+        if self._read_file and self._read_file[0] == (name, _stamp(own), _stamp(self._read_file[1].path)):
+            return self._read_file[1]  # the catalog is read only after a change
+        profile = load_catalog(self._paths).get(name)
+        self._read_file = (name, _stamp(own), _stamp(profile.path)), profile
+        return profile
 
     def _file_if_there(self, name: str) -> Profile | None:
         try:
@@ -123,8 +131,6 @@ class Advisor:
             return None
 
     def _model(self, file: Profile | None, running: RunningServer | None) -> ModelFacts | None:
-        from pathlib import Path
-
         try:
             if running and running.launch.model_path:
                 path: Path | None = Path(running.launch.model_path)
@@ -172,6 +178,15 @@ def context_use(evidence: Evidence) -> ContextUse | None:
     now = evidence.snapshot.throughput.context_used_tokens if evidence.snapshot else None
     slots = {request.slot for request in evidence.requests}
     return ContextUse(len(known), max(*known, now or 0), len(slots), "the server's log")
+
+
+def _stamp(path: Path | None) -> tuple[int, int, int] | None:
+    """What changes when the file does; None: there is no such file."""
+    try:
+        status = path.stat() if path else None
+    except OSError:
+        return None
+    return (status.st_ino, status.st_size, status.st_mtime_ns) if status else None
 
 
 def _tokens(request: Request) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubox import units
 from gpubox.advisor.evidence import Evidence
-from gpubox.advisor.rules.rule import Finding, Rule
+from gpubox.advisor.rules.rule import Judgement, Rule
 from gpubox.profiles.profile import FlagValue
 from gpubox.telemetry.cache_miss import NO_CHECKPOINT
 
@@ -17,7 +17,7 @@ of tokens, not by thousands."""
 DEFAULT_CHECKPOINTS = 32
 
 
-def _read(evidence: Evidence) -> Finding | None:
+def _read(evidence: Evidence) -> Judgement | None:
     """The same conversation is read from its start again.
 
     Evidence: at least two of the last requests missed the cache because no checkpoint was there (the server's own line
@@ -48,12 +48,12 @@ def _read(evidence: Evidence) -> Finding | None:
     if kept:
         shown.append(f"the checkpoints take {units.memory(kept)} of RAM now; closer ones take more")
     if not changes:
-        return Finding(
+        return Judgement(
             "The model reads whole prompts again though checkpoints are close: the client changes the beginning of "
             "its prompt.",
             tuple(shown),
         )
-    return Finding(
+    return Judgement(
         "The model reads whole prompts again because no checkpoint lies before the change; closer checkpoints help.",
         tuple(shown),
         tuple(changes),
