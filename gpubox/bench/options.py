@@ -11,6 +11,7 @@ KIND_SUMMARIES: Mapping[str, str] = {
     "ab": "two profiles, or one profile with and without a change",
     "sweep": "a grid of flag values: which one is fastest",
     "soak": "minutes of an agent's load: slowdowns and growing memory",
+    "quality": "how far quants and KV types are from a reference",
     "humaneval": "pass@1 on the 164 HumanEval problems",
     "suite": "twelve tasks of coding, reasoning, tool use and speed",
 }
@@ -123,6 +124,21 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
         BenchOption("context", "Longest conversation in tokens", default="16384", minimum=512, key="context_tokens"),
         BenchOption("window", "Seconds per row of the report", "number", "20", "S", minimum=0, exclusive=True,
                     key="window_seconds"),
+    ),
+    "quality": (
+        BenchOption("reference", "Target to compare with", "text", "the first", "TARGET", in_form=True),
+        replace(_SET, help="A with this flag as a target", in_form=True),
+        BenchOption("chunks", "Chunks of the text", default="all", minimum=2, in_form=True),
+        BenchOption("context", "Tokens of a chunk", default="512", minimum=64, in_form=True),
+        BenchOption("needle", "Needles in long contexts", "switch", choices=(
+            ("", "not asked"), ("--needle", "asked"),
+        ), in_form=True),
+        BenchOption("needle-tokens", "Lengths of the contexts with needles", "integers", "2048,8192", "LIST"),
+        BenchOption("method", "Who computes it", "choice", "", "METHOD", choices=(
+            ("", "llama-perplexity, if there"), ("llama-perplexity", "llama-perplexity"),
+            ("server", "server: top tokens"),
+        ), in_form=True),
+        BenchOption("text", "Another text, of your own", "text", metavar="FILE"),
     ),
     "humaneval": (
         BenchOption("mode", "How each problem is asked", "choice", "vanilla", "MODE", choices=(

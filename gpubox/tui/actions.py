@@ -69,6 +69,14 @@ ACTIONS = (
            Scope.DASHBOARD, 8, "memory", "status"),
     Action("zoom_requests", "t", "t", "Show only throughput and requests", "Both on the whole screen, and back. Enter "
            "on a request shows all its fields.", Scope.DASHBOARD, 9, "requests", "ps"),
+    Action("filter_requests", "h", "h", "Filter the requests of all launches", "profile:x client:y day:today or "
+           "2026-11-20, and any text; esc shows all.", Scope.DASHBOARD, 0, "", "history"),
+    Action("graph_longer", "left_square_bracket", "[", "Show a longer time in the graph", "5 min, 1 h, 1 day, 30 days: "
+           "all but the first come from the history.", Scope.DASHBOARD),
+    Action("graph_shorter", "right_square_bracket", "]", "Show a shorter time in the graph", "The last 5 min are "
+           "live.", Scope.DASHBOARD),
+    Action("slower_since", "S", "S", "Show what became slower, and since when", "The figures before and after, and "
+           "what changed then.", Scope.DASHBOARD, 0, "", "history"),
     Action("zoom_log", "l", "l", "Show only the log", "The log on the whole screen, and back.",
            Scope.DASHBOARD, 7, "log", "logs"),
     Action("failed_log", "F", "F", "Show the log of the last failure", "Of the last start that failed, or the last "
@@ -178,6 +186,8 @@ ACTIONS = (
            Scope.BENCH, 8, "stop/delete", "bench rm"),
     Action("bench_export", "e", "e", "Export what is shown", "Markdown, CSV, JSON or SVG, without paths, hosts and "
            "keys.", Scope.BENCH, 6, "export", "bench export"),
+    Action("bench_post", "p", "p", "Post the run", "Writes a card (SVG) and a Markdown block for a forum, without "
+           "anything private, and copies the block.", Scope.BENCH, 7, "post", "bench post"),
     Action("bench_copy", "y", "y", "Copy the report", "The text selected with the mouse, else all text of the pane.",
            Scope.BENCH),
     Action("edit_value", "enter", "⏎", "Type the value", "An on/off flag changes at once.",
@@ -247,7 +257,7 @@ ACTIONS = (
 )  # fmt: skip
 
 ACTIONS_BY_ID = {action.id: action for action in ACTIONS}
-OPENS_INPUT = {"search", "filter_log", "edit_search"}
+OPENS_INPUT = {"search", "filter_log", "filter_requests", "edit_search"}
 """Bound with priority: letters typed right behind "/" must reach the search, not the list, where Enter switches.
 While a text input has the focus, DashboardScreen.check_action lets these keys pass as letters."""
 _BOUND_ELSEWHERE = {
@@ -279,7 +289,10 @@ _NOT_IN_BAR = {
 """A screen's bar leaves out its own key, in the chat keys that are letters of a prompt, and keys that do nothing."""
 
 
-_TEXT_KEYS = {"slash", "question_mark", "space", "equals_sign", "plus", "minus", "backspace"}
+_TEXT_KEYS = {
+    "slash", "question_mark", "space", "equals_sign", "plus", "minus", "backspace", "left_square_bracket",
+    "right_square_bracket",
+}  # fmt: skip
 """Keys with a name of their own that type or delete a character."""
 
 

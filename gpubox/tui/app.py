@@ -157,9 +157,11 @@ class GpuboxApp(App[bool]):
         self.dashboard.mount_content()
         self.bridge.start()
         self.bridge.run(self._poll_bench, "poll-bench")
+        self.bridge.run(partial(self.dashboard.read_history, self.bridge.services), "poll-history")
         self.bridge.run(self._recover_trial, "recover-trial")
 
     async def on_unmount(self) -> None:
+        await self.bridge.poller.close()
         await self.bridge.services.close()
 
     def _tick(self) -> None:

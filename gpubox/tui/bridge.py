@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import traceback
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from gpubox.server.engine_compatibility import EngineCompatibility
     from gpubox.server.launch import LaunchPreview
     from gpubox.telemetry.history import History
+    from gpubox.telemetry.history_writer import HistoryWriter
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.local_services import LocalServices
 
@@ -48,6 +50,8 @@ IDLE_SNAPSHOT_SECONDS = 1.0
 ACTIVITY_CHECK_SECONDS = 0.25
 """While idle: how often the activity marker is compared."""
 COMPANIONS_SECONDS = 1.0
+HISTORY_SECONDS = 3.0
+"""After the first sample, the file of the history is opened: the screen has painted by then."""
 RETRY_SECONDS = 2.0
 """Pause after a sample that failed."""
 IDLE_STATES = ("idle", "ready", "sleeping", "down")
@@ -172,6 +176,11 @@ class SnapshotPoller:
         self.newest: Snapshot | None = None
         self.taken_at: float | None = None
         """When the last sample came, in the event loop's time."""
+        self._first_at: float | None = None
+        self._writer: HistoryWriter | None = None
+        self._opened_writer = False
+        self._history_problems: deque[str] = deque()
+        """Appended to by the writer's thread."""
         self._companions: tuple[tuple[str, ...], str | None] = ((), None)
         self._companions_at = float("-inf")
         self._problem_reported = False
@@ -221,6 +230,7 @@ class SnapshotPoller:
             self.history = History()
         self.taken_at, self.newest = now(), snapshot
         self.history.push(snapshot)
+        await self._store(snapshot)
         if now() - self._companions_at >= COMPANIONS_SECONDS:
             self._companions, self._companions_at = await run_in_thread(services.companions_and_last), now()
         companions, last = self._companions
@@ -233,6 +243,23 @@ class SnapshotPoller:
         if not queued:
             self.bridge.app.post_message(SnapshotTaken())
         return snapshot.throughput.state in IDLE_STATES
+
+    async def close(self) -> None:
+        """Writes what the history still lacks."""
+        if self._writer:
+            await run_in_thread(self._writer.close)
+
+    async def _store(self, snapshot: Snapshot) -> None:
+        """Hands the snapshot to the writer of the history, which opens the file some time after the first paint."""
+        if self._first_at is None:
+            self._first_at = self.taken_at
+        if not self._opened_writer and self.taken_at and self.taken_at - (self._first_at or 0.0) >= HISTORY_SECONDS:
+            self._opened_writer = True
+            self._writer = await run_in_thread(self.bridge.services.history_writer, self._history_problems.append)
+        if self._writer:
+            self._writer.push(snapshot)
+        while self._history_problems:
+            self.bridge.report_problem(self._history_problems.popleft())
 
     def _report_problem(self, text: str) -> None:
         if not self._problem_reported:

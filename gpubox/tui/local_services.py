@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from gpubox.server.engine_compatibility import EngineCompatibility
     from gpubox.server.launch import LaunchPreview
     from gpubox.server.log import LogReader
+    from gpubox.telemetry.history_queries import HistoryQueries
+    from gpubox.telemetry.history_writer import HistoryWriter
     from gpubox.telemetry.sampler import Sampler
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.bench.service import BenchService
@@ -97,6 +99,25 @@ class LocalServices:
 
         reap_servers()
         return await self._sampler.sample()
+
+    def history_queries(self) -> HistoryQueries | None:
+        """What this machine's servers did; ``None`` for a recording and a server of another machine."""
+        if self.read_only:
+            return None
+        from gpubox.telemetry.history_queries import HistoryQueries
+
+        return HistoryQueries(self.paths.history)
+
+    def history_writer(self, on_problem: Callable[[str], object]) -> HistoryWriter | None:
+        """Starts to write the history; ``None`` for a server that gpubox did not start, and for a recording."""
+        if self.read_only:
+            return None
+        from gpubox.gateway.ledger_clients import LedgerClients
+        from gpubox.telemetry.history_writer import HistoryWriter
+
+        writer = HistoryWriter(self.paths, LedgerClients(self.paths.ledger).clients_of, on_problem=on_problem)
+        writer.start()
+        return writer
 
     def activity_marker(self) -> object:
         """A value that changes when the server does something. Cheap."""

@@ -153,6 +153,9 @@ class FakeServices(LocalServices):
     def gateway(self) -> GatewayView | None:
         return self.gateway_view
 
+    def history_writer(self, on_problem: Callable[[str], object]) -> None:
+        return None
+
     def clock(self) -> datetime:
         return datetime(2026, 11, 21, 13, 2)
 

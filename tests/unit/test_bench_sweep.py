@@ -278,7 +278,7 @@ def test_two_axes_are_lines_and_words_stand_at_numbers() -> None:
     lines = [series for series in report.series if series.chart == "tg over cache-type-k"]
     assert [series.name for series in lines] == ["parallel=1", "parallel=2"]
     assert [x for x, _ in lines[0].points] == [1.0, 2.0]
-    assert lines[0].x_label == "cache-type-k (1: f16, 2: q8_0)"
+    assert (lines[0].x_label, lines[0].x_names) == ("cache-type-k", ("f16", "q8_0"))
 
 
 def test_a_sweep_half_done_reports_what_there_is() -> None:

@@ -52,6 +52,8 @@ class Series:
     x_label: str
     y_label: str
     points: tuple[tuple[float, float], ...]
+    x_names: tuple[str, ...] = ()
+    """The names of x = 1, 2, 3, ...; empty: x is a number."""
 
 
 @dataclass(frozen=True, slots=True)

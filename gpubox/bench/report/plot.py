@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
-from gpubox.bench.report.chart import Chart, ChartBar, bar_range, line_ranges, tick_text, ticks
+from gpubox.bench.report.chart import Chart, ChartBar, bar_range, line_ranges, tick_text, ticks, x_ticks
 from gpubox.bench.report.formatting import format_number
 
 StyledRow = tuple[tuple[str, str], ...]
@@ -20,8 +21,8 @@ _BRAILLE_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 def plot(chart: Chart, width: int = 80, height: int = HEIGHT) -> list[StyledRow]:
     """The chart in ``width`` columns: title, drawing, axes. A bar takes one row, a line chart ``height`` rows."""
-    title: StyledRow = ((chart.title, "head"),)
-    return [title, *(_bars(chart, width) if chart.bars else _lines(chart, width, height))]
+    titles: list[StyledRow] = [((line, "head"),) for line in textwrap.wrap(chart.title, width)]
+    return [*titles, *(_bars(chart, width) if chart.bars else _lines(chart, width, height))]
 
 
 def _bars(chart: Chart, width: int) -> list[StyledRow]:
@@ -36,7 +37,8 @@ def _bars(chart: Chart, width: int) -> list[StyledRow]:
         label = bar.label if len(bar.label) <= label_width else bar.label[: label_width - 1] + "…"
         drawing = _bar(chart, bar, columns, tick_values[0], scale)
         rows.append(((f"{label:<{label_width}} ", ""), ("│", "quiet"), *drawing, (value.rjust(value_width), "")))
-    return [*rows, *_x_axis(tick_values, columns, label_width + 1, tick_values[0], scale)]
+    labels = [(tick, tick_text(tick)) for tick in tick_values]
+    return [*rows, *_x_axis(labels, columns, label_width + 1, tick_values[0], scale)]
 
 
 def _bar(chart: Chart, bar: ChartBar, columns: int, left: float, scale: float) -> StyledRow:
@@ -66,19 +68,14 @@ def _lines(chart: Chart, width: int, height: int) -> list[StyledRow]:
     low, high = y_ticks[0], y_ticks[-1]
     margin = max(len(tick_text(tick)) for tick in y_ticks) + 1
     columns = max(10, width - margin - 3)
-    x_ticks = [tick for tick in ticks(left, right, max(2, columns // 12)) if left <= tick <= right] or [left, right]
     x_scale = (columns - 1) / ((right - left) or 1.0)
     canvas = _Canvas(columns, height)
-    legend: list[tuple[str, str]] = []
     for number, series in enumerate(chart.series):
         dots = [((x - left) * x_scale * 2, (high - y) / (high - low) * (height * 4 - 1)) for x, y in series.points]
         colour = number % COLOURS
         canvas.draw(dots, colour, marked=len(dots) <= MAX_MARKED_POINTS)
-        legend += [(f"{POINTS[colour]} ", f"s{colour}"), (f"{series.name}   ", "")]
     labels = {round((high - tick) / (high - low) * (height - 1)): tick_text(tick) for tick in y_ticks}
-    rows: list[StyledRow] = []
-    if len(chart.series) > 1 or chart.series[0].name:
-        rows.append(tuple(legend))
+    rows = _legend(chart.legend, width)
     if chart.y_label:
         rows.append(((f"{'':{margin}} {chart.y_label}", "quiet"),))
     for y in range(height):
@@ -86,15 +83,33 @@ def _lines(chart: Chart, width: int, height: int) -> list[StyledRow]:
         axis = f"{label:>{margin}} {'┤' if label else '│'}"
         rows.append(((axis, "quiet"), *_join_cells(canvas.row(y))))
     x_label: StyledRow = ((f"{'':{margin + 2}}{chart.x_label}", "quiet"),)
-    return [*rows, *_x_axis(x_ticks, columns, margin + 1, left, x_scale), x_label]
+    x_axis = _x_axis(x_ticks(chart, max(2, columns // 12)), columns, margin + 1, left, x_scale)
+    return [*rows, *x_axis, *([x_label] if chart.x_label else [])]
 
 
-def _x_axis(tick_values: Sequence[float], columns: int, margin: int, left: float, scale: float) -> list[StyledRow]:
+def _legend(names: Sequence[str], width: int) -> list[StyledRow]:
+    """A mark and a name for each line, on as many rows as ``width`` demands."""
+    rows: list[list[tuple[str, str]]] = [[]]
+    used = 0
+    for number, name in enumerate(names):
+        colour = number % COLOURS
+        if used and used + len(name) + 2 > width:
+            rows.append([])
+            used = 0
+        rows[-1] += [(f"{POINTS[colour]} ", f"s{colour}"), (f"{name}   ", "")]
+        used += len(name) + 5
+    return [tuple(row) for row in rows if row]
+
+
+def _x_axis(
+    ticks: Sequence[tuple[float, str]], columns: int, margin: int, left: float, scale: float
+) -> list[StyledRow]:
+    """The axis with its ticks and below it their labels; a label that would touch the one before it is left out."""
     line, labels = ["─"] * columns, [" "] * (columns + 12)
     last_end = -1
-    for tick in tick_values:
+    for tick, text in ticks:
         column = round((tick - left) * scale)
-        label = tick_text(tick)
+        label = text[:columns]
         begin = max(0, min(column - len(label) // 2, columns + 1 - len(label)))
         if 0 <= column < columns:
             line[column] = "┬"

@@ -1,4 +1,4 @@
-"""``gpubox bench speed|ab|sweep|soak|humaneval|suite``: one verb for each kind."""
+"""``gpubox bench speed|ab|sweep|soak|quality|humaneval|suite``: one verb for each kind."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _kind_command(*arguments: click.Argument) -> Callable[[PlanMaker], click.Com
             if dry_run:
                 print_outline(context, plan, as_json=as_json)
                 return
-            if kind in ("ab", "sweep", "soak"):
+            if kind in ("ab", "sweep", "soak", "quality"):
                 from gpubox.bench.plan_outline import outline_plan
 
                 for sentence in outline_plan(plan, context.paths).sentences():
@@ -242,6 +242,27 @@ def soak_command(context: Context, given: dict[str, Any]) -> Plan:
     """
     targets = resolve_targets(context, *_targets_given(given))
     return Plan("soak", tuple(targets), {"minutes": 15.0, **given})
+
+
+@_kind_command(click.Argument(["targets"], nargs=-1, required=True, metavar="A [B]..."))
+def quality_command(context: Context, given: dict[str, Any]) -> Plan:
+    """Measure how far the answers of A, B, ... are from those of a reference: KL divergence and perplexity.
+
+    The reference is the first, or --reference. A target is a profile, a profile with other flags
+    (A:cache-type-k=q8_0), or the http:// address of a llama-server. All must have the same vocabulary, as the quants
+    of one model have.
+
+    llama-perplexity beside the engine computes it; without that program, the servers are asked for their most likely
+    tokens, which gives a lower bound of the KL divergence. The chunk of text is the sampling unit of all intervals.
+
+    \b
+    gpubox bench quality mine-q8 mine-q4 mine-iq3
+    gpubox bench quality mine --set cache-type-k=q8_0 --set cache-type-v=q8_0
+    gpubox bench quality mine mine:cache-type-k=q8_0 mine:cache-type-k=q4_0
+    """
+    from gpubox.cli.bench.quality_plan import make_quality_plan
+
+    return make_quality_plan(context, given, _overrides, _check_overrides)
 
 
 @_kind_command(_PROFILES)

@@ -147,6 +147,39 @@ def export_command(context: Context, what: Sequence[str], form: str | None, file
     diagnostics.note(f"Wrote {file}.")
 
 
+@click.command("post")
+@click.argument("run", default="last")
+@click.option("--markdown", is_flag=True, help="Print the Markdown block. [default without --svg]")
+@click.option("--svg", "file", type=click.Path(dir_okay=False), metavar="FILE", help="Write the card into FILE.")
+@json_option
+@click.pass_obj
+def post_command(context: Context, run: str, markdown: bool, file: str | None, as_json: bool) -> None:
+    """Make RUN (default: the last run) ready to paste: a card (SVG) and a Markdown block.
+
+    Both name the model, card, driver, engine, the flags that differ from llama-server's defaults, and every figure with
+    its interval and n. They hold no path, host, address, user, key or name of a profile. Doubts about a run stay on it.
+
+    \b
+    gpubox bench post last
+    gpubox bench post last --svg card.svg
+    """
+    from pathlib import Path
+
+    from gpubox.bench.report.formats import write_export
+    from gpubox.bench.report.post import make_post, post_values
+    from gpubox.bench.report.post_card import post_svg
+    from gpubox.bench.report.post_text import post_markdown
+
+    post = make_post(find_run(context.paths, run))
+    if file is not None:
+        write_export(post_svg(post), Path(file))
+        diagnostics.note(f"Wrote {file}.")
+    if as_json:
+        output.emit_json({"post": post_values(post)})
+    elif markdown or file is None:
+        output.emit_verbatim(post_markdown(post).removesuffix("\n"))
+
+
 @click.command("resume")
 @click.argument("run", default="last")
 @click.option("--now", is_flag=True, help="Start even if a request is running; it is cut off.")

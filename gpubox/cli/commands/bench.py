@@ -17,6 +17,7 @@ RUN_VERBS = {
     "compare": "compare two runs row by row",
     "leaderboard": "rank the profiles",
     "export": "write a report, comparison or leaderboard for sharing",
+    "post": "write one card and one Markdown block for a forum",
     "resume": "continue an interrupted run",
     "rescore": "score the stored replies of a run again",
     "save": "save the best cell of a sweep as a profile",

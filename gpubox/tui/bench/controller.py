@@ -67,6 +67,7 @@ class BenchController:
             "bench_restore": free and any(map(has_pending_restore, screen.summaries)),
             "bench_remove": is_active or bool(run and not self.service.read_only and not self.starting),
             "bench_export": bool(screen.export_target),
+            "bench_post": bool(run and not run.problem and not is_active),
         }
         return frozenset(action for action, is_enabled in enabled.items() if not is_enabled)
 
@@ -219,3 +220,15 @@ class BenchController:
                 self.screen.say(f"Wrote {await self.service.export(target, file_format)}")
             except GpuboxError as error:
                 self.screen.say(str(error), bad=True)
+
+    def post(self) -> None:
+        """Writes the card and the Markdown block of the selected run, and copies the block."""
+        run = self.screen.selected_run
+        if run and not run.problem:
+            self.screen.work(lambda: self._post(run), "bench-post")
+        else:
+            self.screen.say("Select a run to post.")
+
+    async def _post(self, run: RunSummary) -> None:
+        posted = await self.service.post(run.id)
+        self.screen.copy(posted.markdown, f"the Markdown block; {posted.card.name} is in {posted.card.parent}")

@@ -116,7 +116,8 @@ def active_run_lines(run: RunProgress, throughput: Throughput | None, width: int
         rows.append(styled_line(("! ", "$warning"), (f"{flag.kind}: {sanitize_line(flag.text)}", "$warning")))
     if len(run.values) > 1:
         series = Series(run.value_name, "", "item", "", run.values)
-        chart = plot(Chart(run.value_name, "", "item", series=(series,)), min(width, CHART_COLUMNS), height=8)
+        title = f"{run.value_name}: item by item"
+        chart = plot(Chart(title, "", "item", series=(series,)), min(width, CHART_COLUMNS), height=8)
         rows += [(), *_styled(chart, width)]
     if run.last:
         rows += [(), styled_line(("Last items", "bold"))]

@@ -330,3 +330,6 @@ class BenchScreen(PersistentScreen):
 
     def action_bench_export(self) -> None:
         self.controller.export()
+
+    def action_bench_post(self) -> None:
+        self.controller.post()

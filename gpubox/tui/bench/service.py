@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5
 OUTLINE_TIMEOUT_SECONDS = 60.0
+POSTS = "gpubox-posts"
 RUN_KEPT = "Its results are kept; r resumes it."
 
 
@@ -47,6 +48,15 @@ class BestCell:
     label: str
     profile_name: str
     """A name for the profile it is saved as."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostedRun:
+    """What was written for a forum."""
+
+    markdown: str
+    card: Path
+    """The SVG; the Markdown block lies next to it."""
 
 
 class BenchService:
@@ -186,6 +196,27 @@ class BenchService:
             path = Path.cwd() / f"{stem}.{file_format}"
             write_export(text, path)
             return str(path)
+
+        return await run_in_thread(write)
+
+    async def post(self, run: str) -> PostedRun:
+        """Writes the card and the Markdown block of a run into the folder POSTS below the current one."""
+        from gpubox.bench.report.formats import write_export
+        from gpubox.bench.report.post import make_post
+        from gpubox.bench.report.post_card import post_svg
+        from gpubox.bench.report.post_text import post_markdown
+
+        def write() -> PostedRun:
+            post = make_post(self._find(run))
+            folder = Path.cwd() / POSTS
+            try:
+                folder.mkdir(exist_ok=True)
+            except OSError as error:
+                raise GpuboxError(f"{folder} cannot be made: {error.strerror}.") from None
+            posted = PostedRun(post_markdown(post), folder / f"{post.file_stem}.svg")
+            write_export(posted.markdown, posted.card.with_suffix(".md"))
+            write_export(post_svg(post), posted.card)
+            return posted
 
         return await run_in_thread(write)
 

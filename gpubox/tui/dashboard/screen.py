@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from gpubox.server.launch import LaunchPreview
     from gpubox.telemetry.history import History
     from gpubox.telemetry.snapshot import Snapshot
+    from gpubox.tui.dashboard.history_reader import HistoryAnswer, HistoryReader, HistoryWish
+    from gpubox.tui.local_services import LocalServices
     from gpubox.tui.messages import GatewayView, ServerOverview
     from gpubox.tui.operation_progress import OperationProgress
 
@@ -98,6 +100,12 @@ class DashboardScreen(PersistentScreen):
         self._undrawn: tuple[Snapshot, History] | None = None
         """The newest readings, if they were not drawn because nobody could see them."""
         self._hidden = False
+        self._history: HistoryReader | None = None
+        """None: before the first paint, and on a screen without a history."""
+        self._launch: tuple[object, ...] = ()
+        """Identifies the server that runs."""
+        self._zoom = 0
+        """Index of the graph's zoom in ZOOMS."""
         self._drawn_at = self._requests_drawn_at = float("-inf")
 
     def compose(self) -> ComposeResult:
@@ -146,6 +154,7 @@ class DashboardScreen(PersistentScreen):
             part.display = not visible.isdisjoint(names)
         self.rest.display = self.main.display or self.side.display
         self.set_class(bool(self._zoomed), "-zoomed")
+        self._wake_history()
 
     # -- what the app shows here ------------------------------------------------------------------------
 
@@ -174,6 +183,10 @@ class DashboardScreen(PersistentScreen):
         if self._hidden:
             return
         self._undrawn = None
+        launch = (snapshot.server.pid, snapshot.server.started_at)
+        if launch != self._launch:
+            self._launch = launch
+            self._wake_history()
         self.throughput.history = history
         self.throughput.client = self._live_client(snapshot)
         for pane in self.snapshot_panes:
@@ -196,8 +209,85 @@ class DashboardScreen(PersistentScreen):
     @on(events.ScreenResume)
     def _resumed(self) -> None:
         self._hidden = False
+        self._wake_history()
         if self._undrawn:
             self.show_snapshot(*self._undrawn)
+
+    # -- the history ------------------------------------------------------------------------------------
+
+    async def read_history(self, services: LocalServices) -> None:
+        """Shows what the history has, until cancelled; called after the first paint."""
+        from gpubox.tui.dashboard.history_reader import HistoryReader
+
+        self.requests.clock = services.clock
+        self._history = HistoryReader(self._history_wish, self._show_history)
+        await self._history.run(services)
+
+    def _history_wish(self) -> HistoryWish:
+        from gpubox.tui.dashboard.history_reader import HistoryWish
+
+        hidden, columns = self._hidden, self.throughput.graph_columns
+        graph_shown = not hidden and self.throughput.display and columns > 0
+        requests_shown = not hidden and self.requests.display
+        return HistoryWish(
+            self.throughput.zoom if graph_shown else None,
+            columns,
+            self.requests.wanted if requests_shown else None,
+            f"{self._launch}",
+            graph_shown,
+        )
+
+    def _wake_history(self) -> None:
+        if self._history:
+            self._history.wake()
+
+    def _show_history(self, answer: HistoryAnswer) -> None:
+        pane = self.throughput
+        self.requests.problem = pane.history_problem = answer.problem
+        if answer.graph:
+            pane.stored = answer.graph
+        if answer.slowdowns is not None:
+            pane.slowdowns = answer.slowdowns
+        if answer.requests is not None or answer.problem:
+            self.requests.show_stored(answer.requests, answer.searched)
+        if not self._hidden:
+            pane.draw()
+
+    @on(RequestsPane.FilterChanged)
+    def _requests_filtered(self) -> None:
+        self._wake_history()
+
+    def action_graph_longer(self) -> None:
+        self._set_zoom(self._zoom + 1)
+
+    def action_graph_shorter(self) -> None:
+        self._set_zoom(self._zoom - 1)
+
+    def _set_zoom(self, index: int) -> None:
+        from gpubox.tui.dashboard.stored_graph import LIVE, ZOOMS
+
+        if not LIVE <= index < len(ZOOMS):
+            return
+        self._zoom = index
+        self.throughput.zoom = ZOOMS[index] if index != LIVE else None
+        self.throughput.draw()
+        self._wake_history()
+
+    def action_slower_since(self) -> None:
+        from gpubox.tui.dashboard.slower import NOT_SLOWER, slower_fields
+        from gpubox.tui.dialogs import FieldsScreen
+
+        if not self.throughput.slowdowns:
+            self.say(NOT_SLOWER)
+            return
+        self.app.push_screen(FieldsScreen("Slower since", slower_fields(self.throughput.slowdowns)))
+
+    def action_filter_requests(self) -> None:
+        if not self.requests.display:
+            self.toggle_zoom("requests")
+        self.requests.filter.open()
+
+    # -- operations and the gateway -------------------------------------------------------------------
 
     def show_operation(self, operation: OperationProgress | None) -> None:
         """Shows the progress of the operation; ``None``: there is none."""
@@ -272,9 +362,8 @@ class DashboardScreen(PersistentScreen):
         from gpubox.tui.dialogs import FieldsScreen
 
         request = event.value
-        self.app.push_screen(
-            FieldsScreen(f"Request {request.number}", request_fields(request, self.requests.client(request)))
-        )
+        client, profile = self.requests.client(request), self.requests.profile(request)
+        self.app.push_screen(FieldsScreen(f"Request {request.number}", request_fields(request, client, profile)))
 
     def watch_focused(self) -> None:
         """The key bar depends on the focus. A pane that gets hidden loses it without a focus event."""
@@ -292,7 +381,8 @@ class DashboardScreen(PersistentScreen):
             label = "make a profile"
         typing = isinstance(self.focused, Input)
         hidden = set() if typing or label != "profiles" else {"switch"}  # p does the same
-        if not (typing or self._zoomed or self.profiles.search.display or self.log_pane.filter.display):
+        filters = (self.profiles.search, self.log_pane.filter, self.requests.filter)
+        if not (typing or self._zoomed or any(line.display for line in filters)):
             hidden.add("back")
         if not (overview and (overview.status.profile or overview.last_profile)):
             hidden.add("restart")
@@ -383,13 +473,14 @@ class DashboardScreen(PersistentScreen):
 
     def go_back(self) -> bool:
         """Closes filter, search or zoom, or returns the focus to the list. Returns False if there was nothing to do."""
-        if self.log_pane.filter.has_focus or (self.log_pane.view.has_focus and self.log_pane.filter.value):
-            self.log_pane.filter.close()
-        elif self.profiles.search.close():
+        for line in (self.log_pane.filter, self.requests.filter):
+            if line.has_focus or (line.view.has_focus and line.value):
+                return line.close()
+        if self.profiles.search.close():
             return True
-        elif self._zoomed:
+        if self._zoomed:
             self.toggle_zoom(self._zoomed)
-        elif not self.log_pane.filter.close():
+        elif not (self.log_pane.filter.close() or self.requests.filter.close()):
             focus = self._default_focus()
             if focus.has_focus:
                 return False

@@ -13,7 +13,7 @@ from gpubox.bench import stats
 from gpubox.bench.kinds.shared import closing_notes, report_flags, start_noise
 from gpubox.bench.kinds.speed.workloads import PRESETS, SpeedOptions, Workload
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
-from gpubox.bench.report.model import Metric, Report, ReportTable
+from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
 from gpubox.bench.report.noise_history import NoiseHistory
 from gpubox.bench.report.prompt_metrics import Measures, scale_estimate
 from gpubox.bench.stats import Estimate
@@ -48,7 +48,8 @@ def summarise(
         kind="speed",
         title=PRESETS[options.preset] if options.preset else "Speed over HTTP",
         metrics=tuple(metrics),
-        tables=tuple(_llama_bench_table(item, result) for item, result in benches),
+        tables=(*_run_tables(rows), *(_llama_bench_table(item, result) for item, result in benches)),
+        series=tuple(_run_curves(rows)),
         notes=tuple(_notes(options, info, results, rows, history)),
         flags=report_flags(info, results),
         text="\n\n".join(str(result.values["markdown"]) for _, result in benches),
@@ -155,6 +156,46 @@ def _per_price(tg: Metric, price: float) -> Metric:
         samples=tuple((name, value * factor) for name, value in tg.samples),
         starts=tuple((place, value * factor) for place, value in tg.starts),
     )
+
+
+def _sampled_runs(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """By target, the repeats of a prompt whose answers differ: each of them is a result of its own."""
+    runs: dict[str, list[Row]] = {}
+    for row in rows:
+        if not row[1].greedy and not row[1].domain:
+            runs.setdefault(row[0].target, []).append(row)
+    return runs
+
+
+def _run_tables(rows: Sequence[Row]) -> Iterator[ReportTable]:
+    """Every such run of each target as a row, also one that has no figures."""
+    for target, runs in _sampled_runs(rows).items():
+        drafts = any(result.values.get("draft_tokens") for _, _, result in runs)
+        columns = ("drafted", "accepted", "acceptance, %") if drafts else ("TTFT, s", "pp, tok/s")
+        yield ReportTable(
+            f"{target}, run by run",
+            ("run", "tg, tok/s", *columns),
+            tuple((_run_name(row), row[2].values.get("tg"), *_run_values(row[2], drafts=drafts)) for row in runs),
+        )
+
+
+def _run_values(result: Result, *, drafts: bool) -> tuple[Value, ...]:
+    if not drafts:
+        return result.values.get("ttft_seconds"), result.values.get("pp")
+    drafted, accepted = result.values.get("draft_tokens"), result.values.get("draft_tokens_accepted")
+    return drafted, accepted, 100 * accepted / drafted if drafted and accepted is not None else None
+
+
+def _run_name(row: Row) -> str:
+    """``7``; with several prompts or starts also which one."""
+    return row[0].id.rpartition(":")[2].removeprefix(f"{row[1].id}/")
+
+
+def _run_curves(rows: Sequence[Row]) -> Iterator[Series]:
+    for target, runs in _sampled_runs(rows).items():
+        rates = [(float(n), row[2].values["tg"]) for n, row in enumerate(runs, 1) if row[2].values.get("tg")]
+        if len(rates) > 1:
+            yield Series("tg, run by run", target, "run", "tg, tok/s", tuple(rates))
 
 
 def _llama_bench_table(item: Item, result: Result) -> ReportTable:

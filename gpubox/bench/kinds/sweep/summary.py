@@ -90,7 +90,7 @@ def _curves(grid: SweepGrid, ranking: Ranking, metrics: MetricsByCell) -> Iterat
     """For each combination of the other axes, one curve over the first axis."""
     flag, *others = grid.options.axes
     cells = [ranked.cell for ranked in ranking.cells]
-    x_of, x_label = _x_axis(flag, list(dict.fromkeys(cell.target.overrides[flag] for cell in cells)))
+    x_of, x_names = _x_axis(list(dict.fromkeys(cell.target.overrides[flag] for cell in cells)))
     for name, unit in (("tg", "tok/s"), ("pp", "tok/s"), ("acceptance", "%"), ("mean accepted length", "tokens/step")):
         curves: dict[str, list[tuple[float, float]]] = {}
         for cell in cells:
@@ -99,16 +99,16 @@ def _curves(grid: SweepGrid, ranking: Ranking, metrics: MetricsByCell) -> Iterat
                 curves.setdefault(curve, []).append((x_of(cell.target.overrides[flag]), metric.estimate.value))
         for curve, points in curves.items():
             points.sort(key=lambda point: point[0])
-            yield Series(f"{name} over {flag}", curve or name, x_label, f"{name}, {unit}", tuple(points))
+            line = curve or cells[0].target.profile
+            yield Series(f"{name} over {flag}", line, flag, f"{name}, {unit}", tuple(points), x_names)
 
 
-def _x_axis(flag: str, values: Sequence[FlagValue]) -> tuple[Callable[[FlagValue], float], str]:
-    """The x of a value, and the axis label. Values that are not numbers stand at 1, 2, 3, ..."""
+def _x_axis(values: Sequence[FlagValue]) -> tuple[Callable[[FlagValue], float], tuple[str, ...]]:
+    """The x of a value. Values that are not numbers stand at 1, 2, 3, ... and have names."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        return float, flag  # type: ignore[return-value]
-    texts = [format_flag_value(value) for value in values]
-    label = ", ".join(f"{number}: {text}" for number, text in enumerate(texts, 1))
-    return (lambda value: float(texts.index(format_flag_value(value)) + 1)), f"{flag} ({label})"
+        return float, ()  # type: ignore[return-value]
+    texts = tuple(format_flag_value(value) for value in values)
+    return (lambda value: float(texts.index(format_flag_value(value)) + 1)), texts
 
 
 def _notes(
