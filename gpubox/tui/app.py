@@ -313,7 +313,7 @@ class GpuboxApp(App[bool]):
 
     @on(AdviceChanged)
     def _advice_changed(self) -> None:
-        self.dashboard.show_advice(self.bridge.advice.advice)
+        self.dashboard.status.show_advice(self.bridge.advice.advice)
 
     @on(SnapshotTaken)
     def _snapshot_taken(self) -> None:

@@ -21,6 +21,14 @@ def prompt(base: str, text: str, tokens: int, *, slot: int = -1) -> None:
     box.ask(base, "/completion", {"prompt": text, "n_predict": tokens, "ignore_eos": True, "id_slot": slot})
 
 
+def chat(base: str, texts: list[str]) -> None:
+    """One request with a system prompt and user messages, each but the last with an answer."""
+    messages = [{"role": "system", "content": texts[0]}]
+    for text in texts[1:]:
+        messages += [{"role": "user", "content": text}, {"role": "assistant", "content": words(50, 60)}]
+    box.ask(base, "/v1/chat/completions", {"messages": messages[:-1], "max_tokens": 4})
+
+
 def words(seed: int, count: int) -> str:
     """A text of about two tokens a word."""
     return " ".join(str((seed * 31 + number * 17) % 89) for number in range(count))
@@ -68,14 +76,15 @@ def main() -> None:
     with box.own_folders(str(options.engine)) as folder, rpc_servers(options.engine.parent, 1) as endpoints:
         lab = Box(folder, options.target, endpoints[0])
 
+        for name, flags in (("re-reads-fires", {}), ("re-reads-silent", {"checkpoint_min_step": 1024})):
+            base = lab.start("rereads", hybrid, chat_template="chatml", **flags)
+            for number in range(4):  # the third user message differs
+                chat(base, [*(words(each, 180) for each in (1, 5, 6)), words(90 + number, 120), words(7, 60)])
+            lab.record(name)
         base = lab.start("rereads", hybrid)
-        for number in range(4):  # the same beginning, another rest: no checkpoint lies before the change
+        for number in range(4):  # no user messages: no checkpoint lies before the change
             prompt(base, f"{words(1, 300)} {words(number + 2, 700)}", 4)
-        lab.record("re-reads-fires")
-        base = lab.start("rereads", hybrid)
-        for number in range(4):
-            prompt(base, words(1, 700 + 100 * number), 4)
-        lab.record("re-reads-silent")
+        lab.record("re-reads-whole")
 
         drafts = {"spec_type": "draft-mtp", "spec_draft_n_max": 3}
         for name, rates in (("drafts-fires", "0.3,0.2,0.1"), ("drafts-silent", "0.9,0.85,0.8")):

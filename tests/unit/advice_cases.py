@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpubox.advisor.advisor import context_use
 from gpubox.advisor.busy_window import BusyWindow
 from gpubox.advisor.evidence import ContextSaving, Evidence, LogFacts, ModelFacts
+from gpubox.profiles.profile import FlagValue
 from gpubox.telemetry.recorder import read_recording
 from gpubox.units import GIB
 
@@ -16,10 +18,16 @@ SHIPPED = Path(__file__).parents[2] / "assets" / "dashboard.jsonl"
 HYBRID = ModelFacts("qwen35moe", hybrid=True, experts=True, trained_context=262144)
 DENSE = ModelFacts("llama", trained_context=8192)
 THINKS = replace(HYBRID, thinks=True)
-MOE_FLAGS = {"rpc": "127.0.0.1:1", "n-gpu-layers": "99", "parallel": "1", "ctx-size": "4096"}
-ON_CPU = {**MOE_FLAGS, "n-cpu-moe": "99", "cache-type-k": "bf16", "cache-type-v": "bf16"}
-WIDE = {"rpc": "127.0.0.1:1", "n-gpu-layers": "99", "ctx-size": "65536", "parallel": "1"}
-DRAFTS = {**MOE_FLAGS, "cache-type-k": "bf16", "cache-type-v": "bf16", "spec-type": "draft-mtp", "spec-draft-n-max": 3}
+MOE_FLAGS: dict[str, FlagValue] = {"rpc": "127.0.0.1:1", "n-gpu-layers": "99", "parallel": "1", "ctx-size": "4096"}
+ON_CPU: dict[str, FlagValue] = {**MOE_FLAGS, "n-cpu-moe": "99", "cache-type-k": "bf16", "cache-type-v": "bf16"}
+WIDE: dict[str, FlagValue] = {"rpc": "127.0.0.1:1", "n-gpu-layers": "99", "ctx-size": "65536", "parallel": "1"}
+DRAFTS: dict[str, FlagValue] = {
+    **MOE_FLAGS,
+    "cache-type-k": "bf16",
+    "cache-type-v": "bf16",
+    "spec-type": "draft-mtp",
+    "spec-draft-n-max": 3,
+}
 SAVING = ContextSaving(4096, "RPC 127.0.0.1:1", int(1.38 * GIB))
 TENSOR_CRASH = """\
 0.54.236.075 E CUDA error: an illegal memory access was encountered
@@ -53,12 +61,12 @@ def recorded(path: Path, facts: Evidence) -> Evidence:
     return replace(evidence, context_use=context_use(evidence))
 
 
-def facts(flags: dict[str, object], model: ModelFacts = HYBRID, **more: object) -> Evidence:
+def facts(flags: Mapping[str, FlagValue], model: ModelFacts = HYBRID, **more: object) -> Evidence:
     """What the recording does not hold."""
     return Evidence("p", flags=flags, model=model, **{"physical_cores": 2, **more})  # type: ignore[arg-type]
 
 
-BF16 = {"cache-type-k": "bf16", "cache-type-v": "bf16"}
+BF16: dict[str, FlagValue] = {"cache-type-k": "bf16", "cache-type-v": "bf16"}
 MAPPED, READ_ONCE = LogFacts(load_mode="mmap"), LogFacts(load_mode="none")
 CASES = (
     Case("mmap-fires", "mmap", facts(ON_CPU, log=MAPPED)),
@@ -68,7 +76,7 @@ CASES = (
     Case("context-silent", "", facts({**WIDE, "ctx-size": "4096"}, DENSE)),
     Case("re-reads-fires", "re-reads", facts({**MOE_FLAGS, **BF16})),
     Case("re-reads-silent", "", facts({**MOE_FLAGS, **BF16})),
-    Case("re-reads-fires", "engine", facts({**MOE_FLAGS, **BF16}, log=LogFacts(build=9000))),
+    Case("re-reads-whole", "re-reads", facts({**MOE_FLAGS, **BF16})),
     Case("re-reads-silent", "", facts({**MOE_FLAGS, **BF16}, log=LogFacts(build=9000))),
     Case("drafts-fires", "drafts", facts(DRAFTS)),
     Case("drafts-silent", "", facts(DRAFTS)),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -17,6 +17,7 @@ from textual.widgets import Input
 from gpubox import units
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import OPENS_INPUT, Scope, bindings
+from gpubox.tui.advice.line import StatusOrAdvice
 from gpubox.tui.dashboard.detail import DetailPane, shell_command
 from gpubox.tui.dashboard.layout import LEFT, MAIN, SIDE, visible_panes
 from gpubox.tui.dashboard.log import LogPane
@@ -27,11 +28,8 @@ from gpubox.tui.dashboard.throughput import ThroughputPane
 from gpubox.tui.dashboard.vram import VramPane, gpu_readings
 from gpubox.tui.persistent_screen import PersistentScreen
 from gpubox.tui.widgets.snapshot_pane import SnapshotPane
-from gpubox.tui.widgets.status_lines import StatusLines
-from gpubox.tui.widgets.styled_lines import SingleLine
 
 if TYPE_CHECKING:
-    from gpubox.advisor.advisor import AdviceList
     from gpubox.gateway.status import GatewayStatus
     from gpubox.server.launch import LaunchPreview
     from gpubox.telemetry.history import History
@@ -67,7 +65,7 @@ class DashboardScreen(PersistentScreen):
         note = "attached, read only" if url else "recording" if read_only else ""
         super().__init__(Scope.DASHBOARD, note=note, classes=classes)
         self.read_only = bool(read_only)
-        self.status = StatusLines("operation")
+        self.status = StatusOrAdvice("operation")
         self.vram, self.offload, self.profiles = VramPane(), OffloadPane(), ProfilePane()
         self.throughput, self.requests = ThroughputPane(), RequestsPane()
         self.detail, self.log_pane = DetailPane(), LogPane()
@@ -76,8 +74,6 @@ class DashboardScreen(PersistentScreen):
             pane.border_title = title
         self.keys.read_only = self.read_only
         self.status.display = False
-        self.advice_line = SingleLine("advice")
-        self.advice_line.display = False
         self.log_pane.placeholder.update(NO_FOREIGN_LOG if url else NO_LOG)
         if url:
             self.requests.rows.EMPTY_TEXT = NO_FOREIGN_REQUESTS
@@ -96,7 +92,6 @@ class DashboardScreen(PersistentScreen):
         self._operation: OperationProgress | None = None
         self._trial = ""
         self._gateway: GatewayStatus | None = None
-        self._judged: AdviceList | None = None
         self._undrawn: tuple[Snapshot, History] | None = None
         """The newest readings, if they were not drawn because nobody could see them."""
         self._hidden = False
@@ -111,7 +106,6 @@ class DashboardScreen(PersistentScreen):
     def compose(self) -> ComposeResult:
         yield self.header
         yield self.status
-        yield self.advice_line
         with Container(id="panes"):
             with self.left:
                 yield from (self.panes[name] for name in LEFT)
@@ -140,7 +134,6 @@ class DashboardScreen(PersistentScreen):
         self.set_class(compact, "-compact")
         self.set_class(height < TINY_BELOW_ROWS, "-tiny")
         self.vram.compact = self.offload.compact = compact
-        self._draw_advice()
         self._arrange()
 
     def _arrange(self) -> None:
@@ -300,21 +293,6 @@ class DashboardScreen(PersistentScreen):
         self._show_step()
         self._update_status()
 
-    def show_advice(self, judged: AdviceList | None) -> None:
-        """Shows the most urgent advice in one line, while nothing more important is said."""
-        self._judged = judged
-        self._draw_advice()
-
-    def _draw_advice(self) -> None:
-        if self._judged is None and not self.advice_line.display:
-            return
-        from gpubox.tui.advice.lines import advice_line
-
-        line = advice_line(self._judged, self.app.size.width - 2)
-        tiny = self.app.size.height < TINY_BELOW_ROWS
-        self.advice_line.display = bool(line) and not (self.status.display or self._zoomed or tiny)
-        self.advice_line.show([line])
-
     def show_gateway(self, view: GatewayView | None) -> None:
         """Shows the gateway's address and state, what it does to a server, and whose the requests are."""
         self.header.gateway = view.summary if view else None
@@ -392,11 +370,6 @@ class DashboardScreen(PersistentScreen):
         self.keys.typing, self.keys.hidden_actions = typing, frozenset(hidden)
 
     def _update_status(self) -> None:
-        """Shows what happens, else the advice."""
-        self._show_phrases()
-        self._draw_advice()
-
-    def _show_phrases(self) -> None:
         """Shows the last operation, or why nothing runs. A later crash is more important than the operation."""
         overview, operation = self._overview, self._operation
         self._update_keys()
