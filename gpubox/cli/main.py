@@ -24,6 +24,7 @@ VERBS = {
     "new": "make a profile from a model, a command line or another profile",
     "rm": "delete a profile; --undo brings it back",
     "try": "run a changed profile without writing it; then keep or revert",
+    "tune": "find the fastest flags of a profile that fit",
     "advice": "say what to change on a profile, with the evidence",
     "diff": "compare two profiles flag by flag",
     "start": "start a profile if nothing runs",

@@ -1,4 +1,4 @@
-"""Which profiles became slower: short versions of ``tests/perf/history_truth.py``, and what its words say."""
+"""Which profiles became slower: short versions of ``tests/history_box.py``, and what its words say."""
 
 from __future__ import annotations
 
