@@ -237,14 +237,17 @@ async def test_snapshots_go_into_the_history_until_the_screen_closes(
     monkeypatch.setattr(bridge_module, "HISTORY_SECONDS", 0.0)
     pushed: list[Any] = []
     closed: list[bool] = []
+    told: list[str] = []
+    monkeypatch.setattr(ServiceBridge, "report_problem", lambda bridge, problem: told.append(problem))
 
     def writer(on_problem: Callable[[str], object]) -> Any:
         assert threading.current_thread() is not threading.main_thread()
         on_problem("The history was damaged.")
         return SimpleNamespace(push=pushed.append, close=lambda: closed.append(True))
 
+    fake.eager = True
     fake.history_writer = writer  # type: ignore[method-assign]
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: pushed and "The history was damaged." in text(pilot))
+        await until(pilot, lambda: pushed and told)
         assert not closed
-    assert closed == [True]
+    assert (told, closed) == (["The history was damaged."], [True])
