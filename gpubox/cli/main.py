@@ -36,6 +36,7 @@ VERBS = {
     "ps": "list running servers and their slots",
     "logs": "print the server's log",
     "requests": "list the last requests with their times and tokens",
+    "history": "sum up the last days by profile, client or day; say what became slower",
     "clients": "list the gateway's clients: requests, tokens, times, errors",
     "connect": "print the settings of opencode, aider, Continue, Cline, curl or Python for the gateway",
     "keys": "list, make and revoke the keys of the gateway's clients",

@@ -174,7 +174,7 @@ SCENES = {
     "exposed": Scene(replace(READY, base_url="http://0.0.0.0:8081", exposed="LAN, no key"), ("▲ LAN, no key",),
                      LISTED),
     "rolled_back": Scene(READY, ("Try n-cpu-moe", "qwen36-mtp-16gb ready"), LISTED, _fail),
-    "month": Scene(BUSY, ("30 days", "tg │", "▲", "15% slower", "61 earlier"), LISTED, _month, past=month),
+    "month": Scene(BUSY, ("30 days", "tg │", "▲", "15% slower", "client"), LISTED, _month, past=month),
     "earlier_requests": Scene(BUSY, ("1 day", "qwen36-256k · today", "15 match"), {}, _earlier, past=month),
     "no_engine": Scene(STOPPED, ("No engine was found",), {}, log=False, engine=False),
 }  # fmt: skip

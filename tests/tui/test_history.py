@@ -15,6 +15,7 @@ from gpubox.telemetry.history_queries import HistoryQueries
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.dashboard import history_reader
 from gpubox.tui.dashboard.request_history import LaunchLine
+from gpubox.tui.dashboard.slower import slower_fields, slower_line
 from tests.tui.conftest import SIZE, app_of, opened, settled, shows, text, until
 from tests.tui.fake import BUSY, READY, STOPPED, FakeServices
 from tests.tui.fake_history import DAY, NOON, FakeHistory, launch, month
@@ -142,7 +143,7 @@ async def test_a_slowdown_is_one_line_and_opens(fake: FakeServices, past: FakeHi
         await opened(pilot)
         await shows(pilot, "↓ tg 15% slower", "since Wed 18 Nov 13:02")
         await pilot.press("S")
-        await shows(pilot, "66.2 tok/s", "56.3 tok/s", "interval 12% to 18%", "engine b11434 -> b11500")
+        await shows(pilot, "66.2 tok/s", "56.3 tok/s", "99% interval 12% to 18%", "engine b11434 -> b11500")
 
 
 async def test_no_slowdown_is_a_sentence(fake: FakeServices) -> None:
@@ -232,3 +233,14 @@ async def test_midnight_moves_the_requests_to_yesterday(fake: FakeServices, past
         app_of(pilot).dashboard.requests.clock = fake.clock
         fake.eager = True
         await until(pilot, lambda: listed(pilot)[0] == "qwen36-mtp-16gb · yesterday")
+
+
+def test_tg_and_pp_that_fell_together_are_one_line() -> None:
+    tg = month().found_slowdowns[0]
+    pp = replace(tg, rate="pp", since=tg.since + 3600, before=800.0, after=700.0)
+    line = "".join(part for part, _ in slower_line([pp, tg], tg.profile, 200))
+    assert line.startswith("↓ tg 15%, pp 12% slower   since Wed 18 Nov 13:02   66.2 → 56.3 tok/s")
+    later = replace(pp, since=tg.since + 5 * DAY)
+    assert "".join(part for part, _ in slower_line([tg, later], tg.profile, 200)).startswith("↓ pp 12% slower")
+    assert slower_line([tg], "another", 200) == ()
+    assert len(slower_fields([tg, pp])) == 13

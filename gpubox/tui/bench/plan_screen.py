@@ -48,6 +48,8 @@ def _fields(kind: str) -> tuple[PlanField, ...]:
     profiles = [PlanField(PROFILE, "profile", "Profile to measure")]
     if kind == "ab":
         profiles = [PlanField(PROFILE, "A", "First side"), PlanField(SECOND, "B", "empty: A, changed as below")]
+    if kind == "quality":
+        profiles = [PlanField(PROFILE, "A", "The reference"), PlanField(SECOND, "B", "empty: A, changed as below")]
     options = [option for option in KIND_OPTIONS[kind] if option.in_form]
     return (*profiles, *(PlanField(o.label, o.label, o.help, o.choices, o.default or o.example, o) for o in options))
 

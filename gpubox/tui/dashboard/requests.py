@@ -228,17 +228,19 @@ class RequestsPane(Vertical):
 
     def _show_counts(self) -> None:
         """How many match stands in the title, which a narrow terminal has, too; all others at the foot."""
+        from gpubox.tui.dashboard.request_history import MAX_LISTED
+
         wanted, mistake = self._parsed()
-        title, subtitle = TITLE, ""
+        title, subtitle, more = TITLE, "", "+" if self._count >= MAX_LISTED else ""
         if mistake:
             title = f"{TITLE}: {sanitize_to_width(mistake, max(10, self.size.width - len(TITLE) - 8))}"
         elif wanted:
             of = f" of the last {self._searched:,}" if self._searched else ""
-            title = f"{TITLE}, {self._count:,}{of} {'matches' if self._count == 1 else 'match'}"
+            title = f"{TITLE}, {self._count:,}{more}{of} {'matches' if self._count == 1 else 'match'}"
         else:
             earlier = self._count - len(self._live)
             live = f"{len(self._live) if self._total is None else self._total:,}" if self._live else ""
-            subtitle = ", ".join(filter(None, (live, f"{earlier:,} earlier" if earlier > 0 else "")))
+            subtitle = ", ".join(filter(None, (live, f"{earlier:,}{more} earlier" if earlier > 0 else "")))
         if (title, subtitle) != self._counts:
             self._counts = title, subtitle
             self.border_title, self.border_subtitle = Content(title), subtitle

@@ -102,7 +102,7 @@ def stored_lines(stored: StoredGraph, width: int, height: int) -> list[StyledLin
     lines = graph.area_graph(tg, graph.axis_top(_peak(tg)), rows - pp_rows, reading, unobserved=gaps, name="tg")
     if pp_rows:
         top = graph.axis_top(_peak(pp))
-        lines += graph.area_graph(pp, top, pp_rows, (), unobserved=gaps, name="pp", style="$accent")
+        lines += graph.area_graph(pp, top, pp_rows, (), unobserved=gaps, name="pp", style="$graph-pp")
     ticks = tick_columns(stored, columns)
     events = {column: (m.kind, sanitize_to_width(m.text, LABEL_CELLS)) for column, m in mark_columns(stored, columns)}
     lines.append(graph.marked_axis(columns, ticks, "" if has_times else stored.zoom.name, events))

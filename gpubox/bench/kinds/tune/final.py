@@ -49,6 +49,10 @@ class Outlook:
     """The finalists that are faster than the profile's own flags, beyond doubt."""
     rows: int
 
+    def leader(self, side: str, space: SearchSpace) -> str:
+        """What ``side`` has to beat besides the profile's own flags: a lossless one only the best lossless one."""
+        return self.fastest if side in space.lossy else self.best or self.fastest
+
     def high(self, side: str) -> float:
         """The most that ``side`` can win over the profile's own flags, as a log; simultaneous for all rows."""
         contrast = self.contrasts[side]
@@ -112,13 +116,21 @@ class FinalRound:
         if block * _BLOCK < MIN_STARTS:
             return ""
         outlook = self.outlook(done)
-        if not outlook.own or outlook.fastest in outlook.significant:
-            rest = [side for side in alive if side not in (outlook.fastest, outlook.own)]
-            decided = not any(self._can_win(outlook, side, GOOD_ENOUGH) for side in rest)
-            return "the fastest is known" if decided else ""
-        at_most = outlook.gain_at_most
-        enough = at_most is not None and at_most <= GOOD_ENOUGH
-        return f"no finalist can win by more than {GOOD_ENOUGH:.0%}" if enough else ""
+        if any(self._is_open(outlook, side) for side in alive if side != outlook.own):
+            return ""
+        if not outlook.own or outlook.significant:
+            return "the fastest is known"
+        return f"no finalist can win by more than {GOOD_ENOUGH:.0%}"
+
+    def _is_open(self, outlook: Outlook, side: str) -> bool:
+        """Whether more starts of ``side`` can change the outcome."""
+        if side not in outlook.contrasts and outlook.own:
+            return False  # it was never measured
+        leader = outlook.leader(side, self.space)
+        if side != leader:
+            return self._can_win(outlook, side, GOOD_ENOUGH)
+        undecided = outlook.own and side not in outlook.significant
+        return bool(undecided) and outlook.high(side) > math.log1p(GOOD_ENOUGH)
 
     def _still_compared(self, done: int, alive: Sequence[str], block: int) -> list[str]:
         if block * _BLOCK < MIN_STARTS:
@@ -127,13 +139,13 @@ class FinalRound:
         return [side for side in alive if side == outlook.own or self._can_win(outlook, side, MARGIN)]
 
     def _can_win(self, outlook: Outlook, side: str, margin: float) -> bool:
-        """Whether ``side`` can be faster than the fastest by more than ``margin``."""
-        comparison = outlook.comparison
-        if comparison is None or side == outlook.fastest:
+        """Whether ``side`` can be faster than the fastest of its kind by more than ``margin``."""
+        comparison, leader = outlook.comparison, outlook.leader(side, self.space)
+        if comparison is None or side == leader:
             return True
         if side not in comparison.ancova.means:
             return False
-        contrast = comparison.contrast(outlook.fastest, side)
+        contrast = comparison.contrast(leader, side)
         return contrast.log_ratio + half_width(contrast, 1) > math.log1p(margin)
 
     def is_out(self, side: str) -> bool:

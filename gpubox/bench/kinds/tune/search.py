@@ -204,11 +204,23 @@ class Knowledge:
         return dict(zip(self.alive, gains, strict=True))
 
     @cached_property
+    def leads(self) -> dict[str, Estimated]:
+        """As ``gains``, but a cell that answers as the profile does is beside the best of those alone."""
+        lossless = [cell for cell in self.measured if cell not in self.space.lossy]
+        if not lossless or self.incumbent in lossless:
+            return self.gains
+        best = max(lossless, key=lambda cell: self.gains[cell].mean)
+        alive = [cell for cell in self.alive if cell not in self.space.lossy]
+        places = [self.space.cells[cell] for cell in alive]
+        own = dict(zip(alive, self.surface.differences(places, self.space.cells[best]), strict=True))
+        return {**self.gains, **own}
+
+    @cached_property
     def contenders(self) -> list[str]:
         """The cells that can still win by more than MARGIN, and are not measured well enough to know."""
         return [
             cell
-            for cell, gain in self.gains.items()
+            for cell, gain in self.leads.items()
             if cell != self.incumbent
             and len(self.starts.get(cell, ())) < _MAX_SEARCH_STARTS_PER_CELL
             and gain.mean + _CAN_WIN_SDS * gain.sd > math.log1p(MARGIN)
@@ -242,7 +254,7 @@ def next_search_step(knowledge: Knowledge, budget_seconds: float, seed: int) -> 
         return TuneStep(reason="no set of flags could be measured")
     if not knowledge.contenders:
         return TuneStep(reason=f"no other set of flags can win by more than {MARGIN:.0%}")
-    return TuneStep(max(knowledge.contenders, key=lambda cell: _expected_improvement(knowledge.gains[cell])))
+    return TuneStep(max(knowledge.contenders, key=lambda cell: _expected_improvement(knowledge.leads[cell])))
 
 
 def _most_unlike(knowledge: Knowledge, untried: Sequence[str], seed: int) -> str:

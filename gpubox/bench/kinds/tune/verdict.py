@@ -14,7 +14,9 @@ from gpubox.bench.report.formatting import format_change
 from gpubox.bench.start_comparison import LEVEL
 from gpubox.bench.stats import t_quantile
 
-Answer = Literal["", "faster", "as good", "too few", "own fails", "nothing runs"]
+Answer = Literal["", "faster", "as good", "unclear", "too few", "own fails", "nothing runs"]
+AS_GOOD = 0.10
+"""The largest possible gain with which other flags are called no better."""
 _Z95 = t_quantile(LEVEL, math.inf)
 
 
@@ -43,19 +45,9 @@ def read_verdict(course: Course, unit: str) -> TuneVerdict:
     own = course.space.own
     outlook, knowledge = course.outlook, course.knowledge
     why_own = knowledge.out.get(own) or next((o.failure for o in course.outcomes if o.cell == own and o.failure), "")
-    if not outlook.best:
-        if own in knowledge.measured:
-            return TuneVerdict("as good", own, "No other set of flags could be measured: keep your flags.")
-        reason = f": {why_own}" if why_own else ""
-        return TuneVerdict("nothing runs", "", f"No set of flags could be measured{reason}.")
-    rate = f"{units.rate(math.exp(_rate(outlook, outlook.best)))} {unit}"
-    if not outlook.own:
-        why = f" ({why_own})" if why_own else ""
-        return TuneVerdict(
-            "own fails",
-            outlook.best,
-            f"Your own flags could not be measured{why}. The best that could: {outlook.best}, {rate}.",
-        )
+    if not outlook.best or not outlook.own:
+        return _without_comparison(course, unit, why_own)
+    rate = _text(_rate(outlook, outlook.best), unit)
     contrast = outlook.contrasts[outlook.best]
     low, high = contrast.interval
     within, others = outlook.gain_at_most, _unmeasured_within(course)
@@ -72,8 +64,40 @@ def read_verdict(course: Course, unit: str) -> TuneVerdict:
             f"({interval}). Keep your flags, or give it more --minutes."
         )
         return TuneVerdict("too few", own, sentence, *numbers)
-    sentence = f"Your flags are as good as any: within {100 * (within or 0):.1f} %."
+    if within is None or within > AS_GOOD:
+        most = format_change(1 + within) if within is not None else "any size"
+        sentence = (
+            f"No other flags were shown to be faster, but starts differ so much that a gain of {most} stays possible. "
+            "Keep your flags, or tune again while the box is quiet."
+        )
+        return TuneVerdict("unclear", own, sentence, *numbers)
+    sentence = f"Your flags are as good as any: within {100 * within:.1f} %."
     return TuneVerdict("as good", own, sentence, *numbers)
+
+
+def _without_comparison(course: Course, unit: str, why_own: str) -> TuneVerdict:
+    """The outcome if no finalist could be compared with the profile's own flags."""
+    own, knowledge, outlook = course.space.own, course.knowledge, course.outlook
+    others = [side for side in course.finalists if side != own and side not in course.space.lossy]
+    best = outlook.best or (others[0] if others else "")
+    why = f" ({why_own})" if why_own else ""
+    if own in knowledge.measured:
+        if best:
+            gain = knowledge.surface.differences([course.space.cells[best]], course.space.cells[own])[0]
+            look = f"{best} is ~{format_change(math.exp(gain.mean))} in the search, which is no proof"
+            return TuneVerdict("too few", own, f"Too few starts to tell: {look}. Keep your flags, or add --minutes.")
+        if any(cell not in knowledge.starts for cell in knowledge.alive):
+            return TuneVerdict("too few", own, "Too few starts to tell: only your own flags could be measured in time.")
+        return TuneVerdict("as good", own, "No other set of flags could be measured: keep your flags.")
+    if not best:
+        return TuneVerdict("nothing runs", "", f"No set of flags could be measured{why}.")
+    log_rate = _rate(outlook, best) if outlook.best else knowledge.surface.estimate(course.space.cells[best]).mean
+    sentence = f"Your own flags could not be measured{why}. The best that could: {best}, ~{_text(log_rate, unit)}."
+    return TuneVerdict("own fails", best, sentence)
+
+
+def _text(log_rate: float, unit: str) -> str:
+    return f"{units.rate(math.exp(log_rate))} {unit}"
 
 
 def verdict_notes(course: Course, verdict: TuneVerdict) -> Iterator[str]:
