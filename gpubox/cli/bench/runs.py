@@ -252,18 +252,17 @@ def rescore_command(context: Context, run: str, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def save_command(context: Context, run: str, cell: str, name: str, force: bool, as_json: bool) -> None:
-    """Save the best cell of the sweep RUN (default: the last run) as a profile.
+    """Save the best cell of the sweep or tune RUN (default: the last run) as a profile. Comments stay.
 
-    If RUN is no sweep, --cell names the side to save.
+    If RUN is neither, --cell names the side to save.
     """
-    from gpubox.bench.saved_profile import default_profile_name, profile_of_target, target_to_save
-    from gpubox.profiles.writer import save_profile
+    from gpubox.bench.saved_profile import default_profile_name, profile_of_target, save_target, target_to_save
 
     stored = find_run(context.paths, run)
     target = target_to_save(stored, cell)
     base = context.profile(target.profile)
     profile, header = profile_of_target(base, target, name or default_profile_name(base, target), stored.id)
-    path = save_profile(profile, context.paths, overwrite=force, header=header)
+    path = save_target(base, target, profile.name, stored.id, context.paths, overwrite=force)
     values = {"profile": profile.name, "path": str(path), "cell": target.name, "run": stored.id}
     output.emit_result(f"{profile.name}: {header} `gpubox switch {profile.name}` runs it.", values, as_json=as_json)
 

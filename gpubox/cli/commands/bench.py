@@ -21,7 +21,7 @@ RUN_VERBS = {
     "post": "write one card and one Markdown block for a forum",
     "resume": "continue an interrupted run",
     "rescore": "score the stored replies of a run again",
-    "save": "save the best cell of a sweep as a profile",
+    "save": "save the best of a sweep or tune as a profile",
     "restore": "restore the server that ran before a killed run",
     "rm": "delete runs",
 }
