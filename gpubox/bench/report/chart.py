@@ -17,7 +17,7 @@ MEANINGS: Mapping[str, str] = {
     "tg": "token generation",
     "pp": "prompt processing",
     "TTFT": "time to first token",
-    "effective": "generated tokens over the time of the whole request",
+    "effective": "generated tokens over wall time",
     "acceptance": "accepted of the drafted tokens",
     "mean accepted length": "tokens per verification step",
     "energy": "energy of the GPU for a generated token",
@@ -26,7 +26,6 @@ MEANINGS: Mapping[str, str] = {
     "slowest TTFT": "time to first token of the slowest stream",
     "tg per $1,000": "tg by the price of the machine",
     "pass@1": "problems solved with the first program",
-    "points": "points of the suite",
 }
 """Metric -> what was measured, for the titles of charts."""
 MAX_MEASURED_TICKS = 12

@@ -38,7 +38,7 @@ def _bars(chart: Chart, width: int) -> list[StyledRow]:
         drawing = _bar(chart, bar, columns, tick_values[0], scale)
         rows.append(((f"{label:<{label_width}} ", ""), ("│", "quiet"), *drawing, (value.rjust(value_width), "")))
     labels = [(tick, tick_text(tick)) for tick in tick_values]
-    return [*rows, *_x_axis(labels, columns, label_width + 1, tick_values[0], scale)]
+    return [*rows, *x_axis_rows(labels, columns, label_width + 1, tick_values[0], scale)]
 
 
 def _bar(chart: Chart, bar: ChartBar, columns: int, left: float, scale: float) -> StyledRow:
@@ -59,7 +59,7 @@ def _bar(chart: Chart, bar: ChartBar, columns: int, left: float, scale: float) -
         cells[low], cells[high] = (("├", "s1"), ("┤", "s1")) if high > low else (("┃", "s1"), ("┃", "s1"))
     if chart.centre is not None:
         cells[column(bar.value)] = ("●", "s0")
-    return _join_cells(cells[:columns])
+    return join_cells(cells[:columns])
 
 
 def _lines(chart: Chart, width: int, height: int) -> list[StyledRow]:
@@ -69,7 +69,7 @@ def _lines(chart: Chart, width: int, height: int) -> list[StyledRow]:
     margin = max(len(tick_text(tick)) for tick in y_ticks) + 1
     columns = max(10, width - margin - 3)
     x_scale = (columns - 1) / ((right - left) or 1.0)
-    canvas = _Canvas(columns, height)
+    canvas = Canvas(columns, height)
     for number, series in enumerate(chart.series):
         dots = [((x - left) * x_scale * 2, (high - y) / (high - low) * (height * 4 - 1)) for x, y in series.points]
         colour = number % COLOURS
@@ -86,9 +86,9 @@ def _lines(chart: Chart, width: int, height: int) -> list[StyledRow]:
     for y in range(height):
         label = labels.get(y, "")
         axis = f"{label:>{margin}} {'┤' if label else '│'}"
-        rows.append(((axis, "quiet"), *_join_cells(canvas.row(y))))
+        rows.append(((axis, "quiet"), *join_cells(canvas.row(y))))
     x_label: StyledRow = ((f"{'':{margin + 2}}{chart.x_label}", "quiet"),)
-    x_axis = _x_axis(x_ticks(chart, max(2, columns // 12)), columns, margin + 1, left, x_scale)
+    x_axis = x_axis_rows(x_ticks(chart, max(2, columns // 12)), columns, margin + 1, left, x_scale)
     return [*rows, *x_axis, *([x_label] if chart.x_label else [])]
 
 
@@ -106,7 +106,7 @@ def _legend(names: Sequence[str], width: int) -> list[StyledRow]:
     return [tuple(row) for row in rows if row]
 
 
-def _x_axis(
+def x_axis_rows(
     ticks: Sequence[tuple[float, str]], columns: int, margin: int, left: float, scale: float
 ) -> list[StyledRow]:
     """The axis with its ticks and below it their labels; a label that would touch the one before it is left out."""
@@ -127,7 +127,7 @@ def _x_axis(
     ]
 
 
-class _Canvas:
+class Canvas:
     """Braille dots, 2 x 4 per cell. A cell has the colour of the last line that crosses it."""
 
     def __init__(self, width: int, height: int) -> None:
@@ -174,7 +174,7 @@ class _Canvas:
         return cells
 
 
-def _join_cells(cells: Sequence[tuple[str, str]]) -> StyledRow:
+def join_cells(cells: Sequence[tuple[str, str]]) -> StyledRow:
     """Joins neighbouring cells of one role."""
     row: list[tuple[str, str]] = []
     for text, role in cells:

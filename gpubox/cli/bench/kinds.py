@@ -1,4 +1,4 @@
-"""``gpubox bench speed|ab|sweep|soak|quality|humaneval|suite``: one verb for each kind."""
+"""``gpubox bench speed|ab|sweep|tune|soak|quality|humaneval|suite``: one verb for each kind."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _kind_command(*arguments: click.Argument) -> Callable[[PlanMaker], click.Com
             if dry_run:
                 print_outline(context, plan, as_json=as_json)
                 return
-            if kind in ("ab", "sweep", "soak", "quality"):
+            if kind in ("ab", "sweep", "tune", "soak", "quality"):
                 from gpubox.bench.plan_outline import outline_plan
 
                 for sentence in outline_plan(plan, context.paths).sentences():
@@ -288,6 +288,31 @@ def _under_own_names(context: Context, target: Target) -> Target:
     keys = {flag_key(name, profile, capabilities) for name in target.overrides}
     removed = {key: "" for key in keys if key in profile.flags and key not in target.overrides}
     return replace(target, overrides={**removed, **target.overrides})
+
+
+@_kind_command(click.Argument(["profile"]))
+def tune_command(context: Context, given: dict[str, Any]) -> Plan:
+    """Find the fastest flags of PROFILE that fit.
+
+    gpubox chooses values of n-cpu-moe or n-gpu-layers, threads, batch sizes, flash-attn, draft window and, with --goal
+    agent, slots; what would not fit is left out. Each start of a server is chosen by what the earlier ones showed. At
+    the end the best sets of flags are compared with the profile's own on new starts, in random order. --over names
+    the flags and values instead. `gpubox bench save` writes the result as a profile.
+    """
+    return tune_plan(context, given)
+
+
+def tune_plan(context: Context, given: dict[str, Any]) -> Plan:
+    """The plan of ``tune``. Raises GpuboxError."""
+    from gpubox.bench.kinds.tune.planning import DEFAULT_KEEP_FREE_BYTES, TuneRequest, plan_tune
+    from gpubox.planner.settings import parse_size
+
+    profile = context.profile(given.pop("profile"))
+    size = given.pop("keep_free", None)
+    keep_free = parse_size(size) if size else DEFAULT_KEEP_FREE_BYTES
+    over, kv_types = tuple(given.pop("over", ())), tuple(given.pop("kv_types", ()))
+    request = TuneRequest(given.pop("goal", "tg"), keep_free, over, kv_types, given)
+    return plan_tune(profile, request, context.paths, context.config)
 
 
 @_kind_command(_PROFILES)

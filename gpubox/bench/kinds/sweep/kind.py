@@ -8,6 +8,7 @@ from typing import Any
 
 from gpubox import units
 from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.kinds.load_failures import cell_load_failure
 from gpubox.bench.kinds.shared import exceeds_context
 from gpubox.bench.kinds.sweep.grid import SweepGrid, finalist_number, needs_at_least_as_much, parse_options
 from gpubox.bench.kinds.sweep.ranking import cell_to_keep, fastest_cell, rank_cells, select_finalists
@@ -16,16 +17,10 @@ from gpubox.bench.model import Item, Plan, Provenance, RawRecord, Result, RunInf
 from gpubox.bench.questions import ask_question, question_of, question_result
 from gpubox.bench.report.model import Report
 from gpubox.bench.target_server import ActiveTarget, TargetServer
-from gpubox.errors import GpuboxError, UsageError
-from gpubox.server.failure_causes import FailureKind
+from gpubox.errors import GpuboxError
 from gpubox.server.state import Launch
-from gpubox.server.supervisor import OperationFailed
 from gpubox.threads import run_in_thread
 
-LOAD_FAILURES = frozenset(
-    {FailureKind.OOM, FailureKind.FLAG, FailureKind.UNSUPPORTED, FailureKind.HANG, FailureKind.CRASH}
-)
-"""Failures that the cell's flags can cause. Others, such as a missing file or a taken port, end the run."""
 _CELL_VALUES = (
     "load_seconds", "vram_bytes", "context_tokens", "model_bytes", "quant", "parameters", "active_parameters",
 )  # fmt: skip
@@ -81,9 +76,7 @@ class Sweep(Benchmark):
         return self._finalists
 
     def load_failure_reason(self, target: Target, error: GpuboxError) -> str:
-        if isinstance(error, OperationFailed) and error.cause.kind in LOAD_FAILURES:
-            return error.cause.sentence
-        return error.message.rstrip(".") if isinstance(error, UsageError) else ""
+        return cell_load_failure(error)
 
     def skip_reason(self, item: Item, results: ScoredItems, active: ActiveTarget | None) -> str:
         cell = self.target_of(item, results)
