@@ -73,9 +73,24 @@ class Paths:
         return self.state / "logs"
 
     @property
+    def history(self) -> Path:
+        """The requests and readings of the last 90 days, in SQLite (``telemetry.history_store``)."""
+        return self.state / "history.sqlite"
+
+    @property
+    def history_lock(self) -> Path:
+        """Held by the gpubox that writes the history."""
+        return self.state / "history.lock"
+
+    @property
     def trial_record(self) -> Path:
         """The trial that has not ended (``server.trial``)."""
         return self.state / "trial.json"
+
+    @property
+    def dismissed_advice(self) -> Path:
+        """The advice that the owner dismissed, by profile."""
+        return self.state / "dismissed-advice.json"
 
     @property
     def crashes(self) -> Path:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, ScoredItems, Target
+from gpubox.bench.model import Item, Plan, Provenance, RawRecord, Result, RunInfo, ScoredItems, Target
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 
@@ -26,6 +27,7 @@ KINDS = {
     "sweep": "gpubox.bench.kinds.sweep.kind:Sweep",
     "tune": "gpubox.bench.kinds.tune.kind:Tune",
     "soak": "gpubox.bench.kinds.soak.kind:Soak",
+    "quality": "gpubox.bench.kinds.quality.kind:Quality",
 }
 """Kind -> ``module:class``, imported on first use."""
 MAX_ITEMS = 20_000
@@ -47,6 +49,8 @@ class Benchmark(ABC):
         self._sandbox: Sandbox | None = None
         self.history: NoiseHistory | None = None
         """The noise of this box in past runs, for ``summarise``."""
+        self.scratch = Path()
+        """A folder for large files that ``execute`` needs, which it makes itself; the end of a session deletes it."""
 
     @abstractmethod
     def items(self) -> Sequence[Item]:
@@ -70,6 +74,12 @@ class Benchmark(ABC):
     async def prepare(self, pairs: Sequence[tuple[Item, RawRecord]]) -> None:
         """Called before ``score`` with every record that will be scored, for kinds that score faster in batches."""
         return
+
+    async def stopped_provenance(
+        self, target: Target, target_server: TargetServer, say: Callable[[str], None]
+    ) -> Provenance | None:
+        """What a program measures in place of a server (``Target.stopped``); ``None``: it is not recorded."""
+        return None
 
     async def sandbox_isolation(self, target_server: TargetServer) -> str:
         """How model-written programs are confined; empty if the kind runs none. Raises GpuboxError if nothing can."""
@@ -106,9 +116,9 @@ class Benchmark(ABC):
         """The name of the target for ``item``; it may depend on earlier results."""
         return item.target
 
-    def outline(self) -> str:
-        """What a run does, in one sentence, for a kind whose starts are not known before; empty: they are."""
-        return ""
+    def outline(self) -> Sequence[str]:
+        """What the plan will do, a sentence each, for a kind whose starts are not known before; empty: they are."""
+        return ()
 
     async def before_start(self, item: Item, results: ScoredItems) -> None:
         """Called before the first item of each start, for a kind that takes its time to choose the target."""

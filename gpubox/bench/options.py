@@ -12,6 +12,7 @@ KIND_SUMMARIES: Mapping[str, str] = {
     "sweep": "a grid of flag values: which one is fastest",
     "tune": "the fastest flags of a profile that fit",
     "soak": "minutes of an agent's load: slowdowns and growing memory",
+    "quality": "how far quants and KV types are from a reference",
     "humaneval": "pass@1 on the 164 HumanEval problems",
     "suite": "twelve tasks of coding, reasoning, tool use and speed",
 }
@@ -79,6 +80,9 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
         ), in_form=True),
         BenchOption("prompts", "Any of short, medium, long, code", "list", "all", "LIST"),
         BenchOption("depths", "Context before the prompt", "integers", "0,8192,32768", "LIST", in_form=True),
+        BenchOption("streams", "Requests at once", "integers", metavar="LIST", example="1,2,4,8", in_form=True,
+                    detail="the report gives tg of all together and of each, and the knee: the number of streams that "
+                           "no larger one beats by 5 %; the server needs as many slots (flag parallel)"),
         BenchOption("prefix", "Prompt cache", "choice", "both", "STATE", choices=(
             ("", "cold and warm"), ("cold", "cold"), ("warm", "warm"),
         ), key="prefixes"),
@@ -104,9 +108,10 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
         replace(_CONTEXT, default="0"),
     ),
     "sweep": (
-        BenchOption("over", "Flag and its values", "text", metavar="FLAG=VALUES", repeated=True, required=True,
+        BenchOption("over", "Flag and its values", "text", metavar="FLAG=VALUES", repeated=True,
                     example="n-cpu-moe=16..28:2", in_form=True,
-                    detail="a range with its step, or a list (16,20); required"),
+                    detail="a range with its step, or a list (16,20); model=A.gguf,B.gguf compares files; required "
+                           "with a single profile"),
         replace(_SET, help="Changed flag of every cell", detail=""),
         BenchOption("by", "Speed to compare", "choice", "tg", "SPEED", choices=(
             ("", "tg"), ("pp", "pp"), ("effective", "effective"),
@@ -141,6 +146,21 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
         BenchOption("context", "Longest conversation in tokens", default="16384", minimum=512, key="context_tokens"),
         BenchOption("window", "Seconds per row of the report", "number", "20", "S", minimum=0, exclusive=True,
                     key="window_seconds"),
+    ),
+    "quality": (
+        BenchOption("reference", "Target to compare with", "text", "the first", "TARGET"),
+        replace(_SET, help="A with this flag as a target", in_form=True),
+        BenchOption("chunks", "Chunks of the text", default="all", minimum=2, in_form=True),
+        BenchOption("context", "Tokens of a chunk", default="512", minimum=128, in_form=True),
+        BenchOption("needle", "Needles in long contexts", "switch", choices=(
+            ("", "not asked"), ("--needle", "asked"),
+        ), in_form=True),
+        BenchOption("needle-tokens", "Lengths of the contexts with needles", "integers", "2048,8192", "LIST"),
+        BenchOption("method", "Who computes it", "choice", "", "METHOD", choices=(
+            ("", "llama-perplexity, if there"), ("llama-perplexity", "llama-perplexity"),
+            ("server", "server: top tokens"),
+        ), in_form=True),
+        BenchOption("text", "Another text, of your own", "text", metavar="FILE"),
     ),
     "humaneval": (
         BenchOption("mode", "How each problem is asked", "choice", "vanilla", "MODE", choices=(

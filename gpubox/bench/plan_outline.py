@@ -28,27 +28,30 @@ class PlanOutline:
     """The profile that runs again afterwards; ``None``: nothing runs now, nor afterwards."""
     seconds: float | None
     """From the last finished run of the same kind and options; ``None`` if there is none."""
+    without_server: tuple[str, ...] = ()
+    """The targets that a program measures while no server runs."""
     always_restarts: bool = False
     """Whether each target is started anew even if its server already runs."""
-    first: str = ""
-    """The first sentence, if the starts are not known before."""
     tokens: float | None = None
     """Tokens to generate, plus the cost of the prompts; ``None`` if the kind does not count tokens."""
+    about: tuple[str, ...] = ()
+    """Sentences of the kind, in place of the number of items and starts."""
 
     def sentences(self, tokens_per_second: float | None = None) -> list[str]:
         """What the run will do, for people. ``tokens_per_second`` helps to estimate the time of a first run."""
         items = f"{self.items:,} {'item' if self.items == 1 else 'items'}"
         first = f"{items}. No server is started or stopped."
-        if self.first:
-            first = self.first
-        elif self.starts:
+        if self.without_server:
+            running = self.restored_profile
+            first = f"{items}. {running} is stopped meanwhile." if running else f"{items}. No server is started."
+        if self.starts:
             count = len(self.starts)
             shown = ", ".join(self.starts[:6]) + (f" and {count - 6} more" if count > 6 else "")
             first = f"{items}. {count} {'start' if count == 1 else 'starts'}: {shown}."
             if not self.always_restarts:
                 first += " A server that already runs with the same flags is not restarted."
-        sentences = [first]
-        if self.starts:
+        sentences = list(self.about) or [first]
+        if self.starts or (self.without_server and self.restored_profile):
             restored = self.restored_profile
             sentences.append(f"Afterwards {restored} runs again." if restored else "Afterwards nothing runs, as now.")
         if self.seconds:
@@ -63,11 +66,11 @@ def outline_plan(plan: Plan, paths: Paths) -> PlanOutline:
     """The outline of ``plan``. Raises UsageError if an option is invalid."""
     benchmark = make_benchmark(plan)
     items = benchmark.items()
-    urls = {target.name for target in plan.targets if target.url}
+    unstarted = {target.name for target in plan.targets if target.url or target.stopped}
     starts: list[str] = []
     last = ("", 0)
     for item in items:
-        if item.target not in urls and last != (item.target, item.start):
+        if item.target not in unstarted and last != (item.target, item.start):
             starts.append(item.target)
         last = (item.target, item.start)
     running = observe(paths, MAIN_INSTANCE).running
@@ -76,9 +79,10 @@ def outline_plan(plan: Plan, paths: Paths) -> PlanOutline:
         tuple(starts),
         running.launch.profile if running else None,
         _seconds_of_last(plan, paths),
+        tuple(target.name for target in plan.targets if target.stopped),
         always_restarts=any(item.start for item in items) and bool(starts),
-        first=benchmark.outline(),
         tokens=sum(item.weight for item in items) if plan.kind in TOKEN_WEIGHTED_KINDS else None,
+        about=tuple(benchmark.outline()),
     )
 
 

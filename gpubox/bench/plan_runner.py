@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -72,6 +73,7 @@ class RunSession:
         self.run, self.emit = run, runner.emit
         self.info = run.info
         self.benchmark: Benchmark = make_benchmark(self.info.plan)
+        self.benchmark.scratch = run.folder / "scratch"
         self.items = run.items()
         self.results = run.results()
         self._inherited = None if self.info.restore_pending else pending_restore(runner.paths)
@@ -133,6 +135,7 @@ class RunSession:
         seconds = round(self._earlier_seconds + time.monotonic() - self._started, 3)
         with contextlib.suppress(GpuboxError):
             self._save(replace(self.info, state=state, message=message, ended_at=utc_now(), seconds=seconds))
+        await asyncio.to_thread(shutil.rmtree, self.benchmark.scratch, ignore_errors=True)
         error = await restore_or_report(self.target_server)
         if self._inherited and not self.target_server.restore_pending:
             clear_pending_restores(self.target_server.paths)
@@ -266,9 +269,13 @@ class RunSession:
                 return failure
             raise
         await self._monitor.reset_baseline()
+        current: Provenance | None
         if target.stopped:
+            current = await self.benchmark.stopped_provenance(target, server, lambda text: self.emit(Note(text)))
+        else:
+            current = await read_provenance(server.active, server.paths, lambda text: self.emit(Note(text)))
+        if current is None:
             return ""
-        current = await read_provenance(server.active, server.paths, lambda text: self.emit(Note(text)))
         first = self.info.provenance.get(target.name)
         if first is None:
             self._save(replace(self.info, provenance={**self.info.provenance, target.name: current}))

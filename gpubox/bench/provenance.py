@@ -9,6 +9,7 @@ import json
 import platform
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +17,18 @@ import psutil
 
 from gpubox import __version__
 from gpubox.bench.model import Machine, Provenance
-from gpubox.engines.find import EMBEDDED
+from gpubox.config import Config
+from gpubox.engines.find import EMBEDDED, choose_engine
+from gpubox.engines.query import read_capabilities
 from gpubox.errors import GpuboxError
 from gpubox.hardware.gpu import DriverReading
-from gpubox.models.gguf import check_gguf
+from gpubox.models.gguf import check_gguf, shards_size
 from gpubox.paths import Paths
 from gpubox.profiles.argv import redacted_env
+from gpubox.profiles.profile import Profile
+from gpubox.server.launch import preview_launch
 from gpubox.storage import write_atomically
+from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
     from gpubox.bench.target_server import ActiveTarget
@@ -84,9 +90,41 @@ async def read_provenance(active: ActiveTarget, paths: Paths, say: Callable[[str
         model_path=launch.model_path or "",
         model_bytes=launch.model_bytes,
         model_sha256=model_sha256,
+        vram_bytes=sum(used for _, used in active.running.loaded_vram) or None if active.running else None,
         dialect=active.dialect,
         props=props,
     )
+
+
+async def read_stopped_provenance(
+    target: str, profile: Profile, paths: Paths, config: Config, say: Callable[[str], None]
+) -> Provenance:
+    """As ``read_provenance``, for a program that ran in place of the profile's server: what that server would run.
+
+    So its figures can be joined with those of the server. Never raises.
+    """
+    return await run_in_thread(_stopped_provenance, target, profile, paths, config, say)
+
+
+def _stopped_provenance(
+    target: str, profile: Profile, paths: Paths, config: Config, say: Callable[[str], None]
+) -> Provenance:
+    launch = preview_launch(profile, paths, config, ask_engine=False)
+    hashes = FileHashes(paths.cache / "hashes.json")
+    model = Path(launch.model_path) if launch.model_path else None
+    own = Provenance(
+        target=target, profile=profile.name, argv=launch.argv, env=redacted_env(profile.env),
+        model_path=launch.model_path or "", model_bytes=shards_size(model) if model else None,
+        model_sha256=hashes.of(_shards(model), say) if model else "",
+    )  # fmt: skip
+    with contextlib.suppress(GpuboxError):
+        engine = choose_engine(config, profile.engine)
+        sha256 = hashes.of(engine_files(engine.name, engine.path))
+        version = read_capabilities(engine, paths).version
+        return replace(
+            own, engine=engine.name, engine_path=str(engine.path), engine_version=version, engine_sha256=sha256
+        )
+    return own
 
 
 def comparable_argv(argv: Sequence[str]) -> list[str]:

@@ -162,7 +162,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 
 def bootstrap(
-    strata: Sequence[Sequence[T]], statistic: Callable[[list[T]], float], *, seed: int = 0
+    strata: Sequence[Sequence[T]], statistic: Callable[[list[T]], float], *, seed: int = 0, resamples: int = RESAMPLES
 ) -> tuple[float, float]:
     """The 95 % interval of ``statistic``. Whole clusters are drawn, separately in each stratum.
 
@@ -174,12 +174,12 @@ def bootstrap(
         pools = [[cluster for pool in pools for cluster in pool]]
     n = sum(len(pool) for pool in pools)
     statistics_drawn = sorted(
-        statistic([cluster for pool in pools for cluster in rng.choices(pool, k=len(pool))]) for _ in range(RESAMPLES)
+        statistic([cluster for pool in pools for cluster in rng.choices(pool, k=len(pool))]) for _ in range(resamples)
     )
     dof = max(1, n - len(pools))
     tail = statistics.NormalDist().cdf(-t95(dof) * math.sqrt(n / dof))
-    index = tail * (RESAMPLES - 1)
-    return statistics_drawn[math.floor(index)], statistics_drawn[math.ceil(RESAMPLES - 1 - index)]
+    index = tail * (resamples - 1)
+    return statistics_drawn[math.floor(index)], statistics_drawn[math.ceil(resamples - 1 - index)]
 
 
 def mean_over_prompts(strata: Sequence[Sequence[Sequence[float]]], *, seed: int = 0) -> Estimate:
@@ -230,6 +230,33 @@ def pooled_ratio(strata: Sequence[Sequence[RatioSample]], *, seed: int = 0, unit
         min(rates),
         max(rates),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PairedRatio:
+    """Second over first, measured in the same starts: the ratio of geometric means and its 95 % interval."""
+
+    ratio: float
+    low: float | None
+    """``None`` with a single start, whose repeats do not show how starts differ."""
+    high: float | None
+    n: int
+
+
+def paired_ratio(first: Sequence[tuple[float, float]], second: Sequence[tuple[float, float]]) -> PairedRatio | None:
+    """``first`` and ``second``: (start, mean) as in ``Metric.starts``. ``None`` if they share no start.
+
+    The t interval of the logs of each start's ratio: what all measurements of a start have in common cancels.
+    """
+    by_start = {start: value for start, value in first if value > 0}
+    logs = [math.log(value / by_start[start]) for start, value in second if start in by_start and value > 0]
+    if not logs:
+        return None
+    mean = statistics.fmean(logs)
+    if len(logs) < 2:
+        return PairedRatio(math.exp(mean), None, None, 1)
+    half = t95(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return PairedRatio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs))
 
 
 def satterthwaite(variances: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -286,6 +286,11 @@ class Ledger:
                     path.unlink()
 
 
+def readable_requests(data: bytes) -> Iterator[FinishedRequest]:
+    """The requests in whole lines of a ledger's file. Lines that cannot be read are left out."""
+    return _readable(data, _REQUESTS)
+
+
 def local_day(at: str) -> date:
     """The local day of a time in ISO-8601; today if it is none."""
     try:

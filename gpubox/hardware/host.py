@@ -168,3 +168,15 @@ def _fields(text: bytes) -> dict[bytes, bytes]:
 def _size(fields: dict[bytes, bytes], name: bytes) -> int:
     """A field in KiB as bytes; 0 if it is missing, as in a process that is just ending."""
     return int(fields.get(name, b"0 kB").split()[0]) * 1024
+
+
+def physical_cores(cpus: Path = Path("/sys/devices/system/cpu")) -> int | None:
+    """The physical cores that this process may use; None if the kernel does not say. Two threads share a core."""
+    try:
+        cores = {
+            (cpus / f"cpu{cpu}/topology/core_cpus_list").read_text(encoding="ascii").strip()
+            for cpu in os.sched_getaffinity(0)
+        }
+    except OSError:
+        return None
+    return len(cores) or None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import stat
 from collections.abc import Mapping
@@ -202,3 +203,26 @@ def _incomplete(path: Path, has: int, needs: int | None) -> GpuboxError:
 
 def _why(error: Exception) -> str:
     return (error.strerror or type(error).__name__) if isinstance(error, OSError) else str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The tokens of a model, compared by their texts: quants of one model have equal ones."""
+
+    size: int
+    sha256: str
+
+
+def read_vocabulary(path: Path) -> Vocabulary:
+    """The vocabulary of the model ``path``. Raises GpuboxError if the file cannot be read or has none."""
+    first = _shards(path)[0]
+    header, _ = _check_one(first)
+    begin, end, count = header.tokens
+    if not count:
+        raise GpuboxError(f"{path} has no vocabulary.", "Name a language model.")
+    try:
+        with first.open("rb") as file:
+            file.seek(begin)
+            return Vocabulary(count, hashlib.sha256(file.read(end - begin)).hexdigest())
+    except OSError as error:
+        raise GpuboxError(f"The model {path} cannot be read: {_why(error)}.") from None

@@ -61,7 +61,7 @@ Of a type that is not listed, only the offset of its tensors is checked. The lis
 and 41 for types of different sizes, and a complete file must never be called incomplete.
 """
 _STRING, _ARRAY = 8, 9
-_TOKENIZER = "tokenizer.ggml."
+_TOKENIZER, _TOKENS = "tokenizer.ggml.", "tokenizer.ggml.tokens"
 _MAX_VALUE_BYTES = 512  # a chat template is not needed here
 _MAX_ARRAY_ITEMS = 1024  # one value for each layer (llama.cpp: at most 512 layers), but no vocabulary
 _MAX_DIMENSIONS = 8  # ggml itself has 4
@@ -101,6 +101,8 @@ class GgufHeader:
     """Where the keys of the tokenizer begin and end in the file; equal in all quants of a model."""
     end: int = 0
     """Where the tensor table ends."""
+    tokens: tuple[int, int, int] = (0, 0, 0)
+    """Where the texts of the tokens begin and end in the file, and their number; zeros without a vocabulary."""
 
 
 def parse_header(data: bytes, size: int) -> GgufHeader:
@@ -124,7 +126,7 @@ def parse_header(data: bytes, size: int) -> GgufHeader:
     start = -(-reader.position // alignment) * alignment
     rows = _sized(table, max(0, size - start))
     required = start + data_end if tensors else reader.position
-    return GgufHeader(metadata, rows, required, reader.vocabulary, reader.position)
+    return GgufHeader(metadata, rows, required, reader.vocabulary, reader.position, reader.tokens)
 
 
 class _Reader:
@@ -135,6 +137,7 @@ class _Reader:
         self.size = size
         self.position = 0
         self.vocabulary = (0, 0)
+        self.tokens = (0, 0, 0)
 
     def scalar(self, form: str, at: int) -> Scalar:
         try:
@@ -196,7 +199,10 @@ class _Reader:
             begin = self.skip(count * struct.calcsize(form), key)
             return struct.unpack_from(f"<{count}{form[1]}", self.data, begin) if count <= _MAX_ARRAY_ITEMS else None
         if kind == _STRING:
+            begin = self.position
             self.strings(count)
+            if key == _TOKENS:
+                self.tokens = (begin, self.position, count)
             return None
         # as in llama.cpp, there are no arrays of arrays
         raise MalformedError(f"the metadata key {key[:60]!r} is an array of the unknown type {kind}")

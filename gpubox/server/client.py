@@ -267,9 +267,9 @@ class LlamaClient:
         chunk = chunk_of(reply.object)
         return ChatCompletion(chunk.text or chunk.reasoning, chunk.finish_reason, chunk.model, chunk.timings)
 
-    async def tokenize(self, text: str) -> list[int]:
-        """The tokens of ``text``, without special tokens. Raises GpuboxError."""
-        tokens = await self._post_for("tokens", "/tokenize", {"content": text, "add_special": False}, "count tokens")
+    async def tokenize(self, text: str, *, special: bool = False) -> list[int]:
+        """The tokens of ``text``; with ``special`` also the one that begins a prompt, if any. Raises GpuboxError."""
+        tokens = await self._post_for("tokens", "/tokenize", {"content": text, "add_special": special}, "count tokens")
         return [token for token in tokens if json_integer(token) is not None] if isinstance(tokens, list) else []
 
     async def detokenize(self, tokens: list[int]) -> str:
@@ -280,6 +280,19 @@ class LlamaClient:
         """The prompt that the model's chat template makes of ``messages``. Raises GpuboxError."""
         body = {"messages": messages, "chat_template_kwargs": dict(template_kwargs)}
         return str(await self._post_for("prompt", "/apply-template", body, "apply its chat template"))
+
+    async def complete(self, body: Mapping[str, Any], *, timeout: float) -> dict[str, Any]:
+        """The whole answer of ``/completion`` to ``body``, which does not stream. Raises GpuboxError."""
+        try:
+            reply = await self._post("/completion", dict(body), timeout)
+        except NoResponse as error:
+            code = ExitCode.FAILED if "Timeout" in error.kind else ExitCode.NOT_RUNNING
+            raise GpuboxError(f"The server does not answer ({error.kind}).", code=code) from None
+        except ResponseTooLarge as error:
+            raise GpuboxError(f"{error.sentence}.", code=ExitCode.UNHEALTHY) from None
+        if reply.status != 200:
+            raise GpuboxError(f"The server refuses: {reply.error()}.")
+        return reply.object
 
     async def save_slot(self, index: int, filename: str, *, timeout: float) -> SlotFile:
         """Has the server write an idle slot into its --slot-save-path. ``filename`` is no path. Raises GpuboxError."""

@@ -25,6 +25,7 @@ from gpubox.server.failure_causes import Cause, FailureKind
 from gpubox.server.instance import InstanceView, cause_of, launch_marker, observe
 from gpubox.server.kept_kv import KeptKv, KvRestoreKilled
 from gpubox.server.launch import beside_gateway, check_port
+from gpubox.server.launch_record import save_launch_record
 from gpubox.server.loading import LaunchError, probe_readiness, wait_loaded
 from gpubox.server.log import keep_failed_log, rotate_log
 from gpubox.server.log_truncation import truncate_log
@@ -206,6 +207,7 @@ class HeldInstance:
         process = spawn_server(launch, log=log, liveness_lock=lock, marker=marker, key=key)
         running = replace(running, process=process)
         self.save(running=running)
+        save_launch_record(log, running)
         try:
             process = await wait_loaded(running, log, key, self.config, self.emit)
             running = replace(running, process=process, load_seconds=round(time.monotonic() - began, 3))
@@ -237,6 +239,7 @@ class HeldInstance:
             restored=restored,
         )
         self.save(running=running, last_good=launch)
+        save_launch_record(log, running)  # now with the probe and the restored states, which its log does not name
         watcher.ensure_watcher(self.paths, self.instance, process)
         return running
 

@@ -92,11 +92,11 @@ def rotate_log(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not log_size(path):
             return
-        for number in range(KEPT_LOGS - 1, 0, -1):
-            older = rotated_path(path, number)
-            if older.exists():
-                older.replace(rotated_path(path, number + 1))
-        path.replace(rotated_path(path, 1))
+        for number in range(KEPT_LOGS - 1, -1, -1):
+            newer, older = (rotated_path(path, n) if n else path for n in (number, number + 1))
+            for log in (newer, record_path(newer)):
+                if log.exists():
+                    log.replace(older if log == newer else record_path(older))
     except OSError as error:
         raise GpuboxError(f"The log folder {path.parent} cannot be written: {error.strerror}.") from None
 
@@ -104,6 +104,11 @@ def rotate_log(path: Path) -> None:
 def rotated_path(path: Path, number: int) -> Path:
     """Where the log of ``number`` launches ago is; 1 may also be text cut out of the current log."""
     return path.with_name(f"{path.name}.{number}")
+
+
+def record_path(log: Path) -> Path:
+    """Where ``launch_record`` keeps which launch wrote this log."""
+    return log.with_name(f"{log.name}.launch")
 
 
 def keep_failed_log(path: Path, aside: Path) -> None:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpubox.errors import GpuboxError
-from gpubox.server.log import CUT_MARKER, HEAD_BYTES, LINE_BYTES, last_cut_at, log_size, rotated_path
+from gpubox.server.log import CUT_MARKER, HEAD_BYTES, LINE_BYTES, last_cut_at, log_size, record_path, rotated_path
 from gpubox.storage import try_lock
 
 MAX_LOG_BYTES = 64 * 1024 * 1024
@@ -80,6 +80,8 @@ def _copy_aside(path: Path) -> Path | None:
     import shutil
 
     try:
+        # The log of another launch, whose record says so.
+        record_path(aside).unlink(missing_ok=True)
         shutil.copyfile(path, aside)
     except OSError:
         aside.unlink(missing_ok=True)

@@ -196,7 +196,7 @@ def _state(values: dict[str, Any]) -> InstanceState:
     running, operation, last = values.get("running"), values.get("operation"), values.get("last_good")
     failed = values.get("failed")
     return InstanceState(
-        running=_running(running) if running else None,
+        running=running_from_values(running) if running else None,
         operation=Operation(**{**operation, "owner": ProcessIdentity(**operation["owner"])}) if operation else None,
         last_good=launch_from_values(last) if last else None,
         message=str(values.get("message", "")),
@@ -205,7 +205,8 @@ def _state(values: dict[str, Any]) -> InstanceState:
     )
 
 
-def _running(values: dict[str, Any]) -> RunningServer:
+def running_from_values(values: dict[str, Any]) -> RunningServer:
+    """The RunningServer that ``asdict`` made ``values`` of. Raises KeyError or TypeError if they are none."""
     process = values.get("process")
     decoded = {
         "launch": launch_from_values(values["launch"]),

@@ -22,6 +22,7 @@ class Scope(StrEnum):
     TRIAL = "during a trial"
     CLIENTS = "on the Clients screen"
     CONNECT = "while connecting a client"
+    ADVICE = "in the advice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,14 @@ ACTIONS = (
            Scope.DASHBOARD, 8, "memory", "status"),
     Action("zoom_requests", "t", "t", "Show only throughput and requests", "Both on the whole screen, and back. Enter "
            "on a request shows all its fields.", Scope.DASHBOARD, 9, "requests", "ps"),
+    Action("filter_requests", "h", "h", "Filter the requests of all launches", "profile:x client:y day:today or "
+           "2026-11-20, and any text; esc shows all.", Scope.DASHBOARD, 0, "", "history"),
+    Action("graph_longer", "left_square_bracket", "[", "Show a longer time in the graph", "5 min, 1 h, 1 day, 30 days: "
+           "all but the first come from the history.", Scope.DASHBOARD),
+    Action("graph_shorter", "right_square_bracket", "]", "Show a shorter time in the graph", "The last 5 min are "
+           "live.", Scope.DASHBOARD),
+    Action("slower_since", "S", "S", "Show what became slower, and since when", "The figures before and after, and "
+           "what changed then.", Scope.DASHBOARD, 0, "", "history"),
     Action("zoom_log", "l", "l", "Show only the log", "The log on the whole screen, and back.",
            Scope.DASHBOARD, 7, "log", "logs"),
     Action("failed_log", "F", "F", "Show the log of the last failure", "Of the last start that failed, or the last "
@@ -108,9 +117,12 @@ ACTIONS = (
            "with the address of the gateway, a model and a key.", Scope.DASHBOARD, 19, "connect", "connect"),
     Action("hold", "P", "P", "Hold all requests, or let them go on", "The gateway keeps them waiting; nothing is lost. "
            "Running ones end.", Scope.DASHBOARD, 0),
-    Action("bench_speed", "b", "b", "Measure the active profile", "Runs the speed benchmark. Shows the plan and asks "
-           "first.",
-           Scope.DASHBOARD, 16, "measure", "bench speed"),
+    Action("advice", "A", "A", "Advice", "What to change on what runs, else on the highlighted profile: the evidence, "
+           "the flags, and a key that tries them.", Scope.DASHBOARD, 0, "", "advice"),
+    Action("bench_speed", "b", "b", "Measure the active profile", "Runs the speed benchmark's preset quick. Shows the "
+           "plan and asks first.", Scope.DASHBOARD, 16, "measure", "bench speed --preset quick"),
+    Action("tune", "U", "U", "Tune the highlighted profile", "Measures which flags would be faster. Shows the plan and "
+           "asks first; saves nothing by itself.", Scope.DASHBOARD, 20, "tune", "tune", changes_server=True),
     Action("help", "question_mark,f1", "?", "Help", "Keys, terms, marks and file locations. While you type: F1.",
            Scope.ANYWHERE, 3, "help", key_label_typing="F1"),
     Action("command_palette", "ctrl+p", "^p", "Command palette", "All actions and profiles by name.",
@@ -156,7 +168,7 @@ ACTIONS = (
     Action("bench_plan", "n", "n", "Plan a run", "Kind, profile and options; shows what the run will do before it "
            "starts.", Scope.BENCH, 2, "new", "bench KIND --dry-run"),
     Action("bench_measure", "b", "b", "Measure the active profile", "Runs the speed benchmark, as on the dashboard.",
-           Scope.BENCH, 10, "measure", "bench speed", palette=False),
+           Scope.BENCH, 10, "measure", "bench speed --preset quick", palette=False),
     Action("bench_mark", "space", "space", "Mark a run", "v compares two marked runs.", Scope.BENCH, 7, "mark"),
     Action("bench_compare", "v", "v", "Compare the two marked runs", "Marks each row as better, a regression or noise.",
            Scope.BENCH, 5, "compare", "bench compare"),
@@ -167,7 +179,7 @@ ACTIONS = (
            Scope.BENCH, 9, "active run"),
     Action("bench_resume", "r", "r", "Resume a run", "Measures only what has no result yet.",
            Scope.BENCH, 4, "resume", "bench resume"),
-    Action("bench_save", "w", "w", "Save the best cell of a sweep", "As a profile of your own.",
+    Action("bench_save", "w", "w", "Save what a sweep or a tune has found", "As a profile of your own.",
            Scope.BENCH, 3, "save as profile", "bench save"),
     Action("bench_restore", "u", "u", "Restore what ran before a killed run", "The results of the run are kept.",
            Scope.BENCH, 3, "restore", "bench restore"),
@@ -175,6 +187,8 @@ ACTIONS = (
            Scope.BENCH, 8, "stop/delete", "bench rm"),
     Action("bench_export", "e", "e", "Export what is shown", "Markdown, CSV, JSON or SVG, without paths, hosts and "
            "keys.", Scope.BENCH, 6, "export", "bench export"),
+    Action("bench_post", "p", "p", "Post the run", "Writes a card (SVG) and a Markdown block for a forum, without "
+           "anything private, and copies the block.", Scope.BENCH, 7, "post", "bench post"),
     Action("bench_copy", "y", "y", "Copy the report", "The text selected with the mouse, else all text of the pane.",
            Scope.BENCH),
     Action("edit_value", "enter", "⏎", "Type the value", "An on/off flag changes at once.",
@@ -232,12 +246,19 @@ ACTIONS = (
     Action("connect_key", "n", "n", "Make a key for the client", "It is shown once, and written into the settings.",
            Scope.CONNECT, 3, "new key", "keys", palette=False),
     Action("connect_back", "escape", "esc", "Back", "", Scope.CONNECT, 4, "back", palette=False),
+    Action("advice_try", "T", "T", "Try the change", "Measures what runs, switches, and measures again. Nothing is "
+           "written until you keep it.", Scope.ADVICE, 1, "try", "try", palette=False, changes_server=True),
+    Action("advice_dismiss", "x", "x", "Dismiss the advice for good", "For this profile. On a dismissed one: shows it "
+           "again.", Scope.ADVICE, 2, "dismiss", "advice --dismiss", palette=False),
+    Action("advice_all", "a", "a", "Show or hide the dismissed ones", "", Scope.ADVICE, 3, "all", "advice --all",
+           palette=False),
+    Action("advice_back", "escape", "esc", "Back to the dashboard", "", Scope.ADVICE, 4, "back", palette=False),
     Action("chat_write", "i", "i", "Go to the prompt", "Moves the focus to the prompt.",
            Scope.CHAT, 1, "prompt", palette=False),
 )  # fmt: skip
 
 ACTIONS_BY_ID = {action.id: action for action in ACTIONS}
-OPENS_INPUT = {"search", "filter_log", "edit_search"}
+OPENS_INPUT = {"search", "filter_log", "filter_requests", "edit_search"}
 """Bound with priority: letters typed right behind "/" must reach the search, not the list, where Enter switches.
 While a text input has the focus, DashboardScreen.check_action lets these keys pass as letters."""
 _BOUND_ELSEWHERE = {
@@ -252,10 +273,11 @@ _BOUND_ELSEWHERE = {
     "chat_last",
 }
 """Their keys are bound by the list, by Textual and by the prompt themselves."""
-_APP_ACTIONS = {"stop", "restart", "failed_log", "bench_speed"}
+_APP_ACTIONS = {"stop", "restart", "failed_log", "bench_speed", "tune"}
 """Actions of the dashboard that the app performs; the dashboard screen performs the others."""
 WORKSHOP_ACTIONS = frozenset({
     "edit", "external_editor", "trial", "new_profile", "duplicate", "rename", "delete", "undo_delete", "compare",
+    "advice",
 })  # fmt: skip
 """Actions of the dashboard that the WorkshopController performs."""
 _SCREENS = ("show_chat", "show_bench", "show_models", "show_clients")
@@ -263,11 +285,15 @@ _NOT_IN_BAR = {
     Scope.CHAT: (*_SCREENS, "back"), Scope.BENCH: ("show_bench", "show_models", "show_clients"),
     Scope.MODELS: _SCREENS, Scope.CLIENTS: (*_SCREENS, "back"), Scope.CONNECT: (*_SCREENS, "back"),
     Scope.EDITOR: (*_SCREENS, "back"), Scope.TRIAL: (*_SCREENS, "back"),
+    Scope.ADVICE: (*_SCREENS, "back"),
 }  # fmt: skip
 """A screen's bar leaves out its own key, in the chat keys that are letters of a prompt, and keys that do nothing."""
 
 
-_TEXT_KEYS = {"slash", "question_mark", "space", "equals_sign", "plus", "minus", "backspace"}
+_TEXT_KEYS = {
+    "slash", "question_mark", "space", "equals_sign", "plus", "minus", "backspace", "left_square_bracket",
+    "right_square_bracket",
+}  # fmt: skip
 """Keys with a name of their own that type or delete a character."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import traceback
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.threads import run_in_thread
+from gpubox.tui.advice.poller import AdvicePoller
 from gpubox.tui.clients.poller import GatewayPoller
 from gpubox.tui.dashboard.profiles import ProfileEntry, build_entries
 from gpubox.tui.messages import (
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from gpubox.server.engine_compatibility import EngineCompatibility
     from gpubox.server.launch import LaunchPreview
     from gpubox.telemetry.history import History
+    from gpubox.telemetry.history_writer import HistoryWriter
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.local_services import LocalServices
 
@@ -47,6 +50,8 @@ IDLE_SNAPSHOT_SECONDS = 1.0
 ACTIVITY_CHECK_SECONDS = 0.25
 """While idle: how often the activity marker is compared."""
 COMPANIONS_SECONDS = 1.0
+HISTORY_SECONDS = 3.0
+"""After the first sample, the file of the history is opened: the screen has painted by then."""
 RETRY_SECONDS = 2.0
 """Pause after a sample that failed."""
 IDLE_STATES = ("idle", "ready", "sleeping", "down")
@@ -64,7 +69,7 @@ class ServiceBridge:
         self.operation_ended.set()
         self.hides_shipped = False
         """Whether the owner's settings hide the shipped profiles."""
-        self.poller, self.gateway = SnapshotPoller(self), GatewayPoller(self)
+        self.poller, self.gateway, self.advice = SnapshotPoller(self), GatewayPoller(self), AdvicePoller(self)
         self._overview: ServerOverview | None = None
         self._compatibility: dict[str, EngineCompatibility] = {}
         self._plans: dict[str, MemoryPlan] = {}
@@ -78,6 +83,7 @@ class ServiceBridge:
         if not self.services.read_only:
             self.run(self._poll_log, "poll-log")
             self.run(self.gateway.run, "poll-gateway")
+            self.run(self.advice.run, "poll-advice")
 
     def run(self, work: Callable[[], Awaitable[object]], group: str, *, exclusive: bool = False) -> None:
         """Runs ``work`` as a worker of the app. Takes the function, so that no coroutine is left if it never runs."""
@@ -167,8 +173,14 @@ class SnapshotPoller:
         self.bridge = bridge
         self.history: History | None = None
         self.pending: tuple[Snapshot, History] | None = None
+        self.newest: Snapshot | None = None
         self.taken_at: float | None = None
         """When the last sample came, in the event loop's time."""
+        self._first_at: float | None = None
+        self._writer: HistoryWriter | None = None
+        self._opened_writer = False
+        self._history_problems: deque[str] = deque()
+        """Appended to by the writer's thread."""
         self._companions: tuple[tuple[str, ...], str | None] = ((), None)
         self._companions_at = float("-inf")
         self._problem_reported = False
@@ -216,8 +228,9 @@ class SnapshotPoller:
             from gpubox.telemetry.history import History
 
             self.history = History()
-        self.taken_at = now()
+        self.taken_at, self.newest = now(), snapshot
         self.history.push(snapshot)
+        await self._store(snapshot)
         if now() - self._companions_at >= COMPANIONS_SECONDS:
             self._companions, self._companions_at = await run_in_thread(services.companions_and_last), now()
         companions, last = self._companions
@@ -230,6 +243,23 @@ class SnapshotPoller:
         if not queued:
             self.bridge.app.post_message(SnapshotTaken())
         return snapshot.throughput.state in IDLE_STATES
+
+    async def close(self) -> None:
+        """Writes what the history still lacks."""
+        if self._writer:
+            await run_in_thread(self._writer.close)
+
+    async def _store(self, snapshot: Snapshot) -> None:
+        """Hands the snapshot to the writer of the history, which opens the file some time after the first paint."""
+        if self._first_at is None:
+            self._first_at = self.taken_at
+        if not self._opened_writer and self.taken_at and self.taken_at - (self._first_at or 0.0) >= HISTORY_SECONDS:
+            self._opened_writer = True
+            self._writer = await run_in_thread(self.bridge.services.history_writer, self._history_problems.append)
+        if self._writer:
+            self._writer.push(snapshot)
+        while self._history_problems:
+            self.bridge.report_problem(self._history_problems.popleft())
 
     def _report_problem(self, text: str) -> None:
         if not self._problem_reported:

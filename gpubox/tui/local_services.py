@@ -19,6 +19,7 @@ from gpubox.threads import run_in_thread
 from gpubox.tui.messages import GatewayView, ServerOverview
 
 if TYPE_CHECKING:
+    from gpubox.advisor.advisor import AdviceList, Advisor
     from gpubox.hardware.nvml_reader import DriverReader
     from gpubox.models.fetch import DownloadPlan
     from gpubox.models.resolve import ModelSource
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from gpubox.server.engine_compatibility import EngineCompatibility
     from gpubox.server.launch import LaunchPreview
     from gpubox.server.log import LogReader
+    from gpubox.telemetry.history_queries import HistoryQueries
+    from gpubox.telemetry.history_writer import HistoryWriter
     from gpubox.telemetry.sampler import Sampler
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.bench.service import BenchService
@@ -61,6 +64,7 @@ class LocalServices:
         self._bench: BenchService | None = None
         self._workshop: WorkshopService | None = None
         self._gateway: GatewayService | None = None
+        self._advisor: Advisor | None = None
 
     def clock(self) -> datetime:
         return datetime.now()
@@ -95,6 +99,23 @@ class LocalServices:
 
         reap_servers()
         return await self._sampler.sample()
+
+    def history_queries(self) -> HistoryQueries:
+        """What this machine's servers did."""
+        from gpubox.telemetry.history_queries import HistoryQueries
+
+        return HistoryQueries(self.paths.history)
+
+    def history_writer(self, on_problem: Callable[[str], object]) -> HistoryWriter | None:
+        """Starts to write the history; ``None`` for a server that gpubox did not start, and for a recording."""
+        if self.read_only:
+            return None
+        from gpubox.gateway.ledger_clients import LedgerClients
+        from gpubox.telemetry.history_writer import HistoryWriter
+
+        writer = HistoryWriter(self.paths, LedgerClients(self.paths.ledger).clients_of, on_problem=on_problem)
+        writer.start()
+        return writer
 
     def activity_marker(self) -> object:
         """A value that changes when the server does something. Cheap."""
@@ -375,6 +396,37 @@ class LocalServices:
         if self.read_only or not self.paths.gateway_record.exists():
             return None
         return self.gateway_service().read()
+
+    def advice(self, snapshot: Snapshot | None, profile: str = "") -> AdviceList | None:
+        """The advice about ``profile``, else about what runs. None for a server that gpubox did not start."""
+        if self.read_only:
+            return None
+        advisor = self._the_advisor()
+        if snapshot:
+            advisor.observe(snapshot)
+        return advisor.advise(profile, snapshot)
+
+    def dismiss_advice(self, profile: str, rule: str, dismiss: bool, snapshot: Snapshot | None) -> AdviceList | None:
+        """Dismisses an advice for good, or shows it again. Returns the advice as it is then."""
+        dismissals = self._the_advisor().dismissals
+        if dismiss:
+            dismissals.dismiss(profile, rule)
+        else:
+            dismissals.restore(profile, rule)
+        return self.advice(snapshot, profile)
+
+    def _the_advisor(self) -> Advisor:
+        if self._advisor is None:
+            from gpubox.advisor.advisor import Advisor
+
+            self._advisor = Advisor(self.paths, lambda: self.config)
+        return self._advisor
+
+    def profile_named(self, name: str) -> Profile:
+        """The profile as it is on disk now. Raises UsageError if it is gone or does not load."""
+        from gpubox.profiles.loader import load_catalog
+
+        return load_catalog(self.paths).get(name)
 
     def save_traceback(self, text: str) -> None:
         """Writes it to a file, for a bug report."""

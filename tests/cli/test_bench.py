@@ -220,6 +220,27 @@ def test_compare_leaderboard_and_export_of_runs_that_are_there(
     assert (code, "cannot be written" in err) == (1, True)
 
 
+def test_a_run_is_made_ready_for_a_forum(capfd: pytest.CaptureFixture[str], paths: Paths, tmp_path: Path) -> None:
+    run = speed_run(paths, "annas-box")
+    card = tmp_path / "card.svg"
+
+    code, out, _ = gpubox(capfd, "bench", "post")
+    assert code == 0
+    assert out.startswith("**Qwen3.6-35B-A3B Q4_K_M** on NVIDIA GeForce RTX 4080 SUPER")
+    assert "| flags | `-ncmoe 20` |" in out
+    code, out, err = gpubox(capfd, "bench", "post", run.id, "--svg", str(card))
+    assert (code, out) == (0, "")
+    assert card.read_text().startswith("<svg")
+    assert "annas-box" not in card.read_text()
+    code, values_ = values(capfd, "bench", "post", run.id)
+    assert values_["post"]["rows"][0]["cells"]["TTFT"] == {
+        "value": 0.05, "n": 5, "sd": 0.0, "median": 0.05, "low": None, "high": None, "method": "", "minimum": 0.05,
+        "maximum": 0.05,
+    }  # fmt: skip
+    code, _, err = gpubox(capfd, "bench", "post", run.id, "--svg", str(tmp_path / "no" / "x.svg"))
+    assert (code, "cannot be written" in err) == (1, True)
+
+
 def test_a_plan_is_told_and_nothing_is_done(box: None, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
     code, outline = values(capfd, "bench", "speed", "a", "--dry-run", *QUICK)
     assert code == 0

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from gpubox.advisor.advisor import AdviceList
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.models.fetch import DownloadPlan
 from gpubox.planner.plan import MemoryPlan
@@ -24,6 +25,7 @@ from gpubox.server.status import ServerStatus
 from gpubox.telemetry.snapshot import Snapshot
 from gpubox.tui.local_services import LocalServices
 from gpubox.tui.messages import GatewayView, ServerOverview
+from tests.tui.fake_history import FakeHistory
 from tests.tui.snapshots import snapshot
 
 RECORDING = Path(__file__).parent / "recordings" / "demo.log"
@@ -112,6 +114,22 @@ class FakeServices(LocalServices):
         self.gateway_view: GatewayView | None = None
         """The gateway that runs."""
         self.gateways: Any = None
+        self.past: Any = FakeHistory()
+        self.judged: AdviceList | None = None
+        """What the advisor says of every profile."""
+
+    def advice(self, snapshot: Snapshot | None, profile: str = "") -> AdviceList | None:
+        return self.judged
+
+    def dismiss_advice(self, profile: str, rule: str, dismiss: bool, snapshot: Snapshot | None) -> AdviceList | None:
+        assert self.judged is not None
+        self.asked.append(("dismiss" if dismiss else "show", profile, rule))
+        advice = tuple(replace(each, dismissed=dismiss) if each.rule == rule else each for each in self.judged.advice)
+        self.judged = replace(self.judged, advice=advice)
+        return self.judged
+
+    def profile_named(self, name: str) -> Profile:
+        return next(profile for profile in self.profiles if profile.name == name)
 
     def chat_service(self) -> Any:
         raise NotImplementedError
@@ -136,6 +154,9 @@ class FakeServices(LocalServices):
 
     def gateway(self) -> GatewayView | None:
         return self.gateway_view
+
+    def history_writer(self, on_problem: Callable[[str], object]) -> None:
+        return None
 
     def clock(self) -> datetime:
         return datetime(2026, 11, 21, 13, 2)
@@ -165,6 +186,9 @@ class FakeServices(LocalServices):
         if self.reading and self.reading.server is self.status:
             return self.reading
         return snapshot(self.status, self.at, **(self.extra_readings if self.status.up else {}))
+
+    def history_queries(self) -> Any:
+        return self.past
 
     def activity_marker(self) -> object:
         return self.at

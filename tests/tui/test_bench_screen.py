@@ -115,6 +115,29 @@ async def test_two_marked_runs_are_compared_and_exported(box: Paths) -> None:
         await until(pilot, lambda: title_of(pilot).endswith("speed-slow"))
 
 
+async def test_p_writes_the_card_and_the_block_of_a_run_and_copies_the_block(
+    box: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    speed_run(box, "annas-box")
+    async with benching(box) as (pilot, _):
+        await until(pilot, lambda: screen_of(pilot).selected_run, "the run")
+        await pilot.press("p")
+        await shows(pilot, "Copied the Markdown block")
+        folder = tmp_path / "gpubox-posts"
+        card, block = (folder / f"2026-11-21-speed-Qwen3.6-35B-A3B-Q4_K_M.{end}" for end in ("svg", "md"))
+        assert card.read_text().startswith("<svg")
+        assert pilot.app.clipboard == block.read_text()
+        assert "annas-box" not in card.read_text() + block.read_text()
+
+        card.unlink()
+        block.unlink()
+        folder.rmdir()
+        folder.write_text("in the way")
+        await pilot.press("p")
+        await shows(pilot, "File exists")
+
+
 async def test_runs_that_cannot_be_compared_show_why(box: Paths) -> None:
     sweep_run(box)
     speed_run(box)
@@ -324,11 +347,11 @@ async def test_the_best_cell_of_a_sweep_is_saved(box: Paths) -> None:
         await pilot.press("j")
         await until(pilot, lambda: "save as profile" not in text(pilot))
         await pilot.press("w")
-        await shows(pilot, "Only a finished sweep")
+        await shows(pilot, "Only a finished sweep or tune")
         await pilot.press("k")
         await shows(pilot, "save as profile")
         await pilot.press("w")
-        await shows(pilot, "Best cell: n-cpu-moe=4", "qwen36-mtp-16gb-n-cpu-moe-4")
+        await shows(pilot, "Best: n-cpu-moe=4", "qwen36-mtp-16gb-n-cpu-moe-4")
         await pilot.press(*"mine", "enter")
         await shows(pilot, "There is a profile 'mine' already")
         await pilot.press(*"best", "enter")

@@ -276,7 +276,7 @@ def test_a_plot_of_lines_has_axes_and_a_mark_for_each_series() -> None:
     assert "○ f16" in lines[1]
     assert sum(line.count("●") for line in lines[2:]) == 3
     assert any(line.lstrip().startswith("60 ┤") for line in lines)
-    assert lines[-2].split() == ["5,000", "10,000", "15,000"]
+    assert lines[-2].split() == ["4,096", "8,192", "16,384"]
     assert lines[-1].strip() == "ctx-size"
     drawn = ET.fromstring(svg([Chart("tg by context", "tok/s", "ctx-size", series=series)]))
     assert "".join(drawn.itertext()).count("ctx-size") == 1
@@ -405,7 +405,7 @@ def test_a_run_of_one_row_is_drawn_with_its_interval() -> None:
     info = RunInfo("id", Plan("speed", (Target("p", profile="p"),)), "t", 5)
     drawn = formats.report_svg(info, Report("speed", "Speed over HTTP", (metric,)))
 
-    assert "<rect" in drawn and ">tg, tok/s<" in drawn
+    assert "<rect" in drawn and ">tg, tok/s: token generation, p, 95 % CI<" in drawn
     assert drawn.count('stroke="#24292f"') == 3  # the interval: a line and its two ends
 
 

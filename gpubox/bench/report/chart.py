@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpubox.bench.report.model import Metric, Report, Series
 
-MAX_BARS, MAX_CHARTS = 24, 6
-METRIC_ORDER = ("tg", "pp", "TTFT", "acceptance")
+MAX_BARS, MAX_CHARTS = 24, 10
+INTERVAL_ROOM = 0.5
+"""How far the intervals of a line chart may widen its y axis, as a share of its highest point."""
+METRIC_ORDER = ("tg", "pp", "TTFT", "acceptance", "energy", "read energy")
 """The metrics that a report draws first; all others follow."""
+MEANINGS: Mapping[str, str] = {
+    "tg": "token generation",
+    "pp": "prompt processing",
+    "TTFT": "time to first token",
+    "effective": "generated tokens over wall time",
+    "acceptance": "accepted of the drafted tokens",
+    "mean accepted length": "tokens per verification step",
+    "energy": "energy of the GPU for a generated token",
+    "read energy": "energy of the GPU for a token of the prompt",
+    "aggregate tg": "token generation of all streams together",
+    "slowest TTFT": "time to first token of the slowest stream",
+    "tg per $1,000": "tg by the price of the machine",
+    "pass@1": "problems solved with the first program",
+}
+"""Metric -> what was measured, for the titles of charts."""
+MAX_MEASURED_TICKS = 12
+"""With more values of x, the axis has round numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +54,19 @@ class Chart:
     centre: float | None = None
     """If set, bars are drawn as points with intervals around a line at this value; otherwise they begin at 0."""
 
+    @property
+    def legend(self) -> tuple[str, ...]:
+        """The names of the lines; empty for a single line, which the title names."""
+        return tuple(series.name for series in self.series) if len(self.series) > 1 else ()
+
 
 def charts(report: Report) -> list[Chart]:
     """The line charts of the kind, then a bar chart for each metric that has several rows."""
     lines = []
     for title in dict.fromkeys(series.chart for series in report.series):
         if own := [series for series in report.series if series.chart == title and series.points]:
-            lines.append(Chart(title, own[0].y_label, own[0].x_label, series=tuple(own)))
+            named = f"{title}, {own[0].name}" if len(own) == 1 and own[0].name else title
+            lines.append(Chart(named, own[0].y_label, own[0].x_label, series=tuple(own)))
     kinds = ", ".join(dict.fromkeys(flag.kind for flag in report.flags))
     suffix = f"  ! {kinds}" if kinds else ""
     return [replace(chart, title=chart.title + suffix) for chart in [*lines, *bar_charts(report.metrics)][:MAX_CHARTS]]
@@ -50,7 +75,8 @@ def charts(report: Report) -> list[Chart]:
 def bar_charts(metrics: Sequence[Metric], min_rows: int = 2) -> Iterable[Chart]:
     """One for each metric that has at least ``min_rows`` rows and a better direction."""
     names = {metric.name: None for metric in metrics if metric.better}
-    several = len({metric.target for metric in metrics}) > 1
+    targets = dict.fromkeys(metric.target for metric in metrics)
+    several = len(targets) > 1
     for name in sorted(names, key=lambda name: METRIC_ORDER.index(name) if name in METRIC_ORDER else len(METRIC_ORDER)):
         rows = [metric for metric in metrics if metric.name == name]
         if len(rows) >= min_rows and all(math.isfinite(row.estimate.value) and row.estimate.value >= 0 for row in rows):
@@ -58,7 +84,20 @@ def bar_charts(metrics: Sequence[Metric], min_rows: int = 2) -> Iterable[Chart]:
             for row in rows[:MAX_BARS]:
                 label = ", ".join(filter(None, (row.target if several else "", row.group))) or row.name
                 bars.append(ChartBar(label, row.estimate.value, row.estimate.low, row.estimate.high))
-            yield Chart(f"{name}, {rows[0].unit}" if rows[0].unit else name, rows[0].unit, bars=tuple(bars))
+            title = metric_title(name, rows[0].unit, "" if several else rows[0].target)
+            yield Chart(interval_suffix(title, bars), rows[0].unit, bars=tuple(bars))
+
+
+def metric_title(name: str, unit: str, target: str = "") -> str:
+    """What was measured: ``tg, tok/s: token generation, qwen36``."""
+    title = f"{name}, {unit}" if unit else name
+    measured = ", ".join(filter(None, (MEANINGS.get(name, ""), target)))
+    return f"{title}: {measured}" if measured else title
+
+
+def interval_suffix(title: str, bars: Iterable[ChartBar]) -> str:
+    """``title``, and what the whiskers of the bars are."""
+    return f"{title}, 95 % CI" if any(bar.low is not None for bar in bars) else title
 
 
 def ticks(low: float, high: float, max_ticks: int) -> list[float]:
@@ -94,6 +133,25 @@ def line_ranges(chart: Chart) -> tuple[float, float, float, float]:
     xs = [x for series in chart.series for x, _ in series.points]
     ys = [y for series in chart.series for _, y in series.points]
     low, high = min(ys), max(ys)
+    ends = [end for series in chart.series for _, *both in series.intervals for end in both]
+    room = INTERVAL_ROOM * abs(
+        high
+    )  # a line must not be flattened by the interval of two starts; longer ones are cut off
+    low, high = max(low - room, min([low, *ends])), min(high + room, max([high, *ends]))
     if 0 <= low < high / 2 or low == high >= 0:
         low = 0.0
     return min(xs), max(xs), low, high
+
+
+def x_ticks(chart: Chart, max_ticks: int) -> list[tuple[float, str]]:
+    """The places and labels of the x axis of a line chart: names, the few values that were measured, or round numbers.
+
+    The labels may overlap: who draws them leaves some out.
+    """
+    if names := chart.series[0].x_names:
+        return [(float(place), name) for place, name in enumerate(names, 1)]
+    xs = sorted({x for series in chart.series for x, _ in series.points})
+    if len(xs) <= MAX_MEASURED_TICKS and all(x == round(x) for x in xs):
+        return [(x, tick_text(x)) for x in xs]
+    inside = [tick for tick in ticks(xs[0], xs[-1], max_ticks) if xs[0] <= tick <= xs[-1]]
+    return [(tick, tick_text(tick)) for tick in inside or (xs[0], xs[-1])]

@@ -14,7 +14,7 @@ import msgspec
 
 from gpubox import units
 from gpubox.bench.model import RunInfo
-from gpubox.bench.report.chart import Chart, ChartBar, bar_charts, charts
+from gpubox.bench.report.chart import Chart, ChartBar, bar_charts, charts, interval_suffix, metric_title
 from gpubox.bench.report.formatting import (
     format_interval,
     format_number,
@@ -23,8 +23,11 @@ from gpubox.bench.report.formatting import (
     interval_title,
     validity_warnings,
 )
+from gpubox.bench.report.frontier import Frontier, frontier_cells, frontier_notes
+from gpubox.bench.report.frontier_picture import frontier_svg, frontier_title
 from gpubox.bench.report.leaderboard import Leaderboard, board_intervals, flagged_entries
-from gpubox.bench.report.load import bundle_values, load_comparison, load_leaderboards, load_report
+from gpubox.bench.report.load import bundle_values, load_comparison, load_frontier, load_leaderboards, load_report
+from gpubox.bench.report.markdown import markdown_table, markdown_text
 from gpubox.bench.report.model import Report
 from gpubox.bench.report.references import ReferenceComparison
 from gpubox.bench.report.run_comparison import (
@@ -47,7 +50,8 @@ ESTIMATE = ("mean", "n", "sd", "median", "low", "high", "method")
 
 
 def export_text(paths: Paths, profile_of: ProfileLookup, what: Sequence[str], form: str) -> str:
-    """``what``: a run; ``compare`` and one or two runs; ``leaderboard`` and perhaps a kind. ``form``: one of FORMS.
+    """``what``: a run; ``compare`` and one or two runs; ``leaderboard`` and perhaps a kind; ``frontier`` and
+    perhaps runs. ``form``: one of FORMS.
 
     Raises GpuboxError.
     """
@@ -60,6 +64,8 @@ def export_text(paths: Paths, profile_of: ProfileLookup, what: Sequence[str], fo
         if len(what) > 2:
             raise UsageError("leaderboard takes at most one kind.")
         return _leaderboards_text(load_leaderboards(paths, what[1] if len(what) > 1 else ""), form)
+    if what[0] == "frontier":
+        return _frontier_text(load_frontier(paths, what[1:]), form)
     if len(what) > 1:
         raise UsageError("Export one run at a time.", "`gpubox bench export compare A B` compares two.")
     bundle = load_report(find_run(paths, what[0]), profile_of)
@@ -87,23 +93,23 @@ def report_markdown(info: RunInfo, report: Report, references: Sequence[Referenc
 
 
 def _report_lines(info: RunInfo, report: Report, references: Sequence[ReferenceComparison]) -> Iterator[str]:
-    yield from (f"## {_safe(report.title)}", "")
+    yield from (f"## {markdown_text(report.title)}", "")
     took = f", {units.duration(info.seconds)}" if info.seconds else ""
     yield f"gpubox bench {info.plan.kind}, {info.created_at[:10]}, {info.state}{took}"
     for target in dict.fromkeys(metric.target for metric in report.metrics):
-        yield from ("", f"### {_safe(target)}", "")
+        yield from ("", f"### {markdown_text(target)}", "")
         rows = [
             (m.group, m.name, format_number(m.estimate.value), format_sd(m.estimate), format_number(m.estimate.median),
              format_interval(m.estimate), str(m.estimate.n), m.unit)
             for m in report.metrics if m.target == target
         ]  # fmt: skip
         intervals = interval_title(row[5] for row in rows)
-        yield from _table(("", "", "mean", "± sd", "median", intervals, "n", "unit"), rows)
+        yield from markdown_table(("", "", "mean", "± sd", "median", intervals, "n", "unit"), rows)
     for table in report.tables:
-        yield from ("", f"### {_safe(table.title)}", "")
+        yield from ("", f"### {markdown_text(table.title)}", "")
         if table.note:
-            yield from (_safe(table.note), "")
-        yield from _table(table.columns, [[format_value(value) for value in row] for row in table.rows])
+            yield from (markdown_text(table.note), "")
+        yield from markdown_table(table.columns, [[format_value(value) for value in row] for row in table.rows])
         for row, text in zip(table.rows, table.details, strict=False):
             if text:
                 name = escape(sanitize_line(format_value(row[0])) if row else "")
@@ -111,7 +117,7 @@ def _report_lines(info: RunInfo, report: Report, references: Sequence[ReferenceC
                 yield from ("", f"<details><summary>{name}</summary>", "", *code, "", "</details>")
     if references:
         yield from ("", "### Compared with published figures (measured on other hardware)", "")
-        yield from _table(("", "published", "measured", "unit", "their hardware", "article"), [
+        yield from markdown_table(("", "published", "measured", "unit", "their hardware", "article"), [
             (r.what, f"{r.reference:g}", format_number(r.measured), r.unit, r.hardware, r.article) for r in references
         ])  # fmt: skip
     if report.text:
@@ -119,9 +125,9 @@ def _report_lines(info: RunInfo, report: Report, references: Sequence[ReferenceC
     notes = [*report.notes, *validity_warnings(report.flags)]
     if notes:
         yield ""
-    yield from (f"- {_safe(note)}" for note in notes)
+    yield from (f"- {markdown_text(note)}" for note in notes)
     yield from ("", "### What was measured", "")
-    yield from _table(("", ""), list(_provenance_rows(info)))
+    yield from markdown_table(("", ""), list(_provenance_rows(info)))
 
 
 def _provenance_rows(info: RunInfo) -> Iterator[tuple[str, str]]:
@@ -185,13 +191,14 @@ def _comparison_text(comparison: RunComparison, form: str) -> str:
         ])  # fmt: skip
     lines = [f"## {title}", ""]
     intervals = [format_ratio_interval(row) for row in comparison.rows]
-    lines += _table(("", "", "first", "second", "unit", "ratio", interval_title(intervals), "n", "outcome", "method"), [
+    header = ("", "", "first", "second", "unit", "ratio", interval_title(intervals), "n", "outcome", "method")
+    lines += markdown_table(header, [
         (row.group, row.name, format_number(row.first), format_number(row.second), row.unit, format_number(row.ratio),
          interval, str(row.n), row.outcome, row.method)
         for row, interval in zip(comparison.rows, intervals, strict=True)
     ])  # fmt: skip
     sentences += [f"Only in one of the runs: {name}" for name in comparison.left_out]
-    return "\n".join([*lines, "", *(f"- {_safe(sentence)}" for sentence in sentences)]).rstrip() + "\n"
+    return "\n".join([*lines, "", *(f"- {markdown_text(sentence)}" for sentence in sentences)]).rstrip() + "\n"
 
 
 # -- leaderboards ---------------------------------------------------------------------------------------------------
@@ -212,16 +219,16 @@ def _leaderboards_text(boards: Sequence[Leaderboard], form: str) -> str:
     lines: list[str] = []
     for board in boards:
         unit = f", {board.unit}" if board.unit else ""
-        lines += [f"## {board.kind}: {_safe(board.title)} ({board.metric}{unit})", ""]
+        lines += [f"## {board.kind}: {markdown_text(board.title)} ({board.metric}{unit})", ""]
         groups = (group or board.metric for group in board.groups)
         intervals = board_intervals(board)
-        lines += _table(("", "profile", "model", *groups, interval_title(intervals), "n", ""), [
+        lines += markdown_table(("", "profile", "model", *groups, interval_title(intervals), "n", ""), [
             (str(e.rank), e.name, e.model, *(format_number(v.value) if v else "—" for v in e.values),
              interval, str(e.values[0].n) if e.values[0] else "",
              "; ".join(filter(None, ("≈" if e.tied and e.rank > 1 else "", ", ".join(e.flagged)))))
             for e, interval in zip(board.entries, intervals, strict=True)
         ])  # fmt: skip
-        lines += ["", *(f"- {_safe(text)}" for text in (board.note, *flagged_entries(board)) if text), ""]
+        lines += ["", *(f"- {markdown_text(text)}" for text in (board.note, *flagged_entries(board)) if text), ""]
     return "\n".join(lines)
 
 
@@ -235,10 +242,33 @@ def _leaderboards_svg(boards: Sequence[Leaderboard]) -> str:
             if (value := entry.values[0])
         )
         if bars:
-            title = f"{board.kind}: {board.title}, {board.metric} {board.groups[0]}".strip()
+            measured = ", ".join(filter(None, (board.groups[0], f"{board.kind}: {board.title}")))
+            title = interval_suffix(f"{metric_title(board.metric, board.unit)}, {measured}", bars)
             drawn.append(Chart(title, board.unit, bars=bars))
     notes = [text for board in boards for text in (board.note, *flagged_entries(board)) if text]
     return svg(drawn, "Leaderboard", list(dict.fromkeys(notes)))
+
+
+# -- the frontier ---------------------------------------------------------------------------------------------------
+
+
+def _frontier_text(frontier: Frontier, form: str) -> str:
+    if form == "json":
+        return _json_text({"frontier": msgspec.to_builtins(frontier)})
+    if form == "svg":
+        return frontier_svg(frontier)
+    if form == "csv":
+        names = ("target", "measure", "quality", "low", "high", "tg", "vram_bytes", "model_bytes", "on_frontier",
+                  "speed_run")  # fmt: skip
+        return _csv(names, [
+            (p.name, frontier.measure, p.quality.value, p.quality.low, p.quality.high, p.tg.value if p.tg else None,
+             p.vram_bytes, p.model_bytes, p.on_frontier, p.speed_run)
+            for p in frontier.points
+        ])  # fmt: skip
+    header, *rows = frontier_cells(frontier)
+    lines = [f"## {markdown_text(frontier_title(frontier))}", ""]
+    notes = (f"- {markdown_text(note)}" for note in frontier_notes(frontier))
+    return "\n".join([*lines, *markdown_table(header, rows), "", *notes]) + "\n"
 
 
 # -- parts ----------------------------------------------------------------------------------------------------------
@@ -249,25 +279,9 @@ def _json_text(fields: dict[str, Any]) -> str:
     return json.dumps({"schema_version": 1, **fields}, indent=2) + "\n"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A Markdown table; bars in the cells are escaped."""
-    yield f"| {' | '.join(header)} |"
-    yield f"|{'---|' * len(header)}"
-    for row in rows:
-        yield f"| {' | '.join(_safe(text).replace('|', chr(92) + '|') for text in row)} |"
-
-
 def _csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)
     writer.writerows(["" if value is None else value for value in row] for row in rows)
     return out.getvalue()
-
-
-def _safe(text: str) -> str:
-    """Untrusted text on one line: no tag, link or image. A code span is left as it is, because it renders none."""
-    line = sanitize_line(text)
-    if len(line) > 1 and line[0] == line[-1] == "`" and "`" not in line[1:-1]:
-        return line
-    return line.replace("<", "\\<").replace("[", "\\[")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
-from gpubox.bench.report.chart import Chart, ChartBar, bar_range, line_ranges, tick_text, ticks
+from gpubox.bench.report.chart import Chart, ChartBar, bar_range, line_ranges, tick_text, ticks, x_ticks
 from gpubox.bench.report.formatting import format_number
 
 StyledRow = tuple[tuple[str, str], ...]
@@ -20,8 +21,8 @@ _BRAILLE_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 def plot(chart: Chart, width: int = 80, height: int = HEIGHT) -> list[StyledRow]:
     """The chart in ``width`` columns: title, drawing, axes. A bar takes one row, a line chart ``height`` rows."""
-    title: StyledRow = ((chart.title, "head"),)
-    return [title, *(_bars(chart, width) if chart.bars else _lines(chart, width, height))]
+    titles: list[StyledRow] = [((line, "head"),) for line in textwrap.wrap(chart.title, width)]
+    return [*titles, *(_bars(chart, width) if chart.bars else _lines(chart, width, height))]
 
 
 def _bars(chart: Chart, width: int) -> list[StyledRow]:
@@ -36,7 +37,8 @@ def _bars(chart: Chart, width: int) -> list[StyledRow]:
         label = bar.label if len(bar.label) <= label_width else bar.label[: label_width - 1] + "…"
         drawing = _bar(chart, bar, columns, tick_values[0], scale)
         rows.append(((f"{label:<{label_width}} ", ""), ("│", "quiet"), *drawing, (value.rjust(value_width), "")))
-    return [*rows, *_x_axis(tick_values, columns, label_width + 1, tick_values[0], scale)]
+    labels = [(tick, tick_text(tick)) for tick in tick_values]
+    return [*rows, *x_axis_rows(labels, columns, label_width + 1, tick_values[0], scale)]
 
 
 def _bar(chart: Chart, bar: ChartBar, columns: int, left: float, scale: float) -> StyledRow:
@@ -57,7 +59,7 @@ def _bar(chart: Chart, bar: ChartBar, columns: int, left: float, scale: float) -
         cells[low], cells[high] = (("├", "s1"), ("┤", "s1")) if high > low else (("┃", "s1"), ("┃", "s1"))
     if chart.centre is not None:
         cells[column(bar.value)] = ("●", "s0")
-    return _join_cells(cells[:columns])
+    return join_cells(cells[:columns])
 
 
 def _lines(chart: Chart, width: int, height: int) -> list[StyledRow]:
@@ -66,35 +68,53 @@ def _lines(chart: Chart, width: int, height: int) -> list[StyledRow]:
     low, high = y_ticks[0], y_ticks[-1]
     margin = max(len(tick_text(tick)) for tick in y_ticks) + 1
     columns = max(10, width - margin - 3)
-    x_ticks = [tick for tick in ticks(left, right, max(2, columns // 12)) if left <= tick <= right] or [left, right]
     x_scale = (columns - 1) / ((right - left) or 1.0)
-    canvas = _Canvas(columns, height)
-    legend: list[tuple[str, str]] = []
+    canvas = Canvas(columns, height)
     for number, series in enumerate(chart.series):
         dots = [((x - left) * x_scale * 2, (high - y) / (high - low) * (height * 4 - 1)) for x, y in series.points]
         colour = number % COLOURS
+        for x, least, most in series.intervals:
+            bottom, top = ((high - y) / (high - low) * (height * 4 - 1) for y in (least, most))
+            canvas.upright((x - left) * x_scale * 2, bottom, top, colour)
         canvas.draw(dots, colour, marked=len(dots) <= MAX_MARKED_POINTS)
-        legend += [(f"{POINTS[colour]} ", f"s{colour}"), (f"{series.name}   ", "")]
+        if series.mark:
+            canvas.annotate(round((series.mark[0] - left) * x_scale * 2) // 2, series.mark[1])
     labels = {round((high - tick) / (high - low) * (height - 1)): tick_text(tick) for tick in y_ticks}
-    rows: list[StyledRow] = []
-    if len(chart.series) > 1 or chart.series[0].name:
-        rows.append(tuple(legend))
+    rows = _legend(chart.legend, width)
     if chart.y_label:
         rows.append(((f"{'':{margin}} {chart.y_label}", "quiet"),))
     for y in range(height):
         label = labels.get(y, "")
         axis = f"{label:>{margin}} {'┤' if label else '│'}"
-        rows.append(((axis, "quiet"), *_join_cells(canvas.row(y))))
+        rows.append(((axis, "quiet"), *join_cells(canvas.row(y))))
     x_label: StyledRow = ((f"{'':{margin + 2}}{chart.x_label}", "quiet"),)
-    return [*rows, *_x_axis(x_ticks, columns, margin + 1, left, x_scale), x_label]
+    x_axis = x_axis_rows(x_ticks(chart, max(2, columns // 12)), columns, margin + 1, left, x_scale)
+    return [*rows, *x_axis, *([x_label] if chart.x_label else [])]
 
 
-def _x_axis(tick_values: Sequence[float], columns: int, margin: int, left: float, scale: float) -> list[StyledRow]:
+def _legend(names: Sequence[str], width: int) -> list[StyledRow]:
+    """A mark and a name for each line, on as many rows as ``width`` demands."""
+    rows: list[list[tuple[str, str]]] = [[]]
+    used = 0
+    for number, name in enumerate(names):
+        colour = number % COLOURS
+        if used and used + len(name) + 2 > width:
+            rows.append([])
+            used = 0
+        rows[-1] += [(f"{POINTS[colour]} ", f"s{colour}"), (f"{name}   ", "")]
+        used += len(name) + 5
+    return [tuple(row) for row in rows if row]
+
+
+def x_axis_rows(
+    ticks: Sequence[tuple[float, str]], columns: int, margin: int, left: float, scale: float
+) -> list[StyledRow]:
+    """The axis with its ticks and below it their labels; a label that would touch the one before it is left out."""
     line, labels = ["─"] * columns, [" "] * (columns + 12)
     last_end = -1
-    for tick in tick_values:
+    for tick, text in ticks:
         column = round((tick - left) * scale)
-        label = tick_text(tick)
+        label = text[:columns]
         begin = max(0, min(column - len(label) // 2, columns + 1 - len(label)))
         if 0 <= column < columns:
             line[column] = "┬"
@@ -107,7 +127,7 @@ def _x_axis(tick_values: Sequence[float], columns: int, margin: int, left: float
     ]
 
 
-class _Canvas:
+class Canvas:
     """Braille dots, 2 x 4 per cell. A cell has the colour of the last line that crosses it."""
 
     def __init__(self, width: int, height: int) -> None:
@@ -115,6 +135,17 @@ class _Canvas:
         self._dots = [[0] * width for _ in range(height)]
         self._colours = [[-1] * width for _ in range(height)]
         self._marks: dict[tuple[int, int], int] = {}
+        self._words: dict[tuple[int, int], str] = {}
+
+    def upright(self, x: float, bottom: float, top: float, colour: int) -> None:
+        """A vertical line: the interval of a point."""
+        self.draw([(x, bottom), (x, top)], colour, marked=False)
+
+    def annotate(self, column: int, text: str) -> None:
+        """A dotted line at ``column`` from top to bottom, with ``text`` beside its upper end."""
+        self._words |= {(column, row): "┊" for row in range(self.height)}
+        begin = column + 2 if column + 2 + len(text) <= self.width else column - 1 - len(text)
+        self._words |= {(begin + i, 0): letter for i, letter in enumerate(text)}
 
     def draw(self, dots: Sequence[tuple[float, float]], colour: int, *, marked: bool) -> None:
         """Joins the dots by straight lines."""
@@ -138,11 +169,12 @@ class _Canvas:
                 cells.append((POINTS[mark], f"s{mark}"))
             else:
                 dots = self._dots[y][x]
-                cells.append((chr(0x2800 + dots), f"s{self._colours[y][x]}") if dots else (" ", ""))
+                empty = (self._words.get((x, y), " "), "quiet" if (x, y) in self._words else "")
+                cells.append((chr(0x2800 + dots), f"s{self._colours[y][x]}") if dots else empty)
         return cells
 
 
-def _join_cells(cells: Sequence[tuple[str, str]]) -> StyledRow:
+def join_cells(cells: Sequence[tuple[str, str]]) -> StyledRow:
     """Joins neighbouring cells of one role."""
     row: list[tuple[str, str]] = []
     for text, role in cells:

@@ -17,7 +17,7 @@ from typing import Literal
 from gpubox.bench import stats
 from gpubox.bench.model import Provenance, RunInfo
 from gpubox.bench.provenance import comparable_argv
-from gpubox.bench.report.chart import MAX_BARS, Chart, ChartBar
+from gpubox.bench.report.chart import MAX_BARS, Chart, ChartBar, interval_suffix
 from gpubox.bench.report.formatting import DOUBTFUL, format_number, interval_title, validity_suffix
 from gpubox.bench.report.model import Metric, Report
 from gpubox.bench.report.noise_history import NO_HISTORY, NoiseHistory, describe_noise
@@ -372,4 +372,5 @@ def comparison_charts(comparison: RunComparison) -> list[Chart]:
         for row in rows[:MAX_BARS]
         if row.ratio is not None
     )
-    return [Chart(f"Second over first, 95 % CI{comparison.validity}", "ratio", bars=bars, centre=1.0)] if bars else []
+    title = interval_suffix("Each value of the second run over that of the first", bars) + comparison.validity
+    return [Chart(title, "second / first", bars=bars, centre=1.0)] if bars else []

@@ -117,6 +117,36 @@ def leaderboard_command(context: Context, kind: str, as_json: bool) -> None:
     print_rows(leaderboard_rows(leaderboards, output.width()))
 
 
+@click.command("frontier")
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.option("--by", type=click.Choice(["kl", "perplexity"]), default="kl", metavar="MEASURE",
+              help="The quality: kl or perplexity. [default: kl]")  # fmt: skip
+@click.option("--no-plots", is_flag=True, help="Print the table only.")
+@json_option
+@click.pass_obj
+def frontier_command(context: Context, runs: tuple[str, ...], by: str, no_plots: bool, as_json: bool) -> None:
+    """Show quality against speed against VRAM for quants and KV types.
+
+    A point is one launch that a quality run has measured (`gpubox bench quality`). Its tg comes from stored runs of the
+    same launch: same model file, engine and flags. A point is on the frontier if no other one is better in one of the
+    three and no worse in the others. RUNS: quality and speed runs to use; without them, the newest quality run, those
+    that compare with it, and all speeds.
+    """
+    from typing import cast
+
+    from gpubox.bench.report.load import load_frontier
+
+    frontier = load_frontier(context.paths, runs, cast(Any, by))
+    if as_json:
+        from msgspec import to_builtins
+
+        output.emit_json({"frontier": to_builtins(frontier)})
+        return
+    from gpubox.bench.report.frontier_picture import frontier_rows
+
+    print_rows(frontier_rows(frontier, output.width(), plots=not no_plots))
+
+
 @click.command("export")
 @click.argument("what", nargs=-1)
 @click.option("--md", "form", flag_value="md", help="Write Markdown. [default]")
@@ -126,7 +156,7 @@ def leaderboard_command(context: Context, kind: str, as_json: bool) -> None:
 @click.option("--output", "-o", "file", type=click.Path(dir_okay=False), metavar="FILE", help="Write into FILE.")
 @click.pass_obj
 def export_command(context: Context, what: Sequence[str], form: str | None, file: str | None) -> None:
-    """Write WHAT for sharing: a run, `compare A B` or `leaderboard [KIND]`.
+    """Write WHAT for sharing: a run, `compare A B`, `leaderboard [KIND]` or `frontier [RUN...]`.
 
     Without WHAT, the last run. Paths, host names and keys are left out.
 
@@ -145,6 +175,39 @@ def export_command(context: Context, what: Sequence[str], form: str | None, file
 
     write_export(text, Path(file))
     diagnostics.note(f"Wrote {file}.")
+
+
+@click.command("post")
+@click.argument("run", default="last")
+@click.option("--markdown", is_flag=True, help="Print the Markdown block. [default without --svg]")
+@click.option("--svg", "file", type=click.Path(dir_okay=False), metavar="FILE", help="Write the card into FILE.")
+@json_option
+@click.pass_obj
+def post_command(context: Context, run: str, markdown: bool, file: str | None, as_json: bool) -> None:
+    """Make RUN (default: the last run) ready to paste: a card (SVG) and a Markdown block.
+
+    Both name the model, card, driver, engine, the flags that differ from llama-server's defaults, and every figure with
+    its interval and n. They hold no path, host, address, user, key or name of a profile. Doubts about a run stay on it.
+
+    \b
+    gpubox bench post last
+    gpubox bench post last --svg card.svg
+    """
+    from pathlib import Path
+
+    from gpubox.bench.report.formats import write_export
+    from gpubox.bench.report.post import make_post, post_values
+    from gpubox.bench.report.post_card import post_svg
+    from gpubox.bench.report.post_text import post_markdown
+
+    post = make_post(find_run(context.paths, run))
+    if file is not None:
+        write_export(post_svg(post), Path(file))
+        diagnostics.note(f"Wrote {file}.")
+    if as_json:
+        output.emit_json({"post": post_values(post)})
+    elif markdown or file is None:
+        output.emit_verbatim(post_markdown(post).removesuffix("\n"))
 
 
 @click.command("resume")

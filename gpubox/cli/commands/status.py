@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from dataclasses import asdict
 from datetime import datetime
@@ -76,14 +77,27 @@ async def _sample_once(context: Context, url: str | None) -> Snapshot:
 
 
 async def _watch(context: Context, url: str | None, period: float, as_json: bool) -> None:
-    """Samples at the screen's interval and prints every ``period`` seconds, until the reader closes the pipe."""
-    from gpubox.hardware.nvml_reader import DriverReader
+    """Samples at the screen's interval and prints every ``period`` seconds, until the reader closes the pipe.
 
-    with DriverReader() as driver:
+    What it samples goes into the history too.
+    """
+    from gpubox.gateway.ledger_clients import LedgerClients
+    from gpubox.hardware.nvml_reader import DriverReader
+    from gpubox.telemetry.history_writer import HistoryWriter
+
+    with contextlib.ExitStack() as stack:
+        driver = stack.enter_context(DriverReader())
+        history: HistoryWriter | None = None
+        if url is None:
+            history = HistoryWriter(context.paths, LedgerClients(context.paths.ledger).clients_of)
+            stack.callback(history.close)
+            history.start()
         async with Sampler(context.paths, context.config, driver.latest, url=url) as sampler:
             due = time.monotonic()
             while True:
                 snapshot = await sampler.sample()
+                if history:
+                    history.push(snapshot)
                 if time.monotonic() >= due:
                     _show(snapshot, as_json, one_line=True)
                     due = max(due + period, time.monotonic())

@@ -1,6 +1,7 @@
 """The throughput graph: an area over time with a fixed value axis, and a time axis with event marks below it.
 
-Columns stand still between steps, so that a repaint changes only the newest one.
+Used for the last minutes (``throughput``) and for the history (``stored_graph``). Columns stand still between steps, so
+that a repaint changes only the newest one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ PREFILL_GLYPH = "░"
 """Drawn in columns in which a prompt was read and no token generated."""
 EVENT_STYLES = {
     "switch": ("▲", "$primary"), "start": ("▲", "$primary"), "stop": ("▽", "$quiet"), "crash": ("✗", "$error"),
+    "engine": ("◆", "$secondary"), "driver": ("◇", "$secondary"),
 }  # fmt: skip
+UNOBSERVED_GLYPH = "·"
+"""Drawn in columns of the time in which nothing was observed: unknown, not 0."""
 NOW = " now"
 MIN_LABEL_CELLS = 4
 """With less room an event is drawn as its glyph alone."""
@@ -45,27 +49,39 @@ def right_edge(now: float, seconds: float, columns: int) -> float:
 
 
 def area_graph(
-    values: Sequence[float | None], top: float, height: int, prefill_columns: Collection[int]
+    values: Sequence[float | None],
+    top: float,
+    height: int,
+    prefill_columns: Collection[int],
+    *,
+    unobserved: Collection[int] = (),
+    name: str = "",
+    style: str = "$graph",
 ) -> list[StyledLine]:
-    """``height`` rows of an area under ``values``, with the value axis at the left.
+    """``height`` rows of an area under ``values``, with the value axis at the left, and there ``name``.
 
-    The lowest row marks ``prefill_columns``, so that a gap in generation explains itself.
+    The lowest row marks ``prefill_columns`` and ``unobserved`` ones, so that a gap explains itself.
     """
     rows: list[StyledLine] = []
     levels = [None if value is None else max(0.0, min(1.0, value / top)) * height * 8 for value in values]
     for row in range(height):
         floor = (height - 1 - row) * 8
         text = "".join(_block(level, floor) for level in levels)
-        label = f"{top:g}" if row == 0 else f"{top / 2:g}" if height >= 4 and row == height // 2 else ""
+        label = f"{top:.0f}" if row == 0 else f"{top / 2:.0f}" if height >= 4 and row == height // 2 else ""
         if len(label) > AXIS_CELLS - 2 and label.isdigit():
-            label = f"{int(label) // 1000}k"
-        axis = f"{label:>{AXIS_CELLS - 2}} ┤" if label else " " * (AXIS_CELLS - 1) + "│"
-        area: StyledLine = ((text, "$graph"),)
-        if row == height - 1 and prefill_columns:
+            label = f"{int(label) // 1000}k" if len(label) <= 6 else f"{int(label) // 1_000_000}M"
+        label = label or (name if row == 1 else "")
+        is_value = label != name or not name
+        axis = f"{f'{label:>{AXIS_CELLS - 2}} '[: AXIS_CELLS - 1]}{'┤' if label and is_value else '│'}"
+        area: StyledLine = ((text, style),)
+        if row == height - 1 and (prefill_columns or unobserved):
             area = merge_neighbours(
-                (PREFILL_GLYPH, "$accent") if column in prefill_columns and char == " " else (char, "$graph")
+                (char, style) if char != " "
+                else (PREFILL_GLYPH, "$accent") if column in prefill_columns
+                else (UNOBSERVED_GLYPH, QUIET) if column in unobserved
+                else (char, style)
                 for column, char in enumerate(text)
-            )
+            )  # fmt: skip
         rows.append(styled_line((axis, QUIET), *area))
     return rows
 
@@ -81,18 +97,39 @@ def _block(level: float | None, floor: int) -> str:
 
 def time_axis(width: int, seconds: float, events: Mapping[int, tuple[str, str]]) -> StyledLine:
     """A tick per minute, the ends of the range, and the events. ``events``: column -> (kind, label)."""
+    ticks = {round((1 - minute * 60 / seconds) * width) for minute in range(1, int(seconds // 60) + 1)}
+    return marked_axis(width, ticks, f"{seconds / 60:g} min", events)
+
+
+def marked_axis(
+    width: int,
+    ticks: Collection[int],
+    duration: str,
+    events: Mapping[int, tuple[str, str]],
+) -> StyledLine:
+    """The axis with its ticks and events. The ends of the range say ``duration``; empty: they say nothing."""
     cells = ["─"] * width
     styles = [QUIET] * width
-    for minute in range(1, int(seconds // 60) + 1):
-        column = round((1 - minute * 60 / seconds) * width)
+    for column in ticks:
         if 0 <= column < width:
             cells[column] = "┬"
-    for start, text in _range_labels(width, f"{seconds / 60:g} min", sorted(events)):
+    for start, text in _range_labels(width, duration, sorted(events)):
         _write(cells, styles, start, text, QUIET)
-    for column, (start, text) in place_events(width, f"{seconds / 60:g} min", events).items():
+    for column, (start, text) in place_events(width, duration, events).items():
         _write(cells, styles, start, text, EVENT_STYLES[events[column][0]][1])
     axis = merge_neighbours(zip(cells, styles, strict=True))
     return styled_line(("0".rjust(AXIS_CELLS - 2) + " └", QUIET), *axis)
+
+
+def tick_labels(width: int, ticks: Mapping[int, str]) -> StyledLine:
+    """The row below the axis: the text of each tick, centred under it; one without room is left out."""
+    cells, free_from = [" "] * width, 0
+    for column, text in sorted(ticks.items()):
+        start = min(column - len(text) // 2, width - len(text))
+        if start >= free_from:
+            cells[start : start + len(text)] = text
+            free_from = start + len(text) + 1
+    return styled_line((" " * AXIS_CELLS + "".join(cells).rstrip(), QUIET))
 
 
 def place_events(width: int, duration: str, events: Mapping[int, tuple[str, str]]) -> dict[int, PlacedText]:
@@ -119,6 +156,8 @@ def place_events(width: int, duration: str, events: Mapping[int, tuple[str, str]
 
 def _range_labels(width: int, duration: str, columns: Sequence[int]) -> list[PlacedText]:
     """The labels of both ends, as far as the events in ``columns`` leave room for them."""
+    if not duration:
+        return []
     first, last = (columns[0], columns[-1]) if columns else (width, -1)
     room = min(first, width - len(NOW))
     start = next((text for text in (f"{duration} ago ", f"{duration} ") if len(text) <= room), "")

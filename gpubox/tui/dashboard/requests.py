@@ -1,14 +1,19 @@
-"""The requests pane: finished requests, newest first, one line each; and every field of one request."""
+"""The requests pane: finished requests of all launches, newest first, one line each; and every field of one request."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from datetime import date, datetime
 from typing import TYPE_CHECKING
 
 from textual import on
 from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Input
 
 from gpubox import units
+from gpubox.errors import GpuboxError
 from gpubox.tui.styled_lines import (
     QUIET,
     StyledLine,
@@ -19,12 +24,17 @@ from gpubox.tui.styled_lines import (
     styled_line,
 )
 from gpubox.tui.widgets.cursor_rows import CursorRows
+from gpubox.tui.widgets.filter_line import FilterLine
 from gpubox.tui.widgets.styled_lines import SingleLine
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpubox.gateway.request_clients import RequestClients, RequestKey
     from gpubox.gateway.status import FinishedRequest
+    from gpubox.telemetry.history_values import StoredRequest
     from gpubox.telemetry.snapshot import Request
+    from gpubox.tui.dashboard.request_history import LaunchLine, ListedRequest, RequestFilter
 
 COLUMNS = (
     ("time", 8, 0), ("client", 9, 0), ("#", 2, 6), ("prompt", 13, 0), ("out", 5, 0), ("TTFT", 6, 3), ("pp", 5, 7),
@@ -35,40 +45,77 @@ RIGHT_ALIGNED = {"out", "TTFT", "pp", "tg", "draft", "took"}
 GAP = "  "
 MIN_END_CELLS = 15
 """Width of the end column that the pp column must leave free, for the reason of a cache miss."""
+TITLE, NO_MATCH = "Requests", "No request matches. esc shows all."
+UNREADABLE = "the earlier requests cannot be read; [ says why"
+FILTER_HINT = "profile:x client:y day:today or 2026-11-20, and any text"
 MIN_CACHE_MISS_CELLS = 10
 """With less room the first word of a cache miss would be cut."""
 
 
-class RequestRows(CursorRows["Request"]):
+class RequestRows(CursorRows["Request | LaunchLine"]):
     """The lines; Enter opens one."""
 
     EMPTY_TEXT = "No requests yet. o connects a client, c opens the chat."
 
     clients: Mapping[RequestKey, str] | None = None
-    """Who sent a request, as far as that is certain; ``None``: no gateway knows, and there is no such column."""
+    """Who sent a request, as far as that is certain; ``None``: nobody knows, and there is no such column."""
 
-    def make_row(self, value: Request, width: int) -> StyledLine:
+    def make_row(self, value: Request | LaunchLine, width: int) -> StyledLine:
+        from gpubox.tui.dashboard.request_history import LaunchLine  # late, as everywhere here: not for the first paint
+
+        if isinstance(value, LaunchLine):
+            return launch_row(value, width)
         return request_row(value, width, self.clients)
 
-    def key(self, value: Request) -> Hashable:
-        return value.number, value.at
+    def key(self, value: Request | LaunchLine) -> Hashable:
+        from gpubox.tui.dashboard.request_history import LaunchLine
+
+        return value.key if isinstance(value, LaunchLine) else (value.number, value.at)
+
+    def action_open(self) -> None:
+        from gpubox.tui.dashboard.request_history import LaunchLine
+
+        if not isinstance(self.value, LaunchLine):
+            super().action_open()
 
 
 class RequestsPane(Vertical):
-    """The rows under their column names."""
+    """The rows under their column names, and the line that filters them."""
 
-    DEFAULT_CSS = "RequestsPane #column-names { padding: 0; }"
+    DEFAULT_CSS = """
+    RequestsPane #column-names { padding: 0; }
+    #request-filter { background: $panel; height: 1; }
+    """
+
+    class FilterChanged(Message):
+        """Another filter: the history has to be asked."""
 
     def __init__(self) -> None:
         super().__init__()
         self.column_names, self.rows = SingleLine("column-names"), RequestRows()
-        self.border_title = "Requests"
+        self.filter = FilterLine("request-filter", FILTER_HINT, self.rows)
+        self.border_title = TITLE
+        self.clock: Callable[[], datetime] | None = None
+        """The time of the owner's zone; None: there is no history here."""
+        self.problem = ""
+        """Why the history cannot be read."""
         self._matches: RequestClients | None = None
         self._profile = ""
+        self._live: tuple[Request, ...] = ()
+        self._total: int | None = None
+        self._ended: list[ListedRequest] = []
+        """Of launches that ended while this screen was open: they may not be stored yet."""
+        self._stored: list[ListedRequest] = []
+        self._searched = 0
+        self._shown_of: tuple[object, ...] = ()
+        self._listed: dict[RequestKey, ListedRequest] = {}
+        self._count = 0
+        """Requests in the list, without the lines between them."""
+        self._counts = (TITLE, "")
 
     def mount_content(self) -> None:
         """Mounts the content; called after the first paint."""
-        self.mount(self.column_names, self.rows)
+        self.mount(self.filter, self.column_names, self.rows)
 
     def show_clients(self, finished: tuple[FinishedRequest, ...]) -> None:
         """Names the clients of the requests after what the gateway has finished."""
@@ -77,37 +124,131 @@ class RequestsPane(Vertical):
 
             self._matches = RequestClients()
         self._matches.add(finished)
-        self._name_clients(self.rows.values)
+        self._show()
 
     def client(self, request: Request) -> str:
         """Who sent it; empty if that is not certain."""
         return (self.rows.clients or {}).get((request.number, request.at), "")
 
-    def _name_clients(self, requests: tuple[Request, ...]) -> None:
-        names = self._matches.names(requests, self._profile) if self._matches and self._matches.any else None
-        if names != self.rows.clients:
-            shown, self.rows.clients = self.rows.clients, names
-            if self.rows.is_attached:
-                self.rows.redraw()
-                if (shown is None) != (names is None):
-                    self._show_column_names()
+    def profile(self, request: Request) -> str:
+        """The profile whose server answered it."""
+        listed = self._listed.get((request.number, request.at))
+        return listed.profile if listed else self._profile
 
     def show_requests(self, requests: tuple[Request, ...], total: int | None, profile: str = "") -> None:
         """Shows ``requests`` of the server of ``profile``; ``total`` counts all since the server started."""
         if not self.rows.is_attached:
             return
-        self._profile = profile
-        self._name_clients(requests)
-        self.rows.show_values(requests)
+        if self._live and (not requests or requests[0].number < self._live[0].number or profile != self._profile):
+            from gpubox.tui.dashboard.request_history import MAX_LISTED, listed_live, merge
+
+            ended = listed_live(self._live, self._profile, self.client)
+            self._ended = merge(ended, self._ended)[:MAX_LISTED]
+        self._live, self._total, self._profile = requests, total, profile
+        self._show()
+
+    def show_stored(self, requests: Sequence[StoredRequest] | None, searched: int) -> None:
+        """Shows what the history has for the filter; ``searched``: only that many were, 0: all.
+
+        ``None``: it could not be read; what was read before stays.
+        """
+        from gpubox.tui.dashboard.request_history import listed_stored
+
+        if requests is not None:
+            self._stored, self._searched = listed_stored(requests), searched
+        self._shown_of = ()
+        self._show()
+
+    # -- the filter ---------------------------------------------------------------------------------
+
+    @property
+    def wanted(self) -> RequestFilter:
+        """The filter that was typed; without the day if that is none."""
+        return self._parsed()[0]
+
+    def _parsed(self) -> tuple[RequestFilter, str]:
+        """The filter, and what is wrong with it."""
+        from gpubox.tui.dashboard.request_history import parse_filter
+
+        text, today = self.filter.value, self._today()
+        try:
+            return parse_filter(text, today), ""
+        except GpuboxError as error:
+            words = [word for word in text.split() if not word.lower().startswith("day:")]
+            return parse_filter(" ".join(words), today), str(error)
+
+    def _today(self) -> date:
+        return (self.clock() if self.clock else datetime.now()).date()
+
+    @on(Input.Changed, "#request-filter")
+    def _filter_changed(self) -> None:
+        self._show()
+        self.post_message(self.FilterChanged())
+
+    # -- the rows -----------------------------------------------------------------------------------
+
+    def _show(self) -> None:
+        """Brings rows, clients, column names and subtitle up to date; cheap if nothing has changed."""
+        if not self.rows.is_attached:
+            return
+        names = self._matches.names(self._live, self._profile) if self._matches and self._matches.any else None
+        shown_of = (self._live, names, self._profile, self.filter.value, self._today(), self.problem)
+        if self._shown_of and all(a is b or a == b for a, b in zip(shown_of, self._shown_of, strict=True)):
+            self._show_counts()
+            return
+        self._shown_of = shown_of
+        from gpubox.tui.dashboard import request_history as history
+
+        (wanted, _), live_names = self._parsed(), names or {}
+        live = history.listed_live(self._live, self._profile, lambda r: live_names.get((r.number, r.at), ""))
+        listed = history.merge([*live, *self._ended], self._stored)
+        if wanted:
+            listed = [entry for entry in listed if wanted.matches(entry)]
+        running = self._profile if self._live else ""
+        values, self._count = history.with_launch_lines(listed[: history.MAX_LISTED], running, self._today())
+        if self.problem:
+            values = (*values, history.LaunchLine(UNREADABLE, -1.0))
+        self._listed = {(entry.request.number, entry.request.at): entry for entry in listed}
+        self._name_clients(names)
+        empty = NO_MATCH if wanted else ""
+        if empty != self.rows.empty_text:
+            self.rows.empty_text = empty
+            self.rows.redraw()
+        self.rows.show_values(values)
         self._show_column_names()
-        subtitle = f"{len(requests) if total is None else total:,}" if requests else ""
-        if self.border_subtitle != subtitle:
-            self.border_subtitle = subtitle
+        self._show_counts()
+
+    def _name_clients(self, live: Mapping[RequestKey, str] | None) -> None:
+        """The clients of the live requests, and those that the history knows."""
+        stored = {key: entry.client for key, entry in self._listed.items() if entry.client}
+        names = {**stored, **(live or {})} if stored or live is not None else None
+        if names != self.rows.clients:
+            self.rows.clients = names
+            self.rows.redraw()
+
+    def _show_counts(self) -> None:
+        """How many match stands in the title, which a narrow terminal has, too; all others at the foot."""
+        from gpubox.tui.dashboard.request_history import MAX_LISTED
+
+        wanted, mistake = self._parsed()
+        title, subtitle, more = TITLE, "", "+" if self._count >= MAX_LISTED else ""
+        if mistake:
+            title = f"{TITLE}: {sanitize_to_width(mistake, max(10, self.size.width - len(TITLE) - 8))}"
+        elif wanted:
+            of = f" of the last {self._searched:,}" if self._searched else ""
+            title = f"{TITLE}, {self._count:,}{more}{of} {'matches' if self._count == 1 else 'match'}"
+        else:
+            earlier = self._count - len(self._live)
+            live = f"{len(self._live) if self._total is None else self._total:,}" if self._live else ""
+            subtitle = ", ".join(filter(None, (live, f"{earlier:,}{more} earlier" if earlier > 0 else "")))
+        if (title, subtitle) != self._counts:
+            self._counts = title, subtitle
+            self.border_title, self.border_subtitle = Content(title), subtitle
 
     @on(RequestRows.Resized)
     def _show_column_names(self) -> None:
         names = column_names(self.rows.size.width, with_client=self.rows.clients is not None)
-        self.column_names.show([names] if self.rows.values else [])
+        self.column_names.show([names] if self._listed else [])
 
 
 # -- lines ----------------------------------------------------------------------------------------------
@@ -142,6 +283,12 @@ def _cell(text: str, style: str, name: str, size: int) -> StyledLine:
 def column_names(width: int, *, with_client: bool = False) -> StyledLine:
     """The line above the rows."""
     return _with_gaps([(name, _cell(name, QUIET, name, size)) for name, size in _columns(width, with_client)])
+
+
+def launch_row(line: LaunchLine, width: int) -> StyledLine:
+    """``── qwen36-256k · yesterday ─────``: the requests below are of another launch or day."""
+    text = f"── {sanitize_to_width(line.text, max(0, width - 6))} "
+    return styled_line((text, QUIET), ("─" * (width - cell_width(((text, ""),))), "$line"))
 
 
 def request_row(request: Request, width: int, clients: Mapping[RequestKey, str] | None = None) -> StyledLine:
@@ -198,7 +345,7 @@ def _end(request: Request, room: int) -> StyledLine:
     return join_lines([end, styled_line((sanitize_to_width(cache_miss, room), "$warning"))], GAP)
 
 
-def request_fields(request: Request, client: str = "") -> list[tuple[str, str]]:
+def request_fields(request: Request, client: str = "", profile: str = "") -> list[tuple[str, str]]:
     """Everything known of a request: (name, value). ``client``: who sent it through the gateway."""
     acceptance = units.UNKNOWN
     if request.draft_acceptance is not None:
@@ -212,8 +359,9 @@ def request_fields(request: Request, client: str = "") -> list[tuple[str, str]]:
     pp, tg = units.rate(request.pp_tokens_per_second), units.rate(request.tg_tokens_per_second)
     stop_reason = request.stop_reason
     return [
+        *([("profile", sanitize_to_width(profile, 60))] if profile else []),
         *([("client", sanitize_to_width(client, 60))] if client else []),
-        ("started", units.time_of_day(request.at)),
+        ("started", units.local_time(request.at, "%a %d %b %Y, %H:%M:%S")),
         ("slot, task", f"{request.slot}, {request.task}"),
         ("prompt", f"{_count(request.prompt_tokens)} tokens"),
         ("reused", f"{_count(request.cached_tokens)} tokens"),

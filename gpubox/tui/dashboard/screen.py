@@ -17,7 +17,9 @@ from textual.widgets import Input
 from gpubox import units
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import OPENS_INPUT, Scope, bindings
+from gpubox.tui.advice.line import StatusOrAdvice
 from gpubox.tui.dashboard.detail import DetailPane, shell_command
+from gpubox.tui.dashboard.history_controller import HistoryController
 from gpubox.tui.dashboard.layout import LEFT, MAIN, SIDE, visible_panes
 from gpubox.tui.dashboard.log import LogPane
 from gpubox.tui.dashboard.offload import OffloadPane
@@ -27,7 +29,6 @@ from gpubox.tui.dashboard.throughput import ThroughputPane
 from gpubox.tui.dashboard.vram import VramPane, gpu_readings
 from gpubox.tui.persistent_screen import PersistentScreen
 from gpubox.tui.widgets.snapshot_pane import SnapshotPane
-from gpubox.tui.widgets.status_lines import StatusLines
 
 if TYPE_CHECKING:
     from gpubox.gateway.status import GatewayStatus
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 NO_LOG = "No log yet. Enter starts the highlighted profile."
 NO_FOREIGN_LOG = "gpubox did not start this server and cannot see its log."
 NO_FOREIGN_REQUESTS = "Requests are read from the server's log, which gpubox cannot see."
+NO_HISTORY = "There is no history of a recording, or of a server that gpubox did not start."
 COMPACT_BELOW_ROWS = 30
 """With fewer rows the memory panes take a line or two, as on a narrow screen."""
 TINY_BELOW_ROWS = 10
@@ -63,7 +65,7 @@ class DashboardScreen(PersistentScreen):
         note = "attached, read only" if url else "recording" if read_only else ""
         super().__init__(Scope.DASHBOARD, note=note, classes=classes)
         self.read_only = bool(read_only)
-        self.status = StatusLines("operation")
+        self.status = StatusOrAdvice("operation")
         self.vram, self.offload, self.profiles = VramPane(), OffloadPane(), ProfilePane()
         self.throughput, self.requests = ThroughputPane(), RequestsPane()
         self.detail, self.log_pane = DetailPane(), LogPane()
@@ -83,6 +85,7 @@ class DashboardScreen(PersistentScreen):
             "vram": self.vram, "offload": self.offload, "profiles": self.profiles, "throughput": self.throughput,
             "requests": self.requests, "detail": self.detail, "log": self.log_pane,
         }  # fmt: skip
+        self.history = HistoryController(self.throughput, self.requests, lambda: not self._hidden)
         self._zoomed = ""
         """The key of ZOOMABLE that has the whole screen."""
         self._arrange()
@@ -139,6 +142,7 @@ class DashboardScreen(PersistentScreen):
             part.display = not visible.isdisjoint(names)
         self.rest.display = self.main.display or self.side.display
         self.set_class(bool(self._zoomed), "-zoomed")
+        self.history.wake()
 
     # -- what the app shows here ------------------------------------------------------------------------
 
@@ -167,6 +171,7 @@ class DashboardScreen(PersistentScreen):
         if self._hidden:
             return
         self._undrawn = None
+        self.history.show_server(snapshot.server)
         self.throughput.history = history
         self.throughput.client = self._live_client(snapshot)
         for pane in self.snapshot_panes:
@@ -189,6 +194,7 @@ class DashboardScreen(PersistentScreen):
     @on(events.ScreenResume)
     def _resumed(self) -> None:
         self._hidden = False
+        self.history.wake()
         if self._undrawn:
             self.show_snapshot(*self._undrawn)
 
@@ -250,9 +256,8 @@ class DashboardScreen(PersistentScreen):
         from gpubox.tui.dialogs import FieldsScreen
 
         request = event.value
-        self.app.push_screen(
-            FieldsScreen(f"Request {request.number}", request_fields(request, self.requests.client(request)))
-        )
+        client, profile = self.requests.client(request), self.requests.profile(request)
+        self.app.push_screen(FieldsScreen(f"Request {request.number}", request_fields(request, client, profile)))
 
     def watch_focused(self) -> None:
         """The key bar depends on the focus. A pane that gets hidden loses it without a focus event."""
@@ -270,7 +275,8 @@ class DashboardScreen(PersistentScreen):
             label = "make a profile"
         typing = isinstance(self.focused, Input)
         hidden = set() if typing or label != "profiles" else {"switch"}  # p does the same
-        if not (typing or self._zoomed or self.profiles.search.display or self.log_pane.filter.display):
+        filters = (self.profiles.search, self.log_pane.filter, self.requests.filter)
+        if not (typing or self._zoomed or any(line.display for line in filters)):
             hidden.add("back")
         if not (overview and (overview.status.profile or overview.last_profile)):
             hidden.add("restart")
@@ -356,13 +362,14 @@ class DashboardScreen(PersistentScreen):
 
     def go_back(self) -> bool:
         """Closes filter, search or zoom, or returns the focus to the list. Returns False if there was nothing to do."""
-        if self.log_pane.filter.has_focus or (self.log_pane.view.has_focus and self.log_pane.filter.value):
-            self.log_pane.filter.close()
-        elif self.profiles.search.close():
+        for line in (self.log_pane.filter, self.requests.filter):
+            if line.has_focus or (line.view.has_focus and line.value):
+                return line.close()
+        if self.profiles.search.close():
             return True
-        elif self._zoomed:
+        if self._zoomed:
             self.toggle_zoom(self._zoomed)
-        elif not self.log_pane.filter.close():
+        elif not (self.log_pane.filter.close() or self.requests.filter.close()):
             focus = self._default_focus()
             if focus.has_focus:
                 return False
@@ -390,6 +397,33 @@ class DashboardScreen(PersistentScreen):
         if not self.profiles.display:
             self.toggle_zoom("profiles")
         self.profiles.search.open()
+
+    @on(RequestsPane.FilterChanged)
+    def _requests_filtered(self) -> None:
+        self.history.wake()
+
+    def action_filter_requests(self) -> None:
+        if not self.requests.display:
+            self.toggle_zoom("requests")
+        self.requests.filter.open()
+
+    def action_graph_longer(self, steps: int = 1) -> None:
+        if self.read_only:
+            self.say(NO_HISTORY)
+        else:
+            self.history.zoom_by(steps)
+
+    def action_graph_shorter(self) -> None:
+        self.action_graph_longer(-1)
+
+    def action_slower_since(self) -> None:
+        from gpubox.tui.dashboard.slower import NOT_SLOWER, slower_fields
+        from gpubox.tui.dialogs import FieldsScreen
+
+        if slowdowns := self.throughput.slowdowns:
+            self.app.push_screen(FieldsScreen("Slower since", slower_fields(slowdowns)))
+        else:
+            self.say(NO_HISTORY if self.read_only else NOT_SLOWER)
 
     def action_filter_log(self) -> None:
         if not self.log_pane.display:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from gpubox import units
+from gpubox.sanitize import sanitize_line
 from gpubox.tui.dashboard import graph
 from gpubox.tui.formatting import block_bar
 from gpubox.tui.styled_lines import (
@@ -22,7 +24,9 @@ from gpubox.tui.widgets.snapshot_pane import SnapshotPane
 
 if TYPE_CHECKING:
     from gpubox.telemetry.history import History
+    from gpubox.telemetry.history_values import Slowdown
     from gpubox.telemetry.snapshot import SlotReading, Snapshot
+    from gpubox.tui.dashboard.stored_graph import StoredGraph, Zoom
 
 LABEL_CELLS = 9
 ACTIVITY_STYLES = {
@@ -41,7 +45,8 @@ MESSAGE_CELLS = 160
 SLOWER_ALONE = 0.9
 """A request below this share of the total speed shared the server with others."""
 BAR_CELLS = 6
-MIN_GRAPH_ROWS = 2
+MIN_GRAPH_ROWS, MIN_GRAPH_COLUMNS = 2, 10
+READING, UNOBSERVED_LEGEND = "reading the history", f"{graph.UNOBSERVED_GLYPH} not observed"
 CLIENT_CELLS = 16
 NARROW_GRAPH_SECONDS, WIDE_GRAPH_SECONDS, WIDE_GRAPH_COLUMNS = 300.0, 600.0, 90
 
@@ -57,8 +62,23 @@ class ThroughputPane(SnapshotPane):
         self.client = ""
         """Whose request the server works on, if it is one client's alone."""
 
+        self.zoom: Zoom | None = None
+        """A zoom into the history; None: the last minutes."""
+        self.stored: StoredGraph | None = None
+        self.history_problem = ""
+        """Why the history cannot be read."""
+        self.slowdowns: tuple[Slowdown, ...] = ()
+        self._span = ""
+        self._has_gaps = False
+
+    @property
+    def graph_columns(self) -> int:
+        """How many columns the graph has; 0: there is no room for it."""
+        columns = self.content_size.width - graph.AXIS_CELLS
+        return columns if columns >= MIN_GRAPH_COLUMNS else 0
+
     def title(self, snapshot: Snapshot) -> str:
-        return "Throughput"
+        return f"Throughput, {self._span}" if self._span else "Throughput"
 
     def lines(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
         details: list[StyledLine] = []
@@ -66,20 +86,66 @@ class ThroughputPane(SnapshotPane):
             makers = (_prompt_line, _draft_line, _context_line)
             details = [row for make_line in makers if (row := make_line(snapshot, width))]
         spare = height - 1 - len(details) - MIN_GRAPH_ROWS - 1
+        slower = self._slower_lines(snapshot, width) if spare > 0 else []
+        spare -= len(slower)
         slots = _slot_lines(snapshot, width, max(0, min(8, spare)))
         spare -= len(slots)
         problems = _problem_lines(snapshot, max(0, min(2, spare)))
-        assert self.history is not None  # set before the first snapshot
-        graph_rows = _graph_lines(snapshot, self.history, width, spare - len(problems) + MIN_GRAPH_ROWS + 1)
-        return [state_line(snapshot, width, self.client), *graph_rows, *details, *slots, *problems][: max(1, height)]
+        rows = spare - len(problems) + MIN_GRAPH_ROWS + 1
+        graph_rows = self._graph(snapshot, width, rows)
+        texts = [*details, *slower, *slots, *problems]
+        return [state_line(snapshot, width, self.client), *graph_rows, *texts][: max(1, height)]
+
+    def draw(self) -> None:
+        super().draw()
+        subtitle = UNOBSERVED_LEGEND if self._has_gaps else ""
+        if self.border_subtitle != subtitle:
+            self.border_subtitle = subtitle
+
+    watch_snapshot = watch_stale = watch_compact = on_resize = on_show = draw
+
+    def _graph(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
+        """The graph with its time axis, ``height`` rows in all; empty if there is no room."""
+        self._span, self._has_gaps = "", False
+        if height < MIN_GRAPH_ROWS + 1 or width - graph.AXIS_CELLS < MIN_GRAPH_COLUMNS:
+            return []
+        if self.zoom is None:
+            assert self.history is not None  # set before the first snapshot
+            seconds = _live_seconds(width - graph.AXIS_CELLS)
+            self._span = f"{seconds / 60:g} min"
+            return _graph_lines(snapshot, self.history, width, height, seconds)
+        from gpubox.tui.dashboard.stored_graph import has_gaps, stored_lines
+
+        self._span = self.zoom.name
+        rows = self._problem_rows(width)[: height - MIN_GRAPH_ROWS - 1]
+        if self.stored and self.stored.zoom is self.zoom:
+            self._has_gaps = has_gaps(self.stored)
+            rows += stored_lines(self.stored, width, height - len(rows))
+        elif not rows:
+            rows = [styled_line((READING, QUIET))]
+        return [*rows, *[()] * (height - len(rows))]  # the lines below stay where they are
+
+    def _problem_rows(self, width: int) -> list[StyledLine]:
+        words = textwrap.wrap(sanitize_line(self.history_problem), width - 2)
+        return [styled_line(("! " if at == 0 else "  ", "$warning"), (text, QUIET)) for at, text in enumerate(words)]
+
+    def _slower_lines(self, snapshot: Snapshot, width: int) -> list[StyledLine]:
+        profile = snapshot.server.profile
+        if not self.slowdowns or not profile:
+            return []
+        from gpubox.tui.dashboard.slower import slower_line
+
+        line = slower_line(self.slowdowns, profile, width)
+        return [line] if line else []
 
 
-def _graph_lines(snapshot: Snapshot, history: History, width: int, height: int) -> list[StyledLine]:
-    """The graph with its time axis, ``height`` rows in all; empty if there is no room."""
+def _live_seconds(columns: int) -> float:
+    return WIDE_GRAPH_SECONDS if columns >= WIDE_GRAPH_COLUMNS else NARROW_GRAPH_SECONDS
+
+
+def _graph_lines(snapshot: Snapshot, history: History, width: int, height: int, seconds: float) -> list[StyledLine]:
+    """The graph of the last ``seconds`` with its time axis, ``height`` rows in all."""
     columns = width - graph.AXIS_CELLS
-    if height < MIN_GRAPH_ROWS + 1 or columns < 10:
-        return []
-    seconds = WIDE_GRAPH_SECONDS if columns >= WIDE_GRAPH_COLUMNS else NARROW_GRAPH_SECONDS
     now = graph.right_edge(snapshot.at, seconds, columns)
     marks = history.mark_columns(columns, seconds, now)
     events = {column: (mark.kind, sanitize_to_width(mark.text, 24)) for column, mark in marks.items()}

@@ -11,9 +11,11 @@ import msgspec
 
 from gpubox.bench import stats
 from gpubox.bench.kinds.shared import closing_notes, report_flags, start_noise
+from gpubox.bench.kinds.speed.depth_curves import DepthPoint, depth_curves, depth_series, halving_notes
+from gpubox.bench.kinds.speed.notes import energy_note, timing_notes
 from gpubox.bench.kinds.speed.workloads import PRESETS, SpeedOptions, Workload
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
-from gpubox.bench.report.model import Metric, Report, ReportTable
+from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
 from gpubox.bench.report.noise_history import NoiseHistory
 from gpubox.bench.report.prompt_metrics import Measures, scale_estimate
 from gpubox.bench.stats import Estimate
@@ -26,6 +28,7 @@ _MEASURES: Measures = (
     ("tg", "tg", "tok/s", "higher"),
     ("mean accepted length", "mean_accepted_length", "tokens/step", ""),
     ("energy", "joules_per_token", "J/token", "lower"),
+    ("read energy", "joules_per_prompt_token", "J/read token", "lower"),
 )
 
 
@@ -39,17 +42,25 @@ def summarise(
         if "prompt" in item.values and not item.warmup
     ]
     metrics: list[Metric] = []
+    points: list[DepthPoint] = []
     for target in info.plan.targets:
         measured = [row for row in rows if row[0].target == target.name and row[2].ok]
         for group, members in _groups(measured).items():
-            metrics += _metrics(target.name, group, members, options)
+            own, workload = _metrics(target.name, group, members, options), members[0][1]
+            metrics += own
+            if not workload.domain:
+                named = {metric.name: metric for metric in own}
+                size = workload.max_tokens
+                points.append(DepthPoint(target.name, workload.prompt, workload.prefix, workload.depth, size, named))
+    curves = depth_curves(points)
     benches = [(item, result) for item, result in results if "prompt" not in item.values and result.ok]
     return Report(
         kind="speed",
         title=PRESETS[options.preset] if options.preset else "Speed over HTTP",
         metrics=tuple(metrics),
-        tables=tuple(_llama_bench_table(item, result) for item, result in benches),
-        notes=tuple(_notes(options, info, results, rows, history)),
+        tables=(*_run_tables(rows), *(_llama_bench_table(item, result) for item, result in benches)),
+        series=(*_run_curves(rows), *depth_series(curves)),
+        notes=(*halving_notes(curves), *_notes(options, info, results, rows, history)),
         flags=report_flags(info, results),
         text="\n\n".join(str(result.values["markdown"]) for _, result in benches),
     )
@@ -157,6 +168,46 @@ def _per_price(tg: Metric, price: float) -> Metric:
     )
 
 
+def _sampled_runs(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """By target, the repeats of a prompt whose answers differ: each of them is a result of its own."""
+    runs: dict[str, list[Row]] = {}
+    for row in rows:
+        if not row[1].greedy and not row[1].domain:
+            runs.setdefault(row[0].target, []).append(row)
+    return runs
+
+
+def _run_tables(rows: Sequence[Row]) -> Iterator[ReportTable]:
+    """Every such run of each target as a row, also one that has no figures."""
+    for target, runs in _sampled_runs(rows).items():
+        drafts = any(result.values.get("draft_tokens") for _, _, result in runs)
+        columns = ("drafted", "accepted", "acceptance, %") if drafts else ("TTFT, s", "pp, tok/s")
+        yield ReportTable(
+            f"{target}, run by run",
+            ("run", "tg, tok/s", *columns),
+            tuple((_run_name(row), row[2].values.get("tg"), *_run_values(row[2], drafts=drafts)) for row in runs),
+        )
+
+
+def _run_values(result: Result, *, drafts: bool) -> tuple[Value, ...]:
+    if not drafts:
+        return result.values.get("ttft_seconds"), result.values.get("pp")
+    drafted, accepted = result.values.get("draft_tokens"), result.values.get("draft_tokens_accepted")
+    return drafted, accepted, 100 * accepted / drafted if drafted and accepted is not None else None
+
+
+def _run_name(row: Row) -> str:
+    """``7``; with several prompts or starts also which one."""
+    return row[0].id.rpartition(":")[2].removeprefix(f"{row[1].id}/")
+
+
+def _run_curves(rows: Sequence[Row]) -> Iterator[Series]:
+    for target, runs in _sampled_runs(rows).items():
+        rates = [(float(n), row[2].values["tg"]) for n, row in enumerate(runs, 1) if row[2].values.get("tg")]
+        if len(rates) > 1:
+            yield Series("tg, run by run", target, "run", "tg, tok/s", tuple(rates))
+
+
 def _llama_bench_table(item: Item, result: Result) -> ReportTable:
     rows = tuple(
         (row["test"] + (f" @ d{row['depth']}" if row["depth"] else ""), row["mean"], row["sd"], len(row["samples"]))
@@ -174,6 +225,7 @@ def _notes(
         option = "" if any(target.url for target in info.plan.targets) else " (--starts measures it)"
         noise = start_noise(history, info)
         yield f"One start of each server: ranges are of its repeats, intervals of its prompts; {noise}{option}."
-    if any(result.values.get("timed_by") == "client" for _, _, result in rows):
-        yield "This server sends no timings: pp and tg are measured by the client and include the network."
+    measured = [result for _, _, result in rows if result.ok]
+    yield from timing_notes(measured)
+    yield from energy_note(measured)
     yield from closing_notes(info, results)

@@ -12,6 +12,7 @@ from gpubox.bench.kinds.load_failures import cell_load_failure
 from gpubox.bench.kinds.shared import exceeds_context
 from gpubox.bench.kinds.tune.agent_turns import load_result, needed_context, run_load
 from gpubox.bench.kinds.tune.course import Course
+from gpubox.bench.kinds.tune.outline import tune_outline
 from gpubox.bench.kinds.tune.progress import UNITS
 from gpubox.bench.kinds.tune.protocol import (
     OWN,
@@ -48,12 +49,8 @@ class Tune(Benchmark):
     def items(self) -> Sequence[Item]:
         return self._items
 
-    def outline(self) -> str:
-        cells, limit = len(self.options.cells), self.options.space.starts_limit
-        return (
-            f"{cells:,} sets of flags{_pruned(self.options.pruned)}; at most {limit} server starts and "
-            f"{units.duration(60 * self.options.minutes)}. A clear answer ends it earlier."
-        )
+    def outline(self) -> Sequence[str]:
+        return tuple(tune_outline(self.options))
 
     def course(self, results: ScoredItems) -> Course:
         """The tune after ``results``."""
@@ -144,7 +141,3 @@ class Tune(Benchmark):
         ended = {item.start for item, result in results if result.unneeded}
         over = len(ended | {outcome.number for outcome in clock.outcomes}) >= self._items[-1].start
         return 0.0 if over else max(0.0, min(most, clock.budget_seconds - clock.spent))
-
-
-def _pruned(pruned: Mapping[str, int]) -> str:
-    return "".join(f"; {count:,} more were left out: {why}" for why, count in pruned.items())

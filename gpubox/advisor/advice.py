@@ -1,0 +1,59 @@
+"""What the advisor says: frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpubox.profiles.argv import argument_text
+from gpubox.profiles.profile import FlagValue
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One judgement and one suggested change."""
+
+    rule: str
+    """The id of the rule, which ``--dismiss`` takes: ``mmap``."""
+    word: str
+    sentence: str
+    evidence: tuple[str, ...] = ()
+    """The readings and sources that the judgement rests on, a short text each."""
+    changes: Mapping[str, FlagValue | None] = field(default_factory=dict)
+    """Key of the profile -> its new value, ``None`` to remove it; empty: no flag mends it."""
+    before: Mapping[str, FlagValue | None] = field(default_factory=dict)
+    """The present values of the same keys; ``None``: not set."""
+    try_profile: str | None = None
+    """The profile that the changes can be tried on; ``None``: nothing can be tried."""
+    dismissed: bool = False
+
+    @property
+    def diff(self) -> tuple[str, ...]:
+        """The change as ``- old`` and ``+ new`` lines."""
+        lines: list[str] = []
+        for name, value in self.changes.items():
+            old = self.before.get(name)
+            lines += [f"- {name} = {flag_text(old)}"] if old is not None else []
+            lines += [f"+ {name} = {flag_text(value)}"] if value is not None else []
+        return tuple(lines)
+
+    @property
+    def command(self) -> str:
+        """The verb that tries the changes; empty if there is nothing to try."""
+        if self.try_profile is None or not self.changes:
+            return ""
+        import shlex
+
+        words = ["gpubox", "try", self.try_profile]
+        for name, value in self.changes.items():
+            words += ["--unset", name] if value is None else ["--set", f"{name}={flag_text(value)}"]
+        return shlex.join(words)
+
+
+def flag_text(value: FlagValue | None) -> str:
+    """A value as the owner writes it after ``--set``."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(flag_text, value)) + "]"
+    return "" if value is None else argument_text(value)

@@ -1,0 +1,1 @@
+"""``quality``: how far the answers of quants and KV types are from those of a reference."""

@@ -1,0 +1,226 @@
+"""llama-perplexity, the engine's own program: its command line, its file of logits, and a run of it with progress."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import os
+import signal
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gpubox import units
+from gpubox.bench.kinds.quality.options import QualityOptions, max_chunks
+from gpubox.bench.kinds.quality.program_output import COUNT_LINE, chunks_done, scored_tokens
+from gpubox.config import Config
+from gpubox.engines.capabilities import Capabilities, parse_help, repeated_flags
+from gpubox.engines.find import Engine, choose_engine
+from gpubox.engines.query import run_engine
+from gpubox.errors import GpuboxError
+from gpubox.models.resolve import profile_model
+from gpubox.paths import Paths
+from gpubox.profiles.argv import flag_argv
+from gpubox.profiles.profile import Profile
+from gpubox.sanitize import sanitize_line
+from gpubox.server.launch import expand_paths
+from gpubox.storage import free_bytes
+
+PROGRAM = "llama-perplexity"
+SILENCE_MINUTES = 30.0
+"""A program that prints nothing for so long hangs: a batch of chunks takes minutes on the slowest box."""
+SPARE_BYTES = 1 << 30
+"""Left free on the disk."""
+MAX_OUTPUT = 8 << 20
+EXIT_SECONDS = 60.0
+"""To end after its last output: it frees the model's memory."""
+# The flags that decide what is computed, or that the model does not fit without. Of the context and the prompt's
+# way, llama-perplexity has its own.
+KEPT_FLAGS = frozenset(
+    {
+        "n-gpu-layers", "gpu-layers", "n-cpu-moe", "cpu-moe", "n-cpu-ffn", "threads", "threads-batch", "batch-size",
+        "ubatch-size", "flash-attn", "cache-type-k", "cache-type-v", "kv-offload", "split-mode", "tensor-split",
+        "main-gpu", "device", "rpc", "override-tensor", "numa", "mmap", "mlock", "load-mode", "lazy-mode", "direct-io",
+        "repack", "no-host", "op-offload", "swa-full", "kv-unified", "fit", "fit-target", "fit-ctx", "override-kv",
+        "lora", "lora-scaled", "control-vector", "control-vector-scaled", "control-vector-layer-range", "rope-scaling",
+        "rope-scale", "rope-freq-base", "rope-freq-scale", "yarn-orig-ctx", "yarn-ext-factor", "yarn-attn-factor",
+        "yarn-beta-slow", "yarn-beta-fast", "grp-attn-n", "grp-attn-w", "cpu-mask", "cpu-range", "cpu-strict", "prio",
+        "poll",
+    }
+)  # fmt: skip
+# Ends the program when gpubox is gone, also by kill -9: a pipe that gpubox holds is then closed.
+_GUARD = (
+    "/bin/sh", "-c", 'exec 3<&0; { read ended <&3; kill -9 0; } >/dev/null 2>&1 & exec "$@" </dev/null 3<&-', "sh",
+)  # fmt: skip
+_BASE_HEADER = struct.Struct("<8sIii")
+_BASE_MAGIC = b"_logits_"
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramOutput:
+    """One run of the program."""
+
+    argv: tuple[str, ...]
+    out: str
+    chunks: int
+    context: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class BaseFile:
+    """The header of a file of logits (perplexity.cpp, build 11434: magic, n_ctx, n_vocab, n_chunk, tokens, logits)."""
+
+    context: int
+    vocabulary: int
+    chunks: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size when it is complete."""
+        tokens = 4 * self.context * self.chunks
+        return _BASE_HEADER.size + tokens + self.chunks * logits_bytes(self.vocabulary, self.context)
+
+
+def logits_bytes(vocabulary: int, context: int) -> int:
+    """Of one chunk: 16 bits for each token of the vocabulary, and two floats, for each predicted token."""
+    return scored_tokens(context) * 2 * (2 * ((vocabulary + 1) // 2) + 4)
+
+
+def find_program(profile: Profile, config: Config) -> Path | None:
+    """The llama-perplexity in the folder of the profile's engine, if there is one."""
+    try:
+        engine = choose_engine(config, profile.engine)
+    except GpuboxError:
+        return None
+    binary = engine.path.resolve().with_name(PROGRAM)
+    return binary if engine.kind == "llama-server" and binary.is_file() and os.access(binary, os.X_OK) else None
+
+
+def program_argv(profile: Profile, options: QualityOptions, paths: Paths, config: Config) -> list[str]:
+    """The command line for a profile, without the file of logits. Raises GpuboxError. Blocks."""
+    binary = find_program(profile, config)
+    source = profile_model(profile, paths, config)
+    if binary is None:
+        raise GpuboxError(f"{profile.name} has no {PROGRAM} beside its engine.", "`--method server` does without it.")
+    if source.path is None:
+        raise GpuboxError(f"{profile.name}: the model {profile.model} is not on this machine.")
+    engine = choose_engine(config, profile.engine)
+    capabilities = read_program_help(replace(engine, path=binary, command=(str(binary),)))
+    profile = expand_paths(profile, paths, config)
+    argv = [str(binary), "--model", str(source.path), "--file", str(options.text_path)]
+    argv += ["--ctx-size", str(options.context), *(["--chunks", str(options.chunks)] if options.chunks else [])]
+    for name, value in profile.flags.items():
+        option = capabilities.option(name)
+        names = {name, *((*option.names, *option.negatives) if option else ())}
+        if option and any(other.removeprefix("no-") in KEPT_FLAGS or other in KEPT_FLAGS for other in names):
+            argv += flag_argv(name, value, repeated_flags(capabilities))
+    return argv
+
+
+def read_program_help(engine: Engine) -> Capabilities:
+    """The options of llama-perplexity. Raises GpuboxError if it cannot run or has no KL divergence."""
+    capabilities = parse_help(run_engine(engine, ["--help"]).out)
+    if capabilities.option("kl-divergence-base") is None:
+        raise GpuboxError(f"{engine.path} computes no KL divergence.", "`--method server` does without it.")
+    return capabilities
+
+
+def max_base_bytes(vocabulary: int, options: QualityOptions) -> int:
+    """The most that the file of logits can need."""
+    return BaseFile(options.context, vocabulary, max_chunks(options)).size_bytes
+
+
+def check_space(folder: Path, vocabulary: int, options: QualityOptions) -> int:
+    """The bytes that the file of logits can need. Raises GpuboxError if the disk of ``folder`` has too few."""
+    needed = max_base_bytes(vocabulary, options)
+    free = free_bytes(folder)
+    if free is not None and free < needed + SPARE_BYTES:
+        raise GpuboxError(
+            f"The logits of the reference need up to {units.file_size(needed)}, and {units.file_size(free)} are free.",
+            "Ask for fewer --chunks, or free some disk space.",
+        )
+    return needed
+
+
+def read_base(path: Path) -> BaseFile | None:
+    """The header of a complete file of logits; ``None`` if it is missing, cut off or something else."""
+    try:
+        with path.open("rb") as file:
+            magic, context, vocabulary, chunks = _BASE_HEADER.unpack(file.read(_BASE_HEADER.size))
+        size = path.stat().st_size
+    except (OSError, struct.error):
+        return None
+    base = BaseFile(context, vocabulary, chunks)
+    return base if magic == _BASE_MAGIC and size == base.size_bytes else None
+
+
+async def run_program(
+    argv: Sequence[str], env: Mapping[str, str], report: Callable[[str], None], silence: float = 60 * SILENCE_MINUTES
+) -> ProgramOutput:
+    """Runs llama-perplexity. ``report`` gets its progress. Raises GpuboxError; leaves no process behind."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *_GUARD, *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE, env={**os.environ, **env}, start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise GpuboxError(f"{PROGRAM} cannot be started: {error.strerror}.") from None
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    last = [loop.time()]
+    texts = {"out": "", "err": ""}
+
+    async def read(name: str, stream: asyncio.StreamReader) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        while data := await stream.read(1 << 16):
+            last[0] = loop.time()
+            texts[name] = (texts[name] + decoder.decode(data))[-MAX_OUTPUT:]
+            counts = COUNT_LINE.search(texts["err"])
+            if counts:
+                report(f"chunk {chunks_done(texts['out'])} of {counts[1]}")
+
+    readers = [asyncio.create_task(read("out", process.stdout)), asyncio.create_task(read("err", process.stderr))]
+    try:
+        while not all(reader.done() for reader in readers):
+            await asyncio.wait(readers, timeout=max(0.1, last[0] + silence - loop.time()))
+            if loop.time() - last[0] >= silence and not all(reader.done() for reader in readers):
+                raise GpuboxError(f"{PROGRAM} printed nothing for {silence / 60:.0f} minutes.")
+        async with asyncio.timeout(EXIT_SECONDS):
+            while process.returncode is None:  # wait() would also wait for the pipe of the guard
+                await asyncio.sleep(0.01)
+        code = process.returncode
+    except TimeoutError:
+        raise GpuboxError(f"{PROGRAM} closed its output and did not end.") from None
+    finally:
+        for reader in readers:
+            reader.cancel()
+        await asyncio.gather(*readers, return_exceptions=True)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.stdin.close()
+        await process.wait()
+    if code:
+        raise GpuboxError(f"{PROGRAM} ended with exit code {code}: {_last_error(texts['err'])}")
+    counts = COUNT_LINE.search(texts["err"])
+    if counts is None:
+        raise GpuboxError(f"{PROGRAM} computed nothing: {_last_error(texts['err'])}")
+    return ProgramOutput(tuple(argv), texts["out"], int(counts[1]), int(counts[2]), round(loop.time() - began, 3))
+
+
+def _last_error(text: str) -> str:
+    """The last line that is an error (`` E ``), else the last one that says anything."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if " E " in line[:24]]
+    return sanitize_line((errors or lines or ["it said nothing"])[-1])[:240]
+
+
+def program_values(output: ProgramOutput, **more: Any) -> dict[str, Any]:
+    """What the raw record keeps."""
+    return {
+        "argv": list(output.argv), "out": output.out, "chunks": output.chunks, "context": output.context, **more,
+    }  # fmt: skip

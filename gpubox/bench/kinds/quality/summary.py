@@ -1,0 +1,235 @@
+"""A quality run's results -> its report: distances from the reference, paired differences, needles. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from gpubox import units
+from gpubox.bench import stats
+from gpubox.bench.kinds.quality.figures import (
+    TargetFigures,
+    differences,
+    figures_of,
+    over_chunks,
+    percentile_of,
+    perplexity_of,
+    quality_name,
+)
+from gpubox.bench.kinds.quality.options import (
+    NEEDLE_DEPTHS,
+    POSITIONS,
+    QualityOptions,
+    label_of,
+)
+from gpubox.bench.kinds.quality.probabilities import TOP
+from gpubox.bench.kinds.quality.program_output import scored_tokens
+from gpubox.bench.kinds.shared import closing_notes, report_flags
+from gpubox.bench.model import RunInfo, ScoredItems
+from gpubox.bench.report.formatting import format_interval
+from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
+from gpubox.bench.stats import Estimate
+
+MAX_PAIRS = 15
+"""Rows of the table of paired differences."""
+
+
+def summarise(options: QualityOptions, info: RunInfo, results: ScoredItems) -> Report:
+    """The report so far."""
+    figures = figures_of(options, results)
+    metrics = [metric for label, own in figures.items() for metric in _metrics(options, label, own)]
+    needles = _needles(results)
+    metrics += [_needle_metric(label, tokens, cells) for label, by in needles.items() for tokens, cells in by.items()]
+    tables = [*_distances(options, figures), *_pairs(options, figures), *_needle_tables(needles)]
+    return Report(
+        kind="quality",
+        title=f"Quality against {options.reference}",
+        metrics=tuple(metrics),
+        tables=tuple(tables),
+        series=tuple(_needle_curves(needles)),
+        notes=tuple([*_notes(options, figures), *closing_notes(info, results)]),
+        flags=report_flags(info, results),
+    )
+
+
+def _metrics(options: QualityOptions, label: str, own: TargetFigures) -> Iterator[Metric]:
+    name, group = quality_name(options), "text"
+    if own.kl:
+        samples = tuple((str(chunk), value) for chunk, value in own.kl.items())
+        yield Metric(name, group, label, "nat", "lower", over_chunks(list(own.kl.values())), samples)
+        for title, share in ((f"{name}, median", 0.5), (f"{name}, 99 %", 0.99)):
+            if estimate := percentile_of(own, share):
+                yield Metric(title, group, label, "nat", "lower", estimate)
+        shares = over_chunks(list(own.same_top.values()), 100)
+        if shares.high is not None:
+            shares = replace(shares, high=min(100.0, shares.high))
+        same = tuple((str(chunk), 100 * value) for chunk, value in own.same_top.items())
+        yield Metric("same top token", group, label, "%", "higher", shares, same)
+    if own.log_perplexity:
+        yield Metric("perplexity", group, label, "", "lower", perplexity_of(own))
+
+
+def _distances(options: QualityOptions, figures: Mapping[str, TargetFigures]) -> Iterator[ReportTable]:
+    """One row for each target."""
+    if not figures:
+        return
+    rows: list[tuple[Value, ...]] = []
+    for label, own in figures.items():
+        ppl = perplexity_of(own)
+        if label == options.reference:
+            rows.append((label, "reference", "", "", "", "", ppl.value, format_interval(ppl)))
+            continue
+        if not own.kl:
+            why = "another vocabulary" if own.other_vocabulary else units.UNKNOWN
+            rows.append((label, why, "", "", "", "", ppl.value, format_interval(ppl)))
+            continue
+        kl, same = over_chunks(list(own.kl.values())), over_chunks(list(own.same_top.values()), 100)
+        median, high = percentile_of(own, 0.5), percentile_of(own, 0.99)
+        rows.append(
+            (
+                label, _kl_text(kl.value), _kl_interval(kl), _kl_text(median.value if median else None),
+                _kl_text(high.value if high else None), f"{same.value:.2f} %", ppl.value, format_interval(ppl),
+            )
+        )  # fmt: skip
+    name = quality_name(options)
+    chunks = max(len(own.log_perplexity) for own in figures.values())
+    tokens = scored_tokens(options.context) if options.method == "llama-perplexity" else POSITIONS
+    how = "llama-perplexity" if options.method == "llama-perplexity" else f"the server's {TOP} most likely tokens"
+    yield ReportTable(
+        f"Distance from {options.reference}",
+        ("", f"{name}, mean", "95 % CI", "median", "99 %", "same top", "perplexity", "95 % CI"),
+        tuple(rows),
+        f"{how}; {chunks} chunks of {options.context} tokens, {tokens} predicted tokens each; KL in nats; "
+        "intervals over chunks",
+    )
+
+
+def _pairs(options: QualityOptions, figures: Mapping[str, TargetFigures]) -> Iterator[ReportTable]:
+    pairs = differences(figures)  # a pair with the reference has no KL: that is in the table above
+    rows: list[tuple[Value, ...]] = []
+    for pair in pairs[:MAX_PAIRS]:
+        kl_cells = (f"{pair.kl.value:+.4f}", _signed_interval(pair.kl)) if pair.kl else ("", "")
+        ratio = pair.log_perplexity
+        rows.append(
+            (
+                f"{pair.second} − {pair.first}", *kl_cells, f"× {math.exp(ratio.value):.4f}", _ratio_interval(ratio),
+                pair.verdict,
+            )
+        )  # fmt: skip
+    if rows:
+        left_out = f"; {len(pairs) - MAX_PAIRS} more pairs" if len(pairs) > MAX_PAIRS else ""
+        name = quality_name(options)
+        yield ReportTable(
+            "Paired differences",
+            ("", name, "95 % CI", "perplexity", "95 % CI", ""),
+            tuple(rows),
+            f"chunk by chunk, on the same text; verdicts corrected for all {len(pairs)} pairs{left_out}",
+        )
+
+
+def _kl_text(value: float | None) -> str | None:
+    """Small distances need more digits than four."""
+    if value is None:
+        return None
+    return f"{value:.6f}" if abs(value) < 0.001 else f"{value:.4f}"
+
+
+def _kl_interval(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return format_interval(estimate)
+    return f"{_kl_text(estimate.low)} – {_kl_text(estimate.high)}"
+
+
+def _signed_interval(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return units.UNKNOWN
+    return f"{estimate.low:+.4f} to {estimate.high:+.4f}"
+
+
+def _ratio_interval(log_ratio: Estimate) -> str:
+    if log_ratio.low is None or log_ratio.high is None:
+        return units.UNKNOWN
+    return f"{math.exp(log_ratio.low):.4f} – {math.exp(log_ratio.high):.4f}"
+
+
+# -- needles --------------------------------------------------------------------------------------------------------
+
+NeedleCells = dict[str, dict[int, dict[int, list[bool]]]]
+"""Target -> tokens -> depth in percent -> whether each needle was retrieved."""
+
+
+def _needles(results: ScoredItems) -> NeedleCells:
+    cells: NeedleCells = {}
+    for item, result in results:
+        if item.values["part"] == "needle" and result.ok:
+            own = cells.setdefault(label_of(item.target), {}).setdefault(int(item.values["tokens"]), {})
+            own.setdefault(int(item.values["depth"]), []).append(bool(result.values["retrieved"]))
+    return cells
+
+
+def _needle_metric(label: str, tokens: int, cells: Mapping[int, list[bool]]) -> Metric:
+    own = stats.pass_rate([value for depth in cells.values() for value in depth])
+    scaled = replace(own, value=100 * own.value, sd=None, low=100 * (own.low or 0.0), high=100 * (own.high or 0.0))
+    return Metric("needles", f"{tokens:,} tokens", label, "%", "higher", scaled)
+
+
+def _needle_tables(needles: NeedleCells) -> Iterator[ReportTable]:
+    if not needles:
+        return
+    rows = []
+    for label, by_tokens in needles.items():
+        for tokens, cells in by_tokens.items():
+            counts: list[Value] = []
+            for depth in NEEDLE_DEPTHS:
+                own = cells.get(depth, [])
+                counts.append(f"{sum(own)}/{len(own)}" if own else units.UNKNOWN)
+            rows.append((label, f"{tokens:,}", *counts))
+    yield ReportTable(
+        "Needles retrieved", ("", "tokens", *(f"at {depth} %" for depth in NEEDLE_DEPTHS)), tuple(rows),
+        "a number in a filler text, asked for at the end; by its depth in the text",
+    )  # fmt: skip
+
+
+def _needle_curves(needles: NeedleCells) -> Iterator[Series]:
+    for label, by_tokens in needles.items():
+        for tokens, cells in by_tokens.items():
+            points = tuple((float(depth), 100 * sum(own) / len(own)) for depth, own in sorted(cells.items()) if own)
+            name = f"{label}, {tokens:,} tokens"
+            yield Series("Needles retrieved by depth", name, "depth of the needle, %", "retrieved, %", points)
+
+
+# -- notes ----------------------------------------------------------------------------------------------------------
+
+
+def _notes(options: QualityOptions, figures: Mapping[str, TargetFigures]) -> Iterator[str]:
+    if options.method == "server" and figures:
+        yield (
+            f"The KL divergence is a lower bound: tokens outside the {TOP} most likely ones count as one. It does not "
+            "compare with that of llama-perplexity. Perplexity is exact for the positions asked."
+        )
+    elif any(own.kl for own in figures.values()):
+        yield (
+            "The reference's log probabilities have 16 bits on the disk: between tokens of nearly the same probability "
+            "the first one can change."
+        )
+    for label, own in figures.items():
+        if own.other_vocabulary:
+            yield f"{label} has another vocabulary than {options.reference}: their probabilities cannot be compared."
+        if own.totals is not None and (error := _disagreement(own)):
+            yield error
+    if options.text:
+        yield f"The text is the owner's own ({options.text_sha256[:12]})."
+    if (
+        chunks := max((len(own.log_perplexity) for own in figures.values()), default=0)
+    ) and chunks < stats.MIN_CLUSTERS:
+        yield f"{chunks} chunks are few: their intervals are wide."
+
+
+def _disagreement(own: TargetFigures) -> str:
+    """A sentence if the chunks do not add up to what the program printed over all tokens."""
+    total = own.totals.total("kl") if own.totals else None
+    if total is None or not own.kl:
+        return ""
+    mean = sum(own.kl.values()) / len(own.kl)
+    return "" if abs(mean - total) < 2e-5 else f"The chunks give a KL of {mean:.6f}, the program says {total:.6f}."

@@ -1,0 +1,181 @@
+"""The flags of a launch that a reader of its figures needs: what differs from llama-server's defaults. Pure.
+
+Only flags of LISTED are written, and only values of a harmless form: what a post shows is chosen, not filtered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+
+from gpubox.engines.capabilities import EngineOption
+from gpubox.engines.option_values import option_default, option_kind
+from gpubox.engines.replaced_flags import REPLACED_FLAGS
+from gpubox.interchange.given_options import GivenOption, read_options
+from gpubox.interchange.reference_options import long_names, reference_options
+from gpubox.profiles.argv import SECRET_NAME
+
+LISTED = (
+    "n-gpu-layers", "n-cpu-moe", "cpu-moe", "n-cpu-ffn", "override-tensor", "split-mode", "tensor-split", "main-gpu",
+    "device", "rpc", "ctx-size", "parallel", "kv-unified", "kv-unified-per-slot", "cache-type-k", "cache-type-v",
+    "flash-attn", "batch-size", "ubatch-size", "threads", "threads-batch", "spec-default", "spec-type",
+    "spec-draft-model", "spec-draft-hf", "spec-draft-n-max", "spec-draft-n-min", "spec-draft-p-min",
+    "spec-draft-p-split", "spec-draft-ngl", "spec-draft-device", "spec-draft-type-k", "spec-draft-type-v",
+    "spec-draft-cpu-moe", "spec-draft-n-cpu-moe", "spec-draft-override-tensor", "spec-draft-threads",
+    "spec-draft-sampling", "spec-draft-backend-sampling", "spec-synth-len", "spec-synth-rates", "spec-ngram-mod-n-min",
+    "spec-ngram-mod-n-max", "spec-ngram-mod-n-match", "draft-max", "draft-min", "load-mode", "lazy-mode", "mmap",
+    "mlock", "direct-io", "kv-offload", "op-offload", "repack", "fit", "fit-target", "fit-ctx", "numa", "prio", "poll",
+    "cpu-strict", "cpu-mask", "cpu-range", "cont-batching", "swa-full", "ctx-checkpoints", "checkpoint-min-step",
+    "cache-ram", "cache-reuse", "cache-prompt", "context-shift", "backend-sampling", "rope-scaling", "rope-scale",
+    "rope-freq-base", "rope-freq-scale", "yarn-orig-ctx", "yarn-ext-factor", "yarn-attn-factor", "yarn-beta-slow",
+    "yarn-beta-fast", "override-kv", "lora", "lora-scaled", "control-vector", "mmproj", "mmproj-offload", "reasoning",
+    "reasoning-budget", "reasoning-effort", "warmup",
+)  # fmt: skip
+"""Flags that change speed, memory or answers, in the order of a post; no address, log or template."""
+MAX_VALUE = 100
+"""Letters of one value; what is longer is cut."""
+_PLAIN = re.compile(r"[+-]?[A-Za-z0-9][A-Za-z0-9_.+,:-]*")
+_TENSORS = re.compile(r"[\w.,()|\\*+?^$=\[\]{}-]+")
+"""A pattern of tensor names and the buffer they go to: ``blk\\.(1|2)\\.ffn_.*=CPU``."""
+_NUMBERS = re.compile(r"[+-]?[\d.]+(?:[,-][\d.]+)*")
+_OWN_NAME = re.compile(r"[a-z][a-z0-9-]{1,30}")
+_RPC_DEVICE = re.compile(r"RPC\[[^\]]*\]")
+_MODELS = {"spec-draft-model", "mmproj"}
+_FILES = {"lora", "lora-scaled", "control-vector"}
+"""Perhaps the owner's own work: their names stay private."""
+_PATTERNS = {"override-tensor", "spec-draft-override-tensor", "override-kv"}
+_NUMERIC = {"tensor-split", "fit-target", "spec-synth-rates", "cpu-mask", "cpu-range"}
+Flags = dict[str, str]
+"""Name in LISTED -> how a post writes the flag and its value: ``n-gpu-layers`` -> ``-ngl 99``."""
+
+
+def shown_flags(argv: Sequence[str]) -> Flags:
+    """The listed flags in ``argv`` (the binary first) that differ from the defaults, each in its shortest form."""
+    last: dict[str, GivenOption] = {}
+    for given in read_options(argv[1:], reference_options(), []):
+        last[_listed_name(given.name)] = given  # the last one wins, as in llama-server
+    shown = {name: text for name in LISTED if name in last and (text := _text(name, last[name]))}
+    return shown | {name: _unknown(name, given) for name, given in last.items() if _is_unknown(name)}
+
+
+def flag_text(name: str, value: object) -> str:
+    """A flag that a run varies, as ``shown_flags`` writes it, also where it is the default; empty: it is not shown."""
+    listed = _listed_name(name)
+    if listed not in LISTED or value == "":
+        return ""
+    if isinstance(value, bool):
+        return _shortest(listed) if value != name.startswith("no-") else _shortest_off(listed)
+    return _shown(listed, ",".join(map(str, value if isinstance(value, tuple | list) else (value,))))
+
+
+def flags_line(flags: Mapping[str, str]) -> str:
+    """All of them as one line."""
+    return " ".join(flags.values())
+
+
+def default_text(name: str) -> str:
+    """How a post writes the default of a flag in LISTED: ``-fa auto``; ``default mmap`` if the help gives no value."""
+    option = reference_options().option(name)
+    default = option_default(option) if option and option_kind(option) != "switch" else ""
+    return f"{_shortest(name)} {default}" if _PLAIN.fullmatch(default) else f"default {name}"
+
+
+@cache
+def _names_listed() -> Mapping[str, str]:
+    """The engine's own name -> the name in LISTED."""
+    return {reference_options().canonical(name): name for name in LISTED}
+
+
+def _listed_name(name: str) -> str:
+    """Of any spelling, also of the form that switches it off; a flag that is not listed keeps its name."""
+    option = reference_options().option(name)
+    known = _names_listed().get(option.long if option else name)
+    bare = name.removeprefix("no-")
+    return known or (bare if option is None and bare in LISTED else name)
+
+
+def _text(name: str, given: GivenOption) -> str:
+    option = reference_options().option(name)
+    if value := ",".join(given.values):
+        return "" if option and _same(option, value) else _shown(name, value)
+    off = given.name in option.negatives if option else given.name.startswith("no-")
+    default = option_default(option).split(" ")[0] if option else ""
+    if default in (("disabled", "false") if off else ("enabled", "true")):
+        return ""
+    return _shortest_off(name) if off else _shortest(name)
+
+
+def _is_unknown(name: str) -> bool:
+    """Whether only a fork or a newer build has the flag; it may matter."""
+    known = name in LISTED or name in REPLACED_FLAGS or reference_options().option(name) is not None
+    return not known and bool(_OWN_NAME.fullmatch(name)) and not SECRET_NAME.search(name)
+
+
+def _unknown(name: str, given: GivenOption) -> str:
+    value = ",".join(given.values)
+    return f"--{name} {value if _NUMBERS.fullmatch(value) else '<value>'}" if value else f"--{name}"
+
+
+def _same(option: EngineOption, value: str) -> bool:
+    """Whether ``value`` is the default that the help names."""
+    default = option_default(option)
+    if not default or option_kind(option) == "switch":
+        return False
+    try:
+        return float(default) == float(value)
+    except ValueError:
+        return default == value
+
+
+def _shown(name: str, value: str) -> str:
+    flag, shown = _shortest(name), "".join(_value(name, value))
+    return f"{flag} {shown}".rstrip()
+
+
+def _value(name: str, value: str) -> Iterator[str]:
+    """``value`` if its form is that of a value; a name that says what stood there, otherwise."""
+    value = _RPC_DEVICE.sub("RPC", value)
+    option = reference_options().option(name)
+    if name == "rpc":
+        yield f"<{len(value.split(','))} server{'s' if ',' in value else ''}>"
+    elif name in _MODELS:
+        file = value.split(",")[0].rpartition("/")[2]
+        yield file if file.endswith(".gguf") and _PLAIN.fullmatch(file) else "<file>"
+    elif name in _FILES:
+        yield "<file>"
+    elif name == "spec-draft-hf":
+        yield value.rpartition("/")[2] if re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.-]+)?", value) else "<model>"
+    elif name in _PATTERNS:
+        yield _cut(value) if _TENSORS.fullmatch(value) else "<pattern>"
+    elif name in _NUMERIC or (option and option_kind(option) == "number"):
+        yield value if _NUMBERS.fullmatch(value) or value in _words(option) else "<value>"
+    else:
+        yield value if len(value) <= 32 and _PLAIN.fullmatch(value) else "<value>"
+
+
+def _words(option: EngineOption | None) -> frozenset[str]:
+    """The words that a number may be instead: ``auto``, ``all``, and the choices of the help."""
+    return frozenset({"auto", "all", *(option.allowed if option else ())})
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= MAX_VALUE else f"{value[: MAX_VALUE - 1]}…"
+
+
+@cache
+def _shortest(name: str) -> str:
+    """The shortest spelling with its dashes: ``-ngl`` of ``n-gpu-layers``."""
+    option = reference_options().option(name)
+    on = [spelling for spelling in option.names if spelling not in option.negatives] if option else [name]
+    return min(map(_dashed, on), key=len)
+
+
+@cache
+def _shortest_off(name: str) -> str:
+    option = reference_options().option(name)
+    return min(map(_dashed, option.negatives), key=len) if option and option.negatives else f"--no-{name}"
+
+
+def _dashed(name: str) -> str:
+    return f"--{name}" if name in long_names() or len(name) > 6 else f"-{name}"

@@ -1,0 +1,92 @@
+"""Charts: no text lies over another, axes show what was measured; and the runs of a sampled prompt, row by row."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpubox.bench.model import Result
+from gpubox.bench.report.chart import Chart, ChartBar
+from gpubox.bench.report.load import info_and_report
+from gpubox.bench.report.model import Series
+from gpubox.bench.report.plot import plot
+from gpubox.bench.report.report_rows import report_rows, row_texts
+from gpubox.bench.report.svg import svg
+from gpubox.paths import Paths
+from tests.bench_runs import speed_run
+
+
+def text_boxes(drawing: str) -> list[tuple[str, float, float, float, float]]:
+    """Each text of an SVG with its left, right, top and bottom, in letters of 0.56 of the font's size."""
+    boxes = []
+    for shape in ET.fromstring(drawing).iter("{http://www.w3.org/2000/svg}text"):
+        words, size = shape.text or "", float(shape.get("font-size", "13"))
+        width = 0.56 * size * len(words)
+        anchor = {"middle": width / 2, "end": width}.get(shape.get("text-anchor", ""), 0.0)
+        left, base = float(shape.get("x", "0")) - anchor, float(shape.get("y", "0"))
+        boxes.append((words, left, left + width, base - 0.75 * size, base + 0.1 * size))
+    return boxes
+
+
+RATES = ((0.0, 60.0), (512.0, 59.0), (2048.0, 55.0), (8192.0, 41.0), (32768.0, 33.0))
+NAMES = ("f16", "q8_0", "q4_0")
+CHARTS = {
+    "bars": Chart("pp, tok/s: prompt processing, 95 % CI", "tok/s", bars=tuple(
+        ChartBar(f"{name}, cold, depth {depth}", value, 0.9 * value, 1.1 * value)
+        for name, depth, value in (("short", 0, 900.0), ("mean accepted length", 32768, 2499.0), ("code", 8192, 2.5))
+    )),
+    "ratios": Chart("second over first " * 9, "second / first", bars=(ChartBar("tg", 1.2, 1.1, 1.3),), centre=1.0),
+    "lines": Chart("tg over depth", "tg, tok/s", "tokens of context", series=tuple(
+        Series("tg over depth", f"threads={n} ubatch-size=512", "", "", tuple((x, y + 20 * n) for x, y in RATES))
+        for n in range(8)
+    )),
+    "names": Chart("tg over cache-type-k", "tg, tok/s", "cache-type-k", series=(
+        Series("", "", "", "", ((1.0, 40.0), (2.0, 44.0), (3.0, 12.0)), NAMES),
+    )),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_no_text_of_a_chart_lies_over_another_or_outside(name: str) -> None:
+    boxes = text_boxes(svg([CHARTS[name], CHARTS["bars"]], "qwen36-mtp-16gb against qwen36-256k " * 4, ["a note"]))
+    for words, left, right, top, _ in boxes:
+        assert left >= 0 and right <= 860 and top >= 0, words
+    for at, (words, left, right, top, bottom) in enumerate(boxes):
+        for other in boxes[at + 1 :]:
+            beside = right <= other[1] or other[2] <= left
+            assert beside or bottom <= other[3] or other[4] <= top, (words, other[0])
+
+
+def test_an_axis_of_names_has_the_names_and_one_of_numbers_what_was_measured() -> None:
+    named = list(row_texts(plot(CHARTS["names"], 60)))
+    assert named[-2].split() == list(NAMES)
+    measured = list(row_texts(plot(replace(CHARTS["lines"], series=CHARTS["lines"].series[:1]), 100)))
+    assert measured[-2].split() == ["0", "2,048", "8,192", "32,768"]  # 512 would touch 0
+
+
+def test_the_ten_runs_of_the_game_are_ten_rows(tmp_path: Path) -> None:
+    """The table of the article: each run with its speed and its drafts; a run that failed keeps its row."""
+    run = speed_run(Paths(tmp_path, tmp_path / "state", tmp_path), options={"preset": "game"}, draft=True)
+    results = run.results()
+    with run.owned():
+        run.add_result(Result("game/cold/d0/7", error="the server died"))
+    info, report = info_and_report(run)
+    rows = list(row_texts(report_rows(info, report, plots=True)))
+
+    (table,) = report.tables
+    assert table.columns == ("run", "tg, tok/s", "drafted", "accepted", "acceptance, %")
+    assert [row[0] for row in table.rows] == [str(number) for number in range(1, 11)]
+    assert table.rows[0] == ("1", results["game/cold/d0/1"].values["tg"], 2000, 1420, 71.0)
+    assert table.rows[6] == ("7", None, None, None, None)
+    assert [x for x, _ in report.series[0].points] == [1, 2, 3, 4, 5, 6, 8, 9, 10]
+    assert "tg, run by run, qwen36-mtp-16gb" in rows
+    assert any(row.split() == ["7", *"————"] for row in rows)
+
+
+def test_repeats_of_one_greedy_answer_are_no_rows(tmp_path: Path) -> None:
+    _, report = info_and_report(speed_run(Paths(tmp_path, tmp_path / "state", tmp_path)))
+    assert not [table for table in report.tables if "run by run" in table.title]
+    assert not [series for series in report.series if "run by run" in series.chart]

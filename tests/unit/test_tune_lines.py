@@ -1,0 +1,137 @@
+"""A tune as lines: intervals on one scale, the state as a word and a mark, the outcome with the flags to change."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from gpubox.bench.kinds.tune.progress import CandidateState, TuneCandidate, TuneProgress
+from gpubox.tui.bench.tune_lines import FlagChange, TuneOutcome, ended_tune_lines, tune_lines
+from gpubox.tui.styled_lines import StyledLine, cell_width, styled_line
+
+
+def candidate(
+    moe: int, threads: int, rate: float | None = None, half: float = 1.0, starts: int = 1,
+    state: CandidateState = "waiting", reason: str = "",
+) -> TuneCandidate:  # fmt: skip
+    flags = {"n-cpu-moe": moe, "threads": threads, "ubatch-size": 512, "spec-draft-n-max": 3}
+    name = " ".join(f"{flag}={value}" for flag, value in flags.items())
+    low, high = (rate - half, rate + half) if rate else (None, None)
+    return TuneCandidate(name, flags, starts, rate, low, high, not starts and rate is not None, state, reason)
+
+
+OWN = TuneCandidate("own flags", {}, 4, 66.0, 65.0, 67.0, state="finalist")
+BEST = candidate(18, 8, 72.0, starts=4, state="finalist")
+CANDIDATES = (
+    OWN, BEST, candidate(20, 8, 70.0, 2.0, starts=2, state="measuring"), candidate(22, 8, 64.0, 3.0),
+    *(candidate(24 + n, 6, 60.0 - n, 6.0, starts=0) for n in range(9)),
+    candidate(34, 4, 31.0, starts=1, state="out", reason="cannot win by more than 1%"),
+    candidate(16, 8, starts=0, state="out", reason="out of VRAM"),
+)  # fmt: skip
+PRUNED = (("would leave less than 1.0 GiB free", 12),)
+TUNE = TuneProgress("tg", "tok/s", CANDIDATES, 14, 40, 751.0, "narrowing", "", PRUNED)
+NOW = styled_line("014/code-1", "   answering, tg 68.0 tok/s")
+WIDTHS = (56, 76, 118)
+
+
+def text(lines: list[StyledLine]) -> list[str]:
+    return ["".join(part for part, _ in line) for line in lines]
+
+
+def bar_of(rows: list[str], mark: str) -> str:
+    return next(row for row in rows if row.startswith(mark))
+
+
+@pytest.mark.parametrize("width", [30, *WIDTHS, 200])
+def test_no_line_is_wider_than_the_pane(width: int) -> None:
+    changes = (FlagChange("n-cpu-moe", "22", "18"),)
+    ended = replace(TUNE, phase="finished", verdict="n-cpu-moe=18 is faster by 9.1 % " * 4)
+    for lines in (
+        tune_lines(TUNE, "qwen36", NOW, width),
+        ended_tune_lines(TuneOutcome(ended, changes), "qwen36", width),
+    ):
+        assert max(map(cell_width, lines)) <= width
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_all_intervals_are_drawn_on_one_scale(width: int) -> None:
+    """The place of a rate and of the ends of its interval is the same in every row, and in the header's numbers."""
+    rows = text(tune_lines(TUNE, "qwen36", NOW, width))
+    header = next(row for row in rows if row.endswith("starts"))
+    best, own, measuring = (bar_of(rows, mark) for mark in ("◆ " + " " * 2, "◆ own", "▶"))
+    places = [(row.index("├"), row.index("●")) for row in (own, best, measuring)]
+    assert own.find("┤") < best.index("├")  # 67 is less than 71
+    assert places[0][1] < places[2][1] < places[1][1]  # 66 < 70 < 72
+    per_unit = (places[1][1] - places[0][1]) / 6
+    for row, rate, half in ((own, 66, 1), (best, 72, 1), (measuring, 70, 2)):
+        assert row.index("●") - row.index("├") == pytest.approx(half * per_unit, abs=1), rate
+    for found in re.finditer(r"\b(60|65|70)\b", header[: header.index("starts")]):
+        middle = (found.start() + found.end() - 1) / 2
+        assert middle == pytest.approx(places[0][1] + (int(found[1]) - 66) * per_unit, abs=1.5)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_candidate_far_behind_does_not_squeeze_the_scale(width: int) -> None:
+    rows = text(tune_lines(TUNE, "qwen36", NOW, width))
+    slow = bar_of(rows, "✗ " + " " * 2 if width < 100 else "✗")
+    assert "‹" in slow
+    assert "●" not in slow
+
+
+def test_every_state_has_a_mark_and_a_word_and_the_profile_comes_first() -> None:
+    rows = text(tune_lines(TUNE, "qwen36", NOW, 118))
+    header = next(at for at, row in enumerate(rows) if row.endswith("starts"))
+    table = rows[header + 1 :]
+    assert table[0].startswith("◆ own flags")
+    assert [row[0] for row in table[:5]] == ["◆", "◆", "▶", "·", "·"]
+    assert table[2].endswith("measuring")
+    assert bar_of(table, "✗").endswith("cannot win by more than 1%")
+    assert "  not shown: 5 wait, 1 is out" in table
+    assert "~60.0" in table[4]
+    assert "out       1 cannot win by more than 1%   1 out of VRAM" in table
+    assert any(row.startswith("not tried 12 would leave less than 1.0 GiB free") for row in table)
+
+
+def test_the_profile_is_never_out() -> None:
+    """It cannot win any more, but everything is compared with it."""
+    rows = text(tune_lines(replace(TUNE, candidates=(replace(OWN, state="out"), *CANDIDATES[1:])), "qwen36", NOW, 118))
+    assert bar_of(rows, "= own flags").endswith("reference")
+    assert not [row for row in rows if row.startswith("out") and "2 cannot" in row]
+
+
+def test_the_best_so_far_stands_against_the_profile() -> None:
+    rows = text(tune_lines(TUNE, "qwen36", NOW, 118))
+    assert rows[1].endswith("14 of at most 40 starts   at most 12:31 left")
+    (best,) = [row for row in rows if row.startswith("best")]
+    assert "72.0 tok/s   +9.1 % against own flags (66.0)" in best
+    before = replace(TUNE, candidates=(replace(OWN, rate=None, low=None, high=None, starts=0),), seconds_left=None)
+    rows = text(tune_lines(before, "qwen36", NOW, 76))
+    assert "best      —" in rows
+    assert any("no estimate yet" in row for row in rows)
+
+
+def test_the_end_names_the_verdict_the_flags_to_change_and_the_keys() -> None:
+    ended = replace(TUNE, phase="finished", verdict="n-cpu-moe=18 is faster by 9.1 %.")
+    changes = (FlagChange("n-cpu-moe", "22", "18"), FlagChange("threads", "(left out)", "8"))
+    rows = text(ended_tune_lines(TuneOutcome(ended, changes), "qwen36", 76))
+    assert rows[2] == "n-cpu-moe=18 is faster by 9.1 %."
+    assert [row.split() for row in rows[4:6]] == [
+        ["n-cpu-moe", "22", "→", "18"],
+        ["threads", "(left", "out)", "→", "8"],
+    ]
+    assert any(row.startswith("w saves it as a profile") for row in rows)
+
+    rows = text(ended_tune_lines(TuneOutcome(replace(ended, verdict="Your flags are as good as any.")), "qwen36", 76))
+    assert not any("saves it" in row for row in rows)
+    rows = text(ended_tune_lines(TuneOutcome(TUNE), "qwen36", 76))
+    assert any("r resumes it" in row for row in rows)
+
+
+def test_hostile_names_and_reasons_stay_on_their_line() -> None:
+    evil = replace(BEST, name="\x1b[31m[red]x\n", flags={"a\x1b[2J": "\nb"}, reason="\x1b[2J\n" * 3, state="out")
+    tune = replace(TUNE, candidates=(OWN, evil), pruned=(("\x1b\n", 3),))
+    for width in (30, 76, 118):
+        rows = text(tune_lines(tune, "\x1b[1m\n", NOW, width))
+        assert not [row for row in rows if "\x1b" in row or "\n" in row]
