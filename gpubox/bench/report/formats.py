@@ -191,8 +191,8 @@ def _comparison_text(comparison: RunComparison, form: str) -> str:
         ])  # fmt: skip
     lines = [f"## {title}", ""]
     intervals = [format_ratio_interval(row) for row in comparison.rows]
-    header = ("", "", "first", "second", "unit", "ratio", interval_title(intervals), "n", "outcome", "method")
-    lines += markdown_table(header, [
+    titles = ("", "", "first", "second", "unit", "ratio", interval_title(intervals), "n", "outcome", "method")
+    lines += markdown_table(titles, [
         (row.group, row.name, format_number(row.first), format_number(row.second), row.unit, format_number(row.ratio),
          interval, str(row.n), row.outcome, row.method)
         for row, interval in zip(comparison.rows, intervals, strict=True)
