@@ -265,10 +265,10 @@ def _frontier_text(frontier: Frontier, form: str) -> str:
              p.vram_bytes, p.model_bytes, p.on_frontier, p.speed_run)
             for p in frontier.points
         ])  # fmt: skip
-    header, *rows = frontier_cells(frontier)
+    columns, *rows = frontier_cells(frontier)
     lines = [f"## {markdown_text(frontier_title(frontier))}", ""]
     notes = (f"- {markdown_text(note)}" for note in frontier_notes(frontier))
-    return "\n".join([*lines, *markdown_table(header, rows), "", *notes]) + "\n"
+    return "\n".join([*lines, *markdown_table(columns, rows), "", *notes]) + "\n"
 
 
 # -- parts ----------------------------------------------------------------------------------------------------------
