@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from gpubox.advisor.advice import Advice
 from gpubox.advisor.busy_window import BusyWindow
@@ -29,8 +31,12 @@ from gpubox.profiles.loader import load_catalog
 from gpubox.profiles.profile import FlagValue, Profile, is_loopback
 from gpubox.server.instance import observe
 from gpubox.server.state import RunningServer
+from gpubox.telemetry.history_queries import HistoryQueries
+from gpubox.telemetry.history_values import StoredRequest
 from gpubox.telemetry.snapshot import Request, Snapshot
 
+HISTORY_DAYS, HISTORY_SECONDS = 30, 60.0
+"""How far back the use of the context is looked up, and how often."""
 APPLIED = "The profile's file has this change already: a restart applies it."
 
 
@@ -58,6 +64,11 @@ class Advisor:
         self._logs = LogFactsReader(paths)
         self._planner: tuple[Config, Planner] | None = None
         self._saving: tuple[object, ContextSaving | None] = (None, None)
+        self._history = HistoryQueries(paths.history)
+        self._remembered: tuple[str, float, tuple[StoredRequest, ...]] = ("", float("-inf"), ())
+        """The profile, when the history was asked about it (monotonic), and its answer."""
+        self._read_file: tuple[object, Profile] | None = None
+        """What identifies the profile that was read last, and the profile."""
         self.dismissals = Dismissals(paths)
 
     def observe(self, snapshot: Snapshot) -> None:
@@ -107,7 +118,12 @@ class Advisor:
         return self._with_context(evidence, file, running)
 
     def _file(self, name: str) -> Profile:
-        return load_catalog(self._paths).get(name)
+        own = self._paths.profiles / f"{name}.toml"
+        if self._read_file and self._read_file[0] == (name, _stamp(own), _stamp(self._read_file[1].path)):
+            return self._read_file[1]  # the catalog is read only after a change
+        profile = load_catalog(self._paths).get(name)
+        self._read_file = (name, _stamp(own), _stamp(profile.path)), profile
+        return profile
 
     def _file_if_there(self, name: str) -> Profile | None:
         try:
@@ -123,8 +139,6 @@ class Advisor:
             return None
 
     def _model(self, file: Profile | None, running: RunningServer | None) -> ModelFacts | None:
-        from pathlib import Path
-
         try:
             if running and running.launch.model_path:
                 path: Path | None = Path(running.launch.model_path)
@@ -144,7 +158,7 @@ class Advisor:
 
     def _with_context(self, evidence: Evidence, file: Profile | None, running: RunningServer | None) -> Evidence:
         """``evidence`` with the use of the context, and what a smaller one would free if it is far too large."""
-        use, flags = context_use(evidence), evidence.memory_flags
+        use, flags = context_use(evidence, self._past_requests(evidence.profile)), evidence.memory_flags
         size = evidence.snapshot.throughput.context_size_tokens if evidence.snapshot else None
         cells = evidence.snapshot.kv_cells if evidence.snapshot else None
         wanted = wanted_context(flags, use, size, cells) if use and flags and size and cells else None
@@ -156,6 +170,19 @@ class Advisor:
             self._saving = key, context_saving(self._the_planner(), profile, flags, running, cells, wanted)
         return replace(evidence, context_use=use, saving=self._saving[1])
 
+    def _past_requests(self, profile: str) -> tuple[StoredRequest, ...]:
+        """The requests of the last weeks, the newest first; asked for once a minute."""
+        name, asked, stored = self._remembered
+        now = time.monotonic()
+        if name != profile or now - asked > HISTORY_SECONDS:
+            until = time.time()
+            try:
+                stored = tuple(self._history.requests(until - HISTORY_DAYS * 86_400, until + 1, profile))
+            except GpuboxError:
+                stored = ()  # a damaged history is no reason to be silent about the rest
+            self._remembered = profile, now, stored
+        return stored
+
     def _the_planner(self) -> Planner:
         config = self._config()
         if self._planner is None or self._planner[0] is not config:
@@ -163,15 +190,28 @@ class Advisor:
         return self._planner[1]
 
 
-def context_use(evidence: Evidence) -> ContextUse | None:
-    """How much of the context was used; None without a finished request."""
-    sizes = [_tokens(request) for request in evidence.requests]
-    known = [size for size in sizes if size is not None]
+def context_use(evidence: Evidence, past: Sequence[StoredRequest] = ()) -> ContextUse | None:
+    """How much of the context was used, by the server's log and the ``past`` requests; None without a request."""
+    requests = [*evidence.requests, *(stored.request for stored in past)]
+    known = [size for size in map(_tokens, requests) if size is not None]
     if not known:
         return None
     now = evidence.snapshot.throughput.context_used_tokens if evidence.snapshot else None
-    slots = {request.slot for request in evidence.requests}
-    return ContextUse(len(known), max(*known, now or 0), len(slots), "the server's log")
+    slots = {request.slot for request in requests}
+    days = (past[0].at - past[-1].at) / 86_400 if past else 0.0
+    source = f"the history of {max(1.0, days):.0f} days, and the server's log" if past else "the server's log"
+    # The history has the requests of the log too: each counts once.
+    count = max(len(past), len([1 for request in evidence.requests if _tokens(request) is not None]))
+    return ContextUse(count, max(*known, now or 0), len(slots), source)
+
+
+def _stamp(path: Path | None) -> tuple[int, int, int] | None:
+    """What changes when the file does; None: there is no such file."""
+    try:
+        status = path.stat() if path else None
+    except OSError:
+        return None
+    return (status.st_ino, status.st_size, status.st_mtime_ns) if status else None
 
 
 def _tokens(request: Request) -> int | None:

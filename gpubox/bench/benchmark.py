@@ -116,6 +116,10 @@ class Benchmark(ABC):
         """The name of the target for ``item``; it may depend on earlier results."""
         return item.target
 
+    def outline(self) -> Sequence[str]:
+        """What the plan will do, a sentence each, for a kind whose starts are not known before; empty: they are."""
+        return ()
+
     async def before_start(self, item: Item, results: ScoredItems) -> None:
         """Called before the first item of each start, for a kind that takes its time to choose the target."""
         return

@@ -80,6 +80,9 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
         ), in_form=True),
         BenchOption("prompts", "Any of short, medium, long, code", "list", "all", "LIST"),
         BenchOption("depths", "Context before the prompt", "integers", "0,8192,32768", "LIST", in_form=True),
+        BenchOption("streams", "Requests at once", "integers", metavar="LIST", example="1,2,4,8", in_form=True,
+                    detail="the report gives tg of all together and of each, and the knee: the number of streams that "
+                           "no larger one beats by 5 %; the server needs as many slots (flag parallel)"),
         BenchOption("prefix", "Prompt cache", "choice", "both", "STATE", choices=(
             ("", "cold and warm"), ("cold", "cold"), ("warm", "warm"),
         ), key="prefixes"),
@@ -105,9 +108,10 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
         replace(_CONTEXT, default="0"),
     ),
     "sweep": (
-        BenchOption("over", "Flag and its values", "text", metavar="FLAG=VALUES", repeated=True, required=True,
+        BenchOption("over", "Flag and its values", "text", metavar="FLAG=VALUES", repeated=True,
                     example="n-cpu-moe=16..28:2", in_form=True,
-                    detail="a range with its step, or a list (16,20); required"),
+                    detail="a range with its step, or a list (16,20); model=A.gguf,B.gguf compares files; required "
+                           "with a single profile"),
         replace(_SET, help="Changed flag of every cell", detail=""),
         BenchOption("by", "Speed to compare", "choice", "tg", "SPEED", choices=(
             ("", "tg"), ("pp", "pp"), ("effective", "effective"),

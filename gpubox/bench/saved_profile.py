@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpubox.bench.benchmark import make_benchmark
 from gpubox.bench.model import Target
-from gpubox.bench.overrides import apply_overrides
+from gpubox.bench.overrides import MODEL, apply_overrides
 from gpubox.bench.run_store import Run
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
@@ -72,6 +72,8 @@ def save_target(base: Profile, target: Target, name: str, run: str, paths: Paths
 
 def default_profile_name(base: Profile, target: Target) -> str:
     """``qwen36-n-cpu-moe-4``."""
-    changes = "-".join(f"{flag}-{value}" for flag, value in target.overrides.items())
+    changes = "-".join(
+        Path(str(value)).stem if flag == MODEL else f"{flag}-{value}" for flag, value in target.overrides.items()
+    )
     safe = "".join(char if char.isalnum() or char in "._-" else "-" for char in f"{base.name}-{changes}")
     return safe[:64].strip("-.")

@@ -139,6 +139,18 @@ class PromptCacheState:
         comparable = MIN_TOKENS <= selection.held_tokens <= MAX_SHRINKAGE * prompt
         return reason_if_empty or (PREFIX_CHANGED if comparable else None)
 
+    def reread_tokens(self, slot: int, prompt: int | None, cached: int | None) -> int | None:
+        """Tokens that the slot held but that were processed again, for want of a checkpoint; None if unknown.
+
+        Call it before ``released``. The log rounds the similarity to a thousandth.
+        """
+        selection = self._selections.get(slot)
+        if not self.needs_checkpoints or selection is None or selection.similarity is None:
+            return None
+        if prompt is None or cached is None:
+            return None
+        return max(0, round(selection.similarity * prompt) - cached)
+
     def _evict(self, prompt: EvictedPrompt) -> None:
         self._held_tokens.pop(prompt.slot, None)
         if prompt.tokens >= MIN_TOKENS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from gpubox.server.kv_use import reused_state
@@ -180,6 +180,7 @@ class RequestLog:
         cache_miss = self.prompt_cache.miss_reason(
             request.slot, request.task, request.prompt_tokens, request.cached_tokens, request.reprocessing
         )
+        reread = self.prompt_cache.reread_tokens(request.slot, request.prompt_tokens, request.cached_tokens)
         self.prompt_cache.released(request.slot, event.tokens)
         cut_off = request.task in self._cancelled or request.task in self._failed
         if self.skip_probe and not cut_off and _may_be_probe(request):
@@ -191,6 +192,8 @@ class RequestLog:
         self.count += 1
         self.last_ended = ended
         finished = self._finished_request(request, ended, event, generated, cache_miss)
+        if reread is not None:
+            finished = replace(finished, reread_tokens=reread)
         self.finished.appendleft(finished)
         return finished
 

@@ -150,6 +150,8 @@ class Request:
     """From when the slot began with it to its first token."""
     restored_tokens: int | None = None
     """Tokens of the kept state that the server had restored and this request was the first to reuse."""
+    reread_tokens: int | None = None
+    """Hybrid and SWA models: tokens that the slot held but that were processed again, for want of a checkpoint."""
 
     @property
     def draft_acceptance(self) -> float | None:

@@ -22,6 +22,7 @@ class Scope(StrEnum):
     TRIAL = "during a trial"
     CLIENTS = "on the Clients screen"
     CONNECT = "while connecting a client"
+    ADVICE = "in the advice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,8 @@ ACTIONS = (
            "with the address of the gateway, a model and a key.", Scope.DASHBOARD, 19, "connect", "connect"),
     Action("hold", "P", "P", "Hold all requests, or let them go on", "The gateway keeps them waiting; nothing is lost. "
            "Running ones end.", Scope.DASHBOARD, 0),
+    Action("advice", "A", "A", "Advice", "What to change on what runs, else on the highlighted profile: the evidence, "
+           "the flags, and a key that tries them.", Scope.DASHBOARD, 0, "", "advice"),
     Action("bench_speed", "b", "b", "Measure the active profile", "Runs the speed benchmark's preset quick. Shows the "
            "plan and asks first.", Scope.DASHBOARD, 16, "measure", "bench speed --preset quick"),
     Action("tune", "U", "U", "Tune the highlighted profile", "Measures which flags would be faster. Shows the plan and "
@@ -243,6 +246,13 @@ ACTIONS = (
     Action("connect_key", "n", "n", "Make a key for the client", "It is shown once, and written into the settings.",
            Scope.CONNECT, 3, "new key", "keys", palette=False),
     Action("connect_back", "escape", "esc", "Back", "", Scope.CONNECT, 4, "back", palette=False),
+    Action("advice_try", "T", "T", "Try the change", "Measures what runs, switches, and measures again. Nothing is "
+           "written until you keep it.", Scope.ADVICE, 1, "try", "try", palette=False, changes_server=True),
+    Action("advice_dismiss", "x", "x", "Dismiss the advice for good", "For this profile. On a dismissed one: shows it "
+           "again.", Scope.ADVICE, 2, "dismiss", "advice --dismiss", palette=False),
+    Action("advice_all", "a", "a", "Show or hide the dismissed ones", "", Scope.ADVICE, 3, "all", "advice --all",
+           palette=False),
+    Action("advice_back", "escape", "esc", "Back to the dashboard", "", Scope.ADVICE, 4, "back", palette=False),
     Action("chat_write", "i", "i", "Go to the prompt", "Moves the focus to the prompt.",
            Scope.CHAT, 1, "prompt", palette=False),
 )  # fmt: skip
@@ -267,6 +277,7 @@ _APP_ACTIONS = {"stop", "restart", "failed_log", "bench_speed", "tune"}
 """Actions of the dashboard that the app performs; the dashboard screen performs the others."""
 WORKSHOP_ACTIONS = frozenset({
     "edit", "external_editor", "trial", "new_profile", "duplicate", "rename", "delete", "undo_delete", "compare",
+    "advice",
 })  # fmt: skip
 """Actions of the dashboard that the WorkshopController performs."""
 _SCREENS = ("show_chat", "show_bench", "show_models", "show_clients")
@@ -274,6 +285,7 @@ _NOT_IN_BAR = {
     Scope.CHAT: (*_SCREENS, "back"), Scope.BENCH: ("show_bench", "show_models", "show_clients"),
     Scope.MODELS: _SCREENS, Scope.CLIENTS: (*_SCREENS, "back"), Scope.CONNECT: (*_SCREENS, "back"),
     Scope.EDITOR: (*_SCREENS, "back"), Scope.TRIAL: (*_SCREENS, "back"),
+    Scope.ADVICE: (*_SCREENS, "back"),
 }  # fmt: skip
 """A screen's bar leaves out its own key, in the chat keys that are letters of a prompt, and keys that do nothing."""
 

@@ -27,6 +27,7 @@ from gpubox.tui.dashboard.screen import DashboardScreen
 from gpubox.tui.formatting import SanitizeFilter
 from gpubox.tui.leaving import Leaving
 from gpubox.tui.messages import (
+    AdviceChanged,
     GatewayChanged,
     GatewayView,
     LogLinesRead,
@@ -310,6 +311,10 @@ class GpuboxApp(App[bool]):
 
     def action_gateway(self, action: str) -> None:
         self.bridge.run(partial(self.gateway_controller.act, action), "gateway")
+
+    @on(AdviceChanged)
+    def _advice_changed(self) -> None:
+        self.dashboard.status.show_advice(self.bridge.advice.advice)
 
     @on(SnapshotTaken)
     def _snapshot_taken(self) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.threads import run_in_thread
+from gpubox.tui.advice.poller import AdvicePoller
 from gpubox.tui.clients.poller import GatewayPoller
 from gpubox.tui.dashboard.profiles import ProfileEntry, build_entries
 from gpubox.tui.messages import (
@@ -68,7 +69,7 @@ class ServiceBridge:
         self.operation_ended.set()
         self.hides_shipped = False
         """Whether the owner's settings hide the shipped profiles."""
-        self.poller, self.gateway = SnapshotPoller(self), GatewayPoller(self)
+        self.poller, self.gateway, self.advice = SnapshotPoller(self), GatewayPoller(self), AdvicePoller(self)
         self._overview: ServerOverview | None = None
         self._compatibility: dict[str, EngineCompatibility] = {}
         self._plans: dict[str, MemoryPlan] = {}
@@ -82,6 +83,7 @@ class ServiceBridge:
         if not self.services.read_only:
             self.run(self._poll_log, "poll-log")
             self.run(self.gateway.run, "poll-gateway")
+            self.run(self.advice.run, "poll-advice")
 
     def run(self, work: Callable[[], Awaitable[object]], group: str, *, exclusive: bool = False) -> None:
         """Runs ``work`` as a worker of the app. Takes the function, so that no coroutine is left if it never runs."""
@@ -171,6 +173,7 @@ class SnapshotPoller:
         self.bridge = bridge
         self.history: History | None = None
         self.pending: tuple[Snapshot, History] | None = None
+        self.newest: Snapshot | None = None
         self.taken_at: float | None = None
         """When the last sample came, in the event loop's time."""
         self._first_at: float | None = None
@@ -225,7 +228,7 @@ class SnapshotPoller:
             from gpubox.telemetry.history import History
 
             self.history = History()
-        self.taken_at = now()
+        self.taken_at, self.newest = now(), snapshot
         self.history.push(snapshot)
         await self._store(snapshot)
         if now() - self._companions_at >= COMPANIONS_SECONDS:

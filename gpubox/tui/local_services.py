@@ -19,6 +19,7 @@ from gpubox.threads import run_in_thread
 from gpubox.tui.messages import GatewayView, ServerOverview
 
 if TYPE_CHECKING:
+    from gpubox.advisor.advisor import AdviceList, Advisor
     from gpubox.hardware.nvml_reader import DriverReader
     from gpubox.models.fetch import DownloadPlan
     from gpubox.models.resolve import ModelSource
@@ -63,6 +64,7 @@ class LocalServices:
         self._bench: BenchService | None = None
         self._workshop: WorkshopService | None = None
         self._gateway: GatewayService | None = None
+        self._advisor: Advisor | None = None
 
     def clock(self) -> datetime:
         return datetime.now()
@@ -394,6 +396,37 @@ class LocalServices:
         if self.read_only or not self.paths.gateway_record.exists():
             return None
         return self.gateway_service().read()
+
+    def advice(self, snapshot: Snapshot | None, profile: str = "") -> AdviceList | None:
+        """The advice about ``profile``, else about what runs. None for a server that gpubox did not start."""
+        if self.read_only:
+            return None
+        advisor = self._the_advisor()
+        if snapshot:
+            advisor.observe(snapshot)
+        return advisor.advise(profile, snapshot)
+
+    def dismiss_advice(self, profile: str, rule: str, dismiss: bool, snapshot: Snapshot | None) -> AdviceList | None:
+        """Dismisses an advice for good, or shows it again. Returns the advice as it is then."""
+        dismissals = self._the_advisor().dismissals
+        if dismiss:
+            dismissals.dismiss(profile, rule)
+        else:
+            dismissals.restore(profile, rule)
+        return self.advice(snapshot, profile)
+
+    def _the_advisor(self) -> Advisor:
+        if self._advisor is None:
+            from gpubox.advisor.advisor import Advisor
+
+            self._advisor = Advisor(self.paths, lambda: self.config)
+        return self._advisor
+
+    def profile_named(self, name: str) -> Profile:
+        """The profile as it is on disk now. Raises UsageError if it is gone or does not load."""
+        from gpubox.profiles.loader import load_catalog
+
+        return load_catalog(self.paths).get(name)
 
     def save_traceback(self, text: str) -> None:
         """Writes it to a file, for a bug report."""

@@ -74,6 +74,10 @@ class GatewayChanged(Message):
         self.view = view
 
 
+class AdviceChanged(Message):
+    """The advisor says something else than before."""
+
+
 class ServerOverviewChanged(Message):
     """Sent only if the overview differs from the last one."""
 

@@ -124,7 +124,7 @@ def context(folder: Path, model: Path, endpoint: str, recordings: Path | None) -
     freed = before - after
     said = float(given["sentence"].split("frees ~")[1].split()[0])
     said *= 1024 * MIB if "GiB" in given["sentence"].split("frees ~")[1] else MIB
-    print(f"  KV cache and compute buffers  before {before / MIB:.1f} MiB   predicted {(before - said) / MIB:.0f} MiB   "
+    print(f"  KV and compute buffers  before {before / MIB:.1f} MiB   predicted {(before - said) / MIB:.0f} MiB   "
           f"after {after / MIB:.1f} MiB   freed {freed / MIB:.1f} MiB")  # fmt: skip
     silent = "context" not in [each["rule"] for each in json.loads(box.gpubox("advice", "--json"))["advice"]]
     return abs(freed - said) <= 0.06 * said and silent

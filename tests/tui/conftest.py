@@ -15,6 +15,7 @@ from textual.pilot import Pilot
 from textual.strip import Strip
 
 from gpubox.tui import app, bridge
+from gpubox.tui.advice import poller as advice_poller
 from gpubox.tui.clients import poller
 from gpubox.tui.dashboard import screen
 from gpubox.tui.widgets import snapshot_pane
@@ -38,6 +39,8 @@ def _quiet(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge, "COMPANIONS_SECONDS", 0.0)
     monkeypatch.setattr(poller, "GATEWAY_SECONDS", 0.01)
     monkeypatch.setattr(poller, "NO_GATEWAY_SECONDS", 0.01)
+    monkeypatch.setattr(advice_poller, "FIRST_ADVICE_SECONDS", 0.01)
+    monkeypatch.setattr(advice_poller, "ADVICE_SECONDS", 0.01)
     monkeypatch.setattr(app, "PREVIEW_DELAY", 0.0)
     monkeypatch.setattr(screen, "REQUESTS_SECONDS", 0.0)
     # What is drawn must not depend on how long a loaded machine took: old readings, and panes that shrink later.

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from gpubox.advisor.advisor import AdviceList
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.models.fetch import DownloadPlan
 from gpubox.planner.plan import MemoryPlan
@@ -114,6 +115,21 @@ class FakeServices(LocalServices):
         """The gateway that runs."""
         self.gateways: Any = None
         self.past: Any = FakeHistory()
+        self.judged: AdviceList | None = None
+        """What the advisor says of every profile."""
+
+    def advice(self, snapshot: Snapshot | None, profile: str = "") -> AdviceList | None:
+        return self.judged
+
+    def dismiss_advice(self, profile: str, rule: str, dismiss: bool, snapshot: Snapshot | None) -> AdviceList | None:
+        assert self.judged is not None
+        self.asked.append(("dismiss" if dismiss else "show", profile, rule))
+        advice = tuple(replace(each, dismissed=dismiss) if each.rule == rule else each for each in self.judged.advice)
+        self.judged = replace(self.judged, advice=advice)
+        return self.judged
+
+    def profile_named(self, name: str) -> Profile:
+        return next(profile for profile in self.profiles if profile.name == name)
 
     def chat_service(self) -> Any:
         raise NotImplementedError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubox import units
 from gpubox.advisor.evidence import ContextUse, Evidence
-from gpubox.advisor.rules.rule import Finding, Rule
+from gpubox.advisor.rules.rule import Judgement, Rule
 from gpubox.planner.launch_flags import LaunchFlags
 from gpubox.profiles.profile import FlagValue
 
@@ -32,7 +32,7 @@ def wanted_context(flags: LaunchFlags, use: ContextUse, slot_tokens: int, cells:
     return wanted if wanted <= cells / HEADROOM else None
 
 
-def _read(evidence: Evidence) -> Finding | None:
+def _read(evidence: Evidence) -> Judgement | None:
     """Memory is reserved for tokens that never came.
 
     Evidence: the largest of at least 50 requests against the context of a slot; and what the planner says a smaller one
@@ -48,7 +48,7 @@ def _read(evidence: Evidence) -> Finding | None:
         now, then = saving.expert_layers
         changes.append(("n-cpu-moe", then))
         gain += f": room for the experts of {now - then} more layers"
-    return Finding(
+    return Judgement(
         f"The largest of {use.requests:,} requests used {units.tokens(use.largest_tokens)} of "
         f"{units.tokens(size)} tokens; {gain}.",
         (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubox.advisor.evidence import Evidence
-from gpubox.advisor.rules.rule import Finding, Rule
+from gpubox.advisor.rules.rule import Judgement, Rule
 from gpubox.profiles.profile import FlagValue
 from gpubox.telemetry.snapshot import Request
 
@@ -25,7 +25,7 @@ def acceptance(requests: tuple[Request, ...]) -> tuple[float, int, int] | None:
     return sum(request.draft_tokens_accepted or 0 for request in drafted) / total, total, len(drafted)
 
 
-def _read_thinking(evidence: Evidence) -> Finding | None:
+def _read_thinking(evidence: Evidence) -> Judgement | None:
     """An MTP head that was trained on answers without thinking drafts badly for thinking.
 
     Evidence: spec-type draft-mtp, a chat template that can think, thinking not switched off, and acceptance below 50 %
@@ -37,7 +37,7 @@ def _read_thinking(evidence: Evidence) -> Finding | None:
     if measured is None or measured[0] >= THINKING_ACCEPTANCE:
         return None
     share, total, count = measured
-    return Finding(
+    return Judgement(
         f"The model may think, and its MTP head drafts badly for thinking: {share:.0%} of the drafts are accepted.",
         (
             f"{share:.1%} of {total:,} draft tokens in {count} requests",
@@ -47,7 +47,7 @@ def _read_thinking(evidence: Evidence) -> Finding | None:
     )
 
 
-def _read_acceptance(evidence: Evidence) -> Finding | None:
+def _read_acceptance(evidence: Evidence) -> Judgement | None:
     """Drafts are rejected so often that they cost more than they save.
 
     Evidence: acceptance below 35 % over at least 5 requests and 500 draft tokens. Silent if thinking explains it.
@@ -67,7 +67,7 @@ def _read_acceptance(evidence: Evidence) -> Finding | None:
     if lengths:
         shown.append(f"{sum(lengths) / len(lengths):.2f} tokens a step on average")
     shown.append("34 % cost 12 % of tg where it was measured, 54 % gained 11 % (ggml-org/llama.cpp#24508)")
-    return Finding(f"Only {share:.0%} of the draft tokens are accepted: {remedy}.", tuple(shown), changes)
+    return Judgement(f"Only {share:.0%} of the draft tokens are accepted: {remedy}.", tuple(shown), changes)
 
 
 THINKING = Rule("thinking-mtp", "thinking", _read_thinking)

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from gpubox.advisor.evidence import Evidence
-from gpubox.advisor.rules.rule import Finding, Rule
+from gpubox.advisor.rules.rule import Judgement, Rule
 from gpubox.telemetry.cache_miss import NO_CHECKPOINT
 
 
@@ -39,7 +39,7 @@ CHECKPOINT_FIX_BUILD = 9310
 """The first build that makes a checkpoint before the latest user message (release b9310, ggml-org/llama.cpp#22929)."""
 
 
-def _read(evidence: Evidence) -> Finding | None:
+def _read(evidence: Evidence) -> Judgement | None:
     """The log of a failure names an error that later builds do not have.
 
     Evidence: the text of the log, and the engine's build number. Silent for an engine that does not know its number.
@@ -49,13 +49,13 @@ def _read(evidence: Evidence) -> Finding | None:
         return None
     for fix in FIXES:
         if build in fix.builds and fix.pattern.search(evidence.log.failure):
-            return Finding(
+            return Judgement(
                 f"The engine is build {build}, and its error is mended in later ones: {fix.what}.",
                 (f"the log of the last failure; {fix.source}", "`gpubox engines build` makes a newer one"),
             )
     missed = sum(request.cache_miss == NO_CHECKPOINT for request in evidence.requests)
     if missed >= 2 and build < CHECKPOINT_FIX_BUILD:
-        return Finding(
+        return Judgement(
             f"The engine is build {build}: from {CHECKPOINT_FIX_BUILD} on it keeps a checkpoint before the last user "
             "message, so that prompts are not read again.",
             (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gpubox.advisor.evidence import Evidence
-from gpubox.advisor.rules.rule import Finding, Rule
+from gpubox.advisor.rules.rule import Judgement, Rule
 
 
-def _read(evidence: Evidence) -> Finding | None:
+def _read(evidence: Evidence) -> Judgement | None:
     """It listens on more than loopback and asks for no key.
 
     Evidence: the address of the launch, and whether it was started with a key. Source: llama-server itself warns
@@ -15,7 +15,7 @@ def _read(evidence: Evidence) -> Finding | None:
     """
     if not evidence.exposed:
         return None
-    return Finding(
+    return Judgement(
         f"Every machine that reaches this one may use the model: it listens on {evidence.host} without an API key.",
         (
             f"host {evidence.host}; no API key",

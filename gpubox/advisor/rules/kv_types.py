@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubox.advisor.evidence import QWEN35_LIKE, Evidence
-from gpubox.advisor.rules.rule import Finding, Rule
+from gpubox.advisor.rules.rule import Judgement, Rule
 
 CUDA_TYPES = frozenset({"f32", "f16", "bf16", "q8_0", "q4_0"})
 """The types, equal for K and V, for which a default CUDA build has a flash-attention kernel: ggml-cuda/fattn.cu
@@ -14,7 +14,7 @@ _AMPERE = 8.0
 """Compute capability from which CUDA cards compute with bf16."""
 
 
-def _read_cpu_attention(evidence: Evidence) -> Finding | None:
+def _read_cpu_attention(evidence: Evidence) -> Judgement | None:
     """Attention falls back to the CPU, and nothing is logged.
 
     Evidence: the types of the launch, a card with CUDA that holds a KV cache, and no ``FA_ALL_QUANTS = 1`` in the log.
@@ -31,7 +31,7 @@ def _read_cpu_attention(evidence: Evidence) -> Finding | None:
         return None
     why = f"{flags.type_k}" if equal else f"K {flags.type_k} beside V {flags.type_v}"
     near = "q4_0" if {flags.type_k, flags.type_v} <= {"q4_0", "q4_1", "iq4_nl"} else "q8_0"
-    return Finding(
+    return Judgement(
         f"A default CUDA build has no attention for {why}: it runs on the CPU, and nothing says so.",
         (
             f"cache-type-k {flags.type_k}, cache-type-v {flags.type_v}, flash-attn on",
@@ -42,7 +42,7 @@ def _read_cpu_attention(evidence: Evidence) -> Finding | None:
     )
 
 
-def _read_half_precision(evidence: Evidence) -> Finding | None:
+def _read_half_precision(evidence: Evidence) -> Judgement | None:
     """f16, or unequal types, for a model that was trained and released in bf16.
 
     Evidence: architecture and types. Reported, not measured here: an article on Qwen 3.5 ("requires bf16 KV cache for
@@ -58,7 +58,7 @@ def _read_half_precision(evidence: Evidence) -> Finding | None:
     capabilities = [float(gpu.compute_capability) for gpu in evidence.cards if gpu.compute_capability]
     if capabilities and min(capabilities) < _AMPERE:
         return None
-    return Finding(
+    return Judgement(
         "Models like Qwen3.5 are reported to answer worse with an f16 KV cache; bf16 takes the same memory.",
         (
             f"architecture {model.architecture}; cache-type-k {flags.type_k}, cache-type-v {flags.type_v}",

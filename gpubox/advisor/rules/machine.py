@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubox import units
 from gpubox.advisor.evidence import Evidence
-from gpubox.advisor.rules.rule import Finding, Rule
+from gpubox.advisor.rules.rule import Judgement, Rule
 from gpubox.profiles.profile import FlagValue
 
 FEW_THREADS = 0.5
@@ -16,7 +16,7 @@ OTHERS_BYTES = 512 * units.MIB
 """A desktop's compositor alone takes about so much."""
 
 
-def _read_threads(evidence: Evidence) -> Finding | None:
+def _read_threads(evidence: Evidence) -> Judgement | None:
     """More threads than cores wait for each other; fewer leave cores idle while the CPU is the bottleneck.
 
     Evidence: n_threads of the log against the physical cores of the machine, while the CPU computes a part of the
@@ -29,20 +29,20 @@ def _read_threads(evidence: Evidence) -> Finding | None:
     shown = f"n_threads {threads}; {cores} physical cores"
     change: tuple[tuple[str, FlagValue | None], ...] = (("threads", cores),)
     if threads > cores:
-        return Finding(
+        return Judgement(
             f"{threads} threads share {cores} physical cores and wait for each other; {cores} are the default.",
             (shown,), change,
         )  # fmt: skip
     limited = evidence.busy.share("CPU") + evidence.busy.share("CPU experts")
     if threads <= FEW_THREADS * cores and evidence.busy.count >= LEAST_READINGS and limited >= LEAST_SHARE:
-        return Finding(
+        return Judgement(
             f"The CPU is the bottleneck, and only {threads} of {cores} physical cores compute.",
             (shown, f"the CPU was the bottleneck in {limited:.0%} of {evidence.busy.count} readings"), change,
         )  # fmt: skip
     return None
 
 
-def _read_pcie(evidence: Evidence) -> Finding | None:
+def _read_pcie(evidence: Evidence) -> Judgement | None:
     """The link to the card carries as much as it can.
 
     Evidence: the bottleneck "PCIe" in at least half of ten or more readings while the server worked. Remedies: a slot
@@ -57,7 +57,7 @@ def _read_pcie(evidence: Evidence) -> Finding | None:
     slow = next((gpu for gpu in evidence.cards if (gpu.pcie_width or 0) < (gpu.pcie_max_width or 0)), None)
     if slow:
         shown.append(f"GPU {slow.index}: ×{slow.pcie_width} of ×{slow.pcie_max_width}, while it works")
-        return Finding(
+        return Judgement(
             f"The link to the card is full, and it has only ×{slow.pcie_width} of ×{slow.pcie_max_width} lanes: "
             "another slot may have more.",
             tuple(shown),
@@ -68,16 +68,16 @@ def _read_pcie(evidence: Evidence) -> Finding | None:
         changes: list[tuple[str, FlagValue | None]] = [("ubatch-size", LARGE_UBATCH)]
         if flags.batch < LARGE_UBATCH:
             changes.append(("batch-size", LARGE_UBATCH))
-        return Finding(
+        return Judgement(
             "The link to the card is full of weights; larger micro-batches send them less often and take more VRAM.",
             tuple(shown), tuple(changes),
         )  # fmt: skip
-    return Finding(
+    return Judgement(
         "The link to the card carries as much as it can; fewer weights on the host would help.", tuple(shown)
     )
 
 
-def _read_other_programs(evidence: Evidence) -> Finding | None:
+def _read_other_programs(evidence: Evidence) -> Judgement | None:
     """Other programs hold VRAM that a part of the model could use.
 
     Evidence: the driver's list of processes, at least 512 MiB on a card of the server, while layers or experts are on
@@ -98,7 +98,7 @@ def _read_other_programs(evidence: Evidence) -> Finding | None:
         layers = min(on_cpu, int((device.other_processes_bytes or 0) * on_cpu / host.weights_bytes))
         shown.append(f"~{units.memory(host.weights_bytes / on_cpu)} for the experts of one layer")
     room = f", room for the experts of ~{layers} layers" if layers else ""
-    return Finding(
+    return Judgement(
         f"Other programs hold {units.memory(device.other_processes_bytes)} of VRAM on {device.device}{room}, while a "
         "part of the model is on the CPU.",
         tuple(shown),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpubox import units
 from gpubox.advisor.evidence import Evidence
-from gpubox.advisor.rules.rule import Finding, Rule
+from gpubox.advisor.rules.rule import Judgement, Rule
 from gpubox.telemetry.bottleneck import FAULTS_PER_SECOND
 
 LEAST_ON_DISK = 0.02
@@ -14,7 +14,7 @@ _SPARE_BYTES = units.GIB
 """What must stay free in RAM beside the whole weights."""
 
 
-def _read(evidence: Evidence) -> Finding | None:
+def _read(evidence: Evidence) -> Judgement | None:
     """The CPU waits for the disk while it computes experts or layers.
 
     Evidence: weights are mapped (load-mode auto or mmap, by the log's own line), the CPU computes a part of them, and
@@ -44,13 +44,13 @@ def _read(evidence: Evidence) -> Finding | None:
     if absent + _SPARE_BYTES > room:
         short = absent + _SPARE_BYTES - room
         shown.append(f"{units.memory(room)} of RAM can be freed: {units.memory(short)} too little to hold them all")
-        return Finding(
+        return Judgement(
             "The CPU reads weights from the disk while it computes, and RAM cannot hold them all: a smaller quant, "
             "a smaller n-cpu-moe or fewer programs would.",
             tuple(shown),
         )
     shown.append(f"~{units.memory(weights)} of RAM are taken at the start instead; {units.memory(room)} can be freed")
-    return Finding(
+    return Judgement(
         "The CPU waits for weights that are read from the disk while it computes; load-mode none reads them once.",
         tuple(shown),
         (("load-mode", "none"),),

@@ -16,11 +16,11 @@ class Rule:
 
     id: str
     word: str
-    read: Callable[[Evidence], Finding | None]
+    read: Callable[[Evidence], Judgement | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Judgement:
     """What a rule says if it fires."""
 
     sentence: str
@@ -30,10 +30,10 @@ class Finding:
 
 def judge(rule: Rule, evidence: Evidence) -> Advice | None:
     """The advice of a rule, with the present values of what it changes; None: it is silent."""
-    finding = rule.read(evidence)
-    if finding is None:
+    judgement = rule.read(evidence)
+    if judgement is None:
         return None
-    changes = dict(finding.changes)
+    changes = dict(judgement.changes)
     before = {name: evidence.host if name == "host" else evidence.flag(name) for name in changes}
     tried = evidence.profile if changes and evidence.profile else None
-    return Advice(rule.id, rule.word, finding.sentence, finding.evidence, changes, before, tried)
+    return Advice(rule.id, rule.word, judgement.sentence, judgement.evidence, changes, before, tried)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gpubox.advisor.evidence import Evidence
-from gpubox.advisor.rules.rule import Finding, Rule
+from gpubox.advisor.rules.rule import Judgement, Rule
 
 
-def _read(evidence: Evidence) -> Finding | None:
+def _read(evidence: Evidence) -> Judgement | None:
     """parallel auto shares one KV cache, and a new task clears the idle slots in it, the restored ones too.
 
     Evidence: several states were restored at the start, parallel is not set (or KV is unified), and cache-idle-slots is
@@ -22,7 +22,7 @@ def _read(evidence: Evidence) -> Finding | None:
     if reused >= evidence.restored_slots:
         return None
     auto = "parallel is not set: 4 slots share one KV cache" if "parallel" not in evidence.flags else "KV is unified"
-    return Finding(
+    return Judgement(
         f"{evidence.restored_slots} slots were restored, but the first request clears the idle ones among them.",
         (
             auto,

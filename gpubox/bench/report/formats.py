@@ -258,9 +258,9 @@ def _frontier_text(frontier: Frontier, form: str) -> str:
     if form == "svg":
         return frontier_svg(frontier)
     if form == "csv":
-        header = ("target", "measure", "quality", "low", "high", "tg", "vram_bytes", "model_bytes", "on_frontier",
+        names = ("target", "measure", "quality", "low", "high", "tg", "vram_bytes", "model_bytes", "on_frontier",
                   "speed_run")  # fmt: skip
-        return _csv(header, [
+        return _csv(names, [
             (p.name, frontier.measure, p.quality.value, p.quality.low, p.quality.high, p.tg.value if p.tg else None,
              p.vram_bytes, p.model_bytes, p.on_frontier, p.speed_run)
             for p in frontier.points

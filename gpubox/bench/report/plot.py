@@ -73,7 +73,12 @@ def _lines(chart: Chart, width: int, height: int) -> list[StyledRow]:
     for number, series in enumerate(chart.series):
         dots = [((x - left) * x_scale * 2, (high - y) / (high - low) * (height * 4 - 1)) for x, y in series.points]
         colour = number % COLOURS
+        for x, least, most in series.intervals:
+            bottom, top = ((high - y) / (high - low) * (height * 4 - 1) for y in (least, most))
+            canvas.upright((x - left) * x_scale * 2, bottom, top, colour)
         canvas.draw(dots, colour, marked=len(dots) <= MAX_MARKED_POINTS)
+        if series.mark:
+            canvas.annotate(round((series.mark[0] - left) * x_scale * 2) // 2, series.mark[1])
     labels = {round((high - tick) / (high - low) * (height - 1)): tick_text(tick) for tick in y_ticks}
     rows = _legend(chart.legend, width)
     if chart.y_label:
@@ -130,6 +135,17 @@ class Canvas:
         self._dots = [[0] * width for _ in range(height)]
         self._colours = [[-1] * width for _ in range(height)]
         self._marks: dict[tuple[int, int], int] = {}
+        self._words: dict[tuple[int, int], str] = {}
+
+    def upright(self, x: float, bottom: float, top: float, colour: int) -> None:
+        """A vertical line: the interval of a point."""
+        self.draw([(x, bottom), (x, top)], colour, marked=False)
+
+    def annotate(self, column: int, text: str) -> None:
+        """A dotted line at ``column`` from top to bottom, with ``text`` beside its upper end."""
+        self._words |= {(column, row): "┊" for row in range(self.height)}
+        begin = column + 2 if column + 2 + len(text) <= self.width else column - 1 - len(text)
+        self._words |= {(begin + i, 0): letter for i, letter in enumerate(text)}
 
     def draw(self, dots: Sequence[tuple[float, float]], colour: int, *, marked: bool) -> None:
         """Joins the dots by straight lines."""
@@ -153,7 +169,8 @@ class Canvas:
                 cells.append((POINTS[mark], f"s{mark}"))
             else:
                 dots = self._dots[y][x]
-                cells.append((chr(0x2800 + dots), f"s{self._colours[y][x]}") if dots else (" ", ""))
+                empty = (self._words.get((x, y), " "), "quiet" if (x, y) in self._words else "")
+                cells.append((chr(0x2800 + dots), f"s{self._colours[y][x]}") if dots else empty)
         return cells
 
 

@@ -6,7 +6,7 @@ Written by hand, because every plotting library brings an array library that not
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
 from gpubox.bench.report.chart import Chart, bar_range, line_ranges, tick_text, ticks, x_ticks
@@ -121,6 +121,18 @@ def _lines(chart: Chart, top: float) -> tuple[list[str], float]:
     for number, series in enumerate(chart.series):
         colour = COLOURS[number % len(COLOURS)]
         points = [point(x, y) for x, y in series.points]
+        if series.mark:
+            x = point(series.mark[0], y_min)[0]
+            parts.append(line_element(x, top, x, bottom, QUIET_COLOUR, stroke_dasharray="4 4"))
+            right_half = x > LEFT + width / 2
+            parts.append(text_element(x + (-6 if right_half else 6), top + 12, series.mark[1], fill=QUIET_COLOUR,
+                               text_anchor="end" if right_half else "start"))  # fmt: skip
+        for x_value, low, high in series.intervals:
+            x, *ends = point(x_value, low)[0], point(x_value, low)[1], point(x_value, high)[1]
+            parts.append(line_element(x, min(ends[0], bottom), x, max(ends[1], top), colour))
+            parts += [
+                line_element(x - 4, y, x + 4, y, colour) for y in ends if top <= y <= bottom
+            ]  # else it is cut off
         coordinates = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         parts.append(f'<polyline points="{coordinates}" fill="none" stroke="{colour}" stroke-width="2"/>')
         if len(points) <= MAX_MARKED_POINTS:
@@ -148,10 +160,14 @@ def circle_element(x: float, y: float, radius: float, colour: str) -> str:
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{colour}"/>'
 
 
-def line_element(x0: float, y0: float, x1: float, y1: float, colour: str) -> str:
-    return f'<line x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" stroke="{colour}"/>'
+def line_element(x0: float, y0: float, x1: float, y1: float, colour: str, **attributes: str) -> str:
+    extra = _attributes(attributes)
+    return f'<line x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" stroke="{colour}"{extra}/>'
 
 
 def text_element(x: float, y: float, text: str, **attributes: str | int) -> str:
-    extra = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in attributes.items())
-    return f'<text x="{x:.1f}" y="{y:.1f}"{extra}>{escape(sanitize_line(text))}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}"{_attributes(attributes)}>{escape(sanitize_line(text))}</text>'
+
+
+def _attributes(values: Mapping[str, str | int]) -> str:
+    return "".join(f' {name.replace("_", "-")}="{value}"' for name, value in values.items())

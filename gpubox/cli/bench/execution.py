@@ -53,10 +53,12 @@ def target_by_url(url: str, model: str = "") -> Target:
 
 def fetch_models(context: Context, targets: Sequence[Target]) -> None:
     """Downloads missing models while the old server still runs."""
+    from gpubox.bench.overrides import apply_overrides
     from gpubox.cli.operations import ensure_model
 
-    for name in dict.fromkeys(target.profile for target in targets if target.profile):
-        ensure_model(context, context.profile(name))
+    profiles = [apply_overrides(context.profile(target.profile), target) for target in targets if target.profile]
+    for profile in {(profile.name, profile.model): profile for profile in profiles}.values():
+        ensure_model(context, profile)
 
 
 def _confirm_waiting(context: Context) -> None:

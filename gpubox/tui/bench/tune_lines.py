@@ -257,7 +257,8 @@ def rate_scale(tune: TuneProgress, shown: Sequence[TuneCandidate], cells: int) -
 
     The intervals of estimates are wide: they may be cut.
     """
-    racing, others = [], []
+    racing: list[float] = []
+    others: list[float] = []
     for candidate in shown:
         if candidate.rate is None:
             continue

@@ -17,6 +17,7 @@ from textual.widgets import Input
 from gpubox import units
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import OPENS_INPUT, Scope, bindings
+from gpubox.tui.advice.line import StatusOrAdvice
 from gpubox.tui.dashboard.detail import DetailPane, shell_command
 from gpubox.tui.dashboard.history_controller import HistoryController
 from gpubox.tui.dashboard.layout import LEFT, MAIN, SIDE, visible_panes
@@ -28,7 +29,6 @@ from gpubox.tui.dashboard.throughput import ThroughputPane
 from gpubox.tui.dashboard.vram import VramPane, gpu_readings
 from gpubox.tui.persistent_screen import PersistentScreen
 from gpubox.tui.widgets.snapshot_pane import SnapshotPane
-from gpubox.tui.widgets.status_lines import StatusLines
 
 if TYPE_CHECKING:
     from gpubox.gateway.status import GatewayStatus
@@ -65,7 +65,7 @@ class DashboardScreen(PersistentScreen):
         note = "attached, read only" if url else "recording" if read_only else ""
         super().__init__(Scope.DASHBOARD, note=note, classes=classes)
         self.read_only = bool(read_only)
-        self.status = StatusLines("operation")
+        self.status = StatusOrAdvice("operation")
         self.vram, self.offload, self.profiles = VramPane(), OffloadPane(), ProfilePane()
         self.throughput, self.requests = ThroughputPane(), RequestsPane()
         self.detail, self.log_pane = DetailPane(), LogPane()

@@ -22,8 +22,9 @@ def tune_outline(options: TuneOptions) -> Iterator[str]:
     if options.pruned:
         reasons = "; ".join(f"{number:,} {reason}" for reason, number in options.pruned.items())
         yield f"Not tried: {reasons}."
-    if options.keep_free_bytes:
-        yield f"Each candidate leaves at least {units.memory(options.keep_free_bytes)} free on each card, as predicted."
+    if options.keep_free_mib:
+        free = units.memory(options.keep_free_mib * units.MIB)
+        yield f"Each candidate leaves at least {free} free on each card, as predicted."
     minutes = f"{options.minutes:g} {'minute' if options.minutes == 1 else 'minutes'}"
     yield (
         f"It takes at most {minutes} and {options.space.starts_limit} starts, and ends as soon as no candidate can win "

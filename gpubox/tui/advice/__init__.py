@@ -1,0 +1,1 @@
+"""The advice on the screen: one line on the dashboard, and the list behind the key A."""

@@ -1,0 +1,224 @@
+"""The advice on the screen: the line on the dashboard, the list behind A, trying and dismissing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+from textual.pilot import Pilot
+
+from gpubox.advisor.advice import Advice
+from gpubox.advisor.advisor import AdviceList
+from gpubox.paths import Paths
+from gpubox.profiles.loader import load_catalog
+from gpubox.telemetry.snapshot import Snapshot
+from gpubox.tui import app as app_module
+from gpubox.tui.advice.lines import advice_details, advice_line
+from gpubox.tui.advice.screen import AdviceScreen
+from gpubox.tui.app import GpuboxApp
+from gpubox.tui.styled_lines import cell_width
+from gpubox.tui.workshop.trial import TrialScreen
+from tests.tui.conftest import SIZE, on_screen, opened, pictured, shows, text, until
+from tests.tui.fake import BUSY, READY, STOPPED, FakeServices
+from tests.tui.fake_workshop import write_mine
+from tests.tui.scenes import LISTED, NOW
+from tests.tui.snapshots import filled
+from tests.tui.test_trial import VERDICT, TrialServices
+
+SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
+PROFILE = "qwen36-mtp-16gb"
+PAGING = Advice(
+    "mmap",
+    "paging",
+    "The CPU waits for weights that are read from the disk while it computes; load-mode none reads them once.",
+    (
+        "load-mode auto; ~10.6 GiB of weights in RAM",
+        "1.2 GiB of them are on the disk now",
+        "118 major faults/s while it works (median of 40 readings)",
+        "~10.6 GiB of RAM are taken at the start instead; 31.0 GiB can be freed",
+    ),
+    {"load-mode": "none"},
+    {"load-mode": None},
+    PROFILE,
+)
+CONTEXT = Advice(
+    "context",
+    "context",
+    "The largest of 312 requests used 21.3k of 128K tokens; ctx-size 43008 frees ~1.6 GiB on CUDA0: room for the "
+    "experts of 3 more layers.",
+    (
+        "requests of the history of 12 days, and the server's log",
+        "42K tokens hold at least 2 times the largest request",
+    ),
+    {"ctx-size": 43008, "n-cpu-moe": 19},
+    {"ctx-size": 131072, "n-cpu-moe": 22},
+    PROFILE,
+)
+OTHERS = Advice(
+    "other-programs",
+    "VRAM",
+    "Other programs hold 1.2 GiB of VRAM on CUDA0, room for the experts of ~2 layers, while a part of the model is on "
+    "the CPU.",
+    ("CUDA0: firefox 900 MiB, Xorg 300 MiB", "~495 MiB for the experts of one layer"),
+)
+JUDGED = AdviceList(PROFILE, (PAGING, OTHERS, CONTEXT))
+
+
+def services(judged: AdviceList | None = JUDGED) -> FakeServices:
+    """A server at work, and what the advisor says of it."""
+    fake = FakeServices(BUSY)
+    fake.at, fake.step = NOW, 0.0
+    fake.extra_readings = LISTED
+    fake.judged = judged
+    return fake
+
+
+async def advised(pilot: Pilot[bool]) -> None:
+    """From the dashboard to the list."""
+    await opened(pilot)
+    await pilot.press("A")
+    await until(pilot, lambda: isinstance(pilot.app.screen, AdviceScreen), "the advice")
+
+
+async def test_the_dashboard_says_the_most_urgent_advice_in_one_line() -> None:
+    fake = services()
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await shows(pilot, "→ paging  The CPU waits for weights", "+2 more  A advice")
+        line = next(each for each in text(pilot).splitlines() if "→ paging" in each)
+        assert len(line.rstrip()) <= SIZE[0]
+        fake.judged = replace(JUDGED, advice=(replace(PAGING, dismissed=True), OTHERS))
+        fake.status = replace(BUSY, pid=4712)
+        await shows(pilot, "→ VRAM  Other programs hold 1.2 GiB")
+        assert not on_screen(pilot, "more  A advice")
+        fake.judged = AdviceList(PROFILE)
+        fake.status = replace(BUSY, pid=4713)
+        await until(pilot, lambda: "A advice" not in text(pilot), "no advice")
+
+
+async def test_a_rule_that_fails_ends_nothing() -> None:
+    class Failing(FakeServices):
+        def __init__(self) -> None:
+            super().__init__(BUSY)
+            self.saved: list[str] = []
+
+        def advice(self, snapshot: Snapshot | None, profile: str = "") -> AdviceList | None:
+            raise ZeroDivisionError
+
+        def save_traceback(self, text: str) -> None:
+            self.saved.append(text)
+
+    fake = Failing()
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await until(pilot, lambda: fake.saved)
+        assert "ZeroDivisionError" in fake.saved[0] and not app.crash
+        await shows(pilot, PROFILE)
+
+
+async def test_the_list_shows_evidence_and_change_and_dismisses() -> None:
+    fake = services()
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await advised(pilot)
+        await shows(pilot, f"Advice for {PROFILE}", "118 major faults/s", "+ load-mode = none", "T try", "x dismiss")
+        await pilot.press("j")
+        await shows(pilot, "firefox 900 MiB", "no flag of the profile mends it")
+        assert "T try" not in text(pilot)
+        await pilot.press("x")
+        await shows(pilot, "VRAM is dismissed", "1 dismissed")
+        assert fake.asked[-1] == ("dismiss", PROFILE, "other-programs")
+        await pilot.press("a")
+        await until(pilot, lambda: "Other programs hold" in text(pilot))
+        screen = app.screen
+        assert isinstance(screen, AdviceScreen)
+        screen.rows.highlight("other-programs")
+        await shows(pilot, "x show again")
+        await pilot.press("x")
+        await until(pilot, lambda: fake.asked[-1] == ("show", PROFILE, "other-programs"))
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is app.dashboard)
+
+
+async def test_without_a_server_the_highlighted_profile_is_judged() -> None:
+    fake = services(AdviceList("qwen36-256k", (replace(CONTEXT, try_profile="qwen36-256k"),)))
+    fake.status, fake.extra_readings = STOPPED, {}
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        app.highlight_profile("qwen36-256k")
+        await pilot.press("A")
+        await shows(pilot, "Advice for qwen36-256k")
+
+
+async def test_a_recording_gives_no_advice() -> None:
+    fake = services()
+    fake.read_only = "This is a recording: nothing in it can be changed."
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await opened(pilot)
+        await pilot.press("A")
+        await shows(pilot, "This is a recording")
+        assert app.screen is app.dashboard
+
+
+async def test_an_advice_is_tried_with_one_key(
+    paths: Paths, fake_engine: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_module, "BENCH_POLL_SECONDS", 0.01)
+    mine = TrialServices(*write_mine(paths, fake_engine, tiny_gguf), READY)
+    change = {"ctx-size": 1024, "threads": 2}
+    mine.judged = AdviceList("mine", (replace(CONTEXT, changes=change, before={"ctx-size": 2048}, try_profile="mine"),))
+    app = GpuboxApp(mine)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await advised(pilot)
+        await pilot.press("T")
+        await until(pilot, lambda: isinstance(pilot.app.screen, TrialScreen), "the trial")
+        await shows(pilot, "ctx-size 1024 instead of 2048", VERDICT)
+        await pilot.press("k")
+        await shows(pilot, "mine is written")
+    flags = load_catalog(paths).get("mine").flags
+    assert (flags["ctx-size"], flags["threads"], flags["n-cpu-moe"]) == (1024, 2, 22)
+    assert "# experts" in (paths.profiles / "mine.toml").read_text()  # comments stay
+
+
+def test_hostile_text_is_drawn_as_text() -> None:
+    nasty = "[red]x[/] \x1b]52;c;aGk=\x07 \u202e 漢字"
+    advice = Advice("a", nasty, nasty, (nasty,), {"ctx-size": 1}, {"ctx-size": None}, nasty)
+    lines = [advice_line(AdviceList("p", (advice,)), 60), *advice_details(advice, 40)]
+    shown = "".join(piece for line in lines for piece, _ in line)
+    assert "\x1b" not in shown and "\u202e" not in shown and "[red]" in shown
+    for width in (20, 40, 80, 200):
+        assert cell_width(advice_line(JUDGED, width)) <= width
+        assert all(cell_width(line) <= width for line in advice_details(CONTEXT, width))
+
+
+async def _line(pilot: Pilot[bool]) -> None:
+    await shows(pilot, "→ paging", "A advice")
+
+
+async def _list(pilot: Pilot[bool]) -> None:
+    await pilot.press("A")
+    await until(pilot, lambda: isinstance(pilot.app.screen, AdviceScreen))
+    await pilot.press("j", "j")
+    await shows(pilot, "+ n-cpu-moe = 19")
+
+
+SCENES: dict[str, Callable[[Pilot[bool]], Awaitable[None]]] = {"line": _line, "list": _list}
+
+
+@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("size", SIZES)
+async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, size: str, scene: str) -> None:
+    monkeypatch.setenv("COLUMNS", size.split("x")[0])
+    app = GpuboxApp(services())
+    app.bridge.poller.history = filled(BUSY, NOW)
+    async with app.run_test(size=SIZES[size]) as pilot:
+        await opened(pilot)
+        await SCENES[scene](pilot)
+        await pictured(pilot, snapshot)
