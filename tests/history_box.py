@@ -1,9 +1,9 @@
 """Simulates a box for 90 days and holds the history to its promises. Shares no arithmetic with the code it checks.
 
-    python -m tests.perf.history_truth size [--days 90] [--requests 200000]
-    python -m tests.perf.history_truth kills [--kills 50]
-    python -m tests.perf.history_truth planted [--seeds 10]     # -15 % with each cause: flagged, with its cause
-    python -m tests.perf.history_truth noise [--seeds 40]       # nothing planted: nothing flagged
+    python -m tests.history_box size [--days 90] [--requests 200000]
+    python -m tests.history_box kills [--kills 50]
+    python -m tests.history_box planted [--seeds 10]     # -15 % with each cause: flagged, with its cause
+    python -m tests.history_box noise [--seeds 40]       # nothing planted: nothing flagged
 
 ``size`` feeds Snapshots to the writer and compares all sums with its own. ``kills`` kills a writing process at random
 moments. ``planted`` and ``noise`` put a box's requests into the file: rhythm of the day and week, launches with their
@@ -457,7 +457,7 @@ def check_kills(kills: int, folder: Path, seed: int = 1, longest: float = 4.0) -
     worst = 0.0
     for number in range(kills):
         child = subprocess.Popen(
-            [sys.executable, "-m", "tests.perf.history_truth", "child", str(folder), str(task)],
+            [sys.executable, "-m", "tests.history_box", "child", str(folder), str(task)],
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert child.stdout is not None
