@@ -2,12 +2,15 @@
 
 usage: python assets/make_pictures.py                    replays dashboard.jsonl into dashboard.svg
        python assets/make_pictures.py --thin RAW.jsonl   makes dashboard.jsonl of what `gpubox record` wrote
+       python assets/make_pictures.py --post RUN         makes card.svg of a benchmark run's folder
 
 dashboard.jsonl is llama-server b11434 with a mixture of experts of random weights and an MTP head: 18 GB, 40 layers,
 256 experts, each tensor one random block again and again; --n-cpu-moe 7 --parallel 2 --threads 1
 --spec-type draft-mtp --spec-synth-rates 0.92,0.81 --override-kv qwen35moe.expert_used_count=int:2. Its GPU was played
 by ggml-rpc-server on the same two cores, which other programs used too; its VRAM was that machine's RAM. A client
 asked in turns as a coding agent does. The speeds are that machine's, not a GPU's.
+
+card.svg is what `gpubox bench post` makes of a speed run of the demo model on the same machine.
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from gpubox import __version__  # noqa: E402
+from gpubox.bench.report.post import make_post  # noqa: E402
+from gpubox.bench.report.post_card import post_svg  # noqa: E402
+from gpubox.bench.run_store import Run  # noqa: E402
 from gpubox.config import Config  # noqa: E402
 from gpubox.paths import Paths  # noqa: E402
 from gpubox.profiles.loader import ProfileCatalog, load_catalog  # noqa: E402
@@ -36,6 +42,7 @@ from gpubox.tui.replay_services import ReplayServices  # noqa: E402
 
 RECORDING = ROOT / "assets" / "dashboard.jsonl"
 PICTURE = ROOT / "assets" / "dashboard.svg"
+CARD = ROOT / "assets" / "card.svg"
 NOWHERE = Path("/nonexistent")
 PATHS = Paths(NOWHERE / "config", NOWHERE / "state", NOWHERE / "cache")
 SIZE = (120, 36)
@@ -118,7 +125,15 @@ def thin(raw: Path) -> None:
             recorder.write(replace(reading, server=here))
 
 
+def post(folder: Path) -> None:
+    """Writes CARD from the run in ``folder``."""
+    CARD.write_text(post_svg(make_post(Run(folder))), encoding="utf-8")
+
+
 if __name__ == "__main__":
+    if len(sys.argv) == 3 and sys.argv[1] == "--post":
+        post(Path(sys.argv[2]))
+        sys.exit()
     if len(sys.argv) == 3 and sys.argv[1] == "--thin":
         thin(Path(sys.argv[2]))
     PICTURE.write_text(asyncio.run(picture()), encoding="utf-8")

@@ -71,6 +71,9 @@ class Config:
     price_dollars: float | None = toml_key(
         "number", "What the box cost. Benchmarks then report tok/s per $1,000.", None, above=0
     )
+    price_per_kwh: float | None = toml_key(
+        "number", "What a kWh costs you. `gpubox history` then says what the energy cost.", None, above=0
+    )
     gateway: GatewaySettings = toml_key(  # noqa: RUF009 - it returns a field
         "table", "Where `gpubox serve` listens, and its limits.", GatewaySettings, table=GatewaySettings
     )

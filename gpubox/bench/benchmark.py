@@ -25,6 +25,7 @@ KINDS = {
     "suite": "gpubox.bench.kinds.suite.kind:Suite",
     "ab": "gpubox.bench.kinds.ab.kind:Ab",
     "sweep": "gpubox.bench.kinds.sweep.kind:Sweep",
+    "tune": "gpubox.bench.kinds.tune.kind:Tune",
     "soak": "gpubox.bench.kinds.soak.kind:Soak",
     "quality": "gpubox.bench.kinds.quality.kind:Quality",
 }
@@ -96,10 +97,6 @@ class Benchmark(ABC):
         """The target that ``bench save`` writes as a profile; ``None`` if the kind has no single best one."""
         return None
 
-    def outline(self) -> Sequence[str]:
-        """What the plan will do, a sentence each, for a kind whose items and starts depend on its results."""
-        return ()
-
     def headline(self, results: ScoredItems) -> str:
         """The main figure so far, for the progress line."""
         return ""
@@ -118,6 +115,18 @@ class Benchmark(ABC):
     def target_of(self, item: Item, results: ScoredItems) -> str:
         """The name of the target for ``item``; it may depend on earlier results."""
         return item.target
+
+    def outline(self) -> Sequence[str]:
+        """What the plan will do, a sentence each, for a kind whose starts are not known before; empty: they are."""
+        return ()
+
+    async def before_start(self, item: Item, results: ScoredItems) -> None:
+        """Called before the first item of each start, for a kind that takes its time to choose the target."""
+        return
+
+    def seconds_left(self, results: ScoredItems) -> float | None:
+        """The time left, for a kind that knows it better than the weights of its items do; ``None``: it does not."""
+        return None
 
     def load_failure_reason(self, target: Target, error: GpuboxError) -> str:
         """Why a target cannot load, if that is a result (its items are skipped); empty: the run ends with ``error``.

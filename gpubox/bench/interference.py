@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -22,6 +23,7 @@ from gpubox.hardware.nvml import read_driver
 from gpubox.hardware.nvml_reader import DriverReader
 from gpubox.hardware.process import descendants
 from gpubox.paths import MAIN_INSTANCE
+from gpubox.profiles.profile import is_loopback
 from gpubox.server.instance import observe
 
 PERIOD_SECONDS = 0.5
@@ -174,8 +176,8 @@ class InterferenceMonitor:
             await asyncio.sleep(PERIOD_SECONDS)
 
     def _target_gpus(self) -> list[Gpu]:
-        """The GPUs that the target uses; all of them if the driver lists no processes."""
-        if not self._reader:
+        """The GPUs that the target uses; all of them if the driver lists no processes. Not those of another box."""
+        if not self._reader or self._measures_another_box():
             return []
         present = [gpu for gpu in self._reader.latest().gpus if not gpu.lost]
         used = [gpu for gpu in present if any(process.pid in self._target_pids for process in gpu.processes)]
@@ -187,6 +189,10 @@ class InterferenceMonitor:
                     self._known_pids.add(process.pid)
                     self._new_processes.add(f"{process.name or process.pid} started to use GPU {gpu.index}")
         return used or present
+
+    def _measures_another_box(self) -> bool:
+        active = self._target_server.active_or_none
+        return bool(active and active.target.url and not is_loopback(urlsplit(active.base_url).hostname or ""))
 
     def _check_gpu(self, readings: ItemReadings, item: str, throttling: list[tuple[str, ...]]) -> None:
         for reason in sorted({reason for reasons in throttling for reason in reasons} & THROTTLE_REASONS):
@@ -248,12 +254,3 @@ def _sample(at: float, gpus: list[Gpu]) -> Sample:
 def _swapped_bytes() -> int:
     swap = psutil.swap_memory()
     return int(swap.sin + swap.sout)
-
-
-def energy_joules(samples: tuple[Sample, ...], begin: float, end: float) -> float | None:
-    """The energy between two times of an item: the mean power of the readings in between, times the seconds.
-
-    ``None`` with fewer than two readings.
-    """
-    watts = [s.power_watts for s in samples if s.power_watts is not None and begin <= s.at <= end]
-    return statistics.fmean(watts) * (end - begin) if len(watts) >= 2 and end > begin else None

@@ -74,8 +74,11 @@ async def measure_request(
     *,
     path: str = CHAT_PATH,
     silence_seconds: float = 1800.0,
+    label: str = "",
 ) -> dict[str, Any]:
     """Sends ``body`` and returns ``{"request": ..., "reply": MeasuredReply as JSON}`` for the raw journal.
+
+    ``label``: put before its progress (``stream 3 of 8: ``), where an item sends several requests.
 
     Raises GpuboxError: with NOT_RUNNING if the server is gone, another code if it refuses.
     """
@@ -85,7 +88,7 @@ async def measure_request(
     if active.dialect == LLAMA:
         request["return_progress"] = True
     try:
-        reply = await _stream(target_server, item, request, path, silence_seconds)
+        reply = await _stream(target_server, item, request, path, silence_seconds, label)
     except StreamError as error:
         target_server.token_count_unknown = True
         if error.transient:
@@ -111,6 +114,7 @@ async def _stream(
     body: dict[str, Any],
     path: str,
     silence_seconds: float,
+    label: str,
 ) -> MeasuredReply:
     text: list[str] = []
     reasoning: list[str] = []
@@ -131,9 +135,9 @@ async def _stream(
                 reported = now
                 if first is not None and now > first:
                     rate = units.rate(len(text) / (now - first))
-                    target_server.report_progress(item, f"~{len(text)} tokens, ~{rate} tok/s")
+                    target_server.report_progress(item, f"{label}~{len(text)} tokens, ~{rate} tok/s")
                 elif chunk.progress:
-                    progress = f"reading {chunk.progress.processed:,} of {chunk.progress.total:,} tokens"
+                    progress = f"{label}reading {chunk.progress.processed:,} of {chunk.progress.total:,} tokens"
                     target_server.report_progress(item, progress)
     wall = time.perf_counter() - sent
     ttft = first - sent if first is not None else None

@@ -148,6 +148,8 @@ class Provenance:
     model_path: str = ""
     model_bytes: int | None = None
     model_sha256: str = ""
+    vram_bytes: int | None = None
+    """What the driver counted for the server when it had loaded; ``None`` if there is no reading."""
     dialect: str = ""
     """The kind of server at ``url``: llama-server, vllm, ollama, ..."""
     props: Mapping[str, Any] = field(default_factory=dict)

@@ -10,6 +10,7 @@ KIND_SUMMARIES: Mapping[str, str] = {
     "speed": "prompt and generation speed, TTFT and draft acceptance",
     "ab": "two profiles, or one profile with and without a change",
     "sweep": "a grid of flag values: which one is fastest",
+    "tune": "the fastest flags of a profile that fit",
     "soak": "minutes of an agent's load: slowdowns and growing memory",
     "quality": "how far quants and KV types are from a reference",
     "humaneval": "pass@1 on the 164 HumanEval problems",
@@ -79,6 +80,9 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
         ), in_form=True),
         BenchOption("prompts", "Any of short, medium, long, code", "list", "all", "LIST"),
         BenchOption("depths", "Context before the prompt", "integers", "0,8192,32768", "LIST", in_form=True),
+        BenchOption("streams", "Requests at once", "integers", metavar="LIST", example="1,2,4,8", in_form=True,
+                    detail="the report gives tg of all together and of each, and the knee: the number of streams that "
+                           "no larger one beats by 5 %; the server needs as many slots (flag parallel)"),
         BenchOption("prefix", "Prompt cache", "choice", "both", "STATE", choices=(
             ("", "cold and warm"), ("cold", "cold"), ("warm", "warm"),
         ), key="prefixes"),
@@ -104,9 +108,10 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
         replace(_CONTEXT, default="0"),
     ),
     "sweep": (
-        BenchOption("over", "Flag and its values", "text", metavar="FLAG=VALUES", repeated=True, required=True,
+        BenchOption("over", "Flag and its values", "text", metavar="FLAG=VALUES", repeated=True,
                     example="n-cpu-moe=16..28:2", in_form=True,
-                    detail="a range with its step, or a list (16,20); required"),
+                    detail="a range with its step, or a list (16,20); model=A.gguf,B.gguf compares files; required "
+                           "with a single profile"),
         replace(_SET, help="Changed flag of every cell", detail=""),
         BenchOption("by", "Speed to compare", "choice", "tg", "SPEED", choices=(
             ("", "tg"), ("pp", "pp"), ("effective", "effective"),
@@ -118,6 +123,23 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
         replace(_ANSWER_TOKENS, default="64"),
         replace(_CONTEXT, default="512; 0 for draft windows"),
     ),
+    "tune": (
+        BenchOption("goal", "What is to be fast", "choice", "tg", "GOAL", choices=(
+            ("", "tg: generation"), ("pp", "pp: prompts"), ("agent", "agent: turns of agents"),
+        ), detail="agent is a few agents at once with a shared prefix", in_form=True),
+        BenchOption("keep-free", "Free memory on each card", "text", "1GiB", "SIZE", in_form=True),
+        BenchOption("minutes", "Time in minutes", "number", "30", minimum=0, exclusive=True, in_form=True),
+        BenchOption("over", "Flag and its values", "text", metavar="FLAG=VALUES", repeated=True,
+                    example="threads=4,8", detail="instead of those that gpubox chooses", in_form=True),
+        BenchOption("kv-types", "KV cache types to try", "list", metavar="LIST", example="f16,q8_0",
+                    detail="they change the answers: compare their quality as well", in_form=True),
+        replace(_PROMPTS, default="2; pp: 1", in_form=False),
+        replace(_ANSWER_TOKENS, default="64; pp: 8; agent: 48", in_form=False),
+        replace(_CONTEXT, help="Context tokens, or the agents' shared prefix",
+                default="512; 0 with draft windows; pp, agent: 2048"),
+        BenchOption("streams", "Agents at once", default="3", maximum=64),
+        BenchOption("turns", "Turns of each agent", default="3", maximum=64),
+    ),
     "soak": (
         BenchOption("minutes", "Duration in minutes", "number", "15", minimum=0, exclusive=True, in_form=True),
         replace(_ANSWER_TOKENS, default="128", in_form=False),
@@ -126,7 +148,7 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
                     key="window_seconds"),
     ),
     "quality": (
-        BenchOption("reference", "Target to compare with", "text", "the first", "TARGET", in_form=True),
+        BenchOption("reference", "Target to compare with", "text", "the first", "TARGET"),
         replace(_SET, help="A with this flag as a target", in_form=True),
         BenchOption("chunks", "Chunks of the text", default="all", minimum=2, in_form=True),
         BenchOption("context", "Tokens of a chunk", default="512", minimum=64, in_form=True),

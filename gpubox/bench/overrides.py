@@ -15,31 +15,36 @@ LOSSY_FLAGS = frozenset(
         "cache-type-k", "ctk", "cache-type-v", "ctv", "override-kv", "lora", "lora-scaled", "control-vector",
         "control-vector-scaled", "rope-scaling", "rope-scale", "rope-freq-base", "rope-freq-scale", "yarn-orig-ctx",
         "yarn-ext-factor", "yarn-attn-factor", "yarn-beta-slow", "yarn-beta-fast", "grp-attn-n", "grp-attn-w",
-        "reasoning-budget", "reasoning", "context-shift",
+        "reasoning-budget", "reasoning", "context-shift", "model",
     }
 )  # fmt: skip
 """llama-server's flags that change the answer to a prompt. They are never recommended for speed alone."""
+MODEL = "model"
+"""The one field of a profile that a target may override."""
 LOSSLESS_KV_TYPES = frozenset({"f32", "f16", "bf16"})
 
 
 def apply_overrides(profile: Profile, target: Target) -> Profile:
-    """``profile`` with the target's overrides; an empty string removes a flag.
+    """``profile`` with the target's overrides; an empty string removes a flag, ``model`` is the file to load instead.
 
-    Raises UsageError for a companion profile (it runs next to what is measured), for a field of the profile and for
-    a secret.
+    Raises UsageError for a companion profile (it runs next to what is measured), for another field of the profile and
+    for a secret.
     """
     if profile.companion:
         raise UsageError(
             f"{profile.name} is a companion profile: it runs beside the active one.",
             "Benchmarks measure only the active profile.",
         )
-    for name in target.overrides:
+    overrides = dict(target.overrides)
+    if model := str(overrides.pop(MODEL, "")):
+        profile = replace(profile, model=model)
+    for name in overrides:
         flag = name.lstrip("-").replace("_", "-")
         if flag in TOP_LEVEL_FLAGS:
             raise UsageError(f"{flag} is a field of the profile, not a flag.", "Write a second profile to compare.")
         if flag in SECRET_FLAGS or flag == "api-key-file":
             raise UsageError(f"{flag} is a secret, so no run may set it.", "Put the key into the api-key file.")
-    flags = {**profile.flags, **target.overrides}
+    flags = {**profile.flags, **overrides}
     return replace(profile, flags={name: value for name, value in flags.items() if value != ""})
 
 
@@ -81,7 +86,8 @@ def lossy_difference(info: RunInfo) -> str:
     Considers the overrides and the model files.
     """
     values = [lossy_values(target.overrides) for target in info.plan.targets]
-    names = sorted({name for own in values for name in own if any(other.get(name) != own[name] for other in values)})
+    differing = {name for own in values for name in own if any(other.get(name) != own[name] for other in values)}
+    names = sorted(differing - {MODEL})  # the files are compared by their hashes
     models = {provenance.model_sha256 or provenance.model_path for provenance in info.provenance.values()} - {""}
     if len(models) > 1:
         names.append("the model file")

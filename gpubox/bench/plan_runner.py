@@ -154,16 +154,22 @@ class RunSession:
     async def _execute_all(self) -> None:
         last = ("", 0)
         todo = pending_items(self.items, self.results)
-        for (name, start), group in groupby(todo, key=lambda item: (item.target, item.start)):
+        for (name, start), grouped in groupby(todo, key=lambda item: (item.target, item.start)):
+            group = list(grouped)
+            await self.benchmark.before_start(group[0], self._scored())
             items = [item for item in group if not self._skip(item)]
             if not items:
                 continue
             name = self.benchmark.target_of(items[0], self._scored())
             force_restart, last = bool(start) and last != (name, start), (name, start)
+            began = time.monotonic()
             if failure := await self._serve(self._targets[name], force_restart=force_restart):
                 self.emit(Note(f"{name} is skipped: {failure}"))
+                seconds = round(time.monotonic() - began, 3)
                 for item in items:
-                    self._add_result(item, Result(item.id, error=failure, skipped=True))
+                    values = self._chosen_target(item)
+                    self._add_result(item, Result(item.id, values, seconds, error=failure, skipped=True))
+                    seconds = 0.0
                 continue
             if self.info.plan.parallel > 1:
                 await self._execute_in_parallel(items)
@@ -178,8 +184,13 @@ class RunSession:
         unneeded = self.benchmark.unneeded_reason(item, scored)
         reason = unneeded or self.benchmark.skip_reason(item, scored, self.target_server.active_or_none)
         if reason:
-            self._add_result(item, Result(item.id, error=reason, skipped=True, unneeded=bool(unneeded)))
+            values = {} if unneeded else self._chosen_target(item)
+            self._add_result(item, Result(item.id, values, error=reason, skipped=True, unneeded=bool(unneeded)))
         return bool(reason)
+
+    def _chosen_target(self, item: Item) -> dict[str, str]:
+        """The target of an item whose plan leaves it open: a resumed run keeps the choice."""
+        return {} if item.target in self._targets else {"target": self.benchmark.target_of(item, self._scored())}
 
     async def _execute_in_parallel(self, items: Sequence[Item]) -> None:
         """Executes several items at once. Interference is flagged for the run, because no single item owns it."""
@@ -286,6 +297,8 @@ class RunSession:
         return [(item, self.results[item.id]) for item in self.items if item.id in self.results]
 
     def _seconds_left(self) -> float | None:
+        if (known := self.benchmark.seconds_left(self._scored())) is not None:
+            return known
         if not self._finished_weight or not self._first_item_started:
             return None
         weight_left = sum(item.weight for item in self.items if item.id not in self.results)

@@ -90,6 +90,7 @@ async def read_provenance(active: ActiveTarget, paths: Paths, say: Callable[[str
         model_path=launch.model_path or "",
         model_bytes=launch.model_bytes,
         model_sha256=model_sha256,
+        vram_bytes=sum(used for _, used in active.running.loaded_vram) or None if active.running else None,
         dialect=active.dialect,
         props=props,
     )

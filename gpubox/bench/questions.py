@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gpubox.bench.energy import energy_values
 from gpubox.bench.measured_request import MeasuredReply, measure_request, stored_reply
 from gpubox.bench.model import Flag, Item, RawRecord, Result
 from gpubox.bench.prompts import CHAT_PROMPTS, filler_text
@@ -102,12 +103,8 @@ def reply_values(raw: RawRecord, reply: MeasuredReply) -> dict[str, Any]:
     values["effective"] = (reply.generated_tokens or 0) / reply.wall_seconds
     if (reply.prompt_tokens or 0) < MIN_PP_TOKENS:
         values["pp"] = None
-    if reply.ttft_seconds is not None and reply.generated_tokens:
-        from gpubox.bench.interference import energy_joules
-
-        joules = energy_joules(raw.samples, reply.ttft_seconds, reply.wall_seconds)
-        values["joules_per_token"] = joules / reply.generated_tokens if joules is not None else None
-    return values
+    prompt, generated = reply.prompt_tokens or 0, reply.generated_tokens or 0
+    return values | energy_values(raw, reply.ttft_seconds, reply.wall_seconds, prompt=prompt, generated=generated)
 
 
 def question_result(item: Item, raw: RawRecord, extra: Mapping[str, Any] | None = None) -> Result:

@@ -1,15 +1,19 @@
-"""Saves a measured target as a profile: the best cell of a sweep, or one side of an A/B run."""
+"""Saves a measured target as a profile: the best of a sweep or of a tune, or one side of an A/B run."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from gpubox.bench.benchmark import make_benchmark
 from gpubox.bench.model import Target
-from gpubox.bench.overrides import apply_overrides
+from gpubox.bench.overrides import MODEL, apply_overrides
 from gpubox.bench.run_store import Run
 from gpubox.errors import UsageError
+from gpubox.paths import Paths
+from gpubox.profiles.edit import KeyPath, KeyValue, change_text, copied_text, parse_text
 from gpubox.profiles.profile import Profile
+from gpubox.profiles.writer import save_profile, save_text
 
 
 def target_to_save(run: Run, name: str = "") -> Target:
@@ -48,8 +52,28 @@ def profile_of_target(base: Profile, target: Target, name: str, run: str) -> tup
     return profile, f"{base.name} with {changes or 'its own flags'}, as measured in {run}."
 
 
+def save_target(base: Profile, target: Target, name: str, run: str, paths: Paths, *, overwrite: bool = False) -> Path:
+    """Writes ``base`` with the target's flags as the profile ``name``. Its comments and its order stay.
+
+    Raises UsageError if the name is impossible, or taken (without ``overwrite``), GpuboxError if the disk refuses.
+    """
+    profile, header = profile_of_target(base, target, name, run)
+    changes: dict[KeyPath, KeyValue] = {("flags", flag): value if value != "" else None
+                                        for flag, value in target.overrides.items()}  # fmt: skip
+    try:
+        text = change_text(copied_text(base), {**changes, ("title",): profile.title, ("reference",): None})
+        text = f"# {header}\n{text}"
+        if parse_text(paths.profiles / f"{name}.toml", text).flags != profile.flags:
+            raise UsageError("The text would not say what was measured.")
+    except UsageError:  # no file, or one that cannot be edited line by line: the profile is written anew
+        return save_profile(profile, paths, overwrite=overwrite, header=header)
+    return save_text(name, text, paths, overwrite=overwrite)
+
+
 def default_profile_name(base: Profile, target: Target) -> str:
     """``qwen36-n-cpu-moe-4``."""
-    changes = "-".join(f"{flag}-{value}" for flag, value in target.overrides.items())
+    changes = "-".join(
+        Path(str(value)).stem if flag == MODEL else f"{flag}-{value}" for flag, value in target.overrides.items()
+    )
     safe = "".join(char if char.isalnum() or char in "._-" else "-" for char in f"{base.name}-{changes}")
     return safe[:64].strip("-.")

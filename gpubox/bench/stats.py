@@ -232,6 +232,33 @@ def pooled_ratio(strata: Sequence[Sequence[RatioSample]], *, seed: int = 0, unit
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PairedRatio:
+    """Second over first, measured in the same starts: the ratio of geometric means and its 95 % interval."""
+
+    ratio: float
+    low: float | None
+    """``None`` with a single start, whose repeats do not show how starts differ."""
+    high: float | None
+    n: int
+
+
+def paired_ratio(first: Sequence[tuple[float, float]], second: Sequence[tuple[float, float]]) -> PairedRatio | None:
+    """``first`` and ``second``: (start, mean) as in ``Metric.starts``. ``None`` if they share no start.
+
+    The t interval of the logs of each start's ratio: what all measurements of a start have in common cancels.
+    """
+    by_start = {start: value for start, value in first if value > 0}
+    logs = [math.log(value / by_start[start]) for start, value in second if start in by_start and value > 0]
+    if not logs:
+        return None
+    mean = statistics.fmean(logs)
+    if len(logs) < 2:
+        return PairedRatio(math.exp(mean), None, None, 1)
+    half = t95(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return PairedRatio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs))
+
+
 def satterthwaite(variances: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """The sum of (variance, degrees of freedom) pairs, with Satterthwaite's degrees of freedom of the sum."""
     total = sum(variance for variance, _ in variances)

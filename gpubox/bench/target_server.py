@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -83,6 +84,8 @@ class TargetServer:
         """Generated tokens beyond ``tokens`` that may still be this run's own."""
         self.token_count_unknown = False
         """A reply broke off, so the number of tokens that the server counts for it is unknown."""
+        self.switch_seconds = 0.0
+        """How long the last switch took: stopping the old server, waiting for its VRAM, loading the new one."""
         self._applied_argv = earlier.applied_argv if earlier else ()
         running = observe(paths, MAIN_INSTANCE).running
         self._previous = running.launch if running else None
@@ -213,6 +216,7 @@ class TargetServer:
         profile = replace(self.profile_of(target), restart=False)  # the run itself restarts a server that dies
         self._applied_argv = SWITCHING
         self._store_restore_point()
+        began = time.monotonic()
         running = await self._supervisor.switch(
             profile,
             stop_now=self._stop_now,
@@ -220,6 +224,7 @@ class TargetServer:
             restore=False,  # the previous server is restored at the end of the run, not between two targets
             force_restart=force_restart,
         )
+        self.switch_seconds = time.monotonic() - began
         self._applied_argv = running.launch.argv
         self._store_restore_point()
         await self._connect(target, running.launch.base_url, api_key(self.paths), running)

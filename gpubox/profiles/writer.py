@@ -54,16 +54,20 @@ def save_profile(profile: Profile, paths: Paths, *, overwrite: bool = False, hea
     Raises UsageError if the name is impossible, or taken (without ``overwrite``), or if the text would not load again;
     GpuboxError if the disk refuses, or another gpubox changes profiles for long.
     """
-    check_profile_name(profile.name)
-    text = profile_toml(profile, header)
-    path = paths.profiles / f"{profile.name}.toml"
+    return save_text(profile.name, profile_toml(profile, header), paths, overwrite=overwrite)
+
+
+def save_text(name: str, text: str, paths: Paths, *, overwrite: bool = False) -> Path:
+    """As ``save_profile``, for the text of a profile."""
+    check_profile_name(name)
+    path = paths.profiles / f"{name}.toml"
     parse_profile(path, tomllib.loads(text))  # a profile that would not load is not written
     if path.resolve().parent == shipped_profiles().resolve():
         raise UsageError(f"{path} is a shipped profile.", "Give the profile another name.")
     with locked_profiles(paths):
         if path.exists() and not overwrite:
             hint = "Give another --name, or --force."
-            raise UsageError(f"There is a profile {profile.name!r} already: {path}.", hint)
+            raise UsageError(f"There is a profile {name!r} already: {path}.", hint)
         write_profile(path, text)
     return path
 

@@ -5,6 +5,7 @@ The same functions make the stored sums of a day that is over, and read a day th
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from array import array
 from bisect import bisect_right
@@ -22,10 +23,11 @@ EPOCH = date(1970, 1, 1).toordinal()
 MIN_GENERATED_TOKENS = 32
 """A shorter answer has no speed worth comparing."""
 MIN_READ_TOKENS = 256
+MAX_STRATA = 40
+"""Of a launch and day, those with the most requests: the others say little."""
 MAX_VALUE = 2**32 - 1
-AT_ONCE_LIMITS = (1.25, 2.25, 4.25, 8.25)
-"""Where the classes of requests at once end; ``AT_ONCE`` is about their middle."""
-AT_ONCE = (1.0, 1.7, 3.2, 6.0, 10.0, 10.0, 10.0, 10.0)
+AT_ONCE_RATIO, AT_ONCE_CLASSES = 1.25, 16
+"""Requests at once are comparable within this ratio."""
 Sorted: TypeAlias = "array[int]"
 """Values of a day in ascending order, ``array("I")``."""
 
@@ -114,15 +116,16 @@ def _ranked(parts: Sequence[Sorted], rank: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DaySpeed:
-    """The median speed of the comparable requests of one launch on one day, in thousandths of a token per second."""
+    """The speeds of the comparable requests of one launch on one day."""
 
     launch: int
     rate: str
     """tg | pp"""
-    stratum: int
-    """What makes requests comparable: how deep the context was, how many ran at once, how much was drafted."""
-    requests: int
-    median: int
+    strata: Sorted
+    """Stratum, number of requests and their median speed in thousandths of a token per second, in turn.
+
+    A stratum is what makes requests comparable: the context's depth, how many ran at once, how much was drafted.
+    """
 
 
 def read_day_speeds(connection: sqlite3.Connection, begin: float, end: float) -> list[DaySpeed]:
@@ -141,21 +144,31 @@ def read_day_speeds(connection: sqlite3.Connection, begin: float, end: float) ->
         for (_, _, prompt, cached, generated, pp, tg, drafted, accepted), at_once in zip(
             requests, _streams([(at, at + max(1, duration // 1000)) for at, duration, *_ in requests]), strict=True
         ):
-            if tg and generated is not None and generated >= MIN_GENERATED_TOKENS and prompt is not None:
+            if (
+                tg
+                and tg <= MAX_VALUE
+                and generated is not None
+                and generated >= MIN_GENERATED_TOKENS
+                and prompt is not None
+            ):
                 stratum = _stratum(prompt + generated // 2, at_once, _share(accepted, drafted))
                 groups["tg", stratum].append(tg)
             read = prompt - (cached or 0) if prompt is not None else 0
-            if pp and read >= MIN_READ_TOKENS:
+            if pp and pp <= MAX_VALUE and read >= MIN_READ_TOKENS:
                 groups["pp", _stratum(prompt, at_once, read.bit_length())].append(pp)
-        for (rate, stratum), values in groups.items():
-            speeds.append(DaySpeed(launch, rate, stratum, len(values), median_low(values)))
+        for rate in ("tg", "pp"):
+            strata = [(len(values), stratum, values) for (its, stratum), values in groups.items() if its == rate]
+            most = sorted(strata, reverse=True)[:MAX_STRATA]
+            packed = array("I", (n for count, stratum, values in most for n in (stratum, count, median_low(values))))
+            if packed:
+                speeds.append(DaySpeed(launch, rate, packed))
     return speeds
 
 
 def _stratum(depth: int, at_once: float, other: int) -> int:
-    """One number for depth, requests at once (1, 2, 3 to 4, 5 to 8, more) and another share."""
-    streams = next((i for i, limit in enumerate(AT_ONCE_LIMITS) if at_once < limit), len(AT_ONCE_LIMITS))
-    return (_depth_class(depth) * 8 + streams) * 32 + min(other, 31)
+    """One number for depth, requests at once and another share."""
+    streams = min(AT_ONCE_CLASSES - 1, round(math.log(max(1.0, at_once), AT_ONCE_RATIO)))
+    return (_depth_class(depth) * AT_ONCE_CLASSES + streams) * 32 + min(other, 31)
 
 
 def _depth_class(depth: int) -> int:
@@ -167,7 +180,7 @@ def _depth_class(depth: int) -> int:
 
 def requests_at_once(stratum: int) -> float:
     """About how many requests ran at once, of a stratum."""
-    return AT_ONCE[stratum // 32 % 8]
+    return float(AT_ONCE_RATIO ** (stratum // 32 % AT_ONCE_CLASSES))
 
 
 def _share(accepted: int | None, drafted: int | None) -> int:
@@ -231,8 +244,8 @@ def close_day(connection: sqlite3.Connection, day: int, error: int | None) -> No
         ],
     )  # fmt: skip
     connection.executemany(
-        f"INSERT INTO day_speeds VALUES ({_marks(6)})",
-        [(day, s.launch, s.rate, s.stratum, s.requests, s.median) for s in read_day_speeds(connection, begin, end)],
+        f"INSERT INTO day_speeds VALUES ({_marks(4)})",
+        [(day, s.launch, s.rate, s.strata.tobytes()) for s in read_day_speeds(connection, begin, end)],
     )
     connection.executemany(
         f"INSERT INTO day_readings VALUES ({_marks(7)})",
@@ -244,6 +257,7 @@ def close_day(connection: sqlite3.Connection, day: int, error: int | None) -> No
     # Whole hours: local midnight is not everywhere at a full one.
     fold_readings(connection, HOUR, begin - begin % HOUR, end + -end % HOUR, (MINUTE, TEN_MINUTES))
     connection.execute("DELETE FROM open_days WHERE day = ?", (day,))
+    connection.execute("DELETE FROM judged")
 
 
 def fold_readings(connection: sqlite3.Connection, span: int, begin: float, end: float, of: Iterable[int]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import threading
 import time
@@ -23,10 +22,9 @@ from gpubox.telemetry.history_days import (
     day_of,
     median_of,
     read_day_readings,
-    read_day_speeds,
     read_day_sums,
-    requests_at_once,
 )
+from gpubox.telemetry.history_launches import NO_PROFILE, read_launches
 from gpubox.telemetry.history_rows import COLUMNS, request_of, unscaled
 from gpubox.telemetry.history_store import HOUR, connect_reader
 from gpubox.telemetry.history_values import (
@@ -40,10 +38,8 @@ from gpubox.telemetry.history_values import (
 )
 
 MAX_REQUESTS = 500
-SLOWDOWN_DAYS = 90
 UNKNOWN_CLIENT = ""
 """The key of the requests of no known client."""
-NO_PROFILE = ""
 SWITCH_SECONDS = 60.0
 """A server that was stopped so short before another started was replaced by it."""
 _AnyResult = TypeVar("_AnyResult")
@@ -94,7 +90,7 @@ class HistoryQueries:
 
     def launches(self, since: float, until: float) -> list[StoredLaunch]:
         """The launches that ran in [since, until), the oldest first."""
-        return self._read(lambda connection: self._launches(connection, since, until), [])
+        return self._read(lambda connection: read_launches(connection, self._texts(connection), since, until), [])
 
     def requests(
         self,
@@ -156,21 +152,6 @@ class HistoryQueries:
 
     # -- one query each -------------------------------------------------------------------------------
 
-    def _launches(self, connection: sqlite3.Connection, since: float, until: float) -> list[StoredLaunch]:
-        texts = self._texts(connection)
-        rows = connection.execute(
-            "SELECT id, profile, started, ended, seen, how, engine_path, engine_version, driver, argv FROM launches"
-            " WHERE started < ? AND IFNULL(ended, seen) >= ? ORDER BY started, id",
-            (until * 1000, since * 1000),
-        )
-        return [
-            StoredLaunch(
-                launch, texts.get(profile, NO_PROFILE), started / 1000, None if ended is None else ended / 1000,
-                seen / 1000, how, engine_path, engine_version, driver, tuple(map(str, json.loads(argv))),
-            )
-            for launch, profile, started, ended, seen, how, engine_path, engine_version, driver, argv in rows
-        ]  # fmt: skip
-
     def _requests(
         self,
         connection: sqlite3.Connection,
@@ -204,7 +185,7 @@ class HistoryQueries:
         texts = self._texts(connection)
         error = next((word for word, text in texts.items() if text == "error"), None)
         until = min(until, time.time() + HOUR)  # no day after today has rows
-        launches = {launch.id: launch for launch in self._launches(connection, since, until)}
+        launches = {launch.id: launch for launch in read_launches(connection, self._texts(connection), since, until)}
         oldest = connection.execute("SELECT MIN(at) / 1000.0 FROM requests").fetchone()[0]
         first = connection.execute("SELECT MIN(at) FROM readings").fetchone()[0]
         since = max(since, min((at for at in (oldest, first) if at is not None), default=until))
@@ -226,35 +207,12 @@ class HistoryQueries:
         return sorted(sums_of, key=lambda s: s.key) if by == "day" else sorted(sums_of, key=lambda s: -s.requests)
 
     def _slowdowns(self, connection: sqlite3.Connection, now: float) -> list[Slowdown]:
-        from gpubox.telemetry.slowdowns import SpeedUnit, find_slowdowns
+        from gpubox.telemetry.history_speeds import judge, stored_judgement
 
-        since = now - SLOWDOWN_DAYS * 86400.0
-        launches = {launch.id: launch for launch in self._launches(connection, since, now)}
-        measured = {launch for (launch,) in connection.execute("SELECT id FROM launches WHERE measured")}
-        open_days = [day for (day,) in connection.execute("SELECT day FROM open_days ORDER BY day")]
-        rows = connection.execute(
-            "SELECT day, launch, rate, stratum, requests, median FROM day_speeds WHERE day >= ?"
-            " AND day NOT IN (SELECT day FROM open_days)",
-            (day_of(since),),
-        ).fetchall()
-        heat = connection.execute(
-            "SELECT day, launch, temperature FROM day_readings WHERE temperature IS NOT NULL"
-            " AND day NOT IN (SELECT day FROM open_days)"
-        ).fetchall()
-        for day in open_days:
-            begin, end = day_begin(day), day_begin(day + 1)
-            rows += [
-                (day, s.launch, s.rate, s.stratum, s.requests, s.median)
-                for s in read_day_speeds(connection, begin, end)
-            ]
-            heat += [(day, r.launch, r.temperature) for r in read_day_readings(connection, begin, end)]
-        units = [
-            SpeedUnit(day, launch, rate, stratum, requests, speed / 1e3, requests_at_once(stratum))
-            for day, launch, rate, stratum, requests, speed in rows
-            if launch not in measured
-        ]
-        temperatures = {(day, launch): tenths / 10 for day, launch, tenths in heat if tenths is not None}
-        return find_slowdowns(units, list(launches.values()), temperatures, day_begin)
+        stored = stored_judgement(connection)
+        if stored is not None:
+            return stored
+        return judge(connection, read_launches(connection, self._texts(connection), 0, now), now)
 
 
 @dataclass(slots=True)

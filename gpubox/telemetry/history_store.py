@@ -36,7 +36,8 @@ CREATE TABLE launches (
     driver TEXT NOT NULL DEFAULT '',
     argv TEXT NOT NULL DEFAULT '[]',
     measured INTEGER NOT NULL DEFAULT 0,
-    log_bytes INTEGER NOT NULL DEFAULT 0
+    log_bytes INTEGER NOT NULL DEFAULT 0,
+    log_requests INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX launches_started ON launches (started);
 
@@ -84,10 +85,8 @@ CREATE TABLE day_speeds (
     day INTEGER NOT NULL,
     launch INTEGER NOT NULL,
     rate TEXT NOT NULL,
-    stratum INTEGER NOT NULL,
-    requests INTEGER NOT NULL,
-    median INTEGER NOT NULL,
-    PRIMARY KEY (day, launch, rate, stratum)
+    strata BLOB NOT NULL,
+    PRIMARY KEY (day, launch, rate)
 ) WITHOUT ROWID;
 
 CREATE TABLE day_readings (
@@ -99,13 +98,15 @@ CREATE TABLE day_readings (
 ) WITHOUT ROWID;
 
 CREATE TABLE open_days (day INTEGER PRIMARY KEY);
+
+CREATE TABLE judged (slowdowns TEXT NOT NULL);
 """
 """``readings``: a row for each minute and launch (launch 0: none ran), and for each hour, made of the minutes.
 ``tg``, ``pp`` and ``power`` are means over ``tg_time``, ``pp_time`` and ``power_time``.
 
 ``day_*``: made of a local day's rows by ``history_days``, so that a quarter of a year can be summed up at once. ``day``
 counts days since 1970, and the blobs hold all values of the day, sorted. Days in ``open_days`` have changed since, and
-are read from the rows themselves."""
+are read from the rows themselves. ``judged`` has one row, the slowdowns of all closed days, until a day is closed."""
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:

@@ -12,9 +12,11 @@ from gpubox.hardware.process import ProcessIdentity, is_alive
 from gpubox.server.state import RunningServer
 from gpubox.telemetry import history_rows
 from gpubox.telemetry.history_days import close_day, day_begin, day_of, fold_readings
+from gpubox.telemetry.history_launches import read_launches
 from gpubox.telemetry.history_minutes import COLUMNS as READING_COLUMNS
 from gpubox.telemetry.history_minutes import MinuteReadings
 from gpubox.telemetry.history_rows import milliseconds, request_of, request_row
+from gpubox.telemetry.history_speeds import judge, store_judgement, stored_judgement
 from gpubox.telemetry.history_store import HOUR, MINUTE, TEN_MINUTES
 from gpubox.telemetry.history_values import StoredRequest
 from gpubox.telemetry.snapshot import Request
@@ -118,13 +120,13 @@ class HistoryTables:
                 gone.append((launch, seen / 1000))
         return gone
 
-    def read_bytes(self, launch: int) -> int:
-        """How much of the launch's log was read when it had ended; 0 if not to its end."""
-        row = self.connection.execute("SELECT log_bytes FROM launches WHERE id = ?", (launch,)).fetchone()
-        return int(row[0]) if row else 0
+    def read_part(self, launch: int) -> tuple[int, int]:
+        """How many bytes of the launch's log were read, and the requests in them; reading may go on there."""
+        row = self.connection.execute("SELECT log_bytes, log_requests FROM launches WHERE id = ?", (launch,)).fetchone()
+        return (int(row[0]), int(row[1])) if row else (0, 0)
 
-    def note_read(self, launch: int, size: int) -> None:
-        self.connection.execute("UPDATE launches SET log_bytes = ? WHERE id = ?", (size, launch))
+    def note_read(self, launch: int, part: tuple[int, int]) -> None:
+        self.connection.execute("UPDATE launches SET log_bytes = ?, log_requests = ? WHERE id = ?", (*part, launch))
 
     # -- requests -------------------------------------------------------------------------------------
 
@@ -203,6 +205,15 @@ class HistoryTables:
             return False
         close_day(self.connection, row[0], self.texts().get("error"))
         self._open_days.discard(row[0])
+        return True
+
+    def judge(self, now: float) -> bool:
+        """Stores which profiles are slower, if a day was closed since. Returns whether it did."""
+        if stored_judgement(self.connection) is not None:
+            return False
+        texts = {word: text for text, word in self.texts().items()}
+        launches = read_launches(self.connection, texts, 0, now)
+        store_judgement(self.connection, judge(self.connection, launches, now))
         return True
 
     def prune(self, now: float, limit: int = LIMIT_BYTES) -> bool:

@@ -76,6 +76,8 @@ class StoredLaunch:
     """The driver's version; empty if it was not known."""
     argv: tuple[str, ...]
     """Without secrets."""
+    measured: bool = False
+    """A benchmark started it: its speed is not the profile's own."""
 
 
 @dataclass(frozen=True, slots=True)

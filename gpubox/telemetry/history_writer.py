@@ -112,6 +112,16 @@ class HistoryWriter:
         """Hands over one Snapshot; returns at once."""
         self._waiting.append(snapshot)
 
+    def catch_up(self, seconds: float) -> None:
+        """Reads what was missed, for at most so long, without a thread. For a verb; nothing if another one writes."""
+        until = time.monotonic() + seconds
+        try:
+            self.step()
+            while (self._catch_up is not None or self._naming is not None) and time.monotonic() < until:
+                self.step()
+        finally:
+            self._release()
+
     def close(self) -> None:
         """Writes what is left and ends the thread."""
         self._stop.set()
@@ -251,8 +261,10 @@ class HistoryWriter:
         elif now >= self._follow_at:
             self._follow_at = now + FOLLOW_SECONDS
             self._follow_others(tables)
-        elif now >= self._tidy_at and not (tables.close_one_day(self._clock()) or tables.prune(self._clock())):
-            self._tidy_at = now + TIDY_SECONDS
+        elif now >= self._tidy_at:
+            clock = self._clock()
+            if not (tables.close_one_day(clock) or tables.prune(clock) or tables.judge(clock)):
+                self._tidy_at = now + TIDY_SECONDS
 
     # -- Snapshots ----------------------------------------------------------------------------------------
 
@@ -339,16 +351,18 @@ class HistoryWriter:
             if known is None:
                 continue
             launch = tables.launch_id(known, known.started)
-            size = log_size(path)
-            if tables.read_bytes(launch) == size:
+            part = tables.read_part(launch)
+            if part[0] == log_size(path):
                 continue
             with contextlib.suppress(OSError):
-                log = LaunchLog(path, running)
+                log = LaunchLog(path, running, part)
                 try:
                     while (requests := log.read()) is not None:
                         if requests:
                             self._add_requests(tables, launch, requests)
                         yield
+                    if log.read_part:
+                        tables.note_read(launch, log.read_part)
                     if not is_alive(running.process):
                         self._note_dead(tables, launch, log)
                 finally:
@@ -359,7 +373,7 @@ class HistoryWriter:
 
     def _note_dead(self, tables: HistoryTables, launch: int, log: LaunchLog) -> None:
         """Its log says when it wrote last, and whether somebody stopped it."""
-        tables.note_read(launch, log.size)
+        tables.note_read(launch, (log.size, log.requests.count))
         cause = find_cause(tail_text(log.path), None)
         how = "stop" if cause.kind is FailureKind.STOPPED else "crash" if cause.line else ""
         tables.note_end(launch, log.changed_at, how, cause.sentence if how == "crash" else "")

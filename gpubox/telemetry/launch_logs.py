@@ -5,6 +5,7 @@ Unlike ``log_source``, which keeps up with what happens now, this reads every li
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from datetime import UTC, datetime, timedelta
@@ -30,8 +31,11 @@ STEP_BYTES = 128 * 1024
 class LaunchLog:
     """The log of one launch, read from its first line to its last, and on while the launch writes."""
 
-    def __init__(self, path: Path, running: RunningServer) -> None:
-        """Raises OSError if the log cannot be opened."""
+    def __init__(self, path: Path, running: RunningServer, read_part: tuple[int, int] = (0, 0)) -> None:
+        """``read_part``: bytes that were read before, and the requests that ended in them; see ``read_part`` below.
+
+        Raises OSError if the log cannot be opened.
+        """
         self.path, self.running = path, running
         self._file: BinaryIO = open_regular(path)
         self._inode = os.fstat(self._file.fileno()).st_ino
@@ -46,7 +50,10 @@ class LaunchLog:
             self._started(), skip_probe=probe, prompt_cache=PromptCacheState(restarted=restarted),
             restored=running.restored,
         )  # fmt: skip
-        self._open_aside()
+        offset, count = read_part
+        if not self._open_aside() and 0 < offset <= self.size:
+            self._file.seek(offset)
+            self.requests.count, self.requests.skip_probe = count, False
 
     @property
     def changed_at(self) -> float:
@@ -57,6 +64,13 @@ class LaunchLog:
     def size(self) -> int:
         """The length of the log in bytes."""
         return os.fstat(self._file.fileno()).st_size
+
+    @property
+    def read_part(self) -> tuple[int, int] | None:
+        """Where another reader can go on; None in the middle of a request, whose begin it would miss."""
+        if self.requests.in_flight or self.requests.skip_probe or self._aside is not None:
+            return None
+        return self._file.tell() - len(self._partial), self.requests.count
 
     def read(self) -> list[Request] | None:
         """The requests that ended in the next STEP_BYTES; None at the end of the log."""
@@ -94,16 +108,18 @@ class LaunchLog:
             return None
         return self.requests.feed(at, event)
 
-    def _open_aside(self) -> None:
-        """The text that was cut out of this log comes first. It has no record of its own."""
+    def _open_aside(self) -> bool:
+        """Opens the text that was cut out of this log, which comes first. It has no record of its own.
+
+        Returns whether the log was cut.
+        """
         aside = rotated_path(self.path, 1)
         with open_regular(self.path) as file:
             is_cut = any(isinstance(parse_event(line)[1], LogCut) for line in _lines(file.read(1024 * 1024)))
         if is_cut and read_launch_record(aside) is None:
-            try:
+            with contextlib.suppress(OSError):
                 self._aside = open_regular(aside)
-            except OSError:
-                return
+        return is_cut
 
     def _started(self) -> datetime:
         """The wall time of the second 0 of its log."""

@@ -16,12 +16,16 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
 from statistics import median
 
 from gpubox.telemetry.history_values import RateName, Slowdown, StoredLaunch
 
 MIN_BEFORE, MIN_AFTER = 6, 3
 """Units. Fewer before do not show the usual noise; fewer after may be one bad day."""
+MIN_WINDOW = 16
+"""Units of the shortest stretch in which a step is looked for."""
 MIN_REQUESTS = 4
 """Of a unit."""
 MIN_CHANGE = 0.05
@@ -37,6 +41,7 @@ INTERVAL = 2.6
 """Standard errors on each side: 99 per cent."""
 HOTTER_CELSIUS = 5.0
 MORE_AT_ONCE = 0.7
+LOAD_WEIGHT = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,8 @@ def find_slowdowns(
         levels = _levels(its_units, by_id)
         if step := _last_drop([level.value for level in levels]):
             before, after = levels[step.begin : step.at], levels[step.at :]
+            if step.change + _load_effect(before, after) > math.log(1 - MIN_CHANGE):
+                continue
             since = _since(before[-1], after[0], day_begin)
             speed = _typical(its_units, before)
             slowdowns.append(
@@ -155,47 +162,66 @@ def _last_drop(values: list[float]) -> _Step | None:
     for number in range(len(steps) - 1, -1, -1):
         at = steps[number]
         begin = steps[number - 1] if number else 0
-        step = _step(values, begin, at, len(values))
+        step = _step(values, begin, at, len(values), steps[number + 1 :])
         if step is not None and step.change <= math.log(1 - MIN_CHANGE):
             return step
     return None
 
 
 def _steps(values: list[float], begin: int, end: int) -> list[int]:
-    """Where the levels of [begin, end) change: the step that stands out most, then those on both sides of it."""
-    if end - begin < MIN_BEFORE + MIN_AFTER:
+    """Where the levels of [begin, end) change.
+
+    Seeded intervals (Kovacs et al. 2023), the narrowest first: one that holds a single step shows it clearly, while in
+    a longer one other steps would pass for noise.
+    """
+    length = end - begin
+    if length < MIN_BEFORE + MIN_AFTER:
         return []
-    best = _outstanding(values[begin:end])
-    if best is None:
-        return []
-    at = begin + best
-    return [*_steps(values, begin, at), at, *_steps(values, at, end)]
+    for size, starts in _windows(length):
+        best = max(
+            (step for start in starts if (step := _outstanding(values[begin + start : begin + start + size], start))),
+            default=None,
+        )
+        if best is not None:
+            at = begin + best[1]
+            return [*_steps(values, begin, at), at, *_steps(values, at, end)]
+    return []
 
 
-def _outstanding(values: list[float]) -> int | None:
-    """The index of the step that stands out most, if it stands out far enough."""
+def _windows(length: int) -> Iterable[tuple[int, list[int]]]:
+    """Sizes of intervals, rising, and where they start: neighbours overlap by half."""
+    sizes = [length]
+    while sizes[-1] * 2 // 3 >= MIN_WINDOW:
+        sizes.append(sizes[-1] * 2 // 3)
+    for size in reversed(sizes):
+        last = length - size
+        yield size, sorted({min(last, start) for start in range(0, last + size // 2, max(1, size // 2))})
+
+
+def _outstanding(values: list[float], offset: int) -> tuple[float, int] | None:
+    """How far the step that stands out most is outside the noise, and its index; None if not far enough."""
     count, total = len(values), sum(values)
-    best, best_score, left = None, 0.0, 0.0
+    best, best_score, left = 0, 0.0, 0.0
     for index in range(1, count):
         left += values[index - 1]
-        if not MIN_AFTER <= index <= count - MIN_AFTER:
-            continue
-        score = abs(left / index - (total - left) / (count - index)) * math.sqrt(index * (count - index))
-        if score > best_score:
-            best, best_score = index, score
-    if best is None:
-        return None
-    return best if _step(values, 0, best, count) is not None else None
+        if MIN_BEFORE <= index <= count - MIN_AFTER:
+            score = abs(left / index - (total - left) / (count - index)) * math.sqrt(index * (count - index))
+            best, best_score = (index, score) if score > best_score else (best, best_score)
+    step = _step(values, 0, best, count) if best else None
+    return None if step is None else (abs(step.change) / step.error, offset + best)
 
 
-def _step(values: list[float], begin: int, at: int, end: int) -> _Step | None:
-    """The step at ``at``; None if it is within the noise."""
+def _step(values: list[float], begin: int, at: int, end: int, later: Sequence[int] = ()) -> _Step | None:
+    """The step at ``at``; None if it is within the noise. ``later``: smaller steps after it, which are no noise."""
     before, after = values[begin:at], values[at:end]
     if len(before) < MIN_BEFORE or len(after) < MIN_AFTER:
         return None
     old, new = median(before), median(after)
     change = new - old
-    residuals = [value - old for value in before] + [value - new for value in after]
+    residuals = [value - old for value in before]
+    for first, last in pairwise((at, *later, end)):
+        level = median(values[first:last])
+        residuals += [value - level for value in values[first:last]]
     noise = _noise(residuals)
     correlation = _correlation(residuals)
     # Medians are less sharp than means by a factor of 1.25; correlated neighbours count for fewer.
@@ -226,6 +252,15 @@ def _correlation(residuals: list[float]) -> float:
         return 0.0
     product = sum(residuals[i] * residuals[i + 1] for i in range(count - 1))
     return min(0.9, max(0.0, product / square + 1 / count))
+
+
+def _load_effect(before: Sequence[_Level], after: Sequence[_Level]) -> float:
+    """What part of the step a change of load may explain, in log speed.
+
+    Requests that ran together are compared with such, but how much they held each other up is known only roughly.
+    """
+    few, many = (median([level.at_once for level in levels]) for levels in (before, after))
+    return LOAD_WEIGHT * abs(math.log(many / few))
 
 
 def _since(last: _Level, first: _Level, day_begin: Callable[[int], float]) -> float:
@@ -331,3 +366,11 @@ def _span(launch: StoredLaunch, begin: float, end: float) -> tuple[float, float]
 
 def _name(path: str) -> str:
     return path or "unknown"
+
+
+def slowdown_sentence(slowdown: Slowdown) -> str:
+    """What the owner reads: how much slower, since when, and what changed then."""
+    day = datetime.fromtimestamp(slowdown.since).astimezone()
+    change = f"{slowdown.before:.1f} -> {slowdown.after:.1f} tok/s, {slowdown.low:+.0%} to {slowdown.high:+.0%}"
+    causes = "; ".join(slowdown.changed) or "nothing that gpubox knows of"
+    return f"{slowdown.profile} is slower since {day:%Y-%m-%d}: {slowdown.rate} {change}. What changed then: {causes}."

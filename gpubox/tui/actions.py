@@ -119,9 +119,10 @@ ACTIONS = (
            "Running ones end.", Scope.DASHBOARD, 0),
     Action("advice", "A", "A", "Advice", "What to change on what runs, else on the highlighted profile: the evidence, "
            "the flags, and a key that tries them.", Scope.DASHBOARD, 0, "", "advice"),
-    Action("bench_speed", "b", "b", "Measure the active profile", "Runs the speed benchmark. Shows the plan and asks "
-           "first.",
-           Scope.DASHBOARD, 16, "measure", "bench speed"),
+    Action("bench_speed", "b", "b", "Measure the active profile", "Runs the speed benchmark's preset quick. Shows the "
+           "plan and asks first.", Scope.DASHBOARD, 16, "measure", "bench speed --preset quick"),
+    Action("tune", "U", "U", "Tune the highlighted profile", "Measures which flags would be faster. Shows the plan and "
+           "asks first; saves nothing by itself.", Scope.DASHBOARD, 20, "tune", "tune", changes_server=True),
     Action("help", "question_mark,f1", "?", "Help", "Keys, terms, marks and file locations. While you type: F1.",
            Scope.ANYWHERE, 3, "help", key_label_typing="F1"),
     Action("command_palette", "ctrl+p", "^p", "Command palette", "All actions and profiles by name.",
@@ -167,7 +168,7 @@ ACTIONS = (
     Action("bench_plan", "n", "n", "Plan a run", "Kind, profile and options; shows what the run will do before it "
            "starts.", Scope.BENCH, 2, "new", "bench KIND --dry-run"),
     Action("bench_measure", "b", "b", "Measure the active profile", "Runs the speed benchmark, as on the dashboard.",
-           Scope.BENCH, 10, "measure", "bench speed", palette=False),
+           Scope.BENCH, 10, "measure", "bench speed --preset quick", palette=False),
     Action("bench_mark", "space", "space", "Mark a run", "v compares two marked runs.", Scope.BENCH, 7, "mark"),
     Action("bench_compare", "v", "v", "Compare the two marked runs", "Marks each row as better, a regression or noise.",
            Scope.BENCH, 5, "compare", "bench compare"),
@@ -178,7 +179,7 @@ ACTIONS = (
            Scope.BENCH, 9, "active run"),
     Action("bench_resume", "r", "r", "Resume a run", "Measures only what has no result yet.",
            Scope.BENCH, 4, "resume", "bench resume"),
-    Action("bench_save", "w", "w", "Save the best cell of a sweep", "As a profile of your own.",
+    Action("bench_save", "w", "w", "Save what a sweep or a tune has found", "As a profile of your own.",
            Scope.BENCH, 3, "save as profile", "bench save"),
     Action("bench_restore", "u", "u", "Restore what ran before a killed run", "The results of the run are kept.",
            Scope.BENCH, 3, "restore", "bench restore"),
@@ -272,7 +273,7 @@ _BOUND_ELSEWHERE = {
     "chat_last",
 }
 """Their keys are bound by the list, by Textual and by the prompt themselves."""
-_APP_ACTIONS = {"stop", "restart", "failed_log", "bench_speed"}
+_APP_ACTIONS = {"stop", "restart", "failed_log", "bench_speed", "tune"}
 """Actions of the dashboard that the app performs; the dashboard screen performs the others."""
 WORKSHOP_ACTIONS = frozenset({
     "edit", "external_editor", "trial", "new_profile", "duplicate", "rename", "delete", "undo_delete", "compare",

@@ -27,7 +27,6 @@ from gpubox.tui.dashboard.screen import DashboardScreen
 from gpubox.tui.formatting import SanitizeFilter
 from gpubox.tui.leaving import Leaving
 from gpubox.tui.messages import (
-    AdviceChanged,
     GatewayChanged,
     GatewayView,
     LogLinesRead,
@@ -157,7 +156,7 @@ class GpuboxApp(App[bool]):
         self.dashboard.mount_content()
         self.bridge.start()
         self.bridge.run(self._poll_bench, "poll-bench")
-        self.bridge.run(partial(self.dashboard.read_history, self.bridge.services), "poll-history")
+        self.bridge.run(partial(self.dashboard.history.run, self.bridge.services), "poll-history")
         self.bridge.run(self._recover_trial, "recover-trial")
 
     async def on_unmount(self) -> None:
@@ -246,7 +245,7 @@ class GpuboxApp(App[bool]):
             if self.trial is None or not self.trial.under_way:
                 self.dashboard.header.trial = trial or ""
             if not recording:
-                self.dashboard.header.bench = f"bench {run.info.plan.kind} {run.done}/{run.info.items}" if run else ""
+                self.dashboard.header.bench = f"bench {run.info.plan.kind} {run.count}" if run else ""
                 self.broadcast()
             if self.bench and (run or self.bench.live):
                 self.bench.show_run(run)
@@ -311,8 +310,7 @@ class GpuboxApp(App[bool]):
     def action_gateway(self, action: str) -> None:
         self.bridge.run(partial(self.gateway_controller.act, action), "gateway")
 
-    @on(AdviceChanged)
-    def _advice_changed(self) -> None:
+    def on_advice_changed(self) -> None:
         self.dashboard.status.show_advice(self.bridge.advice.advice)
 
     @on(SnapshotTaken)
@@ -454,6 +452,10 @@ class GpuboxApp(App[bool]):
     def action_bench_speed(self) -> None:
         self._show_mode("bench")
         self.open_bench().action_bench_measure()
+
+    def action_tune(self) -> None:
+        self._show_mode("bench")
+        self.open_bench().controller.tune(self.dashboard.profiles.entry)
 
     def action_failed_log(self) -> None:
         self.bridge.run(self._show_failed_log, "failed-log", exclusive=True)

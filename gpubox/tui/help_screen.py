@@ -42,6 +42,13 @@ TERMS = (
     ),
     ("effective", "all generated tokens / wall time of the turn or session, including tools and pauses."),
     ("acceptance", "accepted / drafted tokens. tokens/step: 1 + accepted tokens / verification steps."),
+    (
+        "history",
+        "what gpubox recorded while it was open: a graph of 1 h, 1 day or 30 days, and the requests of all launches. "
+        "A column is the mean over the time in which tokens were generated (tg) or only prompts were read (pp). "
+        "·: nothing was observed. ▲ start or switch, ▽ stop, ✗ crash, ◆ another engine, ◇ another driver.",
+    ),
+    ("slower since", "tg or pp of comparable requests of a profile fell at that moment, beyond its usual noise."),
     ("~", "marks an estimate; every other number was read or measured."),
     ("—", "not known; never shown as 0."),
 )

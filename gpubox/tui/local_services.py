@@ -100,10 +100,8 @@ class LocalServices:
         reap_servers()
         return await self._sampler.sample()
 
-    def history_queries(self) -> HistoryQueries | None:
-        """What this machine's servers did; ``None`` for a recording and a server of another machine."""
-        if self.read_only:
-            return None
+    def history_queries(self) -> HistoryQueries:
+        """What this machine's servers did."""
         from gpubox.telemetry.history_queries import HistoryQueries
 
         return HistoryQueries(self.paths.history)

@@ -46,9 +46,10 @@ QUIET_COLOURS = {
     "line": "#2c3540",
     "line-focus": "#5f8f9e",
     "graph": "#3d7685",
+    "graph-pp": "#5a629a",
     "cursor": "#1f2a34",
 }
-"""Quiet text, borders, the border of the focused pane, the history graph, and the highlighted row."""
+"""Quiet text, borders, the border of the focused pane, the graphs of tg and pp, and the highlighted row."""
 
 DEFAULT_VARIABLES = {**MEMORY_COLOURS, **TURN_COLOURS, **CODE_COLOURS, **QUIET_COLOURS}
 """The values of gpubox's own variables for the other themes."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +46,38 @@ def test_a_sweep_tells_its_plan_keeps_what_cannot_load_and_is_saved(
     assert gpubox(capfd, "bench", "save", "--cell", "3072", "--name", "wide")[0] == 2  # there is one already
     code, _, err = gpubox(capfd, "bench", "save", "--cell", "ctx")
     assert (code, "3 of this run's targets" in err) == (2, True)
+
+
+def test_a_sweep_over_files_of_this_folder_and_over_profiles(
+    box: None, capfd: pytest.CaptureFixture[str], tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    write_profile: Callable[[str, str], Path], paths: Paths,
+) -> None:  # fmt: skip
+    for quant in ("Q4_K_M", "Q8_0"):
+        (tmp_path / f"tiny-{quant}.gguf").write_bytes(tiny_gguf.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    files = "model=tiny-Q4_K_M.gguf,tiny-Q8_0.gguf"
+
+    once = ("--prompts", "1", "--domains", "code", "--max-tokens", "4", "--context", "0", "--starts", "1")
+    code, out, err = gpubox(capfd, "bench", "sweep", "a", "--over", files, *once)
+
+    assert code == 0, err
+    assert re.search(r"tiny-Q4_K_M +Q4_K_M ", out)
+    assert re.search(r"tiny-Q8_0 +Q8_0 ", out)
+    assert {Path(own.model_path).name for own in find_run(paths, "last").info.provenance.values()} == {
+        "tiny-Q4_K_M.gguf", "tiny-Q8_0.gguf",
+    }  # fmt: skip
+    assert str(tmp_path) not in out
+    assert gpubox(capfd, "bench", "save", "--cell", "Q8_0", "--name", "other", "--json")[0] == 0
+    assert f'model = "{tmp_path}/tiny-Q8_0.gguf"' in (paths.profiles / "other.toml").read_text()
+    code, _, err = gpubox(capfd, "bench", "sweep", "a", "--over", "model=tiny-Q8_0.gguf,gone.gguf")
+    assert (code, "gone.gguf" in err) == (1, True)
+
+    write_profile("short", f'model = "{tiny_gguf}"\n[flags]\nc = 1024\n')  # another name for ctx-size
+    code, out, err = gpubox(capfd, "bench", "sweep", "a", "short", "--over", "ctx-size=3072", *once, "--json")
+    assert code == 0, err
+    argvs = [own["argv"] for own in json.loads(out)["run"]["provenance"].values()]
+    assert len(argvs) == 2
+    assert all("-c" not in argv and argv.count("--ctx-size") == 1 for argv in argvs), argvs
 
 
 def test_a_cell_whose_server_dies_is_left_after_the_second_death(
@@ -133,7 +167,6 @@ def test_soak_of_what_runs(box: None, capfd: pytest.CaptureFixture[str]) -> None
         (("ab", "a", "b", "--context", "9" * 20), "context-tokens must be at most"),
         (("ab", "http://127.0.0.1:9", "http://127.0.0.1:99999"), "is not the address of a server"),
         (("sweep", "a", "--over", "host=0.0.0.0"), "host is a field of the profile"),
-        (("sweep", "a", "--over", "m=x.gguf,y.gguf"), "model is a field of the profile"),
         (("sweep", "a", "--over", "ctx-size=1..5:-2"), "is not a range"),
         (("sweep", "a", "--over", "ctx-size=0.5..1.5:0.5"), "is not a range"),
         (("sweep", "a", "--over", f"ctx-size={'9' * 20}..{'9' * 20}"), "out of range for any flag"),

@@ -7,17 +7,28 @@ python tests/perf/tune_truth.py lab ...
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
+import json
 import math
+import os
 import random
+import socket
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from gpubox.bench.kinds.tune.course import Course
 from gpubox.bench.kinds.tune.search import SearchAxis, SearchSpace, StartOutcome
+from gpubox.bench.kinds.tune.verdict import read_verdict
 
 STARTS_PER_CELL = 4
 """Of an exhaustive comparison."""
@@ -108,24 +119,22 @@ def best_already(dice: random.Random, sd: float) -> Box:
 
 @dataclass
 class Tuned:
-    verdict: str
-    chosen: str
+    answer: str
     regret: float
     starts: int
     share: float
-    reason: str
-    within: float | None
     seconds: float
+    """Of the slowest decision."""
 
 
-def tune(box: Box, seed: int) -> Tuned:
-    """One tune of ``box``."""
+def tune(box: Box, seed: int, budget: float = math.inf) -> Tuned:
+    """One tune of ``box``; a start takes 10 s."""
     dice = random.Random(f"noise {seed}")
     search: list[StartOutcome] = []
     final: list[StartOutcome] = []
     slowest = 0.0
     while True:
-        course = Course(box.space, math.inf, search, final, seed)
+        course = Course(box.space, budget, search, final, seed)
         began = time.perf_counter()
         phase = course.phase
         slowest = max(slowest, time.perf_counter() - began)
@@ -136,45 +145,247 @@ def tune(box: Box, seed: int) -> Tuned:
         place = box.space.cells[cell]
         if box.fits(place):
             log = math.log(box.rate(place)) + box.drift * number / 60 + box.wander * math.sin(number / 7)
-            prompts = {f"p{i}": log + dice.gauss(0, box.sd) * 0 + dice.gauss(0, box.sd / 3) for i in range(3)}
+            prompts = {f"p{i}": log + dice.gauss(0, box.sd / 3) for i in range(3)}
             start = dice.gauss(0, box.sd)
             outcome = StartOutcome(number, cell, {name: value + start for name, value in prompts.items()}, 10.0)
         else:
             outcome = StartOutcome(number, cell, {}, 5.0, "out of VRAM on CUDA0", "VRAM", loaded=False)
         (search if phase in ("screening", "narrowing") else final).append(outcome)
-    outlook = course.outlook
-    faster = outlook.best in outlook.significant or not outlook.own
-    chosen = outlook.best if faster else box.space.own
+    verdict = read_verdict(course, "tok/s")
+    chosen = verdict.keep
     best = max(box.rate(place) for place in box.space.cells.values() if box.fits(place))
     regret = 1 - box.rate(box.space.cells[chosen]) / best if chosen else 1.0
     starts = len(search) + len(final)
-    within = outlook.gain_at_most
     share = starts / (STARTS_PER_CELL * len(box.space.cells))
-    return Tuned(
-        "faster" if faster else "as good", chosen, regret, starts, share, course.final_step.reason, within, slowest
-    )
+    return Tuned(verdict.answer, regret, starts, share, slowest)
 
 
-def simulate(seeds: int) -> None:
+def simulate(seeds: int, budget: float) -> None:
     makers = [moe_box, odd_box, flat_box, best_already]
     for make, sd in itertools.product(makers, (0.01, 0.02, 0.03)):
-        runs = [tune(make(random.Random(f"box {make.__name__} {seed}"), sd), seed) for seed in range(seeds)]
+        runs = [tune(make(random.Random(f"box {make.__name__} {seed}"), sd), seed, budget) for seed in range(seeds)]
         regrets = sorted(run.regret for run in runs)
+        starts = [run.starts for run in runs]
         good = sum(run.regret <= 0.03 for run in runs)
-        verdicts = sum(run.verdict == "faster" for run in runs)
+        answers = Counter(run.answer for run in runs)
         print(
-            f"{make.__name__:<13} sd {sd:.0%}: regret <= 3 % {good}/{seeds}, median {statistics.median(regrets):.2%}, "
-            f"p90 {regrets[int(0.9 * seeds)]:.1%}, worst {regrets[-1]:.1%}; faster {verdicts}; starts {statistics.fmean(r.starts for r in runs):.0f} "
-            f"(max {max(r.starts for r in runs)}, share max {max(r.share for r in runs):.0%}); "
-            f"slowest decision {max(r.seconds for r in runs):.2f} s", flush=True,
+            f"{make.__name__:<13} sd {sd:.0%}: regret <= 3 % {good}/{seeds}, p90 {regrets[int(0.9 * seeds)]:.1%}, "
+            f"worst {regrets[-1]:.1%}; {dict(answers)}; starts {statistics.fmean(starts):.0f} (max {max(starts)}, "
+            f"share max {max(run.share for run in runs):.0%}); slowest decision {max(r.seconds for r in runs):.2f} s",
+            flush=True,
+        )
+
+
+# -- the lab ------------------------------------------------------------------------------------------
+
+AXES: Mapping[str, Sequence[int]] = {
+    "n-cpu-moe": (0, 3, 6, 8), "threads": (1, 2), "ubatch-size": (64, 256), "spec-draft-n-max": (1, 2, 3, 4),
+}  # fmt: skip
+OWN = {"n-cpu-moe": 8, "threads": 1, "ubatch-size": 256, "spec-draft-n-max": 1}
+SAME = ("slot-prompt-similarity=0.1,0.2,0.3", "cache-ram=0,64,128")
+"""Flags without any effect on tg here."""
+FLAGS = {"ctx-size": 1024, "parallel": 1, "n-gpu-layers": 99, "spec-type": "draft-mtp", "spec-synth-len": 1.9,
+         "no-repack": True}  # fmt: skip
+PROMPTS = (
+    "Write a function that merges two sorted lists.", "How many prime numbers are below 50?", "Describe a lighthouse.",
+)  # fmt: skip
+TOKENS, TUNES, TOP, FRESH = 24, 5, 3, 6
+
+
+class Lab:
+    """One folder with everything: the state, gpubox's own folders, the RPC device."""
+
+    def __init__(
+        self, folder: Path, engine: str, model: str, rpc_server: str, axes: Mapping[str, Sequence[int]]
+    ) -> None:
+        self.folder, self.engine, self.model, self.rpc_server, self.axes = folder, engine, model, rpc_server, axes
+        self.file = folder / "truth.json"
+        self.state: dict[str, Any] = {"axes": {name: list(values) for name, values in axes.items()},
+                                      "reference": [], "tunes": [], "fresh": []}  # fmt: skip
+        if self.file.exists():
+            self.state = json.loads(self.file.read_text())
+            assert self.state["axes"] == {name: list(values) for name, values in axes.items()}, "another grid"
+        self.rpc_port, self.port = free_port(), free_port()
+        self.cells = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+    def save(self) -> None:
+        """In one step: a kill leaves the old file or the new one."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        new = self.file.with_suffix(".new")
+        new.write_text(json.dumps(self.state))
+        new.replace(self.file)
+
+    @contextlib.contextmanager
+    def device(self) -> Iterator[None]:
+        """The RPC server that plays the card."""
+        process = subprocess.Popen(
+            [self.rpc_server, "-H", "127.0.0.1", "-p", str(self.rpc_port), "-t", "1"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
+        try:
+            deadline = time.monotonic() + 10
+            while True:
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.rpc_port), 1):
+                    break
+                assert time.monotonic() < deadline, "the RPC server does not answer"
+                time.sleep(0.05)
+            yield
+        finally:
+            process.terminate()
+            process.wait()
+
+    def measure(self, cell: Mapping[str, int]) -> float:
+        """tok/s of one start, by plain HTTP; the geometric mean over prompts."""
+        flags = {**FLAGS, **cell, "rpc": f"127.0.0.1:{self.rpc_port}", "port": self.port, "model": self.model}
+        words = [word for name, value in flags.items()
+                 for word in ([f"--{name}"] if value is True else [f"--{name}", str(value)])]  # fmt: skip
+        process = subprocess.Popen([self.engine, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            deadline = time.monotonic() + 60
+            while True:
+                with contextlib.suppress(urllib.error.URLError, ConnectionError):
+                    urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5).close()
+                    break
+                assert process.poll() is None and time.monotonic() < deadline, f"{cell} does not load"
+                time.sleep(0.05)
+            rates = [self.ask(prompt) for prompt in (PROMPTS[0], *PROMPTS)][1:]
+        finally:
+            process.terminate()
+            process.wait()
+        return statistics.geometric_mean(rates)
+
+    def ask(self, prompt: str) -> float:
+        body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": TOKENS, "temperature": 0, "top_k": 1,
+                "cache_prompt": False, "ignore_eos": True}  # fmt: skip
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/v1/chat/completions", json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )  # fmt: skip
+        with urllib.request.urlopen(request, timeout=120) as reply:
+            return float(json.load(reply)["timings"]["predicted_per_second"])
+
+    def reference(self) -> None:
+        """Every cell, STARTS_PER_CELL times, in random blocks of one start of each."""
+        rows = self.state["reference"]
+        while len(rows) < STARTS_PER_CELL * len(self.cells):
+            block, at = divmod(len(rows), len(self.cells))
+            cell = random.Random(f"block {block}").sample(self.cells, len(self.cells))[at]
+            rows.append([cell, self.measure(cell)])
+            self.save()
+            if not len(rows) % 16:
+                print(f"  reference {len(rows)}/{STARTS_PER_CELL * len(self.cells)}", flush=True)
+
+    def tune(self, over: Sequence[str]) -> dict[str, Any]:
+        """One ``gpubox tune``; a new profile and state each time."""
+        home = self.folder / "home"
+        places = {name: str(home / name.lower()) for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")}
+        config = home / "xdg_config_home" / "gpubox"
+        (config / "profiles").mkdir(parents=True, exist_ok=True)
+        (config / "config.toml").write_text(f'[engines]\nlab = "{self.engine}"\n')
+        flags = {**FLAGS, **OWN, "rpc": f"127.0.0.1:{self.rpc_port}"}
+        lines = [f"{name} = {json.dumps(value)}" for name, value in flags.items()]
+        text = f'model = "{self.model}"\nengine = "lab"\nport = {self.port}\n\n[flags]\n' + "\n".join(lines) + "\n"
+        (config / "profiles" / "moe.toml").write_text(text)
+        command = [sys.executable, "-m", "gpubox", "tune", "moe", "--json", "--minutes", "15", "--prompts", "1",
+                   "--max-tokens", str(TOKENS), "--context", "0", "--keep-free", "1MiB"]  # fmt: skip
+        for axis in over:
+            command += ["--over", axis]
+        began = time.monotonic()
+        done = subprocess.run(command, env={**os.environ, **places, "HOME": str(home)}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+        report = json.loads(done.stdout)
+        (self.folder / "last.json").write_text(done.stdout)
+        return {"notes": report["report"]["notes"], "tables": report["report"]["tables"],
+                "seconds": time.monotonic() - began}  # fmt: skip
+
+    def tunes(self) -> None:
+        over = [f"{name}={','.join(map(str, values))}" for name, values in self.axes.items()]
+        while len(self.state["tunes"]) < TUNES + 1:
+            last = len(self.state["tunes"]) == TUNES
+            self.state["tunes"].append(self.tune(SAME if last else over))
+            self.save()
+            print(f"  tune {len(self.state['tunes'])}: {self.state['tunes'][-1]['notes'][0]}", flush=True)
+
+    def chosen(self, tuned: Mapping[str, Any]) -> tuple[dict[str, int], int]:
+        """The cell that a tune keeps, and its starts."""
+        table = next(table for table in tuned["tables"] if table["title"] == "Evidence")
+        row = next(row for row in table["rows"] if str(row[-1]).startswith("keep"))
+        starts = sum(int(row[len(self.axes)] or 1) for row in table["rows"])
+        return {name: int(value) for name, value in zip(self.axes, row, strict=False)}, starts
+
+    def fresh(self) -> None:
+        """The chosen cells and the best of the reference, FRESH starts each, in random blocks."""
+        means = self.means("reference")
+        best = sorted(means, key=lambda key: -means[key])[:TOP]
+        sides = sorted({*best, *(key_of(self.chosen(tuned)[0]) for tuned in self.state["tunes"][:TUNES])})
+        rows = self.state["fresh"]
+        while len(rows) < FRESH * len(sides):
+            block, at = divmod(len(rows), len(sides))
+            side = random.Random(f"fresh {block}").sample(sides, len(sides))[at]
+            rows.append([json.loads(side), self.measure(json.loads(side))])
+            self.save()
+
+    def means(self, part: str) -> dict[str, float]:
+        logs: dict[str, list[float]] = {}
+        for cell, rate in self.state[part]:
+            logs.setdefault(key_of(cell), []).append(math.log(rate))
+        return {key: math.exp(statistics.fmean(values)) for key, values in logs.items()}
+
+    def report(self) -> None:
+        means, fresh = self.means("reference"), self.means("fresh")
+        logs: dict[str, list[float]] = {}
+        for cell, rate in self.state["reference"]:
+            logs.setdefault(key_of(cell), []).append(math.log(rate))
+        sd = math.sqrt(statistics.fmean(statistics.variance(values) for values in logs.values()))
+        best = max(fresh, key=lambda key: fresh[key])
+        print(f"{len(means)} cells, {len(self.state['reference'])} starts; starts of a cell differ with sd {sd:.1%}")
+        print(f"reference: best {max(means, key=lambda key: means[key])}, {max(means.values()):.1f} tok/s; "
+              f"slowest {min(means.values()):.1f}; on fresh starts the best is {best}")  # fmt: skip
+        for number, tuned in enumerate(self.state["tunes"][:TUNES], 1):
+            cell, starts = self.chosen(tuned)
+            regret = 1 - fresh[key_of(cell)] / fresh[best]
+            first = 1 - means[key_of(cell)] / max(means.values())
+            share = starts / len(self.state["reference"])
+            print(f"tune {number}: {cell}, {regret:.1%} below the best on fresh starts ({first:.1%} in the reference), "
+                  f"{starts} starts = {share:.0%}, {tuned['seconds']:.0f} s; {tuned['notes'][0]}")  # fmt: skip
+        print(f"identical: {self.state['tunes'][TUNES]['notes'][0]}")
+
+
+def key_of(cell: Mapping[str, int]) -> str:
+    return json.dumps(dict(cell), sort_keys=True)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def run_lab(arguments: argparse.Namespace) -> None:
+    axes = {"n-cpu-moe": (0, 8), "threads": (1, 2), "spec-draft-n-max": (1, 3)} if arguments.small else AXES
+    lab = Lab(arguments.folder, arguments.engine, arguments.model, arguments.rpc_server, axes)
+    with lab.device():
+        began = time.monotonic()
+        for part in (lab.reference, lab.tunes, lab.fresh):
+            part()
+            print(f"{part.__name__}: done after {time.monotonic() - began:.0f} s", flush=True)
+    lab.report()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("part", choices=["simulate", "lab"])
-    parser.add_argument("--seeds", type=int, default=20)
-    arguments = parser.parse_args()
-    if arguments.part == "simulate":
-        simulate(arguments.seeds)
-    sys.exit(0)
+    parts = parser.add_subparsers(dest="part", required=True)
+    simulation = parts.add_parser("simulate")
+    simulation.add_argument("--seeds", type=int, default=20)
+    simulation.add_argument("--time", type=float, default=math.inf, help="the time for so many starts")
+    laboratory = parts.add_parser("lab")
+    laboratory.add_argument("folder", type=Path)
+    laboratory.add_argument("--engine", required=True)
+    laboratory.add_argument("--model", required=True)
+    laboratory.add_argument("--rpc-server", required=True)
+    laboratory.add_argument("--small", action="store_true", help="a grid of 8 cells, to try the script")
+    given = parser.parse_args()
+    if given.part == "simulate":
+        simulate(given.seeds, 10 * given.time)
+    else:
+        run_lab(given)

@@ -25,6 +25,7 @@ from gpubox.server.status import ServerStatus
 from gpubox.telemetry.snapshot import Snapshot
 from gpubox.tui.local_services import LocalServices
 from gpubox.tui.messages import GatewayView, ServerOverview
+from tests.tui.fake_history import FakeHistory
 from tests.tui.snapshots import snapshot
 
 RECORDING = Path(__file__).parent / "recordings" / "demo.log"
@@ -113,6 +114,7 @@ class FakeServices(LocalServices):
         self.gateway_view: GatewayView | None = None
         """The gateway that runs."""
         self.gateways: Any = None
+        self.past: Any = FakeHistory()
         self.judged: AdviceList | None = None
         """What the advisor says of every profile."""
 
@@ -184,6 +186,9 @@ class FakeServices(LocalServices):
         if self.reading and self.reading.server is self.status:
             return self.reading
         return snapshot(self.status, self.at, **(self.extra_readings if self.status.up else {}))
+
+    def history_queries(self) -> Any:
+        return self.past
 
     def activity_marker(self) -> object:
         return self.at

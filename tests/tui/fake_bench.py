@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
 from gpubox.bench.kinds.sweep.kind import Sweep
+from gpubox.bench.kinds.tune.live import tune_progress
 from gpubox.bench.model import Plan, Result
 from gpubox.bench.plan_outline import PlanOutline
 from gpubox.bench.report.leaderboard import Leaderboard
@@ -22,7 +23,8 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import Profile
-from gpubox.tui.bench.service import BenchService, BestCell
+from gpubox.tui.bench.service import BenchService, BestCell, read_tune_outcome
+from gpubox.tui.bench.tune_lines import TuneOutcome
 from tests.tui.fake import PROFILES, FakeServices
 
 
@@ -70,14 +72,19 @@ class FakeBench(BenchService):
         if self.working is None:
             return None
         live = RunFollower(self.working).read()
-        items = self.working.items()
-        return replace(live, info=replace(live.info, state="running"), now=items[live.done].id, owner=4711)
+        items, plan = self.working.items(), live.info.plan
+        tune = tune_progress(plan, self.working.scored(), active=True) if plan.kind == "tune" else None
+        running = replace(live.info, state="running")
+        return replace(live, info=running, now=items[live.done].id, owner=4711, tune=tune)
 
     def profile(self, name: str) -> Profile:
         return ProfileCatalog({profile.name: profile for profile in PROFILES}, {}).get(name)
 
     async def report(self, run: str) -> ReportBundle:
         return load_report(find_run(self.paths, run), self.profile)
+
+    async def tune_outcome(self, run: str) -> TuneOutcome:
+        return read_tune_outcome(find_run(self.paths, run))
 
     async def comparison(self, first: str, second: str) -> RunComparison:
         return load_comparison(find_run(self.paths, first), find_run(self.paths, second))
@@ -106,7 +113,8 @@ class FakeBench(BenchService):
 
     async def best_cell(self, run: str) -> BestCell:
         target = target_to_save(find_run(self.paths, run))
-        return BestCell(target.name, default_profile_name(self.profile(target.profile), target))
+        name = default_profile_name(self.profile(target.profile), target)
+        return BestCell(target.name, name, bool(target.overrides))
 
     async def save_as_profile(self, run: str, name: str) -> None:
         if name in self.taken:

@@ -17,6 +17,7 @@ from gpubox.telemetry.history import History
 from gpubox.telemetry.snapshot import DeviceMemory, HistoryMark, Offload, SlotReading, Totals
 from tests.tui.conftest import text, until
 from tests.tui.fake import BUSY, DEMO, READY, STOPPED, FakeServices, Gate, recorded, rollback_events, switch_events
+from tests.tui.fake_history import FakeHistory, month
 from tests.tui.snapshots import (
     ANSWERING,
     CARD,
@@ -56,6 +57,7 @@ class Scene:
     log: bool = True
     engine: bool = True
     marks: tuple[HistoryMark, ...] = ()
+    past: Callable[[], FakeHistory] = FakeHistory
 
     def services(self) -> FakeServices:
         """Services in this state."""
@@ -65,6 +67,7 @@ class Scene:
         fake.at, fake.step = NOW, 0.0
         fake.last = "qwen36-mtp-16gb" if self.status.state == "crashed" else None
         fake.extra_readings = self.readings
+        fake.past = self.past()
         return fake
 
     def history(self) -> History:
@@ -84,6 +87,14 @@ async def _fail(pilot: Pilot[bool], fake: FakeServices) -> None:
     fake.script, fake.error = rollback_events(), GpuboxError("x", "Try n-cpu-moe 26.")
     await choose(pilot, "qwen36-256k")
     await until(pilot, lambda: "Try n-cpu-moe" in text(pilot))
+
+
+async def _month(pilot: Pilot[bool], fake: FakeServices) -> None:
+    await pilot.press("[", "[", "[")
+
+
+async def _earlier(pilot: Pilot[bool], fake: FakeServices) -> None:
+    await pilot.press("t", "[", "[", "h", *"day:today", "enter")
 
 
 SECOND = replace(
@@ -163,6 +174,8 @@ SCENES = {
     "exposed": Scene(replace(READY, base_url="http://0.0.0.0:8081", exposed="LAN, no key"), ("▲ LAN, no key",),
                      LISTED),
     "rolled_back": Scene(READY, ("Try n-cpu-moe", "qwen36-mtp-16gb ready"), LISTED, _fail),
+    "month": Scene(BUSY, ("30 days", "tg │", "▲", "15% slower", "client"), LISTED, _month, past=month),
+    "earlier_requests": Scene(BUSY, ("1 day", "qwen36-256k · today", "15 match"), {}, _earlier, past=month),
     "no_engine": Scene(STOPPED, ("No engine was found",), {}, log=False, engine=False),
 }  # fmt: skip
 """Name -> state."""

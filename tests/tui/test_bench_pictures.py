@@ -16,6 +16,7 @@ from gpubox.tui.bench.screen import BenchScreen
 from tests.bench_runs import speed_run
 from tests.tui.conftest import opened, pictured, shows, until
 from tests.tui.fake_bench import BenchServices
+from tests.tui.tune_runs import tune_run
 
 WIDTHS = {"80x24": "-narrow", "120x36": "-wide", "200x50": "-roomy"}
 SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
@@ -28,7 +29,7 @@ def arranged(screen: BenchScreen, name: str) -> bool:
     return screen.has_class(name) and beside and pane.width > 0
 
 
-@pytest.mark.parametrize("scene", ["report", "at_work", "comparison"])
+@pytest.mark.parametrize("scene", ["report", "at_work", "comparison", "tune", "tuned"])
 @pytest.mark.parametrize("size", SIZES)
 async def test_picture(
     snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: str, scene: str
@@ -42,7 +43,11 @@ async def test_picture(
     speed_run(box, "qwen36-mtp-16gb", tg=48.0, seed=1)
     last = speed_run(box, "qwen36-mtp-16gb", tg=60.0, seed=2, share=0.6 if scene == "at_work" else 1.0,
                      argv=("/opt/llama/llama-server", "--n-cpu-moe", "28"))  # fmt: skip
+    runs = 4
     services = BenchServices(box)
+    if scene in ("tune", "tuned"):
+        runs, tuned = 5, tune_run(box, 14 if scene == "tune" else 999)
+        services.benches_.working = tuned if scene == "tune" else None
     if scene == "at_work":
         services.benches_.working = last
     app = GpuboxApp(services)
@@ -50,13 +55,15 @@ async def test_picture(
         await opened(pilot)
         await pilot.press("B")
         await until(pilot, lambda: app.bench and app.bench.is_current and app.bench.header.gpu_readings, "the screen")
-        await shows(pilot, "4 runs")
+        await shows(pilot, f"{runs} runs")
         await until(pilot, lambda: app.bench and arranged(app.bench, WIDTHS[size]), "the layout of this width")
         if scene == "comparison":
             await pilot.press("j", "space", "k", "space", "v")
             await shows(pilot, "Comparison", "better")
-        elif scene == "at_work":
+        elif scene in ("at_work", "tune"):
             await shows(pilot, ", active", "▶ bench")
+        elif scene == "tuned":
+            await shows(pilot, "is faster by")
         else:
             await shows(pilot, "Speed over HTTP")
         await pictured(pilot, snapshot)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gpubox.errors import GpuboxError
 from gpubox.gateway.status import ClientStatus, ClientSums, ProfileStatus
+from gpubox.telemetry.snapshot import Request
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.messages import GatewayView
 from tests.tui.conftest import SIZE, opened, settled, shows, text, until
@@ -191,7 +192,11 @@ async def test_the_requests_pane_names_clients_only_where_a_gateway_is() -> None
         await opened(pilot)
         await shows(pilot, "client", "13:02:11 opencode", "13:01:02 opencode")
         rows = app.dashboard.requests
-        assert [rows.client(request) for request in rows.rows.values] == ["opencode", "", "opencode"]
+        assert [rows.client(row) for row in rows.rows.values if isinstance(row, Request)] == [
+            "opencode",
+            "",
+            "opencode",
+        ]
 
 
 async def test_the_throughput_says_for_whom_only_if_it_is_one_client() -> None:

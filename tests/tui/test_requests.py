@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gpubox.telemetry.snapshot import Request
 from gpubox.tui.app import GpuboxApp
+from gpubox.tui.dashboard.request_history import LaunchLine
 from tests.tui.conftest import SIZE, app_of, opened, settled, shows, text, until
 from tests.tui.fake import READY, FakeServices
 from tests.tui.snapshots import REQUESTS, snapshot
@@ -14,6 +15,12 @@ from tests.tui.snapshots import REQUESTS, snapshot
 def requests(count: int) -> tuple[Request, ...]:
     """``count`` requests, newest first; the number is in the tokens that came out."""
     return tuple(replace(REQUESTS[0], number=n, generated_tokens=n) for n in range(count, 0, -1))
+
+
+def number(row: Request | LaunchLine | None) -> int:
+    """The number of the request in a row."""
+    assert isinstance(row, Request)
+    return row.number
 
 
 async def test_the_cursor_stays_on_its_request(fake: FakeServices) -> None:
@@ -25,20 +32,20 @@ async def test_the_cursor_stays_on_its_request(fake: FakeServices) -> None:
         rows = app.dashboard.requests.rows
         await until(pilot, lambda: rows.has_focus and len(rows.values) == 100)
         await pilot.press("j", "j", "down")
-        await until(pilot, lambda: rows.value and rows.value.number == 97)
+        await until(pilot, lambda: number(rows.value) == 97)
         fake.reading = replace(snapshot(READY), requests=requests(101))
         await until(pilot, lambda: len(rows.values) == 101)
-        assert rows.value and rows.value.number == 97
+        assert number(rows.value) == 97
         await pilot.press("G")
-        await until(pilot, lambda: rows.value and rows.value.number == 1)
+        await until(pilot, lambda: number(rows.value) == 1)
         await until(pilot, lambda: rows.scroll_offset.y == 101 - rows.size.height)
         shown = rows.scroll_offset.y
         fake.reading = replace(snapshot(READY), requests=requests(103))
         await until(pilot, lambda: len(rows.values) == 103)
         await until(pilot, lambda: rows.scroll_offset.y == shown + 2, "what is read stays where it is")
-        assert rows.value.number == 1
+        assert number(rows.value) == 1
         await pilot.press("pageup", "g")
-        await until(pilot, lambda: rows.value and rows.value.number == 103)
+        await until(pilot, lambda: number(rows.value) == 103)
 
 
 async def test_the_cursor_is_seen_where_the_keys_are(fake: FakeServices) -> None:

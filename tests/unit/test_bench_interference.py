@@ -17,7 +17,7 @@ from gpubox.bench.model import Flag, Plan, Target
 from gpubox.bench.overrides import apply_overrides
 from gpubox.bench.plan_outline import outline_plan
 from gpubox.bench.provenance import FileHashes, engine_files, read_machine
-from gpubox.bench.target_server import TargetServer
+from gpubox.bench.target_server import ActiveTarget, TargetServer
 from gpubox.config import Config
 from gpubox.engines.flag_changes import parse_flag_change
 from gpubox.errors import UsageError
@@ -209,7 +209,7 @@ def test_overrides_are_parsed_and_applied(paths: Paths) -> None:
             parse_flag_change(text)
 
 
-@pytest.mark.parametrize("name", ["host", "--port", "model", "m", "hf_repo", "api-key", "hf-token", "api-key-file"])
+@pytest.mark.parametrize("name", ["host", "--port", "m", "hf_repo", "api-key", "hf-token", "api-key-file"])
 def test_profile_fields_and_secrets_cannot_be_overridden(name: str) -> None:
     with pytest.raises(UsageError, match=r"field of the profile|secret"):
         apply_overrides(profiles("a"), Target("a", "a", {name: "0.0.0.0"}))
@@ -221,3 +221,19 @@ def test_a_plan_has_an_outline(paths: Paths) -> None:
     outline = outline_plan(plan, paths)
 
     assert (outline.items, outline.starts, outline.restored_profile, outline.seconds) == (12, ("a",), None, None)
+
+
+async def test_the_cards_of_this_box_say_nothing_about_another(paths: Paths, driver: Driver) -> None:
+    server = TargetServer(paths, Config(), profiles)
+    monitor = InterferenceMonitor(server)
+
+    async def watts(url: str) -> float | None:
+        server._active = ActiveTarget(Target("far", url=url), url, None, None, "openai", "m", {})
+        async with monitor.watch("item") as watch:
+            await asyncio.sleep(0)
+        return watch.samples[0].power_watts
+
+    assert await watts("http://127.0.0.1:8080") == 250.0
+    assert await watts("http://192.168.1.20:8080") is None
+    server._active = None
+    monitor.close()

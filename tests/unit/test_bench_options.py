@@ -11,16 +11,18 @@ import pytest
 from gpubox.bench.benchmark import KINDS
 from gpubox.bench.kinds.ab.plan import AbOptions
 from gpubox.bench.kinds.humaneval.options import HumanEvalOptions
+from gpubox.bench.kinds.quality.options import QualityOptions
 from gpubox.bench.kinds.soak.kind import SoakOptions
 from gpubox.bench.kinds.speed.workloads import SpeedOptions
 from gpubox.bench.kinds.suite.tasks import SuiteOptions
 from gpubox.bench.kinds.sweep.grid import SweepOptions
+from gpubox.bench.kinds.tune.protocol import TuneOptions
 from gpubox.bench.options import KIND_OPTIONS, KIND_SUMMARIES
 from gpubox.cli.commands.bench import command as bench_command
 
 OPTIONS: dict[str, Any] = {
     "speed": SpeedOptions, "ab": AbOptions, "sweep": SweepOptions, "soak": SoakOptions, "humaneval": HumanEvalOptions,
-    "suite": SuiteOptions,
+    "suite": SuiteOptions, "tune": TuneOptions, "quality": QualityOptions,
 }  # fmt: skip
 
 

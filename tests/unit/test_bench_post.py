@@ -191,10 +191,10 @@ def test_sides_are_called_by_what_differs_and_never_by_their_profile(box: Paths)
         run.save(replace(run.info, state="finished", provenance={sides[0]: own, sides[1]: other}))
     post = make_post(run)
 
-    assert [side.label for side in post.sides] == ["defaults", "-fa off"]
+    assert [side.label for side in post.sides] == ["-fa auto", "-fa off"]
     assert post.flags == ("-c 4096",)
-    assert post.title == "-fa off against defaults"
-    assert "In tg -fa off is slower than defaults" in post.sentences[0]
+    assert post.title == "-fa off against -fa auto"
+    assert "In tg -fa off is slower than -fa auto" in post.sentences[0]
     assert "annas-box" not in everything(post)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpubox.bench.interference import energy_joules
+from gpubox.bench.energy import energy_joules
 from gpubox.bench.kinds.speed import llama_bench
 from gpubox.bench.kinds.speed.kind import Speed
 from gpubox.bench.kinds.speed.workloads import PRESETS, parse_options, workloads_of
@@ -228,12 +228,13 @@ def test_the_published_runs_take_as_many_steps_as_their_table_says() -> None:
     assert round(100 * (everything.draft_tokens_accepted or 0) / (everything.draft_tokens or 1), 2) == 86.59
 
 
-def test_energy_is_power_over_the_time_of_generation() -> None:
-    samples = tuple(Sample(at, power_watts=watts) for at, watts in ((0, 50), (1, 200), (2, 300), (3, 40)))
+def test_energy_is_the_power_of_a_phase_alone_times_its_seconds() -> None:
+    readings = ((0, 50), (1, 200), (2, 300), (3, 300), (4, 40))
+    samples = tuple(Sample(at, power_watts=watts) for at, watts in readings)
 
-    assert energy_joules(samples, 0.5, 2.5) == 500
-    assert energy_joules(samples, 0.5, 1.5) is None
-    assert energy_joules((Sample(1), Sample(2)), 0, 3) is None
+    assert energy_joules(samples, 1, 3) == 600  # the reading at 1 is the mean of the second before the phase
+    assert energy_joules(samples, 1, 2.5) is None
+    assert energy_joules((Sample(1), Sample(2), Sample(3)), 0, 3) is None
 
 
 def test_llama_bench_gets_the_profiles_flags() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
+from gpubox.bench.kinds.sweep.grid import grid_targets, model_labels, parse_axis
 from gpubox.bench.kinds.sweep.kind import Sweep
 from gpubox.bench.kinds.sweep.ranking import rank_cells
 from gpubox.bench.model import Flag, Item, Plan, Result, RunInfo
@@ -292,3 +292,75 @@ def test_a_sweep_half_done_reports_what_there_is() -> None:
     assert make_report(kind, []).tables[0].rows[0][-1] == "not done yet"
     assert kind.headline([]) == ""
     assert kind.best([]) is None
+
+
+def models(*names: str, profiles: tuple[str, ...] = ("moe",), **options: Any) -> Sweep:
+    axes = [parse_axis(f"model={','.join(names)}")]
+    labels = model_labels([str(value) for value in axes[0].values])
+    targets = grid_targets(profiles, axes, labels=labels)
+    named = ["profile", "model"] if len(profiles) > 1 else ["model"]
+    return Sweep(Plan("sweep", tuple(targets), {"axes": named, "labels": labels, "prompts": 2, **options}))
+
+
+def test_models_are_a_table_of_quants_and_none_is_recommended_for_its_speed() -> None:
+    kind = models("/m/Qwen-Q4_K_M.gguf", "/m/Qwen-Q5_K_M.gguf", profile_values={"model": "/m/Qwen-Q5_K_M.gguf"})
+    results = done(kind, {"Qwen-Q4_K_M": 60.0, "Qwen-Q5_K_M": 40.0}, vram_bytes=9 << 30, model_bytes=21_110_000_000,
+                   quant="Q4_K_M", context_tokens=131072, effective=30.0, parameters=34_700_000_000,
+                   active_parameters=3_400_000_000)  # fmt: skip
+
+    report = make_report(kind, results)
+
+    assert report.title == "moe over model"
+    assert report.tables[0].columns == (
+        "model", "quant", "size", "parameters", "context", "tg", "pp", "effective", "VRAM", "load", "starts",
+        "vs best", "95 % CI", "",
+    )  # fmt: skip
+    row = report.tables[0].rows[0]
+    assert row[:5] == ("Qwen-Q4_K_M", "Q4_K_M", "21.1 GB", "34.7 B, ~3.4 B active", "131,072")
+    assert row[8:10] == ("9.0 GiB", "4.0 s")
+    assert "model changes the answers" in " ".join(report.notes)
+    kept = kind.best(results)
+    assert kept and kept.name == "Qwen-Q5_K_M"  # the profile's own
+    profile = Profile("moe", "/m/Qwen-Q5_K_M.gguf")
+    fast = kind.plan.targets[0]
+    new, _ = profile_of_target(profile, fast, default_profile_name(profile, fast), "run-1")
+    assert (new.name, new.model, dict(new.flags)) == ("moe-Qwen-Q4_K_M", "/m/Qwen-Q4_K_M.gguf", {})
+
+
+def test_what_the_driver_and_the_file_do_not_say_is_a_dash_not_a_zero() -> None:
+    kind = models("/m/a.gguf", "/m/b.gguf")
+    row = make_report(kind, done(kind, {"a": 60.0, "b": 40.0})).tables[0].rows[0]
+    columns = make_report(kind, []).tables[0].columns
+
+    assert row[columns.index("quant")] is None
+    assert (row[columns.index("size")], row[columns.index("context")]) == ("—", None)
+
+
+def test_a_sweep_over_profiles_and_models_has_a_cell_of_each() -> None:
+    kind = models("/m/a.gguf", "/m/b.gguf", profiles=("moe", "dense"))
+
+    assert [target.name for target in kind.plan.targets] == ["moe a", "moe b", "dense a", "dense b"]
+    assert [target.profile for target in kind.plan.targets] == ["moe", "moe", "dense", "dense"]
+    results = done(kind, {target.name: 50.0 - n for n, target in enumerate(kind.plan.targets)})
+    report = make_report(kind, results)
+    assert report.title == "moe, dense over model"
+    assert columns(report, "profile") == ["moe", "moe", "dense", "dense"]
+    assert kind.best(results) is None
+    assert any("Profiles may differ in their answers" in note for note in report.notes)
+    only = grid_targets(("moe", "dense"), [])
+    assert [target.name for target in only] == ["moe", "dense"]
+    with pytest.raises(UsageError, match="--over"):
+        grid_targets("moe", [])
+
+
+@pytest.mark.parametrize(
+    ("files", "labels"),
+    [
+        (["/m/a-Q4.gguf", "/m/a-Q5.gguf"], ["a-Q4", "a-Q5"]),
+        (["/m/x/q4.gguf", "/m/y/q4.gguf", "/m/z.gguf"], ["x q4", "y q4", "z"]),
+        (["hf:user/repo:Q4_K_M", "/m/repo.gguf"], ["hf:user/repo:Q4_K_M", "repo"]),
+        (["/q4.gguf", "/m/q4.gguf"], ["q4", "m q4"]),
+    ],
+)
+def test_models_have_short_names_of_their_own(files: list[str], labels: list[str]) -> None:
+    assert list(model_labels(files).values()) == labels

@@ -87,15 +87,23 @@ def test_every_state_has_a_mark_and_a_word_and_the_profile_comes_first() -> None
     assert table[0].startswith("◆ own flags")
     assert [row[0] for row in table[:5]] == ["◆", "◆", "▶", "·", "·"]
     assert table[2].endswith("measuring")
-    assert any(row.endswith("out of VRAM") for row in table)
-    assert "  and 5 more wait" in table
+    assert bar_of(table, "✗").endswith("cannot win by more than 1%")
+    assert "  not shown: 5 wait, 1 is out" in table
     assert "~60.0" in table[4]
+    assert "out       1 cannot win by more than 1%   1 out of VRAM" in table
     assert any(row.startswith("not tried 12 would leave less than 1.0 GiB free") for row in table)
+
+
+def test_the_profile_is_never_out() -> None:
+    """It cannot win any more, but everything is compared with it."""
+    rows = text(tune_lines(replace(TUNE, candidates=(replace(OWN, state="out"), *CANDIDATES[1:])), "qwen36", NOW, 118))
+    assert bar_of(rows, "= own flags").endswith("reference")
+    assert not [row for row in rows if row.startswith("out") and "2 cannot" in row]
 
 
 def test_the_best_so_far_stands_against_the_profile() -> None:
     rows = text(tune_lines(TUNE, "qwen36", NOW, 118))
-    assert "14 of at most 40 starts   at most 12:31 left" in rows
+    assert rows[1].endswith("14 of at most 40 starts   at most 12:31 left")
     (best,) = [row for row in rows if row.startswith("best")]
     assert "72.0 tok/s   +9.1 % against own flags (66.0)" in best
     before = replace(TUNE, candidates=(replace(OWN, rate=None, low=None, high=None, starts=0),), seconds_left=None)

@@ -8,20 +8,24 @@ from dataclasses import dataclass, replace
 
 from gpubox.bench.report.model import Metric, Report, Series
 
-MAX_BARS, MAX_CHARTS = 24, 6
-METRIC_ORDER = ("tg", "pp", "TTFT", "acceptance")
+MAX_BARS, MAX_CHARTS = 24, 10
+INTERVAL_ROOM = 0.5
+"""How far the intervals of a line chart may widen its y axis, as a share of its highest point."""
+METRIC_ORDER = ("tg", "pp", "TTFT", "acceptance", "energy", "read energy")
 """The metrics that a report draws first; all others follow."""
 MEANINGS: Mapping[str, str] = {
     "tg": "token generation",
     "pp": "prompt processing",
     "TTFT": "time to first token",
-    "effective": "generated tokens over the time of the whole request",
+    "effective": "generated tokens over wall time",
     "acceptance": "accepted of the drafted tokens",
     "mean accepted length": "tokens per verification step",
     "energy": "energy of the GPU for a generated token",
+    "read energy": "energy of the GPU for a token of the prompt",
+    "aggregate tg": "token generation of all streams together",
+    "slowest TTFT": "time to first token of the slowest stream",
     "tg per $1,000": "tg by the price of the machine",
     "pass@1": "problems solved with the first program",
-    "points": "points of the suite",
 }
 """Metric -> what was measured, for the titles of charts."""
 MAX_MEASURED_TICKS = 12
@@ -129,6 +133,11 @@ def line_ranges(chart: Chart) -> tuple[float, float, float, float]:
     xs = [x for series in chart.series for x, _ in series.points]
     ys = [y for series in chart.series for _, y in series.points]
     low, high = min(ys), max(ys)
+    ends = [end for series in chart.series for _, *both in series.intervals for end in both]
+    room = INTERVAL_ROOM * abs(
+        high
+    )  # a line must not be flattened by the interval of two starts; longer ones are cut off
+    low, high = max(low - room, min([low, *ends])), min(high + room, max([high, *ends]))
     if 0 <= low < high / 2 or low == high >= 0:
         low = 0.0
     return min(xs), max(xs), low, high

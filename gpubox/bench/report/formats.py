@@ -23,8 +23,10 @@ from gpubox.bench.report.formatting import (
     interval_title,
     validity_warnings,
 )
+from gpubox.bench.report.frontier import Frontier, frontier_cells, frontier_notes
+from gpubox.bench.report.frontier_picture import frontier_svg, frontier_title
 from gpubox.bench.report.leaderboard import Leaderboard, board_intervals, flagged_entries
-from gpubox.bench.report.load import bundle_values, load_comparison, load_leaderboards, load_report
+from gpubox.bench.report.load import bundle_values, load_comparison, load_frontier, load_leaderboards, load_report
 from gpubox.bench.report.markdown import markdown_table, markdown_text
 from gpubox.bench.report.model import Report
 from gpubox.bench.report.references import ReferenceComparison
@@ -48,7 +50,8 @@ ESTIMATE = ("mean", "n", "sd", "median", "low", "high", "method")
 
 
 def export_text(paths: Paths, profile_of: ProfileLookup, what: Sequence[str], form: str) -> str:
-    """``what``: a run; ``compare`` and one or two runs; ``leaderboard`` and perhaps a kind. ``form``: one of FORMS.
+    """``what``: a run; ``compare`` and one or two runs; ``leaderboard`` and perhaps a kind; ``frontier`` and
+    perhaps runs. ``form``: one of FORMS.
 
     Raises GpuboxError.
     """
@@ -61,6 +64,8 @@ def export_text(paths: Paths, profile_of: ProfileLookup, what: Sequence[str], fo
         if len(what) > 2:
             raise UsageError("leaderboard takes at most one kind.")
         return _leaderboards_text(load_leaderboards(paths, what[1] if len(what) > 1 else ""), form)
+    if what[0] == "frontier":
+        return _frontier_text(load_frontier(paths, what[1:]), form)
     if len(what) > 1:
         raise UsageError("Export one run at a time.", "`gpubox bench export compare A B` compares two.")
     bundle = load_report(find_run(paths, what[0]), profile_of)
@@ -242,6 +247,28 @@ def _leaderboards_svg(boards: Sequence[Leaderboard]) -> str:
             drawn.append(Chart(title, board.unit, bars=bars))
     notes = [text for board in boards for text in (board.note, *flagged_entries(board)) if text]
     return svg(drawn, "Leaderboard", list(dict.fromkeys(notes)))
+
+
+# -- the frontier ---------------------------------------------------------------------------------------------------
+
+
+def _frontier_text(frontier: Frontier, form: str) -> str:
+    if form == "json":
+        return _json_text({"frontier": msgspec.to_builtins(frontier)})
+    if form == "svg":
+        return frontier_svg(frontier)
+    if form == "csv":
+        names = ("target", "measure", "quality", "low", "high", "tg", "vram_bytes", "model_bytes", "on_frontier",
+                  "speed_run")  # fmt: skip
+        return _csv(names, [
+            (p.name, frontier.measure, p.quality.value, p.quality.low, p.quality.high, p.tg.value if p.tg else None,
+             p.vram_bytes, p.model_bytes, p.on_frontier, p.speed_run)
+            for p in frontier.points
+        ])  # fmt: skip
+    header, *rows = frontier_cells(frontier)
+    lines = [f"## {markdown_text(frontier_title(frontier))}", ""]
+    notes = (f"- {markdown_text(note)}" for note in frontier_notes(frontier))
+    return "\n".join([*lines, *markdown_table(header, rows), "", *notes]) + "\n"
 
 
 # -- parts ----------------------------------------------------------------------------------------------------------

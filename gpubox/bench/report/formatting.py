@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from gpubox import units
 from gpubox.bench.model import Flag
 from gpubox.bench.report.model import Value
-from gpubox.bench.stats import Estimate
+from gpubox.bench.stats import Estimate, PairedRatio
 
 FLAG_MEANINGS = {
     "foreign request": "times include another client's requests",
@@ -22,6 +22,8 @@ FLAG_MEANINGS = {
     "crash": "the item was repeated on a restarted server",
 }
 """Flag kind -> what it means for the numbers."""
+MAX_INTERVAL_FACTOR = 10
+"""A ratio whose interval spans more is as good as unknown."""
 DOUBTFUL = "doubtful:"
 """Marks every sentence that rests on flagged items."""
 
@@ -64,6 +66,22 @@ def format_value(value: Value) -> str:
 def format_change(ratio: float | None) -> str:
     """A ratio as a relative change: ``+3.1 %``."""
     return f"{100 * (ratio - 1):+.1f} %" if ratio is not None else units.UNKNOWN
+
+
+def format_ratio(ratio: PairedRatio, *, short: bool = False) -> str:
+    """A paired ratio as a change: ``+3.1 %``, with its interval if it has one: ``+3.1 % (95 % CI +1.0 to +5.2 %)``.
+
+    ``short``, for a table: ``+3.1 % (+1.0 to +5.2)``.
+    """
+    if ratio.low is None or ratio.high is None:
+        return format_change(ratio.ratio)
+    if ratio.high > MAX_INTERVAL_FACTOR * ratio.low:
+        clause = "" if short else f" ({ratio.n} starts differ too much for an interval)"
+        return f"{format_change(ratio.ratio)}{clause}"
+    low, high = (100 * (end - 1) for end in (ratio.low, ratio.high))
+    if short:
+        return f"{format_change(ratio.ratio)} ({low:+.1f} to {high:+.1f})"
+    return f"{format_change(ratio.ratio)} (95 % CI {low:+.1f} to {high:+.1f} %)"
 
 
 def validity_suffix(flags: Sequence[Flag]) -> str:

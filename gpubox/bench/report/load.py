@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,13 @@ from gpubox.bench.report.noise_history import NoiseHistory
 from gpubox.bench.report.redact import Redactor, redact_report
 from gpubox.bench.report.references import ReferenceComparison, compare_with_references
 from gpubox.bench.report.run_summaries import run_summaries, sibling_summaries
-from gpubox.bench.run_store import Run
+from gpubox.bench.run_store import Run, find_run
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
 
 if TYPE_CHECKING:
+    from gpubox.bench.report.frontier import By, Frontier
     from gpubox.bench.report.leaderboard import Leaderboard
     from gpubox.bench.report.run_comparison import RunComparison
 
@@ -74,6 +75,16 @@ def load_leaderboards(paths: Paths, kind: str = "") -> list[Leaderboard]:
     summaries = run_summaries(paths)
     redactor = Redactor(run.info for run in summaries if run.info)
     return [redactor.redact(board) for board in make_leaderboards(summaries, kind, NoiseHistory(lambda: summaries))]
+
+
+def load_frontier(paths: Paths, wanted: Sequence[str] = (), by: By = "kl") -> Frontier:
+    """The frontier of the stored runs, or of those ``wanted`` (ids or parts of one); redacted. Raises UsageError."""
+    from gpubox.bench.report.frontier import make_frontier
+
+    ids = [find_run(paths, name).id for name in wanted]
+    summaries = run_summaries(paths)
+    redactor = Redactor(run.info for run in summaries if run.info)
+    return redactor.redact(make_frontier(summaries, ids, by))
 
 
 def bundle_values(bundle: ReportBundle) -> dict[str, Any]:

@@ -54,6 +54,10 @@ class Series:
     points: tuple[tuple[float, float], ...]
     x_names: tuple[str, ...] = ()
     """The names of x = 1, 2, 3, ...; empty: x is a number."""
+    intervals: tuple[tuple[float, float, float], ...] = ()
+    """(x, low, high) for each point whose 95 % interval is known."""
+    mark: tuple[float, str] | None = None
+    """An x to mark with a vertical line, and the word beside it."""
 
 
 @dataclass(frozen=True, slots=True)

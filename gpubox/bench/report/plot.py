@@ -38,7 +38,7 @@ def _bars(chart: Chart, width: int) -> list[StyledRow]:
         drawing = _bar(chart, bar, columns, tick_values[0], scale)
         rows.append(((f"{label:<{label_width}} ", ""), ("│", "quiet"), *drawing, (value.rjust(value_width), "")))
     labels = [(tick, tick_text(tick)) for tick in tick_values]
-    return [*rows, *_x_axis(labels, columns, label_width + 1, tick_values[0], scale)]
+    return [*rows, *x_axis_rows(labels, columns, label_width + 1, tick_values[0], scale)]
 
 
 def _bar(chart: Chart, bar: ChartBar, columns: int, left: float, scale: float) -> StyledRow:
@@ -59,7 +59,7 @@ def _bar(chart: Chart, bar: ChartBar, columns: int, left: float, scale: float) -
         cells[low], cells[high] = (("├", "s1"), ("┤", "s1")) if high > low else (("┃", "s1"), ("┃", "s1"))
     if chart.centre is not None:
         cells[column(bar.value)] = ("●", "s0")
-    return _join_cells(cells[:columns])
+    return join_cells(cells[:columns])
 
 
 def _lines(chart: Chart, width: int, height: int) -> list[StyledRow]:
@@ -69,11 +69,16 @@ def _lines(chart: Chart, width: int, height: int) -> list[StyledRow]:
     margin = max(len(tick_text(tick)) for tick in y_ticks) + 1
     columns = max(10, width - margin - 3)
     x_scale = (columns - 1) / ((right - left) or 1.0)
-    canvas = _Canvas(columns, height)
+    canvas = Canvas(columns, height)
     for number, series in enumerate(chart.series):
         dots = [((x - left) * x_scale * 2, (high - y) / (high - low) * (height * 4 - 1)) for x, y in series.points]
         colour = number % COLOURS
+        for x, least, most in series.intervals:
+            bottom, top = ((high - y) / (high - low) * (height * 4 - 1) for y in (least, most))
+            canvas.upright((x - left) * x_scale * 2, bottom, top, colour)
         canvas.draw(dots, colour, marked=len(dots) <= MAX_MARKED_POINTS)
+        if series.mark:
+            canvas.annotate(round((series.mark[0] - left) * x_scale * 2) // 2, series.mark[1])
     labels = {round((high - tick) / (high - low) * (height - 1)): tick_text(tick) for tick in y_ticks}
     rows = _legend(chart.legend, width)
     if chart.y_label:
@@ -81,9 +86,9 @@ def _lines(chart: Chart, width: int, height: int) -> list[StyledRow]:
     for y in range(height):
         label = labels.get(y, "")
         axis = f"{label:>{margin}} {'┤' if label else '│'}"
-        rows.append(((axis, "quiet"), *_join_cells(canvas.row(y))))
+        rows.append(((axis, "quiet"), *join_cells(canvas.row(y))))
     x_label: StyledRow = ((f"{'':{margin + 2}}{chart.x_label}", "quiet"),)
-    x_axis = _x_axis(x_ticks(chart, max(2, columns // 12)), columns, margin + 1, left, x_scale)
+    x_axis = x_axis_rows(x_ticks(chart, max(2, columns // 12)), columns, margin + 1, left, x_scale)
     return [*rows, *x_axis, *([x_label] if chart.x_label else [])]
 
 
@@ -101,7 +106,7 @@ def _legend(names: Sequence[str], width: int) -> list[StyledRow]:
     return [tuple(row) for row in rows if row]
 
 
-def _x_axis(
+def x_axis_rows(
     ticks: Sequence[tuple[float, str]], columns: int, margin: int, left: float, scale: float
 ) -> list[StyledRow]:
     """The axis with its ticks and below it their labels; a label that would touch the one before it is left out."""
@@ -122,7 +127,7 @@ def _x_axis(
     ]
 
 
-class _Canvas:
+class Canvas:
     """Braille dots, 2 x 4 per cell. A cell has the colour of the last line that crosses it."""
 
     def __init__(self, width: int, height: int) -> None:
@@ -130,6 +135,17 @@ class _Canvas:
         self._dots = [[0] * width for _ in range(height)]
         self._colours = [[-1] * width for _ in range(height)]
         self._marks: dict[tuple[int, int], int] = {}
+        self._words: dict[tuple[int, int], str] = {}
+
+    def upright(self, x: float, bottom: float, top: float, colour: int) -> None:
+        """A vertical line: the interval of a point."""
+        self.draw([(x, bottom), (x, top)], colour, marked=False)
+
+    def annotate(self, column: int, text: str) -> None:
+        """A dotted line at ``column`` from top to bottom, with ``text`` beside its upper end."""
+        self._words |= {(column, row): "┊" for row in range(self.height)}
+        begin = column + 2 if column + 2 + len(text) <= self.width else column - 1 - len(text)
+        self._words |= {(begin + i, 0): letter for i, letter in enumerate(text)}
 
     def draw(self, dots: Sequence[tuple[float, float]], colour: int, *, marked: bool) -> None:
         """Joins the dots by straight lines."""
@@ -153,11 +169,12 @@ class _Canvas:
                 cells.append((POINTS[mark], f"s{mark}"))
             else:
                 dots = self._dots[y][x]
-                cells.append((chr(0x2800 + dots), f"s{self._colours[y][x]}") if dots else (" ", ""))
+                empty = (self._words.get((x, y), " "), "quiet" if (x, y) in self._words else "")
+                cells.append((chr(0x2800 + dots), f"s{self._colours[y][x]}") if dots else empty)
         return cells
 
 
-def _join_cells(cells: Sequence[tuple[str, str]]) -> StyledRow:
+def join_cells(cells: Sequence[tuple[str, str]]) -> StyledRow:
     """Joins neighbouring cells of one role."""
     row: list[tuple[str, str]] = []
     for text, role in cells:

@@ -19,9 +19,10 @@ from gpubox import units
 from gpubox.bench.model import Machine, Provenance, RunInfo
 from gpubox.bench.report.chart import METRIC_ORDER
 from gpubox.bench.report.formatting import DOUBTFUL, FLAG_MEANINGS
+from gpubox.bench.report.leaderboard import RANKING_METRICS
 from gpubox.bench.report.load import info_and_report
 from gpubox.bench.report.model import Metric, Report
-from gpubox.bench.report.post_flags import shown_flags
+from gpubox.bench.report.post_flags import default_text, shown_flags
 from gpubox.bench.report.post_model import PostModel, read_model
 from gpubox.bench.report.post_privacy import PublicText
 from gpubox.bench.run_store import Run
@@ -35,8 +36,10 @@ MAX_LABEL = 28
 _FOR_THE_OWNER = re.compile(r"gpubox bench|^Not measured|items are not done yet")
 """Notes that help only the owner, or that hold a message of the server."""
 _OPTIONS = re.compile(r" \(--[^()]*\)")
+_YOUR = re.compile(r"\b[Yy]our\b(?: own\b)?")
 _VERSION = re.compile(r"[\w.() ,+-]{1,60}")
 _DRIVER = re.compile(r"[\d.]{1,20}")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _GPUBOX = re.compile(r"[\w.+-]{1,30}")
 _DIALECTS = frozenset({"llama-server", "vllm", "ollama", "lm-studio", "LM Studio", "vLLM", "Ollama"})
 
@@ -116,8 +119,11 @@ class Post:
 
     @property
     def name(self) -> str:
-        """The model, or the models."""
-        return " / ".join(dict.fromkeys(f"{side.model.name} {side.model.quant}".strip() for side in self.sides))
+        """The model, or the models: ``Qwen3.6-35B-A3B Q8_0 / Q4_K_M``."""
+        quants: dict[str, dict[str, None]] = {}
+        for side in self.sides:
+            quants.setdefault(side.model.name, {})[side.model.quant] = None
+        return " / ".join(f"{name} {' / '.join(filter(None, own))}".strip() for name, own in quants.items())
 
     @property
     def file_stem(self) -> str:
@@ -155,15 +161,15 @@ def _assemble(
     for target in info.plan.targets:  # not the names of a sweep's cells: those are its flags
         side = sides.get(target.name) or next(iter(sides.values()))
         names.setdefault(target.profile or target.name, side.label or side.model.name)
-    columns = _columns(report.metrics)
-    totals = [gpu.get("vram_total_bytes") for gpu in machine.gpus]
+    columns = _columns(report)
+    totals = [_number(gpu.get("vram_total_bytes")) for gpu in machine.gpus]
     return Post(
         kind=report.kind,
         title=_renamed(report.title, names),
-        measured_on=info.created_at[:10],
+        measured_on=info.created_at[:10] if _DATE.match(info.created_at) else units.UNKNOWN,
         gpubox=machine.gpubox if _GPUBOX.fullmatch(machine.gpubox) else "",
         gpus=tuple(_gpus(machine)),
-        vram_total_bytes=sum(total for total in totals if total) if totals and all(totals) else None,
+        vram_total_bytes=round(sum(total for total in totals if total)) if totals and all(totals) else None,
         driver=machine.driver if _DRIVER.fullmatch(machine.driver) else "",
         cpu=machine.cpu[:60],
         ram_bytes=machine.ram_bytes,
@@ -172,7 +178,7 @@ def _assemble(
         columns=columns,
         rows=tuple(_rows(report.metrics, columns, sides, names)),
         sentences=tuple(
-            _renamed(_OPTIONS.sub("", note), names) for note in report.notes if not _FOR_THE_OWNER.search(note)
+            _renamed(_for_strangers(note), names) for note in report.notes if not _FOR_THE_OWNER.search(note)
         ),
         doubts=tuple(doubts),
         table=tuple(_llama_bench(report)),
@@ -199,13 +205,14 @@ def _sides(
         first = group[0] if group else Provenance(name)
         models.setdefault(first.model_path, read_model(first))
         peaks = [readings[own.target] for own in group if own.target in readings]
-        own_flags = tuple(text for flag, text in flags[name].items() if flag not in shared)
+        flags[name] = {flag: text for flag, text in flags[name].items() if flag not in shared}
+        own_flags = tuple(flags[name].values())
         sides[name] = PostSide(
             "", models[first.model_path], _engine(first), own_flags if known else None, _count(first, "n_ctx"),
             _count(first, "total_slots"), max((peak for peak, _ in peaks), default=None),
             sum(count for _, count in peaks),
         )  # fmt: skip
-    return _labelled(sides, info), tuple(shared.values())
+    return _labelled(sides, flags, info), tuple(shared.values())
 
 
 def _provenances(info: RunInfo, name: str) -> list[Provenance]:
@@ -223,18 +230,19 @@ def _common(flags: Sequence[Mapping[str, str]]) -> dict[str, str]:
     return {name: text for name, text in first.items() if all(other.get(name) == text for other in flags)}
 
 
-def _labelled(sides: dict[str, PostSide], info: RunInfo) -> dict[str, PostSide]:
+def _labelled(sides: dict[str, PostSide], flags: Mapping[str, Mapping[str, str]], info: RunInfo) -> dict[str, PostSide]:
     """The sides with labels: what differs in the shortest words, else letters. A profile's name is none."""
     if len(sides) < 2:
         return sides
     profiles = {target.profile or target.name for target in info.plan.targets}
+    differing = {flag: "" for own in flags.values() for flag in own}
 
     def of_models(side: PostSide) -> str:
         same_name = len({other.model.name for other in sides.values()}) == 1
         return side.model.quant if same_name else f"{side.model.name} {side.model.quant}".strip()
 
-    def of_flags(side: PostSide) -> str:
-        return " ".join(side.flags or ()) or "defaults"
+    def of_flags(name: str) -> str:
+        return " ".join(flags[name].get(flag) or default_text(flag) for flag in {**flags[name], **differing})
 
     def rest_of_name(name: str) -> str:
         return next((name[len(own) :].strip() for own in profiles if name.startswith(own)), "")
@@ -242,7 +250,7 @@ def _labelled(sides: dict[str, PostSide], info: RunInfo) -> dict[str, PostSide]:
     rests = {name: rest_of_name(name) or "as it is" for name in sides}
     for labels in (
         {name: of_models(side) for name, side in sides.items()},
-        {name: of_flags(side) for name, side in sides.items()},
+        {name: of_flags(name) for name in sides},
         {name: side.engine for name, side in sides.items()},
         rests if any(rest != "as it is" for rest in rests.values()) else {},
         {name: f"side {letter}" for name, letter in zip(sides, SIDES, strict=False)},
@@ -289,19 +297,25 @@ def _gpus(machine: Machine) -> Iterator[str]:
     """Each model of card once: ``2 × NVIDIA GeForce RTX 3090, 24.0 GiB, power limit 280 W``."""
     names = []
     for gpu in machine.gpus:
-        total, limit = gpu.get("vram_total_bytes"), gpu.get("power_limit_watts")
+        total, limit = _number(gpu.get("vram_total_bytes")), _number(gpu.get("power_limit_watts"))
         power = f", power limit {limit:.0f} W" if limit else ""
         names.append(f"{str(gpu.get('name', '?'))[:48]}, {units.memory(total)}{power}")
     for name, count in Counter(names).items():
         yield f"{count} × {name}" if count > 1 else name
 
 
+def _number(value: object) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else None
+
+
 # -- the figures ----------------------------------------------------------------------------------------------------
 
 
-def _columns(metrics: Sequence[Metric]) -> tuple[PostColumn, ...]:
-    columns = dict.fromkeys(PostColumn(metric.name, metric.unit, metric.better) for metric in metrics)
-    place = {name: number for number, name in enumerate(METRIC_ORDER)}
+def _columns(report: Report) -> tuple[PostColumn, ...]:
+    """What ranks runs of the kind first, then what every report draws first."""
+    columns = dict.fromkeys(PostColumn(metric.name, metric.unit, metric.better) for metric in report.metrics)
+    order = list(dict.fromkeys(("aggregate tg", RANKING_METRICS.get(report.kind, ""), *METRIC_ORDER)))
+    place = {name: number for number, name in enumerate(order)}
     return tuple(sorted(columns, key=lambda column: (place.get(column.name, len(place)), not column.better)))
 
 
@@ -312,7 +326,8 @@ def _rows(
     for metric in metrics:
         column = PostColumn(metric.name, metric.unit, metric.better)
         cells.setdefault((metric.target, metric.group), {})[column] = metric.estimate
-    for (target, group), own in cells.items():
+    groups = list(dict.fromkeys(group for _, group in cells))  # rivals below each other
+    for (target, group), own in sorted(cells.items(), key=lambda entry: groups.index(entry[0][1])):
         label = sides[target].label if target in sides else ""
         yield PostRow(label, _renamed(group, names), tuple(own.get(column) for column in columns))
 
@@ -339,6 +354,12 @@ def _doubts(info: RunInfo, report: Report, done: int, failed: int) -> Iterator[s
         yield f"Not finished: {done} of {info.items} items are measured."
     if failed:
         yield f"{failed} of {info.items} items could not be measured."
+
+
+def _for_strangers(note: str) -> str:
+    """A note of a report without options of a verb, and without "your"."""
+    own = _YOUR.sub(lambda match: "The owner's" if match[0][0] == "Y" else "the owner's", note)
+    return _OPTIONS.sub("", own)
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:

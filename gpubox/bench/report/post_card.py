@@ -43,7 +43,7 @@ _HEAD = (
     f'font-family="{_FONTS}" fill="{_TEXT}">'
 )
 _ROW, _SMALL, _BODY = 25.0, 14.0, 16.0
-_VERDICTS = frozenset({"ab", "sweep", "soak", "tune", "quality"})
+_VERDICTS = frozenset({"ab", "sweep", "soak", "tune"})
 """The kinds whose first sentence is what they were run for."""
 _Tile = tuple[PostRow, int]
 """A row and the number of a column."""
@@ -111,7 +111,9 @@ def _head(post: Post) -> tuple[float, list[str]]:
     while size > 24 and text_width(post.name, size) > _INNER:
         size -= 1
     several = len(post.sides) > 1
-    models = dict.fromkeys(side.model.details(quant=several) for side in post.sides)
+    models = dict.fromkeys(
+        side.model.details(quant=len({side.model for side in post.sides}) > 1) for side in post.sides
+    )
     engines = dict.fromkeys(side.engine or f"engine {units.UNKNOWN}" for side in post.sides)
     lines = [
         ("; ".join(models), _COLOURS["tg"]),
@@ -122,8 +124,8 @@ def _head(post: Post) -> tuple[float, list[str]]:
         side = post.sides[0]
         lines.append((f"context {context_text(side)}; VRAM {vram_text(post, side)}", _TEXT))
     shapes = [
-        _text(MARGIN, 46, f"gpubox bench {post.kind}", _SMALL, _QUIET, _INNER / 2),
-        _text(WIDTH - MARGIN, 46, post.measured_on, _SMALL, _QUIET, _INNER / 2, anchor="end"),
+        _text(MARGIN, 46, f"gpubox bench {post.kind}: {post.title}", _SMALL, _QUIET, _INNER - 120),
+        _text(WIDTH - MARGIN, 46, post.measured_on, _SMALL, _QUIET, 110, anchor="end"),
         _text(MARGIN, 90, _title(post.name, size), size, _BRIGHT, bold=True),
     ]
     y = 118.0
@@ -133,7 +135,8 @@ def _head(post: Post) -> tuple[float, list[str]]:
     flags = _filled(flag_words(post), _BODY, _INNER - 32, 1 if several else 2)
     for own in post.sides[:MAX_SIDES] if several else ():
         vram = (f"VRAM {units.memory(own.vram_used_bytes)}",) if own.vram_used_bytes else ()
-        flags += _filled((f"{own.label}:", *side_words(own), *vram), _BODY, _INNER - 32, 1)
+        words = () if " ".join(own.flags or ()) in ("", own.label) and own.flags is not None else side_words(own)
+        flags += _filled((f"{own.label}:", *words, *vram), _BODY, _INNER - 32, 1) if words or vram else []
     if len(post.sides) > MAX_SIDES:
         flags.append(f"and {len(post.sides) - MAX_SIDES} more")
     height = 21.0 * len(flags) + 12

@@ -74,6 +74,13 @@ def flags_line(flags: Mapping[str, str]) -> str:
     return " ".join(flags.values())
 
 
+def default_text(name: str) -> str:
+    """How a post writes the default of a flag in LISTED: ``-fa auto``; ``default mmap`` if the help gives no value."""
+    option = reference_options().option(name)
+    default = option_default(option) if option and option_kind(option) != "switch" else ""
+    return f"{_shortest(name)} {default}" if _PLAIN.fullmatch(default) else f"default {name}"
+
+
 @cache
 def _names_listed() -> Mapping[str, str]:
     """The engine's own name -> the name in LISTED."""

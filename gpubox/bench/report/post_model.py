@@ -39,10 +39,10 @@ class PostModel:
 
     def details(self, *, quant: bool = True) -> str:
         """``Q4_K_M, 34.7 B parameters (~3.4 B active), 21.7 GB, 5.0 bits per weight``."""
-        active = f" (~{_billions(self.active_parameters)} active)" if self.active_parameters else ""
+        active = f" (~{billions(self.active_parameters)} active)" if self.active_parameters else ""
         return ", ".join(filter(None, (
             (self.quant if quant else "") if self.quant else f"quant {units.UNKNOWN}",
-            f"{_billions(self.parameters)} parameters{active}" if self.parameters else f"parameters {units.UNKNOWN}",
+            f"{billions(self.parameters)} parameters{active}" if self.parameters else f"parameters {units.UNKNOWN}",
             units.file_size(self.size_bytes) if self.size_bytes else "",
             f"{self.bits_per_weight:.1f} bits per weight" if self.bits_per_weight else "",
         )))  # fmt: skip
@@ -87,7 +87,7 @@ def _active(file: GgufFile, parameters: int) -> int | None:
     return round(parameters - experts * (1 - used / count)) if experts else None
 
 
-def _billions(count: int | None) -> str:
+def billions(count: int | None) -> str:
     """``34.7 B``, ``135 M``."""
     if count is None:
         return units.UNKNOWN

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from gpubox import units
-from gpubox.bench.report.formatting import format_interval, format_number
+from gpubox.bench.report.formatting import format_number
 from gpubox.bench.report.markdown import markdown_table, markdown_text
 from gpubox.bench.report.post import Post, PostColumn, PostSide
 from gpubox.bench.stats import Estimate
@@ -19,8 +20,20 @@ def figure(estimate: Estimate | None) -> tuple[str, str]:
     """The value, and its interval with n; a dash twice for what was not measured."""
     if estimate is None:
         return units.UNKNOWN, units.UNKNOWN
-    interval = format_interval(estimate)
-    return format_number(estimate.value), f"{interval}, n {estimate.n}"
+    if estimate.low is not None and estimate.high is not None:
+        interval = f"{number_text(estimate.low)} – {number_text(estimate.high)}"
+    elif estimate.minimum is not None and estimate.maximum is not None and estimate.n > 1:
+        interval = f"range {number_text(estimate.minimum)} – {number_text(estimate.maximum)}"
+    else:
+        interval = units.UNKNOWN
+    return number_text(estimate.value), f"{interval}, n {estimate.n}"
+
+
+def number_text(value: float) -> str:
+    """As in a report, but a small distance keeps three digits: ``0.00012`` is not ``0.0001``, and 0 is ``0``."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else units.UNKNOWN
+    return format_number(value) if abs(value) >= 0.001 else f"{value:.3g}"
 
 
 def bracket_meaning(post: Post) -> str:
@@ -33,7 +46,12 @@ def bracket_meaning(post: Post) -> str:
         kinds.append("the range of the repeats where it says so")
     if any(cell.low is None and (cell.minimum is None or cell.n < 2) for cell in estimates):
         kinds.append(f"{units.UNKNOWN} where there is neither")
-    return f"In brackets: {', '.join(kinds)}; and n, the number of samples." if kinds else ""
+    if not kinds:
+        return ""
+    which = (
+        ", ".join(kinds) if len(kinds) > 1 or "where there" not in kinds[0] else "no interval, the sample is too small"
+    )
+    return f"In brackets: {which}; and n, the number of samples."
 
 
 def vram_text(post: Post, side: PostSide) -> str:
@@ -62,7 +80,9 @@ def flag_words(post: Post) -> tuple[str, ...]:
 
 def side_words(side: PostSide) -> tuple[str, ...]:
     """The flags that only this side has."""
-    return (f"flags {units.UNKNOWN}",) if side.flags is None else side.flags or ("nothing else",)
+    if side.flags is None:
+        return (f"flags {units.UNKNOWN}",)
+    return side.flags or ("no other flag",)
 
 
 def machine_text(post: Post) -> str:
@@ -117,12 +137,15 @@ def _facts(post: Post) -> Iterator[tuple[str, str]]:
     yield "machine", machine_text(post)
     yield "engine", ", ".join(dict.fromkeys(side.engine or units.UNKNOWN for side in post.sides))
     yield "flags", _code(" ".join(flag_words(post)))
-    for side in post.sides:
-        of_side = f" ({side.label})" if several else ""
-        if several:
-            yield side.label, _code(" ".join(side_words(side)))
-        yield f"VRAM in use{of_side}", vram_text(post, side)
-        yield f"context{of_side}", context_text(side)
+    yield from ((side.label, _code(" ".join(side_words(side)))) for side in post.sides if several and side.flags)
+    for name, texts in (
+        ("VRAM in use", [vram_text(post, side) for side in post.sides]),
+        ("context", [context_text(side) for side in post.sides]),
+    ):
+        if len(set(texts)) == 1:
+            yield name, texts[0]
+        else:
+            yield from ((f"{name} ({side.label})", text) for side, text in zip(post.sides, texts, strict=True))
     yield "measured", f"{post.measured_on}, gpubox {post.gpubox or units.UNKNOWN}, gpubox bench {post.kind}"
 
 

@@ -50,6 +50,20 @@ def start_means(rows: ScoredItems, key: str) -> tuple[tuple[float, float], ...]:
     )
 
 
+def start_estimate(rows: ScoredItems, key: str) -> Estimate | None:
+    """The mean over starts, with a t interval if there are several; ``None`` without values.
+
+    Repeats within one start give a mean and a range but no interval, because they do not show how starts differ.
+    """
+    numbers = [float(result.values[key]) for _, result in rows if result.values.get(key) is not None]
+    if not numbers:
+        return None
+    means = [mean for _, mean in start_means(rows, key)]
+    if len(means) > 1:
+        return replace(stats.estimate(means), method="t over starts")
+    return replace(stats.estimate(numbers), low=None, high=None, method="")
+
+
 def acceptance_metrics(target: str, group: str, rows: ScoredItems, seed: int = 0) -> list[Metric]:
     """Accepted over drafted tokens in %, pooled, with a bootstrap interval over prompts; and tokens per step."""
     domains: dict[str, dict[str, RatioSample]] = {}

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpubox.bench.benchmark import flagged_headline, make_benchmark
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
 from gpubox.bench.run_store import RESULTS_FILE, Run, decode_lines
+
+if TYPE_CHECKING:
+    from gpubox.bench.kinds.tune.progress import TuneProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,13 @@ class RunProgress:
     """The last results, the newest at the end."""
     owner: int | None = None
     """The process that works on it."""
+    tune: TuneProgress | None = None
+    """Its candidates, if it is a tune."""
+
+    @property
+    def count(self) -> str:
+        """``18/30`` items; the starts of a tune, which needs few of its items."""
+        return f"{self.tune.starts_done}/{self.tune.starts_limit}" if self.tune else f"{self.done}/{self.info.items}"
 
 
 class RunFollower:
@@ -41,6 +52,8 @@ class RunFollower:
         self._position: tuple[int, int] = (0, 0)
         """Inode of the results file, and the offset up to which it is read."""
         self._last_result_at = 0.0
+        self._tune: tuple[tuple[int, str], TuneProgress] | None = None
+        """The candidates after so many results in this state: to compute them takes a while."""
 
     def read(self) -> RunProgress:
         """The progress now."""
@@ -50,18 +63,32 @@ class RunFollower:
         scored = [(item, self._results[name]) for name, item in self._items.items() if name in self._results]
         value_name, values = _item_values(scored)
         running = info.state == "running"
+        benchmark = make_benchmark(info.plan)
+        seconds_left = benchmark.seconds_left(scored)
         return RunProgress(
             info,
             len(scored),
             sum(result.failed for _, result in scored),
-            flagged_headline(make_benchmark(info.plan), scored),
-            self._seconds_left(running=running),
+            flagged_headline(benchmark, scored),
+            self._seconds_left(running=running) if seconds_left is None else seconds_left,
             next((name for name in self._items if running and name not in self._results), ""),
             tuple(values),
             value_name,
             tuple(list(self._results.values())[-8:]),
             self.run.owner,
+            self._read_tune(info, scored),
         )
+
+    def _read_tune(self, info: RunInfo, scored: ScoredItems) -> TuneProgress | None:
+        """The candidates, if the run is a tune."""
+        if info.plan.kind != "tune":
+            return None
+        at = (len(scored), info.state)
+        if self._tune is None or self._tune[0] != at:
+            from gpubox.bench.kinds.tune.live import tune_progress
+
+            self._tune = (at, tune_progress(info.plan, scored, active=info.state == "running"))
+        return self._tune[1]
 
     def _read_new_results(self) -> None:
         path = self.run.folder / RESULTS_FILE

@@ -6,7 +6,7 @@ Written by hand, because every plotting library brings an array library that not
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
 from gpubox.bench.report.chart import Chart, bar_range, line_ranges, tick_text, ticks, x_ticks
@@ -20,10 +20,10 @@ MAX_NOTE_LETTERS, MAX_HEADING_LETTERS, MAX_TITLE_LETTERS = 120, 76, 94
 LETTER, MAX_LABEL_LETTERS = 7.8, 46
 """The width of a letter in a wide font, and the longest label beside a bar."""
 COLOURS = ("#2f7f93", "#c0703a", "#7a5ea8", "#4f8a3c", "#b0433b", "#6b7480")
-_TEXT_COLOUR, _QUIET_COLOUR, _GRID_COLOUR = "#24292f", "#57606a", "#e3e6ea"
-_HEAD = (
+TEXT_COLOUR, QUIET_COLOUR, GRID_COLOUR = "#24292f", "#57606a", "#e3e6ea"
+SVG_HEAD = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="{w}" height="{h}" viewBox="0 0 {w} {h}" '
-    f'font-family="system-ui, sans-serif" font-size="13" fill="{_TEXT_COLOUR}">'
+    f'font-family="system-ui, sans-serif" font-size="13" fill="{TEXT_COLOUR}">'
 )
 
 
@@ -32,21 +32,21 @@ def svg(charts: Sequence[Chart], title: str = "", notes: Sequence[str] = ()) -> 
     parts: list[str] = []
     y = 20.0
     for line in textwrap.wrap(sanitize_line(title), MAX_HEADING_LETTERS):
-        parts.append(_text(LEFT - 50, y + 8, line, font_size=17, font_weight="600"))
+        parts.append(text_element(LEFT - 50, y + 8, line, font_size=17, font_weight="600"))
         y += 24
     y += 12 if title else 0
     for chart in charts:
         for line in textwrap.wrap(sanitize_line(chart.title), MAX_TITLE_LETTERS):
-            parts.append(_text(LEFT - 50, y + 8, line, font_size=14, font_weight="600"))
+            parts.append(text_element(LEFT - 50, y + 8, line, font_size=14, font_weight="600"))
             y += 20
         shapes, height = _bars(chart, y + 6) if chart.bars else _lines(chart, y + 6)
         parts += shapes
         y += height + 36
     lines = [line for note in notes for line in textwrap.wrap(sanitize_line(note), MAX_NOTE_LETTERS)]
     for line in lines if charts or notes else ["There is nothing to draw."]:
-        parts.append(_text(LEFT - 50, y, line, fill=_QUIET_COLOUR))
+        parts.append(text_element(LEFT - 50, y, line, fill=QUIET_COLOUR))
         y += 20
-    head = _HEAD.format(w=WIDTH, h=round(y + 10))
+    head = SVG_HEAD.format(w=WIDTH, h=round(y + 10))
     return "\n".join([head, '<rect width="100%" height="100%" fill="#ffffff"/>', *parts, "</svg>", ""])
 
 
@@ -64,11 +64,11 @@ def _bars(chart: Chart, top: float) -> tuple[list[str], float]:
 
     parts = []
     for tick in tick_values:
-        parts.append(_line(x_of(tick), top, x_of(tick), bottom, _GRID_COLOUR))
-        parts.append(_text(x_of(tick), bottom + 17, tick_text(tick), text_anchor="middle", fill=_QUIET_COLOUR))
+        parts.append(line_element(x_of(tick), top, x_of(tick), bottom, GRID_COLOUR))
+        parts.append(text_element(x_of(tick), bottom + 17, tick_text(tick), text_anchor="middle", fill=QUIET_COLOUR))
     for number, bar in enumerate(chart.bars):
         y = top + number * LINE
-        parts.append(_text(left - 8, y + 17, labels[number], text_anchor="end"))
+        parts.append(text_element(left - 8, y + 17, labels[number], text_anchor="end"))
         if chart.centre is None:
             parts.append(
                 f'<rect x="{left:.1f}" y="{y + 5:.1f}" width="{max(0.0, x_of(bar.value) - left):.1f}" '
@@ -77,17 +77,17 @@ def _bars(chart: Chart, top: float) -> tuple[list[str], float]:
         end = bar.value
         if bar.low is not None and bar.high is not None:
             low, high, middle = x_of(bar.low), x_of(bar.high), y + LINE / 2
-            parts.append(_line(low, middle, high, middle, _TEXT_COLOUR))
-            parts += [_line(x, middle - 4, x, middle + 4, _TEXT_COLOUR) for x in (low, high)]
+            parts.append(line_element(low, middle, high, middle, TEXT_COLOUR))
+            parts += [line_element(x, middle - 4, x, middle + 4, TEXT_COLOUR) for x in (low, high)]
             end = max(end, bar.high)
         if chart.centre is not None:
-            parts.append(_circle(x_of(bar.value), y + LINE / 2, 4, COLOURS[0]))
-        parts.append(_text(x_of(end) + 8, y + 17, format_number(bar.value)))
+            parts.append(circle_element(x_of(bar.value), y + LINE / 2, 4, COLOURS[0]))
+        parts.append(text_element(x_of(end) + 8, y + 17, format_number(bar.value)))
     if chart.centre is not None:
-        parts.append(_line(x_of(chart.centre), top, x_of(chart.centre), bottom, COLOURS[1]))
-    parts.append(_line(left, top, left, bottom, _QUIET_COLOUR))
-    parts.append(_line(left, bottom, left + width, bottom, _QUIET_COLOUR))
-    parts.append(_text(left + width, bottom + 34, chart.y_label, text_anchor="end", fill=_QUIET_COLOUR))
+        parts.append(line_element(x_of(chart.centre), top, x_of(chart.centre), bottom, COLOURS[1]))
+    parts.append(line_element(left, top, left, bottom, QUIET_COLOUR))
+    parts.append(line_element(left, bottom, left + width, bottom, QUIET_COLOUR))
+    parts.append(text_element(left + width, bottom + 34, chart.y_label, text_anchor="end", fill=QUIET_COLOUR))
     return parts, height + (28.0 if chart.y_label else 10.0)
 
 
@@ -98,7 +98,7 @@ def _lines(chart: Chart, top: float) -> tuple[list[str], float]:
     width = WIDTH - LEFT - RIGHT
     start = top
     parts, top = _legend(chart.legend, top)
-    parts.append(_text(LEFT - 50, top + 10, chart.y_label, fill=_QUIET_COLOUR))
+    parts.append(text_element(LEFT - 50, top + 10, chart.y_label, fill=QUIET_COLOUR))
     top += 24
     bottom = top + PLOT
 
@@ -107,27 +107,39 @@ def _lines(chart: Chart, top: float) -> tuple[list[str], float]:
 
     for tick in y_ticks:
         y = point(x_min, tick)[1]
-        parts.append(_line(LEFT, y, LEFT + width, y, _GRID_COLOUR))
-        parts.append(_text(LEFT - 8, y + 4, tick_text(tick), text_anchor="end", fill=_QUIET_COLOUR))
+        parts.append(line_element(LEFT, y, LEFT + width, y, GRID_COLOUR))
+        parts.append(text_element(LEFT - 8, y + 4, tick_text(tick), text_anchor="end", fill=QUIET_COLOUR))
     label_end = 0.0
     for tick, name in x_ticks(chart, 10):
         x = point(tick, y_min)[0]
-        parts.append(_line(x, bottom, x, bottom + 5, _QUIET_COLOUR))
+        parts.append(line_element(x, bottom, x, bottom + 5, QUIET_COLOUR))
         half = LETTER * len(name) / 2
         if x - half > label_end:  # a label that would touch the one before it is left out
             label_end = x + half
             x = max(half, min(x, WIDTH - half))
-            parts.append(_text(x, bottom + 20, name, text_anchor="middle", fill=_QUIET_COLOUR))
+            parts.append(text_element(x, bottom + 20, name, text_anchor="middle", fill=QUIET_COLOUR))
     for number, series in enumerate(chart.series):
         colour = COLOURS[number % len(COLOURS)]
         points = [point(x, y) for x, y in series.points]
+        if series.mark:
+            x = point(series.mark[0], y_min)[0]
+            parts.append(line_element(x, top, x, bottom, QUIET_COLOUR, stroke_dasharray="4 4"))
+            right_half = x > LEFT + width / 2
+            parts.append(text_element(x + (-6 if right_half else 6), top + 12, series.mark[1], fill=QUIET_COLOUR,
+                               text_anchor="end" if right_half else "start"))  # fmt: skip
+        for x_value, low, high in series.intervals:
+            x, *ends = point(x_value, low)[0], point(x_value, low)[1], point(x_value, high)[1]
+            parts.append(line_element(x, min(ends[0], bottom), x, max(ends[1], top), colour))
+            parts += [
+                line_element(x - 4, y, x + 4, y, colour) for y in ends if top <= y <= bottom
+            ]  # else it is cut off
         coordinates = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         parts.append(f'<polyline points="{coordinates}" fill="none" stroke="{colour}" stroke-width="2"/>')
         if len(points) <= MAX_MARKED_POINTS:
-            parts += [_circle(x, y, 3.5, colour) for x, y in points]
-    parts.append(_line(LEFT, top, LEFT, bottom, _QUIET_COLOUR))
-    parts.append(_line(LEFT, bottom, LEFT + width, bottom, _QUIET_COLOUR))
-    parts.append(_text(LEFT + width, bottom + 38, chart.x_label, text_anchor="end", fill=_QUIET_COLOUR))
+            parts += [circle_element(x, y, 3.5, colour) for x, y in points]
+    parts.append(line_element(LEFT, top, LEFT, bottom, QUIET_COLOUR))
+    parts.append(line_element(LEFT, bottom, LEFT + width, bottom, QUIET_COLOUR))
+    parts.append(text_element(LEFT + width, bottom + 38, chart.x_label, text_anchor="end", fill=QUIET_COLOUR))
     return parts, bottom - start + 40.0
 
 
@@ -138,20 +150,24 @@ def _legend(names: Sequence[str], top: float) -> tuple[list[str], float]:
         width = 40 + LETTER * len(name)
         if x > LEFT and x + width > WIDTH:
             x, y = float(LEFT), y + LINE - 6
-        parts.append(_circle(x + 5, y + 6, 5, COLOURS[number % len(COLOURS)]))
-        parts.append(_text(x + 15, y + 10, name))
+        parts.append(circle_element(x + 5, y + 6, 5, COLOURS[number % len(COLOURS)]))
+        parts.append(text_element(x + 15, y + 10, name))
         x += width
     return parts, y + LINE - 4 if names else y
 
 
-def _circle(x: float, y: float, radius: float, colour: str) -> str:
+def circle_element(x: float, y: float, radius: float, colour: str) -> str:
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{colour}"/>'
 
 
-def _line(x0: float, y0: float, x1: float, y1: float, colour: str) -> str:
-    return f'<line x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" stroke="{colour}"/>'
+def line_element(x0: float, y0: float, x1: float, y1: float, colour: str, **attributes: str) -> str:
+    extra = _attributes(attributes)
+    return f'<line x1="{x0:.1f}" y1="{y0:.1f}" x2="{x1:.1f}" y2="{y1:.1f}" stroke="{colour}"{extra}/>'
 
 
-def _text(x: float, y: float, text: str, **attributes: str | int) -> str:
-    extra = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in attributes.items())
-    return f'<text x="{x:.1f}" y="{y:.1f}"{extra}>{escape(sanitize_line(text))}</text>'
+def text_element(x: float, y: float, text: str, **attributes: str | int) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}"{_attributes(attributes)}>{escape(sanitize_line(text))}</text>'
+
+
+def _attributes(values: Mapping[str, str | int]) -> str:
+    return "".join(f' {name.replace("_", "-")}="{value}"' for name, value in values.items())

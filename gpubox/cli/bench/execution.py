@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -53,10 +53,12 @@ def target_by_url(url: str, model: str = "") -> Target:
 
 def fetch_models(context: Context, targets: Sequence[Target]) -> None:
     """Downloads missing models while the old server still runs."""
+    from gpubox.bench.overrides import apply_overrides
     from gpubox.cli.operations import ensure_model
 
-    for name in dict.fromkeys(target.profile for target in targets if target.profile):
-        ensure_model(context, context.profile(name))
+    profiles = [apply_overrides(context.profile(target.profile), target) for target in targets if target.profile]
+    for profile in {(profile.name, profile.model): profile for profile in profiles}.values():
+        ensure_model(context, profile)
 
 
 def _confirm_waiting(context: Context) -> None:
@@ -86,7 +88,11 @@ def print_outline(context: Context, plan: Plan, *, as_json: bool) -> None:
     output.emit_text("\n".join([f"{plan.kind}: {first}", *others]))
 
 
-def execute(context: Context, work: Plan | Run, *, now: bool, as_json: bool) -> None:
+Finish = Callable[[Run], tuple[str, Mapping[str, Any]]]
+"""Called with a finished run: a sentence to print after its report, and values for its JSON object."""
+
+
+def execute(context: Context, work: Plan | Run, *, now: bool, as_json: bool, finish: Finish | None = None) -> None:
     """Runs a plan, or continues a run, and prints the report. Raises GpuboxError."""
     from gpubox.bench.events import BenchEvent, RunEnded, RunStarted
     from gpubox.bench.plan_runner import PlanRunner
@@ -117,7 +123,16 @@ def execute(context: Context, work: Plan | Run, *, now: bool, as_json: bool) -> 
         assert error is not None
         raise error
     run = work if isinstance(work, Run) else find_run(context.paths, last.id)
-    print_report(context, run, as_json=as_json, error=error)
+    sentence = ""
+    values: Mapping[str, Any] = {}
+    if finish and error is None:
+        try:
+            sentence, values = finish(run)
+        except GpuboxError as caught:
+            error = caught  # the report is printed all the same
+    print_report(context, run, as_json=as_json, error=error, values=values)
+    if sentence and not as_json:
+        output.emit(sentence)
     run_summary(run)  # writes the summary file, so that lists need not compute it
     if error:
         hint = error.hint or f"The results so far are kept; `gpubox bench resume {run.id}` continues."
@@ -125,15 +140,16 @@ def execute(context: Context, work: Plan | Run, *, now: bool, as_json: bool) -> 
 
 
 def print_report(
-    context: Context, run: Run, *, as_json: bool, error: GpuboxError | None = None, plots: bool = False
-) -> None:
+    context: Context, run: Run, *, as_json: bool, error: GpuboxError | None = None, plots: bool = False,
+    values: Mapping[str, Any] | None = None,
+) -> None:  # fmt: skip
     """Prints the report of the results so far, as text or as one JSON object."""
     from gpubox.bench.report.load import bundle_values, load_report
     from gpubox.bench.report.report_rows import report_rows
 
     bundle = load_report(run, context.profile)
     if as_json:
-        output.emit_json({**output.error_values(error), **bundle_values(bundle)})
+        output.emit_json({**output.error_values(error), **bundle_values(bundle), **(values or {})})
     elif bundle.report.metrics or bundle.report.tables or not error:
         rows = report_rows(bundle.info, bundle.report, width=output.width(), plots=plots, references=bundle.references)
         print_rows(rows)

@@ -1,4 +1,4 @@
-"""``gpubox bench speed|ab|sweep|soak|quality|humaneval|suite``: one verb for each kind."""
+"""``gpubox bench speed|ab|sweep|tune|soak|quality|humaneval|suite``: one verb for each kind."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from gpubox.errors import UsageError
 
 if TYPE_CHECKING:
     from gpubox.bench.kinds.ab.plan import Side
+    from gpubox.bench.kinds.sweep.grid import Axis
     from gpubox.engines.capabilities import Capabilities
     from gpubox.profiles.profile import FlagValue, Profile
 
@@ -52,7 +53,7 @@ def _kind_command(*arguments: click.Argument) -> Callable[[PlanMaker], click.Com
             if dry_run:
                 print_outline(context, plan, as_json=as_json)
                 return
-            if kind in ("ab", "sweep", "soak", "quality"):
+            if kind in ("ab", "sweep", "tune", "soak", "quality"):
                 from gpubox.bench.plan_outline import outline_plan
 
                 for sentence in outline_plan(plan, context.paths).sentences():
@@ -71,8 +72,11 @@ def speed_command(context: Context, given: dict[str, Any]) -> Plan:
     """Measure the speed of PROFILES, or of the running server.
 
     Answers have a fixed length, temperature 0 and no thinking. A cell is one combination of prompt, depth and prefix;
-    each cell has one warm-up and several repeats. The report shows TTFT, pp, tg and draft acceptance. 95 % intervals
-    need --starts 2 or more, or --preset chat.
+    each cell has one warm-up and several repeats. The report shows TTFT, pp, tg and draft acceptance, and where tg has
+    halved over depth. 95 % intervals need --starts 2 or more, or --preset chat.
+
+    With an NVIDIA card it shows the energy per generated and per read token: the power of the cards that the server
+    uses, idle power included, times the seconds of generating or reading.
 
     \b
     Presets:
@@ -85,7 +89,7 @@ def speed_command(context: Context, given: dict[str, Any]) -> Plan:
     from gpubox.bench.kinds.speed.workloads import parse_options
 
     profiles, url, model = _targets_given(given)
-    with_llama_bench = not (given.pop("no_llama_bench", False) or url or "preset" in given)
+    with_llama_bench = not (given.pop("no_llama_bench", False) or url or given.keys() & {"preset", "streams"})
     if (prefix := given.pop("prefixes", "both")) != "both":
         given["prefixes"] = [prefix]
     if "price" not in given and context.config.price_dollars is not None:
@@ -102,7 +106,7 @@ def speed_command(context: Context, given: dict[str, Any]) -> Plan:
             for profile in measured
             if llama_bench.find_llama_bench(profile, context.config)
         ]
-    return Plan("speed", tuple(targets), given, seed=_random_seed() if "starts" in given else 0)
+    return Plan("speed", tuple(targets), given, seed=_random_seed() if given.keys() & {"starts", "streams"} else 0)
 
 
 def _check_preset(given: dict[str, Any]) -> None:
@@ -195,25 +199,36 @@ def _sides_of(*targets: Target) -> tuple[list[Side], list[Target]]:
     return [Side(name, name) for name in names], list(targets)
 
 
-@_kind_command(click.Argument(["profile"]))
+@_kind_command(click.Argument(["profiles"], nargs=-1, required=True))
 def sweep_command(context: Context, given: dict[str, Any]) -> Plan:
-    """Find the fastest cell of a grid of flags of PROFILE.
+    """Find the fastest cell of a grid of flags, models and PROFILES.
 
     Each cell, one combination of values, is started once. Then the fastest cells and the unchanged profile are
     compared on new starts, in random order. A cell that does not load stays in the report, with its reason; cells
     that need at least as much memory as a cell that failed are skipped. `gpubox bench save` writes the best cell as a
     profile.
+
+    Over models or several profiles, the table shows quant, file size, context and VRAM of each cell as well.
+
+    \b
+    gpubox bench sweep PROFILE --over n-cpu-moe=16..28:2
+    gpubox bench sweep PROFILE --over model=Q4_K_M.gguf,Q5_K_M.gguf --over ctx-size=8192,131072
+    gpubox bench sweep PROFILE OTHER THIRD
     """
-    from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
+    from gpubox.bench.kinds.sweep.grid import grid_targets, model_labels, parse_axis
+    from gpubox.bench.overrides import MODEL
     from gpubox.engines.flag_changes import DRAFT_WINDOW_FLAGS, flag_key
 
-    profile = context.profile(given.pop("profile"))
-    axes = [parse_axis(text) for text in given.pop("over")]
+    profiles = [context.profile(name) for name in dict.fromkeys(given.pop("profiles"))]
+    profile = profiles[0]
+    axes = [parse_axis(text) for text in given.pop("over", ())]
     overrides = _overrides(context, profile, given.pop("set", ()))
     capabilities = _capabilities(context, profile)
     axes = [replace(axis, flag=flag_key(axis.flag, profile, capabilities)) for axis in axes]
-    targets = grid_targets(profile.name, axes, overrides)
-    flags = {**profile.flags, **overrides}
+    axes = [_with_model_files(context, profile, axis) if axis.flag == MODEL else axis for axis in axes]
+    labels = model_labels([str(value) for axis in axes if axis.flag == MODEL for value in axis.values])
+    targets = grid_targets([own.name for own in profiles], axes, overrides, labels)
+    flags: dict[str, FlagValue] = {**profile.flags, **overrides}
     if any(axis.flag in DRAFT_WINDOW_FLAGS for axis in axes):
         if flags.get("spec-synth-rates", "") != "":
             raise UsageError(
@@ -221,15 +236,83 @@ def sweep_command(context: Context, given: dict[str, Any]) -> Plan:
                 "Sweep the window with --set spec-synth-rates= --set spec-synth-len=2.5",
             )
         given.setdefault("context_tokens", 0)
-    _check_overrides(context, targets[0])
+    targets = [_under_own_names(context, target) for target in targets] if len(profiles) > 1 else targets
+    for target in {target.profile: target for target in reversed(targets)}.values():
+        _check_overrides(context, target)
     given.setdefault("by", "tg")
-    given["axes"] = [axis.flag for axis in axes]
+    given["axes"] = [*(["profile"] if len(profiles) > 1 else []), *(axis.flag for axis in axes)]
+    if labels:
+        given["labels"] = labels
+        flags[MODEL] = _model_file(context, profile, profile.model)
     own = {axis.flag: flags[axis.flag] for axis in axes if axis.flag in flags}
-    if own:
+    if own and len(profiles) == 1:
         given["profile_values"] = {
             flag: list(value) if isinstance(value, tuple) else value for flag, value in own.items()
         }
     return Plan("sweep", tuple(targets), given, seed=_random_seed())
+
+
+def _with_model_files(context: Context, profile: Profile, axis: Axis) -> Axis:
+    """The axis ``model`` with the file of each value. Raises GpuboxError if one is missing or no complete model."""
+    files = [_model_file(context, profile, str(value)) for value in axis.values]
+    if len(set(files)) != len(files):
+        raise UsageError("--over model names a file twice.")
+    return replace(axis, values=tuple(files))
+
+
+def _model_file(context: Context, profile: Profile, text: str) -> str:
+    """The absolute path of a model: a file in the current folder, else as a profile names it.
+
+    A model on Hugging Face that is not here yet stays as it is. Raises GpuboxError.
+    """
+    from pathlib import Path
+
+    from gpubox.models.gguf import check_gguf
+    from gpubox.models.resolve import profile_model
+
+    here = Path(text).expanduser()
+    path = here.absolute() if here.is_file() else None
+    path = path or profile_model(replace(profile, model=text), context.paths, context.config).path
+    if path is None:
+        return text
+    check_gguf(path)
+    return str(path)
+
+
+def _under_own_names(context: Context, target: Target) -> Target:
+    """``target`` without its profile's flags that an override names in another way (``c`` and ``ctx-size``)."""
+    from gpubox.engines.flag_changes import flag_key
+
+    profile = context.profile(target.profile)
+    capabilities = _capabilities(context, profile)
+    keys = {flag_key(name, profile, capabilities) for name in target.overrides}
+    removed = {key: "" for key in keys if key in profile.flags and key not in target.overrides}
+    return replace(target, overrides={**removed, **target.overrides})
+
+
+@_kind_command(click.Argument(["profile"]))
+def tune_command(context: Context, given: dict[str, Any]) -> Plan:
+    """Find the fastest flags of PROFILE that fit.
+
+    gpubox chooses values of n-cpu-moe or n-gpu-layers, threads, batch sizes, flash-attn, draft window and, with --goal
+    agent, slots; what would not fit is left out. Each start of a server is chosen by what the earlier ones showed. At
+    the end the best sets of flags are compared with the profile's own on new starts, in random order. --over names
+    the flags and values instead. `gpubox bench save` writes the result as a profile.
+    """
+    return tune_plan(context, given)
+
+
+def tune_plan(context: Context, given: dict[str, Any]) -> Plan:
+    """The plan of ``tune``. Raises GpuboxError."""
+    from gpubox.bench.kinds.tune.planning import DEFAULT_KEEP_FREE_BYTES, TuneRequest, plan_tune
+    from gpubox.planner.settings import parse_size
+
+    profile = context.profile(given.pop("profile"))
+    size = given.pop("keep_free", None)
+    keep_free = parse_size(size) if size else DEFAULT_KEEP_FREE_BYTES
+    over, kv_types = tuple(given.pop("over", ())), tuple(given.pop("kv_types", ()))
+    request = TuneRequest(given.pop("goal", "tg"), keep_free, over, kv_types, given)
+    return plan_tune(profile, request, context.paths, context.config)
 
 
 @_kind_command(_PROFILES)
@@ -339,6 +422,8 @@ def _overrides(context: Context, profile: Profile, settings: Sequence[str]) -> d
     from gpubox.engines.flag_changes import parse_flag_change, with_flag_keys
 
     overrides = dict(parse_flag_change(text) for text in settings)
+    if overrides.get("model"):
+        overrides["model"] = _model_file(context, profile, str(overrides["model"]))
     return dict(with_flag_keys(overrides, profile, _capabilities(context, profile)))
 
 

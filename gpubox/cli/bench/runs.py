@@ -117,6 +117,36 @@ def leaderboard_command(context: Context, kind: str, as_json: bool) -> None:
     print_rows(leaderboard_rows(leaderboards, output.width()))
 
 
+@click.command("frontier")
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.option("--by", type=click.Choice(["kl", "perplexity"]), default="kl", metavar="MEASURE",
+              help="The quality: kl or perplexity. [default: kl]")  # fmt: skip
+@click.option("--no-plots", is_flag=True, help="Print the table only.")
+@json_option
+@click.pass_obj
+def frontier_command(context: Context, runs: tuple[str, ...], by: str, no_plots: bool, as_json: bool) -> None:
+    """Show quality against speed against VRAM for quants and KV types.
+
+    A point is one launch that a quality run has measured (`gpubox bench quality`). Its tg comes from stored runs of the
+    same launch: same model file, engine and flags. A point is on the frontier if no other one is better in one of the
+    three and no worse in the others. RUNS: quality and speed runs to use; without them, the newest quality run, those
+    that compare with it, and all speeds.
+    """
+    from typing import cast
+
+    from gpubox.bench.report.load import load_frontier
+
+    frontier = load_frontier(context.paths, runs, cast(Any, by))
+    if as_json:
+        from msgspec import to_builtins
+
+        output.emit_json({"frontier": to_builtins(frontier)})
+        return
+    from gpubox.bench.report.frontier_picture import frontier_rows
+
+    print_rows(frontier_rows(frontier, output.width(), plots=not no_plots))
+
+
 @click.command("export")
 @click.argument("what", nargs=-1)
 @click.option("--md", "form", flag_value="md", help="Write Markdown. [default]")
@@ -126,7 +156,7 @@ def leaderboard_command(context: Context, kind: str, as_json: bool) -> None:
 @click.option("--output", "-o", "file", type=click.Path(dir_okay=False), metavar="FILE", help="Write into FILE.")
 @click.pass_obj
 def export_command(context: Context, what: Sequence[str], form: str | None, file: str | None) -> None:
-    """Write WHAT for sharing: a run, `compare A B` or `leaderboard [KIND]`.
+    """Write WHAT for sharing: a run, `compare A B`, `leaderboard [KIND]` or `frontier [RUN...]`.
 
     Without WHAT, the last run. Paths, host names and keys are left out.
 
@@ -222,18 +252,17 @@ def rescore_command(context: Context, run: str, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def save_command(context: Context, run: str, cell: str, name: str, force: bool, as_json: bool) -> None:
-    """Save the best cell of the sweep RUN (default: the last run) as a profile.
+    """Save the best cell of the sweep or tune RUN (default: the last run) as a profile. Comments stay.
 
-    If RUN is no sweep, --cell names the side to save.
+    If RUN is neither, --cell names the side to save.
     """
-    from gpubox.bench.saved_profile import default_profile_name, profile_of_target, target_to_save
-    from gpubox.profiles.writer import save_profile
+    from gpubox.bench.saved_profile import default_profile_name, profile_of_target, save_target, target_to_save
 
     stored = find_run(context.paths, run)
     target = target_to_save(stored, cell)
     base = context.profile(target.profile)
     profile, header = profile_of_target(base, target, name or default_profile_name(base, target), stored.id)
-    path = save_profile(profile, context.paths, overwrite=force, header=header)
+    path = save_target(base, target, profile.name, stored.id, context.paths, overwrite=force)
     values = {"profile": profile.name, "path": str(path), "cell": target.name, "run": stored.id}
     output.emit_result(f"{profile.name}: {header} `gpubox switch {profile.name}` runs it.", values, as_json=as_json)
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gpubox.bench.report.run_summaries import RunSummary
     from gpubox.tui.bench.screen import BenchScreen
     from gpubox.tui.bench.service import BenchService
+    from gpubox.tui.dashboard.profiles import ProfileEntry
 
 ONE_AT_A_TIME = "Another run is active, and only one can run at a time. Select it and press x to stop it."
 EXPORT_FORMATS = (("m", "Markdown", "md"), ("s", "SVG charts", "svg"), ("c", "CSV", "csv"), ("j", "JSON", "json"))
@@ -20,8 +21,8 @@ EXPORT_FORMATS = (("m", "Markdown", "md"), ("s", "SVG charts", "svg"), ("c", "CS
 
 
 def has_best_cell(run: RunSummary) -> bool:
-    """Whether the run is a sweep with a cell to save."""
-    return bool(run.info and run.info.plan.kind == "sweep" and run.headline and run.state != "running")
+    """Whether the run is a sweep or a tune with flags to save."""
+    return bool(run.info and run.info.plan.kind in ("sweep", "tune") and run.headline and run.state != "running")
 
 
 def has_pending_restore(run: RunSummary) -> bool:
@@ -85,23 +86,36 @@ class BenchController:
         arguments = ["speed", *target, "--preset", "quick"]
         self.screen.work(lambda: self._start(arguments, confirm=True), "bench-start")
 
-    def plan(self) -> None:
-        """Opens the form that plans a run."""
+    def tune(self, entry: ProfileEntry | None) -> None:
+        """Tunes the profile of a row of the dashboard, after a question with the plan."""
+        if entry is None or entry.profile is None:
+            self.screen.say("No profile is highlighted.")
+        elif self.service.url:
+            self.screen.say("gpubox cannot restart a server given by its address, so it cannot tune it.")
+        elif not self._refused():
+            arguments = ["tune", entry.name]
+            self.screen.say(f"Planning the tune of {entry.name} ...")
+            self.screen.work(lambda: self._start(arguments, confirm=True), "bench-tune", exclusive=True)
+
+    def plan(self, kind: str = "", profile: str = "") -> None:
+        """Opens the form that plans a run, for ``kind`` and ``profile`` first."""
         if self._refused():
             return
         profiles, active = self.screen.profiles()
 
         def start(arguments: list[str] | None) -> None:
             if arguments:
-                self.screen.work(lambda: self._start(arguments, confirm=False), "bench-start")
+                confirm = arguments[0] == "tune"  # many restarts: never without a look at the plan
+                self.screen.work(lambda: self._start(arguments, confirm=confirm), "bench-start")
 
-        screen = PlanScreen(self.service, profiles, active, self.screen.tokens_per_second())
+        screen = PlanScreen(self.service, profiles, active, self.screen.tokens_per_second(), kind=kind, profile=profile)
         self.screen.app.push_screen(screen, start)
 
     async def _start(self, arguments: list[str], *, confirm: bool) -> None:
         """Runs ``gpubox bench ARGUMENTS``. Asks first with ``confirm``, or if the server answers a request."""
         if self._refused():
             return
+        is_tune = arguments[0] == "tune"
         busy, answer = await self.service.busy(), "yes"
         if busy or confirm:
             sentences = (await self.service.outline(arguments)).sentences(self.screen.tokens_per_second())
@@ -109,9 +123,14 @@ class BenchController:
             if busy:
                 sentences.append(f"The server is answering a request: {'; '.join(busy)}.")
                 start = ("y", "start now; that answer is cut off", "now")
-            title = f"Measure {self.service.url or arguments[1]}?" if confirm else "Start the run?"
+            verb = "Tune" if is_tune else "Measure"
+            title = f"{verb} {self.service.url or arguments[1]}?" if confirm else "Start the run?"
             body = "\n".join([*sentences, "", bench_command_line(arguments)])
-            answer = await ask(self.screen.app, title, body, ("n", "not now", "no"), start) or "no"
+            others = [("o", "another goal, time or reserve", "options")] if is_tune else []
+            answer = await ask(self.screen.app, title, body, ("n", "not now", "no"), *others, start) or "no"
+            if answer == "options":
+                self.plan("tune", arguments[1])
+                return
             if answer == "no" or self._refused():
                 return
         await self._run(arguments, now=answer == "now")
@@ -152,7 +171,8 @@ class BenchController:
             self.screen.work(lambda: self._delete(run), "bench-delete")
 
     async def _stop(self, run: RunProgress) -> None:
-        body = f"{run.done} of {run.info.items} items are done and are kept; r resumes the run later."
+        done = f"{run.tune.starts_done} starts" if run.tune else f"{run.done} of {run.info.items} items"
+        body = f"{done} are done and are kept; r resumes the run later."
         stop = ("y", "stop it and restore what ran before", "yes")
         if await ask(self.screen.app, "Stop the run?", body, ("n", "continue", "no"), stop) == "yes":
             await self.service.stop(run)
@@ -169,16 +189,19 @@ class BenchController:
     # -- after a run ----------------------------------------------------------------------------------
 
     def save_best_cell(self) -> None:
-        """Saves the best cell of the selected sweep as a profile."""
+        """Saves the best flags of the selected sweep or tune as a profile."""
         run = self.screen.selected_run
         if run and has_best_cell(run):
             self.screen.work(lambda: self._save_best_cell(run), "bench-save")
         else:
-            self.screen.say("Only a finished sweep has a best cell to save.")
+            self.screen.say("Only a finished sweep or tune has flags to save.")
 
     async def _save_best_cell(self, run: RunSummary) -> None:
         best = await self.service.best_cell(run.id)
-        proposal, body = best.profile_name, f"Best cell: {best.label}. Name of the new profile:"
+        if not best.changes_flags:
+            self.screen.say("The profile's own flags are the ones to keep: there is nothing to save.")
+            return
+        proposal, body = best.profile_name, f"Best: {best.label}. Name of the new profile:"
         while name := await self.screen.app.push_screen_wait(PromptScreen("Save as profile", proposal, body)):
             try:
                 await self.service.save_as_profile(run.id, name)

@@ -48,6 +48,8 @@ def _fields(kind: str) -> tuple[PlanField, ...]:
     profiles = [PlanField(PROFILE, "profile", "Profile to measure")]
     if kind == "ab":
         profiles = [PlanField(PROFILE, "A", "First side"), PlanField(SECOND, "B", "empty: A, changed as below")]
+    if kind == "quality":
+        profiles = [PlanField(PROFILE, "A", "The reference"), PlanField(SECOND, "B", "empty: A, changed as below")]
     options = [option for option in KIND_OPTIONS[kind] if option.in_form]
     return (*profiles, *(PlanField(o.label, o.label, o.help, o.choices, o.default or o.example, o) for o in options))
 
@@ -102,16 +104,27 @@ class PlanScreen(Dialog[list[str] | None]):
     ]
 
     def __init__(
-        self, service: BenchService, profiles: Sequence[str], active: str, tokens_per_second: float | None
+        self,
+        service: BenchService,
+        profiles: Sequence[str],
+        active: str,
+        tokens_per_second: float | None,
+        *,
+        kind: str = "",
+        profile: str = "",
     ) -> None:
-        """``active``: the running profile; ``tokens_per_second``: what its server generates."""
+        """``active``: the running profile; ``tokens_per_second``: what its server generates.
+
+        ``kind`` and ``profile`` are chosen first, if there are such.
+        """
         super().__init__()
         from gpubox.bench.benchmark import KINDS  # imports every kind of benchmark
 
         self.service, self.profiles, self.active = service, list(profiles), active
         self.tokens_per_second = tokens_per_second
         kinds = plannable_kinds(list(KINDS), url=bool(service.url))
-        self.kind = CycleField("kind", [(kind, kind) for kind in kinds], kinds[0])
+        self.first_profile = next((name for name in (profile, active) if name in self.profiles), "")
+        self.kind = CycleField("kind", [(name, name) for name in kinds], kind if kind in kinds else kinds[0])
         self.summary = Static("", id="summary", markup=False)
         self.outline, self.command = Static("", id="outline", markup=False), Static("", id="command", markup=False)
         self.fields = Vertical(id="fields")
@@ -152,7 +165,7 @@ class PlanScreen(Dialog[list[str] | None]):
             return CycleField(field.name, [("", self.service.url)], "")
         if field.name == PROFILE:
             choices = profiles or [("", "none")]
-            return CycleField(field.name, choices, self.active if self.active in self.profiles else choices[0][0])
+            return CycleField(field.name, choices, self.first_profile or choices[0][0])
         if field.name == SECOND:
             return CycleField(field.name, [("", "none"), *profiles], "")
         if field.choices:

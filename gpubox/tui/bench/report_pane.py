@@ -18,6 +18,7 @@ from gpubox.bench.report.report_rows import report_rows
 from gpubox.bench.report.run_comparison import comparison_rows
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.bench.run_list import measured_label
+from gpubox.tui.bench.tune_lines import ended_tune_lines, tune_lines
 from gpubox.tui.styled_lines import StyledLine, gauge, join_lines, sanitize_to_width, styled_line, truncate_line
 from gpubox.tui.widgets.scrollable_lines import ScrollableLines
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from gpubox.bench.report.run_comparison import RunComparison
     from gpubox.bench.report.run_progress import RunProgress
     from gpubox.telemetry.snapshot import Throughput
+    from gpubox.tui.bench.tune_lines import TuneOutcome
 
 ROLE_STYLES = {
     "": "", "head": "bold", "quiet": "$quiet", "good": "$success", "bad": "$error", "doubt": "$warning",
@@ -72,11 +74,12 @@ class ReportPane(ScrollableLines):
         return "\n".join("".join(text for text, _ in row).rstrip() for row in self.drawn)
 
 
-def report_lines(bundle: ReportBundle, width: int) -> list[StyledLine]:
-    """The report of a run."""
-    return _styled(
-        report_rows(bundle.info, bundle.report, width=width, plots=True, references=bundle.references), width
-    )
+def report_lines(bundle: ReportBundle, tune: TuneOutcome | None, width: int) -> list[StyledLine]:
+    """The report of a run; of a tune with its outcome above it."""
+    rows = report_rows(bundle.info, bundle.report, width=width, plots=True, references=bundle.references)
+    if tune is None:
+        return _styled(rows, width)
+    return [*ended_tune_lines(tune, measured_label(bundle.info), width), (), *_styled(rows, width)]
 
 
 def comparison_lines(comparison: RunComparison, width: int) -> list[StyledLine]:
@@ -99,6 +102,11 @@ def kind_overview_lines(width: int) -> list[StyledLine]:
 def active_run_lines(run: RunProgress, throughput: Throughput | None, width: int) -> list[StyledLine]:
     """The active run: its progress, the speed of the server, each value so far, and the last items."""
     info = run.info
+    flags = [styled_line(("! ", "$warning"), (f"{flag.kind}: {sanitize_line(flag.text)}", "$warning"))
+             for flag in info.flags]  # fmt: skip
+    if run.tune:
+        now = styled_line(sanitize_line(run.now) or units.UNKNOWN, *_server_spans(throughput))
+        return [*tune_lines(run.tune, measured_label(info), now, width), *flags]
     share = run.done / info.items if info.items else 0.0
     left = f"~{units.duration(run.seconds_left)} left" if run.seconds_left is not None else "no estimate yet"
     failed = (f"   {run.failed} without a value", "$warning") if run.failed else ("", "")
@@ -112,12 +120,11 @@ def active_run_lines(run: RunProgress, throughput: Throughput | None, width: int
         styled_line(("so far   ", "$quiet"), (run.headline or units.UNKNOWN, "bold")),
         styled_line(("now      ", "$quiet"), sanitize_line(run.now) or units.UNKNOWN, *_server_spans(throughput)),
     ]
-    for flag in info.flags:
-        rows.append(styled_line(("! ", "$warning"), (f"{flag.kind}: {sanitize_line(flag.text)}", "$warning")))
+    rows += flags
     if len(run.values) > 1:
         series = Series(run.value_name, "", "item", "", run.values)
-        title = f"{run.value_name}: item by item"
-        chart = plot(Chart(title, "", "item", series=(series,)), min(width, CHART_COLUMNS), height=8)
+        heading = f"{run.value_name}: item by item"
+        chart = plot(Chart(heading, "", "item", series=(series,)), min(width, CHART_COLUMNS), height=8)
         rows += [(), *_styled(chart, width)]
     if run.last:
         rows += [(), styled_line(("Last items", "bold"))]
@@ -155,7 +162,7 @@ def summary_line(runs: int, active: RunProgress | None, marked: int, width: int)
     progress: StyledLine = ()
     if active:
         left = f"  ~{units.duration(active.seconds_left)} left" if active.seconds_left is not None else ""
-        done = f"{active.info.plan.kind} {active.done}/{active.info.items}"
+        done = f"{active.info.plan.kind} {active.count}"
         progress = styled_line(("● ", "$primary"), done, (left, "$quiet"))
     marks = styled_line((f"{marked} marked", "$accent")) if marked else ()
     return truncate_line(join_lines([count, progress, marks]), width)

@@ -45,10 +45,11 @@ class RunRows(CursorRows["RunSummary"]):
         number = f"{self.marked.index(value.id) + 1}" if value.id in self.marked else " "
         kind = info.plan.kind if info else ""
         time = time_or_date(info.created_at) if info else ""
-        result = value.headline.removeprefix("best so far ") or value.problem
+        result = value.headline.removeprefix("best so far ").removeprefix("fastest start so far ") or value.problem
         style = "$error" if value.problem else ""
         if value.state in ("interrupted", "running") and info:
-            result, style = f"{value.done}/{info.items} {result}".strip(), "$quiet"
+            count = f"{value.done}/{info.items} " if info.plan.kind != "tune" else ""  # it needs few of its items
+            result, style = f"{count}{result}".strip(), "$quiet"
         restore_pending = value.restore_pending and value.state != "running"  # a running one restores at its end
         flag = ("! ", "$warning") if value.flags or restore_pending else ("  ", "")
         name_cells = max(10, min(26, width - BESIDE_NAME_CELLS))
@@ -85,9 +86,11 @@ class RunRows(CursorRows["RunSummary"]):
 
 
 def measured_label(info: RunInfo) -> str:
-    """The targets that a run measures; for a sweep the profile and the varied flags, not each cell."""
+    """The targets that a run measures; of a sweep or a tune the profile instead of each cell."""
     targets = [target for target in info.plan.targets if not target.stopped]
+    profiles = dict.fromkeys(target.profile for target in targets)
+    if info.plan.kind == "tune":
+        return " ".join(profiles)
     if info.plan.kind != "sweep":
         return ", ".join(target.name for target in targets) or info.id
-    profiles = dict.fromkeys(target.profile for target in targets)
     return " ".join([*profiles, *map(str, info.plan.options.get("axes", ()))])

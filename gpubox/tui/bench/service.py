@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
+from gpubox import units
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.threads import run_in_thread
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from gpubox.config import Config
     from gpubox.paths import Paths
     from gpubox.profiles.profile import Profile
+    from gpubox.tui.bench.tune_lines import TuneOutcome
 
 POLL_SECONDS = 0.5
 OUTLINE_TIMEOUT_SECONDS = 60.0
@@ -43,11 +45,13 @@ RUN_KEPT = "Its results are kept; r resumes it."
 
 @dataclass(frozen=True, slots=True)
 class BestCell:
-    """The best cell of a sweep."""
+    """The best cell of a sweep or a tune."""
 
     label: str
     profile_name: str
     """A name for the profile it is saved as."""
+    changes_flags: bool = True
+    """Whether it is another set of flags than the profile's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,10 @@ class BenchService:
         from gpubox.bench.report.load import load_report
 
         return await run_in_thread(lambda: load_report(self._find(run), self._profiles()))
+
+    async def tune_outcome(self, run: str) -> TuneOutcome:
+        """What a tune has found, and the flags to change for it."""
+        return await run_in_thread(lambda: read_tune_outcome(self._find(run)))
 
     async def comparison(self, first: str, second: str) -> RunComparison:
         from gpubox.bench.report.load import load_comparison
@@ -158,24 +166,23 @@ class BenchService:
         await run_in_thread(lambda: self._find(run).remove())
 
     async def best_cell(self, run: str) -> BestCell:
-        """The best cell of a sweep."""
+        """The best cell of a sweep or a tune. Raises UsageError if there is none."""
         from gpubox.bench.saved_profile import default_profile_name, target_to_save
 
         def read() -> BestCell:
             target = target_to_save(self._find(run))
-            return BestCell(target.name, default_profile_name(self._profiles()(target.profile), target))
+            name = default_profile_name(self._profiles()(target.profile), target)
+            return BestCell(target.name, name, bool(target.overrides))
 
         return await run_in_thread(read)
 
     async def save_as_profile(self, run: str, name: str) -> None:
         """Saves the best cell of a sweep as a profile. Raises UsageError if the name cannot be used."""
-        from gpubox.bench.saved_profile import profile_of_target, target_to_save
-        from gpubox.profiles.writer import save_profile
+        from gpubox.bench.saved_profile import save_target, target_to_save
 
         def save() -> None:
             target = target_to_save(self._find(run))
-            profile, header = profile_of_target(self._profiles()(target.profile), target, name, run)
-            save_profile(profile, self.paths, header=header)
+            save_target(self._profiles()(target.profile), target, name, run, self.paths)
 
         await run_in_thread(save)
 
@@ -242,6 +249,25 @@ class BenchService:
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError) as error:
             raise GpuboxError(f"gpubox bench did not answer: {error}.") from None
+
+
+def read_tune_outcome(run: Run) -> TuneOutcome:
+    """What the tune ``run`` has found. Raises GpuboxError if it is damaged. Slow: it fits a model."""
+    from gpubox.bench.benchmark import make_benchmark
+    from gpubox.bench.kinds.sweep.grid import format_flag_value
+    from gpubox.bench.kinds.tune.live import tune_progress
+    from gpubox.bench.kinds.tune.protocol import OWN, parse_options
+    from gpubox.tui.bench.tune_lines import FlagChange, TuneOutcome
+
+    plan, results = run.info.plan, run.scored()
+    best = make_benchmark(plan).best(results)
+    options = parse_options(plan.options, plan.targets)
+    own = {axis.flag: axis.labels[level] for axis, level in zip(options.axes, options.cells[OWN], strict=True)}
+    changes = [
+        FlagChange(flag, own.get(flag, units.UNKNOWN), format_flag_value(value))
+        for flag, value in (best.overrides if best else {}).items()
+    ]
+    return TuneOutcome(tune_progress(plan, results), tuple(changes))
 
 
 def _start(command: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> subprocess.Popen[bytes]:

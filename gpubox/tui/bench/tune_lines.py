@@ -16,6 +16,7 @@ from gpubox.sanitize import sanitize_line
 from gpubox.tui.styled_lines import (
     QUIET,
     StyledLine,
+    cell_width,
     gauge,
     join_lines,
     labelled_line,
@@ -45,6 +46,8 @@ STATES: Mapping[str, tuple[str, str]] = {
     "out": ("✗", QUIET),
 }
 """State of a candidate -> its mark and its style."""
+REFERENCE = ("=", "$secondary")
+"""Of the profile's own flags while they only serve to compare."""
 SHORT_FLAGS: Mapping[str, str] = {
     "n-cpu-moe": "ncmoe", "n-gpu-layers": "ngl", "gpu-layers": "ngl", "threads": "t", "threads-batch": "tb",
     "batch-size": "b", "ubatch-size": "ub", "flash-attn": "fa", "parallel": "np", "cache-type-k": "ctk",
@@ -58,6 +61,7 @@ NARROW, WIDE = 66, 100
 """Below the first there is no word beside the mark of a state; from the second on there is room for a reason."""
 MAX_UNMEASURED = 4
 """Candidates without a start that have a row; the others are counted."""
+MAX_REASONS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,8 @@ class RateScale:
     cells: int
     own: float | None = None
     """The rate of the profile's own flags: a line through all bars."""
+    empty: bool = False
+    """Nothing has a rate yet."""
 
     def cell(self, value: float) -> int:
         """The column of ``value``, at the edge if it lies outside."""
@@ -111,23 +117,22 @@ class _Columns:
 
 def tune_lines(tune: TuneProgress, label: str, now: StyledLine, width: int) -> list[StyledLine]:
     """A tune that is under way. ``label``: the profile; ``now``: the item and the speed of the server."""
-    share = tune.starts_done / tune.starts_limit if tune.starts_limit else 0.0
     left = f"at most {units.duration(tune.seconds_left)} left" if tune.seconds_left is not None else "no estimate yet"
-    rows = [
+    starts = styled_line((f"  {tune.starts_done} of at most {tune.starts_limit} starts", "bold"), f"   {left}")
+    share = tune.starts_done / tune.starts_limit if tune.starts_limit else 0.0
+    gauge_cells = max(8, min(GAUGE_CELLS, width - cell_width(starts)))
+    phase = PHASES[tune.phase]
+    gap: list[StyledLine] = [()] if width >= WIDE else []  # a narrow pane is a low one
+    return [
         truncate_line(_title(tune, label), width),
-        (),
-        gauge(share, min(width, GAUGE_CELLS), "$primary"),
-        truncate_line(
-            styled_line((f"{tune.starts_done} of at most {tune.starts_limit} starts", "bold"), ("   ", ""), left),
-            width,
-        ),
-        (),
+        truncate_line((*gauge(share, gauge_cells, "$primary"), *starts), width),
+        *gap,
         *_labelled("best", best_so_far(tune), width),
-        truncate_line(labelled_line("now", now, LABEL_CELLS), width),
+        *_labelled("now", [now, styled_line((phase, QUIET))], width),
+        (),
+        *candidate_lines(tune, width),
+        *_counts(tune, width),
     ]
-    if phase := PHASES[tune.phase]:
-        rows.append(truncate_line(labelled_line("", styled_line((phase, QUIET)), LABEL_CELLS), width))
-    return [*rows, (), *candidate_lines(tune, width), *_counts(tune, width)]
 
 
 def ended_tune_lines(outcome: TuneOutcome, label: str, width: int) -> list[StyledLine]:
@@ -203,7 +208,7 @@ def candidate_lines(tune: TuneProgress, width: int) -> list[StyledLine]:
     )
     rows: list[StyledLine] = [truncate_line(head, width)]
     for candidate in shown:
-        mark, style = STATES[candidate.state]
+        mark, style = REFERENCE if is_reference(candidate) else STATES[candidate.state]
         reason = sanitize_line(candidate.reason)
         row = (
             (f"{mark} ", style),
@@ -214,15 +219,25 @@ def candidate_lines(tune: TuneProgress, width: int) -> list[StyledLine]:
         )
         if columns.state:
             is_short = candidate.state == "out" and 0 < len(reason) <= columns.state
-            row += ((f"  {reason if is_short else candidate.state}", style),)
+            word = "reference" if is_reference(candidate) else reason if is_short else candidate.state
+            row += ((f"  {word}", style),)
         rows.append(truncate_line(row, width))
-    if hidden:
-        rows.append(styled_line((f"  and {hidden} more {'waits' if hidden == 1 else 'wait'}", QUIET)))
+    counts = [f"{number} {'waits' if number == 1 else 'wait'}" for number in hidden[:1] if number]
+    counts += [f"{number} {'is' if number == 1 else 'are'} out" for number in hidden[1:] if number]
+    if counts:
+        rows.append(truncate_line(styled_line((f"  not shown: {', '.join(counts)}", QUIET)), width))
     return rows
 
 
-def shown_candidates(tune: TuneProgress) -> tuple[list[TuneCandidate], int]:
-    """The profile's own flags, those in the race, some that wait, those that are out; and how many more wait.
+def is_reference(candidate: TuneCandidate) -> bool:
+    """Whether it is only there to be compared with: the profile's own flags are never left out."""
+    return candidate.own and candidate.state in ("waiting", "out")
+
+
+def shown_candidates(tune: TuneProgress) -> tuple[list[TuneCandidate], tuple[int, int]]:
+    """The profile's own flags, those in the race, the next ones, those that were measured and are out.
+
+    And how many more wait, and are out.
 
     Within each group the order is that of the tune: the best rate first.
     """
@@ -230,8 +245,11 @@ def shown_candidates(tune: TuneProgress) -> tuple[list[TuneCandidate], int]:
     others = [candidate for candidate in tune.candidates if not candidate.own]
     racing = [c for c in others if c.state in ("best", "finalist", "measuring") or (c.state == "waiting" and c.starts)]
     waiting = [c for c in others if c.state == "waiting" and not c.starts]
-    out = [c for c in others if c.state == "out" and (c.starts or c.reason)]
-    return [*own, *racing, *waiting[:MAX_UNMEASURED], *out], len(waiting[MAX_UNMEASURED:])
+    promising = [candidate for candidate in waiting if candidate.rate is not None][:MAX_UNMEASURED]
+    out = [candidate for candidate in others if candidate.state == "out"]
+    measured = [candidate for candidate in out if candidate.starts]
+    hidden = len(waiting) - len(promising), len(out) - len(measured)
+    return [*own, *racing, *promising, *measured], hidden
 
 
 def rate_scale(tune: TuneProgress, shown: Sequence[TuneCandidate], cells: int) -> RateScale:
@@ -239,11 +257,12 @@ def rate_scale(tune: TuneProgress, shown: Sequence[TuneCandidate], cells: int) -
 
     The intervals of estimates are wide: they may be cut.
     """
-    racing, others = [], []
+    racing: list[float] = []
+    others: list[float] = []
     for candidate in shown:
         if candidate.rate is None:
             continue
-        is_racing = not candidate.estimated and (candidate.state != "out" or candidate.own)
+        is_racing = not candidate.estimated and (candidate.own or candidate.state != "out")
         ends = [end for end in (candidate.low, candidate.high) if end is not None]
         (racing if is_racing else others).extend([candidate.rate, *(ends if is_racing else ())])
     values = racing or others or [0.0, 1.0]
@@ -252,7 +271,7 @@ def rate_scale(tune: TuneProgress, shown: Sequence[TuneCandidate], cells: int) -
     low, high = max(low - span, min([low, *others])), min(high + span, max([high, *others]))
     margin = 0.04 * (high - low) or 0.05 * abs(high) or 1.0
     own = next((c.rate for c in shown if c.own and not c.estimated), None)
-    return RateScale(max(0.0, low - margin), high + margin, cells, own)
+    return RateScale(max(0.0, low - margin), high + margin, cells, own, not (racing or others))
 
 
 def interval_bar(candidate: TuneCandidate, scale: RateScale) -> StyledLine:
@@ -266,7 +285,8 @@ def interval_bar(candidate: TuneCandidate, scale: RateScale) -> StyledLine:
     if candidate.rate is not None and not scale.low <= candidate.rate <= scale.high:
         cells[scale.cell(candidate.rate)] = ("‹" if candidate.rate < scale.low else "›", QUIET)
     elif candidate.rate is not None:
-        style = QUIET if candidate.estimated or candidate.state == "out" else STATES[candidate.state][1]
+        is_quiet = candidate.estimated or candidate.state == "out"
+        style = REFERENCE[1] if is_reference(candidate) else QUIET if is_quiet else STATES[candidate.state][1]
         line, point = ("┄", "○") if candidate.estimated else ("─", "●")
         if candidate.low is not None and candidate.high is not None:
             first, last = scale.cell(candidate.low), scale.cell(candidate.high)
@@ -282,7 +302,7 @@ def _scale_line(scale: RateScale) -> StyledLine:
     """The round numbers of the scale, each above its column."""
     text = [" "] * (scale.cells + 8)
     end = -1
-    for tick in ticks(scale.low, scale.high, max(4, scale.cells // 6)):
+    for tick in [] if scale.empty else ticks(scale.low, scale.high, max(4, scale.cells // 6)):
         label = tick_text(tick)
         first = scale.cell(tick) - len(label) // 2
         if scale.low <= tick <= scale.high and first > end and first + len(label) <= scale.cells:
@@ -293,7 +313,7 @@ def _scale_line(scale: RateScale) -> StyledLine:
 
 def _rate(candidate: TuneCandidate, cells: int) -> StyledLine:
     text = f"~{units.rate(candidate.rate)}" if candidate.estimated else units.rate(candidate.rate)
-    is_quiet = candidate.estimated or candidate.state == "out"
+    is_quiet = candidate.estimated or (candidate.state == "out" and not candidate.own)
     return styled_line((f"{text:>{cells}}  ", QUIET if is_quiet else "bold"))
 
 
@@ -305,7 +325,8 @@ def _columns(tune: TuneProgress, shown: Sequence[TuneCandidate], width: int) -> 
     rate, starts = max(7, len(tune.unit) + 1), 7
     state = 0 if width < NARROW else 9 if width < WIDE else 26
     room = width - 2 - rate - 2 - starts - (state + 2 if state else 0)
-    flags = tuple(dict.fromkeys(flag for candidate in tune.candidates for flag in candidate.flags))
+    by_name = sorted(tune.candidates, key=lambda candidate: (-len(candidate.flags), candidate.name))  # stays the same
+    flags = tuple(dict.fromkeys(flag for candidate in by_name for flag in candidate.flags))
     for is_full, heads in enumerate(
         (tuple(SHORT_FLAGS.get(flag, sanitize_line(flag)) for flag in flags), tuple(map(sanitize_line, flags)))
     ):
@@ -340,10 +361,15 @@ def _flag_cell(candidate: TuneCandidate, flag: str) -> str:
 
 def _counts(tune: TuneProgress, width: int) -> list[StyledLine]:
     """Why candidates are out, and which sets of flags were none, each reason with its number."""
-    reasons = Counter(candidate.reason or "out" for candidate in tune.candidates if candidate.state == "out")
+    reasons = Counter(
+        candidate.reason or "out" for candidate in tune.candidates if candidate.state == "out" and not candidate.own
+    )
     rows: list[StyledLine] = []
-    for label, counts in (("out", list(reasons.items())), ("not tried", list(tune.pruned))):
-        parts = [styled_line((f"{number} ", "bold"), (sanitize_line(reason), QUIET)) for reason, number in counts]
+    for label, counts in (("out", reasons.most_common()), ("not tried", list(tune.pruned))):
+        shown = counts[:MAX_REASONS]
+        parts = [styled_line((f"{number} ", "bold"), (sanitize_line(reason), QUIET)) for reason, number in shown]
+        if rest := sum(number for _, number in counts[MAX_REASONS:]):
+            parts.append(styled_line((f"{rest} ", "bold"), ("for other reasons", QUIET)))
         rows += _labelled(label, parts, width)
     return [(), *rows] if rows else []
 

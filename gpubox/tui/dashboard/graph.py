@@ -22,8 +22,8 @@ EVENT_STYLES = {
     "switch": ("▲", "$primary"), "start": ("▲", "$primary"), "stop": ("▽", "$quiet"), "crash": ("✗", "$error"),
     "engine": ("◆", "$secondary"), "driver": ("◇", "$secondary"),
 }  # fmt: skip
-UNOBSERVED = "┄"
-"""The axis where nothing was observed: unknown, not 0."""
+UNOBSERVED_GLYPH = "·"
+"""Drawn in columns of the time in which nothing was observed: unknown, not 0."""
 NOW = " now"
 MIN_LABEL_CELLS = 4
 """With less room an event is drawn as its glyph alone."""
@@ -54,30 +54,34 @@ def area_graph(
     height: int,
     prefill_columns: Collection[int],
     *,
+    unobserved: Collection[int] = (),
     name: str = "",
     style: str = "$graph",
 ) -> list[StyledLine]:
     """``height`` rows of an area under ``values``, with the value axis at the left, and there ``name``.
 
-    The lowest row marks ``prefill_columns``, so that a gap in generation explains itself.
+    The lowest row marks ``prefill_columns`` and ``unobserved`` ones, so that a gap explains itself.
     """
     rows: list[StyledLine] = []
     levels = [None if value is None else max(0.0, min(1.0, value / top)) * height * 8 for value in values]
     for row in range(height):
         floor = (height - 1 - row) * 8
         text = "".join(_block(level, floor) for level in levels)
-        label = f"{top:g}" if row == 0 else f"{top / 2:g}" if height >= 4 and row == height // 2 else ""
+        label = f"{top:.0f}" if row == 0 else f"{top / 2:.0f}" if height >= 4 and row == height // 2 else ""
         if len(label) > AXIS_CELLS - 2 and label.isdigit():
-            label = f"{int(label) // 1000}k"
+            label = f"{int(label) // 1000}k" if len(label) <= 6 else f"{int(label) // 1_000_000}M"
         label = label or (name if row == 1 else "")
         is_value = label != name or not name
-        axis = f"{label:>{AXIS_CELLS - 2}} {'┤' if label and is_value else '│'}"
+        axis = f"{f'{label:>{AXIS_CELLS - 2}} '[: AXIS_CELLS - 1]}{'┤' if label and is_value else '│'}"
         area: StyledLine = ((text, style),)
-        if row == height - 1 and prefill_columns:
+        if row == height - 1 and (prefill_columns or unobserved):
             area = merge_neighbours(
-                (PREFILL_GLYPH, "$accent") if column in prefill_columns and char == " " else (char, style)
+                (char, style) if char != " "
+                else (PREFILL_GLYPH, "$accent") if column in prefill_columns
+                else (UNOBSERVED_GLYPH, QUIET) if column in unobserved
+                else (char, style)
                 for column, char in enumerate(text)
-            )
+            )  # fmt: skip
         rows.append(styled_line((axis, QUIET), *area))
     return rows
 
@@ -102,10 +106,9 @@ def marked_axis(
     ticks: Collection[int],
     duration: str,
     events: Mapping[int, tuple[str, str]],
-    unobserved: Collection[int] = (),
 ) -> StyledLine:
     """The axis with its ticks and events. The ends of the range say ``duration``; empty: they say nothing."""
-    cells = [UNOBSERVED if column in unobserved else "─" for column in range(width)]
+    cells = ["─"] * width
     styles = [QUIET] * width
     for column in ticks:
         if 0 <= column < width:

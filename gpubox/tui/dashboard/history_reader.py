@@ -42,7 +42,7 @@ class HistoryWish:
     columns: int
     requests: RequestFilter | None
     """None: no list of it."""
-    launch: str
+    launch: object
     """Identifies the server that runs: another launch ends the list of the one before."""
     slowdowns: bool
 
@@ -145,8 +145,6 @@ class HistoryReader:
     def _answer(self, services: LocalServices, wish: HistoryWish, parts: set[str]) -> HistoryAnswer:
         """Asks the history. In a thread; one at a time."""
         queries = self._queries = self._queries or services.history_queries()
-        if queries is None:
-            return HistoryAnswer()
         now = services.clock().timestamp()
         stored_graph, requests, searched, slowdowns = None, None, 0, None
         if "graph" in parts and wish.zoom:
@@ -167,9 +165,7 @@ def read_graph(queries: HistoryQueries, zoom: Zoom, columns: int, now: float) ->
     return StoredGraph(zoom, span, now, buckets, tuple(queries.marks(span.since, span.until)))
 
 
-def read_requests(
-    queries: HistoryQueries, wanted: RequestFilter, now: float
-) -> tuple[tuple[StoredRequest, ...], int]:
+def read_requests(queries: HistoryQueries, wanted: RequestFilter, now: float) -> tuple[tuple[StoredRequest, ...], int]:
     """The newest requests that match, newest first; and how many were searched if that were not all."""
     from gpubox.tui.dashboard.request_history import MAX_LISTED, listed_stored
 

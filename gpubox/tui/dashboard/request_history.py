@@ -1,4 +1,4 @@
-"""The requests of all launches as one list: the stored ones below the live ones, lines between launches, the filter. Pure.
+"""The requests of all launches as one list: stored ones below live ones, lines between launches, the filter. Pure.
 
 ``profile:x client:y day:today text``: words before a colon choose a field, all others must occur in the request.
 """
@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -115,15 +115,21 @@ def listed_stored(requests: Iterable[StoredRequest]) -> list[ListedRequest]:
 
 
 def merge(live: Sequence[ListedRequest], stored: Iterable[ListedRequest]) -> list[ListedRequest]:
-    """Both, the newest first, each request once; a live one is newer knowledge than the stored one."""
-    by_number: dict[tuple[int, int, int], list[float]] = {}
-    merged = []
+    """Both, the newest first, each request once: the live one, with the client that the history knows.
+
+    A moment is compared with a tolerance: of a log without times, each reader has its own.
+    """
+    by_number: dict[tuple[int, int, int], list[int]] = {}
+    merged: list[ListedRequest] = []
     for listed in (*live, *stored):
         request = listed.request
-        times = by_number.setdefault((request.number, request.task, request.slot), [])
-        if all(abs(at - listed.at) > SAME_SECONDS for at in times):
-            times.append(listed.at)
+        places = by_number.setdefault((request.number, request.task, request.slot), [])
+        place = next((at for at in places if abs(merged[at].at - listed.at) <= SAME_SECONDS), None)
+        if place is None:
+            places.append(len(merged))
             merged.append(listed)
+        elif not merged[place].client:
+            merged[place] = replace(merged[place], client=listed.client)
     merged.sort(key=lambda listed: listed.at, reverse=True)
     return merged
 

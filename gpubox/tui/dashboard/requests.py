@@ -45,6 +45,8 @@ RIGHT_ALIGNED = {"out", "TTFT", "pp", "tg", "draft", "took"}
 GAP = "  "
 MIN_END_CELLS = 15
 """Width of the end column that the pp column must leave free, for the reason of a cache miss."""
+TITLE, NO_MATCH = "Requests", "No request matches. esc shows all."
+UNREADABLE = "the earlier requests cannot be read; [ says why"
 FILTER_HINT = "profile:x client:y day:today or 2026-11-20, and any text"
 MIN_CACHE_MISS_CELLS = 10
 """With less room the first word of a cache miss would be cut."""
@@ -92,7 +94,7 @@ class RequestsPane(Vertical):
         super().__init__()
         self.column_names, self.rows = SingleLine("column-names"), RequestRows()
         self.filter = FilterLine("request-filter", FILTER_HINT, self.rows)
-        self.border_title = "Requests"
+        self.border_title = TITLE
         self.clock: Callable[[], datetime] | None = None
         """The time of the owner's zone; None: there is no history here."""
         self.problem = ""
@@ -109,6 +111,7 @@ class RequestsPane(Vertical):
         self._listed: dict[RequestKey, ListedRequest] = {}
         self._count = 0
         """Requests in the list, without the lines between them."""
+        self._counts = (TITLE, "")
 
     def mount_content(self) -> None:
         """Mounts the content; called after the first paint."""
@@ -191,7 +194,7 @@ class RequestsPane(Vertical):
         names = self._matches.names(self._live, self._profile) if self._matches and self._matches.any else None
         shown_of = (self._live, names, self._profile, self.filter.value, self._today(), self.problem)
         if self._shown_of and all(a is b or a == b for a, b in zip(shown_of, self._shown_of, strict=True)):
-            self._show_subtitle()
+            self._show_counts()
             return
         self._shown_of = shown_of
         from gpubox.tui.dashboard import request_history as history
@@ -204,12 +207,16 @@ class RequestsPane(Vertical):
         running = self._profile if self._live else ""
         values, self._count = history.with_launch_lines(listed[: history.MAX_LISTED], running, self._today())
         if self.problem:
-            values = (*values, history.LaunchLine(self.problem, -1.0))
+            values = (*values, history.LaunchLine(UNREADABLE, -1.0))
         self._listed = {(entry.request.number, entry.request.at): entry for entry in listed}
         self._name_clients(names)
+        empty = NO_MATCH if wanted else ""
+        if empty != self.rows.empty_text:
+            self.rows.empty_text = empty
+            self.rows.redraw()
         self.rows.show_values(values)
         self._show_column_names()
-        self._show_subtitle()
+        self._show_counts()
 
     def _name_clients(self, live: Mapping[RequestKey, str] | None) -> None:
         """The clients of the live requests, and those that the history knows."""
@@ -219,21 +226,24 @@ class RequestsPane(Vertical):
             self.rows.clients = names
             self.rows.redraw()
 
-    def _show_subtitle(self) -> None:
+    def _show_counts(self) -> None:
+        """How many match stands in the title, which a narrow terminal has, too; all others at the foot."""
+        from gpubox.tui.dashboard.request_history import MAX_LISTED
+
         wanted, mistake = self._parsed()
+        title, subtitle, more = TITLE, "", "+" if self._count >= MAX_LISTED else ""
         if mistake:
-            subtitle = sanitize_to_width(mistake, max(10, self.size.width - 4))
+            title = f"{TITLE}: {sanitize_to_width(mistake, max(10, self.size.width - len(TITLE) - 8))}"
         elif wanted:
             of = f" of the last {self._searched:,}" if self._searched else ""
-            subtitle = f"{self._count:,}{of} match" if self._count != 1 else f"1{of} matches"
+            title = f"{TITLE}, {self._count:,}{more}{of} {'matches' if self._count == 1 else 'match'}"
         else:
-            subtitle = ""
-            if self._live:
-                subtitle = f"{len(self._live) if self._total is None else self._total:,}"
-            if earlier := self._count - len(self._live):
-                subtitle = f"{subtitle}, {earlier:,} earlier" if subtitle else f"{earlier:,} earlier"
-        if self.border_subtitle != subtitle:
-            self.border_subtitle = Content(subtitle)
+            earlier = self._count - len(self._live)
+            live = f"{len(self._live) if self._total is None else self._total:,}" if self._live else ""
+            subtitle = ", ".join(filter(None, (live, f"{earlier:,}{more} earlier" if earlier > 0 else "")))
+        if (title, subtitle) != self._counts:
+            self._counts = title, subtitle
+            self.border_title, self.border_subtitle = Content(title), subtitle
 
     @on(RequestRows.Resized)
     def _show_column_names(self) -> None:
@@ -349,8 +359,8 @@ def request_fields(request: Request, client: str = "", profile: str = "") -> lis
     pp, tg = units.rate(request.pp_tokens_per_second), units.rate(request.tg_tokens_per_second)
     stop_reason = request.stop_reason
     return [
-        *([("client", sanitize_to_width(client, 60))] if client else []),
         *([("profile", sanitize_to_width(profile, 60))] if profile else []),
+        *([("client", sanitize_to_width(client, 60))] if client else []),
         ("started", units.local_time(request.at, "%a %d %b %Y, %H:%M:%S")),
         ("slot, task", f"{request.slot}, {request.task}"),
         ("prompt", f"{_count(request.prompt_tokens)} tokens"),

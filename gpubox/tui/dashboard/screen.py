@@ -19,6 +19,7 @@ from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import OPENS_INPUT, Scope, bindings
 from gpubox.tui.advice.line import StatusOrAdvice
 from gpubox.tui.dashboard.detail import DetailPane, shell_command
+from gpubox.tui.dashboard.history_controller import HistoryController
 from gpubox.tui.dashboard.layout import LEFT, MAIN, SIDE, visible_panes
 from gpubox.tui.dashboard.log import LogPane
 from gpubox.tui.dashboard.offload import OffloadPane
@@ -34,14 +35,13 @@ if TYPE_CHECKING:
     from gpubox.server.launch import LaunchPreview
     from gpubox.telemetry.history import History
     from gpubox.telemetry.snapshot import Snapshot
-    from gpubox.tui.dashboard.history_reader import HistoryAnswer, HistoryReader, HistoryWish
-    from gpubox.tui.local_services import LocalServices
     from gpubox.tui.messages import GatewayView, ServerOverview
     from gpubox.tui.operation_progress import OperationProgress
 
 NO_LOG = "No log yet. Enter starts the highlighted profile."
 NO_FOREIGN_LOG = "gpubox did not start this server and cannot see its log."
 NO_FOREIGN_REQUESTS = "Requests are read from the server's log, which gpubox cannot see."
+NO_HISTORY = "There is no history of a recording, or of a server that gpubox did not start."
 COMPACT_BELOW_ROWS = 30
 """With fewer rows the memory panes take a line or two, as on a narrow screen."""
 TINY_BELOW_ROWS = 10
@@ -85,6 +85,7 @@ class DashboardScreen(PersistentScreen):
             "vram": self.vram, "offload": self.offload, "profiles": self.profiles, "throughput": self.throughput,
             "requests": self.requests, "detail": self.detail, "log": self.log_pane,
         }  # fmt: skip
+        self.history = HistoryController(self.throughput, self.requests, lambda: not self._hidden)
         self._zoomed = ""
         """The key of ZOOMABLE that has the whole screen."""
         self._arrange()
@@ -95,12 +96,6 @@ class DashboardScreen(PersistentScreen):
         self._undrawn: tuple[Snapshot, History] | None = None
         """The newest readings, if they were not drawn because nobody could see them."""
         self._hidden = False
-        self._history: HistoryReader | None = None
-        """None: before the first paint, and on a screen without a history."""
-        self._launch: tuple[object, ...] = ()
-        """Identifies the server that runs."""
-        self._zoom = 0
-        """Index of the graph's zoom in ZOOMS."""
         self._drawn_at = self._requests_drawn_at = float("-inf")
 
     def compose(self) -> ComposeResult:
@@ -147,7 +142,7 @@ class DashboardScreen(PersistentScreen):
             part.display = not visible.isdisjoint(names)
         self.rest.display = self.main.display or self.side.display
         self.set_class(bool(self._zoomed), "-zoomed")
-        self._wake_history()
+        self.history.wake()
 
     # -- what the app shows here ------------------------------------------------------------------------
 
@@ -176,10 +171,7 @@ class DashboardScreen(PersistentScreen):
         if self._hidden:
             return
         self._undrawn = None
-        launch = (snapshot.server.pid, snapshot.server.started_at)
-        if launch != self._launch:
-            self._launch = launch
-            self._wake_history()
+        self.history.show_server(snapshot.server)
         self.throughput.history = history
         self.throughput.client = self._live_client(snapshot)
         for pane in self.snapshot_panes:
@@ -202,85 +194,9 @@ class DashboardScreen(PersistentScreen):
     @on(events.ScreenResume)
     def _resumed(self) -> None:
         self._hidden = False
-        self._wake_history()
+        self.history.wake()
         if self._undrawn:
             self.show_snapshot(*self._undrawn)
-
-    # -- the history ------------------------------------------------------------------------------------
-
-    async def read_history(self, services: LocalServices) -> None:
-        """Shows what the history has, until cancelled; called after the first paint."""
-        from gpubox.tui.dashboard.history_reader import HistoryReader
-
-        self.requests.clock = services.clock
-        self._history = HistoryReader(self._history_wish, self._show_history)
-        await self._history.run(services)
-
-    def _history_wish(self) -> HistoryWish:
-        from gpubox.tui.dashboard.history_reader import HistoryWish
-
-        hidden, columns = self._hidden, self.throughput.graph_columns
-        graph_shown = not hidden and self.throughput.display and columns > 0
-        requests_shown = not hidden and self.requests.display
-        return HistoryWish(
-            self.throughput.zoom if graph_shown else None,
-            columns,
-            self.requests.wanted if requests_shown else None,
-            f"{self._launch}",
-            graph_shown,
-        )
-
-    def _wake_history(self) -> None:
-        if self._history:
-            self._history.wake()
-
-    def _show_history(self, answer: HistoryAnswer) -> None:
-        pane = self.throughput
-        self.requests.problem = pane.history_problem = answer.problem
-        if answer.graph:
-            pane.stored = answer.graph
-        if answer.slowdowns is not None:
-            pane.slowdowns = answer.slowdowns
-        if answer.requests is not None or answer.problem:
-            self.requests.show_stored(answer.requests, answer.searched)
-        if not self._hidden:
-            pane.draw()
-
-    @on(RequestsPane.FilterChanged)
-    def _requests_filtered(self) -> None:
-        self._wake_history()
-
-    def action_graph_longer(self) -> None:
-        self._set_zoom(self._zoom + 1)
-
-    def action_graph_shorter(self) -> None:
-        self._set_zoom(self._zoom - 1)
-
-    def _set_zoom(self, index: int) -> None:
-        from gpubox.tui.dashboard.stored_graph import LIVE, ZOOMS
-
-        if not LIVE <= index < len(ZOOMS):
-            return
-        self._zoom = index
-        self.throughput.zoom = ZOOMS[index] if index != LIVE else None
-        self.throughput.draw()
-        self._wake_history()
-
-    def action_slower_since(self) -> None:
-        from gpubox.tui.dashboard.slower import NOT_SLOWER, slower_fields
-        from gpubox.tui.dialogs import FieldsScreen
-
-        if not self.throughput.slowdowns:
-            self.say(NOT_SLOWER)
-            return
-        self.app.push_screen(FieldsScreen("Slower since", slower_fields(self.throughput.slowdowns)))
-
-    def action_filter_requests(self) -> None:
-        if not self.requests.display:
-            self.toggle_zoom("requests")
-        self.requests.filter.open()
-
-    # -- operations and the gateway -------------------------------------------------------------------
 
     def show_operation(self, operation: OperationProgress | None) -> None:
         """Shows the progress of the operation; ``None``: there is none."""
@@ -481,6 +397,33 @@ class DashboardScreen(PersistentScreen):
         if not self.profiles.display:
             self.toggle_zoom("profiles")
         self.profiles.search.open()
+
+    @on(RequestsPane.FilterChanged)
+    def _requests_filtered(self) -> None:
+        self.history.wake()
+
+    def action_filter_requests(self) -> None:
+        if not self.requests.display:
+            self.toggle_zoom("requests")
+        self.requests.filter.open()
+
+    def action_graph_longer(self, steps: int = 1) -> None:
+        if self.read_only:
+            self.say(NO_HISTORY)
+        else:
+            self.history.zoom_by(steps)
+
+    def action_graph_shorter(self) -> None:
+        self.action_graph_longer(-1)
+
+    def action_slower_since(self) -> None:
+        from gpubox.tui.dashboard.slower import NOT_SLOWER, slower_fields
+        from gpubox.tui.dialogs import FieldsScreen
+
+        if slowdowns := self.throughput.slowdowns:
+            self.app.push_screen(FieldsScreen("Slower since", slower_fields(slowdowns)))
+        else:
+            self.say(NO_HISTORY if self.read_only else NOT_SLOWER)
 
     def action_filter_log(self) -> None:
         if not self.log_pane.display:

@@ -13,21 +13,26 @@ if TYPE_CHECKING:
     from gpubox.telemetry.history_values import Slowdown
 
 CHANGED_CELLS = 60
+TOGETHER_SECONDS = 2 * 86_400.0
+"""tg and pp that fell within this time fell together."""
 NOTHING_CHANGED = "nothing that gpubox knows of"
 NOT_SLOWER = "No profile is slower than before, as far as the history goes back."
 
 
 def slower_line(slowdowns: Sequence[Slowdown], profile: str, width: int) -> StyledLine:
-    """The newest slowdown of ``profile``; empty if there is none."""
+    """The newest slowdown of ``profile``, tg and pp together if both fell at that time; empty if there is none."""
     own = [slowdown for slowdown in slowdowns if slowdown.profile == profile]
     if not own:
         return ()
-    newest = max(own, key=lambda slowdown: slowdown.since)
-    changed = sanitize_to_width(newest.changed[0], CHANGED_CELLS) if newest.changed else ""
+    newest = max(slowdown.since for slowdown in own)
+    together = sorted((s for s in own if newest - s.since <= TOGETHER_SECONDS), key=lambda s: s.rate != "tg")
+    first = together[0]
+    rates = ", ".join(f"{slowdown.rate} {_percent(slowdown)}" for slowdown in together)
+    changed = sanitize_to_width(first.changed[0], CHANGED_CELLS) if first.changed else ""
     parts: list[tuple[int, StyledLine]] = [
-        (10, styled_line(("↓ ", "$warning"), f"{newest.rate} {_percent(newest)} slower")),
-        (9, styled_line(("since ", QUIET), _moment(newest.since))),
-        (6, styled_line((f"{units.rate(newest.before)} → {units.rate(newest.after)} tok/s", QUIET))),
+        (10, styled_line(("↓ ", "$warning"), f"{rates} slower")),
+        (9, styled_line(("since ", QUIET), _moment(first.since))),
+        (6, styled_line((f"{units.rate(first.before)} → {units.rate(first.after)} tok/s", QUIET))),
         (7, styled_line((changed, QUIET))),
         (8, styled_line(("S why", QUIET))),
     ]
@@ -43,7 +48,7 @@ def slower_fields(slowdowns: Sequence[Slowdown]) -> list[tuple[str, str]]:
         fields += [
             *([("", "")] if fields else []),
             ("profile", sanitize_to_width(slowdown.profile, CHANGED_CELLS)),
-            ("slower", f"{slowdown.rate} by {_percent(slowdown)}, 95 % interval {low:.0%} to {high:.0%}"),
+            ("slower", f"{slowdown.rate} by {_percent(slowdown)}, 99% interval {low:.0%} to {high:.0%}"),
             ("since", _moment(slowdown.since)),
             ("before", f"{units.rate(slowdown.before)} tok/s"),
             ("after", f"{units.rate(slowdown.after)} tok/s"),

@@ -78,7 +78,7 @@ class StoredGraph:
 
 
 def span_of(zoom: Zoom, columns: int, now: float) -> Span:
-    """The stretches for ``columns``: whole minutes, from an hour on whole hours, and they stand still while time goes on."""
+    """The stretches for ``columns``: whole minutes, above an hour whole hours. They stand still while time goes on."""
     seconds = math.ceil(zoom.seconds / MINUTE / max(1, columns)) * MINUTE
     if seconds > HOUR:
         seconds = math.ceil(seconds / HOUR) * HOUR
@@ -98,14 +98,14 @@ def stored_lines(stored: StoredGraph, width: int, height: int) -> list[StyledLin
     pp_rows = max(2, rows // 3) if rows >= PP_FROM_ROWS else 0
     tg, pp = [b.tg if b else None for b in buckets], [b.pp if b else None for b in buckets]
     reading = {c for c in range(columns) if tg[c] is None and pp[c] is not None} if not pp_rows else set()
-    lines = graph.area_graph(tg, graph.axis_top(_peak(tg)), rows - pp_rows, reading, name="tg")
+    gaps = gap_columns(stored, buckets)
+    lines = graph.area_graph(tg, graph.axis_top(_peak(tg)), rows - pp_rows, reading, unobserved=gaps, name="tg")
     if pp_rows:
-        lines += graph.area_graph(pp, graph.axis_top(_peak(pp)), pp_rows, (), name="pp", style="$accent")
+        top = graph.axis_top(_peak(pp))
+        lines += graph.area_graph(pp, top, pp_rows, (), unobserved=gaps, name="pp", style="$graph-pp")
     ticks = tick_columns(stored, columns)
     events = {column: (m.kind, sanitize_to_width(m.text, LABEL_CELLS)) for column, m in mark_columns(stored, columns)}
-    lines.append(
-        graph.marked_axis(columns, ticks, "" if has_times else stored.zoom.name, events, gap_columns(stored, buckets))
-    )
+    lines.append(graph.marked_axis(columns, ticks, "" if has_times else stored.zoom.name, events))
     if has_times:
         lines.append(graph.tick_labels(columns, ticks))
     return lines

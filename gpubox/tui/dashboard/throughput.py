@@ -46,7 +46,7 @@ SLOWER_ALONE = 0.9
 """A request below this share of the total speed shared the server with others."""
 BAR_CELLS = 6
 MIN_GRAPH_ROWS, MIN_GRAPH_COLUMNS = 2, 10
-READING = "reading the history"
+READING, UNOBSERVED_LEGEND = "reading the history", f"{graph.UNOBSERVED_GLYPH} not observed"
 CLIENT_CELLS = 16
 NARROW_GRAPH_SECONDS, WIDE_GRAPH_SECONDS, WIDE_GRAPH_COLUMNS = 300.0, 600.0, 90
 
@@ -69,6 +69,7 @@ class ThroughputPane(SnapshotPane):
         """Why the history cannot be read."""
         self.slowdowns: tuple[Slowdown, ...] = ()
         self._span = ""
+        self._has_gaps = False
 
     @property
     def graph_columns(self) -> int:
@@ -95,9 +96,17 @@ class ThroughputPane(SnapshotPane):
         texts = [*details, *slower, *slots, *problems]
         return [state_line(snapshot, width, self.client), *graph_rows, *texts][: max(1, height)]
 
+    def draw(self) -> None:
+        super().draw()
+        subtitle = UNOBSERVED_LEGEND if self._has_gaps else ""
+        if self.border_subtitle != subtitle:
+            self.border_subtitle = subtitle
+
+    watch_snapshot = watch_stale = watch_compact = on_resize = on_show = draw
+
     def _graph(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
         """The graph with its time axis, ``height`` rows in all; empty if there is no room."""
-        self._span = ""
+        self._span, self._has_gaps = "", False
         if height < MIN_GRAPH_ROWS + 1 or width - graph.AXIS_CELLS < MIN_GRAPH_COLUMNS:
             return []
         if self.zoom is None:
@@ -105,11 +114,12 @@ class ThroughputPane(SnapshotPane):
             seconds = _live_seconds(width - graph.AXIS_CELLS)
             self._span = f"{seconds / 60:g} min"
             return _graph_lines(snapshot, self.history, width, height, seconds)
-        from gpubox.tui.dashboard.stored_graph import stored_lines
+        from gpubox.tui.dashboard.stored_graph import has_gaps, stored_lines
 
         self._span = self.zoom.name
         rows = self._problem_rows(width)[: height - MIN_GRAPH_ROWS - 1]
         if self.stored and self.stored.zoom is self.zoom:
+            self._has_gaps = has_gaps(self.stored)
             rows += stored_lines(self.stored, width, height - len(rows))
         elif not rows:
             rows = [styled_line((READING, QUIET))]

@@ -34,6 +34,8 @@ class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
 
     EMPTY_TEXT: str = ""
     """Shown while the list is empty."""
+    empty_text: str = ""
+    """Shown instead: why it is empty now."""
     CURSOR_RETURNS_TO_TOP: ClassVar[bool] = True
     """Whether the cursor goes to the first row while the list has no focus: for lists with the newest on top."""
     CURSOR_STYLES: ClassVar[tuple[str, str]] = ("", "on $cursor")
@@ -102,8 +104,8 @@ class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
             if index == self.cursor and cursor_style:
                 row = tuple((text, f"{style} {cursor_style}".strip()) for text, style in row)
             rows.append(row)
-        if not self.values and self.EMPTY_TEXT:
-            rows = [((self.EMPTY_TEXT, "$quiet"),)]
+        if not self.values and (text := self.empty_text or self.EMPTY_TEXT):
+            rows = [((text, "$quiet"),)]
         self.show(rows)
 
     def row_count(self) -> int:

@@ -88,7 +88,8 @@ async def execute_chunk(item: Item, options: QualityOptions, text: TextTokens, t
     positions = []
     for count, place in enumerate(chosen_positions(size), 1):
         target_server.report_progress(item.id, f"token {count} of {POSITIONS}")
-        positions.append(await _ask(chunk[: place + 1], chunk[place + 1], target_server))
+        # The first prompt of a chunk is read anew: what the cache holds changes the batches, and so the last digits.
+        positions.append(await _ask(chunk[: place + 1], chunk[place + 1], target_server, cached=count > 1))
     return {"text_sha256": text.sha256, "positions": msgspec.to_builtins(positions)}
 
 
@@ -98,7 +99,9 @@ def chosen_positions(context: int) -> list[int]:
     return [first + index * count // POSITIONS for index in range(POSITIONS)]
 
 
-async def _ask(prompt: Sequence[int], following: int, target_server: TargetServer) -> TokenProbabilities:
+async def _ask(
+    prompt: Sequence[int], following: int, target_server: TargetServer, *, cached: bool
+) -> TokenProbabilities:
     body = {
         "prompt": list(prompt),
         "n_predict": 1,
@@ -107,7 +110,7 @@ async def _ask(prompt: Sequence[int], following: int, target_server: TargetServe
         "temperature": 0.0,
         "samplers": ["temperature"],
         "logit_bias": [[following, FORCED]],
-        "cache_prompt": True,
+        "cache_prompt": cached,
         "stream": False,
     }
     reply = await target_server.client.complete(body, timeout=REQUEST_SECONDS)

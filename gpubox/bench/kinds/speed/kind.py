@@ -12,6 +12,14 @@ from gpubox.bench import stats
 from gpubox.bench.benchmark import Benchmark, check_items
 from gpubox.bench.kinds.shared import exceeds_context, id_prefix
 from gpubox.bench.kinds.speed import llama_bench
+from gpubox.bench.kinds.speed.streams import (
+    execute_streams,
+    is_streams_item,
+    score_streams,
+    streams_items,
+    streams_of,
+)
+from gpubox.bench.kinds.speed.streams_summary import streams_headline, summarise_streams
 from gpubox.bench.kinds.speed.summary import summarise
 from gpubox.bench.kinds.speed.workloads import Workload, parse_options, workloads_of
 from gpubox.bench.measured_request import MeasuredReply, measure_request, stored_reply
@@ -40,18 +48,21 @@ class Speed(Benchmark):
         self._contexts: dict[str, dict[int, str]] = {}
 
     def items(self) -> Sequence[Item]:
-        workloads, starts = workloads_of(self.options), self.options.starts
-        check_items(
-            len(self.plan.targets) * starts * sum(workload.warmups + workload.repeats for workload in workloads)
-        )
+        options, starts = self.options, self.options.starts
+        workloads = [] if options.streams else workloads_of(options)
+        per_start = sum(workload.warmups + workload.repeats for workload in workloads)
+        per_start += len(options.streams) * len(options.depths) * (1 + options.repeats)
+        check_items(len(self.plan.targets) * starts * per_start)
         served = [target for target in self.plan.targets if not target.stopped]
         order = random_order(len(served), starts, self.plan.seed) if starts > 1 else range(len(served))
-        items = []
+        items: list[Item] = []
         for number, place in enumerate(order, 1):
             target = served[place]
             start, prefix = 0, id_prefix(self.plan, target)
             if starts > 1:
                 start, prefix = number, f"{prefix}{number:02d}/"
+            if options.streams:
+                items += streams_items(options, target.name, prefix, start, self.plan.seed)
             for workload in workloads:
                 group, values = f"{prefix}{workload.id}", msgspec.to_builtins(workload)
                 names = [f"w{n + 1}" for n in range(workload.warmups)] + [str(n + 1) for n in range(workload.repeats)]
@@ -66,6 +77,8 @@ class Speed(Benchmark):
         ]
 
     def skip_reason(self, item: Item, results: ScoredItems, active: ActiveTarget | None) -> str:
+        if is_streams_item(item):
+            return exceeds_context(streams_of(item).needed_context, item.target, active)
         if "prompt" not in item.values:
             return ""
         workload = workload_of(item)
@@ -74,8 +87,10 @@ class Speed(Benchmark):
     async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
         if target_server.active.target.stopped:
             return await llama_bench.execute(item, target_server)
-        workload = workload_of(item)
         contexts = self._contexts.setdefault(item.target, {})
+        if is_streams_item(item):
+            return await execute_streams(item, target_server, contexts)
+        workload = workload_of(item)
         text = await text_at_depth(workload.text, workload.depth, target_server, contexts)
         if workload.prefix == "cold":
             text = uncached_text(text, item, target_server)
@@ -91,6 +106,8 @@ class Speed(Benchmark):
         return await measure_request(target_server, item.id, body)
 
     async def score(self, item: Item, raw: RawRecord) -> Result:
+        if is_streams_item(item):
+            return score_streams(item, raw)
         if "prompt" not in item.values:
             return llama_bench.score(item, raw)
         reply = stored_reply(raw.data)
@@ -100,9 +117,12 @@ class Speed(Benchmark):
         return Result(item.id, reply_values(raw, reply), flags=flags)
 
     def summarise(self, info: RunInfo, results: ScoredItems) -> Report:
-        return summarise(self.options, info, results, self.history)
+        summary = summarise_streams if self.options.streams else summarise
+        return summary(self.options, info, results, self.history)
 
     def headline(self, results: ScoredItems) -> str:
+        if self.options.streams:
+            return streams_headline(results)
         rates = [r.values["tg"] for i, r in results if r.ok and not i.warmup and r.values.get("tg")]
         return f"tg {units.rate(stats.estimate(rates).value)} tok/s" if rates else ""
 

@@ -11,6 +11,8 @@ import msgspec
 
 from gpubox.bench import stats
 from gpubox.bench.kinds.shared import closing_notes, report_flags, start_noise
+from gpubox.bench.kinds.speed.depth_curves import DepthPoint, depth_curves, depth_series, halving_notes
+from gpubox.bench.kinds.speed.notes import energy_note, timing_notes
 from gpubox.bench.kinds.speed.workloads import PRESETS, SpeedOptions, Workload
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
@@ -26,6 +28,7 @@ _MEASURES: Measures = (
     ("tg", "tg", "tok/s", "higher"),
     ("mean accepted length", "mean_accepted_length", "tokens/step", ""),
     ("energy", "joules_per_token", "J/token", "lower"),
+    ("read energy", "joules_per_prompt_token", "J/read token", "lower"),
 )
 
 
@@ -39,18 +42,25 @@ def summarise(
         if "prompt" in item.values and not item.warmup
     ]
     metrics: list[Metric] = []
+    points: list[DepthPoint] = []
     for target in info.plan.targets:
         measured = [row for row in rows if row[0].target == target.name and row[2].ok]
         for group, members in _groups(measured).items():
-            metrics += _metrics(target.name, group, members, options)
+            own, workload = _metrics(target.name, group, members, options), members[0][1]
+            metrics += own
+            if not workload.domain:
+                named = {metric.name: metric for metric in own}
+                size = workload.max_tokens
+                points.append(DepthPoint(target.name, workload.prompt, workload.prefix, workload.depth, size, named))
+    curves = depth_curves(points)
     benches = [(item, result) for item, result in results if "prompt" not in item.values and result.ok]
     return Report(
         kind="speed",
         title=PRESETS[options.preset] if options.preset else "Speed over HTTP",
         metrics=tuple(metrics),
         tables=(*_run_tables(rows), *(_llama_bench_table(item, result) for item, result in benches)),
-        series=tuple(_run_curves(rows)),
-        notes=tuple(_notes(options, info, results, rows, history)),
+        series=(*_run_curves(rows), *depth_series(curves)),
+        notes=(*halving_notes(curves), *_notes(options, info, results, rows, history)),
         flags=report_flags(info, results),
         text="\n\n".join(str(result.values["markdown"]) for _, result in benches),
     )
@@ -215,6 +225,7 @@ def _notes(
         option = "" if any(target.url for target in info.plan.targets) else " (--starts measures it)"
         noise = start_noise(history, info)
         yield f"One start of each server: ranges are of its repeats, intervals of its prompts; {noise}{option}."
-    if any(result.values.get("timed_by") == "client" for _, _, result in rows):
-        yield "This server sends no timings: pp and tg are measured by the client and include the network."
+    measured = [result for _, _, result in rows if result.ok]
+    yield from timing_notes(measured)
+    yield from energy_note(measured)
     yield from closing_notes(info, results)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gpubox.bench.kinds.shared import convert_options
@@ -15,6 +15,7 @@ Sampling = Mapping[str, int | float]
 CHAT_SEEDS = (42, 1337, 2024)
 DEPTH_PROMPT = "short"
 """The one prompt that is asked at a depth: 128 tokens, as llama-bench's ``tg128 @ d8192``."""
+MAX_STREAMS = 64
 PRESETS = {
     "": "short, medium, long and code answers, cold; at each depth a short one, cold and warm",
     "quick": "short and code answers, cold, five times",
@@ -50,6 +51,8 @@ class SpeedOptions:
     """For every prompt instead of its own."""
     sampling: Sampling = field(default_factory=lambda: {"temperature": 0.0, "seed": 1})
     thinking: bool = False
+    streams: tuple[int, ...] = ()
+    """Numbers of requests at once; if given, nothing else is measured."""
     price: float | None = None
     """Of the box, in dollars."""
 
@@ -90,6 +93,8 @@ class Workload:
 def parse_options(values: Mapping[str, Any]) -> SpeedOptions:
     """A plan's options. Raises UsageError if one is invalid."""
     options = convert_options(values, SpeedOptions)
+    if options.streams:
+        options = _checked_streams(options, values)
     if options.preset not in PRESETS:
         raise UsageError(f"There is no preset {options.preset!r}.", f"Choose from: {', '.join(filter(None, PRESETS))}.")
     if unknown := [name for name in options.prompts if name not in SPEED_PROMPTS]:
@@ -99,6 +104,18 @@ def parse_options(values: Mapping[str, Any]) -> SpeedOptions:
     if not options.prompts or not options.depths or not options.prefixes:
         raise UsageError("There is nothing to measure.", "Name at least one prompt, depth and prefix.")
     return options
+
+
+def _checked_streams(options: SpeedOptions, values: Mapping[str, Any]) -> SpeedOptions:
+    """Streams at depth 0 unless depths are given. Raises UsageError."""
+    if fixed := [name for name in ("preset", "prompts", "prefixes") if values.get(name)]:
+        raise UsageError(f"--streams has prompts of its own: it takes no --{fixed[0].removesuffix('es')}.")
+    if any(not 1 <= count <= MAX_STREAMS for count in options.streams):
+        raise UsageError(f"A number of streams must be 1 to {MAX_STREAMS}.", "Write: --streams 1,2,4,8")
+    if len(set(options.streams)) != len(options.streams):
+        raise UsageError("--streams names a number twice.")
+    depths = tuple(dict.fromkeys(options.depths)) if "depths" in values else (0,)
+    return replace(options, streams=tuple(sorted(options.streams)), depths=depths)
 
 
 def workloads_of(options: SpeedOptions) -> Sequence[Workload]:

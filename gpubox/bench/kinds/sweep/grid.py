@@ -13,12 +13,15 @@ from typing import Any, Literal
 from gpubox.bench.benchmark import check_items
 from gpubox.bench.kinds.shared import convert_options
 from gpubox.bench.model import Item, Target
+from gpubox.bench.overrides import MODEL
 from gpubox.bench.questions import DOMAINS, Question, question_values, questions
 from gpubox.bench.start_comparison import MIN_STARTS, random_order
 from gpubox.engines.flag_changes import MAX_INT, parse_flag_change
 from gpubox.errors import UsageError
 from gpubox.profiles.profile import FlagValue
 
+PROFILE = "profile"
+"""The axis of a sweep over several profiles; their names are its values."""
 FINALIST = "finalist"
 """With a number: the target of an item whose cell is chosen after the first round."""
 MAX_CELLS = 200
@@ -47,7 +50,7 @@ class SweepOptions:
     """The options of one sweep."""
 
     axes: tuple[str, ...]
-    """The flags, in the order of the axes. Each target overrides all of them."""
+    """In order: ``profile`` if there are several; then flags, and perhaps ``model``, which each target overrides."""
     by: Literal["tg", "pp", "effective"] = "tg"
     """The rate by which cells are ranked."""
     prompts: int = 3
@@ -61,6 +64,18 @@ class SweepOptions:
     """In a larger grid, how many cells are compared after a first round of one start each."""
     profile_values: Mapping[str, FlagValue] = field(default_factory=dict)
     """The profile's own values of the axes, where it sets them."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Short names for values of the axis ``model``."""
+
+    @property
+    def whole_launches(self) -> bool:
+        """Whether cells differ in model or profile, so that they are described by quant, size and context as well."""
+        return bool({MODEL, PROFILE} & set(self.axes))
+
+    def text(self, target: Target, axis: str) -> str:
+        """The value of ``axis`` in the cell ``target``, for a table."""
+        value = format_flag_value(axis_value(target, axis))
+        return self.labels.get(value, value) if axis == MODEL else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +100,7 @@ class SweepGrid:
         same = (
             target
             for target in self.targets
-            if all(str(target.overrides[flag]) == str(value) for flag, value in own.items())
+            if all(str(axis_value(target, flag)) == str(value) for flag, value in own.items())
         )
         return next(same, None)
 
@@ -124,7 +139,7 @@ class SweepGrid:
 def parse_options(values: Mapping[str, Any], targets: Sequence[Target]) -> SweepOptions:
     """A plan's options. Raises UsageError if one is invalid."""
     options = convert_options(values, SweepOptions)
-    if not targets or any(flag not in target.overrides for target in targets for flag in options.axes):
+    if not targets or any({*options.axes} - {PROFILE, *target.overrides} for target in targets):
         raise UsageError("A cell of this sweep does not set one of its flags.")
     if options.starts < 1 or options.finalists < 2:
         raise UsageError("A sweep compares at least two cells with at least one start each.")
@@ -137,7 +152,8 @@ def parse_options(values: Mapping[str, Any], targets: Sequence[Target]) -> Sweep
 def parse_axis(text: str) -> Axis:
     """Parses ``n-cpu-moe=16..28:2`` or ``ctx-size=8192,16384``. Raises UsageError."""
     flag, sign, value_list = text.partition("=")
-    flag = flag.strip().removeprefix("--")
+    flag = flag.strip().lstrip("-")
+    flag = MODEL if flag == "m" else flag
     if not sign or not flag or not value_list.strip():
         raise UsageError(
             f"{text!r} is not FLAG=VALUES.", "Write: --over n-cpu-moe=16..28:2 or --over ctx-size=8192,16384"
@@ -145,12 +161,12 @@ def parse_axis(text: str) -> Axis:
     values: list[FlagValue] = []
     for part in value_list.split(","):
         word = part.strip()
-        if match := _RANGE.fullmatch(word):
+        if flag != MODEL and (match := _RANGE.fullmatch(word)):
             values += _parse_range(word, int(match[1]), int(match[2]), int(match[3] or 1))
-        elif _MALFORMED_RANGE.match(word):
+        elif flag != MODEL and _MALFORMED_RANGE.match(word):
             raise UsageError(f"{word!r} is not a range.", "Use whole numbers and a step above 0: 16..28:2 or 28..16:2")
         else:
-            values.append(parse_flag_change(f"{flag}={word}")[1])
+            values.append(word if flag == MODEL else parse_flag_change(f"{flag}={word}")[1])
     if len(set(map(str, values))) != len(values):
         raise UsageError(f"{text!r} names a value twice.")
     return Axis(flag, tuple(values))
@@ -166,25 +182,61 @@ def _parse_range(text: str, first: int, last: int, step: int) -> range:
     return range(first, last + 1, step) if last >= first else range(first, last - 1, -step)
 
 
-def grid_targets(profile: str, axes: Sequence[Axis], base: Mapping[str, FlagValue] | None = None) -> list[Target]:
-    """A target for each cell; the last axis changes fastest. ``base``: overrides of every cell. Raises UsageError."""
+def grid_targets(
+    profiles: str | Sequence[str],
+    axes: Sequence[Axis],
+    base: Mapping[str, FlagValue] | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> list[Target]:
+    """A target for each cell; the last axis changes fastest, the profile slowest. Raises UsageError.
+
+    ``base``: overrides of every cell. ``labels``: short names of models.
+    """
+    own_profiles = [profiles] if isinstance(profiles, str) else list(dict.fromkeys(profiles))
     names = [axis.flag for axis in axes]
-    if not axes or len(set(names)) != len(names):
-        raise UsageError("A sweep needs at least one flag, and each flag once.", "Write: --over n-cpu-moe=16..28:2")
+    if (not axes and len(own_profiles) < 2) or len(set(names)) != len(names):
+        raise UsageError(
+            "A sweep needs --over with at least one flag, and each flag once; or several profiles.",
+            "Write: --over n-cpu-moe=16..28:2",
+        )
     if both := set(names) & set(base or {}):
         raise UsageError(f"{min(both)} is swept: --set cannot set it too.")
-    if (count := math.prod(len(axis.values) for axis in axes)) > MAX_CELLS:
+    if (count := len(own_profiles) * math.prod(len(axis.values) for axis in axes)) > MAX_CELLS:
         raise UsageError(f"That is {count:,} cells, and each needs a restart.", f"At most {MAX_CELLS} at once.")
     targets = []
-    for values in product(*(axis.values for axis in axes)):
+    for profile, values in product(own_profiles, product(*(axis.values for axis in axes))):
         cell = dict(zip(names, values, strict=True))
-        targets.append(Target(cell_name(cell), profile, {**(base or {}), **cell}))
+        name = cell_name({PROFILE: profile, **cell} if len(own_profiles) > 1 else cell, labels)
+        targets.append(Target(name, profile, {**(base or {}), **cell}))
     return targets
 
 
-def cell_name(values: Mapping[str, FlagValue]) -> str:
-    """``n-cpu-moe=4 ctx-size=8192``."""
-    return " ".join(f"{flag}={format_flag_value(value)}" for flag, value in values.items())
+def axis_value(target: Target, axis: str) -> FlagValue:
+    """The value of ``axis`` in the cell ``target``."""
+    return target.profile if axis == PROFILE else target.overrides[axis]
+
+
+def cell_name(values: Mapping[str, FlagValue], labels: Mapping[str, str] | None = None) -> str:
+    """``n-cpu-moe=4 ctx-size=8192``; a profile and a model stand for themselves."""
+    parts = []
+    for flag, value in values.items():
+        text = format_flag_value(value)
+        text = (labels or {}).get(text, text) if flag == MODEL else text
+        parts.append(text if flag in (MODEL, PROFILE) else f"{flag}={text}")
+    return " ".join(parts)
+
+
+def model_labels(models: Sequence[str]) -> dict[str, str]:
+    """A short name for each model: its file's name, with as many folders before it as make it unique."""
+    labels: dict[str, str] = {}
+    for model in models:
+        words = [model] if ":" in model else model.removesuffix(".gguf").split("/")
+        count = 1
+        others = [other.removesuffix(".gguf") for other in models if other != model]
+        while count < len(words) and any(other.split("/")[-count:] == words[-count:] for other in others):
+            count += 1
+        labels[model] = " ".join(filter(None, words[-count:]))  # no slash: the ids of items are parts between slashes
+    return labels
 
 
 def format_flag_value(value: FlagValue) -> str:
@@ -203,7 +255,7 @@ def needs_at_least_as_much(axes: Sequence[str], cell: Target, failed: Target, me
     """Whether ``cell`` needs at least as much VRAM or RAM on every axis as ``failed``, which ran out of it."""
 
     def needs_no_less(flag: str) -> bool:
-        value, failed_value = cell.overrides[flag], failed.overrides[flag]
+        value, failed_value = axis_value(cell, flag), axis_value(failed, flag)
         if not isinstance(value, int) or not isinstance(failed_value, int):
             return value == failed_value
         # 0 and -1 mean "all" or "as in the model" for some flags, so only positive numbers are compared.

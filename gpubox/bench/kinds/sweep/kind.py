@@ -8,23 +8,37 @@ from typing import Any
 
 from gpubox import units
 from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.kinds.load_failures import cell_load_failure
 from gpubox.bench.kinds.shared import exceeds_context
 from gpubox.bench.kinds.sweep.grid import SweepGrid, finalist_number, needs_at_least_as_much, parse_options
 from gpubox.bench.kinds.sweep.ranking import cell_to_keep, fastest_cell, rank_cells, select_finalists
 from gpubox.bench.kinds.sweep.summary import summarise
-from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, ScoredItems, Target
+from gpubox.bench.model import Item, Plan, Provenance, RawRecord, Result, RunInfo, ScoredItems, Target
 from gpubox.bench.questions import ask_question, question_of, question_result
 from gpubox.bench.report.model import Report
 from gpubox.bench.target_server import ActiveTarget, TargetServer
-from gpubox.errors import GpuboxError, UsageError
-from gpubox.server.failure_causes import FailureKind
-from gpubox.server.supervisor import OperationFailed
+from gpubox.errors import GpuboxError
+from gpubox.server.state import Launch
+from gpubox.threads import run_in_thread
 
-LOAD_FAILURES = frozenset(
-    {FailureKind.OOM, FailureKind.FLAG, FailureKind.UNSUPPORTED, FailureKind.HANG, FailureKind.CRASH}
-)
-"""Failures that the cell's flags can cause. Others, such as a missing file or a taken port, end the run."""
+_CELL_VALUES = (
+    "load_seconds", "vram_bytes", "context_tokens", "model_bytes", "quant", "parameters", "active_parameters",
+)  # fmt: skip
+"""Stored with the warm-up of each start."""
 _OUT_OF = re.compile(r"out of (VRAM|RAM)\b")
+
+
+def _model_values(launch: Launch) -> dict[str, Any]:
+    """Quant, size and parameters of the model that runs, for a table in which models differ."""
+    from gpubox.bench.report.post_model import read_model
+
+    model = read_model(Provenance("", model_path=launch.model_path or "", model_bytes=launch.model_bytes))
+    return {
+        "quant": model.quant,
+        "model_bytes": model.size_bytes,
+        "parameters": model.parameters,
+        "active_parameters": model.active_parameters,
+    }
 
 
 class Sweep(Benchmark):
@@ -62,9 +76,7 @@ class Sweep(Benchmark):
         return self._finalists
 
     def load_failure_reason(self, target: Target, error: GpuboxError) -> str:
-        if isinstance(error, OperationFailed) and error.cause.kind in LOAD_FAILURES:
-            return error.cause.sentence
-        return error.message.rstrip(".") if isinstance(error, UsageError) else ""
+        return cell_load_failure(error)
 
     def skip_reason(self, item: Item, results: ScoredItems, active: ActiveTarget | None) -> str:
         cell = self.target_of(item, results)
@@ -92,10 +104,13 @@ class Sweep(Benchmark):
         if item.warmup and (running := target_server.running):
             vram = sum(used for _, used in running.loaded_vram) or None
             data |= {"load_seconds": running.load_seconds, "vram_bytes": vram}
+            if self.grid.options.whole_launches:
+                data["context_tokens"] = target_server.active.context_tokens
+                data |= await run_in_thread(_model_values, running.launch)
         return data
 
     async def score(self, item: Item, raw: RawRecord) -> Result:
-        return question_result(item, raw, {name: raw.data.get(name) for name in ("load_seconds", "vram_bytes")})
+        return question_result(item, raw, {name: raw.data.get(name) for name in _CELL_VALUES})
 
     def summarise(self, info: RunInfo, results: ScoredItems) -> Report:
         return summarise(self.grid, info, results, self.history)

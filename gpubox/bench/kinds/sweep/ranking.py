@@ -7,9 +7,10 @@ import statistics
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gpubox.bench.kinds.shared import answered_starts
-from gpubox.bench.kinds.sweep.grid import SweepGrid, finalist_number
+from gpubox.bench.kinds.sweep.grid import PROFILE, SweepGrid, axis_value, finalist_number
 from gpubox.bench.model import Item, Result, ScoredItems, Target
 from gpubox.bench.overrides import lossy_values
 from gpubox.bench.questions import question_of
@@ -18,6 +19,11 @@ from gpubox.bench.stats import Verdict
 from gpubox.engines.flag_changes import DRAFT_WINDOW_FLAGS
 
 REASON_CHARACTERS = 60
+_CELL_FIELDS: Sequence[tuple[str, Any]] = (
+    ("load_seconds", None), ("vram_bytes", None), ("context_tokens", None), ("model_bytes", None), ("quant", ""),
+    ("parameters", None), ("active_parameters", None),
+)  # fmt: skip
+"""Fields of SweepCell that the warm-ups measured, and what they are if unknown."""
 LEFT_OUT = "left out after one start"
 
 
@@ -39,6 +45,13 @@ class SweepCell:
     """Why numbers are missing."""
     load_seconds: float | None = None
     vram_bytes: float | None = None
+    context_tokens: int | None = None
+    """Of one slot."""
+    model_bytes: int | None = None
+    quant: str = ""
+    parameters: int | None = None
+    active_parameters: int | None = None
+    """An estimate of how many of them a token uses; only for a mixture of experts."""
 
     @property
     def name(self) -> str:
@@ -139,8 +152,7 @@ def cells_of(grid: SweepGrid, results: ScoredItems) -> list[SweepCell]:
                 compared=bool(fresh),
                 starts=len({item.start for item, _ in rows}),
                 why=next((result.error for _, result in own if not result.ok), ""),
-                load_seconds=next((values.get("load_seconds") for values in warmups), None),
-                vram_bytes=next((values.get("vram_bytes") for values in warmups), None),
+                **{name: next((v[name] for v in warmups if v.get(name)), default) for name, default in _CELL_FIELDS},
             )
         )
     return cells
@@ -192,15 +204,15 @@ def cell_to_keep(grid: SweepGrid, ranking: Ranking) -> SweepCell | None:
     Cells that change the answers (see ``lossy_flags``) are never chosen for speed; ``None`` if all compared cells do.
     Over draft windows it is the smallest window within noise of the best.
     """
-    if ranking.best is None:
-        return None
+    if ranking.best is None or PROFILE in grid.options.axes:
+        return None  # what else profiles differ in is the owner's business
     own_lossy = lossy_values(grid.options.profile_values)
     axes = grid.options.axes
     eligible = [
         ranked
         for ranked in ranking.cells
         if (ranked.best or ranked.versus)
-        and lossy_values({flag: ranked.cell.target.overrides[flag] for flag in axes}) == own_lossy
+        and lossy_values({flag: axis_value(ranked.cell.target, flag) for flag in axes}) == own_lossy
     ]
     if not eligible:
         return None
@@ -214,7 +226,7 @@ def cell_to_keep(grid: SweepGrid, ranking: Ranking) -> SweepCell | None:
         return fastest
 
     def window(cell: SweepCell) -> float:
-        value = cell.target.overrides[axes[0]]
+        value = axis_value(cell.target, axes[0])
         return float(value) if isinstance(value, int | float) else math.inf
 
     return min([ranked.cell for ranked in eligible if ranked.within_noise] or [fastest], key=window)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gpubox import units
 from gpubox.bench.kinds.shared import name_list, report_flags, start_noise, unfinished_note
-from gpubox.bench.kinds.sweep.grid import SweepGrid, cell_name, format_flag_value
+from gpubox.bench.kinds.sweep.grid import PROFILE, SweepGrid, axis_value, cell_name, format_flag_value
 from gpubox.bench.kinds.sweep.ranking import LEFT_OUT, Ranking, SweepCell, cell_to_keep, rank_cells
 from gpubox.bench.model import RunInfo, ScoredItems
-from gpubox.bench.overrides import LOSSY_FLAGS
+from gpubox.bench.overrides import LOSSY_FLAGS, MODEL
 from gpubox.bench.report.formatting import format_change, validity_suffix
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
 from gpubox.bench.report.noise_history import NoiseHistory
+from gpubox.bench.report.post_model import billions
 from gpubox.bench.report.prompt_metrics import Measures, acceptance_metrics, prompt_metrics
 from gpubox.bench.start_comparison import LEVEL, Noise
 from gpubox.bench.stats import MARGIN, t_quantile
@@ -24,6 +25,7 @@ MEASURES: Measures = (
     ("pp", "pp", "tok/s", "higher"),
     ("TTFT", "ttft_seconds", "s", "lower"),
     ("effective", "effective", "tok/s", "higher"),
+    ("energy", "joules_per_token", "J/token", "lower"),
 )
 MIN_CORRECTION = 0.0005
 """A smaller correction of the best rate is not mentioned."""
@@ -36,7 +38,8 @@ def summarise(grid: SweepGrid, info: RunInfo, results: ScoredItems, history: Noi
     """The report so far."""
     noise = start_noise(history, info)
     ranking = rank_cells(grid, results, noise)
-    measures = [measure for measure in MEASURES if measure[0] != "effective" or grid.options.by == "effective"]
+    whole = grid.options.whole_launches
+    measures = [measure for measure in MEASURES if measure[0] != "effective" or grid.options.by == "effective" or whole]
     metrics: MetricsByCell = {}
     for ranked in ranking.cells:
         target, rows = ranked.cell.target, ranked.cell.rows
@@ -46,7 +49,7 @@ def summarise(grid: SweepGrid, info: RunInfo, results: ScoredItems, history: Noi
     flags = report_flags(info, results)
     return Report(
         kind="sweep",
-        title=f"{grid.targets[0].profile} over {' and '.join(grid.options.axes)}",
+        title=_title(grid),
         metrics=tuple(metric for cell in metrics.values() for metric in cell.values()),
         tables=(_table(grid, ranking, metrics),),
         series=tuple(_curves(grid, ranking, metrics)),
@@ -55,15 +58,28 @@ def summarise(grid: SweepGrid, info: RunInfo, results: ScoredItems, history: Noi
     )
 
 
+def _title(grid: SweepGrid) -> str:
+    profiles, flags = (list(dict.fromkeys(target.profile for target in grid.targets)), list(grid.options.axes))
+    flags = [flag for flag in flags if flag != PROFILE]
+    return name_list(profiles) + (f" over {' and '.join(flags)}" if flags else "")
+
+
 def _table(grid: SweepGrid, ranking: Ranking, metrics: MetricsByCell) -> ReportTable:
     axes = grid.options.axes
     known = {name for own in metrics.values() for name in own}
-    measures = [name for name in ("tg", "pp", "effective", "acceptance") if name in known]
-    with_vram = any(ranked.cell.vram_bytes for ranked in ranking.cells)
+    measures = [name for name in ("tg", "pp", "effective", "acceptance", "energy") if name in known]
+    whole = grid.options.whole_launches
+    with_vram = whole or any(ranked.cell.vram_bytes for ranked in ranking.cells)
     rows = []
     for ranked in ranking.cells:
         cell = ranked.cell
-        values: list[Value] = [format_flag_value(cell.target.overrides[flag]) for flag in axes]
+        values: list[Value] = [grid.options.text(cell.target, axis) for axis in axes]
+        if whole:
+            context = f"{cell.context_tokens:,}" if cell.context_tokens else None
+            active = f", ~{billions(cell.active_parameters)} active" if cell.active_parameters else ""
+            values += [
+                cell.quant or None, units.file_size(cell.model_bytes), f"{billions(cell.parameters)}{active}", context,
+            ]  # fmt: skip
         for name in measures:
             metric = metrics[cell.name].get(name)
             values.append(metric.estimate.value if metric else None)
@@ -76,8 +92,12 @@ def _table(grid: SweepGrid, ranking: Ranking, metrics: MetricsByCell) -> ReportT
         values.append(f"{format_change(low)} to {format_change(high)}" if low is not None and high is not None else "")
         values.append(ranked.label)
         rows.append(tuple(values))
-    columns = (*axes, *measures, *(["VRAM"] if with_vram else []), "load", "starts", "vs best", "95 % CI", "")
-    note = "rates in tok/s"
+    columns = (
+        *axes, *(["quant", "size", "parameters", "context"] if whole else []),
+        *("J/token" if name == "energy" else name for name in measures),
+        *(["VRAM"] if with_vram else []), "load", "starts", "vs best", "95 % CI", "",
+    )  # fmt: skip
+    note = "rates in tok/s" + ("; effective: with the time of reading the prompt" if "effective" in measures else "")
     if ranking.comparison and ranking.comparison.pairs > 1:
         note += (
             f"; verdicts are corrected for all {ranking.comparison.pairs} pairs of compared cells, intervals are not; "
@@ -88,15 +108,18 @@ def _table(grid: SweepGrid, ranking: Ranking, metrics: MetricsByCell) -> ReportT
 
 def _curves(grid: SweepGrid, ranking: Ranking, metrics: MetricsByCell) -> Iterator[Series]:
     """For each combination of the other axes, one curve over the first axis."""
-    flag, *others = grid.options.axes
+    flags = [axis for axis in grid.options.axes if axis not in (MODEL, PROFILE)]
+    if not flags:
+        return  # the bars of the metrics show models and profiles side by side
+    flag, *others = [*flags, *(axis for axis in grid.options.axes if axis not in flags)]
     cells = [ranked.cell for ranked in ranking.cells]
-    x_of, x_names = _x_axis(list(dict.fromkeys(cell.target.overrides[flag] for cell in cells)))
+    x_of, x_names = _x_axis(list(dict.fromkeys(axis_value(cell.target, flag) for cell in cells)))
     for name, unit in (("tg", "tok/s"), ("pp", "tok/s"), ("acceptance", "%"), ("mean accepted length", "tokens/step")):
         curves: dict[str, list[tuple[float, float]]] = {}
         for cell in cells:
             if metric := metrics[cell.name].get(name):
-                curve = cell_name({other: cell.target.overrides[other] for other in others})
-                curves.setdefault(curve, []).append((x_of(cell.target.overrides[flag]), metric.estimate.value))
+                curve = cell_name({other: axis_value(cell.target, other) for other in others}, grid.options.labels)
+                curves.setdefault(curve, []).append((x_of(axis_value(cell.target, flag)), metric.estimate.value))
         for curve, points in curves.items():
             points.sort(key=lambda point: point[0])
             line = curve or cells[0].target.profile
@@ -175,6 +198,9 @@ def _other_cells(ranking: Ranking, left_out: int, unmeasured: int) -> Iterator[s
 def _recommendation(grid: SweepGrid, info: RunInfo, ranking: Ranking, best: SweepCell) -> Iterator[str]:
     """Which cell to keep. A setting that changes answers is never recommended for its speed."""
     cell = cell_to_keep(grid, ranking)
+    if PROFILE in grid.options.axes:
+        yield "Profiles may differ in their answers, too: none is recommended for being faster."
+        return
     lossy = sorted(set(grid.options.axes) & LOSSY_FLAGS)
     if lossy:
         yield (

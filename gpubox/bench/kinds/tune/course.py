@@ -12,7 +12,7 @@ from gpubox.bench.kinds.tune.search import (
     Knowledge,
     SearchSpace,
     StartOutcome,
-    Step,
+    TuneStep,
     choose_finalists,
     is_screening,
     next_search_step,
@@ -44,11 +44,10 @@ class Course:
         return Knowledge(self.space, self.search)
 
     @cached_property
-    def search_step(self) -> Step:
+    def search_step(self) -> TuneStep:
         """The next start of the search."""
-        if self.final:
-            return Step(reason="the comparison has begun")
-        return next_search_step(self.knowledge, self.budget_seconds, self.seed)
+        step = next_search_step(self.knowledge, self.budget_seconds, self.seed)
+        return TuneStep(reason="the comparison has begun") if step.cell and self.final else step
 
     @cached_property
     def finalists(self) -> tuple[str, ...]:
@@ -61,7 +60,7 @@ class Course:
         return FinalRound(self.space, self.finalists, tuple(self.final), self.seed, self.noise)
 
     @cached_property
-    def final_step(self) -> Step:
+    def final_step(self) -> TuneStep:
         """The next start of the comparison."""
         return self.round.next_step(self.search, self.budget_seconds)
 

@@ -12,7 +12,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpubox.bench.kinds.tune.search import Clock, SearchSpace, StartOutcome, Step
+from gpubox.bench.kinds.tune.search import Clock, SearchSpace, StartOutcome, TuneStep
 from gpubox.bench.start_comparison import (
     LEVEL,
     MIN_STARTS,
@@ -49,10 +49,14 @@ class Outlook:
     """The finalists that are faster than the profile's own flags, beyond doubt."""
     rows: int
 
+    def leader(self, side: str, space: SearchSpace) -> str:
+        """What ``side`` has to beat besides the profile's own flags: a lossless one only the best lossless one."""
+        return self.fastest if side in space.lossy else self.best or self.fastest
+
     def high(self, side: str) -> float:
         """The most that ``side`` can win over the profile's own flags, as a log; simultaneous for all rows."""
         contrast = self.contrasts[side]
-        return contrast.log_ratio + _half_width(contrast, self.rows)
+        return contrast.log_ratio + half_width(contrast, self.rows)
 
     @property
     def gain_at_most(self) -> float | None:
@@ -76,31 +80,31 @@ class FinalRound:
     def own(self) -> str:
         return self.space.own if self.space.own in self.sides else ""
 
-    def next_step(self, search: Sequence[StartOutcome], budget_seconds: float) -> Step:
+    def next_step(self, search: Sequence[StartOutcome], budget_seconds: float) -> TuneStep:
         """The next start, after the outcomes of the search and of this comparison."""
         if not self.sides:
-            return Step(reason="no set of flags could be measured")
+            return TuneStep(reason="no set of flags could be measured")
         done, alive = 0, list(self.sides)
         for block in range(MAX_STARTS // _BLOCK):
             if reason := self._why_end(done, alive, block):
-                return Step(reason=reason)
+                return TuneStep(reason=reason)
             alive = self._still_compared(done, alive, block)
             order = [side for side in alive for _ in range(_BLOCK)]
             random.Random(f"final {self.seed} {block}").shuffle(order)
             if len(self.outcomes) < done + len(order):
                 return self._start(order[len(self.outcomes) - done], done, order, search, budget_seconds)
             done += len(order)
-        return Step(reason=f"{MAX_STARTS} starts of each did not tell them apart", exhausted=True)
+        return TuneStep(reason=f"{MAX_STARTS} starts of each did not tell them apart", exhausted=True)
 
     def _start(
         self, side: str, done: int, order: Sequence[str], search: Sequence[StartOutcome], budget_seconds: float
-    ) -> Step:
+    ) -> TuneStep:
         total = [*search, *self.outcomes]
         if len(self.outcomes) == done and len(total) + len(order) > self.space.starts_limit:
-            return Step(reason="the starts are used up", exhausted=True)
+            return TuneStep(reason="the starts are used up", exhausted=True)
         if not Clock(budget_seconds, total).allows(1):
-            return Step(reason="the time is over", exhausted=True)
-        return Step(side)
+            return TuneStep(reason="the time is over", exhausted=True)
+        return TuneStep(side)
 
     def _why_end(self, done: int, alive: Sequence[str], block: int) -> str:
         """Why the comparison is over after the first ``done`` starts; empty: it goes on."""
@@ -112,13 +116,21 @@ class FinalRound:
         if block * _BLOCK < MIN_STARTS:
             return ""
         outlook = self.outlook(done)
-        if not outlook.own or outlook.fastest in outlook.significant:
-            rest = [side for side in alive if side not in (outlook.fastest, outlook.own)]
-            decided = not any(self._can_win(outlook, side, GOOD_ENOUGH) for side in rest)
-            return "the fastest is known" if decided else ""
-        at_most = outlook.gain_at_most
-        enough = at_most is not None and at_most <= GOOD_ENOUGH
-        return f"no finalist can win by more than {GOOD_ENOUGH:.0%}" if enough else ""
+        if any(self._is_open(outlook, side) for side in alive if side != outlook.own):
+            return ""
+        if not outlook.own or outlook.significant:
+            return "the fastest is known"
+        return f"no finalist can win by more than {GOOD_ENOUGH:.0%}"
+
+    def _is_open(self, outlook: Outlook, side: str) -> bool:
+        """Whether more starts of ``side`` can change the outcome."""
+        if side not in outlook.contrasts and outlook.own:
+            return False  # it was never measured
+        leader = outlook.leader(side, self.space)
+        if side != leader:
+            return self._can_win(outlook, side, GOOD_ENOUGH)
+        undecided = outlook.own and side not in outlook.significant
+        return bool(undecided) and outlook.high(side) > math.log1p(GOOD_ENOUGH)
 
     def _still_compared(self, done: int, alive: Sequence[str], block: int) -> list[str]:
         if block * _BLOCK < MIN_STARTS:
@@ -127,14 +139,21 @@ class FinalRound:
         return [side for side in alive if side == outlook.own or self._can_win(outlook, side, MARGIN)]
 
     def _can_win(self, outlook: Outlook, side: str, margin: float) -> bool:
-        """Whether ``side`` can be faster than the fastest by more than ``margin``."""
-        comparison = outlook.comparison
-        if comparison is None or side == outlook.fastest:
+        """Whether ``side`` can be faster than the fastest of its kind by more than ``margin``."""
+        comparison, leader = outlook.comparison, outlook.leader(side, self.space)
+        if comparison is None or side == leader:
             return True
         if side not in comparison.ancova.means:
             return False
-        contrast = comparison.contrast(outlook.fastest, side)
-        return contrast.log_ratio + _half_width(contrast, 1) > math.log1p(margin)
+        contrast = comparison.contrast(leader, side)
+        return contrast.log_ratio + half_width(contrast, 1) > math.log1p(margin)
+
+    def is_out(self, side: str) -> bool:
+        """Whether ``side`` gets no further starts, because it cannot win by more than MARGIN."""
+        outlook = self.outlook()
+        counts = outlook.comparison.ancova.counts if outlook.comparison else {}
+        enough = min((counts.get(name, 0) for name in self.sides), default=0) >= MIN_STARTS
+        return enough and side != outlook.own and not self._can_win(outlook, side, MARGIN)
 
     def outlook(self, done: int | None = None, *, last: bool = False) -> Outlook:
         """What the first ``done`` starts say. ``last``: no further ones follow, so the rest of the level is used."""
@@ -167,7 +186,8 @@ class FinalRound:
         return shares[-1] if shares else 0.0
 
 
-def _half_width(contrast: Contrast, rows: int) -> float:
+def half_width(contrast: Contrast, rows: int) -> float:
+    """Half of the 95 % interval of the log, corrected for so many rows."""
     if math.isinf(contrast.error):
         return math.inf
     return t_quantile(LEVEL / rows, contrast.dof) * contrast.error

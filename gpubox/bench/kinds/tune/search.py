@@ -29,10 +29,10 @@ from gpubox.bench.stats import MARGIN
 
 MAX_FINALISTS = 3
 """Besides the profile's own flags."""
-MIN_LIMIT, MAX_LIMIT = 16, 60
+MIN_LIMIT, MAX_LIMIT = 20, 72
 """Starts of one tune: in a small space, and in any."""
-_SEARCH_SHARE = 0.6
-"""Of the starts; the rest is for the comparison of finalists."""
+_FINAL_SHARE, _MIN_FINAL = 0.3, 12
+"""Of the starts, for the comparison of the finalists; and the least."""
 _MAX_SEARCH_STARTS_PER_CELL = 2
 _CAN_WIN_SDS = 1.645
 """A cell can win if it does so with a probability of at least 5 %."""
@@ -70,7 +70,7 @@ class SearchSpace:
     @property
     def search_limit(self) -> int:
         """The most starts before the finalists are compared."""
-        return int(self.starts_limit * _SEARCH_SHARE)
+        return self.starts_limit - max(_MIN_FINAL, math.ceil(self.starts_limit * _FINAL_SHARE))
 
     def needs_no_less(self, cell: str, failed: str, memory: str) -> bool:
         """Whether ``cell`` needs at least as much VRAM or RAM as ``failed`` on every axis."""
@@ -103,6 +103,11 @@ class StartOutcome:
         """The mean over prompts."""
         return statistics.fmean(self.log_rates.values())
 
+    @property
+    def rate(self) -> float:
+        """The geometric mean over prompts, in the unit of the goal."""
+        return math.exp(self.log_rate)
+
 
 @dataclass(frozen=True, slots=True)
 class Clock:
@@ -127,7 +132,7 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TuneStep:
     """What to do next."""
 
     cell: str = ""
@@ -199,11 +204,23 @@ class Knowledge:
         return dict(zip(self.alive, gains, strict=True))
 
     @cached_property
+    def leads(self) -> dict[str, Estimated]:
+        """As ``gains``, but a cell that answers as the profile does is beside the best of those alone."""
+        lossless = [cell for cell in self.measured if cell not in self.space.lossy]
+        if not lossless or self.incumbent in lossless:
+            return self.gains
+        best = max(lossless, key=lambda cell: self.gains[cell].mean)
+        alive = [cell for cell in self.alive if cell not in self.space.lossy]
+        places = [self.space.cells[cell] for cell in alive]
+        own = dict(zip(alive, self.surface.differences(places, self.space.cells[best]), strict=True))
+        return {**self.gains, **own}
+
+    @cached_property
     def contenders(self) -> list[str]:
         """The cells that can still win by more than MARGIN, and are not measured well enough to know."""
         return [
             cell
-            for cell, gain in self.gains.items()
+            for cell, gain in self.leads.items()
             if cell != self.incumbent
             and len(self.starts.get(cell, ())) < _MAX_SEARCH_STARTS_PER_CELL
             and gain.mean + _CAN_WIN_SDS * gain.sd > math.log1p(MARGIN)
@@ -221,23 +238,23 @@ def is_screening(knowledge: Knowledge) -> bool:
     return len(knowledge.measured) < design_size(knowledge.space)
 
 
-def next_search_step(knowledge: Knowledge, budget_seconds: float, seed: int) -> Step:
+def next_search_step(knowledge: Knowledge, budget_seconds: float, seed: int) -> TuneStep:
     """The next start of the search."""
     space, outcomes = knowledge.space, knowledge.outcomes
     if not outcomes:
-        return Step(space.own)
+        return TuneStep(space.own)
     if len(outcomes) >= space.search_limit:
-        return Step(reason="the starts of the search are used up")
+        return TuneStep(reason="the starts of the search are used up")
     if not Clock(budget_seconds, outcomes).allows(1 + 2 * MIN_STARTS):
-        return Step(reason="the rest of the time is for the comparison")
+        return TuneStep(reason="the rest of the time is for the comparison")
     untried = [cell for cell in knowledge.alive if cell not in knowledge.starts]
     if is_screening(knowledge) and untried:
-        return Step(_most_unlike(knowledge, untried, seed))
+        return TuneStep(_most_unlike(knowledge, untried, seed))
     if not knowledge.measured:
-        return Step(reason="no set of flags could be measured")
+        return TuneStep(reason="no set of flags could be measured")
     if not knowledge.contenders:
-        return Step(reason=f"no other set of flags can win by more than {MARGIN:.0%}")
-    return Step(max(knowledge.contenders, key=lambda cell: _expected_improvement(knowledge.gains[cell])))
+        return TuneStep(reason=f"no other set of flags can win by more than {MARGIN:.0%}")
+    return TuneStep(max(knowledge.contenders, key=lambda cell: _expected_improvement(knowledge.leads[cell])))
 
 
 def _most_unlike(knowledge: Knowledge, untried: Sequence[str], seed: int) -> str:

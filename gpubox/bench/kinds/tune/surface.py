@@ -20,7 +20,7 @@ from gpubox.bench.start_comparison import PRIOR_SD
 
 Coordinates = tuple[int, ...]
 """The level of a cell on each axis."""
-_MEAN_SD = 1.0
+_MEAN_VARIANCE = 1.0
 """Of the log rate of all cells together: nothing is known of it before the first start."""
 _DRIFT_SD = 0.05
 """A drift of the whole box over all starts: 5 %."""
@@ -94,18 +94,19 @@ class Surface:
     @cached_property
     def log_likelihood(self) -> float:
         """Of the measured rates, up to a constant."""
-        squares = sum(map(mul, self._whitened, self._whitened))
+        squares: float = sum(map(mul, self._whitened, self._whitened))
         return -squares / 2 - sum(math.log(row[-1]) for row in self._rows)
 
     def kernel(self, cell: Coordinates, other: Coordinates) -> float:
         """The prior covariance of two cells."""
-        total = squares = main = 0.0
+        total, squares, main = 0.0, 0.0, 0.0
         for scale, likeness, a, b in zip(self.effects.scales, self._likeness, cell, other, strict=True):
             effect = scale * likeness[a][b]
             main += scale * effect
             total += effect
             squares += effect * effect
-        return _MEAN_SD**2 + main + self.effects.interaction**2 * (total * total - squares) / 2
+        pairs = (total * total - squares) / 2
+        return float(_MEAN_VARIANCE + main + self.effects.interaction**2 * pairs)
 
     def _covariance(self, point: SurfacePoint, other: SurfacePoint) -> float:
         drift = _DRIFT_SD**2 * (point.time / self._span) * (other.time / self._span)

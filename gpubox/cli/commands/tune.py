@@ -1,0 +1,63 @@
+"""``gpubox tune``: as ``gpubox bench tune``, and saves what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from gpubox.bench.run_store import Run
+from gpubox.cli import diagnostics
+from gpubox.cli.bench.execution import execute, fetch_models, print_outline
+from gpubox.cli.bench.kinds import tune_command, tune_plan
+from gpubox.cli.context import Context
+from gpubox.errors import UsageError
+
+_SAVE = click.Option(
+    ["--save"], metavar="NAME", help="Write the tuned profile as NAME if its flags are faster; comments stay."
+)
+
+
+@click.pass_obj
+def _run(context: Context, /, save: str | None, dry_run: bool, now: bool, as_json: bool, **values: Any) -> None:
+    from gpubox.bench.plan_outline import outline_plan
+    from gpubox.profiles.edit import copied_text, new_edit
+
+    given = {key: value for key, value in values.items() if value not in (None, ()) and value is not False}
+    profile = context.profile(given["profile"])
+    if save is not None:
+        new_edit(save, copied_text(profile), context.paths)  # a name that cannot be used is refused before the tune
+    plan = tune_plan(context, given)
+    if dry_run:
+        print_outline(context, plan, as_json=as_json)
+        return
+    for sentence in outline_plan(plan, context.paths).sentences():
+        diagnostics.note(f"  {sentence}")
+    fetch_models(context, plan.targets)
+
+    def finish(run: Run) -> tuple[str, Mapping[str, Any]]:
+        return _save(context, run, save) if save is not None else ("", {})
+
+    execute(context, plan, now=now, as_json=as_json, finish=finish)
+
+
+def _save(context: Context, run: Run, name: str) -> tuple[str, Mapping[str, Any]]:
+    """Writes the profile ``name`` if other flags than the profile's own are to be kept."""
+    from gpubox.bench.benchmark import make_benchmark
+    from gpubox.bench.saved_profile import save_target
+
+    target = make_benchmark(run.info.plan).best(run.scored())
+    if target is None or not target.overrides:
+        return f"{name} is not written: no other flags were shown to be faster.", {"saved": None}
+    try:
+        path = save_target(context.profile(target.profile), target, name, run.id, context.paths)
+    except UsageError as error:
+        hint = f"The result is kept: gpubox bench save {run.id} --name NAME"
+        raise UsageError(error.message, hint) from None
+    return f"{name} is written: {path}. `gpubox switch {name}` runs it.", {
+        "saved": {"profile": name, "path": str(path)}
+    }
+
+
+command = click.Command("tune", params=[*tune_command.params, _SAVE], callback=_run, help=tune_command.help)

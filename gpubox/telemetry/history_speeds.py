@@ -1,0 +1,48 @@
+"""The slowdowns that the file's closed days show. Once a day the writer stores them, because they take a while."""
+
+from __future__ import annotations
+
+import sqlite3
+from array import array
+from collections.abc import Sequence
+
+import msgspec
+
+from gpubox.telemetry.history_days import day_begin, day_of, requests_at_once
+from gpubox.telemetry.history_values import Slowdown, StoredLaunch
+from gpubox.telemetry.slowdowns import SpeedUnit, find_slowdowns
+
+JUDGED_DAYS = 90
+
+
+def judge(connection: sqlite3.Connection, launches: Sequence[StoredLaunch], now: float) -> list[Slowdown]:
+    """The slowdowns of the last JUDGED_DAYS. The days in ``open_days`` do not count yet: today is half a day."""
+    measured = {launch.id for launch in launches if launch.measured}
+    rows = connection.execute(
+        "SELECT day, launch, rate, strata FROM day_speeds WHERE day >= ? AND day NOT IN (SELECT day FROM open_days)",
+        (day_of(now) - JUDGED_DAYS,),
+    )
+    units = []
+    for day, launch, rate, blob in rows:
+        if launch not in measured:
+            strata = array("I")
+            strata.frombytes(blob)
+            for i in range(0, len(strata), 3):
+                at_once = requests_at_once(strata[i])
+                units.append(SpeedUnit(day, launch, rate, strata[i], strata[i + 1], strata[i + 2] / 1e3, at_once))
+    heat = connection.execute("SELECT day, launch, temperature / 10.0 FROM day_readings WHERE temperature IS NOT NULL")
+    return find_slowdowns(units, launches, {(day, launch): degrees for day, launch, degrees in heat}, day_begin)
+
+
+def stored_judgement(connection: sqlite3.Connection) -> list[Slowdown] | None:
+    """What the writer stored; None if a day was closed since, or it has not come to it."""
+    row = connection.execute("SELECT slowdowns FROM judged").fetchone()
+    try:
+        return None if row is None else msgspec.json.decode(row[0], type=list[Slowdown])
+    except msgspec.MsgspecError:
+        return None
+
+
+def store_judgement(connection: sqlite3.Connection, slowdowns: Sequence[Slowdown]) -> None:
+    connection.execute("DELETE FROM judged")
+    connection.execute("INSERT INTO judged VALUES (?)", (msgspec.json.encode(slowdowns).decode(),))

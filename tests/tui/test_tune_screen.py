@@ -1,0 +1,110 @@
+"""Tune on the screen: the plan and the question, the live picture, and what can be done with the outcome."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpubox.bench.plan_outline import PlanOutline
+from gpubox.paths import Paths
+from gpubox.tui import app as app_module
+from gpubox.tui.app import GpuboxApp
+from gpubox.tui.bench import plan_screen
+from tests.tui.conftest import shows, text, until
+from tests.tui.test_bench_screen import bench_of, benching, screen_of
+from tests.tui.tune_runs import tune_run
+
+PLAN = PlanOutline(
+    665, (), "qwen36-mtp-16gb", None, about=("72 sets of flags; 12 would leave less than 1.0 GiB free.",)
+)
+
+
+@pytest.fixture
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
+    monkeypatch.setattr(app_module, "BENCH_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(plan_screen, "OUTLINE_DELAY", 0.0)
+    return Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
+
+
+async def test_the_plan_is_shown_before_the_highlighted_profile_is_tuned(paths: Paths) -> None:
+    async with benching(paths, open_=False) as (pilot, services):
+        app, bench = pilot.app, bench_of(services)
+        assert isinstance(app, GpuboxApp)
+        bench.planned = PLAN
+        app.highlight_profile("qwen36-256k")
+        await until(pilot, lambda: (entry := app.dashboard.profiles.entry) and entry.name == "qwen36-256k")
+        await pilot.press("U")
+        await shows(pilot, "Tune qwen36-256k?", "72 sets of flags", "12 too large", "gpubox bench tune qwen36-256k")
+        await pilot.press("n")
+        await until(pilot, lambda: screen_of(pilot).is_current)
+        assert bench.asked == []
+
+        await pilot.press("1")
+        await until(pilot, lambda: app.dashboard.is_current)
+        await pilot.press("U")
+        await shows(pilot, "another goal")
+        await pilot.press("o")
+        await shows(pilot, "Plan a run", "‹ tune ›", "‹ qwen36-256k ›", "keep-free", "minutes")
+        await pilot.press("enter")
+        await shows(pilot, "Tune qwen36-256k?")  # the form, too, asks before so many restarts
+        await pilot.press("y")
+        await until(pilot, lambda: bench.asked == [("tune", "qwen36-256k")])
+
+
+async def test_a_recording_cannot_be_tuned(paths: Paths) -> None:
+    async with benching(paths, open_=False) as (pilot, services):
+        bench_of(services).read_only = "This is a recording."
+        await pilot.press("U")
+        await shows(pilot, "This is a recording.")
+        bench_of(services).read_only, bench_of(services).url = "", "http://box:8080"
+        await pilot.press("1")
+        await until(pilot, lambda: not screen_of(pilot).is_current)
+        await pilot.press("U")
+        await shows(pilot, "cannot restart a server given by its address")
+        assert bench_of(services).asked == []
+
+
+async def test_a_tune_under_way_is_followed_and_stopped(paths: Paths) -> None:
+    run = tune_run(paths, 14)
+    async with benching(paths, size=(200, 50), open_=False) as (pilot, services):
+        bench_of(services).working = run
+        await shows(pilot, "bench tune 14/60")
+        await pilot.press("B")
+        await shows(pilot, "14 of at most 60 starts", "against own flags", "measuring", "cannot win", "12 would leave")
+        await pilot.press("x")
+        await shows(pilot, "Stop the run?", "14 starts are done and are kept")
+        await pilot.press("y")
+        await until(pilot, lambda: bench_of(services).asked == [("stop", run.id)])
+
+
+async def test_the_outcome_names_the_flags_to_change_and_is_saved_as_a_profile(paths: Paths) -> None:
+    run = tune_run(paths)
+    async with benching(paths, size=(120, 50)) as (pilot, services):
+        await shows(pilot, "n-cpu-moe=18 threads=8 is faster by", "22 → 18", " 6 → 8", "w saves it", "save as profile")
+        await pilot.press("w")
+        await shows(pilot, "Best: n-cpu-moe=18 threads=8", "qwen36-mtp-16gb-n-cpu-moe-18-threads-8")
+        await pilot.press(*"quick", "enter")
+        await until(pilot, lambda: bench_of(services).asked == [("keep", run.id, "quick")])
+
+
+async def test_flags_that_are_as_good_as_any_are_not_saved(paths: Paths) -> None:
+    tune_run(paths, gain=0.0)
+    async with benching(paths, size=(120, 50)) as (pilot, services):
+        await shows(pilot, "Your flags are as good as any")
+        assert "saves it" not in text(pilot)
+        await pilot.press("w")
+        await shows(pilot, "there is nothing to save")
+        assert bench_of(services).asked == []
+
+
+async def test_a_tune_whose_profile_is_gone_still_shows_its_outcome(paths: Paths) -> None:
+    run = tune_run(paths)
+    plan = run.info.plan
+    gone = tuple(replace(target, profile="was-deleted") for target in plan.targets)
+    run.save(replace(run.info, plan=replace(plan, targets=gone)))
+    async with benching(paths, size=(120, 50)) as (pilot, _):
+        await shows(pilot, "was-deleted", "is faster by", "22 → 18")
+        await pilot.press("w")
+        await shows(pilot, "was-deleted")

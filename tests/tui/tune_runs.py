@@ -1,0 +1,84 @@
+"""Stored tunes, made without a server: rates follow from the flags, so the best candidate is known."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import groupby
+
+from gpubox.bench.kinds.tune.kind import Tune
+from gpubox.bench.kinds.tune.protocol import OWN
+from gpubox.bench.model import Plan, Result, Target
+from gpubox.bench.run_store import Run, create_run
+from gpubox.paths import Paths
+
+MOE, THREADS, BATCHES = (16, 18, 20, 22, 24, 28), (4, 6, 8, 12), (256, 512, 1024)
+OWN_PLACE = (3, 1, 1)
+PRUNED = {"would leave less than 1.0 GiB free": 12}
+
+
+def tune_plan(profile: str = "qwen36-mtp-16gb", minutes: float = 30.0) -> Plan:
+    """A tune over three flags; 16 does not load."""
+    cells, targets = {}, []
+    for moe_at, moe in enumerate(MOE):
+        for threads_at, threads in enumerate(THREADS):
+            for batch_at, batch in enumerate(BATCHES):
+                place = (moe_at, threads_at, batch_at)
+                values = {"n-cpu-moe": moe, "threads": threads, "ubatch-size": batch}
+                own = dict(zip(values, (MOE[3], THREADS[1], BATCHES[1]), strict=True))
+                changed = {flag: value for flag, value in values.items() if own[flag] != value}
+                name = " ".join(f"{flag}={value}" for flag, value in changed.items()) or OWN
+                cells[name] = place
+                targets.append(Target(name, profile, changed))
+    axes = [
+        {"flag": flag, "labels": tuple(map(str, values)), "more_vram": more}
+        for flag, values, more in (("n-cpu-moe", MOE, -1), ("threads", THREADS, 0), ("ubatch-size", BATCHES, 1))
+    ]
+    targets.sort(key=lambda target: target.name != OWN)
+    options = {"axes": axes, "cells": cells, "minutes": minutes, "pruned": PRUNED}
+    return Plan("tune", tuple(targets), options, seed=7)
+
+
+def true_rate(place: tuple[int, ...], gain: float) -> float:
+    """tok/s of a cell: the best is n-cpu-moe=18 threads=8 ubatch-size=512, by ``gain`` over the profile's own."""
+    moe, threads, batch = place
+    distance = abs(moe - 1) / 2 + abs(threads - 2) / 2 + abs(batch - 1) / 4
+    return float(66.0 * (1 + gain) ** (1.5 - distance))
+
+
+def tune_run(paths: Paths, starts: int = 999, *, gain: float = 0.12, state: str = "finished") -> Run:
+    """A tune after so many server starts."""
+    plan = tune_plan()
+    tune, dice = Tune(plan), random.Random(3)
+    items = list(tune.items())
+    run = create_run(paths, plan, items)
+    scored: list[tuple[object, Result]] = []
+    with run.owned():
+        for number, members in groupby(items, key=lambda item: item.start):
+            group = list(members)
+            if number > starts:
+                break
+            if reason := tune.unneeded_reason(group[0], scored):  # type: ignore[arg-type]
+                results = [Result(item.id, error=reason, skipped=True, unneeded=True) for item in group]
+                starts += 1
+            else:
+                cell = tune.target_of(group[0], scored)  # type: ignore[arg-type]
+                place = tune.options.cells[cell]
+                rate = true_rate(place, gain) * dice.gauss(1, 0.004)
+                results = []
+                for item in group:
+                    values = {"target": cell, "tg": rate * dice.gauss(1, 0.002)}
+                    if item.warmup:
+                        values |= {"start_seconds": 9.0, "load_seconds": 7.0, "vram_bytes": 12 << 30}
+                    results.append(Result(item.id, values, 2.0))
+                if place[0] == 0:
+                    values = {"target": cell}
+                    error = "out of VRAM: KV cache on CUDA0"
+                    results = [Result(item.id, values, error=error, skipped=True) for item in group]
+            for item, result in zip(group, results, strict=True):
+                run.add_result(result)
+                scored.append((item, result))
+        run.save(replace(run.info, state=state, seconds=500.0, created_at="2026-11-22T12:00:00Z"))
+    renamed = Run(run.folder.rename(run.folder.with_name("20261122-120000-tune")))
+    renamed.save(replace(renamed.info, id=renamed.id))
+    return renamed
