@@ -20,11 +20,9 @@ NO_PROFILE = "Nothing runs, and no profile is highlighted."
 
 
 def open_advice(app: App[Any]) -> None:
-    """Shows the advice, as soon as it is there."""
-    from gpubox.tui.app import GpuboxApp
-
-    assert isinstance(app, GpuboxApp)
-    app.bridge.run(AdviceController(app).show, "advice", exclusive=True)
+    """Shows the advice, as soon as it is there. ``app``: gpubox's own."""
+    own: Any = app
+    own.bridge.run(AdviceController(own).show, "advice", exclusive=True)
 
 
 class AdviceController:
