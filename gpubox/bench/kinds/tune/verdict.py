@@ -107,7 +107,7 @@ def verdict_notes(course: Course, verdict: TuneVerdict) -> Iterator[str]:
         contrast = outlook.contrasts[outlook.fastest]
         yield (
             f"{outlook.fastest} measured {format_change(contrast.ratio)}, but changes the answers, not only their "
-            "speed: compare their quality before you keep it."
+            "speed: `gpubox bench quality` compares it with your flags before you keep it."
         )
     if verdict.unmeasured_within is not None:
         most = f"~{100 * verdict.unmeasured_within:.1f} %"
