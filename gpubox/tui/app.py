@@ -27,7 +27,6 @@ from gpubox.tui.dashboard.screen import DashboardScreen
 from gpubox.tui.formatting import SanitizeFilter
 from gpubox.tui.leaving import Leaving
 from gpubox.tui.messages import (
-    AdviceChanged,
     GatewayChanged,
     GatewayView,
     LogLinesRead,
@@ -157,8 +156,7 @@ class GpuboxApp(App[bool]):
         self.dashboard.mount_content()
         self.bridge.start()
         self.bridge.run(self._poll_bench, "poll-bench")
-        if not self.bridge.services.read_only:
-            self.bridge.run(partial(self.dashboard.history.run, self.bridge.services), "poll-history")
+        self.bridge.run(partial(self.dashboard.history.run, self.bridge.services), "poll-history")
         self.bridge.run(self._recover_trial, "recover-trial")
 
     async def on_unmount(self) -> None:
@@ -312,8 +310,7 @@ class GpuboxApp(App[bool]):
     def action_gateway(self, action: str) -> None:
         self.bridge.run(partial(self.gateway_controller.act, action), "gateway")
 
-    @on(AdviceChanged)
-    def _advice_changed(self) -> None:
+    def on_advice_changed(self) -> None:
         self.dashboard.status.show_advice(self.bridge.advice.advice)
 
     @on(SnapshotTaken)
@@ -419,7 +416,7 @@ class GpuboxApp(App[bool]):
             await self.run_action("screen.bench_back" if self.screen is self.bench else "screen.finder_back")
             return
         action = ACTIONS_BY_ID[action_id]
-        if action.scope in (Scope.EDITOR, Scope.TRIAL, Scope.CONNECT):
+        if action.scope in (Scope.EDITOR, Scope.TRIAL, Scope.CONNECT, Scope.ADVICE):
             await self.run_action(f"screen.{action_id}")
             return
         if action.scope not in MODES:

@@ -13,9 +13,8 @@ import pytest
 
 from gpubox.bench.kinds.quality.figures import SERVER_KL, differences, figures_of, over_chunks
 from gpubox.bench.kinds.quality.needle import haystack, needle_of
-from gpubox.bench.kinds.quality.options import TEXT_FILE, QualityOptions, items_of, parse_options, text_hash
+from gpubox.bench.kinds.quality.options import POSITIONS, TEXT_FILE, QualityOptions, items_of, parse_options, text_hash
 from gpubox.bench.kinds.quality.probabilities import (
-    POSITIONS,
     TokenProbabilities,
     chosen_positions,
     divergence,

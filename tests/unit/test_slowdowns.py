@@ -1,4 +1,4 @@
-"""Which profiles became slower: short versions of ``tests/perf/history_truth.py``, and what its words say."""
+"""Which profiles became slower: short versions of ``tests/history_box.py``, and what its words say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from gpubox.telemetry.history_values import Slowdown, StoredLaunch
 from gpubox.telemetry.slowdowns import SpeedUnit, changed_flags, find_slowdowns, slowdown_sentence
-from tests.perf import history_truth as truth
+from tests import history_box as truth
 
 DAY = 86400.0
 

@@ -51,7 +51,7 @@ def plan_of(**options: Any) -> Plan:
 
 def speed(target: Target) -> float:
     values = {**OWN_VALUES, **target.overrides}
-    return 400 / (4 + values["n-cpu-moe"] * (2.0 if values["threads"] == 2 else 1.0))
+    return 400 / (4 + int(str(values["n-cpu-moe"])) * (2.0 if values["threads"] == 2 else 1.0))
 
 
 def answer(kind: Tune, item: Item, results: Scored, dice: random.Random, flat: bool = False) -> Result:

@@ -29,7 +29,9 @@ class HistoryController:
         """Identifies the server that runs."""
 
     async def run(self, services: LocalServices) -> None:
-        """Shows what the history has, until cancelled."""
+        """Shows what the history has, until cancelled; nothing for a server that gpubox did not start."""
+        if services.read_only:
+            return
         from gpubox.tui.dashboard.history_reader import HistoryReader
 
         self.requests.clock = services.clock
