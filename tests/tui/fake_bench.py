@@ -26,6 +26,7 @@ from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import Profile
 from gpubox.tui.bench.service import BenchService, BestCell, read_tune_outcome
 from gpubox.tui.bench.tune_lines import TuneOutcome
+from gpubox.tui.workshop.service import WorkshopService
 from tests.tui.fake import PROFILES, FakeServices
 
 
@@ -142,6 +143,10 @@ class BenchServices(FakeServices):
     def __init__(self, paths: Paths) -> None:
         super().__init__()
         self.benches_ = FakeBench(paths)
+        self.shop = WorkshopService(paths, Config, self.run_operation)
+
+    def workshop_service(self) -> WorkshopService:
+        return self.shop
 
     def bench_service(self) -> FakeBench:
         return self.benches_
