@@ -305,7 +305,7 @@ def _ordered_rows(post: Post) -> list[PostRow]:
     first = post.rows[0].group.partition(",")[0]
 
     def place(row: PostRow) -> tuple[bool, bool]:
-        return ", warm," in row.group, row.group.partition(",")[0] != first
+        return ", warm," in row.group, ", cold," in row.group and row.group.partition(",")[0] != first
 
     return sorted(post.rows, key=place) if post.kind == "speed" else list(post.rows)
 
