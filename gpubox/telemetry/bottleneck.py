@@ -92,6 +92,8 @@ def bottleneck(inputs: BottleneckInputs) -> tuple[str | None, str]:
         if link >= BUSY_LINK:
             return "PCIe", _joined(f"{link:.0%} of the link", gpu_load)
     if utilization is not None and utilization >= BUSY_GPU:
+        slowed = ", ".join(gpu.throttle_reasons or ()) if gpu else ""
+        gpu_load = _joined(gpu_load, f"clocks reduced: {slowed}" if slowed else "")
         memory = gpu.memory_utilization_percent if gpu else None
         if memory is not None and memory >= BUSY_MEMORY:
             return "GPU bandwidth", f"{gpu_load}, memory controller {memory}%"
@@ -123,7 +125,7 @@ def _why_unnamed(inputs: BottleneckInputs, utilization: int | None, both_loads: 
         return "gpubox does not know its process and devices"
     if inputs.rates.threads_busy is None:
         return "a load needs two readings of the process"
-    if inputs.threads is None:
+    if not inputs.threads:
         return f"{inputs.rates.threads_busy:.1f} threads busy; the log does not show how many there are"
     cards = [key for key in inputs.devices if not key.startswith("RPC ")]
     if cards and utilization is None:

@@ -277,7 +277,6 @@ _APP_ACTIONS = {"stop", "restart", "failed_log", "bench_speed", "tune"}
 """Actions of the dashboard that the app performs; the dashboard screen performs the others."""
 WORKSHOP_ACTIONS = frozenset({
     "edit", "external_editor", "trial", "new_profile", "duplicate", "rename", "delete", "undo_delete", "compare",
-    "advice",
 })  # fmt: skip
 """Actions of the dashboard that the WorkshopController performs."""
 _SCREENS = ("show_chat", "show_bench", "show_models", "show_clients")

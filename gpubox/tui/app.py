@@ -416,7 +416,7 @@ class GpuboxApp(App[bool]):
             await self.run_action("screen.bench_back" if self.screen is self.bench else "screen.finder_back")
             return
         action = ACTIONS_BY_ID[action_id]
-        if action.scope in (Scope.EDITOR, Scope.TRIAL, Scope.CONNECT):
+        if action.scope in (Scope.EDITOR, Scope.TRIAL, Scope.CONNECT, Scope.ADVICE):
             await self.run_action(f"screen.{action_id}")
             return
         if action.scope not in MODES:

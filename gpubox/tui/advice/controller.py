@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpubox.errors import GpuboxError
 from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
+    from textual.app import App
+
     from gpubox.advisor.advice import Advice
     from gpubox.tui.advice.screen import AdviceScreen
     from gpubox.tui.app import GpuboxApp
     from gpubox.tui.workshop.edit_session import EditSession
 
 NO_PROFILE = "Nothing runs, and no profile is highlighted."
+
+
+def open_advice(app: App[Any]) -> None:
+    """Shows the advice, as soon as it is there. ``app``: gpubox's own."""
+    own: Any = app
+    own.bridge.run(AdviceController(own).show, "advice", exclusive=True)
 
 
 class AdviceController:

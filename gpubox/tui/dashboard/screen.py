@@ -430,6 +430,11 @@ class DashboardScreen(PersistentScreen):
             self.toggle_zoom("log")
         self.log_pane.filter.open()
 
+    def action_advice(self) -> None:
+        from gpubox.tui.advice.controller import open_advice
+
+        open_advice(self.app)
+
     def action_zoom(self, panes: str) -> None:
         self.toggle_zoom(panes)
 

@@ -38,7 +38,7 @@ class WorkshopController:
     async def act(self, action: str) -> None:
         """Performs one of WORKSHOP_ACTIONS on the highlighted row."""
         entry = self.app.dashboard.profiles.entry
-        if action not in ("compare", "trial", "advice") and self._is_read_only():
+        if action not in ("compare", "trial") and self._is_read_only():
             return
         methods: dict[str, Any] = {
             "edit": self._edit, "external_editor": self._edit_externally, "duplicate": self._duplicate,
@@ -47,10 +47,6 @@ class WorkshopController:
         try:
             if action == "trial":
                 await self._show_or_repeat_trial()
-            elif action == "advice":
-                from gpubox.tui.advice.controller import AdviceController
-
-                await AdviceController(self.app).show()
             elif action == "new_profile":
                 await self._new(entry)
             elif action == "undo_delete":
