@@ -21,7 +21,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gpubox.hardware.gpu import DriverReading, Gpu
@@ -388,7 +388,10 @@ def check_size(days: int, count: int, folder: Path, *, timed: bool = True) -> li
 def _compare(box: Box, queries: HistoryQueries, begin: float) -> list[str]:
     problems = []
     wanted: dict[str, list[SimRequest]] = defaultdict(list)
+    oldest = datetime.fromtimestamp(END).replace(hour=0, minute=0, second=0) - timedelta(days=89)
     for r in box.requests:
+        if r.at < oldest.timestamp():  # 90 days are kept, today with them
+            continue
         wanted[box.launches[r.launch].profile].append(r)
     for usage in queries.sums(begin - DAY, END, "profile"):
         own = wanted[usage.key]
