@@ -303,7 +303,7 @@ async def test_copy_takes_the_command_line(fake: FakeServices) -> None:
 
 
 async def test_help_has_every_key_and_definition(fake: FakeServices) -> None:
-    async with GpuboxApp(fake).run_test(size=(120, 190)) as pilot:
+    async with GpuboxApp(fake).run_test(size=(120, 240)) as pilot:
         await opened(pilot)
         await pilot.press("question_mark")
         await shows(pilot, *(verb.title for verb in ACTIONS))
