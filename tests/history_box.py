@@ -1,18 +1,13 @@
-"""Simulates a box for 90 days and holds the history to its promises. Shares no arithmetic with the code it checks.
+"""A box that is used for 90 days, simulated, and what its history must hold. Shares no arithmetic with what it checks.
 
-    python -m tests.history_box size [--days 90] [--requests 200000]
-    python -m tests.history_box kills [--kills 50]
-    python -m tests.history_box planted [--seeds 10]     # -15 % with each cause: flagged, with its cause
-    python -m tests.history_box noise [--seeds 40]       # nothing planted: nothing flagged
-
-``size`` feeds Snapshots to the writer and compares all sums with its own. ``kills`` kills a writing process at random
-moments. ``planted`` and ``noise`` put a box's requests into the file: rhythm of the day and week, launches with their
-own luck, bad days, contexts that grow over the weeks, requests at once, draft acceptance.
+``check_size`` feeds Snapshots to the writer and compares all sums with its own. ``check_kills`` kills a writing process
+at random moments. ``check_planted`` and ``check_noise`` put a box's requests into the file: rhythm of the day and week,
+launches with their own luck, bad days, contexts that grow over the weeks, requests at once, draft acceptance. The tests
+run short versions, ``tests/perf/history_truth.py`` the long ones.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -22,7 +17,6 @@ import sqlite3
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -325,8 +319,8 @@ def _request(task: int, r: SimRequest) -> Request:
     )  # fmt: skip
 
 
-def check_size(days: int, count: int, folder: Path) -> list[str]:
-    """What is wrong with size, times and sums of a history that the writer wrote."""
+def check_size(days: int, count: int, folder: Path, *, timed: bool = True) -> list[str]:
+    """What is wrong with size, sums and (``timed``) query times of a history that the writer wrote."""
     history_writer.MAX_GAP_SECONDS = 60.0  # a Snapshot a minute stands for its minute
     paths = Paths(folder / "config", folder / "state", folder / "cache")
     box = simulate(1, days, count)
@@ -378,12 +372,12 @@ def check_size(days: int, count: int, folder: Path) -> list[str]:
     for name, ask in asked.items():
         ask()
         times = []
-        for _ in range(7):
+        for _ in range(7 if timed else 1):
             started = time.perf_counter()
             ask()
             times.append(time.perf_counter() - started)
         print(f"  {name:28} {statistics.median(times) * 1e3:6.1f} ms")
-        if statistics.median(times) > 0.050:
+        if timed and statistics.median(times) > 0.050:
             problems.append(f"{name}: {statistics.median(times) * 1e3:.0f} ms")
     problems += _compare(box, queries, begin)
     integrity = sqlite3.connect(paths.history).execute("PRAGMA integrity_check").fetchone()[0]
@@ -457,7 +451,7 @@ def check_kills(kills: int, folder: Path, seed: int = 1, longest: float = 4.0) -
     worst = 0.0
     for number in range(kills):
         child = subprocess.Popen(
-            [sys.executable, "-m", "tests.history_box", "child", str(folder), str(task)],
+            [sys.executable, "-m", "tests.history_box", str(folder), str(task)],
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert child.stdout is not None
@@ -490,40 +484,5 @@ def check_kills(kills: int, folder: Path, seed: int = 1, longest: float = 4.0) -
     return problems
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("size", "kills", "planted", "noise", "child"))
-    parser.add_argument("rest", nargs="*")
-    parser.add_argument("--days", type=int, default=90)
-    parser.add_argument("--requests", type=int, default=0)
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--first", type=int, default=1)
-    given = parser.parse_args()
-    if given.what == "child":
-        write_forever(given.rest[0], int(given.rest[1]))
-    problems: list[str] = []
-    with tempfile.TemporaryDirectory() as name:
-        folder, seeds = Path(name), range(given.first, given.first + given.seeds)
-        if given.what == "size":
-            problems = check_size(given.days, given.requests or 200_000, folder)
-        elif given.what == "kills":
-            problems = check_kills(given.kills, folder)
-        else:
-            causes = CAUSES if given.what == "planted" else ("",)
-            for seed in seeds:
-                for cause in causes:
-                    count = given.requests or 20_000
-                    problem = (
-                        check_planted(seed, cause, folder, given.days, count)
-                        if cause
-                        else check_noise(seed, folder, given.days, count)
-                    )
-                    print(f"seed {seed} {cause}: {problem or 'ok'}", flush=True)
-                    problems += [problem] if problem else []
-    print("\n".join(problems) or "all is as promised")
-    return bool(problems)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    write_forever(sys.argv[1], int(sys.argv[2]))

@@ -151,7 +151,7 @@ KIND_OPTIONS: Mapping[str, tuple[BenchOption, ...]] = {
         BenchOption("reference", "Target to compare with", "text", "the first", "TARGET"),
         replace(_SET, help="A with this flag as a target", in_form=True),
         BenchOption("chunks", "Chunks of the text", default="all", minimum=2, in_form=True),
-        BenchOption("context", "Tokens of a chunk", default="512", minimum=64, in_form=True),
+        BenchOption("context", "Tokens of a chunk", default="512", minimum=128, in_form=True),
         BenchOption("needle", "Needles in long contexts", "switch", choices=(
             ("", "not asked"), ("--needle", "asked"),
         ), in_form=True),

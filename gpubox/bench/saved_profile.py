@@ -33,6 +33,10 @@ def target_to_save(run: Run, name: str = "") -> Target:
         count = len(matches) or "None"
         raise UsageError(f"{count} of this run's targets match {name!r}.", f"There are: {names}.")
     best = make_benchmark(info.plan).best(run.scored())
+    if best and info.plan.kind == "tune" and not best.overrides:
+        raise UsageError(
+            f"{run.id} keeps the profile's own flags: there is nothing to save.", "--cell NAME saves other ones."
+        )
     if best is None:
         names = ", ".join(target.name for target in targets[:8])
         raise UsageError(f"{run.id} has no single best target.", f"Choose one with --cell: {names}.")

@@ -183,6 +183,11 @@ def requests_at_once(stratum: int) -> float:
     return float(AT_ONCE_RATIO ** (stratum // 32 % AT_ONCE_CLASSES))
 
 
+def coarse_stratum(stratum: int) -> int:
+    """The stratum without its last part."""
+    return stratum // 32
+
+
 def _share(accepted: int | None, drafted: int | None) -> int:
     """Which fifth the acceptance is in, from 1; 0 without a draft."""
     return 0 if not drafted or accepted is None else min(4, 5 * accepted // drafted) + 1

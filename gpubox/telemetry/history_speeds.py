@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpubox.telemetry.history_days import day_begin, day_of, requests_at_once
+from gpubox.telemetry.history_days import coarse_stratum, day_begin, day_of, requests_at_once
 from gpubox.telemetry.history_values import Slowdown, StoredLaunch
 from gpubox.telemetry.slowdowns import SpeedUnit, find_slowdowns
 
@@ -28,8 +28,9 @@ def judge(connection: sqlite3.Connection, launches: Sequence[StoredLaunch], now:
             strata = array("I")
             strata.frombytes(blob)
             for i in range(0, len(strata), 3):
-                at_once = requests_at_once(strata[i])
-                units.append(SpeedUnit(day, launch, rate, strata[i], strata[i + 1], strata[i + 2] / 1e3, at_once))
+                stratum, requests, speed = strata[i : i + 3]
+                at_once, coarse = requests_at_once(stratum), coarse_stratum(stratum)
+                units.append(SpeedUnit(day, launch, rate, stratum, requests, speed / 1e3, at_once, coarse))
     heat = connection.execute("SELECT day, launch, temperature / 10.0 FROM day_readings WHERE temperature IS NOT NULL")
     return find_slowdowns(units, launches, {(day, launch): degrees for day, launch, degrees in heat}, day_begin)
 

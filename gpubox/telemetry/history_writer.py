@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpubox.errors import GpuboxError
-from gpubox.hardware.process import is_alive
+from gpubox.hardware.process import boot_id, is_alive
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.server.failure_causes import FailureKind, find_cause
 from gpubox.server.log import log_size, tail_text
@@ -117,6 +117,8 @@ class HistoryWriter:
         until = time.monotonic() + seconds
         try:
             self.step()
+            if self._tables is None:  # a damaged file was set aside: a new one begins
+                self.step()
             while (self._catch_up is not None or self._naming is not None) and time.monotonic() < until:
                 self.step()
         finally:
@@ -375,8 +377,17 @@ class HistoryWriter:
         """Its log says when it wrote last, and whether somebody stopped it."""
         tables.note_read(launch, (log.size, log.requests.count))
         cause = find_cause(tail_text(log.path), None)
-        how = "stop" if cause.kind is FailureKind.STOPPED else "crash" if cause.line else ""
+        how = "stop" if cause.kind is FailureKind.STOPPED else ""
+        if not how and (cause.line or self._is_missed(log)):
+            how = "crash"
         tables.note_end(launch, log.changed_at, how, cause.sentence if how == "crash" else "")
+
+    def _is_missed(self, log: LaunchLog) -> bool:
+        """Whether its instance's record says that it still runs: nobody meant to stop it."""
+        running = load_state(self.paths.instance_state(log.path.name.partition(".log")[0])).running
+        if running is None or running.process is None:
+            return False
+        return running.launch_id == log.running.launch_id and running.process.boot_id == boot_id()
 
     def _follow_others(self, tables: HistoryTables) -> None:
         """Reads on in the logs of servers beside the main one, which no Snapshot shows."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 from statistics import median
@@ -57,6 +57,8 @@ class SpeedUnit:
     """Tokens per second."""
     at_once: float = 1.0
     """How many requests ran at once."""
+    coarse_stratum: int = 0
+    """The stratum without the share of accepted draft tokens, or the length of what was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ def find_slowdowns(
             series[by_id[unit.launch].profile, unit.rate].append(unit)
     slowdowns = []
     for (profile, rate), its_units in sorted(series.items()):
+        if _is_parted(its_units):  # such as before and after a draft model: no two requests are comparable
+            its_units = [replace(unit, stratum=unit.coarse_stratum) for unit in its_units]
         levels = _levels(its_units, by_id)
         if step := _last_drop([level.value for level in levels]):
             before, after = levels[step.begin : step.at], levels[step.at :]
@@ -102,6 +106,19 @@ def find_slowdowns(
                 )
             )  # fmt: skip
     return slowdowns
+
+
+def _is_parted(units: Iterable[SpeedUnit]) -> bool:
+    """Whether enough units to make a step share no stratum with the others, not even through third ones."""
+    by_unit: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for unit in units:
+        by_unit[unit.day, unit.launch].add(unit.stratum)
+    parts: list[tuple[int, set[int]]] = []
+    for strata in by_unit.values():
+        touched = [part for part in parts if part[1] & strata]
+        parts = [part for part in parts if part not in touched]
+        parts.append((1 + sum(count for count, _ in touched), strata.union(*(own for _, own in touched))))
+    return sorted(count for count, _ in parts)[-2:-1] >= [MIN_AFTER]
 
 
 def _levels(units: list[SpeedUnit], launches: Mapping[int, StoredLaunch]) -> list[_Level]:

@@ -453,10 +453,6 @@ class GpuboxApp(App[bool]):
         self._show_mode("bench")
         self.open_bench().action_bench_measure()
 
-    def action_tune(self) -> None:
-        self._show_mode("bench")
-        self.open_bench().controller.tune(self.dashboard.profiles.entry)
-
     def action_failed_log(self) -> None:
         self.bridge.run(self._show_failed_log, "failed-log", exclusive=True)
 

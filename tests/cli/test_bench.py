@@ -199,7 +199,7 @@ def test_compare_leaderboard_and_export_of_runs_that_are_there(
     code, out, _ = gpubox(capfd, "bench", "compare", first.id, second.id)
     assert code == 0
     assert "regression" in out
-    assert "Second over first" in out
+    assert "Second against first" in out
     code, comparison = values(capfd, "bench", "compare", first.id, second.id)
     assert {row["outcome"] for row in comparison["comparison"]["rows"] if row["name"] == "tg"} == {"regression"}
     code, out, _ = gpubox(capfd, "bench", "leaderboard")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 from gpubox.bench.run_store import find_run
 from gpubox.paths import Paths
 from tests.bench_runs import speed_run
+from tests.bench_server import BenchServer
 from tests.cli.verbs import gpubox
 from tests.quality_program import write_model, write_program
 
@@ -82,7 +84,7 @@ def test_a_kv_type_is_a_target(quants: Path, capfd: Any) -> None:
         (("f16", "q8_0:threads"), "sets no flag"),
         (("f16", "q8_0:thread=2"), "no such option"),
         (("f16", "q8_0", "--chunks", "1"), "--chunks"),
-        (("f16", "q8_0", "--context", "65"), "even number"),
+        (("f16", "q8_0", "--context", "129"), "even number"),
         (("f16", "q8_0", "--text", "/no/such/file"), "cannot be read"),
         (("f16", "http://127.0.0.1:9", "--method", "llama-perplexity"), "has no llama-perplexity"),
         (("http://127.0.0.1:9", "--set", "threads=1"), "cannot change the flags"),
@@ -213,3 +215,19 @@ def _until(condition: Any, seconds: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def test_a_server_that_counts_no_tokens_still_gets_its_needles(capfd: Any) -> None:
+    with BenchServer() as server:
+        words = ("--needle", "--needle-tokens", "256,8192", "--chunks", "2")
+        code, out, err = gpubox(capfd, "bench", "quality", server.url, *words)
+
+    assert code == 0, err
+    assert "The text has 0 tokens, fewer than one chunk of 512" in out  # its /tokenize gives words
+    assert re.search(r"256 +0/3 +0/3 +0/3 +0/3 +0/3", out)  # its answers are filler
+    assert "needs a context of 8,480 tokens; a slot has 4,096" in out
+    asked = [body["messages"][0]["content"] for body in server.asked if "messages" in body]
+    assert len(asked) == 15
+    assert all(
+        re.search(r"The code of the (.+) is \d{6}\..*What is the code of the \1\?", text, re.S) for text in asked
+    )

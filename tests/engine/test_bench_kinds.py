@@ -59,6 +59,26 @@ def resumed(box: Box, kept: list[bytes]) -> dict[str, Any]:
     return values
 
 
+def test_a_tune_survives_kill_9_and_keeps_its_time_and_its_verdict(profiles: Box) -> None:
+    kept = killed_half_way(
+        profiles, 2, "tune", "swept", "--over", "threads=1,2", "--minutes", "0.05", "--context", "0", *TINY
+    )
+    assert not before_is_back(profiles)
+    assert gpubox("bench", "restore").returncode == 0
+    assert before_is_back(profiles)
+
+    values = resumed(profiles, kept)
+
+    assert before_is_back(profiles)
+    evidence = next(table for table in values["report"]["tables"] if table["title"] == "Evidence")
+    assert {row[0] for row in evidence["rows"]} <= {"1", "2"}
+    assert [str(row[-1]).startswith("keep") for row in evidence["rows"]].count(True) == 1
+    assert values["report"]["notes"][0]
+    name = gpubox("tune", "swept", "--over", "threads=1,2", "--save", "before", "--dry-run")
+    assert name.returncode == 2
+    assert "There is a profile 'before' already" in name.stderr
+
+
 def test_a_sweep_survives_kill_9_keeps_a_cell_that_cannot_load_and_is_saved(profiles: Box) -> None:
     kept = killed_half_way(
         profiles, 2, "sweep", "swept", "--over", "ctx-size=512,1024", "--over", "cache-type-k=f16,no-such-type",

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import random
+import signal
 import socket
 import statistics
 import subprocess
@@ -362,6 +363,7 @@ def free_port() -> int:
 
 
 def run_lab(arguments: argparse.Namespace) -> None:
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # so that the engine and the device are ended
     axes = {"n-cpu-moe": (0, 8), "threads": (1, 2), "spec-draft-n-max": (1, 3)} if arguments.small else AXES
     lab = Lab(arguments.folder, arguments.engine, arguments.model, arguments.rpc_server, axes)
     with lab.device():

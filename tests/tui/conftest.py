@@ -17,7 +17,7 @@ from textual.strip import Strip
 from gpubox.tui import app, bridge
 from gpubox.tui.advice import poller as advice_poller
 from gpubox.tui.clients import poller
-from gpubox.tui.dashboard import screen
+from gpubox.tui.dashboard import history_reader, screen
 from gpubox.tui.widgets import snapshot_pane
 from tests.tui.contrast import unreadable
 from tests.tui.fake import FakeServices
@@ -42,6 +42,8 @@ def _quiet(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice_poller, "FIRST_ADVICE_SECONDS", 0.01)
     monkeypatch.setattr(advice_poller, "ADVICE_SECONDS", 0.01)
     monkeypatch.setattr(app, "PREVIEW_DELAY", 0.0)
+    monkeypatch.setattr(history_reader, "FIRST_SLOWDOWNS_SECONDS", 0.0)
+    monkeypatch.setattr(history_reader, "TYPING_SECONDS", 0.0)
     monkeypatch.setattr(screen, "REQUESTS_SECONDS", 0.0)
     # What is drawn must not depend on how long a loaded machine took: old readings, and panes that shrink later.
     monkeypatch.setattr(app, "STALE_SECONDS", float("inf"))

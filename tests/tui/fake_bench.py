@@ -9,6 +9,7 @@ from dataclasses import replace
 from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
 from gpubox.bench.kinds.sweep.kind import Sweep
 from gpubox.bench.kinds.tune.live import tune_progress
+from gpubox.bench.kinds.tune.progress import TuneProgress
 from gpubox.bench.model import Plan, Result
 from gpubox.bench.plan_outline import PlanOutline
 from gpubox.bench.report.leaderboard import Leaderboard
@@ -25,6 +26,7 @@ from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import Profile
 from gpubox.tui.bench.service import BenchService, BestCell, read_tune_outcome
 from gpubox.tui.bench.tune_lines import TuneOutcome
+from gpubox.tui.workshop.service import WorkshopService
 from tests.tui.fake import PROFILES, FakeServices
 
 
@@ -50,6 +52,7 @@ class FakeBench(BenchService):
     def __init__(self, paths: Paths) -> None:
         super().__init__(paths, Config())
         self.asked: list[tuple[str, ...]] = []
+        self._tune: TuneProgress | None = None
         self.working: Run | None = None
         """The active run."""
         self.answered: tuple[str, ...] = ()
@@ -73,9 +76,10 @@ class FakeBench(BenchService):
             return None
         live = RunFollower(self.working).read()
         items, plan = self.working.items(), live.info.plan
-        tune = tune_progress(plan, self.working.scored(), active=True) if plan.kind == "tune" else None
+        if plan.kind == "tune" and self._tune is None:  # the tests add no results to it
+            self._tune = tune_progress(plan, self.working.scored(), active=True)
         running = replace(live.info, state="running")
-        return replace(live, info=running, now=items[live.done].id, owner=4711, tune=tune)
+        return replace(live, info=running, now=items[live.done].id, owner=4711, tune=self._tune)
 
     def profile(self, name: str) -> Profile:
         return ProfileCatalog({profile.name: profile for profile in PROFILES}, {}).get(name)
@@ -139,6 +143,10 @@ class BenchServices(FakeServices):
     def __init__(self, paths: Paths) -> None:
         super().__init__()
         self.benches_ = FakeBench(paths)
+        self.shop = WorkshopService(paths, Config, self.run_operation)
+
+    def workshop_service(self) -> WorkshopService:
+        return self.shop
 
     def bench_service(self) -> FakeBench:
         return self.benches_

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from gpubox.errors import GpuboxError
-from gpubox.telemetry.history_values import HistoryBucket, Slowdown, StoredMark, StoredRequest, UsageSum
+from gpubox.telemetry.history_values import HistoryBucket, Slowdown, StoredLaunch, StoredMark, StoredRequest, UsageSum
 from tests.tui.snapshots import REQUESTS
 
 NOON = datetime(2026, 11, 21, 13, 2, tzinfo=UTC).timestamp()
@@ -59,9 +59,16 @@ class FakeHistory:
         ]
         return sorted(chosen, key=lambda r: -r.at)[:limit]
 
+    def launches(self, since: float, until: float) -> list[StoredLaunch]:
+        self._called("launches")
+        return [
+            StoredLaunch(number, profile, since, None, until, "", "", "", "", ())
+            for number, profile in enumerate(sorted({r.profile for r in self.stored_requests}))
+        ]
+
     def sums(self, since: float, until: float, by: str) -> list[UsageSum]:
         self._called("sums")
-        keys = {r.profile if by == "profile" else r.client or "" for r in self.stored_requests if since <= r.at < until}
+        keys = {r.client or "" for r in self.stored_requests if since <= r.at < until}
         return [UsageSum(key) for key in sorted(keys)]
 
     def slowdowns(self, now: float) -> list[Slowdown]:

@@ -23,8 +23,7 @@ from tests.tui.snapshots import REQUESTS
 
 
 @pytest.fixture
-def past(fake: FakeServices, monkeypatch: pytest.MonkeyPatch) -> FakeHistory:
-    monkeypatch.setattr(history_reader, "TYPING_SECONDS", 0.0)
+def past(fake: FakeServices) -> FakeHistory:
     fake.status, fake.past = BUSY, (history := month())
     return history
 

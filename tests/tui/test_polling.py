@@ -229,3 +229,25 @@ def test_it_is_not_started_into_a_lost_gpu(box: LlamaBox, paths: Paths) -> None:
     die(box, "launch")
 
     assert services.handle_crash().endswith("It is not restarted: a GPU is lost.")
+
+
+async def test_snapshots_go_into_the_history_until_the_screen_closes(
+    fake: FakeServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridge_module, "HISTORY_SECONDS", 0.0)
+    pushed: list[Any] = []
+    closed: list[bool] = []
+    told: list[str] = []
+    monkeypatch.setattr(ServiceBridge, "report_problem", lambda bridge, problem: told.append(problem))
+
+    def writer(on_problem: Callable[[str], object]) -> Any:
+        assert threading.current_thread() is not threading.main_thread()
+        on_problem("The history was damaged.")
+        return SimpleNamespace(push=pushed.append, close=lambda: closed.append(True))
+
+    fake.eager = True
+    fake.history_writer = writer  # type: ignore[method-assign]
+    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: pushed and told)
+        assert not closed
+    assert (told, closed) == (["The history was damaged."], [True])

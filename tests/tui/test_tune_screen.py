@@ -17,7 +17,7 @@ from tests.tui.test_bench_screen import bench_of, benching, screen_of
 from tests.tui.tune_runs import tune_run
 
 PLAN = PlanOutline(
-    665, (), "qwen36-mtp-16gb", None, about=("72 sets of flags; 12 would leave less than 1.0 GiB free.",)
+    665, ("search 1",), "qwen36-mtp-16gb", None, always_restarts=True, about=("72 sets of flags.", "12 too large.")
 )
 
 
@@ -37,6 +37,7 @@ async def test_the_plan_is_shown_before_the_highlighted_profile_is_tuned(paths: 
         await until(pilot, lambda: (entry := app.dashboard.profiles.entry) and entry.name == "qwen36-256k")
         await pilot.press("U")
         await shows(pilot, "Tune qwen36-256k?", "72 sets of flags", "12 too large", "gpubox bench tune qwen36-256k")
+        await shows(pilot, "Afterwards qwen36-mtp-16gb runs again.")
         await pilot.press("n")
         await until(pilot, lambda: screen_of(pilot).is_current)
         assert bench.asked == []
@@ -70,9 +71,9 @@ async def test_a_tune_under_way_is_followed_and_stopped(paths: Paths) -> None:
     run = tune_run(paths, 14)
     async with benching(paths, size=(200, 50), open_=False) as (pilot, services):
         bench_of(services).working = run
-        await shows(pilot, "bench tune 14/60")
+        await shows(pilot, "bench tune 14/")
         await pilot.press("B")
-        await shows(pilot, "14 of at most 60 starts", "against own flags", "measuring", "cannot win", "12 would leave")
+        await shows(pilot, "14 of at most", "against own flags", "measuring", "cannot win", "12 would leave")
         await pilot.press("x")
         await shows(pilot, "Stop the run?", "14 starts are done and are kept")
         await pilot.press("y")
@@ -95,7 +96,7 @@ async def test_flags_that_are_as_good_as_any_are_not_saved(paths: Paths) -> None
         await shows(pilot, "Your flags are as good as any")
         assert "saves it" not in text(pilot)
         await pilot.press("w")
-        await shows(pilot, "there is nothing to save")
+        await shows(pilot, "The profile's own flags are")
         assert bench_of(services).asked == []
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpubox.bench.events import BenchEvent, Emit, Note, ignore_event
 from gpubox.bench.kinds.speed.kind import Speed
 from gpubox.bench.kinds.speed.streams import score_streams, streams_of
 from gpubox.bench.kinds.speed.streams_summary import knee_of
@@ -31,17 +32,19 @@ from gpubox.paths import Paths
 from tests.bench_server import BenchServer
 
 
-async def measured(tmp_path: Path, server: BenchServer, **options: Any) -> Report:
+async def measured(tmp_path: Path, server: BenchServer, emit: Emit = ignore_event, **options: Any) -> Report:
     paths = Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
     plan = Plan("speed", (Target("box", url=server.url),), {"repeats": 2, "max_tokens": 16, **options})
-    await PlanRunner(paths, Config(), lambda name: pytest.fail(name)).run(plan)
+    await PlanRunner(paths, Config(), lambda name: pytest.fail(name), emit).run(plan)
     return info_and_report(find_run(paths, "last"))[1]
 
 
 async def test_every_stream_asks_a_prompt_of_its_own_and_who_waits_is_counted(tmp_path: Path) -> None:
     with BenchServer() as server:  # it has one slot
-        report = await measured(tmp_path, server, streams=[1, 3])
+        events: list[BenchEvent] = []
+        report = await measured(tmp_path, server, events.append, streams=[1, 3])
 
+    assert Note("The server has 1 slot: of 3 streams, some have to wait.") in events  # before hours of measuring
     asked = [request for request in server.asked if request["max_tokens"] == 16]
     assert len(asked) == 2 * (1 + 3)
     assert len(server.asked) == len(asked) + 1 + 3  # and a short warm-up of each

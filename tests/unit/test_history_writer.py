@@ -17,12 +17,14 @@ from gpubox.server.launch_record import read_launch_record, save_launch_record
 from gpubox.server.log import CUT_MARKER, rotate_log, rotated_path
 from gpubox.server.state import Launch, RunningServer
 from gpubox.server.status import ServerStatus
+from gpubox.telemetry import history_writer
 from gpubox.telemetry.history_queries import HistoryQueries
 from gpubox.telemetry.history_tables import HistoryTables, KnownLaunch
 from gpubox.telemetry.history_values import StoredRequest
 from gpubox.telemetry.history_writer import HistoryWriter
 from gpubox.telemetry.log_source import LogSource
 from gpubox.telemetry.snapshot import Offload, Request, Snapshot, Throughput, Totals
+from tests.history_box import check_kills, check_size
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "logs"
 BEGIN = datetime(2026, 11, 2, 12, tzinfo=UTC)
@@ -296,3 +298,14 @@ def test_what_is_old_goes_in_small_steps_and_a_large_file_keeps_ten_minutes(path
         pass
     spans = dict(connection.execute("SELECT span, COUNT(*) FROM readings GROUP BY span").fetchall())
     assert spans[60] == 15 * 12 and len(stored(paths)) < 90
+
+
+def test_a_kill_loses_at_most_the_last_second(tmp_path: Path) -> None:
+    """A short version of ``tests/perf/history_truth.py kills``."""
+    assert check_kills(2, tmp_path, longest=1.8) == []
+
+
+def test_a_week_is_small_quick_and_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short version of ``tests/perf/history_truth.py size``."""
+    monkeypatch.setattr(history_writer, "MAX_GAP_SECONDS", 60.0)
+    assert check_size(6, 1500, tmp_path, timed=False) == []

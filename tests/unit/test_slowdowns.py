@@ -63,6 +63,16 @@ def test_another_kind_of_requests_is_no_slowdown() -> None:
     assert not find_slowdowns(all_units, [launch(day) for day in range(40)], {}, lambda day: day * DAY)
 
 
+def test_a_draft_model_that_is_gone_is_a_slowdown_although_no_request_is_like_before() -> None:
+    days = range(30)
+    all_units = [
+        SpeedUnit(day, day, "tg", 3 if day < 15 else 0, 20, 40.0 if day < 15 else 26.0 + day % 2, coarse_stratum=0)
+        for day in days
+    ]
+    (slowdown,) = find_slowdowns(all_units, [launch(day) for day in days], {}, lambda day: day * DAY)
+    assert (slowdown.since, slowdown.before) == (15 * DAY, 40.0)
+
+
 def test_more_requests_at_once_are_no_slowdown() -> None:
     days = range(30)
     all_units = [

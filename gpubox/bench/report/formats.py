@@ -191,8 +191,8 @@ def _comparison_text(comparison: RunComparison, form: str) -> str:
         ])  # fmt: skip
     lines = [f"## {title}", ""]
     intervals = [format_ratio_interval(row) for row in comparison.rows]
-    header = ("", "", "first", "second", "unit", "ratio", interval_title(intervals), "n", "outcome", "method")
-    lines += markdown_table(header, [
+    titles = ("", "", "first", "second", "unit", "ratio", interval_title(intervals), "n", "outcome", "method")
+    lines += markdown_table(titles, [
         (row.group, row.name, format_number(row.first), format_number(row.second), row.unit, format_number(row.ratio),
          interval, str(row.n), row.outcome, row.method)
         for row, interval in zip(comparison.rows, intervals, strict=True)
@@ -265,10 +265,10 @@ def _frontier_text(frontier: Frontier, form: str) -> str:
              p.vram_bytes, p.model_bytes, p.on_frontier, p.speed_run)
             for p in frontier.points
         ])  # fmt: skip
-    header, *rows = frontier_cells(frontier)
+    columns, *rows = frontier_cells(frontier)
     lines = [f"## {markdown_text(frontier_title(frontier))}", ""]
     notes = (f"- {markdown_text(note)}" for note in frontier_notes(frontier))
-    return "\n".join([*lines, *markdown_table(header, rows), "", *notes]) + "\n"
+    return "\n".join([*lines, *markdown_table(columns, rows), "", *notes]) + "\n"
 
 
 # -- parts ----------------------------------------------------------------------------------------------------------

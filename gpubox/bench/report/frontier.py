@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from gpubox import units
 from gpubox.bench.model import Provenance, RunInfo
-from gpubox.bench.report.formatting import format_interval, format_number
+from gpubox.bench.report.formatting import DOUBTFUL, format_interval, format_number
 from gpubox.bench.report.model import Metric
 from gpubox.bench.report.noise_history import protocol_of, target_identity
 from gpubox.bench.report.run_summaries import RunSummary
@@ -55,6 +55,8 @@ class Frontier:
     points: tuple[FrontierPoint, ...]
     runs: tuple[str, ...]
     """The quality runs."""
+    flags: tuple[str, ...] = ()
+    """Kinds of flags of the runs used."""
     speed_protocol: str = ""
     """What all speeds were measured with, in words; empty without speeds."""
 
@@ -131,7 +133,9 @@ def _frontier(quality: Sequence[RunSummary], speeds: Sequence[RunSummary], by: B
     joined.sort(key=lambda point: point.quality.value)
     marked = [replace(point, on_frontier=_undominated(point, joined)) for point in joined[:MAX_POINTS]]
     unit = "nat" if by == "kl" else ""
-    return Frontier(measure, unit, reference, tuple(marked), tuple(run.id for run in quality), protocol)
+    used = {point.speed_run for point in marked}
+    flags = dict.fromkeys(kind for run in (*quality, *speeds) if run in quality or run.id in used for kind in run.flags)
+    return Frontier(measure, unit, reference, tuple(marked), tuple(run.id for run in quality), tuple(flags), protocol)
 
 
 def _quality_metric(metrics: Sequence[Metric], target: str, by: By) -> Metric | None:
@@ -212,6 +216,8 @@ def frontier_notes(frontier: Frontier) -> Iterator[str]:
     """What was joined, and what is missing."""
     if frontier.speed_protocol:
         yield f"tg: {frontier.speed_protocol}. Quality: {', '.join(frontier.runs)}, against {frontier.reference}."
+    if frontier.flags:
+        yield f"{DOUBTFUL} these runs have flags: {', '.join(frontier.flags)}. `gpubox bench show` says in which items."
     missing = [point.name for point in frontier.points if point.tg is None]
     if missing:
         yield (

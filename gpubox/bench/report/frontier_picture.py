@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gpubox import units
 from gpubox.bench.report.chart import tick_text, ticks
+from gpubox.bench.report.formatting import DOUBTFUL
 from gpubox.bench.report.frontier import Frontier, FrontierPoint, frontier_cells, frontier_notes
 from gpubox.bench.report.plot import Canvas, StyledRow, join_cells, x_axis_rows
 from gpubox.bench.report.report_rows import table_rows, wrapped_rows
@@ -38,7 +39,7 @@ def frontier_rows(frontier: Frontier, width: int | None, *, plots: bool = True) 
     yield from table_rows([header, *rows])
     yield ()
     for note in frontier_notes(frontier):
-        yield from wrapped_rows(note, "", width)
+        yield from wrapped_rows(note, "doubt" if DOUBTFUL in note else "", width)
 
 
 def frontier_svg(frontier: Frontier) -> str:
@@ -48,7 +49,7 @@ def frontier_svg(frontier: Frontier) -> str:
     if len(frontier.drawn) > 1:
         parts += _svg_plot(frontier)
         y = _TOP + _PLOT + 76.0
-    columns = (30, 56, 300, 400, 540, 620, 700, 790)
+    columns = (30, 56, 290, 385, 520, 600, 680, 765)
     for number, cells in enumerate(frontier_cells(frontier)):
         for x, cell in zip(columns, cells, strict=True):
             text = cell if len(cell) <= 34 else f"{cell[:33]}…"
@@ -157,9 +158,11 @@ def _svg_plot(frontier: Frontier) -> list[str]:
         parts.append(circle_element(x, y, round(radius, 1), colour))
         vram = f", {units.memory(point.vram_bytes)}" if point.vram_bytes else ""
         end = x > _LEFT + width * 0.7
-        side = {"text_anchor": "end"} if end else {}
+        side: dict[str, str | int] = {"paint_order": "stroke", "stroke": "#ffffff", "stroke_width": 4}
+        if end:
+            side["text_anchor"] = "end"
         offset = -(radius + 6) if end else radius + 6
-        parts.append(text_element(x + offset, y - 6, f"{letter} {point.name}{vram}", **side))
+        parts.append(text_element(x + offset, y - 8, f"{letter} {point.name}{vram}", **side))
     parts.append(line_element(_LEFT, _TOP, _LEFT, bottom, QUIET_COLOUR))
     parts.append(line_element(_LEFT, bottom, _LEFT + width, bottom, QUIET_COLOUR))
     if sizes:

@@ -99,7 +99,11 @@ def _shapes(post: Post) -> Iterator[str]:
         return
     size = 40.0
     yield from _tiles(post, tiles, top, size)
-    yield from _figures(post, others, top + _tile_height(size) + 6, bottom)
+    top += _tile_height(size) + 6
+    if _label_below(post, tiles):
+        yield _text(MARGIN, top + 8, tiles[0][0].label, _SMALL, _QUIET)
+        top += 20
+    yield from _figures(post, others, top, bottom)
 
 
 # -- above and below the figures ------------------------------------------------------------------------------------
@@ -218,14 +222,23 @@ def _tiles_and_rows(post: Post, rows: Sequence[PostRow]) -> tuple[list[_Tile], S
     return [(rows[0], number) for number, cell in enumerate(rows[0].cells) if cell][:MAX_TILES], rows[1:]
 
 
+def _label_below(post: Post, tiles: Sequence[_Tile]) -> bool:
+    """Whether the row's label is too long to stand in each tile, and is the same for all."""
+    width = _INNER / max(1, len(tiles)) - 30
+    names = [f"{post.columns[number].name}, {row.label}" for row, number in tiles]
+    return len({row.label for row, _ in tiles}) == 1 and any(text_width(name, _SMALL) > width for name in names)
+
+
 def _tiles(post: Post, tiles: Sequence[_Tile], top: float, size: float) -> Iterator[str]:
     """Figures in large letters, side by side."""
     width = _INNER / max(1, len(tiles))
+    is_below = size < 64 and _label_below(post, tiles)
     for place, (row, number) in enumerate(tiles):
         column, x = post.columns[number], MARGIN + place * width
         value, interval = figure(row.cells[number])
         colour = _COLOURS["tg"] if len(post.sides) > 1 else _colour(column, number)
-        name = ", ".join(filter(None, (column.name, row.label or post.title)))
+        label = "" if is_below else row.label or post.title
+        name = ", ".join(filter(None, (column.name, label)))
         baseline = top + 18 + 0.9 * size
         yield _box(x, top, 4, _tile_height(size) - 4, colour)
         yield _text(x + 18, top + 13, name, _SMALL, _QUIET, width - 30)
@@ -305,7 +318,7 @@ def _ordered_rows(post: Post) -> list[PostRow]:
     first = post.rows[0].group.partition(",")[0]
 
     def place(row: PostRow) -> tuple[bool, bool]:
-        return ", warm," in row.group, row.group.partition(",")[0] != first
+        return ", warm," in row.group, ", cold," in row.group and row.group.partition(",")[0] != first
 
     return sorted(post.rows, key=place) if post.kind == "speed" else list(post.rows)
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpubox.bench.model import RunInfo
-from gpubox.bench.report.redact import Redactor
+from gpubox.bench.report.redact import FILE_URL, Redactor
 from gpubox.sanitize import sanitize_line
 
 T = TypeVar("T")
@@ -24,7 +24,6 @@ PUBLIC_WORDS = frozenset(
     }
 )  # fmt: skip
 """User and host names that name nobody; a post would be unreadable without them."""
-_FILE_URL = re.compile(r"(?i)file:/+")
 _PATH = re.compile(
     r"(?<![\w:/.)\]])(?:~[\w.-]*|\$\{?\w+\}?)?/{0,2}(?:/[^\s/'\":,;=<>|()\[\]]+){2,}"
     r"|(?<!\w)(?:~[\w.-]*|\$\w+)/\S*|(?<!\w)[A-Za-z]:\\\S+"
@@ -54,7 +53,7 @@ class PublicText:
 
     def text(self, text: str) -> str:
         """One line without paths, hosts, addresses, keys and the names of users."""
-        text = _FILE_URL.sub("/", sanitize_line(text))
+        text = FILE_URL.sub("/", sanitize_line(text))
         for path in self._paths:
             text = text.replace(path, HIDDEN)
         text = _PATH.sub(HIDDEN, text)

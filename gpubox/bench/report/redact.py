@@ -29,7 +29,11 @@ _ASSIGNED_IPV6 = re.compile(r"(?i)fe80:|f[cd][0-9a-f]{2}:|[23][0-9a-f]{3}:")
 _NAME = r"[^\s/'\":,;=<>|()\[\]]"
 _HOME = re.compile(rf"(?<![\w:/.~)\]])/(?:home|Users|media|run/media)/{_NAME}+(?!{_NAME}|/)")
 """A folder that is named after its owner. Of other paths the last part stays."""
-_KEY = re.compile(r"(?i)\b(?:sk|hf|gsk|ghp|xai)[-_][\w-]{12,}|(?<=bearer )\S+")
+FILE_URL = re.compile(r"(?i)\bfile:/+(?=[^/])")
+"""``file:///home/ann``: without it, the path is recognised."""
+_KEY = re.compile(
+    r"(?i)\b(?:sk|hf|gsk|ghp|github_pat|glpat|xai)[-_][\w-]{12,}|\b(?:AKIA|AIza)[\w-]{12,}|(?<=bearer )\S+"
+)
 _PROSE_FIELDS = {"text", "notes", "note", "message", "details"}
 _HOST_FLAGS = {"--host", "--rpc"}
 _KEY_FLAGS = {"--api-key", "--hf-token", "-hft"}
@@ -54,6 +58,7 @@ class Redactor:
 
     def text(self, text: str, *, prose: bool = False) -> str:
         """Redacts one text. This machine's name is removed from ``prose`` only; elsewhere it may be a common word."""
+        text = FILE_URL.sub("/", text)
         for run_id, redacted in self._ids.items():
             text = text.replace(run_id, redacted)
         for path in self._paths:

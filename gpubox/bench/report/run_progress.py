@@ -83,7 +83,8 @@ class RunFollower:
         """The candidates, if the run is a tune."""
         if info.plan.kind != "tune":
             return None
-        at = (len(scored), info.state)
+        each = sum(item.start == 1 for item in self._items.values()) or 1
+        at = (len(scored) // each, f"{info.state} {len(scored) % each > 0}")  # within a start nothing is decided
         if self._tune is None or self._tune[0] != at:
             from gpubox.bench.kinds.tune.live import tune_progress
 

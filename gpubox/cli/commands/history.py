@@ -63,10 +63,8 @@ def command(context: Context, since: str, by: str, list_requests: bool, lines: i
     """
     now = time.time()
     begin = _begin(since, now)
-    writer = HistoryWriter(context.paths, LedgerClients(context.paths.ledger).clients_of)
-    writer.catch_up(CATCH_UP_SECONDS)
-    if writer.problem:
-        diagnostics.note(f"gpubox: {writer.problem}")
+    clients = LedgerClients(context.paths.ledger).clients_of
+    HistoryWriter(context.paths, clients, on_problem=_note_problem).catch_up(CATCH_UP_SECONDS)
     queries = HistoryQueries(context.paths.history)
     if list_requests:
         _print_requests(queries.requests(begin, now, limit=lines)[::-1], as_json)
@@ -92,6 +90,10 @@ def command(context: Context, since: str, by: str, list_requests: bool, lines: i
     _print_sums(sums, by, price)
     for slowdown in slowdowns:
         output.emit(slowdown_sentence(slowdown))
+
+
+def _note_problem(problem: str) -> None:
+    diagnostics.note(f"gpubox: {problem}")
 
 
 def _begin(text: str, now: float) -> float:
@@ -143,7 +145,7 @@ def _with_ledger(sums: list[UsageSum], ledger: Ledger, begin: float, now: float)
 
 def _print_sums(sums: list[UsageSum], by: str, price: float | None) -> None:
     if not sums:
-        output.emit("Nothing is known of this time. The history is written while a gpubox screen is open.")
+        output.emit("Nothing is known of this time. The history begins with the first server that gpubox starts.")
         return
     header = (by.upper(), *_HEADER, *(("COST",) if price else ()))
     output.emit_table([_row(usage, by, price) for usage in sums], header=header)

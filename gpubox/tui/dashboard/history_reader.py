@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from gpubox.tui.local_services import LocalServices
 
 REQUESTS_SECONDS, SLOWDOWNS_SECONDS = 30.0, 600.0
+FIRST_SLOWDOWNS_SECONDS = 10.0
+"""After the start: months are compared for them, and the screen has more urgent work then."""
 TYPING_SECONDS = 0.15
 """How long nothing was typed before the history is searched."""
 RETRY_SECONDS = 10.0
@@ -77,6 +79,7 @@ class HistoryReader:
 
     async def run(self, services: LocalServices) -> None:
         """Reads until cancelled."""
+        self._due_at["slowdowns"] = None, asyncio.get_running_loop().time() + FIRST_SLOWDOWNS_SECONDS
         while True:
             self._changed.clear()
             wish = self._wish()
@@ -101,7 +104,7 @@ class HistoryReader:
         if wish.requests is not None:
             parts["requests"] = ((wish.requests, wish.launch), REQUESTS_SECONDS)
         if wish.slowdowns:
-            parts["slowdowns"] = (wish.launch, SLOWDOWNS_SECONDS)
+            parts["slowdowns"] = (None, SLOWDOWNS_SECONDS)
         return parts
 
     def _is_typed(self, wish: HistoryWish) -> bool:
@@ -171,8 +174,12 @@ def read_requests(queries: HistoryQueries, wanted: RequestFilter, now: float) ->
 
     since, until = wanted.day_seconds or (0.0, now + 86_400)  # a clock that went back has left newer ones
     limit = SEARCHED_FOR_TEXT if wanted.words else MAX_LISTED
-    profiles = _names(queries, since, until, "profile", wanted.profile)
-    clients = _names(queries, since, until, "client", wanted.client)
+    profiles: list[str | None] = [None]
+    if wanted.profile:
+        profiles = _named(wanted.profile, (launch.profile for launch in queries.launches(since, until)))
+    clients: list[str | None] = [None]
+    if wanted.client:
+        clients = _named(wanted.client, (usage.key for usage in queries.sums(since, until, by="client")))
     requests: list[StoredRequest] = []
     for profile in profiles:
         for client in clients:
@@ -185,10 +192,8 @@ def read_requests(queries: HistoryQueries, wanted: RequestFilter, now: float) ->
     return tuple(matching[:MAX_LISTED]), searched
 
 
-def _names(queries: HistoryQueries, since: float, until: float, by: str, part: str) -> list[str | None]:
-    """The names that a part of a name means: itself if there is such a name. None: any."""
-    if not part:
-        return [None]
-    names = [usage.key for usage in queries.sums(since, until, by=by)]  # type: ignore[arg-type]
-    equal = [name for name in names if name.lower() == part]
-    return list(equal or [name for name in names if part in name.lower()][:MAX_NAMES])
+def _named(part: str, names: Iterable[str]) -> list[str | None]:
+    """The names that a part of a name means: itself if there is such a name."""
+    different = dict.fromkeys(names)
+    equal = [name for name in different if name.lower() == part]
+    return list(equal or [name for name in different if part in name.lower()][:MAX_NAMES])

@@ -42,7 +42,7 @@ class WorkshopController:
             return
         methods: dict[str, Any] = {
             "edit": self._edit, "external_editor": self._edit_externally, "duplicate": self._duplicate,
-            "rename": self._rename, "delete": self._delete, "compare": self._compare,
+            "rename": self._rename, "delete": self._delete, "compare": self._compare, "tune": self._tune,
         }  # fmt: skip
         try:
             if action == "trial":
@@ -57,6 +57,10 @@ class WorkshopController:
                 await methods[action](entry)
         except GpuboxError as error:
             self.app.say(str(error), bad=True)
+
+    async def _tune(self, entry: ProfileEntry) -> None:
+        self.app.action_show_bench()
+        self.app.open_bench().controller.tune(entry)
 
     def _is_read_only(self) -> bool:
         if reason := self.app.bridge.services.read_only:

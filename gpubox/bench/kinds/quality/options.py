@@ -15,7 +15,7 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.storage import read_text
 
 Method = Literal["llama-perplexity", "server"]
-MIN_CONTEXT, MIN_CHUNKS = 64, 2
+MIN_CONTEXT, MIN_CHUNKS = 128, 2
 MAX_SERVER_CHUNKS = 200
 POSITIONS = 32
 """Of each chunk, for which the server is asked: each costs one request."""

@@ -81,6 +81,8 @@ async def execute_chunk(item: Item, options: QualityOptions, text: TextTokens, t
     """The raw record of one chunk. Raises GpuboxError; ``{"ended": True}`` if the text ends before it."""
     number, size = item.values["chunk"], options.context
     chunk = text.tokens[(number - 1) * size : number * size]
+    if len(chunk) < size and number == 1:
+        raise GpuboxError(f"The text has {len(chunk):,} tokens, fewer than one chunk of {size:,}.")
     if len(chunk) < size:
         return {"ended": True}
     if text.beginning:

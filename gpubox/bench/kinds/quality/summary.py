@@ -124,7 +124,8 @@ def _pairs(options: QualityOptions, figures: Mapping[str, TargetFigures]) -> Ite
             "Paired differences",
             ("", name, "95 % CI", "perplexity", "95 % CI", ""),
             tuple(rows),
-            f"chunk by chunk, on the same text; verdicts corrected for all {len(pairs)} pairs{left_out}",
+            "chunk by chunk, on the same text"
+            + (f"; verdicts corrected for all {len(pairs)} pairs{left_out}" if len(pairs) > 1 else ""),
         )
 
 

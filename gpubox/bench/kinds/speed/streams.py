@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from gpubox.bench.energy import energy_values
+from gpubox.bench.events import Note
 from gpubox.bench.kinds.speed.workloads import SpeedOptions
 from gpubox.bench.measured_request import MeasuredReply, measure_request, stored_reply
 from gpubox.bench.model import Flag, Item, RawRecord, Result
@@ -91,6 +92,11 @@ def streams_items(options: SpeedOptions, target: str, prefix: str, start: int, s
 async def execute_streams(item: Item, target_server: TargetServer, contexts: dict[int, str]) -> dict[str, Any]:
     """Sends all requests at once and waits for all answers. Raises GpuboxError as ``measure_request``."""
     workload = streams_of(item)
+    slots = target_server.active.props.get("total_slots")
+    slots = slots if isinstance(slots, int) else None
+    if item.warmup and slots and slots < workload.streams:
+        count = f"{slots} slot{'s' if slots > 1 else ''}"
+        target_server.emit(Note(f"The server has {count}: of {workload.streams} streams, some have to wait."))
     bodies = [await _body(item, workload, number, target_server, contexts) for number in range(workload.streams)]
     began = time.perf_counter()
 
@@ -109,8 +115,7 @@ async def execute_streams(item: Item, target_server: TargetServer, contexts: dic
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    slots = target_server.active.props.get("total_slots")
-    return {"streams": replies, "slots": slots if isinstance(slots, int) else None}
+    return {"streams": replies, "slots": slots}
 
 
 async def _body(

@@ -42,11 +42,12 @@ class Tune(Benchmark):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self.options = parse_options(plan.options, plan.targets)
+        self._items = tune_items(self.options)
         self._steps: dict[tuple[int, int, bool], TuneStep] = {}
         """The choice after so many starts of the search and of the comparison, for one of both parts."""
 
     def items(self) -> Sequence[Item]:
-        return tune_items(self.options)
+        return self._items
 
     def outline(self) -> Sequence[str]:
         return tuple(tune_outline(self.options))
@@ -119,7 +120,9 @@ class Tune(Benchmark):
         return next((target for target in self.plan.targets if target.name == verdict.keep), None)
 
     def headline(self, results: ScoredItems) -> str:
-        """The fastest start so far. No model is fitted: this is called after every item."""
+        """The verdict; before, the fastest start so far, because fitting a model after every item would take long."""
+        if len(results) == len(self._items):
+            return read_verdict(self.course(results), UNITS[self.options.goal]).sentence.rstrip(".")
         search, final = outcomes(self.options, results)
         measured = [outcome for outcome in (*search, *final) if not outcome.failure]
         if not measured:
@@ -136,5 +139,5 @@ class Tune(Benchmark):
             return None
         most = (self.options.space.starts_limit - len(clock.outcomes)) * clock.per_start
         ended = {item.start for item, result in results if result.unneeded}
-        over = len(ended | {outcome.number for outcome in clock.outcomes}) >= self.items()[-1].start
+        over = len(ended | {outcome.number for outcome in clock.outcomes}) >= self._items[-1].start
         return 0.0 if over else max(0.0, min(most, clock.budget_seconds - clock.spent))

@@ -30,7 +30,7 @@ from gpubox.bench.kinds.tune.space import (
     thinned,
 )
 from gpubox.bench.model import Plan, Target
-from gpubox.bench.overrides import apply_overrides
+from gpubox.bench.overrides import MODEL, apply_overrides
 from gpubox.bench.questions import TEMPLATE_TOKENS
 from gpubox.config import Config
 from gpubox.engines.capabilities import Capabilities
@@ -115,6 +115,10 @@ def plan_tune(profile: Profile, request: TuneRequest, paths: Paths, config: Conf
 def _given_axis(text: str, profile: Profile, key: Callable[[str], str]) -> TuneAxis:
     axis = parse_axis(text)
     axis = replace(axis, flag=key(axis.flag))
+    if axis.flag == MODEL:
+        raise UsageError(
+            "A tune keeps the model.", "gpubox bench sweep PROFILE --over model=A.gguf,B.gguf compares some."
+        )
     if axis.flag in DRAFT_WINDOW_FLAGS and profile.flags.get("spec-synth-rates", "") != "":
         raise UsageError(
             "spec-synth-rates needs exactly as many rates as the draft window is long.",

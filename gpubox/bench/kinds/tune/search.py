@@ -34,8 +34,8 @@ MIN_LIMIT, MAX_LIMIT = 20, 72
 _FINAL_SHARE, _MIN_FINAL = 0.3, 12
 """Of the starts, for the comparison of the finalists; and the least."""
 _MAX_SEARCH_STARTS_PER_CELL = 2
-_CAN_WIN_SDS = 1.645
-"""A cell can win if it does so with a probability of at least 5 %."""
+_CAN_WIN_SDS = 2.0
+"""A cell can win if it does so with a probability of at least 2 %."""
 _NORMAL = NormalDist()
 
 

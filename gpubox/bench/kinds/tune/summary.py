@@ -153,7 +153,8 @@ def _notes(options: TuneOptions, course: Course, info: RunInfo, verdict: TuneVer
         yield f"It ended because {course.final_step.reason}; the search ended because {course.search_step.reason}."
     cells = len(options.cells)
     yield (
-        f"{done} starts for {cells} sets of flags; comparing every one with four starts each takes {4 * cells}. "
+        f"{done} {'start' if done == 1 else 'starts'} for {cells} sets of flags; comparing every one with four starts "
+        f"each takes {4 * cells}. "
         f"Less than {MARGIN:.0%} is never called a difference."
     )
     for why, count in options.pruned.items():

@@ -30,7 +30,7 @@ _TYPICAL_SCALE, _SCALE_SPREAD = 0.12, 1.3
 """The effect that is expected before anything is measured, and the sd of its log."""
 _INTERACTIONS = (0.1, 0.3, 0.7)
 _TYPICAL_INTERACTION = 0.3
-_NOISES = (0.008, 0.025, 0.07)
+_NOISES = (0.008, 0.025, 0.07, 0.2)
 """The sd of the log between starts of one cell."""
 _NOISE_SPREAD = 0.8
 _REACH = 1.5

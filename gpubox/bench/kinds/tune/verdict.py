@@ -10,8 +10,9 @@ from typing import Literal
 from gpubox import units
 from gpubox.bench.kinds.tune.course import Course
 from gpubox.bench.kinds.tune.final import Outlook
+from gpubox.bench.kinds.tune.search import MAX_FINALISTS, Clock, design_size
 from gpubox.bench.report.formatting import format_change
-from gpubox.bench.start_comparison import LEVEL
+from gpubox.bench.start_comparison import LEVEL, MIN_STARTS
 from gpubox.bench.stats import t_quantile
 
 Answer = Literal["", "faster", "as good", "unclear", "too few", "own fails", "nothing runs"]
@@ -61,7 +62,7 @@ def read_verdict(course: Course, unit: str) -> TuneVerdict:
     if not contrast.enough:
         sentence = (
             f"Too few starts to tell: {outlook.best} measured {format_change(contrast.ratio)} against your flags "
-            f"({interval}). Keep your flags, or give it more --minutes."
+            f"({interval}). {_enough_time(course)}"
         )
         return TuneVerdict("too few", own, sentence, *numbers)
     if within is None or within > AS_GOOD:
@@ -85,15 +86,26 @@ def _without_comparison(course: Course, unit: str, why_own: str) -> TuneVerdict:
         if best:
             gain = knowledge.surface.differences([course.space.cells[best]], course.space.cells[own])[0]
             look = f"{best} is ~{format_change(math.exp(gain.mean))} in the search, which is no proof"
-            return TuneVerdict("too few", own, f"Too few starts to tell: {look}. Keep your flags, or add --minutes.")
+            return TuneVerdict("too few", own, f"Too few starts to tell: {look}. {_enough_time(course)}")
         if any(cell not in knowledge.starts for cell in knowledge.alive):
-            return TuneVerdict("too few", own, "Too few starts to tell: only your own flags could be measured in time.")
+            sentence = f"Too few starts to tell: only your own flags could be measured in time. {_enough_time(course)}"
+            return TuneVerdict("too few", own, sentence)
         return TuneVerdict("as good", own, "No other set of flags could be measured: keep your flags.")
     if not best:
         return TuneVerdict("nothing runs", "", f"No set of flags could be measured{why}.")
     log_rate = _rate(outlook, best) if outlook.best else knowledge.surface.estimate(course.space.cells[best]).mean
     sentence = f"Your own flags could not be measured{why}. The best that could: {best}, ~{_text(log_rate, unit)}."
     return TuneVerdict("own fails", best, sentence)
+
+
+def _enough_time(course: Course) -> str:
+    """What the owner can do if the time was too short."""
+    per_start = Clock(course.budget_seconds, course.outcomes).per_start
+    if not per_start:
+        return "Keep your flags."
+    starts = design_size(course.space) + MIN_STARTS * (MAX_FINALISTS + 1)
+    minutes = math.ceil(per_start * starts / 60)
+    return f"Keep your flags: a start takes ~{units.duration(per_start)}, so a tune needs about --minutes {minutes}."
 
 
 def _text(log_rate: float, unit: str) -> str:
@@ -107,7 +119,7 @@ def verdict_notes(course: Course, verdict: TuneVerdict) -> Iterator[str]:
         contrast = outlook.contrasts[outlook.fastest]
         yield (
             f"{outlook.fastest} measured {format_change(contrast.ratio)}, but changes the answers, not only their "
-            "speed: compare their quality before you keep it."
+            "speed: `gpubox bench quality` compares it with your flags before you keep it."
         )
     if verdict.unmeasured_within is not None:
         most = f"~{100 * verdict.unmeasured_within:.1f} %"
