@@ -58,7 +58,7 @@ TITLES = {
     Scope.ANYWHERE: "Keys", Scope.CHAT: "Keys in the chat", Scope.BENCH: "Keys on the Bench screen",
     Scope.EDITOR: "Keys in the editor", Scope.TRIAL: "Keys of a trial",
     Scope.MODELS: "Keys on the models screen", Scope.CLIENTS: "Keys on the Clients screen",
-    Scope.CONNECT: "Keys while connecting a client",
+    Scope.CONNECT: "Keys while connecting a client", Scope.ADVICE: "Keys in the advice",
 }  # fmt: skip
 
 
