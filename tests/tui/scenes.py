@@ -94,7 +94,9 @@ async def _month(pilot: Pilot[bool], fake: FakeServices) -> None:
 
 
 async def _earlier(pilot: Pilot[bool], fake: FakeServices) -> None:
-    await pilot.press("t", "[", "[", "h", *"day:today", "enter")
+    await pilot.press("t", "[", "[")
+    await until(pilot, lambda: "1 day" in text(pilot))  # h has priority: it would overtake a key that waits
+    await pilot.press("h", *"day:today", "enter")
 
 
 SECOND = replace(
