@@ -118,7 +118,7 @@ class FakeBench(BenchService):
     async def best_cell(self, run: str) -> BestCell:
         target = target_to_save(find_run(self.paths, run))
         name = default_profile_name(self.profile(target.profile), target)
-        return BestCell(target.name, name, bool(target.overrides))
+        return BestCell(target.name, name)
 
     async def save_as_profile(self, run: str, name: str) -> None:
         if name in self.taken:

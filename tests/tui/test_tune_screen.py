@@ -96,7 +96,7 @@ async def test_flags_that_are_as_good_as_any_are_not_saved(paths: Paths) -> None
         await shows(pilot, "Your flags are as good as any")
         assert "saves it" not in text(pilot)
         await pilot.press("w")
-        await shows(pilot, "The profile's own flags are")
+        await shows(pilot, "keeps the profile's")
         assert bench_of(services).asked == []
 
 

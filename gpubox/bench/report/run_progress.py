@@ -64,19 +64,21 @@ class RunFollower:
         value_name, values = _item_values(scored)
         running = info.state == "running"
         benchmark = make_benchmark(info.plan)
-        seconds_left = benchmark.seconds_left(scored)
+        seconds_left, tune = benchmark.seconds_left(scored), self._read_tune(info, scored)
+        if seconds_left is None and tune is None:  # of the items of a tune, few are needed
+            seconds_left = self._seconds_left(running=running)
         return RunProgress(
             info,
             len(scored),
             sum(result.failed for _, result in scored),
             flagged_headline(benchmark, scored),
-            self._seconds_left(running=running) if seconds_left is None else seconds_left,
+            seconds_left,
             next((name for name in self._items if running and name not in self._results), ""),
             tuple(values),
             value_name,
             tuple(list(self._results.values())[-8:]),
             self.run.owner,
-            self._read_tune(info, scored),
+            tune,
         )
 
     def _read_tune(self, info: RunInfo, scored: ScoredItems) -> TuneProgress | None:

@@ -22,7 +22,8 @@ EXPORT_FORMATS = (("m", "Markdown", "md"), ("s", "SVG charts", "svg"), ("c", "CS
 
 def has_best_cell(run: RunSummary) -> bool:
     """Whether the run is a sweep or a tune with flags to save."""
-    return bool(run.info and run.info.plan.kind in ("sweep", "tune") and run.headline and run.state != "running")
+    kind = run.info.plan.kind if run.info and run.headline else ""
+    return run.state == "finished" if kind == "tune" else kind == "sweep" and run.state != "running"
 
 
 def has_pending_restore(run: RunSummary) -> bool:
@@ -198,9 +199,6 @@ class BenchController:
 
     async def _save_best_cell(self, run: RunSummary) -> None:
         best = await self.service.best_cell(run.id)
-        if not best.changes_flags:
-            self.screen.say("The profile's own flags are the ones to keep: there is nothing to save.")
-            return
         proposal, body = best.profile_name, f"Best: {best.label}. Name of the new profile:"
         while name := await self.screen.app.push_screen_wait(PromptScreen("Save as profile", proposal, body)):
             try:

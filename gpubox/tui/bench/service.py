@@ -50,8 +50,6 @@ class BestCell:
     label: str
     profile_name: str
     """A name for the profile it is saved as."""
-    changes_flags: bool = True
-    """Whether it is another set of flags than the profile's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +170,7 @@ class BenchService:
         def read() -> BestCell:
             target = target_to_save(self._find(run))
             name = default_profile_name(self._profiles()(target.profile), target)
-            return BestCell(target.name, name, bool(target.overrides))
+            return BestCell(target.name, name)
 
         return await run_in_thread(read)
 
