@@ -277,7 +277,7 @@ _APP_ACTIONS = {"stop", "restart", "failed_log", "bench_speed"}
 """Actions of the dashboard that the app performs; the dashboard screen performs the others."""
 WORKSHOP_ACTIONS = frozenset({
     "edit", "external_editor", "trial", "new_profile", "duplicate", "rename", "delete", "undo_delete", "compare",
-    "advice", "tune",
+    "tune",
 })  # fmt: skip
 """Actions of the dashboard that the WorkshopController performs."""
 _SCREENS = ("show_chat", "show_bench", "show_models", "show_clients")
