@@ -51,6 +51,7 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
         "",
         "One start of each server: ranges are of its repeats, intervals of its prompts; starts differ with an sd of "
         "2.5 %, assumed, because this box has no history of it.",
+        "Energy per token: — (the driver gives no power reading).",
     ]
     assert "run 2" in err
     assert "6/6  tg 50.0 tok/s" in err
