@@ -135,7 +135,7 @@ async def test_p_writes_the_card_and_the_block_of_a_run_and_copies_the_block(
         folder.rmdir()
         folder.write_text("in the way")
         await pilot.press("p")
-        await shows(pilot, "File exists")
+        await shows(pilot, "exists")
 
 
 async def test_runs_that_cannot_be_compared_show_why(box: Paths) -> None:
