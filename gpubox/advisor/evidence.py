@@ -133,10 +133,8 @@ class Evidence:
             return None
 
     def flag(self, name: str) -> FlagValue | None:
-        """The value of a flag; False if its ``no-`` form is set, None if it is not set."""
-        if f"no-{name}" in self.flags:
-            return False
-        return self.flags.get(name)
+        """As ``flag_value``."""
+        return flag_value(self.flags, name)
 
     def whole(self, name: str, default: int) -> int:
         """The value of a flag that is a whole number."""
@@ -196,3 +194,8 @@ class Evidence:
         except (ValueError, RecursionError):
             return False
         return isinstance(kwargs, Mapping) and kwargs.get("enable_thinking") is False
+
+
+def flag_value(flags: Mapping[str, FlagValue], name: str) -> FlagValue | None:
+    """The value of a flag; False if its ``no-`` form is set, None if it is not set."""
+    return False if f"no-{name}" in flags else flags.get(name)

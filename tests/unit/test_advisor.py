@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -174,17 +175,50 @@ def test_the_evidence_about_a_server_without_a_file_is_complete(advisor: Advisor
     assert all(advice.try_profile is None for advice in judged.advice)
 
 
+@pytest.mark.parametrize("name", ["threads", "t"])
 def test_a_change_that_the_file_has_already_is_not_suggested(
-    advisor: Advisor, paths: Paths, monkeypatch: pytest.MonkeyPatch
+    advisor: Advisor, paths: Paths, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     import gpubox.advisor.advisor as module
 
     case = next(case for case in CASES if case.fires == "threads")
-    (paths.profiles / "open.toml").write_text('model = "x.gguf"\n[flags]\nthreads = 2\n')
+    (paths.profiles / "open.toml").write_text(f'model = "x.gguf"\n[flags]\n{name} = 2\n')
     monkeypatch.setattr(module.Advisor, "evidence", lambda *_: replace(case.evidence, profile="open"))
     (advice,) = advisor.advise("open").advice
 
     assert advice.sentence.endswith(APPLIED) and not advice.changes and not advice.command
+
+
+def test_a_flag_to_remove_may_have_another_name_in_the_file(
+    advisor: Advisor, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evidence = recorded(RECORDINGS / "re-reads-fires.jsonl", facts({"parallel": "1", "ctx-checkpoints": "8"}))
+    (paths.profiles / "open.toml").write_text('model = "x.gguf"\n[flags]\nswa-checkpoints = 8\n')
+    monkeypatch.setattr(Advisor, "evidence", lambda *_: replace(evidence, profile="open"))
+    (advice,) = (advice for advice in advisor.advise("open").advice if advice.rule == "re-reads")
+
+    assert advice.command == "gpubox try open --unset ctx-checkpoints"
+
+
+def test_threads_take_turns(advisor: Advisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside: list[int] = []
+    most: list[int] = []
+
+    def evidence(*_: object) -> Evidence:
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.05)
+        inside.pop()
+        return facts({})
+
+    monkeypatch.setattr(Advisor, "evidence", evidence)
+    threads = [threading.Thread(target=advisor.advise, args=("open",)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+
+    assert most == [1, 1, 1]
 
 
 # -- dismissing -------------------------------------------------------------------------------------------
