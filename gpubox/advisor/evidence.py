@@ -26,9 +26,6 @@ class ModelFacts:
     """It has recurrent states beside attention."""
     windowed: bool = False
     """It has sliding windows."""
-    experts: bool = False
-    trained_context: int = 0
-    """Tokens; 0: unknown."""
     thinks: bool = False
     """Its chat template can switch thinking on and off."""
 
@@ -40,8 +37,6 @@ class ModelFacts:
             file.architecture,
             hybrid=any(layer.recurrent_bytes for layer in shape.layers),
             windowed=shape.window > 0,
-            experts=shape.experts,
-            trained_context=shape.trained_context,
             thinks=isinstance(template, str) and "enable_thinking" in template,
         )
 

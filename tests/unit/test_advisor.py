@@ -280,5 +280,5 @@ def test_a_model_is_described_by_its_header(tiny_gguf: Path, paths: Paths) -> No
     from gpubox.models.header_cache import read_model
 
     model = ModelFacts.of(read_model(tiny_gguf, paths))
-    assert not model.hybrid and not model.experts and not model.thinks
+    assert not model.hybrid and not model.thinks
     assert Evidence("p", model=DENSE).model != HYBRID
