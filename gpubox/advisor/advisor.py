@@ -114,7 +114,7 @@ class Advisor:
             host=host,
             template_kwargs=dict(file.chat.template_kwargs) if file else {},
             model=model,
-            log=self._logs.read(MAIN_INSTANCE, launch_id, name, version),
+            log=self._logs.read(launch_id, name, version),
             snapshot=snapshot,
             busy=self._window.readings if snapshot else BusyReadings(),
             physical_cores=physical_cores(),
