@@ -11,13 +11,14 @@ import contextlib
 import json
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpubox.hardware.process import boot_id
+from gpubox.sequences import shared_length
 from gpubox.server.kv_key import KvKey
 from gpubox.storage import free_bytes, lock_file, read_text, write_atomically
 from gpubox.units import GIB
@@ -270,13 +271,6 @@ def unlink(path: Path) -> None:
     """Removes a file. Never raises."""
     with contextlib.suppress(OSError):
         path.unlink()
-
-
-def shared_length(first: Sequence[object], second: Sequence[object]) -> int:
-    """With how many equal items, or characters, both begin."""
-    # os.path.commonprefix counts them too, but Python 3.15 warns of it and 3.17 has none
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((at for at, (left, right) in pairs if left != right), min(len(first), len(second)))
 
 
 def read_tokens(path: Path) -> list[int]:
