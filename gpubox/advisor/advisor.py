@@ -23,6 +23,7 @@ from gpubox.engines.find import choose_engine
 from gpubox.engines.query import read_capabilities
 from gpubox.errors import GpuboxError
 from gpubox.hardware.host import physical_cores
+from gpubox.hardware.process import environment_of
 from gpubox.models.header_cache import read_model
 from gpubox.models.resolve import profile_model
 from gpubox.paths import MAIN_INSTANCE, Paths
@@ -110,7 +111,7 @@ class Advisor:
         evidence = Evidence(
             name,
             flags=flags,
-            env=dict(running.launch.env) if running else {**os.environ, **file.env} if file else {},
+            env=_environment(file, running),
             host=host,
             template_kwargs=dict(file.chat.template_kwargs) if file else {},
             model=model,
@@ -234,6 +235,13 @@ def _flags(
     if running and capabilities and len(running.launch.argv) > 1:
         given = flags_of_argv(running.launch.argv[1:], capabilities) or given
     return {capabilities.canonical(name) if capabilities else name: value for name, value in given.items()}
+
+
+def _environment(file: Profile | None, running: RunningServer | None) -> dict[str, str]:
+    """The variables of the server, which it has also from the gpubox that started it."""
+    if running and running.process:
+        return {**environment_of(running.process.pid), **running.launch.env}
+    return {**os.environ, **file.env} if file else {}
 
 
 def _settled(advice: Advice, file: Profile | None, flags: Mapping[str, FlagValue]) -> Advice:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,8 +24,10 @@ from gpubox.advisor.rules.context import wanted_context
 from gpubox.advisor.rules.table import RULES, advise
 from gpubox.config import Config, load_config
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.hardware.process import identity_of
 from gpubox.paths import Paths
 from gpubox.planner.launch_flags import read_launch_flags
+from gpubox.server.state import Launch, RunningServer
 from gpubox.telemetry.recorder import read_recording
 from tests.unit.advice_cases import CASES, DENSE, HYBRID, RECORDINGS, SHIPPED, Case, facts, recorded
 
@@ -173,6 +178,20 @@ def test_the_evidence_about_a_server_without_a_file_is_complete(advisor: Advisor
 
     assert judged.profile == "threads"
     assert all(advice.try_profile is None for advice in judged.advice)
+
+
+def test_a_running_server_has_the_variables_of_the_gpubox_that_started_it(
+    advisor: Advisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = read_recording(RECORDINGS / "threads-fires.jsonl")[-1]
+    launch = Launch("open", ("llama-server",), "127.0.0.1", 8080, env={"LLAMA_ARG_UBATCH": "64"})
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "LLAMA_ARG_N_PARALLEL": "3"}) as server:
+        running = RunningServer(launch, "id", "2026-01-01T00:00:00Z", identity_of(server.pid))
+        monkeypatch.setattr("gpubox.advisor.advisor.observe", lambda *_: SimpleNamespace(running=running))
+        flags = advisor.evidence("open", None, snapshot).memory_flags
+        server.kill()
+
+    assert flags and (flags.slots, flags.ubatch) == (3, 64)
 
 
 @pytest.mark.parametrize("name", ["threads", "t"])
