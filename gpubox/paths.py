@@ -31,6 +31,23 @@ class Paths:
             config_override=override,
         )
 
+    @classmethod
+    def from_arguments(cls, config: str, state: str, cache: str, config_file: str) -> Paths:
+        """The Paths whose ``arguments`` these are."""
+        return cls(Path(config), Path(state), Path(cache), Path(config_file) if config_file else None)
+
+    @property
+    def arguments(self) -> tuple[str, str, str, str]:
+        """For the command line of one of gpubox's own programs: ``CONFIG STATE CACHE CONFIG_FILE``."""
+        # absolute: many of them run in another folder
+        override = self.config_override.absolute() if self.config_override else ""
+        return str(self.config), str(self.state), str(self.cache), str(override)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """For the command line of gpubox itself, which finds the folders by the environment."""
+        return ("--config", str(self.config_override.absolute())) if self.config_override else ()
+
     @property
     def config_file(self) -> Path:
         return self.config_override or self.config / "config.toml"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from gpubox.advisor.advice import Advice
 from gpubox.advisor.busy_window import BusyWindow
 from gpubox.advisor.context_saving import context_saving
 from gpubox.advisor.dismissed import Dismissals
-from gpubox.advisor.evidence import BusyReadings, ContextSaving, ContextUse, Evidence, ModelFacts
+from gpubox.advisor.evidence import BusyReadings, ContextSaving, ContextUse, Evidence, ModelFacts, flag_value
 from gpubox.advisor.log_facts import LogFactsReader
 from gpubox.advisor.rules.context import wanted_context
 from gpubox.advisor.rules.table import advise
@@ -22,6 +23,7 @@ from gpubox.engines.find import choose_engine
 from gpubox.engines.query import read_capabilities
 from gpubox.errors import GpuboxError
 from gpubox.hardware.host import physical_cores
+from gpubox.hardware.process import environment_of
 from gpubox.models.header_cache import read_model
 from gpubox.models.resolve import profile_model
 from gpubox.paths import MAIN_INSTANCE, Paths
@@ -56,10 +58,11 @@ class AdviceList:
 
 
 class Advisor:
-    """Judges the profiles of this machine. One thread at a time."""
+    """Judges the profiles of this machine. Threads take turns."""
 
     def __init__(self, paths: Paths, config: Callable[[], Config]) -> None:
         self._paths, self._config = paths, config
+        self._turn = threading.Lock()
         self._window = BusyWindow()
         self._logs = LogFactsReader(paths)
         self._planner: tuple[Config, Planner] | None = None
@@ -73,7 +76,8 @@ class Advisor:
 
     def observe(self, snapshot: Snapshot) -> None:
         """Takes one Snapshot into account. Cheap."""
-        self._window.feed(snapshot)
+        with self._turn:
+            self._window.feed(snapshot)
 
     def advise(self, profile: str = "", snapshot: Snapshot | None = None) -> AdviceList:
         """The advice about ``profile``, else about what runs. ``snapshot``: the newest readings of the active server.
@@ -84,11 +88,14 @@ class Advisor:
         name = profile or running or ""
         if not name:
             return AdviceList("")
-        file = self._file(name) if profile or running is None else self._file_if_there(name)
-        evidence = self.evidence(name, file, snapshot if name == running else None)
+        with self._turn:
+            file = self._file(name) if profile else self._file_if_there(name)
+            advice = advise(self.evidence(name, file, snapshot if name == running else None))
+            # of its own engine: another one may run
+            flags = _flags(file, None, self._capabilities(file, None)) if file and advice else {}
         dismissed = self.dismissals.of(name)
-        advice = (_settled(each, file) for each in advise(evidence))
-        return AdviceList(name, tuple(replace(each, dismissed=each.rule in dismissed) for each in advice))
+        settled = (_settled(each, file, flags) for each in advice)
+        return AdviceList(name, tuple(replace(each, dismissed=each.rule in dismissed) for each in settled))
 
     def evidence(self, name: str, file: Profile | None, snapshot: Snapshot | None) -> Evidence:
         """All there is about a profile. ``file``: as it is on disk; ``snapshot``: if its server runs."""
@@ -104,11 +111,11 @@ class Advisor:
         evidence = Evidence(
             name,
             flags=flags,
-            env=dict(running.launch.env) if running else {**os.environ, **file.env} if file else {},
+            env=_environment(file, running),
             host=host,
             template_kwargs=dict(file.chat.template_kwargs) if file else {},
             model=model,
-            log=self._logs.read(MAIN_INSTANCE, launch_id, name, version),
+            log=self._logs.read(launch_id, name, version),
             snapshot=snapshot,
             busy=self._window.readings if snapshot else BusyReadings(),
             physical_cores=physical_cores(),
@@ -230,13 +237,23 @@ def _flags(
     return {capabilities.canonical(name) if capabilities else name: value for name, value in given.items()}
 
 
-def _settled(advice: Advice, file: Profile | None) -> Advice:
-    """``advice`` as it can be followed: without a file nothing can be tried; a file may have the change already."""
+def _environment(file: Profile | None, running: RunningServer | None) -> dict[str, str]:
+    """The variables of the server, which it has also from the gpubox that started it."""
+    if running and running.process:
+        return {**environment_of(running.process.pid), **running.launch.env}
+    return {**os.environ, **file.env} if file else {}
+
+
+def _settled(advice: Advice, file: Profile | None, flags: Mapping[str, FlagValue]) -> Advice:
+    """``advice`` as it can be followed: without a file nothing can be tried; a file may have the change already.
+
+    ``flags``: those of the file, under llama-server's own names.
+    """
     if file is None or file.elsewhere:
         return replace(advice, try_profile=None)
     if not advice.changes:
         return advice
-    present = {name: file.host if name == "host" else file.flags.get(name) for name in advice.changes}
+    present = {name: file.host if name == "host" else flag_value(flags, name) for name in advice.changes}
     if all(_same(present[name], value) for name, value in advice.changes.items()):
         return replace(advice, sentence=f"{advice.sentence} {APPLIED}", changes={}, before={}, try_profile=None)
     return advice

@@ -10,7 +10,6 @@ from gpubox.telemetry.snapshot import Snapshot
 
 WINDOW_SECONDS = 300.0
 MAX_READINGS = 600
-BUSY_STATES = ("prefill", "answering")
 
 
 class BusyWindow:
@@ -28,7 +27,7 @@ class BusyWindow:
             self._launch = launch
         if self._readings and snapshot.at == self._readings[-1][0]:
             return
-        if snapshot.throughput.state in BUSY_STATES:
+        if snapshot.throughput.working:
             offload = snapshot.offload
             self._readings.append((snapshot.at, offload.major_faults_per_second, offload.bottleneck))
         while self._readings and snapshot.at - self._readings[0][0] > WINDOW_SECONDS:

@@ -26,9 +26,6 @@ class ModelFacts:
     """It has recurrent states beside attention."""
     windowed: bool = False
     """It has sliding windows."""
-    experts: bool = False
-    trained_context: int = 0
-    """Tokens; 0: unknown."""
     thinks: bool = False
     """Its chat template can switch thinking on and off."""
 
@@ -40,8 +37,6 @@ class ModelFacts:
             file.architecture,
             hybrid=any(layer.recurrent_bytes for layer in shape.layers),
             windowed=shape.window > 0,
-            experts=shape.experts,
-            trained_context=shape.trained_context,
             thinks=isinstance(template, str) and "enable_thinking" in template,
         )
 
@@ -133,10 +128,8 @@ class Evidence:
             return None
 
     def flag(self, name: str) -> FlagValue | None:
-        """The value of a flag; False if its ``no-`` form is set, None if it is not set."""
-        if f"no-{name}" in self.flags:
-            return False
-        return self.flags.get(name)
+        """As ``flag_value``."""
+        return flag_value(self.flags, name)
 
     def whole(self, name: str, default: int) -> int:
         """The value of a flag that is a whole number."""
@@ -196,3 +189,8 @@ class Evidence:
         except (ValueError, RecursionError):
             return False
         return isinstance(kwargs, Mapping) and kwargs.get("enable_thinking") is False
+
+
+def flag_value(flags: Mapping[str, FlagValue], name: str) -> FlagValue | None:
+    """The value of a flag; False if its ``no-`` form is set, None if it is not set."""
+    return False if f"no-{name}" in flags else flags.get(name)

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from gpubox.advisor.evidence import LogFacts
-from gpubox.paths import Paths
+from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.server.log import HEAD_BYTES, tail_text
 from gpubox.server.state import load_state
 from gpubox.storage import open_regular
@@ -19,25 +19,25 @@ _LISTENS = "listening on http"
 
 
 class LogFactsReader:
-    """Reads each log once: the beginning of a launch, and the end of a failure."""
+    """Reads each log of the active server once: the beginning of a launch, and the end of a failure."""
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
         self._loads: tuple[str, LogFacts] | None = None
         self._failures: tuple[object, str] = (None, "")
 
-    def read(self, instance: str, launch_id: str, profile: str, engine_version: str) -> LogFacts:
+    def read(self, launch_id: str, profile: str, engine_version: str) -> LogFacts:
         """The facts of a launch; ``launch_id`` is empty if it does not run."""
-        facts = replace(self._load(instance, launch_id), build=build_number(engine_version))
-        return replace(facts, failure=self._failure(instance, profile))
+        build = build_number(engine_version)
+        return replace(self._load(launch_id), build=build, failure=self._failure(profile))
 
-    def _load(self, instance: str, launch_id: str) -> LogFacts:
+    def _load(self, launch_id: str) -> LogFacts:
         if not launch_id:
             return LogFacts()
         if self._loads and self._loads[0] == launch_id:
             return self._loads[1]
         try:
-            with open_regular(self._paths.instance_log(instance)) as file:
+            with open_regular(self._paths.instance_log(MAIN_INSTANCE)) as file:
                 text = file.read(HEAD_BYTES).decode(errors="replace")
         except OSError:
             return LogFacts()
@@ -46,12 +46,12 @@ class LogFactsReader:
             self._loads = launch_id, facts
         return facts
 
-    def _failure(self, instance: str, profile: str) -> str:
-        failed = load_state(self._paths.instance_state(instance)).failed
+    def _failure(self, profile: str) -> str:
+        failed = load_state(self._paths.instance_state(MAIN_INSTANCE)).failed
         if failed is None or failed.profile != profile:
             return ""
         if self._failures[0] != (failed.launch_id, failed.at):
-            self._failures = (failed.launch_id, failed.at), tail_text(self._paths.failed_log(instance))
+            self._failures = (failed.launch_id, failed.at), tail_text(self._paths.failed_log(MAIN_INSTANCE))
         return self._failures[1]
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from gpubox.agent.workspace import MAX_FILE_BYTES, Workspace, is_binary, printable_path, read_at
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.auto_run_files import REPOSITORY, auto_run_kinds, is_bare_repository
+from gpubox.sequences import shared_length
 
 MAX_DIFF_LINES = 400
 """Of a longer diff only head and tail are shown."""
@@ -201,8 +202,8 @@ def _diff(path: str, before: bytes | None, after: bytes) -> str:
     if before is not None and is_binary(before):
         header = f"--- {path}\n+++ {path}\n@@ the old content, {len(before)} bytes, is binary @@\n"
         return header + _prefixed("+", new)
-    head = len(os.path.commonprefix([old, new]))  # noqa: RUF071 - of lists: it compares lines
-    tail = len(os.path.commonprefix([old[head:][::-1], new[head:][::-1]]))  # noqa: RUF071
+    head = shared_length(old, new)
+    tail = shared_length(old[head:][::-1], new[head:][::-1])
     header = f"--- {'(new file)' if before is None else path}\n+++ {path}\n"
     if before is None or max(len(old), len(new)) - head - tail > _MAX_COMPARED_LINES:
         removed, added = old[head : len(old) - tail], new[head : len(new) - tail]

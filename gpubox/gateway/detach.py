@@ -26,7 +26,6 @@ def start_detached(paths: Paths, host: str, port: int, *, allow_exposed: bool = 
     if record := load_gateway(paths):
         return record
     words = ["serve", "--quiet", "--host", host, "--port", str(port), *(["--yes"] if allow_exposed else [])]
-    config = ["--config", str(paths.config_override)] if paths.config_override else []
     log = paths.gateway_log
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +34,7 @@ def start_detached(paths: Paths, host: str, port: int, *, allow_exposed: bool = 
         with log.open("ab") as output:
             begin = output.tell()
             child = subprocess.Popen(
-                [sys.executable, "-m", "gpubox", *config, *words],
+                [sys.executable, "-m", "gpubox", *paths.options, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

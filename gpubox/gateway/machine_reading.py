@@ -23,8 +23,7 @@ class MachineReader:
     """Reads it at most once in FRESH_SECONDS."""
 
     def __init__(self, paths: Paths) -> None:
-        config = ["--config", str(paths.config_override)] if paths.config_override else []
-        self._words = [sys.executable, "-m", "gpubox", *config, "status", "--json"]
+        self._words = [sys.executable, "-m", "gpubox", *paths.options, "status", "--json"]
         self._reading = asyncio.Lock()
         self._latest: Mapping[str, Any] | None = None
         self._read_at = -FRESH_SECONDS

@@ -14,7 +14,6 @@ import select
 import sys
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -216,9 +215,7 @@ def _fail(channel: OperationChannel, error: GpuboxError) -> int:
 
 def main() -> int:
     """Arguments: ``CONFIG STATE CACHE CONFIG_FILE``, as for the watcher."""
-    config, state, cache, config_file = sys.argv[1:]
-    paths = Paths(Path(config), Path(state), Path(cache), Path(config_file) if config_file else None)
-    return run_operation(paths, OperationChannel())
+    return run_operation(Paths.from_arguments(*sys.argv[1:]), OperationChannel())
 
 
 if __name__ == "__main__":

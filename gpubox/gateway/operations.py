@@ -73,10 +73,9 @@ class ServerOperation:
         cls, paths: Paths, request: OperationRequest, on_event: Callable[[Mapping[str, Any]], None]
     ) -> ServerOperation:
         """Starts the child. Raises GpuboxError if there can be no process."""
-        folders = [str(folder) for folder in (paths.config, paths.state, paths.cache, paths.config_override or "")]
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "gpubox.gateway.operation", *folders,
+                sys.executable, "-m", "gpubox.gateway.operation", *paths.arguments,
                 stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=LINE_BYTES, start_new_session=True, cwd="/",
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )  # fmt: skip

@@ -15,7 +15,7 @@ from itertools import takewhile
 
 import msgspec
 
-from gpubox.server.kv_store import shared_length
+from gpubox.sequences import shared_length
 
 MIN_TOKENS = 512
 """A shorter prefix is read in less time than it takes to share it."""

@@ -25,7 +25,6 @@ class GatewayServer:
     base_url: str
     launch_id: str
     ready: bool
-    has_api_key: bool
     changed_by: int | None
     """The process that is stopping or replacing it; None: nobody."""
     load_seconds: float | None = None
@@ -51,7 +50,6 @@ def read_servers(paths: Paths) -> tuple[GatewayServer, ...]:
                 base_url=running.launch.base_url,
                 launch_id=running.launch_id,
                 ready=running.ready_at is not None,
-                has_api_key=running.has_api_key,
                 changed_by=operation.owner.pid if operation and changing else None,
                 load_seconds=running.load_seconds,
                 argv=running.launch.argv,

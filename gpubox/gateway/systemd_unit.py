@@ -51,11 +51,10 @@ def install(
     be written.
     """
     path = paths.config.parent / "systemd/user" / UNIT
-    config = ["--config", str(paths.config_override.absolute())] if paths.config_override else []
     options = [*(["--host", host] if host else []), *(["--port", str(port)] if port else [])]
     options += ["--yes"] if allow_exposed else []
     # -P: a file ~/gpubox.py is not what is meant. The interpreter's links stay: a virtual environment is one.
-    command = [os.path.abspath(sys.executable), "-P", "-m", "gpubox", *config, "serve", "--quiet", *options]  # noqa: PTH100
+    command = [os.path.abspath(sys.executable), "-P", "-m", "gpubox", *paths.options, "serve", "--quiet", *options]  # noqa: PTH100
     _check_own(path)
     try:
         write_atomically(path, unit_text(command, os.environ).encode(errors="surrogateescape"))

@@ -28,9 +28,10 @@ from gpubox.errors import GpuboxError
 from gpubox.hardware.process import boot_id, environment_of, is_alive
 from gpubox.models.header_cache import read_model
 from gpubox.paths import Paths
+from gpubox.sequences import shared_length
 from gpubox.server.client import LlamaClient, connect
 from gpubox.server.kv_key import KvKey, incompatible, launch_key, refusal
-from gpubox.server.kv_store import KeptState, KvStore, shared_length
+from gpubox.server.kv_store import KeptState, KvStore
 from gpubox.server.kv_use import judge, note_reuse
 from gpubox.server.log import HEAD_BYTES, LogReader
 from gpubox.server.log_events import DeviceBuffer, KvCache, NewPrompt, SwaCache

@@ -11,13 +11,14 @@ import contextlib
 import json
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpubox.hardware.process import boot_id
+from gpubox.sequences import shared_length
 from gpubox.server.kv_key import KvKey
 from gpubox.storage import free_bytes, lock_file, read_text, write_atomically
 from gpubox.units import GIB
@@ -31,6 +32,8 @@ _JSON_BYTES = 64 * 1024
 _SAME_SHARE = 1.1
 """How much longer a state may be than what it shares with the one that replaces it."""
 _LOCK_ATTEMPTS = 250
+_SYNC_LOCK_ATTEMPTS = 6000
+"""For two minutes: the lock is held while a server restores its states, which may take one."""
 _MAGIC = b"qsgg"  # LLAMA_STATE_SEQ_MAGIC "ggsq", little endian
 _MAX_TOKENS = 1 << 28
 
@@ -73,16 +76,16 @@ class KeptState:
 
 
 class KvStore:
-    """The states in one folder. Reading needs no lock; whoever adds or removes states holds ``locked``."""
+    """The states in one folder. Reading needs no lock; whoever adds, changes or removes states holds ``locked``."""
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self.folder, self.max_bytes = folder, max_bytes
 
     @contextmanager
-    def locked(self) -> Iterator[bool]:
+    def locked(self, attempts: int | None = None) -> Iterator[bool]:
         """Holds the folder's lock inside the block; False if another gpubox holds it for some seconds."""
         try:
-            descriptor = lock_file(self.folder / ".lock", _LOCK_ATTEMPTS)
+            descriptor = lock_file(self.folder / ".lock", attempts or _LOCK_ATTEMPTS)
         except OSError:
             descriptor = None
         try:
@@ -187,14 +190,17 @@ class KvStore:
         unlink(self.folder / f"{name}{STATE_SUFFIX}")
 
     def sync(self, name: str) -> None:
-        """Waits until a state is on the disk. Never raises. Blocks."""
+        """Waits until a state is on the disk, and notes it. The caller does not hold the lock. Never raises. Blocks."""
         with contextlib.suppress(OSError):
             descriptor = os.open(self.folder / f"{name}{STATE_SUFFIX}", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            self.change(name, synced=True)
+            # without the lock it could take back that a server is restoring the state just now
+            with self.locked(_SYNC_LOCK_ATTEMPTS) as is_locked:
+                if is_locked:
+                    self.change(name, synced=True)
 
     def drop_replaced(self, state: KeptState, tokens: list[int]) -> None:
         """Drops the older states that ``state`` with its ``tokens`` replaces.
@@ -265,13 +271,6 @@ def unlink(path: Path) -> None:
     """Removes a file. Never raises."""
     with contextlib.suppress(OSError):
         path.unlink()
-
-
-def shared_length(first: Sequence[object], second: Sequence[object]) -> int:
-    """With how many equal items, or characters, both begin."""
-    # os.path.commonprefix counts them too, but Python 3.15 warns of it and 3.17 has none
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((at for at, (left, right) in pairs if left != right), min(len(first), len(second)))
 
 
 def read_tokens(path: Path) -> list[int]:

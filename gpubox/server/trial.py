@@ -148,12 +148,11 @@ def start_guard(paths: Paths) -> None:
     """Starts the process that ends the trial if this one cannot."""
     root = str(Path(__file__).parent.parent.parent)
     recovery = f"import sys; sys.path.append({root!r}); from gpubox.server.trial import main; main()"
-    folders = [str(folder) for folder in (paths.config, paths.state, paths.cache, paths.config_override or "")]
     python = [sys.executable, "-I", "-S", str(Path(trial_guard.__file__))]
     files = str(_lock_path(paths)), str(paths.trial_record)
     with contextlib.suppress(OSError):
         subprocess.Popen(
-            [*python, *files, "--", sys.executable, "-c", recovery, *folders],
+            [*python, *files, "--", sys.executable, "-c", recovery, *paths.arguments],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
             start_new_session=True,
         )  # fmt: skip
@@ -161,8 +160,7 @@ def start_guard(paths: Paths) -> None:
 
 def main() -> None:
     """Arguments: ``CONFIG STATE CACHE CONFIG_FILE``, from ``start_guard``."""
-    config, state, cache, config_file = sys.argv[1:]
-    paths = Paths(Path(config), Path(state), Path(cache), Path(config_file) if config_file else None)
+    paths = Paths.from_arguments(*sys.argv[1:])
     try:
         asyncio.run(recover_trial(paths, load_config(paths)))
     except GpuboxError as error:

@@ -62,11 +62,10 @@ def idle_command(paths: Paths, instance: str, process: ProcessIdentity, lock: st
     """The command line of the waiting watcher; ``lock`` is a path, or ``fd:N`` for a lock that is held already."""
     root = str(Path(__file__).parent.parent.parent)
     recovery = f"import sys; sys.path.append({root!r}); from gpubox.server.watcher_recovery import main; main()"
-    folders = [str(folder) for folder in (paths.config, paths.state, paths.cache, paths.config_override or "")]
     numbers = [str(MAX_LOG_BYTES), str(process.pid), str(process.start_ticks)]
     python = [sys.executable, "-I", "-S", str(Path(watcher_idle.__file__))]
     log = str(paths.instance_log(instance))
-    return [*python, lock, log, *numbers, "--", sys.executable, "-c", recovery, instance, *folders]
+    return [*python, lock, log, *numbers, "--", sys.executable, "-c", recovery, instance, *paths.arguments]
 
 
 def stop_watcher(paths: Paths, instance: str) -> None:

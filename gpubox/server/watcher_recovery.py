@@ -10,7 +10,6 @@ import contextlib
 import os
 import sys
 import traceback
-from pathlib import Path
 
 from gpubox.config import api_key, load_config
 from gpubox.errors import GpuboxError
@@ -69,8 +68,8 @@ def _reap_children(paths: Paths, instance: str) -> None:
 
 def main() -> None:
     """Arguments: ``INSTANCE CONFIG STATE CACHE CONFIG_FILE LOCK died|long``, from ``watcher.idle_command``."""
-    instance, config, state, cache, config_file, lock, event = sys.argv[1:]
-    paths = Paths(Path(config), Path(state), Path(cache), Path(config_file) if config_file else None)
+    instance, *folders, lock, event = sys.argv[1:]
+    paths = Paths.from_arguments(*folders)
     os.set_inheritable(int(lock.removeprefix("fd:")), False)  # no server may inherit it
     if event == "long":
         truncate_log(paths.instance_log(instance))

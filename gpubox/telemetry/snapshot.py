@@ -200,6 +200,11 @@ class Throughput:
     queue_seconds: float | None = None
     slot_ttft_seconds: float | None = None
 
+    @property
+    def working(self) -> bool:
+        """Whether the server is known to work on a request."""
+        return self.state in ("prefill", "answering")
+
 
 @dataclass(frozen=True, slots=True)
 class Totals:

@@ -15,8 +15,8 @@ from gpubox.units import GIB
 
 RECORDINGS = Path(__file__).parents[1] / "fixtures" / "recordings"
 SHIPPED = Path(__file__).parents[2] / "assets" / "dashboard.jsonl"
-HYBRID = ModelFacts("qwen35moe", hybrid=True, experts=True, trained_context=262144)
-DENSE = ModelFacts("llama", trained_context=8192)
+HYBRID = ModelFacts("qwen35moe", hybrid=True)
+DENSE = ModelFacts("llama")
 THINKS = replace(HYBRID, thinks=True)
 MOE_FLAGS: dict[str, FlagValue] = {"rpc": "127.0.0.1:1", "n-gpu-layers": "99", "parallel": "1", "ctx-size": "4096"}
 ON_CPU: dict[str, FlagValue] = {**MOE_FLAGS, "n-cpu-moe": "99", "cache-type-k": "bf16", "cache-type-v": "bf16"}

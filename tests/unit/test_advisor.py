@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import subprocess
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,8 +24,10 @@ from gpubox.advisor.rules.context import wanted_context
 from gpubox.advisor.rules.table import RULES, advise
 from gpubox.config import Config, load_config
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.hardware.process import identity_of
 from gpubox.paths import Paths
 from gpubox.planner.launch_flags import read_launch_flags
+from gpubox.server.state import Launch, RunningServer
 from gpubox.telemetry.recorder import read_recording
 from tests.unit.advice_cases import CASES, DENSE, HYBRID, RECORDINGS, SHIPPED, Case, facts, recorded
 
@@ -174,17 +180,64 @@ def test_the_evidence_about_a_server_without_a_file_is_complete(advisor: Advisor
     assert all(advice.try_profile is None for advice in judged.advice)
 
 
+def test_a_running_server_has_the_variables_of_the_gpubox_that_started_it(
+    advisor: Advisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = read_recording(RECORDINGS / "threads-fires.jsonl")[-1]
+    launch = Launch("open", ("llama-server",), "127.0.0.1", 8080, env={"LLAMA_ARG_UBATCH": "64"})
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "LLAMA_ARG_N_PARALLEL": "3"}) as server:
+        running = RunningServer(launch, "id", "2026-01-01T00:00:00Z", identity_of(server.pid))
+        monkeypatch.setattr("gpubox.advisor.advisor.observe", lambda *_: SimpleNamespace(running=running))
+        flags = advisor.evidence("open", None, snapshot).memory_flags
+        server.kill()
+
+    assert flags and (flags.slots, flags.ubatch) == (3, 64)
+
+
+@pytest.mark.parametrize("name", ["threads", "t"])
 def test_a_change_that_the_file_has_already_is_not_suggested(
-    advisor: Advisor, paths: Paths, monkeypatch: pytest.MonkeyPatch
+    advisor: Advisor, paths: Paths, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     import gpubox.advisor.advisor as module
 
     case = next(case for case in CASES if case.fires == "threads")
-    (paths.profiles / "open.toml").write_text('model = "x.gguf"\n[flags]\nthreads = 2\n')
+    (paths.profiles / "open.toml").write_text(f'model = "x.gguf"\n[flags]\n{name} = 2\n')
     monkeypatch.setattr(module.Advisor, "evidence", lambda *_: replace(case.evidence, profile="open"))
     (advice,) = advisor.advise("open").advice
 
     assert advice.sentence.endswith(APPLIED) and not advice.changes and not advice.command
+
+
+def test_a_flag_to_remove_may_have_another_name_in_the_file(
+    advisor: Advisor, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evidence = recorded(RECORDINGS / "re-reads-fires.jsonl", facts({"parallel": "1", "ctx-checkpoints": "8"}))
+    (paths.profiles / "open.toml").write_text('model = "x.gguf"\n[flags]\nswa-checkpoints = 8\n')
+    monkeypatch.setattr(Advisor, "evidence", lambda *_: replace(evidence, profile="open"))
+    (advice,) = (advice for advice in advisor.advise("open").advice if advice.rule == "re-reads")
+
+    assert advice.command == "gpubox try open --unset ctx-checkpoints"
+
+
+def test_threads_take_turns(advisor: Advisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside: list[int] = []
+    most: list[int] = []
+
+    def evidence(*_: object) -> Evidence:
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.05)
+        inside.pop()
+        return facts({})
+
+    monkeypatch.setattr(Advisor, "evidence", evidence)
+    threads = [threading.Thread(target=advisor.advise, args=("open",)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+
+    assert most == [1, 1, 1]
 
 
 # -- dismissing -------------------------------------------------------------------------------------------
@@ -246,5 +299,5 @@ def test_a_model_is_described_by_its_header(tiny_gguf: Path, paths: Paths) -> No
     from gpubox.models.header_cache import read_model
 
     model = ModelFacts.of(read_model(tiny_gguf, paths))
-    assert not model.hybrid and not model.experts and not model.thinks
+    assert not model.hybrid and not model.thinks
     assert Evidence("p", model=DENSE).model != HYBRID

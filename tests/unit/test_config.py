@@ -9,7 +9,9 @@ import pytest
 
 from gpubox.config import Config, api_key, load_config
 from gpubox.errors import UsageError
+from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
+from gpubox.server.watcher import idle_command
 
 
 def write(paths: Paths, text: str) -> None:
@@ -94,6 +96,18 @@ def test_gpubox_config_names_the_file_and_the_argument_beats_it(
 
     assert Paths.default().config_file == tmp_path / "env.toml"
     assert Paths.default(tmp_path / "arg.toml").config_file == tmp_path / "arg.toml"
+
+
+def test_a_relative_name_means_the_same_file_to_a_program_in_another_folder(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    here, whole = (replace(paths, config_override=path) for path in (Path("own.toml"), tmp_path / "own.toml"))
+    watching = idle_command(here, "main", ProcessIdentity(1, 2, "boot"), "lock")
+
+    assert Paths.from_arguments(*watching[-4:]) == whole
+    assert here.options == ("--config", str(tmp_path / "own.toml"))
+    assert (Paths.from_arguments(*paths.arguments), paths.options) == (paths, ())
 
 
 def test_another_config_file_moves_neither_key_nor_profiles(paths: Paths, tmp_path: Path) -> None:

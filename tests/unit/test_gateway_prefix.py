@@ -225,7 +225,7 @@ async def slot_server(tmp_path: Path) -> AsyncIterator[tuple[SlotServer, Gateway
     listener = await asyncio.start_server(fake.serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     argv = ("llama-server", "--slot-save-path", str(tmp_path))
-    yield fake, GatewayServer("main", "m", url, "launch-1", True, False, None, argv=argv)
+    yield fake, GatewayServer("main", "m", url, "launch-1", True, None, argv=argv)
     listener.close()
 
 
@@ -393,11 +393,9 @@ async def test_nothing_is_asked_without_slot_files_or_with_adapters_or_one_slot(
     slot_server: tuple[SlotServer, GatewayServer], prefixes: SharedPrefixes
 ) -> None:
     fake, server = slot_server
-    plain = GatewayServer("main", "m", server.base_url, "launch-2", True, False, None, argv=("llama-server",))
+    plain = GatewayServer("main", "m", server.base_url, "launch-2", True, None, argv=("llama-server",))
     await prefixes.before(1, plain, None, CHAT, body_of("one"))
-    lora = GatewayServer(
-        "main", "m", server.base_url, "launch-3", True, False, None, argv=(*server.argv, "--lora", "a.gguf")
-    )
+    lora = GatewayServer("main", "m", server.base_url, "launch-3", True, None, argv=(*server.argv, "--lora", "a.gguf"))
     await prefixes.before(2, lora, None, CHAT, body_of("one"))
     draft = replace(lora, launch_id="launch-4", argv=(*server.argv, "-md", "d.gguf"))
     await prefixes.before(5, draft, None, CHAT, body_of("one"))

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import struct
+import threading
 from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
@@ -233,6 +234,20 @@ def test_a_state_that_was_dropped_meanwhile_does_not_come_back(store: KvStore, s
     store.sync(state.name)
 
     assert files(store) == []
+
+
+def test_a_state_is_noted_as_synced_only_under_the_lock(store: KvStore, save: Saver) -> None:
+    state = save([1])
+    syncing = threading.Thread(target=store.sync, args=(state.name,))
+    with store.locked():
+        syncing.start()
+        syncing.join(0.3)
+        assert [each.synced for each in store.states()] == [False]
+        store.change(state.name, trying=True)
+    syncing.join(10)
+
+    noted = store.find(state.name)
+    assert noted and noted.synced and noted.trying
 
 
 def test_one_gpubox_at_a_time_changes_the_store(store: KvStore, monkeypatch: pytest.MonkeyPatch) -> None:

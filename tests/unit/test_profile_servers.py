@@ -82,7 +82,7 @@ def test_an_operation_that_dies_before_it_may_go_is_a_failure(
 
     async def wait() -> None:
         servers, now = servers_of(paths), time.monotonic()
-        servers.running = (GatewayServer("main", "old", "http://127.0.0.1:9", "launch", True, False, None),)
+        servers.running = (GatewayServer("main", "old", "http://127.0.0.1:9", "launch", True, None),)
         servers.queue.set_up(["old"], now)
         servers.queue.run(1, "old", now)  # it keeps the operation waiting
         waiting = servers.ask(2, Profile("new", ""))

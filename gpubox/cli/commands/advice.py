@@ -9,7 +9,6 @@ import click
 
 from gpubox.advisor.advice import Advice
 from gpubox.advisor.advisor import AdviceList, Advisor
-from gpubox.advisor.busy_window import BUSY_STATES
 from gpubox.advisor.rules.table import RULES
 from gpubox.cli import output
 from gpubox.cli.context import Context
@@ -70,20 +69,17 @@ def command(
 
 async def _watch(context: Context, advisor: Advisor) -> Snapshot:
     """The newest readings; of a server that works, after several of them."""
-    driver = DriverReader()
-    try:
+    with DriverReader() as driver:
         async with Sampler(context.paths, context.config, driver.latest) as sampler:
             snapshot = await sampler.sample(wait=True)
             advisor.observe(snapshot)
             for _ in range(WATCH_READINGS - 1):
-                if snapshot.throughput.state not in BUSY_STATES:
+                if not snapshot.throughput.working:
                     break
                 await asyncio.sleep(WATCH_PAUSE)
                 snapshot = await sampler.sample(wait=True)
                 advisor.observe(snapshot)
             return snapshot
-    finally:
-        await asyncio.to_thread(driver.close)
 
 
 def _change(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gpubox.errors import GpuboxError
 from gpubox.threads import run_in_thread
@@ -14,14 +14,13 @@ if TYPE_CHECKING:
     from gpubox.advisor.advice import Advice
     from gpubox.tui.advice.screen import AdviceScreen
     from gpubox.tui.app import GpuboxApp
-    from gpubox.tui.workshop.edit_session import EditSession
 
 NO_PROFILE = "Nothing runs, and no profile is highlighted."
 
 
 def open_advice(app: App[Any]) -> None:
     """Shows the advice, as soon as it is there. ``app``: gpubox's own."""
-    own: Any = app
+    own = cast("GpuboxApp", app)
     own.bridge.run(AdviceController(own).show, "advice", exclusive=True)
 
 
@@ -81,6 +80,7 @@ class AdviceController:
         screen.work(partial(self._try, screen, advice), "advice")
 
     async def _try(self, screen: AdviceScreen, advice: Advice) -> None:
+        from gpubox.engines.flag_changes import flag_key
         from gpubox.profiles.edit import key_path
 
         app = self.app
@@ -93,9 +93,10 @@ class AdviceController:
         rows = {row.path: row for row in session.rows}
         for name, value in advice.changes.items():
             path = key_path(name)
-            own = next((key for key in rows if key[0] == path[0] and self._is(session, key[-1], path[-1])), path)
-            if own in rows:
-                session.set(rows[own], value)
+            if path[0] == "flags":
+                path = ("flags", flag_key(name, profile, session.capabilities))
+            if path in rows:
+                session.set(rows[path], value)
             else:
                 session.changes[path] = value
         edit = await run_in_thread(workshop.service.edit, session.base, session.changes)
@@ -104,8 +105,3 @@ class AdviceController:
             return
         screen.dismiss(None)
         workshop.try_once(session, edit)
-
-    @staticmethod
-    def _is(session: EditSession, name: str, wanted: str) -> bool:
-        """Whether two names are the same flag of the engine."""
-        return session.capabilities.canonical(name) == session.capabilities.canonical(wanted)

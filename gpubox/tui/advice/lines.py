@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 INDENT = "  "
 
 
-def advice_line(judged: AdviceList | None, width: int) -> StyledLine:
+def advice_line(judged: AdviceList, width: int) -> StyledLine:
     """The most urgent advice in one line, and how many more there are; empty if there is none."""
-    shown = judged.shown if judged else ()
+    shown = judged.shown
     if not shown:
         return ()
     first, more = shown[0], len(shown) - 1

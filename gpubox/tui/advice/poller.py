@@ -61,8 +61,8 @@ def _marker(snapshot: Snapshot | None) -> object:
     """What of the readings an advice can change with, while the server does nothing."""
     if snapshot is None:
         return None
-    server, state = snapshot.server, snapshot.throughput.state
-    busy = snapshot.at if state in ("prefill", "answering") else None
+    server, speeds = snapshot.server, snapshot.throughput
+    busy = snapshot.at if speeds.working else None
     host = next((device.on_disk_bytes for device in snapshot.memory if device.kind == "host"), None)
     others = [device.other_processes_bytes for device in snapshot.memory if device.kind == "gpu"]
-    return server.pid, server.started_at, server.profile, state, busy, len(snapshot.requests), host, others
+    return server.pid, server.started_at, server.profile, speeds.state, busy, len(snapshot.requests), host, others

@@ -41,10 +41,6 @@ class AdviceRows(CursorRows["Advice"]):
     def key(self, value: Advice) -> str:
         return value.rule
 
-    def move_cursor(self, index: int) -> None:
-        super().move_cursor(index)
-        self.post_message(self.Resized())  # the details follow
-
 
 class AdviceScreen(PushedScreen):
     """The advice about one profile."""
@@ -95,7 +91,7 @@ class AdviceScreen(PushedScreen):
         self.query_one("#advice-list", Vertical).border_subtitle = f"{hidden} dismissed" if hidden else ""
         self._selected()
 
-    @on(AdviceRows.Resized)
+    @on(AdviceRows.RowHighlighted)
     def _selected(self) -> None:
         advice = self.rows.value
         self.details.make_again()

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from textual.message import Message
-
 from gpubox.tui.formatting import time_or_date
 from gpubox.tui.styled_lines import StyledLine, cell_width, pad_line, sanitize_to_width, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
@@ -32,9 +30,6 @@ class RunRows(CursorRows["RunSummary"]):
 
     EMPTY_TEXT = "No runs yet. n plans one; b measures the active profile."
     CURSOR_RETURNS_TO_TOP = False
-
-    class RunHighlighted(Message):
-        """The cursor moved to another run."""
 
     marked: tuple[str, ...] = ()
     """Ids of the runs to compare, at most two."""
@@ -66,12 +61,6 @@ class RunRows(CursorRows["RunSummary"]):
 
     def key(self, value: RunSummary) -> Hashable:
         return value.id
-
-    def move_cursor(self, at: int) -> None:
-        before = self.value
-        super().move_cursor(at)
-        if self.value is not before:
-            self.post_message(self.RunHighlighted())
 
     def toggle_mark(self) -> None:
         """Marks or unmarks the run under the cursor; a third mark replaces the first."""

@@ -255,7 +255,7 @@ class BenchScreen(PersistentScreen):
     def _resumed(self) -> None:
         self.work(self.read_summaries, "bench-list", exclusive=True)
 
-    @on(RunRows.RunHighlighted)
+    @on(RunRows.RowHighlighted)
     def _run_highlighted(self) -> None:
         run = self.rows.value
         self._view = LIVE if run and self.live and run.id == self.live.info.id else ""

@@ -236,8 +236,7 @@ class BenchService:
         return load_catalog(self.paths).get
 
     def _command(self) -> list[str]:
-        override = self.paths.config_override
-        return [sys.executable, "-m", "gpubox", *(["--config", str(override)] if override else []), "bench"]
+        return [sys.executable, "-m", "gpubox", *self.paths.options, "bench"]
 
     def _run_briefly(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
         try:

@@ -48,6 +48,9 @@ class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
             super().__init__()
             self.value = value
 
+    class RowHighlighted(Message):
+        """The cursor moved to another row."""
+
     class Resized(Message):
         """The rows have another width."""
 
@@ -132,6 +135,7 @@ class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
 
     def move_cursor(self, index: int) -> None:
         """Moves the cursor to a row, and scrolls the row into view."""
+        before = self.value
         self.cursor = max(0, min(len(self.values) - 1, index))
         top, height = self.scroll_offset.y, max(1, self.size.height)
         if self.cursor < top:
@@ -139,6 +143,8 @@ class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
         elif self.cursor >= top + height:
             self.scroll_to(y=self.cursor - height + 1, animate=False, immediate=True)
         self.redraw()
+        if self.value is not before:
+            self.post_message(self.RowHighlighted())
 
     def action_down(self) -> None:
         self.move_cursor(self.cursor + 1)

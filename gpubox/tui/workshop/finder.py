@@ -186,7 +186,7 @@ class FinderScreen(PersistentScreen):
 
     # -- drawing --------------------------------------------------------------------------------------
 
-    @on(FinderRows.ModelHighlighted)
+    @on(FinderRows.RowHighlighted)
     def _row_highlighted(self) -> None:
         self._show_details()
         self._update_keys()

@@ -6,8 +6,6 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from textual.message import Message
-
 from gpubox import units
 from gpubox.tui.styled_lines import StyledLine, pad_line, sanitize_to_width, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
@@ -51,9 +49,6 @@ class FinderRows(CursorRows[FinderRow]):
     CURSOR_RETURNS_TO_TOP = False
     CURSOR_STYLES = ("on $cursor", "on $line")
 
-    class ModelHighlighted(Message):
-        """The cursor moved to another row."""
-
     def key(self, value: FinderRow) -> Hashable:
         return value.key
 
@@ -68,12 +63,6 @@ class FinderRows(CursorRows[FinderRow]):
             shown = "  ".join(filter(None, facts))
             return styled_line((sanitize_to_width(repository.name, width - 2), "bold"), "  ", (shown, "$quiet"))
         return _model_row(value, width)
-
-    def move_cursor(self, index: int) -> None:
-        before = self.value
-        super().move_cursor(index)
-        if self.value is not before:
-            self.post_message(self.ModelHighlighted())
 
 
 def _model_row(row: FinderRow, width: int) -> StyledLine:

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import threading
-from pathlib import Path
 
 from gpubox.bench.trial_measurement import measure_running
 from gpubox.config import load_config
@@ -28,8 +27,8 @@ def main() -> None:
 
     It ends when its standard input is closed, so that it does not outlive a gpubox that was killed.
     """
-    config, state, cache, config_file, instance, tokens = sys.argv[1:]
-    paths = Paths(Path(config), Path(state), Path(cache), Path(config_file) if config_file else None)
+    *folders, instance, tokens = sys.argv[1:]
+    paths = Paths.from_arguments(*folders)
 
     def end_with_parent() -> None:
         sys.stdin.buffer.read()

@@ -249,8 +249,7 @@ class WorkshopService:
         """
         from gpubox.server.supervisor import instance_of
 
-        folders = [self.paths.config, self.paths.state, self.paths.cache, self.paths.config_override or ""]
-        command = [sys.executable, "-m", "gpubox.tui.workshop.measurement", *map(str, folders)]
+        command = [sys.executable, "-m", "gpubox.tui.workshop.measurement", *self.paths.arguments]
         with subprocess.Popen(
             [*command, instance_of(profile, self.paths), str(tokens)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
