@@ -15,7 +15,7 @@ from gpubox.bench.report.noise_history import NoiseHistory
 from gpubox.bench.report.redact import Redactor, redact_report
 from gpubox.bench.report.references import ReferenceComparison, compare_with_references
 from gpubox.bench.report.run_summaries import run_summaries, sibling_summaries
-from gpubox.bench.run_store import Run, find_run
+from gpubox.bench.run_store import Run, find_run, readable_results
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
@@ -42,7 +42,8 @@ def info_and_report(run: Run) -> tuple[RunInfo, Report]:
     info = run.info
     benchmark = make_benchmark(info.plan)
     benchmark.history = NoiseHistory(lambda: sibling_summaries(run))
-    report = benchmark.summarise(info, run.scored())
+    with readable_results(run):
+        report = benchmark.summarise(info, run.scored())
     notes = []
     for name, provenance in info.provenance.items():
         if provenance.url and provenance.dialect and (clause := uncontrolled_settings(provenance.dialect)):
