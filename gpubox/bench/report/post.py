@@ -85,10 +85,6 @@ class PostColumn:
     unit: str
     better: str
 
-    @property
-    def title(self) -> str:
-        return f"{self.name} {self.unit}".strip()
-
 
 @dataclass(frozen=True, slots=True)
 class Post:

@@ -203,7 +203,7 @@ def _notes(
         prefix = ""
         if len(curves) > 1:
             prefix = f"{curve[0].target}, depth {curve[0].workload.depth:,}: "
-        yield from (prefix + sentence for sentence in _knee_sentences(curve, options))
+        yield from (prefix + sentence for sentence in _knee_sentences(curve))
         if waiting := [level for level in curve if level.waited]:
             slots = waiting[0].slots or 0
             counts = ", ".join(f"{level.waited} of {level.streams}" for level in waiting)
@@ -228,7 +228,7 @@ def _by_address(info: RunInfo) -> bool:
     return any(target.url for target in info.plan.targets)
 
 
-def _knee_sentences(curve: Sequence[StreamsLevel], options: SpeedOptions) -> Iterator[str]:
+def _knee_sentences(curve: Sequence[StreamsLevel]) -> Iterator[str]:
     if len(curve) < 2:
         return
     rule = f"no larger number measured gives {KNEE_MARGIN:.0%} more".replace("%", " %")
