@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from string import ascii_uppercase
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -30,7 +31,6 @@ from gpubox.bench.stats import Estimate
 from gpubox.engines.capabilities import display_version
 from gpubox.profiles.profile import is_loopback
 
-SIDES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MAX_LABEL = 28
 """Letters of a side's label; what is longer is called A, B, ..."""
 _FOR_THE_OWNER = re.compile(r"gpubox bench|^Not measured|items are not done yet")
@@ -249,7 +249,7 @@ def _labelled(sides: dict[str, PostSide], flags: Mapping[str, Mapping[str, str]]
         {name: of_flags(name) for name in sides},
         {name: side.engine for name, side in sides.items()},
         rests if any(rest != "as it is" for rest in rests.values()) else {},
-        {name: f"side {letter}" for name, letter in zip(sides, SIDES, strict=False)},
+        {name: f"side {letter}" for name, letter in zip(sides, ascii_uppercase, strict=False)},
     ):
         if len(set(labels.values())) == len(sides) and all(0 < len(label) <= MAX_LABEL for label in labels.values()):
             return {name: replace(side, label=labels[name]) for name, side in sides.items()}

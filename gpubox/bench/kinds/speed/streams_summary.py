@@ -15,6 +15,7 @@ from gpubox.bench.kinds.speed.notes import energy_note, timing_notes
 from gpubox.bench.kinds.speed.streams import StreamsWorkload, is_streams_item, streams_of
 from gpubox.bench.kinds.speed.workloads import SpeedOptions
 from gpubox.bench.model import RunInfo, ScoredItems
+from gpubox.bench.report.chart import estimate_series
 from gpubox.bench.report.formatting import format_ratio
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
 from gpubox.bench.report.noise_history import NoiseHistory
@@ -157,8 +158,6 @@ def _table(curve: Sequence[StreamsLevel], *, several: bool) -> ReportTable:
 
 
 def _series(curve: Sequence[StreamsLevel], *, several: bool) -> Iterator[Series]:
-    if len(curve) < 2:
-        return
     first = curve[0]
     where = f"{first.target}, " if several else ""
     where += f"depth {first.workload.depth:,}, " if first.workload.depth else ""
@@ -170,18 +169,9 @@ def _series(curve: Sequence[StreamsLevel], *, several: bool) -> Iterator[Series]
     ):
         for name, words in names:
             own = [(level.streams, level.metrics[name].estimate) for level in curve if name in level.metrics]
-            if len(own) < 2:
-                continue
-            intervals = tuple((float(x), e.low, e.high) for x, e in own if e.low is not None and e.high is not None)
-            yield Series(
-                f"{chart} over streams: {where}{first.workload.max_tokens:,} tokens each",
-                words,
-                "streams at once",
-                ", ".join([chart, unit, *(["95 % CI"] if intervals else [])]),
-                tuple((float(count), estimate.value) for count, estimate in own),
-                intervals=intervals,
-                mark=(float(knee), "knee") if knee and name == AGGREGATE else None,
-            )
+            title = f"{chart} over streams: {where}{first.workload.max_tokens:,} tokens each"
+            mark = (float(knee), "knee") if knee and name == AGGREGATE else None
+            yield from estimate_series(title, words, "streams at once", f"{chart}, {unit}", own, mark)
 
 
 def _knee(curve: Sequence[StreamsLevel]) -> int | None:
