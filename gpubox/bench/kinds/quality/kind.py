@@ -182,11 +182,11 @@ def json_values(value: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
-def two_vocabularies(first: str, one: Vocabulary, second: str, other: Vocabulary) -> str:
+def two_vocabularies(first: str, own: Vocabulary, second: str, other: Vocabulary) -> str:
     """The sentence that refuses to compare two models."""
     return (
-        f"{first} and {second} have two vocabularies ({one.size:,} and {other.size:,} tokens"
-        f"{'' if one.size != other.size else ' with other texts'}), so their probabilities cannot be compared."
+        f"{first} and {second} have two vocabularies ({own.size:,} and {other.size:,} tokens"
+        f"{'' if own.size != other.size else ' with other texts'}), so their probabilities cannot be compared."
     )
 
 
