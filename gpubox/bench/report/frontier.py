@@ -70,7 +70,7 @@ class Frontier:
 def make_frontier(summaries: Sequence[RunSummary], wanted: Sequence[str] = (), by: By = "kl") -> Frontier:
     """From all stored runs, or from the runs ``wanted`` by id (quality and speed runs).
 
-    Without ``wanted``: the newest finished quality run and those that compare with it. Raises UsageError if there is
+    Without ``wanted``: the newest quality run and those that compare with it. Raises UsageError if there is
     none, or if the wanted ones do not compare.
     """
     chosen = [run for run in summaries if run.info and run.metrics and (run.id in wanted or not wanted)]

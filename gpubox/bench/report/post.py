@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gpubox import units
-from gpubox.bench.model import Machine, Provenance, RunInfo
+from gpubox.bench.model import Machine, Provenance, RunInfo, ScoredItems
 from gpubox.bench.report.chart import METRIC_ORDER
 from gpubox.bench.report.formatting import DOUBTFUL, FLAG_MEANINGS
 from gpubox.bench.report.leaderboard import RANKING_METRICS
-from gpubox.bench.report.load import info_and_report
+from gpubox.bench.report.load import report_of
 from gpubox.bench.report.model import Metric, Report
 from gpubox.bench.report.post_flags import default_text, shown_flags
 from gpubox.bench.report.post_model import PostModel, read_model
@@ -130,10 +130,10 @@ class Post:
 
 def make_post(run: Run) -> Post:
     """The post of ``run``. Raises GpuboxError if the run is damaged."""
-    info, report = info_and_report(run)
-    scored = run.scored()
+    info, scored = run.info, run.scored()
+    report = report_of(run, info, scored)
     failed = sum(result.failed for item, result in scored if not item.warmup)
-    sides, common = _sides(info, report, _vram_readings(run, info))
+    sides, common = _sides(info, report, _vram_readings(run, info, scored))
     post = _assemble(info, report, sides, common, list(_doubts(info, report, len(scored), failed)))
     return PublicText(info).redact(post)
 
@@ -271,11 +271,11 @@ def _count(provenance: Provenance, key: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _vram_readings(run: Run, info: RunInfo) -> dict[str, tuple[int, int]]:
+def _vram_readings(run: Run, info: RunInfo, scored: ScoredItems) -> dict[str, tuple[int, int]]:
     """Target -> the largest reading of the VRAM in use, and the number of readings."""
     if _elsewhere(info):
         return {}
-    targets = {item.id: item.target for item in run.items()}
+    targets = {item.id: item.target for item, _ in scored}
     readings: dict[str, list[int]] = {}
     for record in run.raws().values():
         if target := targets.get(record.item):
