@@ -25,7 +25,7 @@ from gpubox.bench.interference import InterferenceMonitor, ItemReadings
 from gpubox.bench.model import Flag, Item, Machine, Plan, Provenance, RawRecord, Result, RunInfo, ScoredItems, Target
 from gpubox.bench.provenance import comparable_argv, read_machine, read_provenance
 from gpubox.bench.recovery import clear_pending_restores, pending_restore
-from gpubox.bench.run_store import Run, create_run
+from gpubox.bench.run_store import Run, create_run, readable_results
 from gpubox.bench.target_server import (
     ProfileLookup,
     TargetServer,
@@ -89,6 +89,8 @@ class RunSession:
             stop_now=runner.stop_now,
         )
         self._targets = {target.name: target for target in self.info.plan.targets}
+        with readable_results(run):  # the headline after each item reads them all: refused before a server stops
+            flagged_headline(self.benchmark, self._scored())
         self._started = time.monotonic()
         self._earlier_seconds = self.info.seconds
         self._first_item_started: float | None = None

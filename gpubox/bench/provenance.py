@@ -70,15 +70,7 @@ async def read_provenance(active: ActiveTarget, paths: Paths, say: Callable[[str
         version = str(props.get("build_info") or "")
         return Provenance(target.name, url=target.url, dialect=active.dialect, model_path=active.model,
                           engine_version=version, props=props)  # fmt: skip
-    hashes = FileHashes(paths.cache / "hashes.json")
-    model = Path(launch.model_path) if launch.model_path else None
-    try:
-        engine_sha256 = await asyncio.to_thread(hashes.of, engine_files(launch.engine, Path(launch.engine_path)))
-        model_sha256 = await asyncio.to_thread(hashes.of, _shards(model), say) if model else ""
-    except asyncio.CancelledError:
-        hashes.stopped = True  # a thread cannot be cancelled, and gpubox waits for it at exit
-        raise
-    return Provenance(
+    own = Provenance(
         target=target.name,
         profile=launch.profile,
         argv=launch.argv,
@@ -86,14 +78,13 @@ async def read_provenance(active: ActiveTarget, paths: Paths, say: Callable[[str
         engine=launch.engine,
         engine_path=launch.engine_path,
         engine_version=launch.engine_version,
-        engine_sha256=engine_sha256,
         model_path=launch.model_path or "",
         model_bytes=launch.model_bytes,
-        model_sha256=model_sha256,
         vram_bytes=sum(used for _, used in active.running.loaded_vram) or None if active.running else None,
         dialect=active.dialect,
         props=props,
     )
+    return await _with_hashes(own, paths, say)
 
 
 async def read_stopped_provenance(
@@ -103,28 +94,37 @@ async def read_stopped_provenance(
 
     So its figures can be joined with those of the server. Never raises.
     """
-    return await run_in_thread(_stopped_provenance, target, profile, paths, config, say)
+    return await _with_hashes(await run_in_thread(_stopped_provenance, target, profile, paths, config), paths, say)
 
 
-def _stopped_provenance(
-    target: str, profile: Profile, paths: Paths, config: Config, say: Callable[[str], None]
-) -> Provenance:
+def _stopped_provenance(target: str, profile: Profile, paths: Paths, config: Config) -> Provenance:
     launch = preview_launch(profile, paths, config, ask_engine=False)
-    hashes = FileHashes(paths.cache / "hashes.json")
-    model = Path(launch.model_path) if launch.model_path else None
+    model = launch.model_path
     own = Provenance(
-        target=target, profile=profile.name, argv=launch.argv, env=redacted_env(profile.env),
-        model_path=launch.model_path or "", model_bytes=shards_size(model) if model else None,
-        model_sha256=hashes.of(_shards(model), say) if model else "",
+        target=target, profile=profile.name, argv=launch.argv, env=redacted_env(profile.env), model_path=model or "",
+        model_bytes=shards_size(Path(model)) if model else None,
     )  # fmt: skip
     with contextlib.suppress(GpuboxError):
         engine = choose_engine(config, profile.engine)
-        sha256 = hashes.of(engine_files(engine.name, engine.path))
         version = read_capabilities(engine, paths).version
-        return replace(
-            own, engine=engine.name, engine_path=str(engine.path), engine_version=version, engine_sha256=sha256
-        )
+        return replace(own, engine=engine.name, engine_path=str(engine.path), engine_version=version)
     return own
+
+
+async def _with_hashes(own: Provenance, paths: Paths, say: Callable[[str], None]) -> Provenance:
+    """``own`` with the hashes of its files. A caller that is cancelled ends the hashing: a thread would go on."""
+    hashes = FileHashes(paths.cache / "hashes.json")
+
+    def hashed() -> Provenance:
+        engine = engine_files(own.engine, Path(own.engine_path)) if own.engine_path else []
+        model = _shards(Path(own.model_path)) if own.model_path else []
+        return replace(own, engine_sha256=hashes.of(engine), model_sha256=hashes.of(model, say))
+
+    try:
+        return await run_in_thread(hashed)
+    except asyncio.CancelledError:
+        hashes.stopped = True
+        raise
 
 
 def comparable_argv(argv: Sequence[str]) -> list[str]:
@@ -154,13 +154,15 @@ class FileHashes:
         """Set by another thread to end hashing early."""
 
     def of(self, files: Iterable[Path], say: Callable[[str], None] = lambda text: None) -> str:
-        """The hash of one file, or of the hashes of several. Empty if one of them cannot be read."""
+        """The hash of one file, or of the hashes of several. Empty without files, or if one cannot be read."""
         cache = self._read_cache()
         try:
             digests = [self._digest(path, cache, say) for path in files]
         except OSError:
             return ""
-        return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+        if len(digests) < 2:
+            return "".join(digests)
+        return hashlib.sha256("".join(digests).encode()).hexdigest()
 
     def _digest(self, path: Path, cache: dict[str, Any], say: Callable[[str], None]) -> str:
         status = path.stat()

@@ -77,6 +77,25 @@ def decode_lines(data: bytes, kind: type[T]) -> Iterator[T]:
             yield decoder.decode(line)
 
 
+@contextlib.contextmanager
+def readable_results(run: Run) -> Iterator[None]:
+    """Around code that reads the values of stored results: only their kind knows their form. Raises GpuboxError."""
+    try:
+        yield
+    except GpuboxError:
+        raise
+    except Exception as error:
+        raise GpuboxError(
+            f"{run.id}: {unreadable_reason(error)}.",
+            "`gpubox bench rescore` scores its stored replies again; `gpubox bench rm` removes the run.",
+        ) from error
+
+
+def unreadable_reason(error: Exception) -> str:
+    """Why results of another version of gpubox, or damaged ones, have no report."""
+    return f"its results cannot be read ({type(error).__name__})"
+
+
 def write_error(path: Path, error: OSError) -> GpuboxError:
     """The error for a failed write, for the caller to raise."""
     return GpuboxError(

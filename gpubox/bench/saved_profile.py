@@ -8,7 +8,7 @@ from pathlib import Path
 from gpubox.bench.benchmark import make_benchmark
 from gpubox.bench.model import Target
 from gpubox.bench.overrides import MODEL, apply_overrides
-from gpubox.bench.run_store import Run
+from gpubox.bench.run_store import Run, readable_results
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.edit import KeyPath, KeyValue, change_text, copied_text, parse_text
@@ -32,7 +32,7 @@ def target_to_save(run: Run, name: str = "") -> Target:
         names = ", ".join(target.name for target in (matches or targets)[:8])
         count = len(matches) or "None"
         raise UsageError(f"{count} of this run's targets match {name!r}.", f"There are: {names}.")
-    best = make_benchmark(info.plan).best(run.scored())
+    best = best_target(run)
     if best and info.plan.kind == "tune" and not best.overrides:
         raise UsageError(
             f"{run.id} keeps the profile's own flags: there is nothing to save.", "--cell NAME saves other ones."
@@ -41,6 +41,12 @@ def target_to_save(run: Run, name: str = "") -> Target:
         names = ", ".join(target.name for target in targets[:8])
         raise UsageError(f"{run.id} has no single best target.", f"Choose one with --cell: {names}.")
     return best
+
+
+def best_target(run: Run) -> Target | None:
+    """What a sweep or a tune found to be the best; ``None`` if there is none. Raises GpuboxError if it is damaged."""
+    with readable_results(run):
+        return make_benchmark(run.info.plan).best(run.scored())
 
 
 def profile_of_target(base: Profile, target: Target, name: str, run: str) -> tuple[Profile, str]:

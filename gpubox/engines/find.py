@@ -70,6 +70,16 @@ def choose_engine(config: Config, wanted: str) -> Engine:
     return engines[name]
 
 
+def find_beside_engine(config: Config, engine: str, program: str) -> Path | None:
+    """``program`` (llama-bench, for example) in the folder of the engine called ``engine``, if it is there and runs."""
+    try:
+        chosen = choose_engine(config, engine)
+    except GpuboxError:
+        return None
+    path = chosen.path.resolve().with_name(program)
+    return path if chosen.kind == "llama-server" and path.is_file() and os.access(path, os.X_OK) else None
+
+
 def check_runnable(engine: Engine) -> None:
     """Raises GpuboxError if the engine's file is missing, a folder or not executable."""
     path = engine.path

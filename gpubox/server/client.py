@@ -285,11 +285,11 @@ class LlamaClient:
         """The whole answer of ``/completion`` to ``body``, which does not stream. Raises GpuboxError."""
         try:
             reply = await self._post("/completion", dict(body), timeout)
+        except ResponseTooLarge as error:
+            raise GpuboxError(f"{error.sentence}.", code=ExitCode.UNHEALTHY) from None
         except NoResponse as error:
             code = ExitCode.FAILED if "Timeout" in error.kind else ExitCode.NOT_RUNNING
             raise GpuboxError(f"The server does not answer ({error.kind}).", code=code) from None
-        except ResponseTooLarge as error:
-            raise GpuboxError(f"{error.sentence}.", code=ExitCode.UNHEALTHY) from None
         if reply.status != 200:
             raise GpuboxError(f"The server refuses: {reply.error()}.")
         return reply.object

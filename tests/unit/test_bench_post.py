@@ -23,7 +23,7 @@ from gpubox.bench.model import Flag, Plan, Provenance, RawRecord, Result, RunInf
 from gpubox.bench.report.model import Report
 from gpubox.bench.report.post import Post, PostColumn, PostRow, make_post, post_values
 from gpubox.bench.report.post_card import post_svg
-from gpubox.bench.report.post_flags import flag_text, shown_flags
+from gpubox.bench.report.post_flags import shown_flags
 from gpubox.bench.report.post_text import post_markdown
 from gpubox.bench.report.redact import redact_report
 from gpubox.bench.run_store import Run, create_run
@@ -70,15 +70,6 @@ def test_values_of_flags_are_shown_only_if_they_have_the_form_of_a_value() -> No
         "-ot blk.(1|2).ffn=CPU", "-ts 3,1", "-dev RPC,CUDA0", "--rpc <2 servers>", "-ctk turbo3",
         "-md Qwen-0.6B-Q8_0.gguf", "-lm <value>", "--lora <file>", "--turbo-window 4", "--turbo-owner <value>",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "text"),
-    [("n-cpu-moe", 4, "-ncmoe 4"), ("flash-attn", "auto", "-fa auto"), ("mmap", False, "--no-mmap"),
-     ("kv-offload", False, "-nkvo"), ("alias", "anna", ""), ("spec-type", "", "")],
-)  # fmt: skip
-def test_a_varied_flag_is_shown_even_as_its_default(name: str, value: object, text: str) -> None:
-    assert flag_text(name, value) == text
 
 
 # -- the model ------------------------------------------------------------------------------------------------------

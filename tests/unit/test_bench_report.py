@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
@@ -9,6 +10,7 @@ import os
 import re
 import socket
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,20 +19,24 @@ import pytest
 from gpubox.bench import stats
 from gpubox.bench.benchmark import make_benchmark
 from gpubox.bench.model import Flag, Plan, Result, RunInfo, Target
+from gpubox.bench.plan_runner import PlanRunner
 from gpubox.bench.report import formats
 from gpubox.bench.report.chart import Chart, ChartBar, charts, ticks
 from gpubox.bench.report.formats import FORMS, export_text
 from gpubox.bench.report.formatting import interval_title, validity_warnings
 from gpubox.bench.report.leaderboard import leaderboard_rows
-from gpubox.bench.report.load import ReportBundle, load_leaderboards, load_report
+from gpubox.bench.report.load import ReportBundle, load_comparison, load_leaderboards, load_report
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series
 from gpubox.bench.report.plot import StyledRow, plot
+from gpubox.bench.report.post import make_post
 from gpubox.bench.report.redact import redact_report
 from gpubox.bench.report.references import compare_with_references
 from gpubox.bench.report.report_rows import report_rows, row_texts
+from gpubox.bench.report.run_progress import RunFollower
 from gpubox.bench.report.run_summaries import SUMMARY, active_run, run_summaries
 from gpubox.bench.report.svg import svg
 from gpubox.bench.run_store import Run, create_run
+from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile, ReferenceFigure
@@ -351,6 +357,27 @@ def test_an_unreadable_run_does_not_hide_the_others(box: Paths) -> None:
     problems = {head.id: head.problem for head in run_summaries(box)}
     assert problems.pop(run.id) == "its results cannot be read (KeyError)"
     assert list(problems.values()) == [""]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda run, box: load_report(run, no_profile),
+        lambda run, box: load_comparison(run, run),
+        lambda run, box: make_post(run),
+        lambda run, box: RunFollower(run).read(),
+        lambda run, box: asyncio.run(PlanRunner(box, Config(), no_profile).resume(run)),
+    ],
+)
+def test_results_of_another_gpubox_are_one_sentence(box: Paths, read: Callable[[Run, Paths], object]) -> None:
+    plan = Plan("humaneval", (Target("p", profile="p"),), {"limit": 2})
+    run = create_run(box, plan, list(make_benchmark(plan).items()))
+    with run.owned():
+        run.add_result(Result(run.items()[0].id))  # of a gpubox that kept other values
+
+    with pytest.raises(GpuboxError, match=r": its results cannot be read \(KeyError\)\.$") as raised:
+        read(run, box)
+    assert "rescore" in raised.value.hint
 
 
 def test_a_cached_summary_is_renewed_after_a_change(box: Paths) -> None:

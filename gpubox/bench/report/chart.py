@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpubox.bench.report.model import Metric, Report, Series
+from gpubox.bench.stats import Estimate
 
 MAX_BARS, MAX_CHARTS = 24, 10
 INTERVAL_ROOM = 0.5
@@ -58,6 +59,19 @@ class Chart:
     def legend(self) -> tuple[str, ...]:
         """The names of the lines; empty for a single line, which the title names."""
         return tuple(series.name for series in self.series) if len(self.series) > 1 else ()
+
+
+def estimate_series(
+    chart: str, name: str, x_label: str, y_label: str, points: Sequence[tuple[int, Estimate]],
+    mark: tuple[float, str] | None = None,
+) -> Iterator[Series]:  # fmt: skip
+    """A line through estimates with their intervals; none for fewer than two points."""
+    if len(points) < 2:
+        return
+    intervals = tuple((float(x), e.low, e.high) for x, e in points if e.low is not None and e.high is not None)
+    y_label += ", 95 % CI" if intervals else ""
+    values = tuple((float(x), estimate.value) for x, estimate in points)
+    yield Series(chart, name, x_label, y_label, values, intervals=intervals, mark=mark)
 
 
 def charts(report: Report) -> list[Chart]:

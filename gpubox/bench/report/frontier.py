@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from string import ascii_uppercase
 from typing import Any, Literal
 
 from gpubox import units
@@ -23,8 +24,8 @@ from gpubox.errors import UsageError
 
 By = Literal["kl", "perplexity"]
 SPEED_KINDS = ("speed", "ab", "sweep", "tune")
-MAX_POINTS = 26
-"""Each has a letter."""
+LETTERS = ascii_uppercase
+"""Each point has one; there are no more points than letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +64,13 @@ class Frontier:
     @property
     def drawn(self) -> list[tuple[str, FrontierPoint]]:
         """The points that have both figures, each with its letter."""
-        lettered = zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", self.points, strict=False)
-        return [(letter, point) for letter, point in lettered if point.tg is not None]
+        return [(letter, point) for letter, point in zip(LETTERS, self.points, strict=False) if point.tg is not None]
 
 
 def make_frontier(summaries: Sequence[RunSummary], wanted: Sequence[str] = (), by: By = "kl") -> Frontier:
     """From all stored runs, or from the runs ``wanted`` by id (quality and speed runs).
 
-    Without ``wanted``: the newest finished quality run and those that compare with it. Raises UsageError if there is
+    Without ``wanted``: the newest quality run and those that compare with it. Raises UsageError if there is
     none, or if the wanted ones do not compare.
     """
     chosen = [run for run in summaries if run.info and run.metrics and (run.id in wanted or not wanted)]
@@ -131,7 +131,7 @@ def _frontier(quality: Sequence[RunSummary], speeds: Sequence[RunSummary], by: B
         for identity, point in points.items()
     ]
     joined.sort(key=lambda point: point.quality.value)
-    marked = [replace(point, on_frontier=_undominated(point, joined)) for point in joined[:MAX_POINTS]]
+    marked = [replace(point, on_frontier=_undominated(point, joined)) for point in joined[: len(LETTERS)]]
     unit = "nat" if by == "kl" else ""
     used = {point.speed_run for point in marked}
     flags = dict.fromkeys(kind for run in (*quality, *speeds) if run in quality or run.id in used for kind in run.flags)
@@ -196,8 +196,7 @@ def frontier_cells(frontier: Frontier) -> Iterator[tuple[str, ...]]:
     """The table's header and rows: letter, name, quality, tg, VRAM, file, and whether it is on the frontier."""
     unit = f", {frontier.unit}" if frontier.unit else ""
     yield ("", "", f"{frontier.measure}{unit}", "95 % CI", "tg tok/s", "VRAM", "model file", "")
-    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    for letter, point in zip(letters, frontier.points, strict=False):
+    for letter, point in zip(LETTERS, frontier.points, strict=False):
         quality = "reference" if point.reference and not point.quality.n else format_number(point.quality.value)
         interval = format_interval(point.quality) if point.quality.n else ""
         yield (

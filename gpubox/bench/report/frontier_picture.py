@@ -9,16 +9,16 @@ from gpubox import units
 from gpubox.bench.report.chart import tick_text, ticks
 from gpubox.bench.report.formatting import DOUBTFUL
 from gpubox.bench.report.frontier import Frontier, FrontierPoint, frontier_cells, frontier_notes
-from gpubox.bench.report.plot import Canvas, StyledRow, join_cells, x_axis_rows
+from gpubox.bench.report.plot import Canvas, StyledRow, x_axis_rows, y_axis_rows
 from gpubox.bench.report.report_rows import table_rows, wrapped_rows
 from gpubox.bench.report.svg import (
     COLOURS,
     GRID_COLOUR,
     QUIET_COLOUR,
-    SVG_HEAD,
     TEXT_COLOUR,
     circle_element,
     line_element,
+    svg_document,
     text_element,
 )
 
@@ -59,8 +59,7 @@ def frontier_svg(frontier: Frontier) -> str:
     for row in (row for note in frontier_notes(frontier) for row in wrapped_rows(note, "", 120)):
         parts.append(text_element(30, y, "".join(text for text, _ in row), fill=QUIET_COLOUR))
         y += _TEXT_ROW
-    head = SVG_HEAD.format(w=_WIDTH, h=round(y + 10))
-    return "\n".join([head, '<rect width="100%" height="100%" fill="#ffffff"/>', *parts, "</svg>", ""])
+    return svg_document(_WIDTH, y + 10, parts)
 
 
 def frontier_title(frontier: Frontier) -> str:
@@ -110,12 +109,9 @@ def _plot(frontier: Frontier, width: int) -> Iterator[StyledRow]:
         x, y = (round(value) for value in place(point))
         taken = cells[y][x][0].isalpha()
         cells[y][min(columns - 1, x + 1) if taken else x] = (letter, "good" if point.on_frontier else "quiet")
-    labels = {round((high - tick) / (high - low) * (HEIGHT - 1)): tick_text(tick) for tick in y_ticks}
     unit = f", {frontier.unit}" if frontier.unit else ""
     yield ((f"{'':{margin}} {frontier.measure}{unit} (lower is better)", "quiet"),)
-    for number, row in enumerate(cells):
-        label = labels.get(number, "")
-        yield ((f"{label:>{margin}} {'┤' if label else '│'}", "quiet"), *join_cells(row))
+    yield from y_axis_rows(cells, y_ticks, margin)
     yield from x_axis_rows([(tick, tick_text(tick)) for tick in x_ticks], columns, margin + 1, left, scale)
     yield ((f"{'':{margin + 2}}tg, tok/s", "quiet"),)
 

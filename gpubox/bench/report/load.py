@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpubox.bench.benchmark import make_benchmark
-from gpubox.bench.model import RunInfo
+from gpubox.bench.model import RunInfo, ScoredItems
 from gpubox.bench.report.model import Report
 from gpubox.bench.report.noise_history import NoiseHistory
 from gpubox.bench.report.redact import Redactor, redact_report
 from gpubox.bench.report.references import ReferenceComparison, compare_with_references
 from gpubox.bench.report.run_summaries import run_summaries, sibling_summaries
-from gpubox.bench.run_store import Run, find_run
+from gpubox.bench.run_store import Run, find_run, readable_results
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
@@ -37,17 +37,23 @@ class ReportBundle:
 
 def info_and_report(run: Run) -> tuple[RunInfo, Report]:
     """``run`` and the report of its results so far, not redacted. Raises GpuboxError if the run is damaged."""
+    info = run.info
+    return info, report_of(run, info, run.scored())
+
+
+def report_of(run: Run, info: RunInfo, scored: ScoredItems) -> Report:
+    """As ``info_and_report``, for who has read the run."""
     from gpubox.bench.endpoint import uncontrolled_settings
 
-    info = run.info
     benchmark = make_benchmark(info.plan)
     benchmark.history = NoiseHistory(lambda: sibling_summaries(run))
-    report = benchmark.summarise(info, run.scored())
+    with readable_results(run):
+        report = benchmark.summarise(info, scored)
     notes = []
     for name, provenance in info.provenance.items():
         if provenance.url and provenance.dialect and (clause := uncontrolled_settings(provenance.dialect)):
             notes.append(f"{name}: {clause}.")
-    return info, replace(report, notes=(*report.notes, *notes))
+    return replace(report, notes=(*report.notes, *notes))
 
 
 def load_report(run: Run, profile_of: Callable[[str], Profile]) -> ReportBundle:

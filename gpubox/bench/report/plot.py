@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gpubox.bench.report.chart import Chart, ChartBar, bar_range, line_ranges, tick_text, ticks, x_ticks
 from gpubox.bench.report.formatting import format_number
@@ -79,14 +79,10 @@ def _lines(chart: Chart, width: int, height: int) -> list[StyledRow]:
         canvas.draw(dots, colour, marked=len(dots) <= MAX_MARKED_POINTS)
         if series.mark:
             canvas.annotate(round((series.mark[0] - left) * x_scale * 2) // 2, series.mark[1])
-    labels = {round((high - tick) / (high - low) * (height - 1)): tick_text(tick) for tick in y_ticks}
     rows = _legend(chart.legend, width)
     if chart.y_label:
         rows.append(((f"{'':{margin}} {chart.y_label}", "quiet"),))
-    for y in range(height):
-        label = labels.get(y, "")
-        axis = f"{label:>{margin}} {'┤' if label else '│'}"
-        rows.append(((axis, "quiet"), *join_cells(canvas.row(y))))
+    rows += y_axis_rows([canvas.row(y) for y in range(height)], y_ticks, margin)
     x_label: StyledRow = ((f"{'':{margin + 2}}{chart.x_label}", "quiet"),)
     x_axis = x_axis_rows(x_ticks(chart, max(2, columns // 12)), columns, margin + 1, left, x_scale)
     return [*rows, *x_axis, *([x_label] if chart.x_label else [])]
@@ -104,6 +100,15 @@ def _legend(names: Sequence[str], width: int) -> list[StyledRow]:
         rows[-1] += [(f"{POINTS[colour]} ", f"s{colour}"), (f"{name}   ", "")]
         used += len(name) + 5
     return [tuple(row) for row in rows if row]
+
+
+def y_axis_rows(rows: Sequence[Sequence[tuple[str, str]]], ticks: Sequence[float], margin: int) -> Iterator[StyledRow]:
+    """The rows of cells behind their axis, which goes from the last tick down to the first one."""
+    low, high = ticks[0], ticks[-1]
+    labels = {round((high - tick) / (high - low) * (len(rows) - 1)): tick_text(tick) for tick in ticks}
+    for number, cells in enumerate(rows):
+        label = labels.get(number, "")
+        yield ((f"{label:>{margin}} {'┤' if label else '│'}", "quiet"), *join_cells(cells))
 
 
 def x_axis_rows(

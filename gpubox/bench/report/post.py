@@ -10,17 +10,18 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from string import ascii_uppercase
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
 from gpubox import units
-from gpubox.bench.model import Machine, Provenance, RunInfo
+from gpubox.bench.model import Machine, Provenance, RunInfo, ScoredItems
 from gpubox.bench.report.chart import METRIC_ORDER
 from gpubox.bench.report.formatting import DOUBTFUL, FLAG_MEANINGS
 from gpubox.bench.report.leaderboard import RANKING_METRICS
-from gpubox.bench.report.load import info_and_report
+from gpubox.bench.report.load import report_of
 from gpubox.bench.report.model import Metric, Report
 from gpubox.bench.report.post_flags import default_text, shown_flags
 from gpubox.bench.report.post_model import PostModel, read_model
@@ -30,7 +31,6 @@ from gpubox.bench.stats import Estimate
 from gpubox.engines.capabilities import display_version
 from gpubox.profiles.profile import is_loopback
 
-SIDES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MAX_LABEL = 28
 """Letters of a side's label; what is longer is called A, B, ..."""
 _FOR_THE_OWNER = re.compile(r"gpubox bench|^Not measured|items are not done yet")
@@ -85,10 +85,6 @@ class PostColumn:
     unit: str
     better: str
 
-    @property
-    def title(self) -> str:
-        return f"{self.name} {self.unit}".strip()
-
 
 @dataclass(frozen=True, slots=True)
 class Post:
@@ -134,10 +130,10 @@ class Post:
 
 def make_post(run: Run) -> Post:
     """The post of ``run``. Raises GpuboxError if the run is damaged."""
-    info, report = info_and_report(run)
-    scored = run.scored()
+    info, scored = run.info, run.scored()
+    report = report_of(run, info, scored)
     failed = sum(result.failed for item, result in scored if not item.warmup)
-    sides, common = _sides(info, report, _vram_readings(run, info))
+    sides, common = _sides(info, report, _vram_readings(run, info, scored))
     post = _assemble(info, report, sides, common, list(_doubts(info, report, len(scored), failed)))
     return PublicText(info).redact(post)
 
@@ -253,7 +249,7 @@ def _labelled(sides: dict[str, PostSide], flags: Mapping[str, Mapping[str, str]]
         {name: of_flags(name) for name in sides},
         {name: side.engine for name, side in sides.items()},
         rests if any(rest != "as it is" for rest in rests.values()) else {},
-        {name: f"side {letter}" for name, letter in zip(sides, SIDES, strict=False)},
+        {name: f"side {letter}" for name, letter in zip(sides, ascii_uppercase, strict=False)},
     ):
         if len(set(labels.values())) == len(sides) and all(0 < len(label) <= MAX_LABEL for label in labels.values()):
             return {name: replace(side, label=labels[name]) for name, side in sides.items()}
@@ -275,11 +271,11 @@ def _count(provenance: Provenance, key: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _vram_readings(run: Run, info: RunInfo) -> dict[str, tuple[int, int]]:
+def _vram_readings(run: Run, info: RunInfo, scored: ScoredItems) -> dict[str, tuple[int, int]]:
     """Target -> the largest reading of the VRAM in use, and the number of readings."""
     if _elsewhere(info):
         return {}
-    targets = {item.id: item.target for item in run.items()}
+    targets = {item.id: item.target for item, _ in scored}
     readings: dict[str, list[int]] = {}
     for record in run.raws().values():
         if target := targets.get(record.item):

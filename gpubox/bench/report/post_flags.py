@@ -59,21 +59,6 @@ def shown_flags(argv: Sequence[str]) -> Flags:
     return shown | {name: _unknown(name, given) for name, given in last.items() if _is_unknown(name)}
 
 
-def flag_text(name: str, value: object) -> str:
-    """A flag that a run varies, as ``shown_flags`` writes it, also where it is the default; empty: it is not shown."""
-    listed = _listed_name(name)
-    if listed not in LISTED or value == "":
-        return ""
-    if isinstance(value, bool):
-        return _shortest(listed) if value != name.startswith("no-") else _shortest_off(listed)
-    return _shown(listed, ",".join(map(str, value if isinstance(value, tuple | list) else (value,))))
-
-
-def flags_line(flags: Mapping[str, str]) -> str:
-    """All of them as one line."""
-    return " ".join(flags.values())
-
-
 def default_text(name: str) -> str:
     """How a post writes the default of a flag in LISTED: ``-fa auto``; ``default mmap`` if the help gives no value."""
     option = reference_options().option(name)

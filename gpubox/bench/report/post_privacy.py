@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gpubox.bench.model import RunInfo
-from gpubox.bench.report.redact import FILE_URL, Redactor
+from gpubox.bench.report.redact import FILE_URL, Redactor, with_texts
 from gpubox.sanitize import sanitize_line
 
 T = TypeVar("T")
@@ -64,14 +64,7 @@ class PublicText:
 
     def redact(self, value: T) -> T:
         """Every text in ``value``."""
-        return msgspec.convert(self._fields(msgspec.to_builtins(value)), type(value))
-
-    def _fields(self, value: Any) -> Any:
-        if isinstance(value, str):
-            return self.text(value)
-        if isinstance(value, Mapping):
-            return {self.text(str(key)): self._fields(field) for key, field in value.items()}
-        return [self._fields(element) for element in value] if isinstance(value, list | tuple) else value
+        return with_texts(value, lambda text, field: self.text(text))
 
 
 def _launches(info: RunInfo) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from ipaddress import IPv6Address
 from itertools import pairwise
@@ -76,7 +76,7 @@ class Redactor:
 
     def redact(self, value: T) -> T:
         """Redacts every text in ``value``."""
-        return msgspec.convert(self._redact_fields(msgspec.to_builtins(value)), type(value))
+        return with_texts(value, lambda text, field: self.text(text, prose=field in _PROSE_FIELDS))
 
     def info(self, info: RunInfo) -> RunInfo:
         """Redacts ``info`` and removes the fields that concern only this box."""
@@ -86,18 +86,6 @@ class Redactor:
         }
         public = replace(info, previous=None, applied_argv=(), restore_pending=False, provenance=provenance)
         return self.redact(public)
-
-    def _redact_fields(self, value: Any, name: str = "") -> Any:
-        if isinstance(value, str):
-            return self.text(value, prose=name in _PROSE_FIELDS)
-        if isinstance(value, Mapping):
-            return {
-                self.text(key) if isinstance(key, str) else key: self._redact_fields(field, str(key))
-                for key, field in value.items()
-            }
-        if isinstance(value, (list, tuple)):
-            return [self._redact_fields(element, name) for element in value]
-        return value
 
     def _id(self, info: RunInfo) -> str:
         """The run's id without the hosts: it contains the names of the targets."""
@@ -114,6 +102,22 @@ class Redactor:
     def _url(self, match: re.Match[str]) -> str:
         host = match["host"].strip("[]")
         return match["scheme"] + (match["host"] if is_loopback(host) or host in self._names.values() else HOST)
+
+
+def with_texts(value: T, change: Callable[[str, str], str]) -> T:
+    """``value`` with every text in it changed. ``change`` gets the text and the name of its field; of a key, ``""``."""
+    return msgspec.convert(_with_texts(msgspec.to_builtins(value), change, ""), type(value))
+
+
+def _with_texts(value: Any, change: Callable[[str, str], str], name: str) -> Any:
+    if isinstance(value, str):
+        return change(value, name)
+    if isinstance(value, Mapping):
+        return {
+            change(key, "") if isinstance(key, str) else key: _with_texts(field, change, str(key))
+            for key, field in value.items()
+        }
+    return [_with_texts(element, change, name) for element in value] if isinstance(value, list | tuple) else value
 
 
 def redact_report(info: RunInfo, report: Report) -> tuple[RunInfo, Report]:

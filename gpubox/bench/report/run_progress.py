@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpubox.bench.benchmark import flagged_headline, make_benchmark
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
-from gpubox.bench.run_store import RESULTS_FILE, Run, decode_lines
+from gpubox.bench.run_store import RESULTS_FILE, Run, decode_lines, readable_results
 
 if TYPE_CHECKING:
     from gpubox.bench.kinds.tune.progress import TuneProgress
@@ -51,6 +51,8 @@ class RunFollower:
         self._results: dict[str, Result] = {}
         self._position: tuple[int, int] = (0, 0)
         """Inode of the results file, and the offset up to which it is read."""
+        self._figures: tuple[tuple[int, int], str, str, tuple[tuple[float, float], ...]] | None = None
+        """Headline, name and values of the items at this position: between two results they stay."""
         self._last_result_at = 0.0
         self._tune: tuple[tuple[int, str], TuneProgress] | None = None
         """The candidates after so many results in this state: to compute them takes a while."""
@@ -61,20 +63,23 @@ class RunFollower:
         self._items = self._items or {item.id: item for item in self.run.items()}
         self._read_new_results()
         scored = [(item, self._results[name]) for name, item in self._items.items() if name in self._results]
-        value_name, values = _item_values(scored)
         running = info.state == "running"
         benchmark = make_benchmark(info.plan)
-        seconds_left, tune = benchmark.seconds_left(scored), self._read_tune(info, scored)
+        with readable_results(self.run):
+            if self._figures is None or self._figures[0] != self._position:
+                self._figures = (self._position, flagged_headline(benchmark, scored), *_item_values(scored))
+            seconds_left, tune = benchmark.seconds_left(scored), self._read_tune(info, scored)
+        _, headline, value_name, values = self._figures
         if seconds_left is None and tune is None:  # of the items of a tune, few are needed
             seconds_left = self._seconds_left(running=running)
         return RunProgress(
             info,
             len(scored),
             sum(result.failed for _, result in scored),
-            flagged_headline(benchmark, scored),
+            headline,
             seconds_left,
             next((name for name in self._items if running and name not in self._results), ""),
-            tuple(values),
+            values,
             value_name,
             tuple(list(self._results.values())[-8:]),
             self.run.owner,
@@ -127,10 +132,12 @@ class RunFollower:
         return max(0.0, waiting[0] - spent) + sum(waiting[1:]) if waiting else 0.0
 
 
-def _item_values(scored: ScoredItems) -> tuple[str, list[tuple[float, float]]]:
+def _item_values(scored: ScoredItems) -> tuple[str, tuple[tuple[float, float], ...]]:
     """tok/s of each item, or the share that has passed so far."""
     counted = [result for item, result in scored if not item.warmup]
-    rates = [(float(n), float(result.values["tg"])) for n, result in enumerate(counted, 1) if result.values.get("tg")]
+    rates = tuple(
+        (float(n), float(result.values["tg"])) for n, result in enumerate(counted, 1) if result.values.get("tg")
+    )
     if rates:
         return "tg, tok/s", rates
     passed, shares = 0, []
@@ -138,4 +145,4 @@ def _item_values(scored: ScoredItems) -> tuple[str, list[tuple[float, float]]]:
     for n, value in enumerate(graded, 1):
         passed += value
         shares.append((float(n), 100 * passed / n))
-    return "passed, %", shares
+    return "passed, %", tuple(shares)

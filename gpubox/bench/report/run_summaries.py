@@ -11,7 +11,7 @@ import msgspec
 from gpubox.bench.benchmark import flagged_headline, make_benchmark
 from gpubox.bench.model import RunInfo
 from gpubox.bench.report.model import Metric
-from gpubox.bench.run_store import RESULTS_FILE, RUN_FILE, Run, list_runs, runs_in
+from gpubox.bench.run_store import RESULTS_FILE, RUN_FILE, Run, list_runs, runs_in, unreadable_reason
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 
@@ -72,8 +72,8 @@ def run_summary(run: Run) -> RunSummary:
         return replace(_read_cached(run) or _summarise(run, info), info=info)
     except GpuboxError as error:
         return RunSummary(run.id, info, problem=error.message)
-    except Exception as error:  # results of another version of gpubox: the list must still show all other runs
-        return RunSummary(run.id, info, problem=f"its results cannot be read ({type(error).__name__})")
+    except Exception as error:  # the list must still show all other runs
+        return RunSummary(run.id, info, problem=unreadable_reason(error))
 
 
 def active_run(paths: Paths) -> Run | None:

@@ -21,10 +21,6 @@ LETTER, MAX_LABEL_LETTERS = 7.8, 46
 """The width of a letter in a wide font, and the longest label beside a bar."""
 COLOURS = ("#2f7f93", "#c0703a", "#7a5ea8", "#4f8a3c", "#b0433b", "#6b7480")
 TEXT_COLOUR, QUIET_COLOUR, GRID_COLOUR = "#24292f", "#57606a", "#e3e6ea"
-SVG_HEAD = (
-    '<svg xmlns="http://www.w3.org/2000/svg" width="{w}" height="{h}" viewBox="0 0 {w} {h}" '
-    f'font-family="system-ui, sans-serif" font-size="13" fill="{TEXT_COLOUR}">'
-)
 
 
 def svg(charts: Sequence[Chart], title: str = "", notes: Sequence[str] = ()) -> str:
@@ -46,7 +42,16 @@ def svg(charts: Sequence[Chart], title: str = "", notes: Sequence[str] = ()) -> 
     for line in lines if charts or notes else ["There is nothing to draw."]:
         parts.append(text_element(LEFT - 50, y, line, fill=QUIET_COLOUR))
         y += 20
-    head = SVG_HEAD.format(w=WIDTH, h=round(y + 10))
+    return svg_document(WIDTH, y + 10, parts)
+
+
+def svg_document(width: int, height: float, parts: Sequence[str]) -> str:
+    """The file: ``parts`` on white."""
+    h = round(height)
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{h}" viewBox="0 0 {width} {h}" '
+        f'font-family="system-ui, sans-serif" font-size="13" fill="{TEXT_COLOUR}">'
+    )
     return "\n".join([head, '<rect width="100%" height="100%" fill="#ffffff"/>', *parts, "</svg>", ""])
 
 

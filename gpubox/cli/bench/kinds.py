@@ -87,6 +87,7 @@ def speed_command(context: Context, given: dict[str, Any]) -> Plan:
     """
     from gpubox.bench.kinds.speed import llama_bench
     from gpubox.bench.kinds.speed.workloads import parse_options
+    from gpubox.engines.find import find_beside_engine
 
     profiles, url, model = _targets_given(given)
     with_llama_bench = not (given.pop("no_llama_bench", False) or url or given.keys() & {"preset", "streams"})
@@ -104,7 +105,7 @@ def speed_command(context: Context, given: dict[str, Any]) -> Plan:
         targets += [
             llama_bench.llama_bench_target(profile)
             for profile in measured
-            if llama_bench.find_llama_bench(profile, context.config)
+            if find_beside_engine(context.config, profile.engine, llama_bench.PROGRAM)
         ]
     return Plan("speed", tuple(targets), given, seed=_random_seed() if given.keys() & {"starts", "streams"} else 0)
 

@@ -89,11 +89,12 @@ def _with_own_names(targets: Sequence[Target]) -> list[Target]:
 
 def _method(context: Context, targets: Sequence[Target], wanted: str) -> str:
     """The method for all targets: two methods in one table would compare nothing."""
-    from gpubox.bench.kinds.quality.program import PROGRAM, find_program
+    from gpubox.bench.kinds.quality.program import PROGRAM
+    from gpubox.engines.find import find_beside_engine
 
     without = [
         target.name for target in targets
-        if target.url or find_program(context.profile(target.profile), context.config) is None
+        if target.url or not find_beside_engine(context.config, context.profile(target.profile).engine, PROGRAM)
     ]  # fmt: skip
     if wanted == PROGRAM and without:
         raise UsageError(f"{without[0]} has no {PROGRAM} beside its engine.", "--method server does without it.")

@@ -44,10 +44,9 @@ def _run(context: Context, /, save: str | None, dry_run: bool, now: bool, as_jso
 
 def _save(context: Context, run: Run, name: str) -> tuple[str, Mapping[str, Any]]:
     """Writes the profile ``name`` if other flags than the profile's own are to be kept."""
-    from gpubox.bench.benchmark import make_benchmark
-    from gpubox.bench.saved_profile import save_target
+    from gpubox.bench.saved_profile import best_target, save_target
 
-    target = make_benchmark(run.info.plan).best(run.scored())
+    target = best_target(run)
     if target is None or not target.overrides:
         return f"{name} is not written: no other flags were shown to be faster.", {"saved": None}
     try:

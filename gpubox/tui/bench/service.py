@@ -254,17 +254,19 @@ def read_tune_outcome(run: Run) -> TuneOutcome:
     from gpubox.bench.kinds.sweep.grid import format_flag_value
     from gpubox.bench.kinds.tune.live import tune_progress
     from gpubox.bench.kinds.tune.protocol import OWN, parse_options
+    from gpubox.bench.run_store import readable_results
     from gpubox.tui.bench.tune_lines import FlagChange, TuneOutcome
 
     plan, results = run.info.plan, run.scored()
-    best = make_benchmark(plan).best(results)
+    with readable_results(run):
+        best, progress = make_benchmark(plan).best(results), tune_progress(plan, results)
     options = parse_options(plan.options, plan.targets)
     own = {axis.flag: axis.labels[level] for axis, level in zip(options.axes, options.cells[OWN], strict=True)}
     changes = [
         FlagChange(flag, own.get(flag, units.UNKNOWN), format_flag_value(value))
         for flag, value in (best.overrides if best else {}).items()
     ]
-    return TuneOutcome(tune_progress(plan, results), tuple(changes))
+    return TuneOutcome(progress, tuple(changes))
 
 
 def _start(command: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -23,7 +23,6 @@ from gpubox.bench.stats import Estimate
 
 PROGRAM_KL, SERVER_KL = "KL", f"KL of top {TOP} (≥)"
 OVER_CHUNKS = "t over chunks"
-PERCENTILE = 0.99
 
 
 @dataclass(slots=True)

@@ -47,10 +47,6 @@ class Quality(Benchmark):
     def items(self) -> Sequence[Item]:
         return items_of(self.options, self.plan.targets)
 
-    @property
-    def _reference(self) -> Target:
-        return self._targets[self.options.reference]
-
     def skip_reason(self, item: Item, results: ScoredItems, active: ActiveTarget | None) -> str:
         part = item.values["part"]
         if part == "needle":
@@ -94,33 +90,29 @@ class Quality(Benchmark):
             return await self._run_program(item, target_server)
         if item.target not in self._tokens:
             self._tokens[item.target] = await read_tokens(self.options, target_server)
-        record: Mapping[str, Any] = await execute_chunk(item, self.options, self._tokens[item.target], target_server)
-        return record
+        return await execute_chunk(item, self.options, self._tokens[item.target], target_server)
 
     async def _run_program(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
         """The reference writes its logits; every other target reads them. They are written again if they are gone."""
-        profile = target_server.profile_of(self._targets[item.target])
-        reference = target_server.profile_of(self._reference)
+        reference = target_server.profile_of(self._targets[self.options.reference])
         vocabulary = await run_in_thread(_vocabulary, reference, target_server)
+        if item.target == self.options.reference:
+            output = await self._write_base(item, reference, vocabulary, target_server, again=False)
+            return program.program_values(output, vocabulary.size)
+        profile = target_server.profile_of(self._targets[item.target])
         own = await run_in_thread(_vocabulary, profile, target_server)
         if own != vocabulary:
             raise GpuboxError(two_vocabularies(self.options.reference, vocabulary, item.target, own))
         base = self.scratch / BASE
-        measures_reference = item.target == self.options.reference
         header = await run_in_thread(program.read_base, base)
-        fits = header is not None and (header.context, header.vocabulary) == (self.options.context, vocabulary.size)
-        output = None
-        if measures_reference or not fits:
-            output = await self._write_base(item, reference, vocabulary, target_server, again=not measures_reference)
-        if measures_reference:
-            assert output is not None
-            return program.program_values(output, vocabulary=vocabulary.size)
+        if header is None or (header.context, header.vocabulary) != (self.options.context, vocabulary.size):
+            await self._write_base(item, reference, vocabulary, target_server, again=True)
         argv = await run_in_thread(
             program.program_argv, profile, self.options, target_server.paths, target_server.config
         )
         argv += ["--kl-divergence", "--kl-divergence-base", str(base)]
         output = await program.run_program(argv, profile.env, lambda text: target_server.report_progress(item.id, text))
-        return program.program_values(output, vocabulary=vocabulary.size)
+        return program.program_values(output, vocabulary.size)
 
     async def _write_base(
         self, item: Item, reference: Profile, vocabulary: Vocabulary, target_server: TargetServer, *, again: bool
@@ -190,11 +182,11 @@ def json_values(value: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
-def two_vocabularies(first: str, one: Vocabulary, second: str, other: Vocabulary) -> str:
+def two_vocabularies(first: str, own: Vocabulary, second: str, other: Vocabulary) -> str:
     """The sentence that refuses to compare two models."""
     return (
-        f"{first} and {second} have two vocabularies ({one.size:,} and {other.size:,} tokens"
-        f"{'' if one.size != other.size else ' with other texts'}), so their probabilities cannot be compared."
+        f"{first} and {second} have two vocabularies ({own.size:,} and {other.size:,} tokens"
+        f"{'' if own.size != other.size else ' with other texts'}), so their probabilities cannot be compared."
     )
 
 

@@ -55,17 +55,14 @@ class TokenDivergence:
     same_top: bool
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class TextTokens:
     """The text in the tokens of one server, and the token that begins every chunk, if the model wants one."""
 
-    tokens: list[int]
-    beginning: list[int]
-
-    @property
-    def sha256(self) -> str:
-        """Equal for servers with the same vocabulary."""
-        return hashlib.sha256(repr((self.beginning, self.tokens)).encode()).hexdigest()
+    tokens: Sequence[int]
+    beginning: Sequence[int]
+    sha256: str
+    """Of both; equal for servers with the same vocabulary."""
 
 
 async def read_tokens(options: QualityOptions, target_server: TargetServer) -> TextTokens:
@@ -74,13 +71,16 @@ async def read_tokens(options: QualityOptions, target_server: TargetServer) -> T
     if active.dialect != LLAMA:
         raise GpuboxError(f"{active.target.name} is no llama-server: it reports no probabilities of given tokens.")
     client = target_server.client
-    return TextTokens(await client.tokenize(text_of(options)), await client.tokenize("", special=True))
+    tokens, beginning = await client.tokenize(text_of(options)), await client.tokenize("", special=True)
+    return TextTokens(tokens, beginning, hashlib.sha256(repr((beginning, tokens)).encode()).hexdigest())
 
 
-async def execute_chunk(item: Item, options: QualityOptions, text: TextTokens, target_server: TargetServer) -> Any:
+async def execute_chunk(
+    item: Item, options: QualityOptions, text: TextTokens, target_server: TargetServer
+) -> dict[str, Any]:
     """The raw record of one chunk. Raises GpuboxError; ``{"ended": True}`` if the text ends before it."""
     number, size = item.values["chunk"], options.context
-    chunk = text.tokens[(number - 1) * size : number * size]
+    chunk = list(text.tokens[(number - 1) * size : number * size])
     if len(chunk) < size and number == 1:
         raise GpuboxError(f"The text has {len(chunk):,} tokens, fewer than one chunk of {size:,}.")
     if len(chunk) < size:

@@ -18,7 +18,7 @@ from gpubox.bench.kinds.quality.options import QualityOptions, max_chunks
 from gpubox.bench.kinds.quality.program_output import COUNT_LINE, chunks_done, scored_tokens
 from gpubox.config import Config
 from gpubox.engines.capabilities import Capabilities, parse_help, repeated_flags
-from gpubox.engines.find import Engine, choose_engine
+from gpubox.engines.find import Engine, choose_engine, find_beside_engine
 from gpubox.engines.query import run_engine
 from gpubox.errors import GpuboxError
 from gpubox.models.resolve import profile_model
@@ -67,7 +67,6 @@ class ProgramOutput:
     out: str
     chunks: int
     context: int
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +89,9 @@ def logits_bytes(vocabulary: int, context: int) -> int:
     return scored_tokens(context) * 2 * (2 * ((vocabulary + 1) // 2) + 4)
 
 
-def find_program(profile: Profile, config: Config) -> Path | None:
-    """The llama-perplexity in the folder of the profile's engine, if there is one."""
-    try:
-        engine = choose_engine(config, profile.engine)
-    except GpuboxError:
-        return None
-    binary = engine.path.resolve().with_name(PROGRAM)
-    return binary if engine.kind == "llama-server" and binary.is_file() and os.access(binary, os.X_OK) else None
-
-
 def program_argv(profile: Profile, options: QualityOptions, paths: Paths, config: Config) -> list[str]:
     """The command line for a profile, without the file of logits. Raises GpuboxError. Blocks."""
-    binary = find_program(profile, config)
+    binary = find_beside_engine(config, profile.engine, PROGRAM)
     source = profile_model(profile, paths, config)
     if binary is None:
         raise GpuboxError(f"{profile.name} has no {PROGRAM} beside its engine.", "`--method server` does without it.")
@@ -129,14 +118,9 @@ def read_program_help(engine: Engine) -> Capabilities:
     return capabilities
 
 
-def max_base_bytes(vocabulary: int, options: QualityOptions) -> int:
-    """The most that the file of logits can need."""
-    return BaseFile(options.context, vocabulary, max_chunks(options)).size_bytes
-
-
 def check_space(folder: Path, vocabulary: int, options: QualityOptions) -> int:
     """The bytes that the file of logits can need. Raises GpuboxError if the disk of ``folder`` has too few."""
-    needed = max_base_bytes(vocabulary, options)
+    needed = BaseFile(options.context, vocabulary, max_chunks(options)).size_bytes
     free = free_bytes(folder)
     if free is not None and free < needed + SPARE_BYTES:
         raise GpuboxError(
@@ -163,7 +147,6 @@ async def run_program(
 ) -> ProgramOutput:
     """Runs llama-perplexity. ``report`` gets its progress. Raises GpuboxError; leaves no process behind."""
     loop = asyncio.get_running_loop()
-    began = loop.time()
     try:
         process = await asyncio.create_subprocess_exec(
             *_GUARD, *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
@@ -209,7 +192,7 @@ async def run_program(
     counts = COUNT_LINE.search(texts["err"])
     if counts is None:
         raise GpuboxError(f"{PROGRAM} computed nothing: {_last_error(texts['err'])}")
-    return ProgramOutput(tuple(argv), texts["out"], int(counts[1]), int(counts[2]), round(loop.time() - began, 3))
+    return ProgramOutput(tuple(argv), texts["out"], int(counts[1]), int(counts[2]))
 
 
 def _last_error(text: str) -> str:
@@ -219,8 +202,9 @@ def _last_error(text: str) -> str:
     return sanitize_line((errors or lines or ["it said nothing"])[-1])[:240]
 
 
-def program_values(output: ProgramOutput, **more: Any) -> dict[str, Any]:
+def program_values(output: ProgramOutput, vocabulary: int) -> dict[str, Any]:
     """What the raw record keeps."""
     return {
-        "argv": list(output.argv), "out": output.out, "chunks": output.chunks, "context": output.context, **more,
+        "argv": list(output.argv), "out": output.out, "chunks": output.chunks, "context": output.context,
+        "vocabulary": vocabulary,
     }  # fmt: skip

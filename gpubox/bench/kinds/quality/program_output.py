@@ -32,7 +32,6 @@ _STATISTICS = {
 }  # fmt: skip
 COUNT_LINE = re.compile(r"\b(?:over|calculating perplexity over) (\d+) chunks, n_ctx=(\d+)")
 """On stderr: the number of chunks and the tokens of each."""
-BUILD_LINE = re.compile(r"\bbuild(?:_info)?: (\S+)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from gpubox.bench.kinds.shared import closing_notes, report_flags
 from gpubox.bench.model import RunInfo, ScoredItems
 from gpubox.bench.report.formatting import format_interval
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
+from gpubox.bench.report.prompt_metrics import scale_estimate
 from gpubox.bench.stats import Estimate
 
 MAX_PAIRS = 15
@@ -38,10 +39,11 @@ MAX_PAIRS = 15
 def summarise(options: QualityOptions, info: RunInfo, results: ScoredItems) -> Report:
     """The report so far."""
     figures = figures_of(options, results)
-    metrics = [metric for label, own in figures.items() for metric in _metrics(options, label, own)]
+    by_target = {label: {own.name: own for own in _metrics(options, label, figures[label])} for label in figures}
+    metrics = [metric for own in by_target.values() for metric in own.values()]
     needles = _needles(results)
     metrics += [_needle_metric(label, tokens, cells) for label, by in needles.items() for tokens, cells in by.items()]
-    tables = [*_distances(options, figures), *_pairs(options, figures), *_needle_tables(needles)]
+    tables = [*_distances(options, figures, by_target), *_pairs(options, figures), *_needle_tables(needles)]
     return Report(
         kind="quality",
         title=f"Quality against {options.reference}",
@@ -66,17 +68,20 @@ def _metrics(options: QualityOptions, label: str, own: TargetFigures) -> Iterato
             shares = replace(shares, high=min(100.0, shares.high))
         same = tuple((str(chunk), 100 * value) for chunk, value in own.same_top.items())
         yield Metric("same top token", group, label, "%", "higher", shares, same)
-    if own.log_perplexity:
-        yield Metric("perplexity", group, label, "", "lower", perplexity_of(own))
+    yield Metric("perplexity", group, label, "", "lower", perplexity_of(own))
 
 
-def _distances(options: QualityOptions, figures: Mapping[str, TargetFigures]) -> Iterator[ReportTable]:
-    """One row for each target."""
+def _distances(
+    options: QualityOptions, figures: Mapping[str, TargetFigures], by_target: Mapping[str, Mapping[str, Metric]]
+) -> Iterator[ReportTable]:
+    """One row for each target, of its metrics by name."""
     if not figures:
         return
+    name = quality_name(options)
     rows: list[tuple[Value, ...]] = []
     for label, own in figures.items():
-        ppl = perplexity_of(own)
+        metrics = by_target[label]
+        ppl = metrics["perplexity"].estimate
         if label == options.reference:
             rows.append((label, "reference", "", "", "", "", ppl.value, format_interval(ppl)))
             continue
@@ -84,15 +89,15 @@ def _distances(options: QualityOptions, figures: Mapping[str, TargetFigures]) ->
             why = "another vocabulary" if own.other_vocabulary else units.UNKNOWN
             rows.append((label, why, "", "", "", "", ppl.value, format_interval(ppl)))
             continue
-        kl, same = over_chunks(list(own.kl.values())), over_chunks(list(own.same_top.values()), 100)
-        median, high = percentile_of(own, 0.5), percentile_of(own, 0.99)
+        kl, same = metrics[name].estimate, metrics["same top token"].estimate
+        median, high = (metrics.get(f"{name}, {share}") for share in ("median", "99 %"))
         rows.append(
             (
-                label, _kl_text(kl.value), _kl_interval(kl), _kl_text(median.value if median else None),
-                _kl_text(high.value if high else None), f"{same.value:.2f} %", ppl.value, format_interval(ppl),
+                label, _kl_text(kl.value), _kl_interval(kl), _kl_text(median.estimate.value if median else None),
+                _kl_text(high.estimate.value if high else None), f"{same.value:.2f} %", ppl.value,
+                format_interval(ppl),
             )
         )  # fmt: skip
-    name = quality_name(options)
     chunks = max(len(own.log_perplexity) for own in figures.values())
     tokens = scored_tokens(options.context) if options.method == "llama-perplexity" else POSITIONS
     how = "llama-perplexity" if options.method == "llama-perplexity" else f"the server's {TOP} most likely tokens"
@@ -170,9 +175,8 @@ def _needles(results: ScoredItems) -> NeedleCells:
 
 
 def _needle_metric(label: str, tokens: int, cells: Mapping[int, list[bool]]) -> Metric:
-    own = stats.pass_rate([value for depth in cells.values() for value in depth])
-    scaled = replace(own, value=100 * own.value, sd=None, low=100 * (own.low or 0.0), high=100 * (own.high or 0.0))
-    return Metric("needles", f"{tokens:,} tokens", label, "%", "higher", scaled)
+    own = replace(stats.pass_rate([value for depth in cells.values() for value in depth]), sd=None)
+    return Metric("needles", f"{tokens:,} tokens", label, "%", "higher", scale_estimate(own, 100))
 
 
 def _needle_tables(needles: NeedleCells) -> Iterator[ReportTable]:

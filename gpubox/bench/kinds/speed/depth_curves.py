@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from gpubox import units
+from gpubox.bench.report.chart import estimate_series
 from gpubox.bench.report.model import Metric, Series
 from gpubox.bench.stats import paired_ratio
 
@@ -47,24 +48,15 @@ def depth_series(curves: Sequence[Sequence[DepthPoint]]) -> Iterator[Series]:
     for name, label in _LINES:
         for curve in curves:
             own = [
-                (float(point.depth), point.metrics[name].estimate)
+                (point.depth, point.metrics[name].estimate)
                 for point in curve
                 if name in point.metrics and (point.depth or name in ("tg", "energy"))
             ]
-            if len(own) < 2:
-                continue
             first = curve[0]
             line = ", ".join(filter(None, (first.target if several else "", first.prefix)))
-            unit = "tok/s" if name in ("tg", "pp") else "J/token"
-            intervals = tuple((x, e.low, e.high) for x, e in own if e.low is not None and e.high is not None)
-            yield Series(
-                f"{label} over depth: {first.prompt} prompt, {first.max_tokens:,} tokens",
-                line,
-                "depth, tokens of context before the prompt",
-                ", ".join([name, unit, *(["95 % CI"] if intervals else [])]),
-                tuple((depth, estimate.value) for depth, estimate in own),
-                intervals=intervals,
-            )
+            y_label = f"{name}, tok/s" if name in ("tg", "pp") else f"{name}, J/token"
+            chart = f"{label} over depth: {first.prompt} prompt, {first.max_tokens:,} tokens"
+            yield from estimate_series(chart, line, "depth, tokens of context before the prompt", y_label, own)
 
 
 def halving_notes(curves: Sequence[Sequence[DepthPoint]]) -> Iterator[str]:

@@ -13,12 +13,12 @@ from typing import Any
 
 from gpubox.bench.model import Item, RawRecord, Result, Target
 from gpubox.bench.target_server import TargetServer
-from gpubox.config import Config
-from gpubox.engines.find import choose_engine
+from gpubox.engines.find import find_beside_engine
 from gpubox.errors import GpuboxError
 from gpubox.models.resolve import profile_model
 from gpubox.profiles.profile import FlagValue, Profile
 
+PROGRAM = "llama-bench"
 TIMEOUT_MINUTES, REPEATS = 60, 5
 # llama-server's flag -> llama-bench's, as of build 11434 (tools/llama-bench/llama-bench.cpp).
 _FLAGS = {
@@ -38,16 +38,6 @@ _FLAGS = {
     "override-tensor": "-ot",
     "numa": "--numa",
 }
-
-
-def find_llama_bench(profile: Profile, config: Config) -> Path | None:
-    """The llama-bench in the folder of the profile's engine, if there is one."""
-    try:
-        engine = choose_engine(config, profile.engine)
-    except GpuboxError:
-        return None
-    binary = engine.path.resolve().with_name("llama-bench")
-    return binary if engine.kind == "llama-server" and binary.is_file() else None
 
 
 def llama_bench_argv(binary: Path, model: Path, flags: Mapping[str, FlagValue], depths: Sequence[int]) -> list[str]:
@@ -74,7 +64,7 @@ def llama_bench_target(profile: Profile) -> Target:
 async def execute(item: Item, target_server: TargetServer) -> dict[str, Any]:
     """Runs llama-bench. Returns its command line and output. Raises GpuboxError with its last line."""
     profile = target_server.profile_of(target_server.active.target)
-    binary = find_llama_bench(profile, target_server.config)
+    binary = find_beside_engine(target_server.config, profile.engine, PROGRAM)
     source = profile_model(profile, target_server.paths, target_server.config)
     if binary is None or source.path is None:
         raise GpuboxError(f"{profile.name} has no llama-bench beside its engine.")

@@ -15,6 +15,7 @@ from gpubox.bench.kinds.speed.notes import energy_note, timing_notes
 from gpubox.bench.kinds.speed.streams import StreamsWorkload, is_streams_item, streams_of
 from gpubox.bench.kinds.speed.workloads import SpeedOptions
 from gpubox.bench.model import RunInfo, ScoredItems
+from gpubox.bench.report.chart import estimate_series
 from gpubox.bench.report.formatting import format_ratio
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
 from gpubox.bench.report.noise_history import NoiseHistory
@@ -157,8 +158,6 @@ def _table(curve: Sequence[StreamsLevel], *, several: bool) -> ReportTable:
 
 
 def _series(curve: Sequence[StreamsLevel], *, several: bool) -> Iterator[Series]:
-    if len(curve) < 2:
-        return
     first = curve[0]
     where = f"{first.target}, " if several else ""
     where += f"depth {first.workload.depth:,}, " if first.workload.depth else ""
@@ -170,18 +169,9 @@ def _series(curve: Sequence[StreamsLevel], *, several: bool) -> Iterator[Series]
     ):
         for name, words in names:
             own = [(level.streams, level.metrics[name].estimate) for level in curve if name in level.metrics]
-            if len(own) < 2:
-                continue
-            intervals = tuple((float(x), e.low, e.high) for x, e in own if e.low is not None and e.high is not None)
-            yield Series(
-                f"{chart} over streams: {where}{first.workload.max_tokens:,} tokens each",
-                words,
-                "streams at once",
-                ", ".join([chart, unit, *(["95 % CI"] if intervals else [])]),
-                tuple((float(count), estimate.value) for count, estimate in own),
-                intervals=intervals,
-                mark=(float(knee), "knee") if knee and name == AGGREGATE else None,
-            )
+            title = f"{chart} over streams: {where}{first.workload.max_tokens:,} tokens each"
+            mark = (float(knee), "knee") if knee and name == AGGREGATE else None
+            yield from estimate_series(title, words, "streams at once", f"{chart}, {unit}", own, mark)
 
 
 def _knee(curve: Sequence[StreamsLevel]) -> int | None:
@@ -203,7 +193,7 @@ def _notes(
         prefix = ""
         if len(curves) > 1:
             prefix = f"{curve[0].target}, depth {curve[0].workload.depth:,}: "
-        yield from (prefix + sentence for sentence in _knee_sentences(curve, options))
+        yield from (prefix + sentence for sentence in _knee_sentences(curve))
         if waiting := [level for level in curve if level.waited]:
             slots = waiting[0].slots or 0
             counts = ", ".join(f"{level.waited} of {level.streams}" for level in waiting)
@@ -228,7 +218,7 @@ def _by_address(info: RunInfo) -> bool:
     return any(target.url for target in info.plan.targets)
 
 
-def _knee_sentences(curve: Sequence[StreamsLevel], options: SpeedOptions) -> Iterator[str]:
+def _knee_sentences(curve: Sequence[StreamsLevel]) -> Iterator[str]:
     if len(curve) < 2:
         return
     rule = f"no larger number measured gives {KNEE_MARGIN:.0%} more".replace("%", " %")

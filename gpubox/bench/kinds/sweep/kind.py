@@ -11,7 +11,7 @@ from gpubox.bench.benchmark import Benchmark
 from gpubox.bench.kinds.load_failures import cell_load_failure
 from gpubox.bench.kinds.shared import exceeds_context
 from gpubox.bench.kinds.sweep.grid import SweepGrid, finalist_number, needs_at_least_as_much, parse_options
-from gpubox.bench.kinds.sweep.ranking import cell_to_keep, fastest_cell, rank_cells, select_finalists
+from gpubox.bench.kinds.sweep.ranking import CELL_FIELDS, cell_to_keep, fastest_cell, rank_cells, select_finalists
 from gpubox.bench.kinds.sweep.summary import summarise
 from gpubox.bench.model import Item, Plan, Provenance, RawRecord, Result, RunInfo, ScoredItems, Target
 from gpubox.bench.questions import ask_question, question_of, question_result
@@ -21,10 +21,6 @@ from gpubox.errors import GpuboxError
 from gpubox.server.state import Launch
 from gpubox.threads import run_in_thread
 
-_CELL_VALUES = (
-    "load_seconds", "vram_bytes", "context_tokens", "model_bytes", "quant", "parameters", "active_parameters",
-)  # fmt: skip
-"""Stored with the warm-up of each start."""
 _OUT_OF = re.compile(r"out of (VRAM|RAM)\b")
 
 
@@ -110,7 +106,7 @@ class Sweep(Benchmark):
         return data
 
     async def score(self, item: Item, raw: RawRecord) -> Result:
-        return question_result(item, raw, {name: raw.data.get(name) for name in _CELL_VALUES})
+        return question_result(item, raw, {name: raw.data.get(name) for name in CELL_FIELDS})
 
     def summarise(self, info: RunInfo, results: ScoredItems) -> Report:
         return summarise(self.grid, info, results, self.history)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,11 @@ from gpubox.bench.stats import Verdict
 from gpubox.engines.flag_changes import DRAFT_WINDOW_FLAGS
 
 REASON_CHARACTERS = 60
-_CELL_FIELDS: Sequence[tuple[str, Any]] = (
-    ("load_seconds", None), ("vram_bytes", None), ("context_tokens", None), ("model_bytes", None), ("quant", ""),
-    ("parameters", None), ("active_parameters", None),
-)  # fmt: skip
-"""Fields of SweepCell that the warm-ups measured, and what they are if unknown."""
+CELL_FIELDS: Mapping[str, Any] = {
+    "load_seconds": None, "vram_bytes": None, "context_tokens": None, "model_bytes": None, "quant": "",
+    "parameters": None, "active_parameters": None,
+}  # fmt: skip
+"""Fields of SweepCell that are stored with the warm-up of each start, and what they are if unknown."""
 LEFT_OUT = "left out after one start"
 
 
@@ -152,7 +152,10 @@ def cells_of(grid: SweepGrid, results: ScoredItems) -> list[SweepCell]:
                 compared=bool(fresh),
                 starts=len({item.start for item, _ in rows}),
                 why=next((result.error for _, result in own if not result.ok), ""),
-                **{name: next((v[name] for v in warmups if v.get(name)), default) for name, default in _CELL_FIELDS},
+                **{
+                    name: next((v[name] for v in warmups if v.get(name)), default)
+                    for name, default in CELL_FIELDS.items()
+                },
             )
         )
     return cells
