@@ -103,7 +103,7 @@ def plan_tune(profile: Profile, request: TuneRequest, paths: Paths, config: Conf
     options = TuneOptions(
         tuple(axis.record for axis in axes), {cell.name: cell.place for cell in cells}, request.goal,
         lossy=tuple(lossy_cells(cells, profile.flags)), pruned=pruned,
-        keep_free_mib=request.keep_free_bytes // units.MIB,
+        keep_free_mib=request.keep_free_bytes // units.MIB if facts.devices else 0,
     )  # fmt: skip
     options = msgspec.convert({**msgspec.to_builtins(options), **_defaults(options, axes, facts, given)}, TuneOptions)
     values = msgspec.to_builtins(options)
@@ -186,7 +186,8 @@ def _misfit(planner: Planner, situation: Situation, overrides: Mapping[str, Flag
     if plan.verdict == "short":
         return "they would not fit"
     if plan.verdict == "tight" and plan.compute_certainty != "unknown" and not plan.adapts:
-        return f"they would leave less than {units.memory(keep_free)} free"
+        on_card = any(device.kind != "host" for device in plan.devices)  # nothing is kept free of the RAM
+        return f"they would leave less than {units.memory(keep_free)} free" if on_card else "they may not fit"
     return ""
 
 

@@ -63,7 +63,7 @@ class TuneOptions:
     pruned: Mapping[str, int] = field(default_factory=dict)
     """Why sets of flags are no cells -> their number."""
     keep_free_mib: int = 0
-    """What every cell leaves free on each card, as predicted."""
+    """What every cell leaves free on each card, as predicted; 0: nothing, or there is no card."""
 
     @property
     def space(self) -> SearchSpace:
