@@ -17,7 +17,6 @@ from gpubox.bench.start_comparison import (
     LEVEL,
     MIN_STARTS,
     Contrast,
-    Noise,
     SidesComparison,
     Start,
     compare_sides,
@@ -74,7 +73,6 @@ class FinalRound:
     """The profile's own flags first, if they run."""
     outcomes: tuple[StartOutcome, ...]
     seed: int = 0
-    noise: Noise | None = None
 
     @property
     def own(self) -> str:
@@ -156,13 +154,16 @@ class FinalRound:
         return enough and side != outlook.own and not self._can_win(outlook, side, MARGIN)
 
     def outlook(self, done: int | None = None, *, last: bool = False) -> Outlook:
-        """What the first ``done`` starts say. ``last``: no further ones follow, so the rest of the level is used."""
+        """What the first ``done`` starts say. ``last``: no further ones follow, so the rest of the level is used.
+
+        It uses no noise of past runs: report, screen and `bench save` must read the same verdict from one run.
+        """
         starts = [
             Start(outcome.cell, outcome.number, outcome.log_rates)
             for outcome in self.outcomes[:done]
             if not outcome.failure
         ]
-        comparison = compare_sides(starts, noise=self.noise) if starts else None
+        comparison = compare_sides(starts) if starts else None
         means = comparison.ancova.means if comparison else {}
         own = self.own if self.own in means else ""
         others = [side for side in (comparison.order if comparison else []) if side != self.space.own]

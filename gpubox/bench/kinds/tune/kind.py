@@ -113,7 +113,7 @@ class Tune(Benchmark):
         return result if result.ok else Result(item.id, extra, flags=result.flags, error=result.error)
 
     def summarise(self, info: RunInfo, results: ScoredItems) -> Report:
-        return summarise(self.options, self.course(results), info, results, self.history)
+        return summarise(self.options, self.course(results), info, results)
 
     def best(self, results: ScoredItems) -> Target | None:
         verdict = read_verdict(self.course(results), UNITS[self.options.goal])

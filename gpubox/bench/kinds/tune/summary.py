@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from gpubox import units
-from gpubox.bench.kinds.shared import name_list, report_flags, start_noise
+from gpubox.bench.kinds.shared import name_list, report_flags
 from gpubox.bench.kinds.sweep.grid import format_flag_value
 from gpubox.bench.kinds.tune.course import Course
 from gpubox.bench.kinds.tune.progress import UNITS
@@ -16,7 +15,6 @@ from gpubox.bench.kinds.tune.verdict import TuneVerdict, read_verdict, side_inte
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
 from gpubox.bench.report.formatting import format_change, validity_suffix
 from gpubox.bench.report.model import Metric, Report, ReportTable, Value
-from gpubox.bench.report.noise_history import NoiseHistory
 from gpubox.bench.report.prompt_metrics import Measures, acceptance_metrics, prompt_metrics, start_means
 from gpubox.bench.stats import MARGIN, estimate
 from gpubox.profiles.profile import FlagValue
@@ -35,11 +33,8 @@ _LOAD_MEASURES: Measures = (
 _GOALS = {"tg": "generation (tg)", "pp": "prompt processing (pp)", "agent": "agents' turns"}
 
 
-def summarise(
-    options: TuneOptions, course: Course, info: RunInfo, results: ScoredItems, history: NoiseHistory | None
-) -> Report:
+def summarise(options: TuneOptions, course: Course, info: RunInfo, results: ScoredItems) -> Report:
     """The report so far."""
-    course = replace(course, noise=start_noise(history, info))
     verdict = read_verdict(course, UNITS[options.goal])
     flags = report_flags(info, results)
     profile = info.plan.targets[0].profile
