@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 from gpubox.bench.benchmark import check_items
+from gpubox.bench.kinds.load_failures import lacked_memory
 from gpubox.bench.kinds.shared import convert_options
 from gpubox.bench.kinds.tune.progress import Goal
 from gpubox.bench.kinds.tune.search import SearchAxis, SearchSpace, StartOutcome
 from gpubox.bench.model import Item, Result, ScoredItems, Target
 from gpubox.bench.questions import DOMAINS, Question, question_values, questions
-from gpubox.bench.start_comparison import MIN_STARTS
 from gpubox.errors import UsageError
 
 SEARCH, FINAL = "search", "final"
@@ -24,7 +23,6 @@ OWN = "own flags"
 DEFAULT_STREAMS = 3
 LOAD = "load"
 """The name of the one measurement of a start with the goal ``agent``."""
-_OUT_OF = re.compile(r"out of (VRAM|RAM)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +157,4 @@ def _outcome(options: TuneOptions, number: int, cell: str, own: ScoredItems) -> 
         return StartOutcome(number, cell, log_rates, seconds)
     why = failed.error if failed else f"{options.goal} could not be measured"
     loaded = not (failed and failed.skipped and own[0][1] is failed)
-    lacks = _OUT_OF.match(why) if not loaded else None
-    return StartOutcome(number, cell, {}, seconds, why.rstrip("."), lacks[1] if lacks else "", loaded)
-
-
-def smallest_tune(space: SearchSpace) -> int:
-    """The fewest starts with which a tune can compare anything."""
-    return 2 * MIN_STARTS + len(space.axes)
+    return StartOutcome(number, cell, {}, seconds, why.rstrip("."), "" if loaded else lacked_memory(why), loaded)
