@@ -132,7 +132,7 @@ class FinalRound:
 
     def _still_compared(self, done: int, alive: Sequence[str], block: int) -> list[str]:
         if block * _BLOCK < MIN_STARTS:
-            return list(alive)
+            return [side for side in alive if side == self.own or not self.failure(side, done)]
         outlook = self.outlook(done)
         return [side for side in alive if side == outlook.own or self._can_win(outlook, side, MARGIN)]
 
@@ -145,6 +145,11 @@ class FinalRound:
             return False
         contrast = comparison.contrast(leader, side)
         return contrast.log_ratio + half_width(contrast, 1) > math.log1p(margin)
+
+    def failure(self, side: str, done: int | None = None) -> str:
+        """Why no start of ``side`` could be measured, of the first ``done``; empty: one could, or it had none."""
+        starts = [outcome for outcome in self.outcomes[:done] if outcome.cell == side]
+        return starts[0].failure if starts and all(outcome.failure for outcome in starts) else ""
 
     def is_out(self, side: str) -> bool:
         """Whether ``side`` gets no further starts, because it cannot win by more than MARGIN."""

@@ -75,7 +75,9 @@ def _candidate(course: Course, name: str, verdict: TuneVerdict) -> TuneCandidate
         return TuneCandidate(name, {}, state="out", reason=knowledge.out[name])
     if compared and name in course.finalists:
         state = "finalist"
-        if course.round.is_out(name):
+        if why := course.round.failure(name):
+            state, reason = "out", why
+        elif course.round.is_out(name):
             state, reason = "out", f"slower than {course.outlook.fastest}"
     elif compared or (phase == "narrowing" and name != knowledge.incumbent and name not in knowledge.contenders):
         state, reason = "out", _CANNOT_WIN if name not in knowledge.contenders else "not among the best of the search"

@@ -147,9 +147,9 @@ def _notes(options: TuneOptions, course: Course, info: RunInfo, verdict: TuneVer
         yield from verdict_notes(course, verdict)
         yield f"It ended because {course.final_step.reason}; the search ended because {course.search_step.reason}."
     cells = len(options.cells)
+    every = f"; comparing every one with four starts each takes {4 * cells}" if 4 * cells > done else ""
     yield (
-        f"{done} {'start' if done == 1 else 'starts'} for {cells} sets of flags; comparing every one with four starts "
-        f"each takes {4 * cells}. "
+        f"{done} {'start' if done == 1 else 'starts'} for {cells} sets of flags{every}. "
         f"Less than {MARGIN:.0%} is never called a difference."
     )
     for why, count in options.pruned.items():

@@ -10,9 +10,9 @@ from typing import Literal
 from gpubox import units
 from gpubox.bench.kinds.tune.course import Course
 from gpubox.bench.kinds.tune.final import Outlook
-from gpubox.bench.kinds.tune.search import MAX_FINALISTS, Clock, design_size
+from gpubox.bench.kinds.tune.search import Clock, enough_starts
 from gpubox.bench.report.formatting import format_change
-from gpubox.bench.start_comparison import LEVEL, MIN_STARTS
+from gpubox.bench.start_comparison import LEVEL
 from gpubox.bench.stats import t_quantile
 
 Answer = Literal["", "faster", "as good", "unclear", "too few", "own fails", "nothing runs"]
@@ -79,17 +79,19 @@ def read_verdict(course: Course, unit: str) -> TuneVerdict:
 def _without_comparison(course: Course, unit: str, why_own: str) -> TuneVerdict:
     """The outcome if no finalist could be compared with the profile's own flags."""
     own, knowledge, outlook = course.space.own, course.knowledge, course.outlook
-    others = [side for side in course.finalists if side != own and side not in course.space.lossy]
-    best = outlook.best or (others[0] if others else "")
+    lossless = [side for side in course.finalists if side != own and side not in course.space.lossy]
+    searched = [side for side in lossless if side in knowledge.measured]
+    best = outlook.best or (searched[0] if searched else "")
     why = f" ({why_own})" if why_own else ""
     if own in knowledge.measured:
-        if best:
+        if best in knowledge.measured:
             gain = knowledge.surface.differences([course.space.cells[best]], course.space.cells[own])[0]
             look = f"{best} is ~{format_change(math.exp(gain.mean))} in the search, which is no proof"
             return TuneVerdict("too few", own, f"Too few starts to tell: {look}. {_enough_time(course)}")
-        if any(cell not in knowledge.starts for cell in knowledge.alive):
-            sentence = f"Too few starts to tell: only your own flags could be measured in time. {_enough_time(course)}"
-            return TuneVerdict("too few", own, sentence)
+        started = {outcome.cell for outcome in course.outcomes}
+        if best or any(cell not in started for cell in knowledge.alive):
+            look = "" if best else ": only your own flags could be measured in time"
+            return TuneVerdict("too few", own, f"Too few starts to tell{look}. {_enough_time(course)}")
         return TuneVerdict("as good", own, "No other set of flags could be measured: keep your flags.")
     if not best:
         return TuneVerdict("nothing runs", "", f"No set of flags could be measured{why}.")
@@ -103,8 +105,7 @@ def _enough_time(course: Course) -> str:
     per_start = Clock(course.budget_seconds, course.outcomes).per_start
     if not per_start:
         return "Keep your flags."
-    starts = design_size(course.space) + MIN_STARTS * (MAX_FINALISTS + 1)
-    minutes = math.ceil(per_start * starts / 60)
+    minutes = math.ceil(per_start * enough_starts(course.space) / 60)
     return f"Keep your flags: a start takes ~{units.duration(per_start)}, so a tune needs about --minutes {minutes}."
 
 
