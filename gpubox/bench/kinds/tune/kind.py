@@ -135,9 +135,7 @@ class Tune(Benchmark):
     def seconds_left(self, results: ScoredItems) -> float | None:
         search, final = outcomes(self.options, results)
         clock = Clock(60 * self.options.minutes, (*search, *final))
-        if clock.per_start is None:
-            return None
-        most = (self.options.space.starts_limit - len(clock.outcomes)) * clock.per_start
+        left = clock.left(self.options.space.starts_limit)
         ended = {item.start for item, result in results if result.unneeded}
         over = len(ended | {outcome.number for outcome in clock.outcomes}) >= self._items[-1].start
-        return 0.0 if over else max(0.0, min(most, clock.budget_seconds - clock.spent))
+        return 0.0 if over and left is not None else left

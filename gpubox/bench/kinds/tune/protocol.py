@@ -11,11 +11,13 @@ from typing import Any
 from gpubox.bench.benchmark import check_items
 from gpubox.bench.kinds.load_failures import lacked_memory
 from gpubox.bench.kinds.shared import convert_options
-from gpubox.bench.kinds.tune.progress import Goal
+from gpubox.bench.kinds.sweep.grid import format_flag_value
+from gpubox.bench.kinds.tune.progress import FlagChange, Goal
 from gpubox.bench.kinds.tune.search import SearchAxis, SearchSpace, StartOutcome
 from gpubox.bench.model import Item, Result, ScoredItems, Target
 from gpubox.bench.questions import DOMAINS, Question, question_values, questions
 from gpubox.errors import UsageError
+from gpubox.profiles.profile import FlagValue
 
 SEARCH, FINAL = "search", "final"
 """The target of an item whose cell is chosen when its start comes, before its number."""
@@ -75,6 +77,12 @@ class TuneOptions:
         if self.goal == "agent":
             return questions(1, 8, DOMAINS[:1])
         return questions(self.prompts, self.max_tokens, DOMAINS, self.context_tokens)
+
+
+def flag_changes(options: TuneOptions, overrides: Mapping[str, FlagValue]) -> list[FlagChange]:
+    """What ``overrides`` change in the profile."""
+    own = {axis.flag: axis.labels[level] for axis, level in zip(options.axes, options.cells[OWN], strict=True)}
+    return [FlagChange(flag, own.get(flag, ""), format_flag_value(value)) for flag, value in overrides.items()]
 
 
 def parse_options(values: Mapping[str, Any], targets: Sequence[Target]) -> TuneOptions:

@@ -135,6 +135,13 @@ class Clock:
         """Whether so many more starts fit into the time."""
         return self.spent + starts * (self.per_start or 0.0) <= self.budget_seconds
 
+    def left(self, starts_limit: int) -> float | None:
+        """The most seconds that the rest takes; ``None`` before the first start has shown how long one takes."""
+        if self.per_start is None:
+            return None
+        most = (starts_limit - len(self.outcomes)) * self.per_start
+        return max(0.0, min(most, self.budget_seconds - self.spent))
+
 
 @dataclass(frozen=True, slots=True)
 class TuneStep:
