@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,7 @@ import click
 
 from gpubox.bench.model import Plan, Target
 from gpubox.bench.options import KIND_OPTIONS, URL_KINDS
-from gpubox.cli import diagnostics
-from gpubox.cli.bench.execution import execute, fetch_models, print_outline, resolve_targets, target_by_url
+from gpubox.cli.bench.execution import resolve_targets, run_plan, target_by_url
 from gpubox.cli.context import Context
 from gpubox.cli.options import benchmark_option
 from gpubox.errors import UsageError
@@ -27,6 +26,11 @@ if TYPE_CHECKING:
 PlanMaker = Callable[[Context, dict[str, Any]], Plan]
 """Makes a plan of the given arguments and options. Raises GpuboxError."""
 _PROFILES = click.Argument(["profiles"], nargs=-1)
+
+
+def given_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that the command line sets."""
+    return {key: value for key, value in values.items() if value not in (None, ()) and value is not False}
 
 
 def _kind_command(*arguments: click.Argument) -> Callable[[PlanMaker], click.Command]:
@@ -48,18 +52,8 @@ def _kind_command(*arguments: click.Argument) -> Callable[[PlanMaker], click.Com
 
         @click.pass_obj
         def run(context: Context, /, dry_run: bool, now: bool, as_json: bool, **values: Any) -> None:
-            given = {key: value for key, value in values.items() if value not in (None, ()) and value is not False}
-            plan = make_plan(context, given)
-            if dry_run:
-                print_outline(context, plan, as_json=as_json)
-                return
-            if kind in ("ab", "sweep", "tune", "soak", "quality"):
-                from gpubox.bench.plan_outline import outline_plan
-
-                for sentence in outline_plan(plan, context.paths).sentences():
-                    diagnostics.note(f"  {sentence}")
-            fetch_models(context, plan.targets)
-            execute(context, plan, now=now, as_json=as_json)
+            plan = make_plan(context, given_options(values))
+            run_plan(context, plan, dry_run=dry_run, now=now, as_json=as_json)
 
         text = inspect.cleandoc(make_plan.__doc__ or "")
         return click.Command(kind, params=[*arguments, *options], callback=run, help=text)
