@@ -29,14 +29,12 @@ class TuneVerdict:
     keep: str = ""
     """The cell to keep: another one than the profile's own flags only if it is faster beyond doubt."""
     sentence: str = ""
-    ratio: float | None = None
-    """The rate of the fastest finalist over that of the profile's own flags, and its 95 % interval."""
     low: float | None = None
+    """The 95 % interval of the rate of the fastest finalist over that of the profile's own flags."""
     high: float | None = None
-    within: float | None = None
-    """The most that a finalist can win over the profile's own flags: 0.02 is 2 %."""
     unmeasured_within: float | None = None
-    """The same of the cells that were not compared, estimated by the surface; ``None``: there are none."""
+    """The most that a cell that was not compared can win over the profile's own flags, as the surface estimates it:
+    0.02 is 2 %. ``None``: there are none."""
 
 
 def read_verdict(course: Course, unit: str) -> TuneVerdict:
@@ -51,8 +49,8 @@ def read_verdict(course: Course, unit: str) -> TuneVerdict:
     rate = _text(_rate(outlook, outlook.best), unit)
     contrast = outlook.contrasts[outlook.best]
     low, high = contrast.interval
-    within, others = outlook.gain_at_most, _unmeasured_within(course)
-    numbers = (contrast.ratio, low, high, within, others)
+    within = outlook.gain_at_most
+    numbers = (low, high, _unmeasured_within(course))
     interval = f"95 % interval {format_change(low)} to {format_change(high)}"
     if outlook.best in outlook.significant:
         change = f"{100 * (contrast.ratio - 1):.1f} %"
