@@ -206,6 +206,14 @@ def test_a_cell_that_changes_the_answers_is_never_kept_for_its_speed() -> None:
     assert verdict.answer == "faster"
 
 
+def test_that_only_cells_with_other_answers_ran_is_said() -> None:
+    plain = space_of((SearchAxis(2, ordered=False),), (0,))
+    verdict = verdict_of(run(SearchSpace(plain.axes, plain.cells, plain.own, frozenset({"1"})), faster_upwards))
+
+    assert (verdict.answer, verdict.keep) == ("as good", "0")
+    assert "No other set of flags that answers as yours do could be measured" in verdict.sentence
+
+
 def test_a_flaky_start_does_not_rule_a_cell_out() -> None:
     space = space_of((SearchAxis(3),), (0,))
     good: Mapping[str, float] = {"a": 3.0}

@@ -90,7 +90,8 @@ def _without_comparison(course: Course, unit: str, why_own: str) -> TuneVerdict:
         if best or any(cell not in started for cell in knowledge.alive):
             look = "" if best else ": only your own flags could be measured in time"
             return TuneVerdict("too few", own, f"Too few starts to tell{look}. {_enough_time(course)}")
-        return TuneVerdict("as good", own, "No other set of flags could be measured: keep your flags.")
+        alike = " that answers as yours do" if outlook.fastest else ""
+        return TuneVerdict("as good", own, f"No other set of flags{alike} could be measured: keep your flags.")
     if not best:
         return TuneVerdict("nothing runs", "", f"No set of flags could be measured{why}.")
     log_rate = _rate(outlook, best) if outlook.best else knowledge.surface.estimate(course.space.cells[best]).mean
