@@ -82,7 +82,7 @@ def test_the_fastest_cell_that_fits_is_kept_with_a_quarter_of_the_starts(seed: i
 
 
 def faster_upwards(place: Place) -> float:
-    return 40.0 * 1.1 ** place[0]
+    return 40.0 * 1.2 ** place[0]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def faster_upwards(place: Place) -> float:
         (2, (0, 1), "1", 9),
         (3, (0, 1, 2), "2", 13),
         (4, (0, 1, 3), "3", 15),  # two starts show that 2 does not load
-        (3, (0,), "0", 5),
+        (3, (0,), "0", 7),
     ],
 )
 def test_few_cells_are_all_compared_without_a_search(
