@@ -333,18 +333,18 @@ class Lab:
             rows.append([json.loads(side), self.measure(json.loads(side))])
             self.save()
 
-    def means(self, part: str) -> dict[str, float]:
+    def logs(self, part: str) -> dict[str, list[float]]:
         logs: dict[str, list[float]] = {}
         for cell, rate in self.state[part]:
             logs.setdefault(key_of(cell), []).append(math.log(rate))
-        return {key: math.exp(statistics.fmean(values)) for key, values in logs.items()}
+        return logs
+
+    def means(self, part: str) -> dict[str, float]:
+        return {key: math.exp(statistics.fmean(values)) for key, values in self.logs(part).items()}
 
     def report(self) -> None:
         means, fresh = self.means("reference"), self.means("fresh")
-        logs: dict[str, list[float]] = {}
-        for cell, rate in self.state["reference"]:
-            logs.setdefault(key_of(cell), []).append(math.log(rate))
-        sd = math.sqrt(statistics.fmean(statistics.variance(values) for values in logs.values()))
+        sd = math.sqrt(statistics.fmean(map(statistics.variance, self.logs("reference").values())))
         best = max(fresh, key=lambda key: fresh[key])
         print(f"{len(means)} cells, {len(self.state['reference'])} starts; starts of a cell differ with sd {sd:.1%}")
         print(f"reference: best {max(means, key=lambda key: means[key])}, {max(means.values()):.1f} tok/s; "

@@ -24,8 +24,7 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import Profile
-from gpubox.tui.bench.service import BenchService, BestCell, read_tune_outcome
-from gpubox.tui.bench.tune_lines import TuneOutcome
+from gpubox.tui.bench.service import BenchService, BestCell
 from gpubox.tui.workshop.service import WorkshopService
 from tests.tui.fake import PROFILES, FakeServices
 
@@ -87,8 +86,9 @@ class FakeBench(BenchService):
     async def report(self, run: str) -> ReportBundle:
         return load_report(find_run(self.paths, run), self.profile)
 
-    async def tune_outcome(self, run: str) -> TuneOutcome:
-        return read_tune_outcome(find_run(self.paths, run))
+    async def tune(self, run: str) -> TuneProgress:
+        stored = find_run(self.paths, run)
+        return tune_progress(stored.info.plan, stored.scored())
 
     async def comparison(self, first: str, second: str) -> RunComparison:
         return load_comparison(find_run(self.paths, first), find_run(self.paths, second))

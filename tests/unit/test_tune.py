@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -18,11 +18,13 @@ import pytest
 from gpubox.bench.kinds.tune.agent_turns import load_result, needed_context
 from gpubox.bench.kinds.tune.kind import Tune
 from gpubox.bench.kinds.tune.live import tune_progress
-from gpubox.bench.kinds.tune.protocol import OWN, AxisRecord, TuneOptions
+from gpubox.bench.kinds.tune.protocol import OWN, AxisRecord, TuneOptions, is_final
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Target
 from gpubox.bench.questions import question_of
 from gpubox.bench.report.model import Report
+from gpubox.bench.report.noise_history import NoiseHistory
 from gpubox.bench.saved_profile import save_target
+from gpubox.bench.start_comparison import Noise
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.loader import load_profile
@@ -146,6 +148,28 @@ def test_flags_that_are_as_good_are_not_saved() -> None:
 
     assert best and best.name == OWN
     assert report_of(kind, results).notes[0].startswith("Your flags are as good as any: within ")
+
+
+class PastRuns:
+    """A box whose starts hardly ever differed."""
+
+    def between_starts(self, *_: object) -> Noise:
+        return Noise(0.004, 30, 31)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_report_says_what_is_saved_if_the_time_ends_within_the_comparison(seed: int) -> None:
+    kind = Tune(replace(plan_of(minutes=4.0), seed=seed))
+    kind.history = cast(NoiseHistory, PastRuns())
+    dice, results = random.Random(1), Scored()
+    for item in kind.items():
+        result = answer(kind, item, results, dice)
+        slow = is_final(item) and not result.skipped  # 30 s for a start, not 10 s
+        results.append((item, replace(result, seconds=6.0) if slow else result))
+    best, notes = kind.best(results), report_of(kind, results).notes
+
+    assert any("the time is over" in note for note in notes)
+    assert best and ("To keep it: gpubox bench save run" in notes) is (best.name != OWN)
 
 
 def test_the_live_picture_at_every_moment(whole: tuple[Tune, Scored]) -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpubox.bench.kinds.tune.progress import CandidateState, TuneCandidate, TuneProgress
-from gpubox.tui.bench.tune_lines import FlagChange, TuneOutcome, ended_tune_lines, tune_lines
+from gpubox.bench.kinds.tune.progress import CandidateState, FlagChange, TuneCandidate, TuneProgress
+from gpubox.tui.bench.tune_lines import ended_tune_lines, tune_lines
 from gpubox.tui.styled_lines import StyledLine, cell_width, styled_line
 
 
@@ -50,7 +50,7 @@ def test_no_line_is_wider_than_the_pane(width: int) -> None:
     ended = replace(TUNE, phase="finished", verdict="n-cpu-moe=18 is faster by 9.1 % " * 4)
     for lines in (
         tune_lines(TUNE, "qwen36", NOW, width),
-        ended_tune_lines(TuneOutcome(ended, changes), "qwen36", width),
+        ended_tune_lines(replace(ended, changes=changes), "qwen36", width),
     ):
         assert max(map(cell_width, lines)) <= width
 
@@ -115,7 +115,7 @@ def test_the_best_so_far_stands_against_the_profile() -> None:
 def test_the_end_names_the_verdict_the_flags_to_change_and_the_keys() -> None:
     ended = replace(TUNE, phase="finished", verdict="n-cpu-moe=18 is faster by 9.1 %.")
     changes = (FlagChange("n-cpu-moe", "22", "18"), FlagChange("threads", "(left out)", "8"))
-    rows = text(ended_tune_lines(TuneOutcome(ended, changes), "qwen36", 76))
+    rows = text(ended_tune_lines(replace(ended, changes=changes), "qwen36", 76))
     assert rows[2] == "n-cpu-moe=18 is faster by 9.1 %."
     assert [row.split() for row in rows[4:6]] == [
         ["n-cpu-moe", "22", "→", "18"],
@@ -123,9 +123,9 @@ def test_the_end_names_the_verdict_the_flags_to_change_and_the_keys() -> None:
     ]
     assert any(row.startswith("w saves it as a profile") for row in rows)
 
-    rows = text(ended_tune_lines(TuneOutcome(replace(ended, verdict="Your flags are as good as any.")), "qwen36", 76))
+    rows = text(ended_tune_lines(replace(ended, verdict="Your flags are as good as any."), "qwen36", 76))
     assert not any("saves it" in row for row in rows)
-    rows = text(ended_tune_lines(TuneOutcome(TUNE), "qwen36", 76))
+    rows = text(ended_tune_lines(TUNE, "qwen36", 76))
     assert any("r resumes it" in row for row in rows)
 
 

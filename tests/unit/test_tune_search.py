@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -78,6 +79,49 @@ def test_the_fastest_cell_that_fits_is_kept_with_a_quarter_of_the_starts(seed: i
     assert verdict.low is not None and verdict.high is not None
     assert 0.98 * verdict.low < gain < 1.02 * verdict.high
     assert f"{verdict.keep} is faster by " in verdict.sentence
+
+
+def faster_upwards(place: Place) -> float:
+    return 40.0 * 1.2 ** place[0]
+
+
+@pytest.mark.parametrize(
+    ("cells", "works", "keep", "starts"),
+    [
+        (2, (0, 1), "1", 9),
+        (3, (0, 1, 2), "2", 13),
+        (4, (0, 1, 3), "3", 15),  # two starts show that 2 does not load
+        (3, (0,), "0", 7),
+    ],
+)
+def test_few_cells_are_all_compared_without_a_search(
+    cells: int, works: tuple[int, ...], keep: str, starts: int
+) -> None:
+    course = run(space_of((SearchAxis(cells),), (0,)), faster_upwards, works=lambda place: place[0] in works)
+    verdict = verdict_of(course)
+
+    assert (verdict.keep, len(course.search)) == (keep, 1), verdict.sentence
+    assert len(course.outcomes) <= starts
+    assert verdict.answer == ("faster" if len(works) > 1 else "as good")
+
+
+def test_few_cells_are_searched_if_the_time_does_not_allow_to_compare_all() -> None:
+    course = run(space_of((SearchAxis(4),), (0,)), faster_upwards, budget=10 * 12)
+
+    assert len(course.search) > 1 and len(course.outcomes) <= 12
+    assert verdict_of(course).keep in ("0", "3")
+
+
+@pytest.mark.parametrize("made", range(1, 4))
+def test_few_cells_in_a_time_that_ends_within_the_comparison(made: int) -> None:
+    whole = run(space_of((SearchAxis(3),), (0,)), faster_upwards)
+    slow = [replace(outcome, seconds=200.0) for outcome in whole.final[:made]]
+    course = Course(whole.space, 140.0, whole.search, slow, whole.seed)
+    verdict = verdict_of(course)
+
+    assert course.phase == "finished"
+    assert (verdict.answer, verdict.keep) == ("too few", "0")
+    assert verdict.sentence.startswith("Too few starts to tell")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -160,6 +204,14 @@ def test_a_cell_that_changes_the_answers_is_never_kept_for_its_speed() -> None:
 
     assert verdict.keep == "0 2"
     assert verdict.answer == "faster"
+
+
+def test_that_only_cells_with_other_answers_ran_is_said() -> None:
+    plain = space_of((SearchAxis(2, ordered=False),), (0,))
+    verdict = verdict_of(run(SearchSpace(plain.axes, plain.cells, plain.own, frozenset({"1"})), faster_upwards))
+
+    assert (verdict.answer, verdict.keep) == ("as good", "0")
+    assert "No other set of flags that answers as yours do could be measured" in verdict.sentence
 
 
 def test_a_flaky_start_does_not_rule_a_cell_out() -> None:

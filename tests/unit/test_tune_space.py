@@ -137,6 +137,21 @@ def test_given_values_are_exactly_the_cells_and_own_flags_beside_them() -> None:
     assert len(cells_over(None, "threads=2,4", "ubatch-size=128,256")) == 5
 
 
+@pytest.mark.parametrize(
+    ("text", "own", "more_vram"),
+    [
+        ("ctx-size=4096,8192", 2048, 1),
+        ("ctx-size=4096,8192", None, 0),  # the engine's own: the model's whole context
+        ("ctx-size=0,4096", 8192, 0),
+        ("n-gpu-layers=-1,10", 20, 0),
+        ("n-cpu-moe=0,4", 8, -1),
+    ],
+)
+def test_which_value_needs_more_memory_is_known_only_of_numbers(text: str, own: int | None, more_vram: int) -> None:
+    """Otherwise own flags that run out of VRAM with the largest context would rule out every smaller one."""
+    assert given_axis(parse_axis(text), own).record.more_vram == more_vram
+
+
 def test_kv_types_change_the_answers() -> None:
     axis = kv_axis(("f16", "q8_0"), facts(), str)
     cells = make_cells([axis])

@@ -73,7 +73,7 @@ def _confirm_waiting(context: Context) -> None:
             raise GpuboxError(message, "Try again later, or cut it off with --now.")
 
 
-def print_outline(context: Context, plan: Plan, *, as_json: bool) -> None:
+def _print_outline(context: Context, plan: Plan, *, as_json: bool) -> None:
     """Prints what ``plan`` would do."""
     from dataclasses import asdict
 
@@ -88,8 +88,29 @@ def print_outline(context: Context, plan: Plan, *, as_json: bool) -> None:
     output.emit_text("\n".join([f"{plan.kind}: {first}", *others]))
 
 
+_EXPLAINED = ("ab", "sweep", "tune", "soak", "quality")
+"""Kinds that start servers many times, or take long: the plan is printed first."""
 Finish = Callable[[Run], tuple[str, Mapping[str, Any]]]
 """Called with a finished run: a sentence to print after its report, and values for its JSON object."""
+
+
+def run_plan(
+    context: Context, plan: Plan, *, dry_run: bool, now: bool, as_json: bool, finish: Finish | None = None
+) -> None:
+    """Fetches missing models, runs ``plan`` and prints the report; ``dry_run``: prints what it would do.
+
+    Raises GpuboxError.
+    """
+    if dry_run:
+        _print_outline(context, plan, as_json=as_json)
+        return
+    if plan.kind in _EXPLAINED:
+        from gpubox.bench.plan_outline import outline_plan
+
+        for sentence in outline_plan(plan, context.paths).sentences():
+            diagnostics.note(f"  {sentence}")
+    fetch_models(context, plan.targets)
+    execute(context, plan, now=now, as_json=as_json, finish=finish)
 
 
 def execute(context: Context, work: Plan | Run, *, now: bool, as_json: bool, finish: Finish | None = None) -> None:

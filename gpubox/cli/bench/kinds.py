@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,8 @@ import click
 
 from gpubox.bench.model import Plan, Target
 from gpubox.bench.options import KIND_OPTIONS, URL_KINDS
-from gpubox.cli import diagnostics
-from gpubox.cli.bench.execution import execute, fetch_models, print_outline, resolve_targets, target_by_url
+from gpubox.cli.bench.execution import resolve_targets, run_plan, target_by_url
+from gpubox.cli.bench.flag_overrides import check_overrides, model_file, profile_capabilities, read_overrides
 from gpubox.cli.context import Context
 from gpubox.cli.options import benchmark_option
 from gpubox.errors import UsageError
@@ -21,12 +21,16 @@ from gpubox.errors import UsageError
 if TYPE_CHECKING:
     from gpubox.bench.kinds.ab.plan import Side
     from gpubox.bench.kinds.sweep.grid import Axis
-    from gpubox.engines.capabilities import Capabilities
     from gpubox.profiles.profile import FlagValue, Profile
 
 PlanMaker = Callable[[Context, dict[str, Any]], Plan]
 """Makes a plan of the given arguments and options. Raises GpuboxError."""
 _PROFILES = click.Argument(["profiles"], nargs=-1)
+
+
+def given_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that the command line sets."""
+    return {key: value for key, value in values.items() if value not in (None, ()) and value is not False}
 
 
 def _kind_command(*arguments: click.Argument) -> Callable[[PlanMaker], click.Command]:
@@ -48,18 +52,8 @@ def _kind_command(*arguments: click.Argument) -> Callable[[PlanMaker], click.Com
 
         @click.pass_obj
         def run(context: Context, /, dry_run: bool, now: bool, as_json: bool, **values: Any) -> None:
-            given = {key: value for key, value in values.items() if value not in (None, ()) and value is not False}
-            plan = make_plan(context, given)
-            if dry_run:
-                print_outline(context, plan, as_json=as_json)
-                return
-            if kind in ("ab", "sweep", "tune", "soak", "quality"):
-                from gpubox.bench.plan_outline import outline_plan
-
-                for sentence in outline_plan(plan, context.paths).sentences():
-                    diagnostics.note(f"  {sentence}")
-            fetch_models(context, plan.targets)
-            execute(context, plan, now=now, as_json=as_json)
+            plan = make_plan(context, given_options(values))
+            run_plan(context, plan, dry_run=dry_run, now=now, as_json=as_json)
 
         text = inspect.cleandoc(make_plan.__doc__ or "")
         return click.Command(kind, params=[*arguments, *options], callback=run, help=text)
@@ -158,7 +152,7 @@ def _sides(
         raise UsageError("--vary changes one setting of A.", "Leave out B and --set.")
     target = Target(first, profile=first)
     profile = context.profile(first)
-    _check_overrides(context, target)
+    check_overrides(context, target)
     if vary in ("thinking", "completion"):
         label = "thinking" if vary == "thinking" else "as plain text"
         other_side = Side(f"{first} {label}", first, thinking=vary == "thinking", raw=vary == "completion")
@@ -167,16 +161,16 @@ def _sides(
         from gpubox.bench.overrides import toggle_mmap, toggle_mtp
         from gpubox.engines.flag_changes import with_flag_keys
 
-        capabilities = _capabilities(context, profile)
+        capabilities = profile_capabilities(context, profile)
         label, changes = toggle_mtp(profile) if vary == "mtp" else toggle_mmap(profile, capabilities)
         other = Target(f"{first} {label}", first, with_flag_keys(changes, profile, capabilities))
     else:
         from gpubox.bench.kinds.sweep.grid import cell_name
 
         name = second or first
-        overrides = _overrides(context, context.profile(name), settings)
+        overrides = read_overrides(context, context.profile(name), settings)
         other = Target(" ".join(filter(None, (name, cell_name(overrides)))), name, overrides)
-    _check_overrides(context, other)
+    check_overrides(context, other)
     return _sides_of(target, other)
 
 
@@ -223,8 +217,8 @@ def sweep_command(context: Context, given: dict[str, Any]) -> Plan:
     profiles = [context.profile(name) for name in dict.fromkeys(given.pop("profiles"))]
     profile = profiles[0]
     axes = [parse_axis(text) for text in given.pop("over", ())]
-    overrides = _overrides(context, profile, given.pop("set", ()))
-    capabilities = _capabilities(context, profile)
+    overrides = read_overrides(context, profile, given.pop("set", ()))
+    capabilities = profile_capabilities(context, profile)
     axes = [replace(axis, flag=flag_key(axis.flag, profile, capabilities)) for axis in axes]
     axes = [_with_model_files(context, profile, axis) if axis.flag == MODEL else axis for axis in axes]
     labels = model_labels([str(value) for axis in axes if axis.flag == MODEL for value in axis.values])
@@ -239,12 +233,12 @@ def sweep_command(context: Context, given: dict[str, Any]) -> Plan:
         given.setdefault("context_tokens", 0)
     targets = [_under_own_names(context, target) for target in targets] if len(profiles) > 1 else targets
     for target in {target.profile: target for target in reversed(targets)}.values():
-        _check_overrides(context, target)
+        check_overrides(context, target)
     given.setdefault("by", "tg")
     given["axes"] = [*(["profile"] if len(profiles) > 1 else []), *(axis.flag for axis in axes)]
     if labels:
         given["labels"] = labels
-        flags[MODEL] = _model_file(context, profile, profile.model)
+        flags[MODEL] = model_file(context, profile, profile.model)
     own = {axis.flag: flags[axis.flag] for axis in axes if axis.flag in flags}
     if own and len(profiles) == 1:
         given["profile_values"] = {
@@ -255,29 +249,10 @@ def sweep_command(context: Context, given: dict[str, Any]) -> Plan:
 
 def _with_model_files(context: Context, profile: Profile, axis: Axis) -> Axis:
     """The axis ``model`` with the file of each value. Raises GpuboxError if one is missing or no complete model."""
-    files = [_model_file(context, profile, str(value)) for value in axis.values]
+    files = [model_file(context, profile, str(value)) for value in axis.values]
     if len(set(files)) != len(files):
         raise UsageError("--over model names a file twice.")
     return replace(axis, values=tuple(files))
-
-
-def _model_file(context: Context, profile: Profile, text: str) -> str:
-    """The absolute path of a model: a file in the current folder, else as a profile names it.
-
-    A model on Hugging Face that is not here yet stays as it is. Raises GpuboxError.
-    """
-    from pathlib import Path
-
-    from gpubox.models.gguf import check_gguf
-    from gpubox.models.resolve import profile_model
-
-    here = Path(text).expanduser()
-    path = here.absolute() if here.is_file() else None
-    path = path or profile_model(replace(profile, model=text), context.paths, context.config).path
-    if path is None:
-        return text
-    check_gguf(path)
-    return str(path)
 
 
 def _under_own_names(context: Context, target: Target) -> Target:
@@ -285,7 +260,7 @@ def _under_own_names(context: Context, target: Target) -> Target:
     from gpubox.engines.flag_changes import flag_key
 
     profile = context.profile(target.profile)
-    capabilities = _capabilities(context, profile)
+    capabilities = profile_capabilities(context, profile)
     keys = {flag_key(name, profile, capabilities) for name in target.overrides}
     removed = {key: "" for key in keys if key in profile.flags and key not in target.overrides}
     return replace(target, overrides={**removed, **target.overrides})
@@ -346,7 +321,7 @@ def quality_command(context: Context, given: dict[str, Any]) -> Plan:
     """
     from gpubox.cli.bench.quality_plan import make_quality_plan
 
-    return make_quality_plan(context, given, _overrides, _check_overrides)
+    return make_quality_plan(context, given)
 
 
 @_kind_command(_PROFILES)
@@ -407,31 +382,3 @@ def _move_temperature(given: dict[str, Any]) -> None:
 def _random_seed() -> int:
     """The seed of the order of the server starts; another one for each run, kept in its plan."""
     return secrets.randbelow(1 << 31)
-
-
-def _capabilities(context: Context, profile: Profile) -> Capabilities:
-    from gpubox.engines.find import choose_engine
-    from gpubox.engines.query import read_capabilities
-
-    return read_capabilities(choose_engine(context.config, profile.engine), context.paths)
-
-
-def _overrides(context: Context, profile: Profile, settings: Sequence[str]) -> dict[str, FlagValue]:
-    """Every ``--set flag=value``, under the profile's own name of the flag. Raises UsageError."""
-    if not settings:
-        return {}
-    from gpubox.engines.flag_changes import parse_flag_change, with_flag_keys
-
-    overrides = dict(parse_flag_change(text) for text in settings)
-    if overrides.get("model"):
-        overrides["model"] = _model_file(context, profile, str(overrides["model"]))
-    return dict(with_flag_keys(overrides, profile, _capabilities(context, profile)))
-
-
-def _check_overrides(context: Context, target: Target) -> None:
-    """Raises UsageError if the engine does not list one of the flags. Called before anything is stopped."""
-    from gpubox.bench.overrides import apply_overrides
-    from gpubox.server.launch import check_flags
-
-    profile = context.profile(target.profile)
-    check_flags(apply_overrides(profile, target), _capabilities(context, profile))

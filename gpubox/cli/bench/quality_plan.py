@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,34 +13,32 @@ from gpubox.bench.kinds.quality.options import SERVED, QualityOptions, parse_opt
 from gpubox.bench.model import Plan, Target
 from gpubox.cli import diagnostics
 from gpubox.cli.bench.execution import target_by_url
+from gpubox.cli.bench.flag_overrides import check_overrides, read_overrides
 from gpubox.cli.context import Context
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.profiles.profile import FlagValue, Profile
+from gpubox.profiles.profile import FlagValue
 
-Overrides = Callable[[Context, Profile, Sequence[str]], dict[str, FlagValue]]
 _BETWEEN_FLAGS = re.compile(r",(?=[a-z][a-z0-9-]*=)")
 
 
-def make_quality_plan(
-    context: Context, given: dict[str, Any], overrides: Overrides, check: Callable[[Context, Target], None]
-) -> Plan:
+def make_quality_plan(context: Context, given: dict[str, Any]) -> Plan:
     """Raises GpuboxError if the targets cannot be compared."""
     words, settings = given.pop("targets"), given.pop("set", ())
-    targets = [_target(context, word, overrides) for word in words]
+    targets = [_target(context, word) for word in words]
     if settings:
         if targets[0].url:
             raise UsageError("gpubox cannot change the flags of a server given by its address.", "Leave out --set.")
         base = targets[0]
-        changes = overrides(context, context.profile(base.profile), settings)
+        changes = read_overrides(context, context.profile(base.profile), settings)
         targets.append(_variant(base.profile, {**base.overrides, **changes}))
     reference = given.pop("reference", "")
     if reference:
-        wanted = _target(context, reference, overrides)
+        wanted = _target(context, reference)
         targets = [wanted, *(target for target in targets if target != wanted)]
     targets = _with_own_names(targets)
     for target in targets:
         if not target.url:
-            check(context, target)
+            check_overrides(context, target)
     if len(targets) < 2 and not given.get("needle"):
         raise UsageError(
             "There is nothing to compare with the reference.",
@@ -58,7 +56,7 @@ def make_quality_plan(
     return plan
 
 
-def _target(context: Context, word: str, overrides: Overrides) -> Target:
+def _target(context: Context, word: str) -> Target:
     """``mine``, ``mine:cache-type-k=q8_0,flash-attn=on`` or an address."""
     if word.startswith(("http://", "https://")):
         return target_by_url(word)
@@ -66,7 +64,7 @@ def _target(context: Context, word: str, overrides: Overrides) -> Target:
     profile = context.profile(name)
     if not colon:
         return Target(name, name)
-    return _variant(name, overrides(context, profile, _BETWEEN_FLAGS.split(changes)))
+    return _variant(name, read_overrides(context, profile, _BETWEEN_FLAGS.split(changes)))
 
 
 def _variant(profile: str, changes: dict[str, FlagValue]) -> Target:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import click
 
 from gpubox.bench.run_store import Run
-from gpubox.cli import diagnostics
-from gpubox.cli.bench.execution import execute, fetch_models, print_outline
-from gpubox.cli.bench.kinds import tune_command, tune_plan
+from gpubox.cli.bench.execution import run_plan
+from gpubox.cli.bench.kinds import given_options, tune_command, tune_plan
 from gpubox.cli.context import Context
 from gpubox.errors import UsageError
 
@@ -21,25 +21,14 @@ _SAVE = click.Option(
 
 @click.pass_obj
 def _run(context: Context, /, save: str | None, dry_run: bool, now: bool, as_json: bool, **values: Any) -> None:
-    from gpubox.bench.plan_outline import outline_plan
     from gpubox.profiles.edit import copied_text, new_edit
 
-    given = {key: value for key, value in values.items() if value not in (None, ()) and value is not False}
+    given = given_options(values)
     profile = context.profile(given["profile"])
     if save is not None:
         new_edit(save, copied_text(profile), context.paths)  # a name that cannot be used is refused before the tune
-    plan = tune_plan(context, given)
-    if dry_run:
-        print_outline(context, plan, as_json=as_json)
-        return
-    for sentence in outline_plan(plan, context.paths).sentences():
-        diagnostics.note(f"  {sentence}")
-    fetch_models(context, plan.targets)
-
-    def finish(run: Run) -> tuple[str, Mapping[str, Any]]:
-        return _save(context, run, save) if save is not None else ("", {})
-
-    execute(context, plan, now=now, as_json=as_json, finish=finish)
+    finish = partial(_save, context, name=save) if save is not None else None
+    run_plan(context, tune_plan(context, given), dry_run=dry_run, now=now, as_json=as_json, finish=finish)
 
 
 def _save(context: Context, run: Run, name: str) -> tuple[str, Mapping[str, Any]]:

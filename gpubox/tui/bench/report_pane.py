@@ -23,12 +23,12 @@ from gpubox.tui.styled_lines import StyledLine, gauge, join_lines, sanitize_to_w
 from gpubox.tui.widgets.scrollable_lines import ScrollableLines
 
 if TYPE_CHECKING:
+    from gpubox.bench.kinds.tune.progress import TuneProgress
     from gpubox.bench.model import Result
     from gpubox.bench.report.load import ReportBundle
     from gpubox.bench.report.run_comparison import RunComparison
     from gpubox.bench.report.run_progress import RunProgress
     from gpubox.telemetry.snapshot import Throughput
-    from gpubox.tui.bench.tune_lines import TuneOutcome
 
 ROLE_STYLES = {
     "": "", "head": "bold", "quiet": "$quiet", "good": "$success", "bad": "$error", "doubt": "$warning",
@@ -74,7 +74,7 @@ class ReportPane(ScrollableLines):
         return "\n".join("".join(text for text, _ in row).rstrip() for row in self.drawn)
 
 
-def report_lines(bundle: ReportBundle, tune: TuneOutcome | None, width: int) -> list[StyledLine]:
+def report_lines(bundle: ReportBundle, tune: TuneProgress | None, width: int) -> list[StyledLine]:
     """The report of a run; of a tune with its outcome above it."""
     rows = report_rows(bundle.info, bundle.report, width=width, plots=True, references=bundle.references)
     if tune is None:

@@ -233,7 +233,7 @@ class BenchScreen(PersistentScreen):
             self.pane.put(run.id, run.id, lambda width: [styled_line((run.problem, "$error"))])
             return
         bundle = await self.service.report(run.id)
-        tune = await self.service.tune_outcome(run.id) if bundle.info.plan.kind == "tune" else None
+        tune = await self.service.tune(run.id) if bundle.info.plan.kind == "tune" else None
         self.pane.put(run.id, run.id, lambda width: report_lines(bundle, tune, width))
 
     async def _show_comparison(self) -> None:

@@ -20,11 +20,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
-from gpubox import units
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
+    from gpubox.bench.kinds.tune.progress import TuneProgress
     from gpubox.bench.plan_outline import PlanOutline
     from gpubox.bench.report.leaderboard import Leaderboard
     from gpubox.bench.report.load import ReportBundle
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from gpubox.config import Config
     from gpubox.paths import Paths
     from gpubox.profiles.profile import Profile
-    from gpubox.tui.bench.tune_lines import TuneOutcome
 
 POLL_SECONDS = 0.5
 OUTLINE_TIMEOUT_SECONDS = 60.0
@@ -98,9 +97,17 @@ class BenchService:
 
         return await run_in_thread(lambda: load_report(self._find(run), self._profiles()))
 
-    async def tune_outcome(self, run: str) -> TuneOutcome:
-        """What a tune has found, and the flags to change for it."""
-        return await run_in_thread(lambda: read_tune_outcome(self._find(run)))
+    async def tune(self, run: str) -> TuneProgress:
+        """What a tune has found, and the flags to change for it. Slow: it fits a model."""
+        from gpubox.bench.kinds.tune.live import tune_progress
+        from gpubox.bench.run_store import readable_results
+
+        def read() -> TuneProgress:
+            stored = self._find(run)
+            with readable_results(stored):
+                return tune_progress(stored.info.plan, stored.scored())
+
+        return await run_in_thread(read)
 
     async def comparison(self, first: str, second: str) -> RunComparison:
         from gpubox.bench.report.load import load_comparison
@@ -246,27 +253,6 @@ class BenchService:
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError) as error:
             raise GpuboxError(f"gpubox bench did not answer: {error}.") from None
-
-
-def read_tune_outcome(run: Run) -> TuneOutcome:
-    """What the tune ``run`` has found. Raises GpuboxError if it is damaged. Slow: it fits a model."""
-    from gpubox.bench.benchmark import make_benchmark
-    from gpubox.bench.kinds.sweep.grid import format_flag_value
-    from gpubox.bench.kinds.tune.live import tune_progress
-    from gpubox.bench.kinds.tune.protocol import OWN, parse_options
-    from gpubox.bench.run_store import readable_results
-    from gpubox.tui.bench.tune_lines import FlagChange, TuneOutcome
-
-    plan, results = run.info.plan, run.scored()
-    with readable_results(run):
-        best, progress = make_benchmark(plan).best(results), tune_progress(plan, results)
-    options = parse_options(plan.options, plan.targets)
-    own = {axis.flag: axis.labels[level] for axis, level in zip(options.axes, options.cells[OWN], strict=True)}
-    changes = [
-        FlagChange(flag, own.get(flag, units.UNKNOWN), format_flag_value(value))
-        for flag, value in (best.overrides if best else {}).items()
-    ]
-    return TuneOutcome(progress, tuple(changes))
 
 
 def _start(command: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -29,7 +29,7 @@ from gpubox.tui.styled_lines import (
 )
 
 if TYPE_CHECKING:
-    from gpubox.bench.kinds.tune.progress import TuneCandidate, TuneProgress
+    from gpubox.bench.kinds.tune.progress import FlagChange, TuneCandidate, TuneProgress
 
 GOALS: Mapping[str, str] = {"tg": "most tg", "pp": "most pp", "agent": "most turns of an agent"}
 PHASES: Mapping[str, str] = {
@@ -62,24 +62,6 @@ NARROW, WIDE = 66, 100
 MAX_UNMEASURED = 4
 """Candidates without a start that have a row; the others are counted."""
 MAX_REASONS = 6
-
-
-@dataclass(frozen=True, slots=True)
-class FlagChange:
-    """One flag that the best candidate sets otherwise than the profile, its values as they are written."""
-
-    flag: str
-    before: str
-    after: str
-
-
-@dataclass(frozen=True, slots=True)
-class TuneOutcome:
-    """What a tune has found so far, and the flags to change for it."""
-
-    progress: TuneProgress
-    changes: tuple[FlagChange, ...] = ()
-    """Empty: there is nothing to save."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +117,9 @@ def tune_lines(tune: TuneProgress, label: str, now: StyledLine, width: int) -> l
     ]
 
 
-def ended_tune_lines(outcome: TuneOutcome, label: str, width: int) -> list[StyledLine]:
+def ended_tune_lines(tune: TuneProgress, label: str, width: int) -> list[StyledLine]:
     """A tune that ended: its verdict, the flags to change, what can be done, and every candidate."""
-    tune, changes = outcome.progress, outcome.changes
+    changes = tune.changes
     verdict = tune.verdict or "It ended before it could tell; r resumes it."
     rows = [truncate_line(_title(tune, label), width), ()]
     style = "bold" if tune.verdict else "$warning"
@@ -179,11 +161,11 @@ def best_so_far(tune: TuneProgress) -> list[StyledLine]:
 def flag_change_lines(changes: Sequence[FlagChange]) -> list[StyledLine]:
     """``n-cpu-moe   22 → 18``, a line for each flag."""
     cells = max(len(change.flag) for change in changes)
-    before_cells = max(len(change.before) for change in changes)
+    before_cells = max(len(change.before or units.UNKNOWN) for change in changes)
     return [
         styled_line(
             (f"{sanitize_line(change.flag):<{cells}}   ", "$secondary"),
-            f"{sanitize_line(change.before):>{before_cells}}", (" → ", QUIET),
+            f"{sanitize_line(change.before or units.UNKNOWN):>{before_cells}}", (" → ", QUIET),
             (sanitize_line(change.after), "bold $success"),
         )
         for change in changes

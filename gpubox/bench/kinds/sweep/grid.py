@@ -25,14 +25,14 @@ PROFILE = "profile"
 FINALIST = "finalist"
 """With a number: the target of an item whose cell is chosen after the first round."""
 MAX_CELLS = 200
-# The direction in which a flag needs more of a memory. A cell is only given up untried if every other flag is equal.
-_NEEDS_MORE: Mapping[str, Mapping[str, int]] = {
+NEEDS_MORE: Mapping[str, Mapping[str, int]] = {
     "VRAM": {
         "ctx-size": 1, "batch-size": 1, "ubatch-size": 1, "parallel": 1, "n-gpu-layers": 1, "gpu-layers": 1,
         "n-cpu-moe": -1, "spec-draft-n-max": 1,
     },
     "RAM": {"ctx-size": 1, "parallel": 1, "n-gpu-layers": -1, "gpu-layers": -1, "n-cpu-moe": 1},
 }  # fmt: skip
+"""The direction in which a flag needs more of a memory. A sweep gives a cell up only if all other flags are equal."""
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?::(\d+))?")
 _MALFORMED_RANGE = re.compile(r"-?[\d.]*\d\.\.")
 
@@ -260,6 +260,6 @@ def needs_at_least_as_much(axes: Sequence[str], cell: Target, failed: Target, me
             return value == failed_value
         # 0 and -1 mean "all" or "as in the model" for some flags, so only positive numbers are compared.
         comparable = value > 0 and failed_value > 0
-        return value == failed_value or (comparable and (value - failed_value) * _NEEDS_MORE[memory].get(flag, 0) > 0)
+        return value == failed_value or (comparable and (value - failed_value) * NEEDS_MORE[memory].get(flag, 0) > 0)
 
     return all(map(needs_no_less, axes))

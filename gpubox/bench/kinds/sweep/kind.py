@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpubox import units
 from gpubox.bench.benchmark import Benchmark
-from gpubox.bench.kinds.load_failures import cell_load_failure
+from gpubox.bench.kinds.load_failures import cell_load_failure, lacked_memory
 from gpubox.bench.kinds.shared import exceeds_context
 from gpubox.bench.kinds.sweep.grid import SweepGrid, finalist_number, needs_at_least_as_much, parse_options
 from gpubox.bench.kinds.sweep.ranking import CELL_FIELDS, cell_to_keep, fastest_cell, rank_cells, select_finalists
@@ -20,8 +19,6 @@ from gpubox.bench.target_server import ActiveTarget, TargetServer
 from gpubox.errors import GpuboxError
 from gpubox.server.state import Launch
 from gpubox.threads import run_in_thread
-
-_OUT_OF = re.compile(r"out of (VRAM|RAM)\b")
 
 
 def _model_values(launch: Launch) -> dict[str, Any]:
@@ -91,9 +88,9 @@ class Sweep(Benchmark):
 
     def _lacks_memory(self, cell: str, failed: str, result: Result) -> str:
         """VRAM or RAM, if ``failed`` ran out of it and ``cell`` needs no less of it."""
-        match = _OUT_OF.match(result.error) if result.skipped else None
+        memory = lacked_memory(result.error) if result.skipped else ""
         axes, targets = self.grid.options.axes, self._targets
-        return match[1] if match and needs_at_least_as_much(axes, targets[cell], targets[failed], match[1]) else ""
+        return memory if memory and needs_at_least_as_much(axes, targets[cell], targets[failed], memory) else ""
 
     async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
         data = await ask_question(target_server, item, self._contexts)

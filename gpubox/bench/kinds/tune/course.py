@@ -17,7 +17,6 @@ from gpubox.bench.kinds.tune.search import (
     is_screening,
     next_search_step,
 )
-from gpubox.bench.start_comparison import Noise
 
 
 @dataclass(frozen=True)
@@ -29,9 +28,6 @@ class Course:
     search: Sequence[StartOutcome] = ()
     final: Sequence[StartOutcome] = ()
     seed: int = 0
-    noise: Noise | None = None
-    chosen: tuple[str, ...] = ()
-    """The finalists, if the comparison has begun; empty: they follow from the search."""
 
     @property
     def outcomes(self) -> tuple[StartOutcome, ...]:
@@ -52,12 +48,12 @@ class Course:
     @cached_property
     def finalists(self) -> tuple[str, ...]:
         """The profile's own flags first. Call it after the search."""
-        return self.chosen or tuple(choose_finalists(self.knowledge, self.budget_seconds))
+        return tuple(choose_finalists(self.knowledge, self.budget_seconds))
 
     @cached_property
     def round(self) -> FinalRound:
         """The comparison of the finalists."""
-        return FinalRound(self.space, self.finalists, tuple(self.final), self.seed, self.noise)
+        return FinalRound(self.space, self.finalists, tuple(self.final), self.seed)
 
     @cached_property
     def final_step(self) -> TuneStep:

@@ -17,7 +17,6 @@ from gpubox.bench.start_comparison import (
     LEVEL,
     MIN_STARTS,
     Contrast,
-    Noise,
     SidesComparison,
     Start,
     compare_sides,
@@ -74,7 +73,6 @@ class FinalRound:
     """The profile's own flags first, if they run."""
     outcomes: tuple[StartOutcome, ...]
     seed: int = 0
-    noise: Noise | None = None
 
     @property
     def own(self) -> str:
@@ -134,7 +132,7 @@ class FinalRound:
 
     def _still_compared(self, done: int, alive: Sequence[str], block: int) -> list[str]:
         if block * _BLOCK < MIN_STARTS:
-            return list(alive)
+            return [side for side in alive if side == self.own or not self.failure(side, done)]
         outlook = self.outlook(done)
         return [side for side in alive if side == outlook.own or self._can_win(outlook, side, MARGIN)]
 
@@ -148,6 +146,11 @@ class FinalRound:
         contrast = comparison.contrast(leader, side)
         return contrast.log_ratio + half_width(contrast, 1) > math.log1p(margin)
 
+    def failure(self, side: str, done: int | None = None) -> str:
+        """Why no start of ``side`` could be measured, of the first ``done``; empty: one could, or it had none."""
+        starts = [outcome for outcome in self.outcomes[:done] if outcome.cell == side]
+        return starts[0].failure if starts and all(outcome.failure for outcome in starts) else ""
+
     def is_out(self, side: str) -> bool:
         """Whether ``side`` gets no further starts, because it cannot win by more than MARGIN."""
         outlook = self.outlook()
@@ -156,13 +159,16 @@ class FinalRound:
         return enough and side != outlook.own and not self._can_win(outlook, side, MARGIN)
 
     def outlook(self, done: int | None = None, *, last: bool = False) -> Outlook:
-        """What the first ``done`` starts say. ``last``: no further ones follow, so the rest of the level is used."""
+        """What the first ``done`` starts say. ``last``: no further ones follow, so the rest of the level is used.
+
+        It uses no noise of past runs: report, screen and `bench save` must read the same verdict from one run.
+        """
         starts = [
             Start(outcome.cell, outcome.number, outcome.log_rates)
             for outcome in self.outcomes[:done]
             if not outcome.failure
         ]
-        comparison = compare_sides(starts, noise=self.noise) if starts else None
+        comparison = compare_sides(starts) if starts else None
         means = comparison.ancova.means if comparison else {}
         own = self.own if self.own in means else ""
         others = [side for side in (comparison.order if comparison else []) if side != self.space.own]

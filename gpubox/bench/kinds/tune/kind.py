@@ -113,7 +113,7 @@ class Tune(Benchmark):
         return result if result.ok else Result(item.id, extra, flags=result.flags, error=result.error)
 
     def summarise(self, info: RunInfo, results: ScoredItems) -> Report:
-        return summarise(self.options, self.course(results), info, results, self.history)
+        return summarise(self.options, self.course(results), info, results)
 
     def best(self, results: ScoredItems) -> Target | None:
         verdict = read_verdict(self.course(results), UNITS[self.options.goal])
@@ -135,9 +135,7 @@ class Tune(Benchmark):
     def seconds_left(self, results: ScoredItems) -> float | None:
         search, final = outcomes(self.options, results)
         clock = Clock(60 * self.options.minutes, (*search, *final))
-        if clock.per_start is None:
-            return None
-        most = (self.options.space.starts_limit - len(clock.outcomes)) * clock.per_start
+        left = clock.left(self.options.space.starts_limit)
         ended = {item.start for item, result in results if result.unneeded}
         over = len(ended | {outcome.number for outcome in clock.outcomes}) >= self._items[-1].start
-        return 0.0 if over else max(0.0, min(most, clock.budget_seconds - clock.spent))
+        return 0.0 if over and left is not None else left

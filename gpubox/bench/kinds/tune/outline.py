@@ -25,6 +25,8 @@ def tune_outline(options: TuneOptions) -> Iterator[str]:
     if options.keep_free_mib:
         free = units.memory(options.keep_free_mib * units.MIB)
         yield f"Each candidate leaves at least {free} free on each card, as predicted."
+    else:
+        yield "Candidates that are predicted not to fit are left out."
     minutes = f"{options.minutes:g} {'minute' if options.minutes == 1 else 'minutes'}"
     yield (
         f"It takes at most {minutes} and {options.space.starts_limit} starts, and ends as soon as no candidate can win "

@@ -53,7 +53,7 @@ _DEFAULTS: Mapping[Goal, Mapping[str, int]] = {
     "pp": {"prompts": 1, "max_tokens": 8, "context_tokens": 2048},
     "agent": {"prompts": 1, "max_tokens": 48, "context_tokens": 2048},
 }
-_MIN_CONTEXT = 64
+_MIN_PREFIX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +103,9 @@ def plan_tune(profile: Profile, request: TuneRequest, paths: Paths, config: Conf
     options = TuneOptions(
         tuple(axis.record for axis in axes), {cell.name: cell.place for cell in cells}, request.goal,
         lossy=tuple(lossy_cells(cells, profile.flags)), pruned=pruned,
-        keep_free_mib=request.keep_free_bytes // units.MIB,
+        keep_free_mib=request.keep_free_bytes // units.MIB if facts.devices else 0,
     )  # fmt: skip
-    options = msgspec.convert({**msgspec.to_builtins(options), **_defaults(options, axes, facts, given)}, TuneOptions)
-    values = msgspec.to_builtins(options)
+    values = msgspec.to_builtins(replace(options, **_defaults(options, axes, facts, given)))
     targets = tuple(Target(cell.name, profile.name, cell.overrides) for cell in cells)
     parse_options(values, targets)  # refuses wrong options before anything is stored
     return Plan("tune", targets, values, seed=secrets.randbelow(1 << 31))
@@ -142,8 +141,8 @@ def _facts(planner: Planner, situation: Situation, keep_free: int, capabilities:
     if cards:
         answer = _solved(planner, situation, "n-cpu-moe" if experts else "n-gpu-layers", keep_free)
         smallest, most = (answer, None) if experts else (None, answer)
-    names = {capabilities.canonical(name): name for name in situation.profile.flags}
-    given = situation.profile.flags.get(names.get("threads", "threads"), situation.env.get("LLAMA_ARG_THREADS"))
+    threads_key = flag_key("threads", situation.profile, capabilities)
+    given = situation.profile.flags.get(threads_key, situation.env.get("LLAMA_ARG_THREADS"))
     threads = int(str(given)) if given is not None and str(given).isdecimal() and int(str(given)) > 0 else None
     return TuneFacts(
         situation.profile.flags, launch, shape.trunk, experts, shape.draft_layers > 0, len(cards), physical,
@@ -186,7 +185,8 @@ def _misfit(planner: Planner, situation: Situation, overrides: Mapping[str, Flag
     if plan.verdict == "short":
         return "they would not fit"
     if plan.verdict == "tight" and plan.compute_certainty != "unknown" and not plan.adapts:
-        return f"they would leave less than {units.memory(keep_free)} free"
+        on_card = any(device.kind != "host" for device in plan.devices)  # nothing is kept free of the RAM
+        return f"they would leave less than {units.memory(keep_free)} free" if on_card else "they may not fit"
     return ""
 
 
@@ -204,12 +204,7 @@ def _defaults(
     if not slot:
         return values
     if options.goal == "agent":
-        probe = msgspec.convert({**msgspec.to_builtins(options), **values, "context_tokens": 0}, TuneOptions)
-        room = slot - needed_context(probe)
+        needed, least = needed_context(replace(options, **{**values, "context_tokens": 0})), _MIN_PREFIX
     else:
-        room = slot - values["max_tokens"] - TEMPLATE_TOKENS
-    if room < _MIN_CONTEXT and values["context_tokens"]:
-        values["context_tokens"] = max(0, room) if options.goal != "agent" else max(_MIN_CONTEXT, room)
-    else:
-        values["context_tokens"] = min(values["context_tokens"], max(0, room))
-    return values
+        needed, least = values["max_tokens"] + TEMPLATE_TOKENS, 0
+    return {**values, "context_tokens": min(values["context_tokens"], max(least, slot - needed))}

@@ -43,6 +43,16 @@ class TuneCandidate:
 
 
 @dataclass(frozen=True, slots=True)
+class FlagChange:
+    """One flag that a candidate sets otherwise than the profile, its values as they are written."""
+
+    flag: str
+    before: str
+    """Empty: unknown."""
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
 class TuneProgress:
     """One tune at one moment."""
 
@@ -61,3 +71,5 @@ class TuneProgress:
     """The outcome in one sentence; empty as long as it is not known."""
     pruned: tuple[tuple[str, int], ...] = ()
     """Why sets of flags were never candidates, with their number: (``would leave less than 1.0 GiB free``, 12)."""
+    changes: tuple[FlagChange, ...] = ()
+    """The flags to change for what it has found; empty: nothing yet, or the profile's own flags."""

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 from gpubox.bench.benchmark import check_items
+from gpubox.bench.kinds.load_failures import lacked_memory
 from gpubox.bench.kinds.shared import convert_options
-from gpubox.bench.kinds.tune.progress import Goal
+from gpubox.bench.kinds.sweep.grid import format_flag_value
+from gpubox.bench.kinds.tune.progress import FlagChange, Goal
 from gpubox.bench.kinds.tune.search import SearchAxis, SearchSpace, StartOutcome
 from gpubox.bench.model import Item, Result, ScoredItems, Target
 from gpubox.bench.questions import DOMAINS, Question, question_values, questions
-from gpubox.bench.start_comparison import MIN_STARTS
 from gpubox.errors import UsageError
+from gpubox.profiles.profile import FlagValue
 
 SEARCH, FINAL = "search", "final"
 """The target of an item whose cell is chosen when its start comes, before its number."""
@@ -24,7 +25,6 @@ OWN = "own flags"
 DEFAULT_STREAMS = 3
 LOAD = "load"
 """The name of the one measurement of a start with the goal ``agent``."""
-_OUT_OF = re.compile(r"out of (VRAM|RAM)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class TuneOptions:
     pruned: Mapping[str, int] = field(default_factory=dict)
     """Why sets of flags are no cells -> their number."""
     keep_free_mib: int = 0
-    """What every cell leaves free on each card, as predicted."""
+    """What every cell leaves free on each card, as predicted; 0: nothing, or there is no card."""
 
     @property
     def space(self) -> SearchSpace:
@@ -77,6 +77,12 @@ class TuneOptions:
         if self.goal == "agent":
             return questions(1, 8, DOMAINS[:1])
         return questions(self.prompts, self.max_tokens, DOMAINS, self.context_tokens)
+
+
+def flag_changes(options: TuneOptions, overrides: Mapping[str, FlagValue]) -> list[FlagChange]:
+    """What ``overrides`` change in the profile."""
+    own = {axis.flag: axis.labels[level] for axis, level in zip(options.axes, options.cells[OWN], strict=True)}
+    return [FlagChange(flag, own.get(flag, ""), format_flag_value(value)) for flag, value in overrides.items()]
 
 
 def parse_options(values: Mapping[str, Any], targets: Sequence[Target]) -> TuneOptions:
@@ -159,10 +165,4 @@ def _outcome(options: TuneOptions, number: int, cell: str, own: ScoredItems) -> 
         return StartOutcome(number, cell, log_rates, seconds)
     why = failed.error if failed else f"{options.goal} could not be measured"
     loaded = not (failed and failed.skipped and own[0][1] is failed)
-    lacks = _OUT_OF.match(why) if not loaded else None
-    return StartOutcome(number, cell, {}, seconds, why.rstrip("."), lacks[1] if lacks else "", loaded)
-
-
-def smallest_tune(space: SearchSpace) -> int:
-    """The fewest starts with which a tune can compare anything."""
-    return 2 * MIN_STARTS + len(space.axes)
+    return StartOutcome(number, cell, {}, seconds, why.rstrip("."), "" if loaded else lacked_memory(why), loaded)

@@ -63,6 +63,11 @@ class SearchSpace:
     """Cells that answer otherwise than the profile does: speed alone never chooses them."""
 
     @property
+    def is_small(self) -> bool:
+        """Whether all cells can be finalists: a search would take more starts than it saves."""
+        return len(self.cells) <= 1 + MAX_FINALISTS
+
+    @property
     def starts_limit(self) -> int:
         """A quarter of what comparing every cell takes (MIN_STARTS starts each)."""
         return max(MIN_LIMIT, min(MAX_LIMIT, len(self.cells) * MIN_STARTS // 4))
@@ -129,6 +134,13 @@ class Clock:
     def allows(self, starts: int) -> bool:
         """Whether so many more starts fit into the time."""
         return self.spent + starts * (self.per_start or 0.0) <= self.budget_seconds
+
+    def left(self, starts_limit: int) -> float | None:
+        """The most seconds that the rest takes; ``None`` before the first start has shown how long one takes."""
+        if self.per_start is None:
+            return None
+        most = (starts_limit - len(self.outcomes)) * self.per_start
+        return max(0.0, min(most, self.budget_seconds - self.spent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,11 +250,27 @@ def is_screening(knowledge: Knowledge) -> bool:
     return len(knowledge.measured) < design_size(knowledge.space)
 
 
+def enough_starts(space: SearchSpace) -> int:
+    """So many starts are usually enough for a verdict."""
+    if space.is_small:
+        return 1 + MIN_STARTS * len(space.cells)
+    return design_size(space) + MIN_STARTS * (1 + MAX_FINALISTS)
+
+
+def compares_all(knowledge: Knowledge, budget_seconds: float) -> bool:
+    """Whether every cell is compared without a search. The profile's own flags run first: that shows the time."""
+    space = knowledge.space
+    clock = Clock(budget_seconds, knowledge.outcomes)
+    return space.is_small and space.own in knowledge.measured and clock.allows(MIN_STARTS * len(knowledge.alive))
+
+
 def next_search_step(knowledge: Knowledge, budget_seconds: float, seed: int) -> TuneStep:
     """The next start of the search."""
     space, outcomes = knowledge.space, knowledge.outcomes
     if not outcomes:
         return TuneStep(space.own)
+    if compares_all(knowledge, budget_seconds):
+        return TuneStep(reason="there are few enough sets of flags to compare all")
     if len(outcomes) >= space.search_limit:
         return TuneStep(reason="the starts of the search are used up")
     if not Clock(budget_seconds, outcomes).allows(1 + 2 * MIN_STARTS):
@@ -285,6 +313,8 @@ def choose_finalists(knowledge: Knowledge, budget_seconds: float) -> list[str]:
     space = knowledge.space
     if not knowledge.measured:
         return []
+    if compares_all(knowledge, budget_seconds):
+        return [space.own, *(cell for cell in knowledge.alive if cell != space.own)]
     gains = knowledge.gains
     others = sorted((cell for cell in knowledge.measured if cell != space.own), key=lambda cell: -gains[cell].mean)
     own = [space.own] if space.own in knowledge.measured else []

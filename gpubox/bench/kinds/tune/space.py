@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from gpubox.bench.kinds.sweep.grid import Axis, cell_name, format_flag_value
+from gpubox.bench.kinds.sweep.grid import NEEDS_MORE, Axis, cell_name, format_flag_value
 from gpubox.bench.kinds.tune.progress import Goal
 from gpubox.bench.kinds.tune.protocol import OWN, AxisRecord
 from gpubox.bench.overrides import lossy_values
@@ -29,12 +29,7 @@ _UBATCHES: Mapping[Goal, tuple[int, ...]] = {
 _WINDOWS = (0, 1, 2, 3, 4, 6)
 """Draft tokens; 0: no draft."""
 _SLOTS = (1, 2, 3, 4)
-_BATCH = 2048
-"""llama-server's own batch-size (common.h)."""
 _OWN_WINDOW = 3
-_MORE_VRAM = {"ubatch-size": 1, "batch-size": 1, "n-gpu-layers": 1, "n-cpu-moe": -1, "spec-draft-n-max": 1,
-              "parallel": 1, "ctx-size": 1}  # fmt: skip
-_MORE_RAM = {"n-gpu-layers": -1, "n-cpu-moe": 1, "parallel": 1, "ctx-size": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +82,10 @@ class TuneAxis:
     @property
     def record(self) -> AxisRecord:
         """What the plan keeps of it."""
-        vram, ram = (directions.get(self.flag, 0) if self.ordered else 0 for directions in (_MORE_VRAM, _MORE_RAM))
+        lowest = self.levels[0].value
+        # A flag that is not set and negative numbers may mean "all"; ctx-size=0 is the model's own.
+        known = self.ordered and lowest >= 0 and (lowest > 0 or self.flag != "ctx-size")
+        vram, ram = (NEEDS_MORE[memory].get(self.flag, 0) if known else 0 for memory in ("VRAM", "RAM"))
         return AxisRecord(self.flag, tuple(level.label for level in self.levels), self.ordered, vram, ram)
 
 

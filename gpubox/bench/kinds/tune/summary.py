@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from gpubox import units
-from gpubox.bench.kinds.shared import name_list, report_flags, start_noise
-from gpubox.bench.kinds.sweep.grid import format_flag_value
+from gpubox.bench.kinds.shared import name_list, report_flags
 from gpubox.bench.kinds.tune.course import Course
 from gpubox.bench.kinds.tune.progress import UNITS
-from gpubox.bench.kinds.tune.protocol import OWN, TuneOptions, is_final, measured_target, starts_in
+from gpubox.bench.kinds.tune.protocol import OWN, TuneOptions, flag_changes, is_final, measured_target, starts_in
 from gpubox.bench.kinds.tune.verdict import TuneVerdict, read_verdict, side_interval, verdict_notes
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
 from gpubox.bench.report.formatting import format_change, validity_suffix
 from gpubox.bench.report.model import Metric, Report, ReportTable, Value
-from gpubox.bench.report.noise_history import NoiseHistory
 from gpubox.bench.report.prompt_metrics import Measures, acceptance_metrics, prompt_metrics, start_means
 from gpubox.bench.stats import MARGIN, estimate
-from gpubox.profiles.profile import FlagValue
 
 MEASURES: Measures = (
     ("tg", "tg", "tok/s", "higher"),
@@ -35,11 +31,8 @@ _LOAD_MEASURES: Measures = (
 _GOALS = {"tg": "generation (tg)", "pp": "prompt processing (pp)", "agent": "agents' turns"}
 
 
-def summarise(
-    options: TuneOptions, course: Course, info: RunInfo, results: ScoredItems, history: NoiseHistory | None
-) -> Report:
+def summarise(options: TuneOptions, course: Course, info: RunInfo, results: ScoredItems) -> Report:
     """The report so far."""
-    course = replace(course, noise=start_noise(history, info))
     verdict = read_verdict(course, UNITS[options.goal])
     flags = report_flags(info, results)
     profile = info.plan.targets[0].profile
@@ -86,15 +79,9 @@ def _tables(
 ) -> Iterator[ReportTable]:
     overrides = {target.name: target.overrides for target in info.plan.targets}
     if verdict.keep and verdict.keep != OWN:
-        yield _flag_table(options, overrides[verdict.keep], verdict.keep)
+        rows = [(change.flag, change.before, change.after) for change in flag_changes(options, overrides[verdict.keep])]
+        yield ReportTable("Changed flags", ("flag", "your profile", "tuned"), tuple(rows), verdict.keep)
     yield _evidence(options, course, verdict, results)
-
-
-def _flag_table(options: TuneOptions, changes: Mapping[str, FlagValue], keep: str) -> ReportTable:
-    own = dict(zip((axis.flag for axis in options.axes), _labels(options, OWN), strict=True))
-    rows = [(flag, own.get(flag, ""), format_flag_value(value))
-            for flag, value in changes.items()]  # fmt: skip
-    return ReportTable("Changed flags", ("flag", "your profile", "tuned"), tuple(rows), keep)
 
 
 def _labels(options: TuneOptions, cell: str) -> tuple[str, ...]:
@@ -152,9 +139,9 @@ def _notes(options: TuneOptions, course: Course, info: RunInfo, verdict: TuneVer
         yield from verdict_notes(course, verdict)
         yield f"It ended because {course.final_step.reason}; the search ended because {course.search_step.reason}."
     cells = len(options.cells)
+    every = f"; comparing every one with four starts each takes {4 * cells}" if 4 * cells > done else ""
     yield (
-        f"{done} {'start' if done == 1 else 'starts'} for {cells} sets of flags; comparing every one with four starts "
-        f"each takes {4 * cells}. "
+        f"{done} {'start' if done == 1 else 'starts'} for {cells} sets of flags{every}. "
         f"Less than {MARGIN:.0%} is never called a difference."
     )
     for why, count in options.pruned.items():

@@ -10,9 +10,9 @@ from typing import Literal
 from gpubox import units
 from gpubox.bench.kinds.tune.course import Course
 from gpubox.bench.kinds.tune.final import Outlook
-from gpubox.bench.kinds.tune.search import MAX_FINALISTS, Clock, design_size
+from gpubox.bench.kinds.tune.search import Clock, enough_starts
 from gpubox.bench.report.formatting import format_change
-from gpubox.bench.start_comparison import LEVEL, MIN_STARTS
+from gpubox.bench.start_comparison import LEVEL
 from gpubox.bench.stats import t_quantile
 
 Answer = Literal["", "faster", "as good", "unclear", "too few", "own fails", "nothing runs"]
@@ -29,14 +29,12 @@ class TuneVerdict:
     keep: str = ""
     """The cell to keep: another one than the profile's own flags only if it is faster beyond doubt."""
     sentence: str = ""
-    ratio: float | None = None
-    """The rate of the fastest finalist over that of the profile's own flags, and its 95 % interval."""
     low: float | None = None
+    """The 95 % interval of the rate of the fastest finalist over that of the profile's own flags."""
     high: float | None = None
-    within: float | None = None
-    """The most that a finalist can win over the profile's own flags: 0.02 is 2 %."""
     unmeasured_within: float | None = None
-    """The same of the cells that were not compared, estimated by the surface; ``None``: there are none."""
+    """The most that a cell that was not compared can win over the profile's own flags, as the surface estimates it:
+    0.02 is 2 %. ``None``: there are none."""
 
 
 def read_verdict(course: Course, unit: str) -> TuneVerdict:
@@ -51,8 +49,8 @@ def read_verdict(course: Course, unit: str) -> TuneVerdict:
     rate = _text(_rate(outlook, outlook.best), unit)
     contrast = outlook.contrasts[outlook.best]
     low, high = contrast.interval
-    within, others = outlook.gain_at_most, _unmeasured_within(course)
-    numbers = (contrast.ratio, low, high, within, others)
+    within = outlook.gain_at_most
+    numbers = (low, high, _unmeasured_within(course))
     interval = f"95 % interval {format_change(low)} to {format_change(high)}"
     if outlook.best in outlook.significant:
         change = f"{100 * (contrast.ratio - 1):.1f} %"
@@ -79,18 +77,21 @@ def read_verdict(course: Course, unit: str) -> TuneVerdict:
 def _without_comparison(course: Course, unit: str, why_own: str) -> TuneVerdict:
     """The outcome if no finalist could be compared with the profile's own flags."""
     own, knowledge, outlook = course.space.own, course.knowledge, course.outlook
-    others = [side for side in course.finalists if side != own and side not in course.space.lossy]
-    best = outlook.best or (others[0] if others else "")
+    lossless = [side for side in course.finalists if side != own and side not in course.space.lossy]
+    searched = [side for side in lossless if side in knowledge.measured]
+    best = outlook.best or (searched[0] if searched else "")
     why = f" ({why_own})" if why_own else ""
     if own in knowledge.measured:
-        if best:
+        if best in knowledge.measured:
             gain = knowledge.surface.differences([course.space.cells[best]], course.space.cells[own])[0]
             look = f"{best} is ~{format_change(math.exp(gain.mean))} in the search, which is no proof"
             return TuneVerdict("too few", own, f"Too few starts to tell: {look}. {_enough_time(course)}")
-        if any(cell not in knowledge.starts for cell in knowledge.alive):
-            sentence = f"Too few starts to tell: only your own flags could be measured in time. {_enough_time(course)}"
-            return TuneVerdict("too few", own, sentence)
-        return TuneVerdict("as good", own, "No other set of flags could be measured: keep your flags.")
+        started = {outcome.cell for outcome in course.outcomes}
+        if best or any(cell not in started for cell in knowledge.alive):
+            look = "" if best else ": only your own flags could be measured in time"
+            return TuneVerdict("too few", own, f"Too few starts to tell{look}. {_enough_time(course)}")
+        alike = " that answers as yours do" if outlook.fastest else ""
+        return TuneVerdict("as good", own, f"No other set of flags{alike} could be measured: keep your flags.")
     if not best:
         return TuneVerdict("nothing runs", "", f"No set of flags could be measured{why}.")
     log_rate = _rate(outlook, best) if outlook.best else knowledge.surface.estimate(course.space.cells[best]).mean
@@ -103,8 +104,7 @@ def _enough_time(course: Course) -> str:
     per_start = Clock(course.budget_seconds, course.outcomes).per_start
     if not per_start:
         return "Keep your flags."
-    starts = design_size(course.space) + MIN_STARTS * (MAX_FINALISTS + 1)
-    minutes = math.ceil(per_start * starts / 60)
+    minutes = math.ceil(per_start * enough_starts(course.space) / 60)
     return f"Keep your flags: a start takes ~{units.duration(per_start)}, so a tune needs about --minutes {minutes}."
 
 

@@ -1,0 +1,49 @@
+"""The plan of a tune on a box whose planner, engine and devices are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpubox.bench.benchmark import make_benchmark
+from gpubox.bench.kinds.tune import planning
+from gpubox.bench.kinds.tune.planning import TuneRequest, plan_tune
+from gpubox.bench.model import Plan
+from gpubox.config import Config
+from gpubox.engines.capabilities import Capabilities, EngineOption
+from gpubox.paths import Paths
+from gpubox.planner.planner import Situation
+from tests.unit.test_planner_solve import GIB, Measured, situation
+
+ENGINE = Capabilities.of("b11434", tuple(
+    EngineOption((name,), value="N", long=name) for name in ("threads", "parallel", "n-gpu-layers", "ctx-size")
+))  # fmt: skip
+MakePlan = Callable[[Situation, TuneRequest], Plan]
+
+
+@pytest.fixture
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakePlan:
+    def make(where: Situation, request: TuneRequest) -> Plan:
+        class Here(Measured):
+            def situation(self, *args: object, **options: object) -> Situation:
+                return where
+
+        monkeypatch.setattr(planning, "Planner", lambda paths, config: Here(tmp_path))
+        monkeypatch.setattr(planning, "read_capabilities", lambda engine, paths: ENGINE)
+        paths = Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
+        return plan_tune(where.profile, request, paths, Config())
+
+    return make
+
+
+@pytest.mark.parametrize("cards", (0, 1))
+def test_a_plan_speaks_of_cards_only_where_there_are_some(planned: MakePlan, cards: int) -> None:
+    here = situation(20 * GIB, ctx_size=4096, threads=1)
+    plan = planned(replace(here, devices=here.devices[1 - cards :]), TuneRequest(over=("threads=1,2",)))
+    sentences = " ".join(make_benchmark(plan).outline())
+
+    assert ("free on each card" in sentences) is bool(cards)
+    assert ("predicted not to fit are left out" in sentences) is not bool(cards)
