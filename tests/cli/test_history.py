@@ -12,7 +12,7 @@ import pytest
 from gpubox.cli.commands.status import show_status
 from gpubox.cli.context import Context
 from gpubox.gateway.ledger import Ledger
-from gpubox.gateway.ledger_clients import LedgerClients
+from gpubox.gateway.ledger_clients import clients_of
 from gpubox.gateway.status import FinishedRequest
 from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
@@ -101,7 +101,7 @@ def test_by_client_agrees_with_the_ledger(capfd: Capture, paths: Paths, logged: 
 
 def test_a_client_is_named_only_if_no_other_could_be_meant(paths: Paths, logged: list[StoredRequest]) -> None:
     asked = ask_through_gateway(paths, logged)
-    names = LedgerClients(paths.ledger).clients_of(logged)
+    names = clients_of(Ledger(paths.ledger), logged)
     for stored, name in zip(logged, names, strict=True):
         mine = next((client for client, theirs in asked.items() if stored in theirs), None)
         twins = [other for other in logged if _tokens(other) == _tokens(stored)]
