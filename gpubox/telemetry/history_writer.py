@@ -119,7 +119,12 @@ class HistoryWriter:
             self.step()
             if self._tables is None:  # a damaged file was set aside: a new one begins
                 self.step()
-            while (self._catch_up is not None or self._naming is not None) and time.monotonic() < until:
+            while self._catch_up is not None and time.monotonic() < until:
+                self.step()
+            self._name_at = [time.monotonic()]  # what was read just now ended before: the ledger has it
+            while self._tables is not None and (now := time.monotonic()) < until:
+                if self._naming is None and not self._is_naming_due(now):
+                    break
                 self.step()
         finally:
             self._release()
@@ -322,9 +327,12 @@ class HistoryWriter:
         self._unnamed = (since, until)
         self._name_at = [time.monotonic() + delay for delay in delays]
 
+    def _is_naming_due(self, now: float) -> bool:
+        return self._unnamed is not None and bool(self._name_at) and now >= self._name_at[0]
+
     def _name_clients(self, tables: HistoryTables, now: float) -> None:
         """Looks up whose the new requests are, when it is time; those of one day at once."""
-        if self._naming is None and self._unnamed is not None and self._name_at and now >= self._name_at[0]:
+        if self._naming is None and self._unnamed is not None and self._is_naming_due(now):
             self._naming = self._named(tables, *self._unnamed)
             self._name_at = [at for at in self._name_at if at > now]
             if not self._name_at:

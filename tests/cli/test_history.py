@@ -85,6 +85,17 @@ def test_requests_that_nobody_watched_are_summed_up_once(
     assert sum(day["requests"] for day in days) == len(logged)
 
 
+def test_requests_that_nobody_watched_have_their_clients(
+    capfd: Capture, paths: Paths, logged: list[StoredRequest]
+) -> None:
+    ask_through_gateway(paths, logged)
+    names = clients_of(Ledger(paths.ledger), logged)
+    assert any(names)
+    listed = values(capfd, "history", "--requests", "-n", "1000")[1]["requests"]
+    by_task = {stored.request.task: name for stored, name in zip(logged, names, strict=True)}
+    assert {row["task"]: row["client"] for row in listed} == by_task
+
+
 def test_by_client_agrees_with_the_ledger(capfd: Capture, paths: Paths, logged: list[StoredRequest]) -> None:
     asked = ask_through_gateway(paths, logged)
     clients = {s["key"]: s for s in values(capfd, "history", "--by", "client", "--since", "2d")[1]["sums"]}
