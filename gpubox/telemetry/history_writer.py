@@ -19,6 +19,7 @@ from gpubox.errors import GpuboxError
 from gpubox.hardware.process import boot_id, is_alive
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.server.failure_causes import FailureKind, find_cause
+from gpubox.server.launch_record import recorded_launches
 from gpubox.server.log import log_size, tail_text
 from gpubox.server.state import load_state
 from gpubox.storage import lock_file
@@ -27,7 +28,7 @@ from gpubox.telemetry.history_rows import milliseconds
 from gpubox.telemetry.history_store import connect_writer, is_damage, set_aside
 from gpubox.telemetry.history_tables import HistoryTables, KnownLaunch
 from gpubox.telemetry.history_values import StoredRequest
-from gpubox.telemetry.launch_logs import LaunchLog, recorded_launches
+from gpubox.telemetry.launch_logs import LaunchLog
 from gpubox.telemetry.snapshot import Request, Snapshot
 
 FLUSH_SECONDS = 1.0
@@ -401,8 +402,8 @@ class HistoryWriter:
         """Reads on in the logs of servers beside the main one, which no Snapshot shows."""
         running = {
             running.launch_id: (path, running)
-            for path, running in recorded_launches(self.paths.logs)
-            if path.suffix == ".log" and path != self.paths.instance_log(MAIN_INSTANCE) and is_alive(running.process)
+            for path, running in recorded_launches(self.paths.logs, rotated=False)
+            if path != self.paths.instance_log(MAIN_INSTANCE) and is_alive(running.process)
         }
         for launch_id in [*self._followed]:
             if launch_id not in running:
