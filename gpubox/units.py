@@ -87,3 +87,8 @@ def tokens(value: int | None) -> str:
     if value >= 8192 and value % 1024 == 0:
         return f"{value // 1024}K"
     return f"{value / 1000:.1f}k" if value < 99_950 else f"{value / 1000:.0f}k"
+
+
+def token_sum(whole: int | None, *parts: int | None) -> str:
+    """A token count by its parts: ``1.8k+41.2k``; the whole if one of them is unknown."""
+    return tokens(whole) if None in parts else "+".join(map(tokens, parts))

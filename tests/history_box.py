@@ -30,7 +30,7 @@ from gpubox.server.status import ServerStatus
 from gpubox.telemetry import history_writer
 from gpubox.telemetry.history_queries import HistoryQueries
 from gpubox.telemetry.history_store import connect_writer
-from gpubox.telemetry.history_tables import HistoryTables, KnownLaunch, history_bytes
+from gpubox.telemetry.history_tables import HistoryTables, KnownLaunch
 from gpubox.telemetry.history_writer import HistoryWriter
 from gpubox.telemetry.snapshot import Offload, Request, Snapshot, Throughput, Totals
 
@@ -348,7 +348,8 @@ def check_size(days: int, count: int, folder: Path, *, timed: bool = True) -> li
     for _ in range(days // 2):
         writer._tidy_at = 0.0
         writer.step()
-    size = history_bytes(paths.history)
+    files = [paths.history.with_name(paths.history.name + suffix) for suffix in ("", "-wal", "-shm")]
+    size = sum(file.stat().st_size for file in files if file.exists())
     print(f"{len(box.requests):,} requests, {days} days: {size / 1e6:.1f} MB on disk")
     print(
         f"writer: {spent:.1f} s CPU for {steps:.0f} steps of 10 minutes,"

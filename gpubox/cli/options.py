@@ -24,6 +24,15 @@ class PlainHelpOption(click.Option):
         return (record[0], self.help or "") if record else None
 
 
+list_requests_option = click.option(
+    "--requests", "list_requests", is_flag=True, help="List single requests, the newest last."
+)
+listed_lines_option = click.option(
+    "--lines", "-n", type=click.IntRange(0), default=20, metavar="N", cls=PlainHelpOption,
+    help="With --requests: the last N. [default: 20]",
+)  # fmt: skip
+
+
 class CommaList(click.ParamType):  # type: ignore[type-arg] # not subscriptable before click 8.3
     """Words separated by commas."""
 

@@ -215,9 +215,15 @@ class Ledger:
             _DayFile(self.path(day), together).read_new()
         return {name: (tally.sums, tally.last_at) for name, tally in together.clients.items()}
 
-    def requests(self, day: date) -> Iterator[FinishedRequest]:
-        """The requests of a local day, the oldest first. Lines that cannot be read are left out."""
+    def requests(self, day: date, last_bytes: int | None = None) -> Iterator[FinishedRequest]:
+        """The requests of a local day, the oldest first. Lines that cannot be read are left out.
+
+        ``last_bytes``: of a longer file, those in so many bytes at its end.
+        """
         with contextlib.suppress(OSError), open_regular(self.path(day)) as file:
+            if last_bytes is not None and os.fstat(file.fileno()).st_size > last_bytes:
+                file.seek(-last_bytes, os.SEEK_END)
+                file.readline()  # the rest of a line
             for line in file:
                 if line.endswith(b"\n"):
                     yield from _readable(line, _REQUESTS)
@@ -284,11 +290,6 @@ class Ledger:
             for path in self._folder.glob("*.jsonl"):
                 if _NAME.fullmatch(path.stem) and path.stem < oldest:
                     path.unlink()
-
-
-def readable_requests(data: bytes) -> Iterator[FinishedRequest]:
-    """The requests in whole lines of a ledger's file. Lines that cannot be read are left out."""
-    return _readable(data, _REQUESTS)
 
 
 def local_day(at: str) -> date:

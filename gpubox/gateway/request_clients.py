@@ -51,10 +51,6 @@ class RequestClients:
         return self._names
 
 
-def request_key(request: Request) -> RequestKey:
-    return request.number, request.at
-
-
 def match_clients(
     requests: Iterable[Request], finished: Iterable[FinishedRequest], profile: str
 ) -> dict[RequestKey, str]:
@@ -85,7 +81,7 @@ def _names_in_group(requests: list[Request], finished: list[FinishedRequest]) ->
     for rows, ats in _clusters(edges):
         clients = {finished[at].client for at in ats}
         if len(clients) == 1 and len(rows) <= len(ats):  # more rows than answers: one came past the gateway
-            names.update(dict.fromkeys((request_key(requests[row]) for row in rows), clients.pop()))
+            names.update(dict.fromkeys((requests[row].key for row in rows), clients.pop()))
     return names
 
 

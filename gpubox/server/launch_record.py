@@ -32,6 +32,7 @@ def read_launch_record(log: Path) -> RunningServer | None:
         return None
 
 
-def recorded_logs(folder: Path) -> list[Path]:
-    """The logs that have a record, the newest of each instance first."""
-    return sorted(path.with_suffix("") for path in folder.glob("*.log*.launch"))
+def recorded_launches(folder: Path, *, rotated: bool = True) -> list[tuple[Path, RunningServer]]:
+    """The logs whose launch is known, the newest of each instance first; ``rotated``: those of earlier launches too."""
+    logs = sorted(path.with_suffix("") for path in folder.glob("*.log*.launch" if rotated else "*.log.launch"))
+    return [(log, running) for log in logs if (running := read_launch_record(log)) is not None]

@@ -94,9 +94,9 @@ def rotate_log(path: Path) -> None:
             return
         for number in range(KEPT_LOGS - 1, -1, -1):
             newer, older = (rotated_path(path, n) if n else path for n in (number, number + 1))
-            for log in (newer, record_path(newer)):
-                if log.exists():
-                    log.replace(older if log == newer else record_path(older))
+            for source, target in ((newer, older), (record_path(newer), record_path(older))):
+                if source.exists():
+                    source.replace(target)
     except OSError as error:
         raise GpuboxError(f"The log folder {path.parent} cannot be written: {error.strerror}.") from None
 

@@ -87,6 +87,11 @@ class RunningServer:
     cold: bool = False
     """Whether a benchmark started it: its KV caches are neither restored nor kept."""
 
+    @property
+    def logs_probe(self) -> bool:
+        """Whether one of the first requests in its log is gpubox's readiness probe, or will be."""
+        return self.ready_at is None or self.probe_tokens != (0, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Operation:

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from itertools import accumulate
 from statistics import median_low
 from typing import TypeAlias
@@ -45,7 +45,7 @@ def day_begin(day: int) -> float:
 
 def day_name(day: int) -> str:
     """``2026-11-22``."""
-    return (date(1970, 1, 1) + timedelta(days=day)).isoformat()
+    return date.fromordinal(day + EPOCH).isoformat()
 
 
 @dataclass(slots=True)
@@ -64,16 +64,14 @@ class DaySums:
     """In microseconds."""
 
 
-def read_day_sums(
-    connection: sqlite3.Connection, begin: float, end: float, error: int | None
-) -> dict[tuple[int, int], DaySums]:
-    """The sums by profile and client (0: unknown) of the requests that began in [begin, end). ``error``: its word."""
+def read_day_sums(connection: sqlite3.Connection, begin: float, end: float) -> dict[tuple[int, int], DaySums]:
+    """The sums by profile and client (0: unknown) of the requests that began in [begin, end)."""
     groups: dict[tuple[int, int], DaySums] = defaultdict(DaySums)
     rows = connection.execute(
-        "SELECT l.profile, IFNULL(r.client, 0), COUNT(*), TOTAL(r.stop IS ?), TOTAL(r.prompt), TOTAL(r.cached),"
-        " TOTAL(r.generated) FROM requests r JOIN launches l ON l.id = r.launch"
+        "SELECT l.profile, IFNULL(r.client, 0), COUNT(*), TOTAL(r.stop = (SELECT id FROM words WHERE text = 'error')),"
+        " TOTAL(r.prompt), TOTAL(r.cached), TOTAL(r.generated) FROM requests r JOIN launches l ON l.id = r.launch"
         " WHERE r.at >= ? AND r.at < ? GROUP BY 1, 2",
-        (error if error is not None else -1, begin * 1000, end * 1000),
+        (begin * 1000, end * 1000),
     )
     for profile, client, requests, errors, prompt, cached, generated in rows:
         groups[profile, client] = DaySums(requests, int(errors), int(prompt), int(cached), int(generated))
@@ -90,6 +88,25 @@ def read_day_sums(
     for key, columns in lists.items():
         groups[key].tg, groups[key].pp, groups[key].ttft = (array("I", sorted(column)) for column in columns)
     return groups
+
+
+def stored_day_sums(connection: sqlite3.Connection, day: int) -> dict[tuple[int, int], DaySums]:
+    """What ``close_day`` stored of ``read_day_sums``."""
+    rows = connection.execute(
+        "SELECT profile, client, requests, errors, prompt, cached, generated, tg, pp, ttft FROM day_sums WHERE day = ?",
+        (day,),
+    )
+    return {
+        (profile, client): DaySums(*numbers, *map(unpacked, (tg, pp, ttft)))
+        for profile, client, *numbers, tg, pp, ttft in rows
+    }
+
+
+def unpacked(blob: bytes) -> Sorted:
+    """The values of a stored day."""
+    values = array("I")
+    values.frombytes(blob)
+    return values
 
 
 def median_of(parts: Sequence[Sorted], unit: float) -> float | None:
@@ -233,7 +250,16 @@ def read_day_readings(connection: sqlite3.Connection, begin: float, end: float) 
     return [DayReadings(*row) for row in rows]
 
 
-def close_day(connection: sqlite3.Connection, day: int, error: int | None) -> None:
+def stored_day_readings(connection: sqlite3.Connection, day: int) -> list[DayReadings]:
+    """What ``close_day`` stored of ``read_day_readings``."""
+    rows = connection.execute(
+        "SELECT launch, observed, power_time, millijoules, generated, temperature FROM day_readings WHERE day = ?",
+        (day,),
+    )
+    return [DayReadings(*row) for row in rows]
+
+
+def close_day(connection: sqlite3.Connection, day: int) -> None:
     """Stores the sums of a day and of its hours. Part of the caller's transaction."""
     begin, end = day_begin(day), day_begin(day + 1)
     for table in ("day_sums", "day_speeds", "day_readings"):
@@ -245,7 +271,7 @@ def close_day(connection: sqlite3.Connection, day: int, error: int | None) -> No
                 day, *key, sums.requests, sums.errors, sums.prompt, sums.cached, sums.generated,
                 sums.tg.tobytes(), sums.pp.tobytes(), sums.ttft.tobytes(),
             )
-            for key, sums in read_day_sums(connection, begin, end, error).items()
+            for key, sums in read_day_sums(connection, begin, end).items()
         ],
     )  # fmt: skip
     connection.executemany(

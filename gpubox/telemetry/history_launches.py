@@ -1,12 +1,13 @@
-"""The launches of the history."""
+"""The launches of the history, and their requests."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from gpubox.telemetry.history_values import StoredLaunch
+from gpubox.telemetry.history_rows import COLUMNS, request_of
+from gpubox.telemetry.history_values import StoredLaunch, StoredRequest
 
 NO_PROFILE = ""
 
@@ -27,3 +28,18 @@ def read_launches(
         )
         for launch, profile, started, ended, seen, how, engine_path, engine_version, driver, argv, measured in rows
     ]  # fmt: skip
+
+
+def read_requests(
+    connection: sqlite3.Connection, texts: Mapping[int, str], condition: str, *values: float
+) -> Iterator[tuple[int, StoredRequest]]:
+    """The requests of a condition on ``requests r`` and ``launches l``, each with the id of its launch."""
+    columns = ", ".join(f"r.{column}" for column in COLUMNS)
+    rows = connection.execute(
+        f"SELECT r.launch, l.profile, r.client, {columns} FROM requests r JOIN launches l ON l.id = r.launch"
+        f" WHERE {condition}",
+        values,
+    )
+    for launch, profile, client, *row in rows:
+        request, at = request_of(tuple(row), texts), row[COLUMNS.index("at")] / 1000
+        yield launch, StoredRequest(at, texts.get(profile, NO_PROFILE), texts.get(client), request)

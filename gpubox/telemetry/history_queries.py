@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from array import array
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,9 +22,11 @@ from gpubox.telemetry.history_days import (
     median_of,
     read_day_readings,
     read_day_sums,
+    stored_day_readings,
+    stored_day_sums,
 )
-from gpubox.telemetry.history_launches import NO_PROFILE, read_launches
-from gpubox.telemetry.history_rows import COLUMNS, request_of, unscaled
+from gpubox.telemetry.history_launches import NO_PROFILE, read_launches, read_requests
+from gpubox.telemetry.history_rows import unscaled
 from gpubox.telemetry.history_store import HOUR, connect_reader
 from gpubox.telemetry.history_values import (
     HistoryBucket,
@@ -70,10 +71,6 @@ class HistoryQueries:
         self._connection: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
         self._words: dict[int, str] = {}
-
-    def close(self) -> None:
-        with self._lock:
-            self._drop()
 
     def buckets(self, since: float, until: float, count: int) -> list[HistoryBucket]:
         """``count`` equal stretches of [since, until), the oldest first."""
@@ -163,40 +160,31 @@ class HistoryQueries:
     ) -> list[StoredRequest]:
         texts = self._texts(connection)
         ids = {text: word for word, text in texts.items()}
-        columns = ", ".join(f"r.{column}" for column in COLUMNS)
         where, values = ["r.at >= ?", "r.at < ?"], [since * 1000, until * 1000]
         for text, column in ((profile, "l.profile"), (client, "r.client")):
             if text is not None:
                 where.append(f"{column} IS ?")
                 values.append(ids.get(text, -1))
-        rows = connection.execute(
-            f"SELECT l.profile, r.client, {columns} FROM requests r JOIN launches l ON l.id = r.launch"
-            f" WHERE {' AND '.join(where)} ORDER BY r.at DESC, r.task DESC LIMIT ?",
-            (*values, max(0, limit)),
-        )
-        stored = []
-        for its_profile, its_client, *row in rows:
-            request = request_of(tuple(row), texts)
-            at = row[1] / 1000
-            stored.append(StoredRequest(at, texts.get(its_profile, NO_PROFILE), texts.get(its_client), request))
-        return stored
+        condition = f"{' AND '.join(where)} ORDER BY r.at DESC, r.task DESC LIMIT ?"
+        return [stored for _, stored in read_requests(connection, texts, condition, *values, max(0, limit))]
 
     def _sums(self, connection: sqlite3.Connection, since: float, until: float, by: UsageKey) -> list[UsageSum]:
         texts = self._texts(connection)
-        error = next((word for word, text in texts.items() if text == "error"), None)
         until = min(until, time.time() + HOUR)  # no day after today has rows
-        launches = {launch.id: launch for launch in read_launches(connection, self._texts(connection), since, until)}
+        launches = {launch.id: launch for launch in read_launches(connection, texts, since, until)}
         oldest = connection.execute("SELECT MIN(at) / 1000.0 FROM requests").fetchone()[0]
         first = connection.execute("SELECT MIN(at) FROM readings").fetchone()[0]
         since = max(since, min((at for at in (oldest, first) if at is not None), default=until))
         groups: dict[str, _Group] = defaultdict(_Group)
         for day, begin, end, closed in _days(connection, since, until):
-            for (profile, client), sums in _day_sums(connection, day, begin, end, error, closed=closed).items():
+            sums_of_day = stored_day_sums(connection, day) if closed else read_day_sums(connection, begin, end)
+            for (profile, client), sums in sums_of_day.items():
                 key = {"profile": profile, "client": client}.get(by)
                 groups[day_name(day) if key is None else texts.get(key, UNKNOWN_CLIENT)].add(sums)
             if by == "client":
                 continue
-            for reading in _day_readings(connection, day, begin, end, closed=closed):
+            readings = stored_day_readings(connection, day) if closed else read_day_readings(connection, begin, end)
+            for reading in readings:
                 profile_name = launches[reading.launch].profile if reading.launch in launches else None
                 if by == "day" or profile_name is not None:
                     groups[day_name(day) if by == "day" else profile_name or NO_PROFILE].add_readings(reading)
@@ -210,9 +198,7 @@ class HistoryQueries:
         from gpubox.telemetry.history_speeds import judge, stored_judgement
 
         stored = stored_judgement(connection)
-        if stored is not None:
-            return stored
-        return judge(connection, read_launches(connection, self._texts(connection), 0, now), now)
+        return judge(connection, self._texts(connection), now) if stored is None else stored
 
 
 @dataclass(slots=True)
@@ -345,42 +331,9 @@ def _days(connection: sqlite3.Connection, since: float, until: float) -> list[tu
     return days
 
 
-def _day_sums(
-    connection: sqlite3.Connection, day: int, begin: float, end: float, error: int | None, *, closed: bool
-) -> dict[tuple[int, int], DaySums]:
-    if not closed:
-        return read_day_sums(connection, begin, end, error)
-    rows = connection.execute(
-        "SELECT profile, client, requests, errors, prompt, cached, generated, tg, pp, ttft FROM day_sums WHERE day = ?",
-        (day,),
-    )
-    return {
-        (profile, client): DaySums(*numbers, *map(_sorted, (tg, pp, ttft)))
-        for profile, client, *numbers, tg, pp, ttft in rows
-    }
-
-
-def _sorted(blob: bytes) -> Sorted:
-    values = array("I")
-    values.frombytes(blob)
-    return values
-
-
-def _day_readings(
-    connection: sqlite3.Connection, day: int, begin: float, end: float, *, closed: bool
-) -> list[DayReadings]:
-    if not closed:
-        return read_day_readings(connection, begin, end)
-    rows = connection.execute(
-        "SELECT launch, observed, power_time, millijoules, generated, temperature FROM day_readings WHERE day = ?",
-        (day,),
-    )
-    return [DayReadings(*row) for row in rows]
-
-
 def _add_up_time(groups: dict[str, _Group], launch: StoredLaunch, since: float, until: float, by: UsageKey) -> None:
     """Adds how long the launch ran in [since, until) to its profile, or to each of its days."""
-    begin, end = max(since, launch.started), min(until, launch.seen if launch.ended is None else launch.ended)
+    begin, end = max(since, launch.started), min(until, launch.until)
     if end <= begin:
         return
     if by == "profile":

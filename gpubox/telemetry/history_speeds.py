@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import sqlite3
-from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gpubox.telemetry.history_days import coarse_stratum, day_begin, day_of, requests_at_once
-from gpubox.telemetry.history_values import Slowdown, StoredLaunch
+from gpubox.telemetry.history_days import coarse_stratum, day_begin, day_of, requests_at_once, unpacked
+from gpubox.telemetry.history_launches import read_launches
+from gpubox.telemetry.history_values import Slowdown
 from gpubox.telemetry.slowdowns import SpeedUnit, find_slowdowns
 
 JUDGED_DAYS = 90
 
 
-def judge(connection: sqlite3.Connection, launches: Sequence[StoredLaunch], now: float) -> list[Slowdown]:
-    """The slowdowns of the last JUDGED_DAYS. The days in ``open_days`` do not count yet: today is half a day."""
+def judge(connection: sqlite3.Connection, texts: Mapping[int, str], now: float) -> list[Slowdown]:
+    """The slowdowns of the last JUDGED_DAYS. The days in ``open_days`` do not count yet: today is half a day.
+
+    ``texts``: the words of the file by their id.
+    """
+    launches = read_launches(connection, texts, 0, now)
     measured = {launch.id for launch in launches if launch.measured}
     rows = connection.execute(
         "SELECT day, launch, rate, strata FROM day_speeds WHERE day >= ? AND day NOT IN (SELECT day FROM open_days)",
@@ -25,8 +29,7 @@ def judge(connection: sqlite3.Connection, launches: Sequence[StoredLaunch], now:
     units = []
     for day, launch, rate, blob in rows:
         if launch not in measured:
-            strata = array("I")
-            strata.frombytes(blob)
+            strata = unpacked(blob)
             for i in range(0, len(strata), 3):
                 stratum, requests, speed = strata[i : i + 3]
                 at_once, coarse = requests_at_once(stratum), coarse_stratum(stratum)

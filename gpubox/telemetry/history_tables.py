@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from gpubox.hardware.process import ProcessIdentity, is_alive
 from gpubox.server.state import RunningServer
 from gpubox.telemetry import history_rows
 from gpubox.telemetry.history_days import close_day, day_begin, day_of, fold_readings
-from gpubox.telemetry.history_launches import read_launches
+from gpubox.telemetry.history_launches import read_requests
 from gpubox.telemetry.history_minutes import COLUMNS as READING_COLUMNS
 from gpubox.telemetry.history_minutes import MinuteReadings
-from gpubox.telemetry.history_rows import milliseconds, request_of, request_row
+from gpubox.telemetry.history_rows import milliseconds, request_row
 from gpubox.telemetry.history_speeds import judge, store_judgement, stored_judgement
 from gpubox.telemetry.history_store import HOUR, MINUTE, TEN_MINUTES
 from gpubox.telemetry.history_values import StoredRequest
@@ -147,20 +146,8 @@ class HistoryTables:
 
     def requests_of(self, since: float, until: float) -> list[tuple[int, StoredRequest]]:
         """The requests that began in [since, until), with the id of their launch."""
-        columns = ", ".join(f"r.{column}" for column in history_rows.COLUMNS)
-        texts = {word: text for text, word in self.texts().items()}
-        rows = self.connection.execute(
-            f"SELECT r.launch, l.profile, r.client, {columns} FROM requests r JOIN launches l ON l.id = r.launch"
-            " WHERE r.at >= ? AND r.at < ? ORDER BY r.at",
-            (since * 1000, until * 1000),
-        )
-        return [
-            (
-                launch,
-                StoredRequest(row[1] / 1000, texts.get(profile, ""), texts.get(client), request_of(tuple(row), texts)),
-            )
-            for launch, profile, client, *row in rows
-        ]
+        condition = "r.at >= ? AND r.at < ? ORDER BY r.at"
+        return list(read_requests(self.connection, self.texts(), condition, since * 1000, until * 1000))
 
     def name_client(self, launch: int, request: Request, client: str) -> None:
         """Notes whose a stored request is."""
@@ -203,7 +190,7 @@ class HistoryTables:
         row = self.connection.execute("SELECT MIN(day) FROM open_days WHERE day < ?", (day_of(now),)).fetchone()
         if row[0] is None:
             return False
-        close_day(self.connection, row[0], self.texts().get("error"))
+        close_day(self.connection, row[0])
         self._open_days.discard(row[0])
         return True
 
@@ -211,9 +198,7 @@ class HistoryTables:
         """Stores which profiles are slower, if a day was closed since. Returns whether it did."""
         if stored_judgement(self.connection) is not None:
             return False
-        texts = {word: text for text, word in self.texts().items()}
-        launches = read_launches(self.connection, texts, 0, now)
-        store_judgement(self.connection, judge(self.connection, launches, now))
+        store_judgement(self.connection, judge(self.connection, self.texts(), now))
         return True
 
     def prune(self, now: float, limit: int = LIMIT_BYTES) -> bool:
@@ -272,10 +257,9 @@ class HistoryTables:
 
     # -- words ----------------------------------------------------------------------------------------
 
-    def texts(self) -> dict[str, int]:
-        """The id of every text."""
-        self._words = dict(self.connection.execute("SELECT text, id FROM words").fetchall())
-        return self._words
+    def texts(self) -> dict[int, str]:
+        """Every text by its id."""
+        return dict(self.connection.execute("SELECT id, text FROM words").fetchall())
 
     def word(self, text: str | None) -> int | None:
         """The id of a text, which is stored once."""
@@ -286,9 +270,3 @@ class HistoryTables:
             self.connection.execute("INSERT OR IGNORE INTO words (text) VALUES (?)", (text,))
             self._words[text] = self.connection.execute("SELECT id FROM words WHERE text = ?", (text,)).fetchone()[0]
         return self._words[text]
-
-
-def history_bytes(path: Path) -> int:
-    """What the history takes on the disk, with SQLite's journal."""
-    names: Sequence[Path] = (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")))
-    return sum(name.stat().st_size for name in names if name.exists())

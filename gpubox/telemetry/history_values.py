@@ -79,6 +79,11 @@ class StoredLaunch:
     measured: bool = False
     """A benchmark started it: its speed is not the profile's own."""
 
+    @property
+    def until(self) -> float:
+        """Its end, or when it was last known to run."""
+        return self.seen if self.ended is None else self.ended
+
 
 @dataclass(frozen=True, slots=True)
 class UsageSum:

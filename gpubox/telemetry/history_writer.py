@@ -19,6 +19,7 @@ from gpubox.errors import GpuboxError
 from gpubox.hardware.process import boot_id, is_alive
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.server.failure_causes import FailureKind, find_cause
+from gpubox.server.launch_record import recorded_launches
 from gpubox.server.log import log_size, tail_text
 from gpubox.server.state import load_state
 from gpubox.storage import lock_file
@@ -27,7 +28,7 @@ from gpubox.telemetry.history_rows import milliseconds
 from gpubox.telemetry.history_store import connect_writer, is_damage, set_aside
 from gpubox.telemetry.history_tables import HistoryTables, KnownLaunch
 from gpubox.telemetry.history_values import StoredRequest
-from gpubox.telemetry.launch_logs import LaunchLog, recorded_launches
+from gpubox.telemetry.launch_logs import LaunchLog
 from gpubox.telemetry.snapshot import Request, Snapshot
 
 FLUSH_SECONDS = 1.0
@@ -119,7 +120,12 @@ class HistoryWriter:
             self.step()
             if self._tables is None:  # a damaged file was set aside: a new one begins
                 self.step()
-            while (self._catch_up is not None or self._naming is not None) and time.monotonic() < until:
+            while self._catch_up is not None and time.monotonic() < until:
+                self.step()
+            self._name_at = [time.monotonic()]  # what was read just now ended before: the ledger has it
+            while self._tables is not None and (now := time.monotonic()) < until:
+                if self._naming is None and not self._is_naming_due(now):
+                    break
                 self.step()
         finally:
             self._release()
@@ -322,9 +328,12 @@ class HistoryWriter:
         self._unnamed = (since, until)
         self._name_at = [time.monotonic() + delay for delay in delays]
 
+    def _is_naming_due(self, now: float) -> bool:
+        return self._unnamed is not None and bool(self._name_at) and now >= self._name_at[0]
+
     def _name_clients(self, tables: HistoryTables, now: float) -> None:
         """Looks up whose the new requests are, when it is time; those of one day at once."""
-        if self._naming is None and self._unnamed is not None and self._name_at and now >= self._name_at[0]:
+        if self._naming is None and self._unnamed is not None and self._is_naming_due(now):
             self._naming = self._named(tables, *self._unnamed)
             self._name_at = [at for at in self._name_at if at > now]
             if not self._name_at:
@@ -393,8 +402,8 @@ class HistoryWriter:
         """Reads on in the logs of servers beside the main one, which no Snapshot shows."""
         running = {
             running.launch_id: (path, running)
-            for path, running in recorded_launches(self.paths.logs)
-            if path.suffix == ".log" and path != self.paths.instance_log(MAIN_INSTANCE) and is_alive(running.process)
+            for path, running in recorded_launches(self.paths.logs, rotated=False)
+            if path != self.paths.instance_log(MAIN_INSTANCE) and is_alive(running.process)
         }
         for launch_id in [*self._followed]:
             if launch_id not in running:

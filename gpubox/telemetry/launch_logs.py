@@ -14,8 +14,8 @@ from typing import BinaryIO
 
 from gpubox.hardware.host import process_age
 from gpubox.hardware.process import is_alive
-from gpubox.server.launch_record import read_launch_record, recorded_logs
-from gpubox.server.log import CUT_MARKER, LINE_BYTES, rotated_path
+from gpubox.server.launch_record import read_launch_record
+from gpubox.server.log import HEAD_BYTES, LINE_BYTES, last_cut_at, rotated_path
 from gpubox.server.log_events import LogCut
 from gpubox.server.log_parsing import parse_event
 from gpubox.server.state import RunningServer
@@ -38,16 +38,14 @@ class LaunchLog:
         """
         self.path, self.running = path, running
         self._file: BinaryIO = open_regular(path)
-        self._inode = os.fstat(self._file.fileno()).st_ino
         self._aside: BinaryIO | None = None
         self._in_head = False
         """Whether the lines up to the cut are passed over: they were read before."""
         self._partial = b""
-        probe = running.ready_at is None or running.probe_tokens != (0, 0)
-        self._probes = int(probe)
+        self._probes = int(running.logs_probe)
         restarted = rotated_path(path, 1).exists()
         self.requests = RequestLog(
-            self._started(), skip_probe=probe, prompt_cache=PromptCacheState(restarted=restarted),
+            self._started(), skip_probe=running.logs_probe, prompt_cache=PromptCacheState(restarted=restarted),
             restored=running.restored,
         )  # fmt: skip
         offset, count = read_part
@@ -114,8 +112,8 @@ class LaunchLog:
         Returns whether the log was cut.
         """
         aside = rotated_path(self.path, 1)
-        with open_regular(self.path) as file:
-            is_cut = any(isinstance(parse_event(line)[1], LogCut) for line in _lines(file.read(1024 * 1024)))
+        is_cut = last_cut_at(self._file.read(HEAD_BYTES + LINE_BYTES)) is not None
+        self._file.seek(0)
         if is_cut and read_launch_record(aside) is None:
             with contextlib.suppress(OSError):
                 self._aside = open_regular(aside)
@@ -130,12 +128,3 @@ class LaunchLog:
             return datetime.fromisoformat(self.running.started_at)
         except ValueError:
             return datetime.fromtimestamp(time.time(), UTC)
-
-
-def recorded_launches(folder: Path) -> list[tuple[Path, RunningServer]]:
-    """The logs in ``folder`` whose launch is known."""
-    return [(log, running) for log in recorded_logs(folder) if (running := read_launch_record(log)) is not None]
-
-
-def _lines(data: bytes) -> list[str]:
-    return [line.decode("utf-8", errors="replace") for line in data.split(b"\n") if CUT_MARKER.encode() in line]

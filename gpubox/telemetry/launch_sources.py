@@ -35,11 +35,9 @@ class LaunchSources:
         age = process_age(running.process)
         self.started_at = time.monotonic() - age
         """The zero of the log's clock, in monotonic seconds."""
-        # A server that is not ready yet will get gpubox's readiness probe as one of its first requests.
-        probe = running.ready_at is None or running.probe_tokens != (0, 0)
         started, pid = datetime.now(UTC) - timedelta(seconds=age), running.process.pid
         self.log = LogSource(
-            paths.instance_log(MAIN_INSTANCE), started, probe=probe, clock=self.clock, pid=pid,
+            paths.instance_log(MAIN_INSTANCE), started, probe=running.logs_probe, clock=self.clock, pid=pid,
             restored=running.restored,
         )  # fmt: skip
         self.log_problem = ""

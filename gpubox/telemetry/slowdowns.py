@@ -311,7 +311,7 @@ def _changes(
     # The step may be placed a unit or two off, on a bad day: what most launches on each side were tells more.
     old, new = _usual([level.launch for level in before[-AROUND:]]), _usual([level.launch for level in after[:AROUND]])
     if old.engine_path != new.engine_path:
-        yield f"engine {_name(old.engine_path)} -> {_name(new.engine_path)}"
+        yield f"engine {old.engine_path or 'unknown'} -> {new.engine_path or 'unknown'}"
     if old.engine_version != new.engine_version:
         yield f"engine version {old.engine_version or 'unknown'} -> {new.engine_version or 'unknown'}"
     if old.driver and new.driver and old.driver != new.driver:
@@ -372,7 +372,7 @@ def _neighbours(
     before: Sequence[_Level], after: Sequence[_Level], launches: Sequence[StoredLaunch], since: float
 ) -> Iterable[str]:
     """Servers that ran beside the profile after the step and not before it."""
-    profile, now = after[0].launch.profile, max(launch.ended or launch.seen for launch in launches)
+    profile, now = after[0].launch.profile, max(launch.until for launch in launches)
 
     def share(name: str, begin: float, end: float) -> float:
         own = [_span(launch, begin, end) for launch in launches if launch.profile == profile]
@@ -387,11 +387,7 @@ def _neighbours(
 
 
 def _span(launch: StoredLaunch, begin: float, end: float) -> tuple[float, float]:
-    return max(begin, launch.started), min(end, launch.seen if launch.ended is None else launch.ended)
-
-
-def _name(path: str) -> str:
-    return path or "unknown"
+    return max(begin, launch.started), min(end, launch.until)
 
 
 def slowdown_sentence(slowdown: Slowdown) -> str:

@@ -154,6 +154,18 @@ class Request:
     """Hybrid and SWA models: tokens that the slot held but that were processed again, for want of a checkpoint."""
 
     @property
+    def key(self) -> tuple[int, str]:
+        """Tells the requests of all launches apart."""
+        return self.number, self.at
+
+    @property
+    def read_tokens(self) -> int | None:
+        """Prompt tokens that did not come from the cache."""
+        if self.prompt_tokens is None or self.cached_tokens is None:
+            return None
+        return max(0, self.prompt_tokens - self.cached_tokens)
+
+    @property
     def draft_acceptance(self) -> float | None:
         """Accepted draft tokens over all draft tokens, 0 to 1."""
         if not self.draft_tokens or self.draft_tokens_accepted is None:

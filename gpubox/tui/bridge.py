@@ -230,7 +230,7 @@ class SnapshotPoller:
             self.history = History()
         self.taken_at, self.newest = now(), snapshot
         self.history.push(snapshot)
-        await self._store(snapshot)
+        await self._store(snapshot, self.taken_at)
         if now() - self._companions_at >= COMPANIONS_SECONDS:
             self._companions, self._companions_at = await run_in_thread(services.companions_and_last), now()
         companions, last = self._companions
@@ -249,11 +249,11 @@ class SnapshotPoller:
         if self._writer:
             await run_in_thread(self._writer.close)
 
-    async def _store(self, snapshot: Snapshot) -> None:
+    async def _store(self, snapshot: Snapshot, at: float) -> None:
         """Hands the snapshot to the writer of the history, which opens the file some time after the first paint."""
         if self._first_at is None:
-            self._first_at = self.taken_at
-        if not self._opened_writer and self.taken_at and self.taken_at - (self._first_at or 0.0) >= HISTORY_SECONDS:
+            self._first_at = at
+        if not self._opened_writer and at - self._first_at >= HISTORY_SECONDS:
             self._opened_writer = True
             self._writer = await run_in_thread(self.bridge.services.history_writer, self._history_problems.append)
         if self._writer:

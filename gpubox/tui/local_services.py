@@ -110,10 +110,9 @@ class LocalServices:
         """Starts to write the history; ``None`` for a server that gpubox did not start, and for a recording."""
         if self.read_only:
             return None
-        from gpubox.gateway.ledger_clients import LedgerClients
-        from gpubox.telemetry.history_writer import HistoryWriter
+        from gpubox.gateway.ledger_clients import history_writer
 
-        writer = HistoryWriter(self.paths, LedgerClients(self.paths.ledger).clients_of, on_problem=on_problem)
+        writer = history_writer(self.paths, on_problem)
         writer.start()
         return writer
 

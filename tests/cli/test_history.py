@@ -12,7 +12,7 @@ import pytest
 from gpubox.cli.commands.status import show_status
 from gpubox.cli.context import Context
 from gpubox.gateway.ledger import Ledger
-from gpubox.gateway.ledger_clients import LedgerClients
+from gpubox.gateway.ledger_clients import clients_of
 from gpubox.gateway.status import FinishedRequest
 from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
@@ -85,6 +85,17 @@ def test_requests_that_nobody_watched_are_summed_up_once(
     assert sum(day["requests"] for day in days) == len(logged)
 
 
+def test_requests_that_nobody_watched_have_their_clients(
+    capfd: Capture, paths: Paths, logged: list[StoredRequest]
+) -> None:
+    ask_through_gateway(paths, logged)
+    names = clients_of(Ledger(paths.ledger), logged)
+    assert any(names)
+    listed = values(capfd, "history", "--requests", "-n", "1000")[1]["requests"]
+    by_task = {stored.request.task: name for stored, name in zip(logged, names, strict=True)}
+    assert {row["task"]: row["client"] for row in listed} == by_task
+
+
 def test_by_client_agrees_with_the_ledger(capfd: Capture, paths: Paths, logged: list[StoredRequest]) -> None:
     asked = ask_through_gateway(paths, logged)
     clients = {s["key"]: s for s in values(capfd, "history", "--by", "client", "--since", "2d")[1]["sums"]}
@@ -101,7 +112,7 @@ def test_by_client_agrees_with_the_ledger(capfd: Capture, paths: Paths, logged: 
 
 def test_a_client_is_named_only_if_no_other_could_be_meant(paths: Paths, logged: list[StoredRequest]) -> None:
     asked = ask_through_gateway(paths, logged)
-    names = LedgerClients(paths.ledger).clients_of(logged)
+    names = clients_of(Ledger(paths.ledger), logged)
     for stored, name in zip(logged, names, strict=True):
         mine = next((client for client, theirs in asked.items() if stored in theirs), None)
         twins = [other for other in logged if _tokens(other) == _tokens(stored)]

@@ -95,7 +95,7 @@ def test_sums_are_the_same_for_open_and_closed_days(tmp_path: Path) -> None:
     queries = HistoryQueries(tmp_path / "h")
     opened = [queries.sums(NOON - DAY, NOON + 2 * DAY, by) for by in ("profile", "client", "day")]
     for day in days:
-        close_day(connection, day, WORDS["error"])
+        close_day(connection, day)
     closed = [queries.sums(NOON - DAY, NOON + 2 * DAY, by) for by in ("profile", "client", "day")]
     assert opened == closed
     chat, code = opened[0]
@@ -123,7 +123,7 @@ def test_the_graph_has_means_over_the_time_in_which_a_value_was_known(tmp_path: 
     queries = HistoryQueries(tmp_path / "h")
     first, second = queries.buckets(begin, begin + 360, 2)
     assert (first.tg, first.busy_share, second.tg, second.busy_share) == (37.5, 0.5, None, None)
-    close_day(connection, day_of(begin), None)
+    close_day(connection, day_of(begin))
     assert queries.buckets(begin - DAY, begin + DAY, 2)[1].tg == 37.5  # from the hours
 
 

@@ -40,7 +40,7 @@ def listed(at: float, number: int, profile: str = "a", client: str = "", **more:
 
 
 def lines(entries: list[ListedRequest], running: str = "a") -> list[str | int]:
-    rows, _ = with_launch_lines(entries, running, TODAY)
+    rows = with_launch_lines(entries, running, TODAY)
     return [row.text if isinstance(row, LaunchLine) else row.number for row in rows]
 
 

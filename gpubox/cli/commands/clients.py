@@ -12,7 +12,7 @@ import click
 from gpubox import units
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
-from gpubox.cli.options import PlainHelpOption, json_option
+from gpubox.cli.options import PlainHelpOption, json_option, list_requests_option, listed_lines_option
 from gpubox.errors import GpuboxError
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.gateway.gateway_client import read_gateway
@@ -37,11 +37,8 @@ class _Client:
     "--days", type=click.IntRange(1, KEPT_DAYS), default=1, metavar="N", cls=PlainHelpOption,
     help=f"Sum up the last N days, today with them; at most {KEPT_DAYS}. [default: 1]",
 )  # fmt: skip
-@click.option("--requests", "list_requests", is_flag=True, help="List single requests, the newest last.")
-@click.option(
-    "--lines", "-n", type=click.IntRange(0), default=20, metavar="N", cls=PlainHelpOption,
-    help="With --requests: the last N. [default: 20]",
-)  # fmt: skip
+@list_requests_option
+@listed_lines_option
 @json_option
 @click.pass_obj
 def command(context: Context, days: int, list_requests: bool, lines: int, as_json: bool) -> None:
@@ -171,15 +168,12 @@ def _print_requests(ledger: Ledger, dates: list[date], status: GatewayStatus | N
 
 
 def _finished_row(request: FinishedRequest) -> tuple[str, ...]:
-    prompt = units.tokens(request.prompt_tokens)
-    if request.read_tokens is not None:  # as the screen has it
-        prompt = f"{units.tokens(request.cached_tokens)}+{units.tokens(request.read_tokens)}"
     return (
         units.time_of_day(request.at),
         request.client,
         request.profile or units.UNKNOWN,
         request.outcome if request.outcome in ("done", "left") else f"{request.outcome} {request.status}",
-        prompt,
+        units.token_sum(request.prompt_tokens, request.cached_tokens, request.read_tokens),  # as the screen has it
         units.tokens(request.generated_tokens),
         units.duration(request.queue_seconds),
         units.duration(request.ttft_seconds),

@@ -13,16 +13,14 @@ import click
 from gpubox import units
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
-from gpubox.cli.options import PlainHelpOption, json_option
+from gpubox.cli.options import PlainHelpOption, json_option, list_requests_option, listed_lines_option
 from gpubox.errors import UsageError
-from gpubox.gateway.ledger import Ledger
-from gpubox.gateway.ledger_clients import LedgerClients
+from gpubox.gateway.ledger import KEPT_DAYS, Ledger
+from gpubox.gateway.ledger_clients import history_writer
 from gpubox.telemetry.history_queries import UNKNOWN_CLIENT, HistoryQueries
 from gpubox.telemetry.history_values import Slowdown, StoredRequest, UsageKey, UsageSum
-from gpubox.telemetry.history_writer import HistoryWriter
 from gpubox.telemetry.slowdowns import slowdown_sentence
 
-KEPT_DAYS = 90
 CATCH_UP_SECONDS = 10.0
 JOULES_PER_KWH = 3.6e6
 _HEADER = ("REQS", "ERR", "READ", "REUSED", "OUT", "REUSE", "UP", "TG", "PP", "TTFT", "J/TOK", "KWH")
@@ -39,11 +37,8 @@ _SPAN = re.compile(r"(\d{1,4})([hd])")
     "--by", type=click.Choice(("profile", "client", "day")), default="profile", cls=PlainHelpOption,
     help="Sum up by profile, client or day. [default: profile]",
 )  # fmt: skip
-@click.option("--requests", "list_requests", is_flag=True, help="List single requests, the newest last.")
-@click.option(
-    "--lines", "-n", type=click.IntRange(0), default=20, metavar="N", cls=PlainHelpOption,
-    help="With --requests: the last N. [default: 20]",
-)  # fmt: skip
+@list_requests_option
+@listed_lines_option
 @json_option
 @click.pass_obj
 def command(context: Context, since: str, by: str, list_requests: bool, lines: int, as_json: bool) -> None:
@@ -63,8 +58,7 @@ def command(context: Context, since: str, by: str, list_requests: bool, lines: i
     """
     now = time.time()
     begin = _begin(since, now)
-    clients = LedgerClients(context.paths.ledger).clients_of
-    HistoryWriter(context.paths, clients, on_problem=_note_problem).catch_up(CATCH_UP_SECONDS)
+    history_writer(context.paths, _note_problem).catch_up(CATCH_UP_SECONDS)
     queries = HistoryQueries(context.paths.history)
     if list_requests:
         _print_requests(queries.requests(begin, now, limit=lines)[::-1], as_json)
@@ -210,15 +204,11 @@ def _print_requests(requests: list[StoredRequest], as_json: bool) -> None:
 
 def _request_row(stored: StoredRequest) -> tuple[str, ...]:
     request = stored.request
-    read = None
-    if request.prompt_tokens is not None and request.cached_tokens is not None:
-        read = request.prompt_tokens - request.cached_tokens
-    prompt = units.tokens(request.prompt_tokens)
     return (
         units.local_time(request.at, "%Y-%m-%d %H:%M:%S"),
         stored.profile,
         stored.client or units.UNKNOWN,
-        prompt if read is None else f"{units.tokens(read)}+{units.tokens(request.cached_tokens)}",
+        units.token_sum(request.prompt_tokens, request.read_tokens, request.cached_tokens),
         units.tokens(request.generated_tokens),
         units.duration_at_least(request.ttft_seconds, request.slot_ttft_seconds),
         units.rate(request.pp_tokens_per_second),

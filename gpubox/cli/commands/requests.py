@@ -79,7 +79,7 @@ def _row(request: Request) -> tuple[str, ...]:
     return (
         units.time_of_day(request.at),
         str(request.slot),
-        _prompt(request),
+        units.token_sum(request.prompt_tokens, request.read_tokens, request.cached_tokens),
         units.tokens(request.generated_tokens),
         units.duration_at_least(request.ttft_seconds, request.slot_ttft_seconds),
         units.rate(request.pp_tokens_per_second),
@@ -93,9 +93,3 @@ def _row(request: Request) -> tuple[str, ...]:
 
 def _kept(request: Request) -> str:
     return f"kept KV: {units.tokens(request.restored_tokens)} restored" if request.restored_tokens else ""
-
-
-def _prompt(request: Request) -> str:
-    if request.prompt_tokens is None or request.cached_tokens is None:
-        return units.tokens(request.prompt_tokens)
-    return f"{units.tokens(request.prompt_tokens - request.cached_tokens)}+{units.tokens(request.cached_tokens)}"

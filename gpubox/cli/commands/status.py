@@ -81,15 +81,13 @@ async def _watch(context: Context, url: str | None, period: float, as_json: bool
 
     What it samples goes into the history too.
     """
-    from gpubox.gateway.ledger_clients import LedgerClients
+    from gpubox.gateway.ledger_clients import history_writer
     from gpubox.hardware.nvml_reader import DriverReader
-    from gpubox.telemetry.history_writer import HistoryWriter
 
     with contextlib.ExitStack() as stack:
         driver = stack.enter_context(DriverReader())
-        history: HistoryWriter | None = None
-        if url is None:
-            history = HistoryWriter(context.paths, LedgerClients(context.paths.ledger).clients_of)
+        history = history_writer(context.paths) if url is None else None
+        if history:
             stack.callback(history.close)
             history.start()
         async with Sampler(context.paths, context.config, driver.latest, url=url) as sampler:

@@ -70,8 +70,6 @@ class HistoryReader:
         self._queries: HistoryQueries | None = None
         self._due_at: dict[str, tuple[object, float]] = {}
         """Name of a part -> what was asked for, and when it is asked for again, in the event loop's time."""
-        self.reads = 0
-        """How often the history was read, for tests."""
 
     def wake(self) -> None:
         """The wish may be another one now."""
@@ -135,13 +133,11 @@ class HistoryReader:
         except Exception as error:  # a bug in a query must not end the screen
             services.save_traceback(traceback.format_exc())
             problem = f"The history could not be read: {type(error).__name__}."
-        self.reads += 1
         now = asyncio.get_running_loop().time()
         for name, (asked, seconds) in self._parts(wish).items():
             if name in parts:
                 self._due_at[name] = (asked, now + (RETRY_SECONDS if problem else seconds))
         if problem:
-            self._queries = None  # opened anew next time: the file may be another one then
             answer = HistoryAnswer(problem=problem)
         self._show(answer)
 

@@ -134,10 +134,8 @@ def merge(live: Sequence[ListedRequest], stored: Iterable[ListedRequest]) -> lis
     return merged
 
 
-def with_launch_lines(
-    listed: Sequence[ListedRequest], running: str, today: date
-) -> tuple[tuple[Request | LaunchLine, ...], int]:
-    """The rows, with a line where another launch or another day begins, and the number of requests in them.
+def with_launch_lines(listed: Sequence[ListedRequest], running: str, today: date) -> tuple[Request | LaunchLine, ...]:
+    """The rows, with a line where another launch or another day begins.
 
     ``running``: the profile whose launch needs no line at the top. Within a launch the numbers grow.
     """
@@ -157,7 +155,7 @@ def with_launch_lines(
             rows.append(LaunchLine(f"{entry.profile or 'a server'} · {day_name(day, today)}", entry.at))
         rows.append(entry.request)
         newer = entry
-    return tuple(rows), len(listed)
+    return tuple(rows)
 
 
 def day_name(day: date, today: date) -> str:

@@ -68,9 +68,7 @@ class RequestRows(CursorRows["Request | LaunchLine"]):
         return request_row(value, width, self.clients)
 
     def key(self, value: Request | LaunchLine) -> Hashable:
-        from gpubox.tui.dashboard.request_history import LaunchLine
-
-        return value.key if isinstance(value, LaunchLine) else (value.number, value.at)
+        return value.key
 
     def action_open(self) -> None:
         from gpubox.tui.dashboard.request_history import LaunchLine
@@ -95,8 +93,8 @@ class RequestsPane(Vertical):
         self.column_names, self.rows = SingleLine("column-names"), RequestRows()
         self.filter = FilterLine("request-filter", FILTER_HINT, self.rows)
         self.border_title = TITLE
-        self.clock: Callable[[], datetime] | None = None
-        """The time of the owner's zone; None: there is no history here."""
+        self.clock: Callable[[], datetime] = datetime.now
+        """The time of the owner's zone."""
         self.problem = ""
         """Why the history cannot be read."""
         self._matches: RequestClients | None = None
@@ -128,11 +126,11 @@ class RequestsPane(Vertical):
 
     def client(self, request: Request) -> str:
         """Who sent it; empty if that is not certain."""
-        return (self.rows.clients or {}).get((request.number, request.at), "")
+        return (self.rows.clients or {}).get(request.key, "")
 
     def profile(self, request: Request) -> str:
         """The profile whose server answered it."""
-        listed = self._listed.get((request.number, request.at))
+        listed = self._listed.get(request.key)
         return listed.profile if listed else self._profile
 
     def show_requests(self, requests: tuple[Request, ...], total: int | None, profile: str = "") -> None:
@@ -178,7 +176,7 @@ class RequestsPane(Vertical):
             return parse_filter(" ".join(words), today), str(error)
 
     def _today(self) -> date:
-        return (self.clock() if self.clock else datetime.now()).date()
+        return self.clock().date()
 
     @on(Input.Changed, "#request-filter")
     def _filter_changed(self) -> None:
@@ -200,15 +198,16 @@ class RequestsPane(Vertical):
         from gpubox.tui.dashboard import request_history as history
 
         (wanted, _), live_names = self._parsed(), names or {}
-        live = history.listed_live(self._live, self._profile, lambda r: live_names.get((r.number, r.at), ""))
+        live = history.listed_live(self._live, self._profile, lambda r: live_names.get(r.key, ""))
         listed = history.merge([*live, *self._ended], self._stored)
         if wanted:
             listed = [entry for entry in listed if wanted.matches(entry)]
         running = self._profile if self._live else ""
-        values, self._count = history.with_launch_lines(listed[: history.MAX_LISTED], running, self._today())
+        shown = listed[: history.MAX_LISTED]
+        values, self._count = history.with_launch_lines(shown, running, self._today()), len(shown)
         if self.problem:
             values = (*values, history.LaunchLine(UNREADABLE, -1.0))
-        self._listed = {(entry.request.number, entry.request.at): entry for entry in listed}
+        self._listed = {entry.request.key: entry for entry in listed}
         self._name_clients(names)
         empty = NO_MATCH if wanted else ""
         if empty != self.rows.empty_text:
@@ -296,7 +295,7 @@ def request_row(request: Request, width: int, clients: Mapping[RequestKey, str] 
     columns = _columns(width, clients is not None)
     values = {
         "time": (units.time_of_day(request.at), QUIET),
-        "client": (sanitize_to_width((clients or {}).get((request.number, request.at)), 9), "$secondary"),
+        "client": (sanitize_to_width((clients or {}).get(request.key), 9), "$secondary"),
         "#": (str(request.slot), QUIET),
         "prompt": (_prompt_tokens(request), "$warning" if request.cache_miss else ""),
         "out": (units.tokens(request.generated_tokens), ""),
@@ -315,19 +314,8 @@ def request_row(request: Request, width: int, clients: Mapping[RequestKey, str] 
 
 def _prompt_tokens(request: Request) -> str:
     """``41.2k+1.8k``: tokens from the cache and tokens read; ``↻`` marks a cache miss."""
-    if request.prompt_tokens is None:
-        return units.UNKNOWN
-    if request.cached_tokens is None:
-        return units.tokens(request.prompt_tokens)
-    mark = "↻ " if request.cache_miss else ""
-    return f"{mark}{units.tokens(request.cached_tokens)}+{units.tokens(_read_tokens(request))}"
-
-
-def _read_tokens(request: Request) -> int | None:
-    """Prompt tokens that did not come from the cache."""
-    if request.prompt_tokens is None or request.cached_tokens is None:
-        return None
-    return max(0, request.prompt_tokens - request.cached_tokens)
+    mark = "↻ " if request.cache_miss and request.read_tokens is not None else ""
+    return mark + units.token_sum(request.prompt_tokens, request.cached_tokens, request.read_tokens)
 
 
 def _end(request: Request, room: int) -> StyledLine:
@@ -365,7 +353,7 @@ def request_fields(request: Request, client: str = "", profile: str = "") -> lis
         ("slot, task", f"{request.slot}, {request.task}"),
         ("prompt", f"{_count(request.prompt_tokens)} tokens"),
         ("reused", f"{_count(request.cached_tokens)} tokens"),
-        ("read", f"{_count(_read_tokens(request))} tokens"),
+        ("read", f"{_count(request.read_tokens)} tokens"),
         *([("kept KV", f"{request.restored_tokens:,} tokens were restored")] if request.restored_tokens else []),
         ("cache miss", sanitize_to_width(request.cache_miss, 80) if request.cache_miss else "none"),
         ("generated", f"{_count(request.generated_tokens)} tokens"),
