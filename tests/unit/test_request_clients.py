@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from gpubox.gateway.request_clients import MAX_REMEMBERED, RequestClients, match_clients, request_key
+from gpubox.gateway.request_clients import MAX_REMEMBERED, RequestClients, match_clients
 from gpubox.gateway.status import FinishedRequest
 from gpubox.telemetry.snapshot import Request
 
@@ -25,7 +25,7 @@ def answered(client: str, ended: float = 2.1, profile: str = "a", **more: int | 
 
 def names(requests: list[Request], finished: list[FinishedRequest]) -> list[str]:
     named = match_clients(requests, finished, "a")
-    return [named.get(request_key(request), "") for request in requests]
+    return [named.get(request.key, "") for request in requests]
 
 
 def test_equal_tokens_at_the_same_time_name_the_client() -> None:
