@@ -75,8 +75,8 @@ def test_names_stay_when_the_gateway_has_forgotten_the_request() -> None:
     assert not clients.any
     rows = (logged(1),)
     clients.add([answered("x")])
-    assert clients.names(rows, "a") == {request_key(rows[0]): "x"}
+    assert clients.names(rows, "a") == {rows[0].key: "x"}
     clients.add([answered("y", ended=100.0 + at) for at in range(50)])
-    assert clients.names(rows, "a") == {request_key(rows[0]): "x"}
+    assert clients.names(rows, "a") == {rows[0].key: "x"}
     clients.add([answered("y", ended=1000.0 + at) for at in range(MAX_REMEMBERED)])
     assert clients.names(rows, "a") == {}
