@@ -40,7 +40,8 @@ class EngineOption:
     """For an option that the help lists as removed: what to use instead."""
     help: str = ""
     long: str = ""
-    """The canonical spelling, which is the last ``--`` name: ``n-gpu-layers`` of ``ngl, gpu-layers, n-gpu-layers``."""
+    """The canonical spelling: the one of the environment variable (``ctx-checkpoints`` of ``ctx-checkpoints,
+    swa-checkpoints``), else the last ``--`` name (``n-gpu-layers`` of ``ngl, gpu-layers, n-gpu-layers``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +175,17 @@ def _parse_block(lines: list[str]) -> EngineOption | None:
     names = [name.lstrip("-") for name in names]
     negatives = _negatives(names)
     removed = _REMOVED.search(help_text)
+    env = match[1] if (match := _ENV.search(help_text)) else None
+    by_env = (env or "").removeprefix("LLAMA_ARG_").lower().replace("_", "-")
     return EngineOption(
         names=tuple(n for n in names if n not in negatives),
         negatives=tuple(negatives),
         value=value,
         allowed=_allowed(value, "\n".join([rest, *lines[1:]])),
-        env=match[1] if (match := _ENV.search(help_text)) else None,
+        env=env,
         removed=_ENV.sub("", removed[1]).strip() if removed else None,
         help=help_text,
-        long=next((n for n in reversed(longs) if n not in negatives), names[0]),
+        long=by_env if by_env in longs else next((n for n in reversed(longs) if n not in negatives), names[0]),
     )
 
 
