@@ -133,7 +133,9 @@ async def test_says_what_the_engine_refuses_before_it_is_saved(services: Worksho
 async def test_a_wrong_value_is_one_sentence(services: WorkshopServices) -> None:
     async with GpuboxApp(services).run_test(size=SIZE) as pilot:
         screen = await open_editor(pilot)
-        await pilot.press("slash", *"port", "enter", "enter", *"abc", "enter")
+        await pilot.press("slash", *"port", "enter", "enter")
+        await until(pilot, lambda: screen.value.has_focus)
+        await pilot.press(*"abc", "enter")
         await shows(pilot, "port takes a number, not 'abc'")
         assert screen.value.has_focus
         await pilot.press("escape")

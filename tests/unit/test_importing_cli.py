@@ -83,8 +83,9 @@ def test_files_of_the_current_folder_are_written_with_their_whole_path(
     (profile,) = json.loads(capsys.readouterr().out)["profiles"]
     assert profile["model"] == str(here / "x.gguf")
     assert profile["flags"] == {
-        "mmproj": str(here / "sub/mm.gguf"), "chat-template-file": str(here / "t.jinja"), "spec-draft-model": "gone.gguf",
-        "lora-scaled": f"{here}/l.gguf:0.5,no.gguf:1", "alias": "x.gguf", "spec-type": "draft-simple",
+        "mmproj": str(here / "sub/mm.gguf"), "chat-template-file": str(here / "t.jinja"),
+        "spec-draft-model": "gone.gguf", "lora-scaled": f"{here}/l.gguf:0.5,no.gguf:1", "alias": "x.gguf",
+        "spec-type": "draft-simple",
     }  # fmt: skip
     assert profile["notes"] == [
         "--spec-type draft-simple was added: without it, current builds do not use the draft model."
