@@ -159,8 +159,9 @@ class InterferenceMonitor:
             yield readings
         finally:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait([task])  # `await task` would raise its cancellation, which looks like one of this task
+            if not task.cancelled():
+                task.result()
             self._check_gpu(readings, item, throttling)
             seconds = time.monotonic() - began
             if (swap := _swapped_bytes() - swapped) > MIN_SWAP_BYTES:

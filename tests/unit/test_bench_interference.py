@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -221,6 +222,15 @@ def test_a_plan_has_an_outline(paths: Paths) -> None:
     outline = outline_plan(plan, paths)
 
     assert (outline.items, outline.starts, outline.restored_profile, outline.seconds) == (12, ("a",), None, None)
+
+
+async def test_a_ctrl_c_at_the_end_of_an_item_is_not_lost(paths: Paths, driver: Driver) -> None:
+    monitor = InterferenceMonitor(TargetServer(paths, Config(), profiles))
+
+    with contextlib.closing(monitor), pytest.raises(asyncio.CancelledError):
+        async with monitor.watch("item"):
+            await asyncio.sleep(0)
+            asyncio.current_task().cancel()  # type: ignore[union-attr]
 
 
 async def test_the_cards_of_this_box_say_nothing_about_another(paths: Paths, driver: Driver) -> None:
