@@ -14,6 +14,7 @@ import traceback
 from gpubox.config import api_key, load_config
 from gpubox.errors import GpuboxError
 from gpubox.hardware.nvml import read_driver
+from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
 from gpubox.server.crash_recovery import restart_refusal, write_post_mortem
 from gpubox.server.failure_causes import FailureKind
@@ -27,33 +28,36 @@ from gpubox.server.watcher import idle_command
 BUSY_SECONDS = 0.5
 
 
-async def handle_crash(paths: Paths, instance: str) -> bool:
-    """Waits until no other gpubox works on ``instance``; then, if its server is dead, writes the post-mortem.
+async def handle_crashes(paths: Paths, instance: str) -> ProcessIdentity | None:
+    """Waits until no other gpubox works on ``instance``; while its server is dead, writes the post-mortem and may
+    restart it.
 
-    Returns whether it restarted the server.
+    Returns the server to watch. It was alive when it was last looked at, and may have died since: to look again here
+    would lose that death. ``None``: none runs.
     """
     while True:
+        _reap_children(paths, instance)  # a server that was restarted here may be dead already
         while (view := observe(paths, instance)).operation is not None:
             await asyncio.sleep(BUSY_SECONDS)
         dead = view.state.running
         if not view.crashed or dead is None:
-            return False
+            return view.process
         driver = await asyncio.to_thread(read_driver)
         write_post_mortem(paths, view, driver)
         supervisor = Supervisor(paths, load_config(paths), instance)
         terminated = cause_of(paths, instance, dead.process).kind is FailureKind.STOPPED
         has_key = api_key(paths) is not None
         if restart_refusal(view, driver, has_api_key=has_key, terminated=terminated) is not None:
-            return False  # the record stays that of a crash, with its cause
+            return observe(paths, instance).process  # the record stays that of a crash, with its cause
         try:
             await supervisor.restart_crashed(dead.launch_id)
-            return True
+            continue
         except GpuboxError:
             after = observe(paths, instance)
             if after.operation is None and after.state.running != dead:
-                return False  # the restart failed, and the record says why
+                return after.process  # the restart failed, and the record says why
             if after.operation is None and not os.access(paths.instance_state(instance).parent, os.W_OK):
-                return False
+                return None
         await asyncio.sleep(BUSY_SECONDS)
 
 
@@ -71,17 +75,18 @@ def main() -> None:
     instance, *folders, lock, event = sys.argv[1:]
     paths = Paths.from_arguments(*folders)
     os.set_inheritable(int(lock.removeprefix("fd:")), False)  # no server may inherit it
+    process: ProcessIdentity | None = None
     if event == "long":
+        running = load_state(paths.instance_state(instance)).running
+        process = running.process if running else None  # also if it dies meanwhile: the waiting watcher sees that
         truncate_log(paths.instance_log(instance))
     else:
         try:
-            _reap_children(paths, instance)
-            while asyncio.run(handle_crash(paths, instance)):
-                _reap_children(paths, instance)  # the restarted server may be dead already
+            process = asyncio.run(handle_crashes(paths, instance))
         except Exception:  # nobody sees the output of the watcher
             with contextlib.suppress(OSError):
                 (paths.logs / "watcher-error.log").write_text(traceback.format_exc(), encoding="utf-8")
-    process = observe(paths, instance).process
+            process = observe(paths, instance).process
     if process:
         os.set_inheritable(int(lock.removeprefix("fd:")), True)
         command = idle_command(paths, instance, process, lock)

@@ -133,6 +133,17 @@ def test_identical_candidates_are_as_good(seed: int) -> None:
     assert verdict.sentence.startswith("Your flags are as good as any: within ")
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_a_search_that_leaves_cells_that_can_win_does_not_say_that_none_can(seed: int) -> None:
+    # the second axis has no effect: its two cells at the best level of the first cannot be told apart
+    course = run(
+        space_of((SearchAxis(32), SearchAxis(2)), (0, 0)), lambda place: 10 * math.exp(place[0] / 8), seed=seed
+    )
+
+    assert course.knowledge.can_win and not course.knowledge.contenders
+    assert course.search_step.reason == "every set of flags that can still win was started twice"
+
+
 def test_own_flags_that_are_the_best_are_kept() -> None:
     space = space_of(AXES, (0, 1, 0, 1))
     best = max((name for name, place in space.cells.items() if fits(place)), key=lambda name: rate(space.cells[name]))

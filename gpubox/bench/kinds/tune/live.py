@@ -75,8 +75,8 @@ def _judged(candidate: TuneCandidate, course: Course, verdict: TuneVerdict) -> T
             state, reason = "out", why
         elif course.round.is_out(name):
             state, reason = "out", f"slower than {course.outlook.fastest}"
-    elif compared or (phase == "narrowing" and name != knowledge.incumbent and name not in knowledge.contenders):
-        state, reason = "out", _CANNOT_WIN if name not in knowledge.contenders else "not among the best of the search"
+    elif compared or (phase == "narrowing" and name != knowledge.incumbent and name not in knowledge.can_win):
+        state, reason = "out", _CANNOT_WIN if name not in knowledge.can_win else "not among the best of the search"
     if name == verdict.keep:
         state, reason = "best", verdict.sentence
     candidate = replace(candidate, state=state, reason=reason)

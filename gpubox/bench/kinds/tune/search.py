@@ -228,15 +228,18 @@ class Knowledge:
         return {**self.gains, **own}
 
     @cached_property
-    def contenders(self) -> list[str]:
-        """The cells that can still win by more than MARGIN, and are not measured well enough to know."""
+    def can_win(self) -> list[str]:
+        """The cells that can still win by more than MARGIN."""
         return [
             cell
             for cell, gain in self.leads.items()
-            if cell != self.incumbent
-            and len(self.starts.get(cell, ())) < _MAX_SEARCH_STARTS_PER_CELL
-            and gain.mean + _CAN_WIN_SDS * gain.sd > math.log1p(MARGIN)
+            if cell != self.incumbent and gain.mean + _CAN_WIN_SDS * gain.sd > math.log1p(MARGIN)
         ]
+
+    @cached_property
+    def contenders(self) -> list[str]:
+        """Those of ``can_win`` that the search may start again."""
+        return [cell for cell in self.can_win if len(self.starts.get(cell, ())) < _MAX_SEARCH_STARTS_PER_CELL]
 
 
 def design_size(space: SearchSpace) -> int:
@@ -280,8 +283,10 @@ def next_search_step(knowledge: Knowledge, budget_seconds: float, seed: int) -> 
         return TuneStep(_most_unlike(knowledge, untried, seed))
     if not knowledge.measured:
         return TuneStep(reason="no set of flags could be measured")
-    if not knowledge.contenders:
+    if not knowledge.can_win:
         return TuneStep(reason=f"no other set of flags can win by more than {MARGIN:.0%}")
+    if not knowledge.contenders:
+        return TuneStep(reason="every set of flags that can still win was started twice")
     return TuneStep(max(knowledge.contenders, key=lambda cell: _expected_improvement(knowledge.leads[cell])))
 
 
