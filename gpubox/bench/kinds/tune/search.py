@@ -29,8 +29,10 @@ from gpubox.bench.stats import MARGIN
 
 MAX_FINALISTS = 3
 """Besides the profile's own flags."""
-MIN_LIMIT, MAX_LIMIT = 20, 72
-"""Starts of one tune: in a small space, and in any."""
+_MIN_QUARTER, MAX_LIMIT = 20, 72
+"""Starts of one tune, as far as their number follows from that of the cells: the least, and the most."""
+_MIN_LIMIT = 48
+"""Starts that any tune may take: on a box whose starts differ by 5 %, fewer cannot show that two cells are alike."""
 _FINAL_SHARE, _MIN_FINAL = 0.3, 12
 """Of the starts, for the comparison of the finalists; and the least."""
 _MAX_SEARCH_STARTS_PER_CELL = 2
@@ -69,13 +71,17 @@ class SearchSpace:
 
     @property
     def starts_limit(self) -> int:
-        """A quarter of what comparing every cell takes (MIN_STARTS starts each)."""
-        return max(MIN_LIMIT, min(MAX_LIMIT, len(self.cells) * MIN_STARTS // 4))
+        """Of many cells a quarter of what comparing each takes (MIN_STARTS starts each). A few may take more."""
+        return max(_MIN_LIMIT, self._quarter)
 
     @property
     def search_limit(self) -> int:
         """The most starts before the finalists are compared."""
-        return self.starts_limit - max(_MIN_FINAL, math.ceil(self.starts_limit * _FINAL_SHARE))
+        return self._quarter - max(_MIN_FINAL, math.ceil(self._quarter * _FINAL_SHARE))
+
+    @property
+    def _quarter(self) -> int:
+        return max(_MIN_QUARTER, min(MAX_LIMIT, len(self.cells) * MIN_STARTS // 4))
 
     def needs_no_less(self, cell: str, failed: str, memory: str) -> bool:
         """Whether ``cell`` needs at least as much VRAM or RAM as ``failed`` on every axis."""
