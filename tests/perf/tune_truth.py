@@ -184,24 +184,25 @@ AXES: Mapping[str, Sequence[int]] = {
 }  # fmt: skip
 OWN = {"n-cpu-moe": 8, "threads": 1, "ubatch-size": 256, "spec-draft-n-max": 1}
 SAME = ("slot-prompt-similarity=0.1,0.2,0.3", "cache-ram=0,64,128")
-"""Flags without any effect on tg here."""
+"""Flags without any effect on tg."""
+SAME_FLAGS = {"ctx-size": 1024, "parallel": 1, "threads": 1}
+"""Of the tune of identical cells: on the CPU alone, where starts differ least."""
 FLAGS = {"ctx-size": 1024, "parallel": 1, "n-gpu-layers": 99, "spec-type": "draft-mtp", "spec-synth-len": 1.9,
          "no-repack": True}  # fmt: skip
 PROMPTS = (
     "Write a function that merges two sorted lists.", "How many prime numbers are below 50?", "Describe a lighthouse.",
 )  # fmt: skip
 TOKENS, TUNES, TOP, FRESH = 96, 5, 3, 24
-SAME_TOKENS = 384
-"""Of the tune of identical cells: with fewer, the drafts that happen to be accepted hide a gain of 14 %."""
 
 
 class Lab:
     """One folder with everything: the state, gpubox's own folders, the RPC device."""
 
     def __init__(
-        self, folder: Path, engine: str, model: str, rpc_server: str, axes: Mapping[str, Sequence[int]]
+        self, folder: Path, engine: str, models: tuple[str, str], rpc_server: str, axes: Mapping[str, Sequence[int]]
     ) -> None:
-        self.folder, self.engine, self.model, self.rpc_server, self.axes = folder, engine, model, rpc_server, axes
+        self.folder, self.engine, self.rpc_server, self.axes = folder, engine, rpc_server, axes
+        self.model, self.dense = models
         self.file = folder / "truth.json"
         self.state: dict[str, Any] = {"axes": {name: list(values) for name, values in axes.items()},
                                       "reference": [], "tunes": [], "fresh": []}  # fmt: skip
@@ -285,18 +286,19 @@ class Lab:
             if not len(rows) % 16:
                 print(f"  reference {len(rows)}/{STARTS_PER_CELL * len(self.cells)}", flush=True)
 
-    def tune(self, over: Sequence[str], tokens: int) -> dict[str, Any]:
-        """One ``gpubox tune``; a new profile and state each time."""
+    def tune(
+        self, name: str, model: str, flags: Mapping[str, Any], over: Sequence[str], *, prompts: int, tokens: int
+    ) -> dict[str, Any]:
+        """One ``gpubox tune`` of a new profile."""
         home = self.folder / "home"
         places = {name: str(home / name.lower()) for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")}
         config = home / "xdg_config_home" / "gpubox"
         (config / "profiles").mkdir(parents=True, exist_ok=True)
         (config / "config.toml").write_text(f'[engines]\nlab = "{self.engine}"\n')
-        flags = {**FLAGS, **OWN, "rpc": f"127.0.0.1:{self.rpc_port}"}
-        lines = [f"{name} = {json.dumps(value)}" for name, value in flags.items()]
-        text = f'model = "{self.model}"\nengine = "lab"\nport = {self.port}\n\n[flags]\n' + "\n".join(lines) + "\n"
-        (config / "profiles" / "moe.toml").write_text(text)
-        command = [sys.executable, "-m", "gpubox", "tune", "moe", "--json", "--minutes", "15", "--prompts", "3",
+        lines = [f"{flag} = {json.dumps(value)}" for flag, value in flags.items()]
+        text = f'model = "{model}"\nengine = "lab"\nport = {self.port}\n\n[flags]\n' + "\n".join(lines) + "\n"
+        (config / "profiles" / f"{name}.toml").write_text(text)
+        command = [sys.executable, "-m", "gpubox", "tune", name, "--json", "--minutes", "15", "--prompts", str(prompts),
                    "--max-tokens", str(tokens), "--context", "0", "--keep-free", "1MiB"]  # fmt: skip
         for axis in over:
             command += ["--over", axis]
@@ -312,7 +314,12 @@ class Lab:
         over = [f"{name}={','.join(map(str, values))}" for name, values in self.axes.items()]
         while len(self.state["tunes"]) < TUNES + 1:
             last = len(self.state["tunes"]) == TUNES
-            self.state["tunes"].append(self.tune(SAME, SAME_TOKENS) if last else self.tune(over, TOKENS))
+            if last:
+                tuned = self.tune("same", self.dense, SAME_FLAGS, SAME, prompts=1, tokens=48)
+            else:
+                flags = {**FLAGS, **OWN, "rpc": f"127.0.0.1:{self.rpc_port}"}
+                tuned = self.tune("moe", self.model, flags, over, prompts=3, tokens=TOKENS)
+            self.state["tunes"].append(tuned)
             self.save()
             print(f"  tune {len(self.state['tunes'])}: {self.state['tunes'][-1]['notes'][0]}", flush=True)
 
@@ -374,7 +381,7 @@ def free_port() -> int:
 def run_lab(arguments: argparse.Namespace) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # so that the engine and the device are ended
     axes = {"n-cpu-moe": (0, 8), "threads": (1, 2), "spec-draft-n-max": (1, 3)} if arguments.small else AXES
-    lab = Lab(arguments.folder, arguments.engine, arguments.model, arguments.rpc_server, axes)
+    lab = Lab(arguments.folder, arguments.engine, (arguments.model, arguments.dense), arguments.rpc_server, axes)
     with lab.device():
         began = time.monotonic()
         for part in (lab.reference, lab.tunes, lab.fresh):
@@ -392,7 +399,8 @@ if __name__ == "__main__":
     laboratory = parts.add_parser("lab")
     laboratory.add_argument("folder", type=Path)
     laboratory.add_argument("--engine", required=True)
-    laboratory.add_argument("--model", required=True)
+    laboratory.add_argument("--model", required=True, help="a MoE model with an MTP head")
+    laboratory.add_argument("--dense", required=True, help="a dense model")
     laboratory.add_argument("--rpc-server", required=True)
     laboratory.add_argument("--small", action="store_true", help="a grid of 8 cells, to try the script")
     given = parser.parse_args()
