@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.cli.main import run
-from gpubox.hardware.process import find_by_marker
+from gpubox.hardware.process import find_by_marker, is_alive
 from gpubox.paths import Paths
 from gpubox.server.launch import free_port
 from tests.conftest import until
@@ -85,9 +85,9 @@ def test_the_log_of_a_server_that_died_stays_when_the_next_one_runs(
     assert run(["start", "a"]) == 0
     with paths.instance_log("main").open("a") as log:
         log.write("1.00.000.000 E CUDA error: an illegal memory access was encountered\n")
-    for identity, _ in find_by_marker(f"{paths.state}|"):
-        os.kill(identity.pid, signal.SIGKILL)
-    until(lambda: not find_by_marker(f"{paths.state}|"))
+    ((server, _),) = find_by_marker(f"{paths.state}|")
+    os.kill(server.pid, signal.SIGKILL)
+    until(lambda: not is_alive(server))  # a dying process loses its marker first
     assert "illegal memory access" in logs(capfd, "--failed")
 
     assert run(["start", "a"]) == 0
