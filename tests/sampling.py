@@ -1,0 +1,28 @@
+"""Which of many random or long cases the quick run tries: a seeded tenth. The nightly run tries all of them."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+SEED = int(os.environ.get("GPUBOX_TEST_SEED", "0"))
+"""Chooses the tenth. All xdist workers read the same variable, so that they collect the same tests."""
+
+
+def sampled(cases: Sequence[Any], share: float = 0.1, always: Sequence[Any] = ()) -> list[Any]:
+    """All ``cases`` for ``parametrize``; those outside the seeded ``share`` (at least one case) are marked nightly.
+
+    ``always`` are cases that the quick run tries with each seed: those that once found a fault.
+    """
+    quick = set(random.Random(f"{SEED} {len(cases)}").sample(range(len(cases)), max(1, round(len(cases) * share))))
+    return [case if number in quick or case in always else _nightly(case) for number, case in enumerate(cases)]
+
+
+def _nightly(case: Any) -> Any:
+    if isinstance(case, type(pytest.param())):  # a case that has an id or marks of its own
+        return pytest.param(*case.values, id=case.id, marks=[*case.marks, pytest.mark.nightly])
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.nightly)
