@@ -149,8 +149,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         import xllamacpp
     except ImportError as error:
-        problem = "is not installed" if isinstance(error, ModuleNotFoundError) else f"does not load: {error}"
-        print(f"error: xllamacpp {problem}; run: pip install 'gpubox[embedded]'", file=sys.stderr)
+        missing = isinstance(error, ModuleNotFoundError)
+        problem = "is not installed; run: pip install 'gpubox[embedded]'" if missing else f"does not load: {error}"
+        print(f"error: xllamacpp {problem}", file=sys.stderr)
         return 1
     parser = ArgumentReader(xllamacpp)
     try:

@@ -25,6 +25,8 @@ TIMEOUT_SECONDS = 20.0
 CACHE_BYTES = 16 * 1024 * 1024
 _SCHEMA = 2
 _VERSION = re.compile(r"^version:\s*(.+?)\s*$", re.M)
+_MISSING_LIBRARY = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
+"""What the dynamic linker says (glibc's elf/dl-load.c); Python repeats it when an extension module does not load."""
 # Cached options are invalid when one of these files changes.
 _PARSER = Path(__file__).with_name("capabilities.py")
 _LAUNCHER = (Path(__file__).with_name("embedded_server.py"), Path(__file__).with_name("embedded_flags.py"))
@@ -101,6 +103,13 @@ def probe_capabilities(engine: Engine) -> Capabilities:
     """Like ``read_capabilities``, without a cache: runs the engine twice."""
     check_runnable(engine)
     version = run_engine(engine, ["--version"])
+    if version.code and (library := _MISSING_LIBRARY.search(version.err)):
+        raise GpuboxError(
+            f"The engine {engine.name!r} cannot run: the library {library[1]} is missing.",
+            "Install the package that holds it: libgomp1 (Debian, Ubuntu) or libgomp (Fedora)."
+            if library[1].startswith("libgomp.")
+            else "Install the package that holds it, or set LD_LIBRARY_PATH to its folder.",
+        )
     output = run_engine(engine, ["--help"])
     version_line = _VERSION.search(version.err) or _VERSION.search(version.out)
     capabilities = parse_help(output.out, version_line[1] if version_line else "")

@@ -75,6 +75,16 @@ def test_a_cache_that_cannot_be_written_costs_only_time(script: Script, paths: P
     ("body", "message"),
     [
         ("echo hello", "is not a llama-server"),
+        (
+            "echo 'llama-server: error while loading shared libraries: libcudart.so.12: cannot open shared object "
+            "file: No such file or directory' >&2; exit 127",
+            "the library libcudart.so.12 is missing",
+        ),
+        (
+            f"case $1 in --help) cat '{HELP}';; *) echo 'error: xllamacpp does not load: libgomp.so.1: cannot open "
+            "shared object file: No such file or directory' >&2; exit 1;; esac",
+            "the library libgomp.so.1 is missing",
+        ),
         ("", "is not a llama-server"),
         ("echo '--all    do everything'", "is not a llama-server"),
         ("echo 'error while loading shared libraries: libcuda.so.1' >&2; exit 127", "libcuda.so.1"),
