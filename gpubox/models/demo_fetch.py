@@ -23,7 +23,7 @@ from gpubox.errors import GpuboxError
 from gpubox.models import DownloadProgress
 from gpubox.models.demo_model import DemoModel, demo_path, find_demo
 from gpubox.paths import Paths
-from gpubox.storage import lock_file
+from gpubox.storage import lock_file, make_folder
 
 _CHUNK = 1 << 20
 _POLL_SECONDS = 0.2
@@ -39,7 +39,7 @@ def fetch_demo(demo: DemoModel, paths: Paths, on_progress: DownloadProgress) -> 
         return path
     target = demo_path(demo, paths)
     try:
-        paths.models.mkdir(parents=True, exist_ok=True)
+        make_folder(paths.models)
         with _locked(paths.models / f".{demo.file}.lock"):
             if path := _verified(demo, paths):
                 return path

@@ -126,6 +126,7 @@ class HubDownload:
             for file in self.files:
                 self._fetch(client, file, meter)
             if self.repository.revision != "main":
+                (self.folder / "refs").mkdir(exist_ok=True)
                 write_atomically(self.folder / "refs" / "main", self.repository.revision.encode())
         except OSError as error:
             raise _disk_error(self.cache, error) from None
@@ -135,7 +136,9 @@ class HubDownload:
         if self._pointer(file).exists():
             meter.add_present(self._present(file))
             return
-        lock = lock_file(self.cache / ".locks" / self.folder.name / f"{self._key(file)}.lock")
+        locks = self.cache / ".locks" / self.folder.name
+        locks.mkdir(parents=True, exist_ok=True)  # other programs share the cache
+        lock = lock_file(locks / f"{self._key(file)}.lock")
         if lock is None:
             raise GpuboxError(f"Another program is downloading {file.name} now.", "Wait until it has finished.")
         try:

@@ -11,7 +11,6 @@ from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.profiles.edit import (
-    KeyPath,
     KeyValue,
     ProfileEdit,
     alias_names,
@@ -23,6 +22,7 @@ from gpubox.profiles.edit import (
 )
 from gpubox.profiles.external_editor import edit_in_editor
 from gpubox.profiles.profile import Profile
+from gpubox.toml_edit import KeyPath
 
 
 @click.command("edit")

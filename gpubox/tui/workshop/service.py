@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from gpubox.planner.plan import MemoryPlan
     from gpubox.planner.planner import Planner
     from gpubox.profiles.comparison import ComparedKey
-    from gpubox.profiles.edit import KeyPath, KeyValue, ProfileEdit
+    from gpubox.profiles.edit import KeyValue, ProfileEdit
     from gpubox.profiles.profile import Profile
     from gpubox.server.trial import Trial
+    from gpubox.toml_edit import KeyPath
     from gpubox.tui.workshop.edit_session import EditSession
 
     Emit = Callable[[Any], None]
