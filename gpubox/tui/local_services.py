@@ -293,7 +293,7 @@ class LocalServices:
         """Whether a start opens a port to other machines without a key, and the owner has not allowed that."""
         return not (profile.loopback or self.config.allow_exposed or api_key(self.paths))
 
-    def download(self, profile: Profile, on_progress: Callable[[int, int | None], None]) -> None:
+    def download(self, profile: Profile, on_progress: Callable[[int, int | None, str], None]) -> None:
         from gpubox.models.fetch import fetch_model
 
         fetch_model(profile.model, self.paths, self.config, on_progress)
