@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import os
-import re
-import tomllib
 from pathlib import Path
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.storage import lock_file, read_text, write_atomically
+from gpubox.toml_edit import change_toml
 from gpubox.toml_table import MAX_TOML_BYTES
 
 _LOCK_ATTEMPTS = 100
-_BOM = "\ufeff"
-_KEY = re.compile(r"""^([ \t]*["']?default-engine["']?[ \t]*=[ \t]*)(?:"[^"\r\n]*"|'[^'\r\n]*')""", re.M)
-_FILE_COMMENT = re.compile(r"(?:#[^\n]*\n)+(?:[ \t]*\r?\n)+")
-_TABLE = re.compile(r"^[ \t]*\[", re.M)
 
 
 def set_default_engine(paths: Paths, name: str) -> Path:
@@ -31,7 +26,7 @@ def set_default_engine(paths: Paths, name: str) -> Path:
             raise GpuboxError("Another gpubox is changing config.toml.", "Try again in a moment.")
         try:
             after = changed_text(path, _read(path), name)
-            write_atomically(path.resolve(), after.encode())  # a symbolic link stays and its target is replaced
+            write_atomically(path, after.encode())
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -43,27 +38,10 @@ def set_default_engine(paths: Paths, name: str) -> Path:
 
 def changed_text(path: Path, text: str, name: str) -> str:
     """``text`` with the default engine ``name``. Raises UsageError if that would change anything else."""
-    bom = _BOM if text.startswith(_BOM) else ""
-    body = text.removeprefix(_BOM)
     try:
-        expected = {**tomllib.loads(body.replace("\r\n", "\n")), "default-engine": name}
-    except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not valid TOML: {error}.") from None
-    table = _TABLE.search(body)
-    top = body[: table.start()] if table else body
-    line_end = "\r\n" if "\r\n" in body else "\n"
-    if match := _KEY.search(top):
-        after = f'{body[: match.end(1)]}"{name}"{body[match.end() :]}'
-    else:  # at the top, because after a [table] it would belong to that, but below the comment about the whole file
-        at = comment.end() if (comment := _FILE_COMMENT.match(body)) else 0
-        after = f'{body[:at]}default-engine = "{name}"{line_end}{body[at:]}'
-    try:
-        right = tomllib.loads(after.replace("\r\n", "\n")) == expected
-    except tomllib.TOMLDecodeError:
-        right = False
-    if not right:
-        raise UsageError(f"{path} cannot be changed safely.", f'Write it yourself: default-engine = "{name}"')
-    return bom + after
+        return change_toml(text, {("default-engine",): name}, f'Write it yourself: default-engine = "{name}"')
+    except UsageError as error:
+        raise UsageError(f"{path}: {error.message}", error.hint) from None
 
 
 def _read(path: Path) -> str:

@@ -62,6 +62,11 @@ class Paths:
         return self.config / "profiles"
 
     @property
+    def drafts(self) -> Path:
+        """Texts of profiles that an editor has open, or that could not be saved."""
+        return self.state / "drafts"
+
+    @property
     def capabilities(self) -> Path:
         return self.cache / "engines"
 

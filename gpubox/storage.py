@@ -84,25 +84,107 @@ def free_bytes(folder: Path) -> int | None:
         return None
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def private_folder(folder: Path) -> Path:
+    """Makes one of gpubox's own folders, readable by its owner alone whatever the umask; tightens one that is open.
+
+    What root makes in a user's folder is the user's. Returns ``folder``. Raises OSError.
+    """
+    make_folder(folder)
+    status = folder.stat()
+    if status.st_mode & 0o077 and status.st_uid == os.geteuid():
+        folder.chmod(0o700)
+    return folder
+
+
+def make_folder(folder: Path) -> None:
+    """Makes the missing folders of a path, as ``private_folder``, and leaves those that exist. Raises OSError."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+        _give_to_owner_of(folder.parent, folder)
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+
+
+def open_private(path: Path, flags: int) -> int:
+    """A descriptor of one of gpubox's own files, which is made with mode 0600 if it is missing. Raises OSError.
+
+    ``flags``: as of ``os.open``, which also follows symbolic links.
+    """
+    flags |= os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        if flags & os.O_EXCL:
+            raise
+        return os.open(path, flags | os.O_CREAT, 0o600)
+    _give_to_owner_of(path.parent, descriptor)
+    return descriptor
+
+
+def _give_to_owner_of(folder: Path, made: Path | int) -> None:
+    """Else a user could not use what ``sudo gpubox`` made for him."""
+    owner = folder.stat()
+    if os.geteuid() == 0 and owner.st_uid:
+        with contextlib.suppress(OSError):  # a file system without owners
+            os.chown(made, owner.st_uid, owner.st_gid, follow_symlinks=isinstance(made, int))
+
+
+def write_atomically(path: Path, data: bytes, *, like: Path | None = None) -> None:
     """Replaces the file in one step and waits for the disk: after a crash it has the old or the new content.
 
-    The file belongs to the owner alone (mode 0600). Makes the parent folder. A failure leaves no temporary file behind,
-    a kill leaves ``NAME.*.tmp``. Raises OSError.
+    Owner, mode and attributes stay, and a symbolic link stays: the file that it leads to is replaced. A new file has
+    those of ``like``, else it belongs to the owner alone (mode 0600). Makes the parent folder. A failure leaves no
+    temporary file behind, a kill leaves ``NAME.*.tmp``. Raises OSError.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = Path(os.path.realpath(path))
+    make_folder(path.parent)
     temporary = path.with_name(f"{path.name}.{os.urandom(4).hex()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = open_private(temporary, os.O_WRONLY | os.O_EXCL)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
+            copy_attributes(path if like is None or path.exists() else like, descriptor)
             os.fsync(descriptor)
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Waits until the names of the folder are on the disk, as far as its file system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def copy_attributes(source: Path, descriptor: int) -> None:
+    """Gives an open file the owner, mode and attributes of another, as far as this process may."""
+    try:
+        status = source.stat()
+    except OSError:
+        return
+    mode, own = stat.S_IMODE(status.st_mode), os.fstat(descriptor)
+    if (status.st_uid, status.st_gid) != (own.st_uid, own.st_gid):
+        try:
+            os.fchown(descriptor, status.st_uid if os.geteuid() == 0 else -1, status.st_gid)
+        except OSError:  # not in that group: ours may do no more than everybody
+            mode &= ~0o070 | (mode & 0o007) << 3
+    with contextlib.suppress(OSError):  # some file systems have no modes
+        os.fchmod(descriptor, mode)
+    with contextlib.suppress(OSError):
+        for name in os.listxattr(source):
+            with contextlib.suppress(OSError):  # those of the kernel
+                os.setxattr(descriptor, name, os.getxattr(source, name))
 
 
 def try_lock(descriptor: int, attempts: int = 1) -> bool:
@@ -130,8 +212,8 @@ def lock_file(path: Path, attempts: int = 1) -> int | None:
 
     Makes the file and its folder. Returns the descriptor, which the caller closes. Raises OSError, and GpuboxError.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    make_folder(path.parent)
+    descriptor = open_private(path, os.O_RDWR)
     try:
         locked = try_lock(descriptor, attempts)
     except BaseException:

@@ -46,6 +46,9 @@ class Hub:
     repositories: dict[str, dict[str, Stored]] = field(default_factory=dict)
     statuses: dict[str, int] = field(default_factory=dict)
     """Part of a path -> HTTP status instead of an answer."""
+    busy: list[int] = field(default_factory=list)
+    """Statuses of the next answers; each is used once."""
+    retry_after: str = "7"
     gated: str = ""
     """Part of the paths of a repository whose owner must grant access."""
     bodies: dict[str, bytes] = field(default_factory=dict)
@@ -99,7 +102,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self.reply(403, b"{}", X_Error_Code="GatedRepo")
         for part, status in hub.statuses.items():
             if part in path:
-                return self.reply(status, b"{}", Retry_After="7")
+                return self.reply(status, b"{}", Retry_After=hub.retry_after)
+        if hub.busy:
+            return self.reply(hub.busy.pop(0), b"{}", Retry_After=hub.retry_after)
         for part, body in hub.bodies.items():
             if part in path:
                 return self.reply(200, body)

@@ -12,11 +12,13 @@ import stat
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpubox.agent.workspace import MAX_FILE_BYTES, Workspace, is_binary, printable_path, read_at
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.auto_run_files import REPOSITORY, auto_run_kinds, is_bare_repository
 from gpubox.sequences import shared_length
+from gpubox.storage import copy_attributes
 
 MAX_DIFF_LINES = 400
 """Of a longer diff only head and tail are shown."""
@@ -80,10 +82,11 @@ def apply_change(workspace: Workspace, change: FileChange, stop: threading.Event
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             with os.fdopen(os.open(temporary, flags, 0o666, dir_fd=folder), "wb") as file:
-                if mode is not None:
-                    os.fchmod(file.fileno(), mode)
                 file.write(change.after)
                 file.flush()
+                if mode is not None:
+                    copy_attributes(Path(f"/proc/self/fd/{folder}/{name}"), file.fileno())
+                    os.fchmod(file.fileno(), mode)
                 os.fsync(file.fileno())
             _require_unchanged(folder, change)
             if stop.is_set():

@@ -22,6 +22,7 @@ from gpubox.paths import Paths
 from gpubox.sandbox.auto_run_files import OPEN_FOLDER
 from gpubox.sandbox.disk_usage import remove_tree
 from gpubox.sandbox.policy import WORKSPACE_MOUNT
+from gpubox.storage import private_folder
 
 MAX_FILE_BYTES = 8 * 1024 * 1024
 """Larger files are neither read nor written."""
@@ -238,7 +239,7 @@ def create_scratch(paths: Paths) -> Path:
     The scratch folders of processes that no longer run are removed.
     """
     try:
-        paths.scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_folder(paths.scratch)
         for old in paths.scratch.iterdir():
             pid = old.name.partition("-")[0]
             if not pid.isdecimal() or identity_of(int(pid)) is None:

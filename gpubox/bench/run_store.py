@@ -19,7 +19,7 @@ from gpubox.bench.under_way import RUN_LOCK, executed_runs, runs_folder
 from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.storage import is_locked, lock_file, open_regular, write_atomically
+from gpubox.storage import is_locked, lock_file, open_private, open_regular, private_folder, write_atomically
 
 T = TypeVar("T")
 LOCK_TRIES = 5
@@ -33,7 +33,7 @@ class JsonLinesFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._descriptor = open_private(path, os.O_RDWR)
             self._end = path.read_bytes().rfind(b"\n") + 1
             os.ftruncate(self._descriptor, self._end)
         except OSError as error:
@@ -220,7 +220,8 @@ def create_run(paths: Paths, plan: Plan, items: Sequence[Item]) -> Run:
     for number in range(1, 1000):
         folder = runs_folder(paths) / (stem if number == 1 else f"{stem}-{number}")
         try:
-            folder.mkdir(parents=True)
+            private_folder(folder.parent)
+            folder.mkdir(mode=0o700)
         except FileExistsError:
             continue
         except OSError as error:

@@ -11,9 +11,10 @@ from gpubox.bench.overrides import MODEL, apply_overrides
 from gpubox.bench.run_store import Run, readable_results
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
-from gpubox.profiles.edit import KeyPath, KeyValue, change_text, copied_text, parse_text
+from gpubox.profiles.edit import KeyValue, change_text, copied_text, parse_text
 from gpubox.profiles.profile import Profile
 from gpubox.profiles.writer import save_profile, save_text
+from gpubox.toml_edit import KeyPath
 
 
 def target_to_save(run: Run, name: str = "") -> Target:

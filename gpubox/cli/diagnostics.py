@@ -88,12 +88,12 @@ def _internal_error() -> GpuboxError:
     import traceback
 
     from gpubox.paths import Paths
+    from gpubox.storage import write_atomically
 
     kind, error, _ = sys.exc_info()
     path = Paths.default().logs / "gpubox-error.log"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(traceback.format_exc(), encoding="utf-8")
+        write_atomically(path, traceback.format_exc().encode(errors="replace"))
         hint = f"The traceback is in {path}."
     except OSError:
         hint = "The traceback could not be written."

@@ -156,8 +156,9 @@ def ensure_model(context: Context, profile: Profile) -> None:
     if not diagnostics.stderr_is_terminal():
         diagnostics.note(f"downloading {profile.model} …")
 
-    def show(done: int, total: int | None) -> None:
-        diagnostics.redraw(f"  downloading {profile.model}  {units.file_size(done)} of {units.file_size(total)}")
+    def show(done: int, total: int | None, waiting: str) -> None:
+        amount = f"{units.file_size(done)} of {units.file_size(total)}"
+        diagnostics.redraw(f"  {waiting or f'downloading {profile.model}  {amount}'}")
 
     path = fetch_model(profile.model, context.paths, context.config, show)
     diagnostics.note(f"✓ model {path.name}  {units.file_size(path.stat().st_size)}")

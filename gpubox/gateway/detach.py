@@ -11,6 +11,7 @@ from pathlib import Path
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 from gpubox.server.gateway_record import GatewayRecord, load_gateway
+from gpubox.storage import open_private, private_folder
 
 START_SECONDS = 20.0
 _LOG_BYTES = 4 * 1024 * 1024
@@ -28,10 +29,10 @@ def start_detached(paths: Paths, host: str, port: int, *, allow_exposed: bool = 
     words = ["serve", "--quiet", "--host", host, "--port", str(port), *(["--yes"] if allow_exposed else [])]
     log = paths.gateway_log
     try:
-        log.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(log.parent)
         if log.exists() and log.stat().st_size > _LOG_BYTES:
             log.replace(log.with_name(f"{log.name}.1"))
-        with log.open("ab") as output:
+        with os.fdopen(open_private(log, os.O_WRONLY | os.O_APPEND), "ab") as output:
             begin = output.tell()
             child = subprocess.Popen(
                 [sys.executable, "-m", "gpubox", *paths.options, *words],

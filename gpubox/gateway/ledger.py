@@ -22,7 +22,7 @@ from typing import TypeVar
 import msgspec
 
 from gpubox.gateway.status import ClientSums, FinishedRequest
-from gpubox.storage import json_line, open_regular
+from gpubox.storage import json_line, open_private, open_regular, private_folder
 
 KEPT_DAYS = 90
 MAX_CLIENTS = 256
@@ -266,9 +266,7 @@ class Ledger:
 
     def _append(self, path: Path, request: FinishedRequest) -> None:
         """Appends one line with one write. Raises OSError, and then the file is as it was, or has a torn last line."""
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-        descriptor = os.open(path, flags, 0o600)
+        descriptor = open_private(private_folder(path.parent) / path.name, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK)
         try:
             size = os.fstat(descriptor).st_size
             if request.outcome == "refused" and size > _MAX_REFUSED_BYTES:

@@ -2,5 +2,6 @@
 
 from collections.abc import Callable
 
-DownloadProgress = Callable[[int, int | None], None]
-"""Called with the bytes downloaded and the total (None: unknown). It may raise to cancel."""
+DownloadProgress = Callable[[int, int | None, str], None]
+"""Called with the bytes downloaded, the total (None: unknown), and a sentence while the other side makes it wait (else
+empty). It may raise to cancel."""

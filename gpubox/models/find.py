@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpubox.config import Config
-from gpubox.models.gguf import SHARD_NAME
+from gpubox.models.gguf import SHARD_NAME, may_be_gguf
 from gpubox.models.quants import is_companion
 from gpubox.paths import Paths
 
@@ -58,7 +58,9 @@ def find_models(config: Config, paths: Paths) -> list[Path]:
                 status = entry.stat()
             except OSError:
                 continue  # a dangling link
-            models.setdefault((status.st_dev, status.st_ino), Path(entry.path))
+            identity = status.st_dev, status.st_ino
+            if identity not in models and may_be_gguf(Path(entry.path)):
+                models[identity] = Path(entry.path)
     return sorted(models.values())
 
 

@@ -20,6 +20,7 @@ from gpubox.models.gguf_header import (
     NeedMoreError,
     parse_header,
 )
+from gpubox.storage import open_regular
 from gpubox.toml_table import closest_match
 
 SHARD_NAME = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.I)
@@ -141,7 +142,7 @@ def _read(path: Path, size: int) -> GgufHeader:
         with path.open("rb") as file:
             start = file.read(64)
             if not start.startswith(MAGIC):
-                raise _not_gguf(path, start)
+                raise not_gguf(path, start)
             for window in _WINDOWS:
                 file.seek(0)
                 try:
@@ -172,7 +173,19 @@ def _missing(path: Path) -> GpuboxError:
     )
 
 
-def _not_gguf(path: Path, start: bytes) -> GpuboxError:
+def may_be_gguf(path: Path) -> bool:
+    """Whether a file begins as a GGUF, or cannot be read by this user."""
+    try:
+        with open_regular(path) as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+
+
+def not_gguf(path: Path, start: bytes) -> GpuboxError:
+    """What a file is instead, in a sentence. ``start``: its first bytes."""
     if start.startswith(_LFS):
         return GpuboxError(
             f"{path} is a git-LFS pointer, not the model itself.", "Fetch the model: git lfs pull, in that folder."

@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from functools import cache
 from types import TracebackType
 from typing import Any
@@ -187,10 +188,11 @@ def status_error(subject: str, status: int, headers: Mapping[str, str]) -> Gpubo
             f"{subject} is gated: its owner must grant you access.",
             "Ask for it on its page, then set HF_TOKEN or run: hf auth login",
         )
+    wait = _wait_seconds(headers.get("Retry-After", ""))
     if status == 429:
-        wait = _number(headers.get("Retry-After", ""))
-        hint = f"Try again in {wait} s." if wait else "Try again in some minutes."
-        return GpuboxError("Hugging Face limits your requests (HTTP 429).", f"{hint} With a token the limit is higher.")
+        hint = f"Try again in {wait:.0f} s." if wait else "Try again in some minutes."
+        text = f"{hint} With a token the limit is higher."
+        return HubBrokenConnection("Hugging Face limits your requests (HTTP 429).", text, wait_seconds=wait)
     if status in {401, 403, 404}:
         if subject.startswith("the search"):
             return GpuboxError(
@@ -200,7 +202,20 @@ def status_error(subject: str, status: int, headers: Mapping[str, str]) -> Gpubo
             f"{subject} does not exist on Hugging Face, or it is private (HTTP {status}).",
             "Check its name; for a private one set HF_TOKEN or run: hf auth login",
         )
-    return GpuboxError(f"Hugging Face answered with HTTP {status} for {subject}.", "Try again later.")
+    sentence = f"Hugging Face answered with HTTP {status} for {subject}."
+    if status == 408 or status >= 500:
+        return HubBrokenConnection(sentence, "Try again later.", wait_seconds=wait)
+    return GpuboxError(sentence, "Try again later.")
+
+
+def _wait_seconds(retry_after: str) -> float | None:
+    """What the header ``Retry-After`` asks for: seconds or a date (RFC 9110, 10.2.3)."""
+    if (seconds := _number(retry_after)) is not None:
+        return float(seconds)
+    try:
+        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None
 
 
 def connection_error(subject: str, error: Exception) -> GpuboxError:
@@ -215,7 +230,12 @@ def connection_error(subject: str, error: Exception) -> GpuboxError:
 
 
 class HubBrokenConnection(GpuboxError):
-    """The hub stopped in the middle: the rest can be asked for."""
+    """The hub stopped in the middle, or cannot answer now: what is missing can be asked for again."""
+
+    def __init__(self, message: str, hint: str, *, wait_seconds: float | None = None) -> None:
+        """``wait_seconds``: how long the hub asks to wait before that."""
+        super().__init__(message, hint)
+        self.wait_seconds = wait_seconds
 
 
 def _too_slow(subject: str) -> GpuboxError:

@@ -9,23 +9,28 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import math
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal, TypeVar
 
 from gpubox import units
 from gpubox.errors import GpuboxError
 from gpubox.models.find import hub_cache
-from gpubox.models.hub_client import HubBrokenConnection, HubClient, HubPartError
+from gpubox.models.gguf import not_gguf
+from gpubox.models.gguf_header import MAGIC
+from gpubox.models.hub_client import HubBrokenConnection, HubClient, HubOfflineError, HubPartError
 from gpubox.models.hub_search import HubFile, HubRepository, agreed_size, total_size
 from gpubox.storage import free_bytes, lock_file, write_atomically
 
 RETRY_SECONDS = (1.0, 2.0, 4.0, 8.0)
-"""The pauses after a connection broke; any new byte starts them again."""
+"""The pauses after a connection broke or the hub was busy; any new byte starts them again."""
+MAX_WAIT_SECONDS = 120.0
+"""If the hub asks for a longer pause, the download ends and says so."""
 _RATE_SECONDS = 8.0
 _CHUNK = 1 << 20
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -42,6 +47,8 @@ class HubProgress:
     """Of all files; None: the hub does not say."""
     bytes_per_second: float | None
     """Over the last seconds; None: not known yet."""
+    waiting: str = ""
+    """Why no byte comes now, and when the hub is asked again; empty: nothing has failed."""
 
     @property
     def seconds_left(self) -> float | None:
@@ -53,6 +60,37 @@ class HubProgress:
 
 ProgressCallback = Callable[[HubProgress], None]
 """It may raise to cancel; what was downloaded stays and is resumed."""
+
+
+T = TypeVar("T")
+
+
+class Retries:
+    """Asks the hub again what it did not answer: a bounded number of times without a new byte."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        """``tell`` gets the sentence to show while it waits; it may raise to cancel."""
+        self._tell = tell
+        self._failures = 0
+
+    def run(self, ask: Callable[[], T]) -> T:
+        """What ``ask`` returns at last."""
+        while True:
+            try:
+                return ask()
+            except HubBrokenConnection as error:
+                self.wait(error)
+
+    def wait(self, error: HubBrokenConnection | HubOfflineError, *, progress: bool = False) -> None:
+        """Waits before the next try. Raises ``error`` if it was the last one."""
+        self._failures = 0 if progress else self._failures + 1
+        asked = getattr(error, "wait_seconds", None) or 0.0
+        if self._failures > len(RETRY_SECONDS) or asked > MAX_WAIT_SECONDS:
+            raise error
+        end = time.monotonic() + max(asked, RETRY_SECONDS[max(0, self._failures - 1)])
+        while (left := end - time.monotonic()) > 0:
+            self._tell(f"{error.message} gpubox asks again in {math.ceil(left)} s.")
+            time.sleep(min(0.1, left))
 
 
 class HubDownload:
@@ -126,6 +164,7 @@ class HubDownload:
             for file in self.files:
                 self._fetch(client, file, meter)
             if self.repository.revision != "main":
+                (self.folder / "refs").mkdir(exist_ok=True)
                 write_atomically(self.folder / "refs" / "main", self.repository.revision.encode())
         except OSError as error:
             raise _disk_error(self.cache, error) from None
@@ -135,7 +174,9 @@ class HubDownload:
         if self._pointer(file).exists():
             meter.add_present(self._present(file))
             return
-        lock = lock_file(self.cache / ".locks" / self.folder.name / f"{self._key(file)}.lock")
+        locks = self.cache / ".locks" / self.folder.name
+        locks.mkdir(parents=True, exist_ok=True)  # other programs share the cache
+        lock = lock_file(locks / f"{self._key(file)}.lock")
         if lock is None:
             raise GpuboxError(f"Another program is downloading {file.name} now.", "Wait until it has finished.")
         try:
@@ -161,7 +202,8 @@ class HubDownload:
             for chunk in iter(lambda: out.read(_CHUNK), b""):
                 digest.update(chunk)
                 meter.add("check", len(chunk))
-            failures = 0
+            retries = Retries(meter.wait)
+            known = bool(file.sha256) and out.tell() >= len(MAGIC)  # the checksum will tell
             while (before := out.seek(0, os.SEEK_END)) < size:
                 try:
                     with client.file_part(self.repository.name, self.repository.revision, file.name, before, size) as (
@@ -173,6 +215,8 @@ class HubDownload:
                             out.write(chunk)
                             digest.update(chunk)
                             meter.add("download", len(chunk))
+                            if not known and out.tell() >= len(MAGIC):
+                                known = _check_magic(file, out)
                     if out.tell() < size:
                         raise HubBrokenConnection(
                             f"Hugging Face stopped sending {file.name} before its end.", "Try again."
@@ -183,11 +227,8 @@ class HubDownload:
                     meter.add("download", -before)  # it sends only whole files
                     out.truncate(0)
                     digest = hashlib.sha256()
-                except HubBrokenConnection:
-                    failures = 0 if out.tell() > before else failures + 1
-                    if failures > len(RETRY_SECONDS):
-                        raise
-                    meter.pause(RETRY_SECONDS[max(0, failures - 1)])
+                except (HubBrokenConnection, HubOfflineError) as error:
+                    retries.wait(error, progress=out.tell() > before)
             out.flush()
             os.fsync(out.fileno())
         if file.sha256 and digest.hexdigest() != file.sha256:
@@ -238,26 +279,32 @@ class _Meter:
                 self._samples.popleft()
         self._emit(phase)
 
-    def pause(self, seconds: float) -> None:
-        """Waits, and can still be cancelled."""
-        end = time.monotonic() + seconds
+    def wait(self, sentence: str) -> None:
+        """Reports that no byte comes."""
         self._samples.clear()
-        while time.monotonic() < end:
-            self._emit("download")
-            time.sleep(min(0.1, seconds))
+        self._emit("download", sentence)
 
-    def _emit(self, phase: Literal["check", "download"]) -> None:
+    def _emit(self, phase: Literal["check", "download"], waiting: str = "") -> None:
         rate = None
         if len(self._samples) > 1:
             (begin, first), (end, last) = self._samples[0], self._samples[-1]
             rate = (last - first) / (end - begin) if end > begin else None
-        self._report(HubProgress(phase, self._done, self._total, rate))
+        self._report(HubProgress(phase, self._done, self._total, rate, waiting))
 
 
 def _length(client: HubClient, repository: HubRepository, file: HubFile) -> int:
     """The length of a file for which the list of files states none."""
     with client.file_part(repository.name, repository.revision, file.name, 0, 1) as (_, length):
         return agreed_size(file.name, None, length)
+
+
+def _check_magic(file: HubFile, part: BinaryIO) -> bool:
+    """Raises GpuboxError, and empties the part, if it does not begin as a GGUF."""
+    part.flush()
+    if not (start := os.pread(part.fileno(), 64, 0)).startswith(MAGIC):
+        part.truncate(0)
+        raise not_gguf(Path(file.name), start)
+    return True
 
 
 def _link(blob: Path, pointer: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from gpubox.errors import GpuboxError
 from gpubox.models import DownloadProgress
 from gpubox.models.hub_client import HubClient
-from gpubox.models.hub_download import HubDownload, HubProgress
+from gpubox.models.hub_download import HubDownload, HubProgress, Retries
 from gpubox.models.hub_search import choose_quant, read_repository
 from gpubox.models.quants import HfReference
 
@@ -21,10 +22,11 @@ def fetch_quant(reference: HfReference, on_progress: DownloadProgress) -> Path:
     """
 
     def report(progress: HubProgress) -> None:
-        on_progress(progress.done_bytes, progress.total_bytes)
+        on_progress(progress.done_bytes, progress.total_bytes, progress.waiting)
 
     with HubClient() as client:
-        repository = read_repository(client, reference.repo)
+        retries = Retries(partial(on_progress, 0, None))
+        repository = retries.run(lambda: read_repository(client, reference.repo))
         quant = choose_quant(repository, reference.quant)
         return HubDownload(repository, quant.files).run(client, report)
 
@@ -40,14 +42,14 @@ def quant_size(reference: HfReference) -> int | None:
 
 def download(repo: str, name: str, on_progress: DownloadProgress, *, revision: str, folder: Path) -> Path:
     """Downloads one file of a repository into ``folder``. Raises GpuboxError, and OSError if it cannot be stored."""
-    path, done = folder / Path(name).name, 0
-    with (
-        HubClient() as client,
-        client.file_part(repo, revision, name, 0) as (chunks, length),
-        path.open("wb") as file,
-    ):
-        for chunk in chunks:
-            file.write(chunk)
-            done += len(chunk)
-            on_progress(done, length)
+    path = folder / Path(name).name
+
+    def fetch() -> None:
+        with path.open("ab") as file, client.file_part(repo, revision, name, file.tell()) as (chunks, length):
+            for chunk in chunks:
+                file.write(chunk)
+                on_progress(file.tell(), length, "")
+
+    with HubClient() as client:
+        Retries(partial(on_progress, 0, None)).run(fetch)
     return path

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpubox.config import Config
 from gpubox.models.find import find_models, hub_cache
-from gpubox.models.gguf import shard_names, shards_size
+from gpubox.models.gguf import may_be_gguf, shard_names, shards_size
 from gpubox.paths import Paths
 from gpubox.storage import read_bytes
 
@@ -72,7 +72,7 @@ def _blob(manifest: Path, blobs: Path) -> Path | None:
         digest = next(layer["digest"] for layer in layers if layer["mediaType"] == _MODEL_LAYER)
         match = _DIGEST.fullmatch(digest)
         blob = blobs / f"sha256-{match[1]}" if match else None
-        return blob if blob and blob.is_file() else None
+        return blob if blob and may_be_gguf(blob) else None
     except (OSError, ValueError, KeyError, TypeError, StopIteration, RecursionError):
         return None
 

@@ -19,6 +19,7 @@ from gpubox.models.gguf_header import MAGIC, GgufHeader, MalformedError, NeedMor
 from gpubox.models.hub_client import HubClient
 from gpubox.models.hub_search import HubFile, HubQuant, HubRepository, agreed_size
 from gpubox.paths import Paths
+from gpubox.storage import make_folder
 
 MAX_HEADER_BYTES = 16_000_000
 """Of all shards of one model together. The largest header known (a vocabulary of 262k) takes 11 MB."""
@@ -62,7 +63,7 @@ def fetch_header_file(
         return first
     heads = read_heads(client, repository, quant, _known_head(sibling) if sibling else None)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         _prune(folder.parent)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix="new-", ignore_cleanup_errors=True) as name:
             made = Path(name) / "files"

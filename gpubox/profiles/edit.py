@@ -11,27 +11,23 @@ import difflib
 import os
 import re
 import time
-import tomllib
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.loader import check_profile_name, parse_profile
 from gpubox.profiles.profile import Profile
-from gpubox.storage import lock_file, read_text, write_atomically
+from gpubox.storage import lock_file, private_folder, read_text, sync_folder, write_atomically
+from gpubox.toml_edit import KeyPath, change_toml, toml_values
 from gpubox.toml_table import MAX_TOML_BYTES
 
-KeyPath = tuple[str, ...]
-"""Where a value stands in a profile's file: ``("port",)``, ``("flags", "ctx-size")``."""
 KeyValue = bool | int | float | str | tuple[str | int | float, ...] | None
 """A new value. ``None`` removes the key."""
 _TABLES = {"flags", "sampling", "chat", "env", "needs"}
 _LOCK_ATTEMPTS = 100
-_BOM = "\ufeff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +61,14 @@ def key_path(name: str) -> KeyPath:
     if dot and table in _TABLES:
         return (table, key)
     top = {item.name for item in fields(Profile)} - {*_TABLES, "path", "shipped", "references", "name"}
-    return (bare,) if bare.replace("-", "_") in top else ("flags", _with_hyphens(bare))
+    return (bare,) if bare.replace("-", "_") in top else ("flags", bare.replace("_", "-"))
 
 
 def parse_text(path: Path, text: str) -> Profile:
     """The profile in ``text``, named after ``path``. Raises UsageError that names the line or the key."""
     try:
-        values = tomllib.loads(text.removeprefix(_BOM).replace("\r\n", "\n"))
-    except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
+        values = toml_values(text)
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path.name} is not valid TOML: {error}.") from None
     return parse_profile(path, values)
 
@@ -138,6 +134,7 @@ def rename_profile(profile: Profile, name: str, paths: Paths) -> Path:
         try:
             # link and unlink, not rename: rename would replace a file that appeared meanwhile
             new.hardlink_to(old)
+            sync_folder(new.parent)
             old.unlink()
         except OSError as error:
             raise _refused(old, error) from None
@@ -181,10 +178,10 @@ def restore_deleted(paths: Paths, name: str = "") -> Path:
 def _copy(path: Path, target: Path) -> None:
     """Copies a file, or a symbolic link as a link, also one whose target is gone."""
     if not path.is_symlink():
-        write_profile(target, _read(path))
+        write_profile(target, _read(path), like=path)
         return
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(target.parent)
         target.symlink_to(path.parent / path.readlink())
     except OSError as error:
         raise _refused(target, error) from None
@@ -207,96 +204,8 @@ def alias_names(text: str) -> tuple[str, ...]:
 
 
 def change_text(text: str, changes: Mapping[KeyPath, KeyValue]) -> str:
-    """``text`` with some values changed. All other lines stay as they are.
-
-    A key keeps its spelling (``ctx_size``) and its comment. Raises UsageError if the text is not TOML, or if a change
-    would touch more than its own value.
-    """
-    import tomlkit
-    from tomlkit.exceptions import TOMLKitError
-
-    bom = _BOM if text.startswith(_BOM) else ""
-    body = text.removeprefix(_BOM)
-    windows = "\r\n" in body and body.count("\r\n") == body.count("\n")
-    if windows:
-        body = body.replace("\r\n", "\n")
-    try:
-        expected = tomllib.loads(body.replace("\r\n", "\n"))
-        document = tomlkit.parse(body)
-        for key_path, value in changes.items():
-            _set(document, key_path, value)
-            _set(expected, key_path, value)
-        after = tomlkit.dumps(document)
-        right = tomllib.loads(after.replace("\r\n", "\n")) == expected and _only_changes(body, after, changes)
-    except (TOMLKitError, tomllib.TOMLDecodeError, ValueError, TypeError, RecursionError) as error:
-        raise UsageError(f"The profile's text cannot be changed: {error}.", _BY_HAND) from None
-    if not right:
-        raise UsageError("The change would touch other lines of the profile.", _BY_HAND)
-    return bom + (after.replace("\n", "\r\n") if windows else after)
-
-
-_BY_HAND = "Change it in an editor: gpubox edit NAME --editor"
-
-
-def _set(table: MutableMapping[str, Any], key_path: KeyPath, value: KeyValue) -> None:
-    *parents, last = key_path
-    for parent in parents:
-        if parent not in table:
-            if value is None:
-                return
-            table[parent] = _new_table(table)
-        table = table[parent]
-    key = next((key for key in table if _with_hyphens(key) == _with_hyphens(last)), last)
-    if value is None:
-        table.pop(key, None)
-    else:
-        _put(table, key, list(value) if isinstance(value, tuple) else value)
-
-
-def _with_hyphens(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def _put(table: MutableMapping[str, Any], key: str, value: Any) -> None:
-    """Sets a key. A new one goes after the last key of its table, before the empty lines and comments that follow."""
-    if type(table) is dict or key in table:
-        table[key] = value
-        return
-    import tomlkit
-    from tomlkit.container import Container
-    from tomlkit.items import AbstractTable, AoT
-
-    container: Any = table.value if isinstance(table, AbstractTable) else table
-    keys = [name for name, item in container.body if name is not None and not isinstance(item, AbstractTable | AoT)]
-    if isinstance(container, Container) and keys and not isinstance(table, tomlkit.items.InlineTable):
-        container._insert_after(keys[-1], key, tomlkit.item(value))
-    else:
-        table[key] = value
-
-
-def _new_table(table: MutableMapping[str, Any]) -> Any:
-    if type(table) is dict:
-        return {}
-    import tomlkit
-
-    return tomlkit.table()
-
-
-def _only_changes(before: str, after: str, changes: Mapping[KeyPath, KeyValue]) -> bool:
-    """Whether every line that differs belongs to a changed key, or is empty."""
-    names = {
-        _with_hyphens(name) for key_path in changes for name in key_path
-    }  # also of its table: it may be written in one line
-    in_changed_value = False  # a value over several lines is replaced as a whole
-    for line in difflib.ndiff(before.splitlines(), after.splitlines()):
-        if line[0] == " ":
-            in_changed_value = False
-        elif line[0] in "+-":
-            text = line[2:].strip()
-            in_changed_value |= not names.isdisjoint(re.split(r"[^\w-]+", _with_hyphens(text)))
-            if text and not in_changed_value:
-                return False
-    return True
+    """The text of a profile with some values changed, as ``change_toml``. Raises UsageError."""
+    return change_toml(text, changes, "Change it in an editor: gpubox edit NAME --editor")
 
 
 def _path_of(profile: Profile) -> Path:
@@ -335,10 +244,10 @@ def _read(path: Path) -> str:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def write_profile(path: Path, text: str) -> None:
-    """Writes a profile's file, under ``locked_profiles``. Raises UsageError, and GpuboxError if the disk refuses."""
+def write_profile(path: Path, text: str, like: Path | None = None) -> None:
+    """As ``write_atomically``, under ``locked_profiles``. Raises UsageError, and GpuboxError if the disk refuses."""
     try:
-        write_atomically(path.resolve(), text.encode())  # a symbolic link stays and its target is replaced
+        write_atomically(path, text.encode(), like=like)
     except UnicodeEncodeError:
         raise UsageError(f"{path.name}: the profile holds bytes that cannot be written as text.") from None
     except OSError as error:

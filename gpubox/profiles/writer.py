@@ -8,18 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from gpubox.errors import UsageError
 from gpubox.paths import Paths, shipped_profiles
-from gpubox.profiles.argv import argument_text
 from gpubox.profiles.edit import locked_profiles, write_profile
 from gpubox.profiles.loader import check_profile_name, parse_profile
 from gpubox.profiles.profile import Profile
+from gpubox.toml_edit import toml_key, toml_value
 from gpubox.toml_table import given_values
-
-_LITERAL = re.compile(r"[^'\x00-\x1f\x7f]*")
-"""What TOML takes literally between single quotes."""
 
 
 def profile_toml(profile: Profile, header: str = "") -> str:
@@ -81,26 +76,5 @@ def _comment(text: str) -> str:
 def _table(name: str, values: Mapping[str, Any]) -> str:
     if not values:
         return ""
-    lines = [f"{_key(key)} = {_value(value)}\n" for key, value in values.items()]
+    lines = [f"{toml_key(key)} = {toml_value(value)}\n" for key, value in values.items()]
     return "".join([f"[{name}]\n", *lines] if name else lines)
-
-
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _quoted(key)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, (tuple, list)):
-        return f"[{', '.join(_value(v) for v in value)}]"
-    if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{_key(k)} = {_value(v)}' for k, v in value.items())} }}" if value else "{}"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        # Windows paths, patterns and JSON read better between single quotes.
-        return f"'{value}'" if ("\\" in value or '"' in value) and _LITERAL.fullmatch(value) else _quoted(value)
-    return argument_text(value)
-
-
-def _quoted(text: str) -> str:
-    return tomli_w.dumps({"k": text}).removeprefix("k = ").rstrip("\n")

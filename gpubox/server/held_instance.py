@@ -41,7 +41,7 @@ from gpubox.server.state import (
 )
 from gpubox.server.status import can_sleep
 from gpubox.server.vram_release import vram_in_use, wait_vram_released
-from gpubox.storage import try_lock
+from gpubox.storage import open_private, private_folder, try_lock
 
 BUSY_POLL_SECONDS = 0.5
 PORT_TRIES, PORT_SECONDS = 20, 0.1
@@ -295,8 +295,8 @@ def busy_error(paths: Paths, instance: str) -> InstanceBusy:
 def _open_lock(path: Path, *, or_folder: bool) -> int:
     """Opens the lock file. ``or_folder``: opens its folder instead if no file can be made. Raises GpuboxError."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        private_folder(path.parent)
+        return open_private(path, os.O_RDWR)
     except OSError as error:
         for candidate in (path, path.parent) if or_folder else ():
             with contextlib.suppress(OSError):  # locking needs no permission to write

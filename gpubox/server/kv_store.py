@@ -20,7 +20,7 @@ from typing import Any
 from gpubox.hardware.process import boot_id
 from gpubox.sequences import shared_length
 from gpubox.server.kv_key import KvKey
-from gpubox.storage import free_bytes, lock_file, read_text, write_atomically
+from gpubox.storage import free_bytes, lock_file, open_private, private_folder, read_text, write_atomically
 from gpubox.units import GIB
 
 STATE_SUFFIX, PARTIAL_SUFFIX = ".kv", ".part"
@@ -249,9 +249,7 @@ class KvStore:
 def prepare_folder(folder: Path) -> bool:
     """Makes the folder, for the owner only. Returns whether it can be used."""
     try:
-        folder.mkdir(parents=True, mode=0o700, exist_ok=True)
-        if folder.stat().st_mode & 0o077:
-            folder.chmod(0o700)
+        private_folder(folder)
     except OSError:
         return False
     return os.access(folder, os.W_OK | os.X_OK)
@@ -264,7 +262,7 @@ def has_room(folder: Path, size_bytes: int) -> bool:
 
 def make_file(path: Path) -> None:
     """Makes a file that a server is about to write, for the owner only. Raises OSError, also if there is one."""
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    os.close(open_private(path, os.O_WRONLY | os.O_EXCL))
 
 
 def unlink(path: Path) -> None:

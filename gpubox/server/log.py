@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpubox.errors import GpuboxError
-from gpubox.storage import open_regular
+from gpubox.storage import open_regular, private_folder
 
 KEPT_LOGS = 5
 HEAD_BYTES = 512 * 1024
@@ -89,7 +89,7 @@ def rotate_log(path: Path) -> None:
     Raises GpuboxError if the folder cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
         if not log_size(path):
             return
         for number in range(KEPT_LOGS - 1, -1, -1):

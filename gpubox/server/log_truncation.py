@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpubox.errors import GpuboxError
 from gpubox.server.log import CUT_MARKER, HEAD_BYTES, LINE_BYTES, last_cut_at, log_size, record_path, rotated_path
-from gpubox.storage import try_lock
+from gpubox.storage import open_private, try_lock
 
 MAX_LOG_BYTES = 64 * 1024 * 1024
 COPY_SECONDS = 60.0
@@ -82,6 +82,7 @@ def _copy_aside(path: Path) -> Path | None:
     try:
         # The log of another launch, whose record says so.
         record_path(aside).unlink(missing_ok=True)
+        os.close(open_private(aside, os.O_WRONLY))
         shutil.copyfile(path, aside)
     except OSError:
         aside.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import MARKER_VARIABLE, ProcessIdentity, find_by_marker, identity_of, is_alive
 from gpubox.server.state import Launch
-from gpubox.storage import lock_file
+from gpubox.storage import lock_file, open_private
 
 POLL_SECONDS = 0.02
 IMMEDIATE_STOP_SECONDS = 1.0
@@ -132,7 +132,7 @@ def _signal(process: ProcessIdentity, number: int) -> None:
 
 def _append(log: Path) -> BinaryIO:
     try:
-        return log.open("ab")
+        return os.fdopen(open_private(log, os.O_WRONLY | os.O_APPEND), "ab")
     except OSError as error:
         raise GpuboxError(f"The log {log} cannot be written: {error.strerror}.") from None
 

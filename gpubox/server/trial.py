@@ -165,7 +165,7 @@ def main() -> None:
         asyncio.run(recover_trial(paths, load_config(paths)))
     except GpuboxError as error:
         with contextlib.suppress(OSError):
-            (paths.logs / "trial-error.log").write_text(f"{error}\n", encoding="utf-8")
+            write_atomically(paths.logs / "trial-error.log", f"{error}\n".encode(errors="replace"))
 
 
 async def _end_interrupted(record: TrialRecord, paths: Paths, config: Config) -> None:

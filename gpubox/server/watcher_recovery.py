@@ -24,6 +24,7 @@ from gpubox.server.server_process import remember_exit_code
 from gpubox.server.state import load_state
 from gpubox.server.supervisor import Supervisor
 from gpubox.server.watcher import idle_command
+from gpubox.storage import write_atomically
 
 BUSY_SECONDS = 0.5
 
@@ -85,7 +86,7 @@ def main() -> None:
             process = asyncio.run(handle_crashes(paths, instance))
         except Exception:  # nobody sees the output of the watcher
             with contextlib.suppress(OSError):
-                (paths.logs / "watcher-error.log").write_text(traceback.format_exc(), encoding="utf-8")
+                write_atomically(paths.logs / "watcher-error.log", traceback.format_exc().encode(errors="replace"))
             process = observe(paths, instance).process
     if process:
         os.set_inheritable(int(lock.removeprefix("fd:")), True)

@@ -7,11 +7,13 @@ microseconds, rates and watts in thousandths, observed time in tenths of a secon
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import time
 from pathlib import Path
 
 from gpubox.errors import GpuboxError
+from gpubox.storage import open_private, private_folder
 
 VERSION = 1
 """``user_version`` of the file."""
@@ -114,7 +116,7 @@ def connect_writer(path: Path) -> sqlite3.Connection:
 
     Raises sqlite3.Error, OSError, and GpuboxError if another version of gpubox wrote it.
     """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.close(open_private(private_folder(path.parent) / path.name, os.O_RDWR))
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         path.chmod(0o600)

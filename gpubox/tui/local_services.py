@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gpubox.config import Config, api_key, load_config
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE, Paths, shipped_profiles
+from gpubox.storage import write_atomically
 from gpubox.threads import run_in_thread
 from gpubox.tui.messages import GatewayView, ServerOverview
 
@@ -292,7 +293,7 @@ class LocalServices:
         """Whether a start opens a port to other machines without a key, and the owner has not allowed that."""
         return not (profile.loopback or self.config.allow_exposed or api_key(self.paths))
 
-    def download(self, profile: Profile, on_progress: Callable[[int, int | None], None]) -> None:
+    def download(self, profile: Profile, on_progress: Callable[[int, int | None, str], None]) -> None:
         from gpubox.models.fetch import fetch_model
 
         fetch_model(profile.model, self.paths, self.config, on_progress)
@@ -430,8 +431,7 @@ class LocalServices:
     def save_traceback(self, text: str) -> None:
         """Writes it to a file, for a bug report."""
         with contextlib.suppress(OSError):
-            self.paths.logs.mkdir(parents=True, exist_ok=True)
-            (self.paths.logs / "screen-crash.txt").write_text(text, encoding="utf-8")
+            write_atomically(self.paths.logs / "screen-crash.txt", text.encode(errors="replace"))
 
     def file_locations(self) -> list[tuple[str, str]]:
         """(name, path), for the help screen."""

@@ -34,6 +34,8 @@ class DownloadStatus:
     bytes_done: int
     bytes_total: int | None
     seconds: float
+    waiting: str = ""
+    """Why no byte comes; empty: nothing has failed."""
 
     @property
     def seconds_left(self) -> float | None:
@@ -162,8 +164,9 @@ def _done_step(step: StepDone) -> Content:
 
 def _current_step(operation: OperationProgress) -> list[Content]:
     match operation.progress:
-        case DownloadStatus():
-            return [_transfer("download", operation)]
+        case DownloadStatus(waiting=waiting):
+            why = [Content.styled(sanitize_line(waiting), "$warning")] if waiting else []
+            return [_transfer("download", operation), *why]
         case LoadProgress(stage=stage, bytes_total=total):
             text = Content.styled(sanitize_line(stage), "$quiet")
             return [_transfer("load", operation), text] if total else [Content.assemble(("load … ", "$accent"), text)]

@@ -253,14 +253,14 @@ class OperationController:
         reported = float("-inf")
         self.bridge.operation_running, self._download_stopped = True, False
 
-        def report(done: int, total: int | None) -> None:
+        def report(done: int, total: int | None, waiting: str) -> None:
             nonlocal reported
             if self._download_stopped:
                 raise GpuboxError("The download was stopped.", "The next start resumes it.")
             now = loop.time()
             if now - reported >= DOWNLOAD_REPORT_SECONDS or done == total:
                 reported = now
-                self._emit(DownloadStatus(profile.name, done, total, now - started))
+                self._emit(DownloadStatus(profile.name, done, total, now - started, waiting))
 
         self._emit(DownloadStatus(profile.name, 0, None, 0.0))
         try:

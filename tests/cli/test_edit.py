@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from gpubox.paths import Paths
+from gpubox.profiles import edit as edit_module
 from tests.cli.verbs import gpubox, values
 
 pytestmark = pytest.mark.usefixtures("box")
@@ -43,20 +48,87 @@ def test_a_broken_profile_can_be_mended_and_deleted(capfd: pytest.CaptureFixture
     assert not path.exists()
 
 
-@pytest.mark.parametrize(
-    ("editor", "code", "kept"), [("false", 1, True), ("true", 0, False), ("no-such-editor", 1, False)]
-)
-def test_the_text_of_an_editor_that_fails_is_not_lost(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, editor: str, code: int, kept: bool
+TYPED = 'sed -i "s/2048/1024 # typed/" "$1"'
+AFTER_TYPING = {
+    "a mistyped flag": 'echo "ctx-sise = 1" >> "$1"',
+    "no TOML": 'echo "[flags" >> "$1"',
+    "no UTF-8": 'printf "\\377" >> "$1"',
+    "changed meanwhile": 'echo "# mine" >> "$PROFILE"',
+    "deleted meanwhile": 'rm "$PROFILE"',
+    "the editor fails": "exit 3",
+    "a full disk": "true",
+    "another gpubox": "true",
+}
+
+
+def editor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, paths: Paths, script: str) -> None:
+    program = tmp_path / "editor"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("EDITOR", str(program))
+    monkeypatch.setenv("PROFILE", str(paths.profiles / "a.toml"))
+    monkeypatch.delenv("VISUAL", raising=False)
+
+
+@pytest.mark.parametrize("failure", AFTER_TYPING)
+def test_what_was_typed_in_an_editor_survives_every_failure_after_it(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, paths: Paths, failure: str
 ) -> None:
-    monkeypatch.setenv("EDITOR", editor)
+    editor(monkeypatch, tmp_path, paths, f"{TYPED}\n{AFTER_TYPING[failure]}")
+    with contextlib.ExitStack() as stack:
+        if failure == "a full disk":
+            write = edit_module.write_atomically
+
+            def full(path: Path, data: bytes, *, like: Path | None = None) -> None:
+                if path.parent == paths.profiles:
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                write(path, data, like=like)
+
+            monkeypatch.setattr(edit_module, "write_atomically", full)
+        if failure == "another gpubox":
+            monkeypatch.setattr(edit_module, "_LOCK_ATTEMPTS", 1)
+            stack.enter_context(edit_module.locked_profiles(paths))
+        code, _, err = gpubox(capfd, "edit", "a", "--editor")
+
+    assert code in (1, 2)
+    (copy,) = paths.drafts.iterdir()
+    assert f"Your text is in {copy}." in err
+    assert b"1024 # typed" in copy.read_bytes()
+    assert copy.stat().st_mode & 0o777 == 0o600
+    assert not (paths.profiles / "a.toml").exists() or "# typed" not in (paths.profiles / "a.toml").read_text()
+
+
+def test_what_was_typed_survives_a_kill_and_the_next_edit_names_it(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, paths: Paths
+) -> None:
+    editor(monkeypatch, tmp_path, paths, f"{TYPED}\nkill -9 $PPID")
+    assert subprocess.run([sys.executable, "-m", "gpubox", "edit", "a", "--editor"], check=False).returncode == -9
+    (copy,) = paths.drafts.iterdir()
+    assert "1024 # typed" in copy.read_text()
+
+    editor(monkeypatch, tmp_path, paths, "true")
+    assert str(copy) in gpubox(capfd, "edit", "a", "--editor")[2]
+
+
+@pytest.mark.parametrize("script", [TYPED, f"kill -INT $PPID\n{TYPED}"], ids=["saved", "ctrl-c in the editor"])
+def test_a_saved_text_leaves_no_copy(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, paths: Paths, script: str
+) -> None:
+    editor(monkeypatch, tmp_path, paths, script)
+    assert gpubox(capfd, "edit", "a", "--editor")[0] == 0
+    assert "1024 # typed" in (paths.profiles / "a.toml").read_text()
+    assert not list(paths.drafts.iterdir())
+
+
+@pytest.mark.parametrize(("program", "code"), [("false", 1), ("true", 0), ("no-such-editor", 1), ("rm", 1)])
+def test_an_editor_in_which_nothing_was_typed_leaves_no_copy(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, paths: Paths, program: str, code: int
+) -> None:
+    monkeypatch.setenv("EDITOR", program)
     monkeypatch.delenv("VISUAL", raising=False)
     result, _, err = gpubox(capfd, "edit", "a", "--editor")
-    assert result == code
-    if kept:
-        copy = Path(err.split("Its text is in ")[1].strip().rstrip("."))
-        assert "ctx-size = 2048" in copy.read_text()
-        copy.unlink()
+    assert (result, "Your text" in err) == (code, False)
+    assert not list(paths.drafts.iterdir())
 
 
 def test_new_copies_a_profile_with_its_comments(capfd: pytest.CaptureFixture[str], paths: Paths) -> None:

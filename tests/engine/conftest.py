@@ -66,7 +66,7 @@ class Box:
 @pytest.fixture(scope="session")
 def demo_model() -> Path:
     """The demo model, from gpubox's own cache or fetched into it as `gpubox demo` does."""
-    return fetch_model("demo:smollm2", Paths.default(), Config(), lambda done, total: None)
+    return fetch_model("demo:smollm2", Paths.default(), Config(), lambda done, total, waiting: None)
 
 
 @pytest.fixture(scope="module")

@@ -140,7 +140,7 @@ async def test_a_download_is_stopped_and_resumed(services: FinderServices, hub: 
 
 
 async def test_a_download_that_fails(services: FinderServices, hub: Hub) -> None:
-    hub.statuses["/resolve/"] = 429
+    hub.statuses["/resolve/"], hub.retry_after = 429, "3600"
     async with GpuboxApp(services).run_test(size=(120, 36), notifications=True) as pilot:
         screen = await searched(pilot, "m")
         await go_to(pilot, "Q4_K_M")

@@ -175,7 +175,14 @@ async def test_opens_the_owners_editor(
         script.write_text("#!/bin/sh\necho 'model = ' > \"$1\"\n")
         await pilot.press("E")
         await shows(pilot, "Nothing is written")
+        script.write_text("#!/bin/sh\necho 'ctx-sise = 1' >> \"$1\"\n")
+        await pilot.press("E")
+        await shows(pilot, "The engine refuses this")
+        await pilot.press("escape")
+        await shows(pilot, "Your text is in")
     assert load_catalog(services.paths).get("mine").flags["ctx-size"] == 1024
+    texts = [path.read_text() for path in services.paths.drafts.iterdir()]
+    assert len(texts) == 2 and "model = \n" in texts and any("ctx-sise = 1\n" in text for text in texts)
 
 
 async def test_a_watched_server_changes_nothing(services: WorkshopServices) -> None:

@@ -13,8 +13,9 @@ from gpubox.engines.capabilities import parse_help
 from gpubox.paths import Paths
 from gpubox.planner.plan import DevicePlan, MemoryPlan
 from gpubox.profiles.comparison import compare_profiles
-from gpubox.profiles.edit import KeyPath, KeyValue, ProfileEdit
+from gpubox.profiles.edit import KeyValue, ProfileEdit
 from gpubox.profiles.profile import FlagValue, Profile
+from gpubox.toml_edit import KeyPath
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.workshop import editor

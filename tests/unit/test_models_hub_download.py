@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from gpubox.models.find import hub_cache
 from gpubox.models.hub_client import HubClient
 from gpubox.models.hub_download import HubDownload, HubProgress
 from gpubox.models.hub_search import HubRepository, read_repository
+from gpubox.models.huggingface import fetch_quant
 from gpubox.models.quants import parse_reference
 from gpubox.models.resolve import find_cached_model
 from gpubox.storage import lock_file
@@ -183,11 +185,73 @@ def test_a_hub_without_checksums(hub: Hub, client: HubClient) -> None:
     assert job(read_repository(client, "u/m")).is_complete
 
 
-@pytest.mark.parametrize(("status", "message"), [(401, "HTTP 401"), (404, "HTTP 404"), (429, "limits")])
-def test_refusals(hub: Hub, client: HubClient, repository: HubRepository, status: int, message: str) -> None:
-    hub.statuses["/resolve/"] = status
+@pytest.mark.parametrize(
+    ("status", "message", "tries"),
+    [(401, "HTTP 401", 1), (404, "HTTP 404", 1), (418, "HTTP 418", 1), (429, "limits", 3), (503, "HTTP 503", 3)],
+)
+def test_refusals(
+    hub: Hub, client: HubClient, repository: HubRepository, status: int, message: str, tries: int
+) -> None:
+    hub.statuses["/resolve/"], hub.retry_after = status, ""
     with pytest.raises(GpuboxError, match=message):
         job(repository).run(client, ignore)
+    assert len([path for path in hub.paths if "/resolve/" in path]) == tries
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+@pytest.mark.parametrize("retry_after", ["", "0.1", "0", "Mon, 23 Nov 2020 07:00:00 GMT", "-1", "x" * 99])
+def test_a_busy_hub_is_asked_again(
+    hub: Hub, client: HubClient, repository: HubRepository, status: int, retry_after: str
+) -> None:
+    hub.busy, hub.retry_after, hub.cuts = [status, status], retry_after, [400_000]
+    assert job(repository).run(client, ignore).read_bytes() == DATA
+
+
+def test_the_pause_that_the_hub_asks_for_is_kept_and_said(
+    hub: Hub, client: HubClient, repository: HubRepository
+) -> None:
+    hub.busy, hub.retry_after = [429], "1"
+    sentences: list[str] = []
+    started = time.monotonic()
+    job(repository).run(client, lambda progress: sentences.append(progress.waiting))
+    assert time.monotonic() - started >= 1
+    assert "Hugging Face limits your requests (HTTP 429). gpubox asks again in 1 s." in sentences
+    assert sentences[-1] == ""
+
+
+def test_a_pause_of_an_hour_is_the_owners_to_decide(hub: Hub, client: HubClient, repository: HubRepository) -> None:
+    hub.busy, hub.retry_after = [429], "3600"
+    with pytest.raises(GpuboxError) as caught:
+        job(repository).run(client, ignore)
+    assert "Try again in 3600 s" in caught.value.hint
+
+
+def test_a_hub_that_does_not_answer_is_asked_again(hub: Hub, repository: HubRepository) -> None:
+    hub.gate = threading.Event()
+    with HubClient(read_seconds=0.2) as client:
+        answers = iter([None, hub.gate.set()])
+
+        def report(progress: HubProgress) -> None:
+            if progress.waiting:
+                next(answers)
+
+        assert job(repository).run(client, report).read_bytes() == DATA
+
+
+def test_a_busy_hub_is_asked_again_for_the_list_of_files(hub: Hub) -> None:
+    hub.busy, hub.retry_after = [503, 429], ""
+    told: list[str] = []
+    path = fetch_quant(parse_reference("hf:u/m"), lambda done, total, waiting: told.append(waiting))
+    assert path.read_bytes() == DATA
+
+
+def test_what_is_no_gguf_is_not_stored_as_a_model(hub: Hub, client: HubClient) -> None:
+    page = b"<!DOCTYPE html>" + b"x" * 4_000_000
+    hub.repositories["u/m"] = {"m-Q4_K_M.gguf": Stored.of(page)}
+    with pytest.raises(GpuboxError, match="not a GGUF: a web page was saved instead"):
+        job(read_repository(client, "u/m")).run(client, ignore)
+    assert hub.sent < len(page), "the rest is not downloaded"
+    assert not [path for path in hub_cache().rglob("*") if path.is_file() and path.stat().st_size]
 
 
 def test_another_program_downloads_it(client: HubClient, repository: HubRepository) -> None:

@@ -35,18 +35,18 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield hub
 
 
-def ignore(done: int, total: int | None) -> None:
+def ignore(done: int, total: int | None, waiting: str) -> None:
     pass
 
 
 @pytest.mark.usefixtures("hub")
 def test_the_default_quant_lands_in_the_shared_cache(paths: Paths) -> None:
-    seen: list[tuple[int, int | None]] = []
+    seen: list[tuple[int, int | None, str]] = []
     path = fetch_model("hf:u/m", paths, Config(), lambda *p: seen.append(p))
     assert path.read_bytes() == FILES["m-Q4_K_M.gguf"]
     assert path.is_relative_to(hub_cache())
-    assert seen[-1] == (300_004, 300_004)
-    assert all(done <= (total or 0) for done, total in seen)
+    assert seen[-1] == (300_004, 300_004, "")
+    assert all(done <= (total or 0) for done, total, _ in seen)
     assert resolve_model("hf:u/m", paths, Config()).path == path
     os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
     assert fetch_model("hf:u/m", paths, Config(), ignore) == path  # no connection is needed any more
@@ -65,7 +65,7 @@ def test_a_download_is_planned_with_its_size_and_the_room_there(paths: Paths) ->
 @pytest.mark.usefixtures("hub")
 def test_all_parts_of_a_split_model(paths: Paths) -> None:
     seen: list[int] = []
-    path = fetch_model("hf:u/m:q8_0", paths, Config(), lambda done, total: seen.append(done))
+    path = fetch_model("hf:u/m:q8_0", paths, Config(), lambda done, total, waiting: seen.append(done))
     assert path.name == "m-Q8_0-00001-of-00002.gguf"
     assert path.with_name("m-Q8_0-00002-of-00002.gguf").read_bytes() == FILES["m-Q8_0-00002-of-00002.gguf"]
     assert seen == sorted(seen)
@@ -74,7 +74,7 @@ def test_all_parts_of_a_split_model(paths: Paths) -> None:
 
 @pytest.mark.usefixtures("hub")
 def test_a_cancelled_download_leaves_no_file_under_its_name(paths: Paths) -> None:
-    def cancel(done: int, total: int | None) -> None:
+    def cancel(done: int, total: int | None, waiting: str) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -18,7 +18,7 @@ from gpubox.agent.events import AgentEvent, GenerationStats, PrefillProgress, Re
 from gpubox.agent.transcript.records import FORMAT, VERSION, ChatHeader, ChatRecord, LoggedEvent, encode
 from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.storage import json_line, try_lock
+from gpubox.storage import json_line, open_private, private_folder, try_lock
 
 MAX_PENDING_BYTES = 16 * 1024 * 1024
 """Kept while the disk is full. Lines beyond that are lost."""
@@ -38,9 +38,8 @@ class ChatJournal:
         self._pending = bytearray()
         self._deltas: list[ReasoningDelta | TextDelta] = []
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_EXCL if new else 0)
-            self._file = os.open(path, flags, 0o600)
+            flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | (os.O_EXCL if new else 0)
+            self._file = open_private(private_folder(path.parent) / path.name, flags)
         except FileExistsError:
             raise UsageError(f"There is a chat {path.stem} already.", "Give another name.") from None
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -11,7 +12,6 @@ from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.profiles.edit import (
-    KeyPath,
     KeyValue,
     ProfileEdit,
     alias_names,
@@ -21,8 +21,9 @@ from gpubox.profiles.edit import (
     save_edit,
     unchanged,
 )
-from gpubox.profiles.external_editor import edit_in_editor
+from gpubox.profiles.external_editor import edit_in_editor, typed_earlier
 from gpubox.profiles.profile import Profile
+from gpubox.toml_edit import KeyPath
 
 
 @click.command("edit")
@@ -50,13 +51,15 @@ def command(
     path, diff = edited.path, list[str]()
     if sets or unset or editor:
         changes = parse_changes(sets, unset, edited, context)
-        edit = edit_profile(edited, changes, context.paths) if changes else unchanged(edited, context.paths)
-        edit = edit_in_editor(edit, edited, context.paths) if editor else edit
-        if not force:
-            check_edit(edit, context)
-        path, diff = edit.path, list(edit.diff)
-        if not only_print and diff:
-            path = save_edit(edit, context.paths)
+        start = edit_profile(edited, changes, context.paths) if changes else unchanged(edited, context.paths)
+        if editor and (earlier := typed_earlier(edited.name, context.paths)):
+            diagnostics.note(f"  ! {earlier}")
+        with edit_in_editor(start, edited, context.paths) if editor else nullcontext(start) as edit:
+            if not force:
+                check_edit(edit, context)
+            path, diff = edit.path, list(edit.diff)
+            if not only_print and diff:
+                path = save_edit(edit, context.paths)
     if rename and not only_print:
         path = _rename(profile, rename, context)
     if as_json:

@@ -273,6 +273,8 @@ def progress_words(progress: HubProgress) -> str:
     amount = f"{units.file_size(progress.done_bytes)} of {units.file_size(progress.total_bytes)}"
     if progress.phase == "check":
         return f"checking what is here already: {amount}"
+    if progress.waiting:
+        return f"{amount}  {progress.waiting}"
     rate = f"  {units.file_size(progress.bytes_per_second)}/s" if progress.bytes_per_second else ""
     left = f"  ~{units.duration(progress.seconds_left)} left" if progress.seconds_left is not None else ""
     return f"{amount}{rate}{left}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -107,17 +108,25 @@ class WorkshopController:
         if profile is None:
             self.app.say("This row has no file: n makes a profile of it.")
             return
-        with self.app.suspend():
-            edit = self.service.edit_externally(profile)
-        self.app.refresh(layout=True)
-        if edit.after == edit.before:
-            self.app.say("Nothing has changed.")
-            return
-        if refusal := await run_in_thread(self.service.check, edit):
-            answers = (("s", "save it as it is", "yes"), ("n", "discard the changes", "no"))
-            if await ask(self.app, "The engine refuses this", sanitize_line(refusal), *answers) != "yes":
+        if earlier := self.service.typed_earlier(profile):
+            self.app.say(earlier)
+        with ExitStack() as draft:
+            try:
+                with self.app.suspend():
+                    edit = draft.enter_context(self.service.edit_externally(profile))
+            finally:
+                self.app.refresh(layout=True)
+            if edit.after == edit.before:
+                self.app.say("Nothing has changed.")
                 return
-        self.saved(edit.name, str(await run_in_thread(self.service.save, edit)))
+            if refusal := await run_in_thread(self.service.check, edit):
+                answers = (("s", "save it as it is", "yes"), ("n", "discard the changes", "no"))
+                answer = await ask(self.app, "The engine refuses this", sanitize_line(refusal), *answers)
+                if answer is None:
+                    raise GpuboxError("Nothing is written.")
+                if answer == "no":
+                    return
+            self.saved(edit.name, str(await run_in_thread(self.service.save, edit)))
 
     # -- files ----------------------------------------------------------------------------------------
 

@@ -12,8 +12,9 @@ from gpubox.engines.flag_changes import parse_flag_change
 from gpubox.engines.option_values import help_sentence, next_value, option_default, option_kind
 from gpubox.errors import UsageError
 from gpubox.profiles.argv import argument_text
-from gpubox.profiles.edit import KeyPath, KeyValue, ProfileEdit, alias_names
+from gpubox.profiles.edit import KeyValue, ProfileEdit, alias_names
 from gpubox.profiles.profile import SAMPLING_FLAGS, SECRET_FLAGS, TOP_LEVEL_FLAGS, Profile
+from gpubox.toml_edit import KeyPath
 from gpubox.toml_table import TomlKey
 
 OWN_KEYS = (

@@ -41,8 +41,9 @@ from gpubox.tui.workshop.service import Assessment
 
 if TYPE_CHECKING:
     from gpubox.planner.plan import MemoryPlan
-    from gpubox.profiles.edit import KeyPath, ProfileEdit
+    from gpubox.profiles.edit import ProfileEdit
     from gpubox.telemetry.snapshot import DeviceMemory, Snapshot
+    from gpubox.toml_edit import KeyPath
     from gpubox.tui.workshop.controller import WorkshopController
     from gpubox.tui.workshop.edit_session import EditSession
 

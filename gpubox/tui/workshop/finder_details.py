@@ -153,6 +153,8 @@ def download_line(name: str, progress: HubProgress | None, width: int) -> Styled
     rate = f"  {units.file_size(progress.bytes_per_second)}/s" if progress.bytes_per_second else ""
     left = f"  ~{units.rough_duration(progress.seconds_left)} left" if progress.seconds_left is not None else ""
     note = "  checking what is here" if progress.phase == "check" else rate + left
+    if progress.waiting:
+        note = f"  {sanitize_to_width(progress.waiting, max(8, width - len(amount) - 34))}"
     name_cells = max(8, width - len(amount) - len(note) - 20)
     bar = gauge(progress.done_bytes / total, 14, "$accent") if total else ()
     shown = (sanitize_to_width(name, name_cells) + " ", "bold")

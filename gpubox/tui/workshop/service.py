@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gpubox.errors import GpuboxError, UsageError
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from gpubox.bench.report.run_summaries import RunSummary
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
     from gpubox.planner.plan import MemoryPlan
     from gpubox.planner.planner import Planner
     from gpubox.profiles.comparison import ComparedKey
-    from gpubox.profiles.edit import KeyPath, KeyValue, ProfileEdit
+    from gpubox.profiles.edit import KeyValue, ProfileEdit
     from gpubox.profiles.profile import Profile
     from gpubox.server.trial import Trial
+    from gpubox.toml_edit import KeyPath
     from gpubox.tui.workshop.edit_session import EditSession
 
     Emit = Callable[[Any], None]
@@ -160,12 +162,18 @@ class WorkshopService:
         fresh = load_catalog(self.paths).get(profile.name)
         return fresh, unchanged(fresh, self.paths)
 
-    def edit_externally(self, profile: Profile) -> ProfileEdit:
-        """Opens the owner's editor, which needs the terminal. Returns the edit, which is not written yet."""
+    def edit_externally(self, profile: Profile) -> AbstractContextManager[ProfileEdit]:
+        """Opens the owner's editor, which needs the terminal. Check and save the edit inside the block."""
         from gpubox.profiles.edit import unchanged
         from gpubox.profiles.external_editor import edit_in_editor
 
         return edit_in_editor(unchanged(profile, self.paths), profile, self.paths)
+
+    def typed_earlier(self, profile: Profile) -> str:
+        """Where text of earlier edits is that was not saved; empty if there is none."""
+        from gpubox.profiles.external_editor import typed_earlier
+
+        return typed_earlier(profile.name, self.paths)
 
     # -- files --------------------------------------------------------------------------------------
 

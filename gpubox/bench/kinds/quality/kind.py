@@ -27,6 +27,7 @@ from gpubox.models.gguf import Vocabulary, read_vocabulary
 from gpubox.models.resolve import profile_model
 from gpubox.profiles.profile import Profile
 from gpubox.server.supervisor import OperationFailed
+from gpubox.storage import private_folder
 from gpubox.threads import run_in_thread
 
 BASE = "reference.logits"
@@ -118,7 +119,7 @@ class Quality(Benchmark):
         self, item: Item, reference: Profile, vocabulary: Vocabulary, target_server: TargetServer, *, again: bool
     ) -> program.ProgramOutput:
         base, part = self.scratch / BASE, self.scratch / f"{BASE}.part"
-        self.scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(self.scratch)
         part.unlink(missing_ok=True)
         base.unlink(missing_ok=True)
         needed = program.check_space(self.scratch, vocabulary.size, self.options)
