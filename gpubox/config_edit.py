@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from pathlib import Path
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.storage import lock_file, read_text, write_atomically
-from gpubox.toml_table import MAX_TOML_BYTES
+from gpubox.toml_table import MAX_TOML_BYTES, parse_toml
 
 _LOCK_ATTEMPTS = 100
 _BOM = "\ufeff"
@@ -46,8 +45,8 @@ def changed_text(path: Path, text: str, name: str) -> str:
     bom = _BOM if text.startswith(_BOM) else ""
     body = text.removeprefix(_BOM)
     try:
-        expected = {**tomllib.loads(body.replace("\r\n", "\n")), "default-engine": name}
-    except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
+        expected = {**parse_toml(body), "default-engine": name}
+    except ValueError as error:
         raise UsageError(f"{path} is not valid TOML: {error}.") from None
     table = _TABLE.search(body)
     top = body[: table.start()] if table else body
@@ -58,8 +57,8 @@ def changed_text(path: Path, text: str, name: str) -> str:
         at = comment.end() if (comment := _FILE_COMMENT.match(body)) else 0
         after = f'{body[:at]}default-engine = "{name}"{line_end}{body[at:]}'
     try:
-        right = tomllib.loads(after.replace("\r\n", "\n")) == expected
-    except tomllib.TOMLDecodeError:
+        right = parse_toml(after) == expected
+    except ValueError:
         right = False
     if not right:
         raise UsageError(f"{path} cannot be changed safely.", f'Write it yourself: default-engine = "{name}"')

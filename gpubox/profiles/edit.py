@@ -11,7 +11,6 @@ import difflib
 import os
 import re
 import time
-import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -23,7 +22,7 @@ from gpubox.paths import Paths
 from gpubox.profiles.loader import check_profile_name, parse_profile
 from gpubox.profiles.profile import Profile
 from gpubox.storage import lock_file, read_text, write_atomically
-from gpubox.toml_table import MAX_TOML_BYTES
+from gpubox.toml_table import MAX_TOML_BYTES, parse_toml
 
 KeyPath = tuple[str, ...]
 """Where a value stands in a profile's file: ``("port",)``, ``("flags", "ctx-size")``."""
@@ -71,8 +70,8 @@ def key_path(name: str) -> KeyPath:
 def parse_text(path: Path, text: str) -> Profile:
     """The profile in ``text``, named after ``path``. Raises UsageError that names the line or the key."""
     try:
-        values = tomllib.loads(text.removeprefix(_BOM).replace("\r\n", "\n"))
-    except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
+        values = parse_toml(text)
+    except ValueError as error:
         raise UsageError(f"{path.name} is not valid TOML: {error}.") from None
     return parse_profile(path, values)
 
@@ -221,14 +220,14 @@ def change_text(text: str, changes: Mapping[KeyPath, KeyValue]) -> str:
     if windows:
         body = body.replace("\r\n", "\n")
     try:
-        expected = tomllib.loads(body.replace("\r\n", "\n"))
+        expected = parse_toml(body)
         document = tomlkit.parse(body)
         for key_path, value in changes.items():
             _set(document, key_path, value)
             _set(expected, key_path, value)
         after = tomlkit.dumps(document)
-        right = tomllib.loads(after.replace("\r\n", "\n")) == expected and _only_changes(body, after, changes)
-    except (TOMLKitError, tomllib.TOMLDecodeError, ValueError, TypeError, RecursionError) as error:
+        right = parse_toml(after) == expected and _only_changes(body, after, changes)
+    except (TOMLKitError, ValueError, TypeError, RecursionError) as error:
         raise UsageError(f"The profile's text cannot be changed: {error}.", _BY_HAND) from None
     if not right:
         raise UsageError("The change would touch other lines of the profile.", _BY_HAND)

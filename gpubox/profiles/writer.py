@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from gpubox.profiles.argv import argument_text
 from gpubox.profiles.edit import locked_profiles, write_profile
 from gpubox.profiles.loader import check_profile_name, parse_profile
 from gpubox.profiles.profile import Profile
-from gpubox.toml_table import given_values
+from gpubox.toml_table import given_values, parse_toml
 
 _LITERAL = re.compile(r"[^'\x00-\x1f\x7f]*")
 """What TOML takes literally between single quotes."""
@@ -61,7 +60,7 @@ def save_text(name: str, text: str, paths: Paths, *, overwrite: bool = False) ->
     """As ``save_profile``, for the text of a profile."""
     check_profile_name(name)
     path = paths.profiles / f"{name}.toml"
-    parse_profile(path, tomllib.loads(text))  # a profile that would not load is not written
+    parse_profile(path, parse_toml(text))  # a profile that would not load is not written
     if path.resolve().parent == shipped_profiles().resolve():
         raise UsageError(f"{path} is a shipped profile.", "Give the profile another name.")
     with locked_profiles(paths):

@@ -15,12 +15,11 @@ from pathlib import Path
 import msgspec
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.storage import json_line
+from gpubox.storage import DECODE_ERRORS, json_line
 from gpubox.telemetry.snapshot import Request, Snapshot
 
 HEADER = "gpubox-recording"
 VERSION = 1
-_DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -118,7 +117,7 @@ def read_recording(path: Path) -> list[Snapshot]:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
     try:
         header = msgspec.json.decode(lines[0], type=_Header)
-    except (IndexError, *_DECODE_ERRORS):
+    except (IndexError, *DECODE_ERRORS):
         raise UsageError(f"{path} is not a gpubox recording.", "`gpubox record FILE` makes one.") from None
     if header.format != HEADER or header.version != VERSION:
         raise UsageError(f"{path} was recorded by another version of gpubox ({header.gpubox}).")
@@ -130,7 +129,7 @@ def read_recording(path: Path) -> list[Snapshot]:
             snapshot = decoder.decode(line)
             before = snapshots[-1].requests[: kept_decoder.decode(line).requests_kept] if snapshots else ()
             snapshots.append(replace(snapshot, requests=(*snapshot.requests, *before)))
-        except _DECODE_ERRORS as error:
+        except DECODE_ERRORS as error:
             if number == len(lines):
                 break
             raise UsageError(f"{path}, line {number} is damaged: {error}.") from None
