@@ -57,8 +57,8 @@ class Recorded(ReplayServices):
     """The last reading of the recording, beside the profile that ran and the shipped ones."""
 
     def __init__(self) -> None:
-        super().__init__(read_recording(RECORDING), PATHS, Config())
-        self.at = len(self.snapshots) - 1
+        self.snapshots = list(read_recording(RECORDING))
+        super().__init__(self.snapshots[-1:], PATHS, Config())
         self.running = self.snapshots[-1].server.profile or ""
 
     def history(self) -> History:

@@ -1,11 +1,14 @@
-"""Files on disk: read one that others wrote, replace one in a single step, lock one."""
+"""Files on disk: read one that others wrote, replace one in a single step, lock one; JSON that others wrote."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
+import json
+import math
 import os
+import re
 import stat
 import time
 from pathlib import Path
@@ -14,6 +17,14 @@ from typing import Any, BinaryIO
 from gpubox.errors import GpuboxError
 
 _LOCK_PAUSE_SECONDS = 0.02
+DECODE_ERRORS = (ValueError, RecursionError)
+"""What msgspec and tomllib raise for text that they cannot decode."""
+MAX_JSON_DEPTH = 100
+"""Nothing that gpubox reads is nested so deeply; code that walks through a value is safe far beyond it."""
+_ODD_JSON = r"[\ud800-\udfff]|\\u[dD][89a-fA-F]|\d{19}|[eE]\+?0*\d{3}"
+"""Where a JSON text may hold a lone surrogate, or a number that is infinite or no machine word."""
+_LONE, _LONE_BUT_BYTES = r"[\ud800-\udfff]", r"[\ud800-\udc7f\udd00-\udfff]"
+"""Lone surrogates; without those that stand for bytes of a path that is not UTF-8 (os.fsdecode)."""
 
 
 class NotRegularFile(OSError):
@@ -255,6 +266,27 @@ def lock_holder(path: Path) -> int | None:
     return next((int(fields[4]) for fields in locks if fields[5].rpartition(":")[2] == inode), None)
 
 
+def read_json(text: str | bytes, *, own: bool = False, strict: bool = True) -> Any:
+    """The value in a JSON text from outside, as data that can be encoded, walked through and calculated with.
+
+    A lone surrogate becomes a question mark, a whole number beyond 64 bits a float, an infinite number or NaN ``None``.
+    ``own``: gpubox wrote it, and its paths stay what they are. Not ``strict``: strings may hold line breaks. Raises
+    ValueError, also for values nested deeper than MAX_JSON_DEPTH.
+    """
+    text = text if isinstance(text, str) else text.decode()
+    try:
+        value = json.loads(text, strict=strict, parse_constant=lambda _: None)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    level = [value]
+    for _ in range(MAX_JSON_DEPTH):
+        inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
+        level = [item for items in inner for item in items if isinstance(item, dict | list)]
+        if not level:
+            return _harmless(value, _LONE_BUT_BYTES if own else _LONE) if re.search(_ODD_JSON, text) else value
+    raise ValueError("it is nested too deeply")
+
+
 def json_line(value: Any) -> bytes:
     """``value`` as JSON on one line. Lone surrogates, which UTF-8 cannot encode, become question marks."""
     import msgspec
@@ -262,12 +294,16 @@ def json_line(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:  # a path or a model's text that is not UTF-8
-        return msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value)))
+        return msgspec.json.encode(_harmless(msgspec.to_builtins(value), _LONE))
 
 
-def _without_surrogates(value: Any) -> Any:
+def _harmless(value: Any, lone: str) -> Any:
     if isinstance(value, str):
-        return value.encode(errors="replace").decode()
+        return re.sub(lone, "?", value)
     if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
-    return [_without_surrogates(item) for item in value] if isinstance(value, list | tuple) else value
+        return {_harmless(key, lone): _harmless(item, lone) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_harmless(item, lone) for item in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        value = float(value) if abs(value) < 1e308 else math.inf
+    return None if isinstance(value, float) and not math.isfinite(value) else value

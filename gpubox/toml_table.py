@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import math
+import re
+import reprlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -18,6 +20,12 @@ from gpubox.storage import NotRegularFile, read_text
 
 MAX_TOML_BYTES = 256 * 1024
 """Parsing takes a second for each megabyte, and no settings file is as large as this."""
+MAX_TOML_DEPTH = 32
+"""Lists and tables within each other, and parts of a dotted key: tomllib's time grows with their square."""
+_TOKENS = (
+    r"""\"{3}(?:[^\\]|\\.)*?(?:\"{3}|\Z)|'{3}.*?(?:'{3}|\Z)|"(?:[^"\\\n]|\\.)*+"?|'[^'\n]*+'?|\#[^\n]*+|([][{}.,=\n])"""
+)
+"""Strings and comments, and (in the group) what nests and what ends a key."""
 
 KeyKind = Literal["text", "path", "integer", "number", "boolean", "any", "list", "map", "table"]
 _TYPES: dict[KeyKind, tuple[tuple[type, ...], str, dict[str, Any]]] = {
@@ -76,16 +84,37 @@ def closest_match(word: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)), None)
 
 
+def parse_toml(text: str) -> dict[str, Any]:
+    """The values in the text of a TOML file. ValueError: it is no TOML, or longer or deeper than any profile."""
+    import tomllib  # most starts read no TOML before the first paint
+
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")  # Windows editors begin a file with a BOM
+    if len(text) > MAX_TOML_BYTES:
+        raise ValueError(f"it is longer than {MAX_TOML_BYTES // 1024} KiB")
+    flat = text.count("[") + text.count("{") <= MAX_TOML_DEPTH
+    depth = parts = 0
+    if not flat or max(line.count(".") for line in text.split("\n")) > MAX_TOML_DEPTH:
+        for match in re.finditer(_TOKENS, text, re.S):
+            if token := match[1]:
+                depth += (token in "[{") - (token in "]}")
+                parts = parts + 1 if token == "." else 0
+                if max(depth, parts) > MAX_TOML_DEPTH:
+                    raise ValueError("its lists, tables or keys are nested too deeply")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:  # Python's own limit
+        raise ValueError("a number is too long") from None
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Parses one TOML file.
 
     Raises UsageError if it is absent, unreadable or not TOML; the message has the line and column.
     """
-    import tomllib  # most starts read no TOML before the first paint
-
     try:
-        # Windows editors begin a file with a BOM, and end lines with \r\n.
-        return tomllib.loads(read_text(path, MAX_TOML_BYTES, "utf-8-sig").replace("\r\n", "\n"))
+        return parse_toml(read_text(path, MAX_TOML_BYTES))
     except FileNotFoundError:
         raise UsageError(f"{path} does not exist.") from None
     except UnicodeDecodeError:
@@ -95,12 +124,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} cannot be used: {error.strerror}.", hint) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise UsageError(f"{path} is not valid TOML: {error}.") from None
-    except (ValueError, RecursionError):
-        raise UsageError(
-            f"{path} cannot be parsed: a number is too long, or its lists are nested too deeply."
-        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +139,7 @@ class TomlTable:
 
     def error(self, key: str, problem: str, hint: str = "") -> UsageError:
         """The error for a value that cannot be used; the caller raises it."""
-        return UsageError(f"{self.path}: {f'[{self.name}] ' if self.name else ''}{key} {problem}.", hint)
+        return UsageError(f"{self.path}: {f'[{self.name}] ' if self.name else ''}{key[:80]} {problem}.", hint)
 
     def read(self, kind: type) -> dict[str, Any]:
         """The constructor arguments for the dataclass ``kind``. Absent keys are left out: the class has the defaults.
@@ -143,7 +168,7 @@ class TomlTable:
             noun = f"written as [[{name}]]"
         fits: bool = isinstance(value, types) and not (isinstance(value, bool) and key.kind in ("integer", "number"))
         if not fits:
-            raise self.error(name, f"must be {noun}, not {value!r}")
+            raise self.error(name, f"must be {noun}, not {reprlib.repr(value)}")
         inner = TomlTable(self.path, f"{self.name}.{name}" if self.name else name, value)
         if key.kind == "list":
             if not all(isinstance(item, dict if key.table else str) for item in value):
@@ -162,7 +187,7 @@ class TomlTable:
             try:
                 return Path(value).expanduser()
             except RuntimeError:
-                raise self.error(name, f"names a user that this machine does not have: {value}") from None
+                raise self.error(name, f"names a user that this machine does not have: {reprlib.repr(value)}") from None
         return self._scalar(name, key, value)
 
     def _scalar(self, name: str, key: TomlKey, value: Any) -> Any:
@@ -175,13 +200,13 @@ class TomlTable:
                 raise self.error(name, "must be a finite number")
         if key.choices and value not in key.choices:
             *others, last = (f'"{choice}"' for choice in key.choices)
-            raise self.error(name, f"must be {', '.join(others)} or {last}, not {value!r}")
+            raise self.error(name, f"must be {', '.join(others)} or {last}, not {reprlib.repr(value)}")
         if key.above is not None and value <= key.above:
-            raise self.error(name, f"must be more than {key.above:g}, not {value!r}")
+            raise self.error(name, f"must be more than {key.above:g}, not {reprlib.repr(value)}")
         if key.least is not None and value < key.least:
-            raise self.error(name, f"must be {key.least:g} or more, not {value!r}")
+            raise self.error(name, f"must be {key.least:g} or more, not {reprlib.repr(value)}")
         if key.between and not key.between[0] <= value <= key.between[1]:
-            raise self.error(name, f"must be {key.between[0]} to {key.between[1]}, not {value}")
+            raise self.error(name, f"must be {key.between[0]} to {key.between[1]}, not {reprlib.repr(value)}")
         return value
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
-from gpubox.storage import lock_file, read_bytes, write_atomically
+from gpubox.storage import lock_file, read_bytes, read_json, write_atomically
 
 _SCHEMA = 1
 _FILE_BYTES = 1 << 20
@@ -60,11 +60,11 @@ class Dismissals:
 
     def _read(self, *, keep_damaged: bool = False) -> Mapping[str, list[str]]:
         try:
-            stored: Any = json.loads(read_bytes(self._file, _FILE_BYTES))
+            stored: Any = read_json(read_bytes(self._file, _FILE_BYTES), own=True)
             return {str(name): [str(rule) for rule in rules] for name, rules in stored["dismissed"].items()}
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             if keep_damaged and self._file.is_file():
                 self._file.replace(self._file.with_suffix(".damaged"))
             return {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,6 +10,7 @@ from gpubox.models.gguf import GgufFile
 from gpubox.planner.launch_flags import LaunchFlags, read_launch_flags
 from gpubox.planner.model_shape import read_shape
 from gpubox.profiles.profile import FlagValue
+from gpubox.storage import read_json
 from gpubox.telemetry.snapshot import DeviceMemory, Request, Snapshot
 
 QWEN35_LIKE = frozenset({"qwen35", "qwen35moe"})
@@ -185,8 +185,8 @@ class Evidence:
             return True
         given = self.flags.get("chat-template-kwargs")
         try:
-            kwargs = json.loads(str(given)) if given else self.template_kwargs
-        except (ValueError, RecursionError):
+            kwargs = read_json(str(given)) if given else self.template_kwargs
+        except ValueError:
             return False
         return isinstance(kwargs, Mapping) and kwargs.get("enable_thinking") is False
 

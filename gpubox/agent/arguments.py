@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import Any
 
 from gpubox.agent.fenced_code import fenced_blocks
+from gpubox.storage import read_json
 
 MAX_REPAIR_CHARACTERS = 8000
 """Longer arguments are not repaired: the time of json_repair grows with the square of the length (0.2 s here)."""
@@ -31,8 +32,8 @@ def read_arguments(
     if not raw:
         return {}, False
     try:
-        values = json.loads(raw)
-    except (ValueError, RecursionError):
+        values = read_json(raw)
+    except ValueError:
         return (None, False) if truncated else _repair(raw, code_argument, known)
     if isinstance(values, dict):
         return values, False
@@ -68,8 +69,8 @@ def _repair(raw: str, code_argument: str, known: Collection[str]) -> Reading:
 def load_json(text: str) -> Any:
     """The JSON value in ``text``, which may have line breaks inside strings; ``None`` if it is none."""
     try:
-        return json.loads(text, strict=False)
-    except (ValueError, RecursionError):
+        return read_json(text, strict=False)
+    except ValueError:
         return None
 
 
@@ -79,7 +80,7 @@ def _repair_json(raw: str) -> Any:
     from json_repair import loads
 
     try:
-        return loads(raw, skip_json_loads=True)
+        return read_json(json.dumps(loads(raw, skip_json_loads=True)))
     except (ValueError, RecursionError, TypeError, IndexError):
         return None
 

@@ -243,7 +243,7 @@ _decoder: msgspec.json.Decoder[AgentEvent] = msgspec.json.Decoder(AgentEvent)
 
 
 def decode_event(line: bytes | str) -> AgentEvent:
-    """The event in one JSON object. Raises ``msgspec.DecodeError`` for anything else."""
+    """The event in one JSON object. Raises DECODE_ERRORS for anything else."""
     return _decoder.decode(line)
 
 

@@ -139,6 +139,12 @@ class RunningTurn:
             by_model = isinstance(error, NoAnswer | ContextOverflow)
             self.emit(TurnFailed(error.message, error.hint, kept, self._totals(), by_model))
             return
+        except Exception as error:  # a bug ends the turn, not the chat
+            self._close_round()
+            why = f"gpubox failed in this turn ({type(error).__name__}: {str(error)[:200]})."
+            kept = len(self.conversation.messages) - messages_before
+            self.emit(TurnFailed(why, "Please report it. The chat can go on.", kept, self._totals()))
+            return
         self.emit(TurnFinished(self._totals(), reason, self._answer))
 
     async def _run_rounds(self) -> EndReason:

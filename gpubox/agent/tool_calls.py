@@ -2,7 +2,8 @@
 
 A call arrives natively, as text that the template should have parsed, or as a fenced program. Text forms: Hermes and
 Qwen (``<tool_call>{...}</tool_call>``), Qwen3-Coder (``<function=...>``), Llama 3 (``<|python_tag|>``), Mistral
-(``[TOOL_CALLS]``), a JSON object in a fence or as the whole text.
+(``[TOOL_CALLS]``), a JSON object in a fence or as the whole text. A call that is only quoted (in a fence or in
+backticks) counts if the server has no native calls, and then only a call of the sandbox.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from gpubox.agent.arguments import load_json, read_arguments
@@ -56,7 +58,8 @@ def plan_tool_calls(
     if native_calls := [reply.tool_calls[index] for index in sorted(reply.tool_calls)]:
         return ToolCallPlan(_planned_calls(native_calls, tools, used_ids, truncated), reply.content, True)
     visible = reply.visible
-    prose, text_calls = text_tool_calls(visible, [tool.name for tool in tools])
+    tools = [tool for tool in tools if tool.name in protocol.tool_names]  # without native calls: the sandbox alone
+    prose, text_calls = text_tool_calls(visible, [tool.name for tool in tools], quoted=not protocol.native)
     if text_calls:
         raw_calls = [RawToolCall("", name, arguments) for name, arguments in text_calls]
         planned = tuple(
@@ -173,15 +176,18 @@ TextToolCall = tuple[str, str]
 """Name and raw arguments, as the model wrote them."""
 
 
-def text_tool_calls(text: str, names: list[str]) -> tuple[str, list[TextToolCall]]:
+def text_tool_calls(text: str, names: list[str], *, quoted: bool) -> tuple[str, list[TextToolCall]]:
     """``(prose, calls)``: the text before the first call, and the calls. Without calls ``prose`` is ``text``.
 
-    JSON without a tag around it counts as a call only if it names one of the tools ``names``.
+    ``quoted``: calls in fences and backticks count too. JSON without a tag around it counts as a call only if it names
+    one of the tools ``names``.
     """
     if not names or not text.strip():
         return text, []
-    for pattern in (_TAGGED, _FUNCTION, _MARKED, _FENCED):
-        matches = list(pattern.finditer(text))
+    for pattern in (_TAGGED, _FUNCTION, _MARKED, *([_FENCED] if quoted else [])):
+        matches = list(islice(pattern.finditer(text), 10 * MAX_CALLS_PER_REPLY))
+        if not quoted:  # an odd number of backticks before it: a fence or a span of code is open
+            matches = [match for match in matches if len(re.findall("`+", text[: match.start()])) % 2 == 0]
         if calls := [call for match in matches for call in _calls_in(match, pattern, names)]:
             return text[: matches[0].start()].strip(), calls
     whole = text.strip()

@@ -14,6 +14,7 @@ from gpubox.agent.events import ApprovalRequested, Emit, Notice, ToolFinished, T
 from gpubox.agent.tool_calls import PlannedCall
 from gpubox.agent.tools import Approve, Tool, ToolCall, ToolOutput, truncate_output
 from gpubox.errors import GpuboxError
+from gpubox.storage import json_line
 from gpubox.threads import run_in_thread
 
 REPEATED_CALL_OUTPUT = (
@@ -106,4 +107,4 @@ class ToolRunner:
 def _call_key(call: ToolCall) -> bytes:
     """Equal for calls that do the same: white space around arguments does not count."""
     arguments: dict[str, Any] = {k: v.strip() if isinstance(v, str) else v for k, v in call.arguments.items()}
-    return msgspec.json.encode([call.name, arguments], order="sorted")
+    return json_line([call.name, dict(sorted(arguments.items()))])

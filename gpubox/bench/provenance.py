@@ -27,7 +27,7 @@ from gpubox.paths import Paths
 from gpubox.profiles.argv import redacted_env
 from gpubox.profiles.profile import Profile
 from gpubox.server.launch import preview_launch
-from gpubox.storage import write_atomically
+from gpubox.storage import read_json, write_atomically
 from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -185,8 +185,8 @@ class FileHashes:
 
     def _read_cache(self) -> dict[str, Any]:
         try:
-            cache = json.loads(self._cache.read_bytes())
-        except (OSError, ValueError, RecursionError):
+            cache = read_json(self._cache.read_bytes(), own=True)
+        except (OSError, ValueError):
             return {}
         return cache if isinstance(cache, dict) else {}
 

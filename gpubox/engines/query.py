@@ -19,7 +19,7 @@ from gpubox.engines.capabilities import Capabilities, EngineOption, parse_help
 from gpubox.engines.find import Engine, check_runnable, choose_engine
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
-from gpubox.storage import read_bytes, write_atomically
+from gpubox.storage import read_bytes, read_json, write_atomically
 
 TIMEOUT_SECONDS = 20.0
 CACHE_BYTES = 16 * 1024 * 1024
@@ -163,12 +163,12 @@ def _cache_key(engine: Engine) -> dict[str, list[int]]:
 
 def _read_cache(cache: Path, key: Mapping[str, list[int]]) -> Capabilities | None:
     try:
-        stored: Any = json.loads(read_bytes(cache, CACHE_BYTES))
+        stored: Any = read_json(read_bytes(cache, CACHE_BYTES), own=True)
         if stored["schema"] != _SCHEMA or stored["key"] != key:
             return None
         options = tuple(EngineOption(*map(_from_json, fields)) for fields in stored["options"])
         return Capabilities.of(str(stored["version"]), options)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 

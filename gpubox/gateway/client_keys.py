@@ -24,7 +24,7 @@ from gpubox.config import api_key
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.loader import PROFILE_NAME
-from gpubox.storage import lock_file, open_regular, write_atomically
+from gpubox.storage import DECODE_ERRORS, lock_file, open_regular, write_atomically
 
 SCHEMA = 1
 BOX = "box"
@@ -203,7 +203,7 @@ class ClientKeys:
                 self._problem = f"{self._path} is gone; {_REFUSED}, or the gateway is started again without keys."
         except OSError as error:
             self._problem = f"{self._path} cannot be read: {error.strerror}; {_REFUSED}."
-        except (ValueError, msgspec.DecodeError) as error:
+        except DECODE_ERRORS as error:
             self._problem = f"{self._path} is damaged ({error}); {_REFUSED}."
         settled = seen and time.time_ns() - seen[-1] > _RACY_SECONDS * 1e9
         self._seen = seen if settled else None

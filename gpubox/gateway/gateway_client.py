@@ -13,6 +13,7 @@ from gpubox.paths import Paths
 from gpubox.sanitize import sanitize_line
 from gpubox.server.gateway_record import GatewayRecord, load_gateway
 from gpubox.server.http_get import ConnectionPool, NoResponse
+from gpubox.storage import DECODE_ERRORS
 
 _TIMEOUT_SECONDS = 5.0
 _STOP_SECONDS = 20.0
@@ -30,7 +31,7 @@ def read_gateway(paths: Paths) -> GatewayStatus | None:
         return None
     try:
         status = msgspec.json.decode(body, type=GatewayStatus)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         status = None
     if status is None or status.schema_version != SCHEMA:
         raise GpuboxError(

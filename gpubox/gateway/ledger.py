@@ -22,7 +22,7 @@ from typing import TypeVar
 import msgspec
 
 from gpubox.gateway.status import ClientSums, FinishedRequest
-from gpubox.storage import json_line, open_private, open_regular, private_folder
+from gpubox.storage import DECODE_ERRORS, json_line, open_private, open_regular, private_folder
 
 KEPT_DAYS = 90
 MAX_CLIENTS = 256
@@ -169,7 +169,7 @@ class _DayFile:
         add = self.tallies.add
         try:
             lines = _LINES.decode_lines(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except DECODE_ERRORS:
             lines = list(_readable(data, _LINES))
         for line in lines:
             add(line)
@@ -300,5 +300,5 @@ def local_day(at: str) -> date:
 
 def _readable(data: bytes, decoder: msgspec.json.Decoder[_AnyLine]) -> Iterator[_AnyLine]:
     for line in data.split(b"\n"):
-        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+        with contextlib.suppress(*DECODE_ERRORS):
             yield decoder.decode(line)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import sys
 import time
@@ -13,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpubox.paths import Paths
+from gpubox.storage import read_json
 
 FRESH_SECONDS = 4.0
 """So long a reading serves all who ask: whoever scrapes every second must not cost a core."""
@@ -47,7 +47,7 @@ class MachineReader:
         try:
             async with asyncio.timeout(_TIMEOUT_SECONDS):
                 output, _ = await child.communicate()
-            values = json.loads(output)
+            values = read_json(output)
         except (TimeoutError, ValueError):
             return None
         finally:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -20,6 +19,7 @@ import msgspec
 
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import Paths
+from gpubox.storage import read_json
 
 OperationKind = Literal["start", "stop"]
 LINE_BYTES = 1024 * 1024
@@ -115,7 +115,7 @@ class ServerOperation:
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             try:
-                values = json.loads(line)
+                values = read_json(line, own=True)
             except ValueError:
                 continue
             event = values.get("event")

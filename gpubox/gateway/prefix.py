@@ -16,6 +16,7 @@ from itertools import takewhile
 import msgspec
 
 from gpubox.sequences import shared_length
+from gpubox.storage import DECODE_ERRORS
 
 MIN_TOKENS = 512
 """A shorter prefix is read in less time than it takes to share it."""
@@ -90,7 +91,7 @@ def read_prompt_head(body: bytes, *, is_anthropic: bool = False) -> PromptHead |
             count = len(list(takewhile(lambda role: role in ("system", "developer"), roles)))
             system = tuple(bytes(message) for message in messages[:count])
             fields = {name: values[name] for name in _TEMPLATE_FIELDS if name in values}
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return None  # the server says what is wrong with it
     said = roles[len(system) :]
     if not said or sum(map(len, system)) + sum(len(bytes(value)) for value in fields.values()) < MIN_BYTES:

@@ -6,13 +6,13 @@ whose last ones hold ``timings`` or ``usage``, or one JSON object that holds the
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from gpubox.server.responses import json_count, json_object
+from gpubox.storage import read_json
 
 BODY_BYTES = 4 * 1024 * 1024
 """Of a reply that is not a stream, so much is read; of a larger one nothing is known."""
@@ -104,8 +104,8 @@ def _data_lines(text: bytes) -> Iterator[bytes]:
 def _parse(text: bytes) -> list[Mapping[str, Any]]:
     """The object, or the objects of a list: /embedding answers with one, /completion with one for each prompt."""
     try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
+        values = read_json(text)
+    except ValueError:
         return []
     return [item for item in (values if isinstance(values, list) else [values]) if isinstance(item, dict)]
 

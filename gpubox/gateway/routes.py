@@ -11,6 +11,7 @@ import msgspec
 
 from gpubox.gateway.http_connection import Headers, HttpRequest, RequestRefused
 from gpubox.profiles.profile import is_loopback
+from gpubox.storage import DECODE_ERRORS
 
 CONTROL = "/gpubox/"
 _OWN = {"/health": "health", "/v1/health": "health", "/metrics": "metrics", "/v1/models": "models", "/models": "models"}
@@ -74,7 +75,7 @@ def _read_body(request: HttpRequest) -> _Body | None:
         return None  # a form or a file: no model is named in it
     try:
         return msgspec.json.decode(request.body, type=_Body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise RequestRefused(400, f"The body of the request is not the expected JSON: {str(error)[:160]}.") from None
 
 
@@ -90,7 +91,7 @@ def with_model(body: bytes, model: str) -> bytes:
     """``body`` with another ``model``; all other values stay as written. What is no JSON object stays whole."""
     try:
         values = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return body  # a form or a file
     values["model"] = msgspec.Raw(msgspec.json.encode(model))
     return msgspec.json.encode(values)
@@ -106,7 +107,7 @@ def without_slot(body: bytes) -> bytes:
         return body
     try:
         values = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return body
     return body if values.pop("id_slot", None) is None else msgspec.json.encode(values)
 

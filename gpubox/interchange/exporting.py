@@ -20,6 +20,7 @@ from gpubox.interchange.client_settings import (
 from gpubox.interchange.reference_options import reference_options
 from gpubox.profiles.argv import SECRET_NAME
 from gpubox.profiles.profile import FlagValue, Profile
+from gpubox.sanitize import sanitize_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class _Export:
 
     @property
     def title(self) -> str:
-        return self.profile.summary.replace("\n", " ")
+        return _one_line(self.profile)
 
 
 def export_profile(profile: Profile, kind: str, *, argv: Sequence[str], base_url: str, context: int | None) -> str:
@@ -67,8 +68,12 @@ def client_model(profile: Profile, name: str = "", *, context: int | None) -> Cl
     output = context // 4 if context else None
     if isinstance(predict, int) and predict > 0:
         output = min(predict, context) if context else predict
-    title = profile.summary.replace("\n", " ")
-    return ClientModel(name, title, context, output, serves_embeddings(profile))
+    return ClientModel(name, _one_line(profile), context, output, serves_embeddings(profile))
+
+
+def _one_line(profile: Profile) -> str:
+    # A carriage return ends a line of a unit, a backslash at its end joins the next one to it.
+    return sanitize_line(profile.summary).rstrip("\\ ")
 
 
 def context_per_slot(profile: Profile) -> int | None:
@@ -209,9 +214,13 @@ def _swap_word(word: str) -> str:
     return shlex.quote(f"${{env.HOME}}/{word[2:]}" if word.startswith("~/") else word)
 
 
+_C_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
 def unit_word(word: str, *, dollars: bool = True) -> str:
     """One word of a setting of a systemd unit (systemd.syntax(7)). ``dollars``: of a command line."""
-    text = word.replace("\\", "\\\\").replace("%", "%%").replace("\n", "\\n").replace('"', '\\"')
+    text = word.replace("\\", "\\\\").replace("%", "%%").replace('"', '\\"')
+    text = re.sub(r"[\x00-\x1f\x7f]", lambda match: _C_ESCAPES.get(match[0]) or f"\\x{ord(match[0]):02x}", text)
     text = text.replace("$", "$$") if dollars else text
     text = f"%h/{text[2:]}" if text.startswith("~/") else text
-    return f'"{text}"' if not word or re.search(r"[\s\"';]", word) else text
+    return f'"{text}"' if not word or re.search(r"[\s\"';\x00-\x1f]", word) else text

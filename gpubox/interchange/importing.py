@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import re
 import stat
 from collections.abc import Callable
@@ -40,7 +39,7 @@ from gpubox.interchange.systemd import read_quadlet, read_unit
 from gpubox.interchange.yaml_text import mapping_of, read_yaml
 from gpubox.models.gguf import GgufFile, check_gguf
 from gpubox.profiles.profile import FlagValue, Profile
-from gpubox.storage import NotRegularFile, read_bytes
+from gpubox.storage import NotRegularFile, read_bytes, read_json
 
 _FORMATS = (
     "gpubox reads a command line, .sh, .bat, .ps1, systemd and Quadlet units, compose files, Kubernetes manifests,"
@@ -224,7 +223,7 @@ def _from_modelfile(text: str, source: ImportSource) -> ImportResult:
 
 def _from_json(text: str, source: ImportSource) -> ImportResult:
     try:
-        values: Any = json.loads(text)
+        values: Any = read_json(text)
     except ValueError:
         raise UsageError("This is not valid JSON.", "Check that the file is complete.") from None
     if is_kcpps(values):

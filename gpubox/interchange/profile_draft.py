@@ -16,6 +16,7 @@ from gpubox.interchange.option_updates import TargetEngine, update_options
 from gpubox.interchange.reference_options import reference_options, variable_arguments
 from gpubox.interchange.script import base_name
 from gpubox.profiles.argv import SECRET_NAME, argument_text
+from gpubox.profiles.loader import ENV_NAME
 from gpubox.profiles.multi_value_flags import (
     LARGEST_WINS,
     SHARED_LISTS,
@@ -25,6 +26,7 @@ from gpubox.profiles.multi_value_flags import (
     split_values,
 )
 from gpubox.profiles.profile import SAMPLING_FLAGS, SECRET_FLAGS, ChatDefaults, FlagValue, Profile, is_loopback
+from gpubox.storage import read_json
 
 REFERENCE_ENGINE = TargetEngine("llama.cpp build 11434", reference_options())
 """The engine of imports if the owner's engine is unknown."""
@@ -275,6 +277,8 @@ def _from_environment(env: Mapping[str, str], draft: ProfileDraft) -> list[str]:
                 draft.notes.append(omitted(f"{name}={value}", "it is the default"))
         elif _DEPENDENT.search(value):
             draft.notes.append(omitted(f"{name}={value}", "its value depends on other variables"))
+        elif not ENV_NAME.fullmatch(name):
+            draft.notes.append(omitted(f"{name}={value}", "no shell takes this name"))
         elif name in _MACHINE_VARIABLES:
             draft.notes.append(omitted(f"{name}={value}", "it belongs to the machine, not to a profile"))
         else:
@@ -299,9 +303,9 @@ def _text(value: FlagValue) -> str:
 def _flat_json(text: str) -> dict[str, bool | int | float | str] | None:
     """The JSON object of plain values in ``text``, else ``None``."""
     try:
-        values = json.loads(text)
+        values = read_json(text)
         json.dumps(values, ensure_ascii=False, allow_nan=False).encode()  # half of a surrogate pair cannot be encoded
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
     if isinstance(values, dict) and all(isinstance(v, (bool, int, float, str)) for v in values.values()):
         return values

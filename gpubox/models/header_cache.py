@@ -11,7 +11,7 @@ from typing import Any
 from gpubox.models.gguf import GgufFile, check_gguf, shard_names
 from gpubox.models.gguf_header import GgufTensor, MetadataValue
 from gpubox.paths import Paths
-from gpubox.storage import read_bytes, write_atomically
+from gpubox.storage import read_bytes, read_json, write_atomically
 
 _SCHEMA = 1
 _CACHE_BYTES = 64 * 1024 * 1024
@@ -48,7 +48,7 @@ def _key(path: Path) -> list[list[int]]:
 
 def _read(cache: Path, key: list[list[int]], path: Path) -> GgufFile | None:
     try:
-        stored: Any = json.loads(read_bytes(cache, _CACHE_BYTES))
+        stored: Any = read_json(read_bytes(cache, _CACHE_BYTES), own=True)
         if stored["schema"] != _SCHEMA or stored["key"] != key:
             return None
         return GgufFile(
@@ -60,7 +60,7 @@ def _read(cache: Path, key: list[list[int]], path: Path) -> GgufFile | None:
             metadata={name: _value(value) for name, value in stored["metadata"].items()},
             tensors=tuple(GgufTensor(name, kind, tuple(shape), size) for name, kind, shape, size in stored["tensors"]),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -6,7 +6,6 @@ refused search for half a minute, and (2.4) deletes an interrupted download inst
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import ssl
@@ -23,6 +22,7 @@ import httpx
 
 from gpubox import __version__
 from gpubox.errors import ExitCode, GpuboxError
+from gpubox.storage import read_json
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 15.0
@@ -97,8 +97,8 @@ class HubClient:
                 if time.monotonic() > deadline:
                     raise _too_slow(subject)
         try:
-            return json.loads(bytes(body))
-        except (ValueError, RecursionError):
+            return read_json(body)
+        except ValueError:
             raise GpuboxError(
                 f"Hugging Face did not answer with JSON for {subject}.",
                 "A login page of the network may have answered: open a page in a browser.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from gpubox.config import Config
 from gpubox.models.find import find_models, hub_cache
 from gpubox.models.gguf import may_be_gguf, shard_names, shards_size
 from gpubox.paths import Paths
-from gpubox.storage import read_bytes
+from gpubox.storage import read_bytes, read_json
 
 _MANIFEST_BYTES = 1 << 20
 _MODEL_LAYER = "application/vnd.ollama.image.model"
@@ -68,12 +67,12 @@ def _ollama_folders() -> Sequence[Path]:
 
 def _blob(manifest: Path, blobs: Path) -> Path | None:
     try:
-        layers = json.loads(read_bytes(manifest, _MANIFEST_BYTES))["layers"]
+        layers = read_json(read_bytes(manifest, _MANIFEST_BYTES))["layers"]
         digest = next(layer["digest"] for layer in layers if layer["mediaType"] == _MODEL_LAYER)
         match = _DIGEST.fullmatch(digest)
         blob = blobs / f"sha256-{match[1]}" if match else None
         return blob if blob and may_be_gguf(blob) else None
-    except (OSError, ValueError, KeyError, TypeError, StopIteration, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, StopIteration):
         return None
 
 

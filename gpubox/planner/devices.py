@@ -27,7 +27,7 @@ from gpubox.paths import Paths
 from gpubox.server.log_events import LogDevice
 from gpubox.server.log_parsing import parse_event
 from gpubox.server.state import RunningServer
-from gpubox.storage import read_bytes, write_atomically
+from gpubox.storage import read_bytes, read_json, write_atomically
 from gpubox.telemetry.memory_breakdown import HOST
 from gpubox.units import MIB
 
@@ -252,11 +252,11 @@ def _cache_key(engine: Engine, rpc: Sequence[str], env: Mapping[str, str]) -> li
 def _read_cache(cache: Path, key: list[Any]) -> tuple[ListedDevice, ...] | str | None:
     """The devices, or why the engine did not list them; None if it was not asked."""
     try:
-        stored: Any = json.loads(read_bytes(cache, _CACHE_BYTES))
+        stored: Any = read_json(read_bytes(cache, _CACHE_BYTES), own=True)
         if stored["schema"] != _SCHEMA or stored["key"] != key:
             return None
         if isinstance(stored["devices"], str):
             return stored["devices"]
         return tuple(ListedDevice(str(a), str(b), int(c), int(d)) for a, b, c, d in stored["devices"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None

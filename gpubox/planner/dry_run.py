@@ -10,7 +10,6 @@ What it takes meanwhile: a driver context on each card, and the recurrent states
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import selectors
@@ -25,6 +24,7 @@ from gpubox.engines.find import Engine
 from gpubox.errors import GpuboxError
 from gpubox.server.log_events import DeviceBuffer
 from gpubox.server.log_parsing import parse_event
+from gpubox.storage import read_json
 from gpubox.telemetry.memory_breakdown import HOST, device_key
 from gpubox.units import MIB
 
@@ -136,8 +136,8 @@ def _decode(line: bytes) -> tuple[str, list[dict[str, Any]] | None]:
     text = line.decode(errors="replace")
     if not text.startswith("{"):
         return text, None
-    with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        record = json.loads(text)
+    with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+        record = read_json(text)
         if record.get("type") == _TABLE_END:
             rows = record["data"]["rows"]
             if all(isinstance(row, dict) and all(_is_size(row.get(name)) for name in _COLUMNS) for row in rows):

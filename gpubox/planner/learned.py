@@ -19,7 +19,7 @@ from gpubox.paths import Paths
 from gpubox.profiles.profile import TOP_LEVEL_FLAGS, FlagValue
 from gpubox.server.log_parsing import parse_event
 from gpubox.server.state import RunningServer
-from gpubox.storage import read_bytes, write_atomically
+from gpubox.storage import read_bytes, read_json, write_atomically
 from gpubox.telemetry.memory_breakdown import MemoryBreakdown
 
 _SCHEMA = 1
@@ -69,12 +69,12 @@ class Unaccounted:
 
     def _read(self) -> tuple[dict[str, int], list[str]]:
         try:
-            stored: Any = json.loads(read_bytes(self._file, _FILE_BYTES))
+            stored: Any = read_json(read_bytes(self._file, _FILE_BYTES), own=True)
             if stored["schema"] != _SCHEMA:
                 return {}, []
             rows = {str(key): int(size) for key, size in stored["rows"].items()}
             return rows, [str(launch) for launch in stored["launches"]]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return {}, []
 
 

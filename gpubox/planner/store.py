@@ -11,7 +11,7 @@ from typing import Any
 from gpubox.paths import Paths
 from gpubox.planner.compute import Point, Structure
 from gpubox.planner.dry_run import DryRun
-from gpubox.storage import read_bytes, write_atomically
+from gpubox.storage import read_bytes, read_json, write_atomically
 
 _SCHEMA = 1
 _FILE_BYTES = 4 * 1024 * 1024
@@ -67,11 +67,11 @@ class RunStore:
 
     def _read(self, family: str) -> list[MeasuredRun]:
         try:
-            stored: Any = json.loads(read_bytes(self._folder / f"{family}.json", _FILE_BYTES))
+            stored: Any = read_json(read_bytes(self._folder / f"{family}.json", _FILE_BYTES), own=True)
             if stored["schema"] != _SCHEMA:
                 return []
             return [_run(values, family) for values in stored["runs"]]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return []
 
 

@@ -21,8 +21,8 @@ from gpubox.paths import Paths
 from gpubox.profiles.loader import check_profile_name, parse_profile
 from gpubox.profiles.profile import Profile
 from gpubox.storage import lock_file, private_folder, read_text, sync_folder, write_atomically
-from gpubox.toml_edit import KeyPath, change_toml, toml_values
-from gpubox.toml_table import MAX_TOML_BYTES
+from gpubox.toml_edit import KeyPath, change_toml
+from gpubox.toml_table import MAX_TOML_BYTES, parse_toml
 
 KeyValue = bool | int | float | str | tuple[str | int | float, ...] | None
 """A new value. ``None`` removes the key."""
@@ -67,8 +67,8 @@ def key_path(name: str) -> KeyPath:
 def parse_text(path: Path, text: str) -> Profile:
     """The profile in ``text``, named after ``path``. Raises UsageError that names the line or the key."""
     try:
-        values = toml_values(text)
-    except (ValueError, RecursionError) as error:
+        values = parse_toml(text)
+    except ValueError as error:
         raise UsageError(f"{path.name} is not valid TOML: {error}.") from None
     return parse_profile(path, values)
 

@@ -17,6 +17,8 @@ from gpubox.profiles.profile import SECRET_FLAGS, TOP_LEVEL_FLAGS, FlagValue, Pr
 from gpubox.toml_table import TomlTable, closest_match, read_toml
 
 PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""What a shell takes as the name of a variable: an export writes it as it stands."""
 NAME_HINT = "Use letters, digits, '.', '_' and '-', at most 64 characters."
 
 
@@ -172,7 +174,7 @@ def _refuse_nul(table: TomlTable, key: str, value: object) -> None:
 def _check_env(table: TomlTable) -> None:
     for name, value in table.values.items():
         _refuse_nul(table, name, value)
-        if not name or "=" in name or "\0" in name:
+        if not ENV_NAME.fullmatch(name):
             raise table.error(repr(name), "cannot be the name of an environment variable")
         if name == "LLAMA_API_KEY":
             raise table.error(name, "is a secret, and gpubox needs the key too", "Put it into the api-key file.")

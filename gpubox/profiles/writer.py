@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from gpubox.profiles.edit import locked_profiles, write_profile
 from gpubox.profiles.loader import check_profile_name, parse_profile
 from gpubox.profiles.profile import Profile
 from gpubox.toml_edit import toml_key, toml_value
-from gpubox.toml_table import given_values
+from gpubox.toml_table import given_values, parse_toml
 
 
 def profile_toml(profile: Profile, header: str = "") -> str:
@@ -56,7 +55,7 @@ def save_text(name: str, text: str, paths: Paths, *, overwrite: bool = False) ->
     """As ``save_profile``, for the text of a profile."""
     check_profile_name(name)
     path = paths.profiles / f"{name}.toml"
-    parse_profile(path, tomllib.loads(text))  # a profile that would not load is not written
+    parse_profile(path, parse_toml(text))  # a profile that would not load is not written
     if path.resolve().parent == shipped_profiles().resolve():
         raise UsageError(f"{path} is a shipped profile.", "Give the profile another name.")
     with locked_profiles(paths):

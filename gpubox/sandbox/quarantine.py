@@ -18,7 +18,7 @@ from pathlib import Path
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 from gpubox.sandbox.auto_run_files import MAX_PROTECTED, AutoRunFile, find_auto_run_files, move_out
-from gpubox.storage import try_lock
+from gpubox.storage import read_json, try_lock
 
 _MAX_FINGERPRINTED = 5_000
 """Files below an unprotected auto-run file that are checked for changes."""
@@ -117,7 +117,7 @@ def recover_interrupted(folder: Path) -> None:
         ):
             if not try_lock(file.fileno()):  # its gpubox lives
                 continue
-            values = json.loads(file.read())  # invalid while it is being written
+            values = read_json(file.read(), own=True)  # invalid while it is being written
             move_out(Path(values["folder"]), {(device, inode) for device, inode in values["known"]}, folder)
             marker.unlink()
 

@@ -7,7 +7,6 @@ as pings, and ``data: [DONE]`` at the end.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import msgspec
 
 from gpubox.server.responses import json_count, json_object
+from gpubox.storage import DECODE_ERRORS, MAX_JSON_DEPTH, read_json
 
 LINE_BYTES = 8 * 1024 * 1024
 """The longest line that is accepted: one delta may carry a whole file, but must not fill the memory."""
@@ -141,11 +141,13 @@ class SseDecoder:
 
 def _decoded(payload: bytes) -> dict[str, Any] | None:
     try:
+        if payload.count(b"{") + payload.count(b"[") > MAX_JSON_DEPTH:
+            raise RecursionError
         values = msgspec.json.decode(payload)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        try:  # json accepts a lone surrogate (half an emoji), msgspec does not
-            values = json.loads(payload.decode(errors="replace"))
-        except (ValueError, RecursionError):
+    except DECODE_ERRORS:
+        try:  # which reads a lone surrogate (half an emoji), and refuses what is nested too deeply
+            values = read_json(payload.decode(errors="replace"))
+        except ValueError:
             return None
     return values if isinstance(values, dict) else None
 

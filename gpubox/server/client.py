@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -16,6 +15,7 @@ from gpubox.address import KEY_HINT
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.server.http_get import ConnectionPool, NoResponse, ResponseTooLarge
 from gpubox.server.responses import DEFERRED, PROCESSING, Health, Slot, json_count, json_integer, json_object
+from gpubox.storage import read_json
 from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class Reply:
     def json(self) -> Any:
         """The body as JSON; ``None`` if it is something else."""
         try:
-            return json.loads(self.body)
-        except (ValueError, RecursionError):
+            return read_json(self.body)
+        except ValueError:
             return None
 
     def error(self) -> str:

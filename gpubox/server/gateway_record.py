@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from gpubox.address import local_url
 from gpubox.hardware.process import ProcessIdentity, is_alive
 from gpubox.paths import Paths
-from gpubox.storage import read_text, write_atomically
+from gpubox.storage import read_json, read_text, write_atomically
 
 _RECORD_BYTES = 64 * 1024
 
@@ -33,7 +33,7 @@ class GatewayRecord:
 def load_gateway(paths: Paths) -> GatewayRecord | None:
     """The gateway that runs now; None if none does. Reads one file, and asks the kernel whether its process lives."""
     try:
-        values = json.loads(read_text(paths.gateway_record, _RECORD_BYTES))
+        values = read_json(read_text(paths.gateway_record, _RECORD_BYTES), own=True)
         record = GatewayRecord(**{**values, "process": ProcessIdentity(**values["process"])})
     except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpubox.server.log import record_path
 from gpubox.server.state import STATE_BYTES, RunningServer, running_from_values
-from gpubox.storage import read_text, write_atomically
+from gpubox.storage import read_json, read_text, write_atomically
 
 
 def save_launch_record(log: Path, running: RunningServer) -> None:
@@ -25,10 +25,10 @@ def save_launch_record(log: Path, running: RunningServer) -> None:
 def read_launch_record(log: Path) -> RunningServer | None:
     """The launch that wrote this log; None if that is not certain."""
     try:
-        values = json.loads(read_text(record_path(log), STATE_BYTES))
+        values = read_json(read_text(record_path(log), STATE_BYTES), own=True)
         # A kill between two renames leaves a record beside the wrong log.
         return running_from_values(values["running"]) if values["log_inode"] == log.stat().st_ino else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 

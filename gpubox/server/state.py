@@ -15,7 +15,7 @@ from typing import Any
 from gpubox.address import local_url
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import ProcessIdentity
-from gpubox.storage import NotRegularFile, read_text, write_atomically
+from gpubox.storage import NotRegularFile, read_json, read_text, write_atomically
 
 SCHEMA = 1
 STATE_BYTES = 4 * 1024 * 1024
@@ -149,10 +149,10 @@ def recent_restarts(state: InstanceState, at: datetime | None = None) -> tuple[s
 def load_state(path: Path) -> InstanceState:
     """The state in ``path``. Without a file it is empty; a damaged file also gives an empty state, and a message."""
     try:
-        return _state(json.loads(read_text(path, STATE_BYTES)))
+        return _state(read_json(read_text(path, STATE_BYTES), own=True))
     except FileNotFoundError:
         return InstanceState()
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = error.strerror if isinstance(error, NotRegularFile) else type(error).__name__
         return InstanceState(message=f"The state file {path} was damaged ({reason}).")
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
-import msgspec
 
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.server.chunks import Chunk, LineTooLong, SseDecoder
 from gpubox.server.responses import json_integer, json_object
+from gpubox.storage import json_line, read_json
 
 ERROR_BYTES = 64 * 1024
 CONNECT_SECONDS = 10.0
@@ -64,7 +63,7 @@ async def open_stream(
     connection if there was a finish reason.
     """
     timeout = httpx.Timeout(SEND_SECONDS, read=silence_seconds, connect=CONNECT_SECONDS)
-    content = msgspec.json.encode({**body, "stream": True})
+    content = json_line({**body, "stream": True})
     headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
     request = client.build_request("POST", path, content=content, headers=headers, timeout=timeout)
     try:
@@ -140,8 +139,8 @@ async def _read_start(response: httpx.Response) -> bytes:
 
 def _http_error(status: int, body: bytes) -> StreamError:
     try:
-        error = json_object(json.loads(body)).get("error")
-    except (ValueError, RecursionError):
+        error = json_object(read_json(body)).get("error")
+    except ValueError:
         error = None
     details = error if isinstance(error, dict) else {"message": error} if isinstance(error, str) else {}
     message = " ".join(str(details.get("message") or _page_text(body)).split())[:300]

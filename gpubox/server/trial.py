@@ -25,7 +25,7 @@ from gpubox.server import trial_guard
 from gpubox.server.instance import InstanceView, observe
 from gpubox.server.state import STATE_BYTES, Launch, launch_from_values
 from gpubox.server.supervisor import Supervisor
-from gpubox.storage import is_locked, lock_file, read_text, write_atomically
+from gpubox.storage import is_locked, lock_file, read_json, read_text, write_atomically
 
 _LOCK_ATTEMPTS = 50
 
@@ -118,10 +118,10 @@ def trial_profile(paths: Paths) -> str | None:
 def pending_trial(paths: Paths) -> TrialRecord | None:
     """The trial that has not ended, under way or interrupted. A damaged record is none."""
     try:
-        values = json.loads(read_text(paths.trial_record, STATE_BYTES))
+        values = read_json(read_text(paths.trial_record, STATE_BYTES), own=True)
         previous = values["previous"]
         return TrialRecord(**{**values, "previous": launch_from_values(previous) if previous else None})
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterator, Mapping
 
+from gpubox.storage import read_json
 from gpubox.telemetry.history_rows import COLUMNS, request_of
 from gpubox.telemetry.history_values import StoredLaunch, StoredRequest
 
@@ -24,7 +24,7 @@ def read_launches(
     return [
         StoredLaunch(
             launch, texts.get(profile, NO_PROFILE), started / 1000, None if ended is None else ended / 1000,
-            seen / 1000, how, engine_path, engine_version, driver, tuple(map(str, json.loads(argv))), bool(measured),
+            seen / 1000, how, engine_path, engine_version, driver, tuple(map(str, read_json(argv))), bool(measured),
         )
         for launch, profile, started, ended, seen, how, engine_path, engine_version, driver, argv, measured in rows
     ]  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from gpubox.storage import DECODE_ERRORS
 from gpubox.telemetry.history_days import coarse_stratum, day_begin, day_of, requests_at_once, unpacked
 from gpubox.telemetry.history_launches import read_launches
 from gpubox.telemetry.history_values import Slowdown
@@ -43,7 +44,7 @@ def stored_judgement(connection: sqlite3.Connection) -> list[Slowdown] | None:
     row = connection.execute("SELECT slowdowns FROM judged").fetchone()
     try:
         return None if row is None else msgspec.json.decode(row[0], type=list[Slowdown])
-    except msgspec.MsgspecError:
+    except DECODE_ERRORS:
         return None
 
 

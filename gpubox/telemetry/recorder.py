@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from gpubox import units
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.storage import json_line
+from gpubox.storage import DECODE_ERRORS, json_line, open_regular
+from gpubox.telemetry.requests import MAX_REQUESTS
 from gpubox.telemetry.snapshot import Request, Snapshot
 
 HEADER = "gpubox-recording"
 VERSION = 1
-_DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_LINE_BYTES = 4 * units.MIB
+_HUGE_NUMBER = re.compile(rb'":-?\d{19}')
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -107,31 +113,37 @@ def _requests_kept(before: tuple[Request, ...], now: tuple[Request, ...]) -> int
     return count if now[index:] == before[:count] else 0
 
 
-def read_recording(path: Path) -> list[Snapshot]:
-    """Every Snapshot of a recording, in order. A last line that a crash cut off is left out.
+def read_recording(path: Path) -> Iterator[Snapshot]:
+    """Every Snapshot of a recording, in order, as they are read. A last line that a crash cut off is left out.
 
-    Raises UsageError if the file is no recording, is damaged, or has another version.
+    Raises UsageError if the file is no recording, has another version, or, once it comes there, if a line is damaged.
     """
     try:
-        lines = path.read_bytes().splitlines()
+        with open_regular(path) as file:
+            yield from _snapshots(path, iter(partial(file.readline, _LINE_BYTES), b""))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _snapshots(path: Path, lines: Iterator[bytes]) -> Iterator[Snapshot]:
     try:
-        header = msgspec.json.decode(lines[0], type=_Header)
-    except (IndexError, *_DECODE_ERRORS):
+        header = msgspec.json.decode(next(lines, b""), type=_Header)
+    except DECODE_ERRORS:
         raise UsageError(f"{path} is not a gpubox recording.", "`gpubox record FILE` makes one.") from None
     if header.format != HEADER or header.version != VERSION:
         raise UsageError(f"{path} was recorded by another version of gpubox ({header.gpubox}).")
     decoder = msgspec.json.Decoder(Snapshot)
     kept_decoder = msgspec.json.Decoder(_RequestsKept)
-    snapshots: list[Snapshot] = []
-    for number, line in enumerate(lines[1:], start=2):
+    requests: tuple[Request, ...] = ()
+    for number, line in enumerate(lines, start=2):
         try:
+            if _HUGE_NUMBER.search(line):
+                raise ValueError("a number is too large")
             snapshot = decoder.decode(line)
-            before = snapshots[-1].requests[: kept_decoder.decode(line).requests_kept] if snapshots else ()
-            snapshots.append(replace(snapshot, requests=(*snapshot.requests, *before)))
-        except _DECODE_ERRORS as error:
-            if number == len(lines):
-                break
+            datetime.fromisoformat(snapshot.time).astimezone()
+            requests = (*snapshot.requests, *requests[: kept_decoder.decode(line).requests_kept])[:MAX_REQUESTS]
+        except (OverflowError, *DECODE_ERRORS) as error:
+            if not line.endswith(b"\n") and len(line) < _LINE_BYTES:
+                return
             raise UsageError(f"{path}, line {number} is damaged: {error}.") from None
-    return snapshots
+        yield replace(snapshot, requests=requests)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-import sys
 from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events, on
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import BindingType
 from textual.command import Provider
 
@@ -38,6 +37,7 @@ from gpubox.tui.messages import (
     SnapshotTaken,
 )
 from gpubox.tui.persistent_screen import PersistentScreen, PushedScreen
+from gpubox.tui.survival import SurvivingApp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -72,7 +72,7 @@ def _palette() -> type[Provider]:
     return ActionProvider
 
 
-class GpuboxApp(App[bool]):
+class GpuboxApp(SurvivingApp):
     """``run`` returns whether the owner left during an operation."""
 
     TITLE = "gpubox"
@@ -112,8 +112,6 @@ class GpuboxApp(App[bool]):
         self.trial: TrialController | None = None
         """The trial that is under way in this gpubox, or was the last."""
         self.leaving = Leaving(self)
-        self.crash = ""
-        """The exception that ended the screen."""
 
     @cached_property
     def operations(self) -> OperationController:
@@ -148,6 +146,7 @@ class GpuboxApp(App[bool]):
         self.call_after_refresh(self._after_first_paint)
 
     def _after_first_paint(self) -> None:
+        self.painted = True
         if not gc.isenabled():  # the screen verb disables it for the first paint
             gc.freeze()
             gc.enable()
@@ -174,14 +173,10 @@ class GpuboxApp(App[bool]):
         """Shows a notification; as a warning if ``bad``."""
         self.notify(sanitize_line(text), severity="warning" if bad else "information", markup=False, timeout=6)
 
-    def _fatal_error(self) -> None:
-        # Textual would print a traceback; the owner gets one sentence and a file to report.
-        import traceback
-
-        error = sys.exc_info()[1] or self._exception
-        self.crash = f"{type(error).__name__}: {error}"
-        self.bridge.services.save_traceback("".join(traceback.format_exception(error)) if error else "")
-        self._close_messages_no_wait()
+    def say_failure(self, text: str, details: str) -> None:
+        self.bridge.services.save_traceback(details)
+        if text:
+            self.say(text, bad=True)
 
     # -- the chat and Bench screens ---------------------------------------------------------------------
 

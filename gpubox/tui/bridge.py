@@ -30,8 +30,6 @@ from gpubox.tui.messages import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from textual.app import App
-
     from gpubox.planner.plan import MemoryPlan
     from gpubox.profiles.loader import ProfileCatalog
     from gpubox.profiles.profile import Profile
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
     from gpubox.telemetry.history_writer import HistoryWriter
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.local_services import LocalServices
+    from gpubox.tui.survival import SurvivingApp
 
 PROFILES_POLL_SECONDS = 2.0
 LOG_POLL_SECONDS = 0.5
@@ -60,7 +59,7 @@ IDLE_STATES = ("idle", "ready", "sleeping", "down")
 class ServiceBridge:
     """Runs the services for one app."""
 
-    def __init__(self, app: App[Any], services: LocalServices) -> None:
+    def __init__(self, app: SurvivingApp, services: LocalServices) -> None:
         self.app, self.services = app, services
         self.operation_running = False
         """Whether an operation or its download runs. Set by the OperationController."""
@@ -86,15 +85,23 @@ class ServiceBridge:
             self.run(self.advice.run, "poll-advice")
 
     def run(self, work: Callable[[], Awaitable[object]], group: str, *, exclusive: bool = False) -> None:
-        """Runs ``work`` as a worker of the app. Takes the function, so that no coroutine is left if it never runs."""
+        """Runs ``work`` as a worker of the app. Takes the function, so that no coroutine is left if it never runs.
+
+        The app says if it fails. A poller (``poll-...``) then begins again.
+        """
 
         async def run() -> None:  # Textual refuses a lambda, and nobody would see the refusal
-            await work()
+            while True:
+                try:
+                    await work()
+                    return
+                except Exception as error:
+                    if not (group.startswith("poll-") and self.app.goes_on(error)):
+                        raise
+                await asyncio.sleep(RETRY_SECONDS)
 
         worker: Any = run
-        self.app.run_worker(
-            worker, name=getattr(work, "__name__", ""), group=group, exclusive=exclusive, exit_on_error=False
-        )
+        self.app.run_worker(worker, name=getattr(work, "__name__", ""), group=group, exclusive=exclusive)
 
     def report_overview(self, overview: ServerOverview) -> None:
         """Posts the overview if it changed."""

@@ -18,39 +18,43 @@ if TYPE_CHECKING:
     from gpubox.telemetry.snapshot import Snapshot
 
 
+MAX_STEPS = 1000
+
+
 class ReplayServices(LocalServices):
     """Plays ``snapshots`` once and stops at the last one. Changes nothing on this machine."""
 
     def __init__(self, snapshots: Iterable[Snapshot], paths: Paths, config: Config, *, speed: float = 1.0) -> None:
         super().__init__(paths, config, url=None)
-        self.snapshots = list(snapshots)
-        if not self.snapshots:
+        self._coming = iter(snapshots)
+        first = next(self._coming, None)
+        if first is None:
             raise GpuboxError("The recording is empty.", "`gpubox record FILE` writes one.")
-        self.speed = speed
-        self.at = 0
-        """Index of the current snapshot."""
+        self.current, self.next = first, next(self._coming, None)
+        """What is shown now, and what comes then; ``None`` at the end."""
+        self._first_at, self.speed = first.at, speed
         self.read_only = "This is a recording: nothing in it can be changed."
         self._started: float | None = None
 
     def clock(self) -> datetime:
-        return datetime.fromisoformat(self.snapshots[self.at].time).astimezone()
+        return datetime.fromisoformat(self.current.time).astimezone()
 
     async def overview(self) -> ServerOverview:
-        return ServerOverview(self.snapshots[self.at].server)
+        return ServerOverview(self.current.server)
 
     async def snapshot(self) -> Snapshot:
         if self._started is None:
             self._started = time.monotonic()
-        self.at = self.activity_marker()
-        return self.snapshots[self.at]
+        for _ in range(MAX_STEPS):  # the screen must get its turn, however dense the recording is
+            if self.next is None or not self.activity_marker():
+                break
+            self.current, self.next = self.next, None
+            self.next = next(self._coming, None)
+        return self.current
 
-    def activity_marker(self) -> int:
+    def activity_marker(self) -> bool:
         elapsed = time.monotonic() - self._started if self._started is not None else 0.0
-        played = self.snapshots[0].at + elapsed * self.speed
-        at = self.at
-        while at + 1 < len(self.snapshots) and self.snapshots[at + 1].at <= played:
-            at += 1
-        return at
+        return self.next is not None and self.next.at <= self._first_at + elapsed * self.speed
 
     def companions_and_last(self) -> tuple[tuple[str, ...], str | None]:
         return (), None

@@ -18,6 +18,7 @@ from gpubox.tui import app, bridge
 from gpubox.tui.advice import poller as advice_poller
 from gpubox.tui.clients import poller
 from gpubox.tui.dashboard import history_reader, screen
+from gpubox.tui.survival import SurvivingApp
 from gpubox.tui.widgets import snapshot_pane
 from tests.tui.contrast import unreadable
 from tests.tui.fake import FakeServices
@@ -37,6 +38,7 @@ def _quiet(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):  # fmt: skip
         monkeypatch.setattr(bridge, name, 0.01)
     monkeypatch.setattr(bridge, "COMPANIONS_SECONDS", 0.0)
+    monkeypatch.setattr(SurvivingApp, "survives", False)
     monkeypatch.setattr(poller, "GATEWAY_SECONDS", 0.01)
     monkeypatch.setattr(poller, "NO_GATEWAY_SECONDS", 0.01)
     monkeypatch.setattr(advice_poller, "FIRST_ADVICE_SECONDS", 0.01)

@@ -53,7 +53,7 @@ async def test_a_recording_plays_to_its_end(paths: Paths) -> None:
     services = ReplayServices(read_recording(RECORDING), paths, Config(), speed=100_000)
     async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
         await shows(pilot, "● random-moe-17b answering", "recording", "127 of 142 (89.4%)", "12:48:41")
-        assert services.at == len(services.snapshots) - 1
+        assert services.next is None
         await until(pilot, lambda: "╭─ Requests" in text(pilot))
         await pilot.press("s")
         await shows(pilot, "nothing in it can be changed")

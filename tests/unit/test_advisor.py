@@ -173,7 +173,7 @@ def test_a_profile_may_change_vanish_and_break_while_it_is_judged(advisor: Advis
 
 
 def test_the_evidence_about_a_server_without_a_file_is_complete(advisor: Advisor) -> None:
-    snapshot = read_recording(RECORDINGS / "threads-fires.jsonl")[-1]
+    snapshot = list(read_recording(RECORDINGS / "threads-fires.jsonl"))[-1]
     judged = advisor.advise(snapshot=snapshot)  # the profile "threads" is not on this machine
 
     assert judged.profile == "threads"
@@ -183,7 +183,7 @@ def test_the_evidence_about_a_server_without_a_file_is_complete(advisor: Advisor
 def test_a_running_server_has_the_variables_of_the_gpubox_that_started_it(
     advisor: Advisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    snapshot = read_recording(RECORDINGS / "threads-fires.jsonl")[-1]
+    snapshot = list(read_recording(RECORDINGS / "threads-fires.jsonl"))[-1]
     launch = Launch("open", ("llama-server",), "127.0.0.1", 8080, env={"LLAMA_ARG_UBATCH": "64"})
     with subprocess.Popen(["sleep", "60"], env={**os.environ, "LLAMA_ARG_N_PARALLEL": "3"}) as server:
         running = RunningServer(launch, "id", "2026-01-01T00:00:00Z", identity_of(server.pid))

@@ -252,7 +252,6 @@ TEXT_CALLS = [
     "<function=code_execution>\n<parameter=code>\nprint(1)\n</parameter>\n</function>",
     '[TOOL_CALLS][{"name": "code_execution", "arguments": {"code": "print(1)"}}]',
     '<|python_tag|>{"name": "code_execution", "parameters": {"code": "print(1)"}}',
-    'Of course:\n```json\n{"name": "code_execution", "arguments": {"code": "print(1)"}}\n```\nThat runs it.',
     '{"name": "code_execution", "arguments": {"code": "print(1)"}}',
 ]
 
@@ -264,6 +263,52 @@ async def test_tool_calls_in_text_are_run(text: str, caps: dict[str, bool] | Non
     text = f"I run it. {text}" if text[0] == "<" else text
     result = await run_turn(ScriptedServer(says(text), says("ok"), caps=caps), tools=[tool])
     assert tool.codes == ["print(1)"] and result.notices == ["text_call"] and result.finished.text == "ok"
+
+
+QUOTED_CALLS = [
+    'Of course:\n```json\n{"name": "code_execution", "arguments": {"code": "print(1)"}}\n```\nThat runs it.',
+    'Write:\n```\n<tool_call>{"name": "code_execution", "arguments": {"code": "print(1)"}}</tool_call>\n```',
+    'It is `<tool_call>{"name": "code_execution", "arguments": {"code": "print(1)"}}</tool_call>`.',
+]
+
+
+@pytest.mark.parametrize("text", QUOTED_CALLS)
+async def test_a_quoted_call_runs_only_if_the_server_has_no_native_calls(text: str) -> None:
+    native, fenced = Echo(), Echo()
+    result = await run_turn(ScriptedServer(says(text)), tools=[native])
+    assert native.codes == [] and result.finished.text == text
+    await run_turn(ScriptedServer(says(text), says("ok"), caps=FENCED), tools=[fenced])
+    assert fenced.codes == ["print(1)"]
+
+
+async def test_without_native_calls_only_the_sandbox_is_called() -> None:
+    class Write(Echo):
+        name = "write_file"
+
+    tools = [Echo(), Write()]
+    for text in (*TEXT_CALLS, QUOTED_CALLS[0]):
+        text = text.replace("code_execution", "write_file")
+        await run_turn(ScriptedServer(says(text), says("ok"), caps=FENCED), tools=tools)
+    assert [tool.codes for tool in tools] == [[], []]
+
+
+ODD_ARGUMENTS = [
+    '{"code": "print(1)", "x": "\\ud800"}', '{"code": "print(\\udfff)"}', '{"code": "1", "\\ud83d": 1}',
+    '{"code": "1", "n": 1e999, "m": -Infinity, "k": NaN}', '{"code": "1", "n": 1' + "0" * 4000 + "}",
+    '{"code": "1", "n": 1' + "0" * 5000 + "}", '{"code": "1", "n": ' + "[" * 90 + "]" * 90 + "}",
+    '{"code": "1", "n": ' + "[" * 900 + "]" * 900 + "}", "[" * 20_000, '{"code":' * 5_000, "{'code': '\\ud800'}",
+    '{"code": "\x00"}', '{"code": "1", "code": "2"}', '{"code": null}', "null", "\ufeff{}", '{"code": ["1"]}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", ODD_ARGUMENTS, ids=range(len(ODD_ARGUMENTS)))
+async def test_no_arguments_end_a_turn(arguments: str) -> None:
+    odd = call("code_execution", arguments)
+    names = ('"name": "code_execution", "arguments": ', "<tool_call>{", "}</tool_call>")
+    text = f"{names[1]}{names[0]}{arguments}{names[2]}"
+    server = ScriptedServer(says(calls=[odd], finish="tool_calls"), says(text), says(text), says("ok"), says("ok"))
+    result = await run_turn(server, tools=[Echo()])
+    assert result.finished.reason
 
 
 async def test_json_that_is_not_a_call_is_an_answer() -> None:

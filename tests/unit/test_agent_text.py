@@ -137,7 +137,7 @@ def test_arguments_of_other_tools_are_repaired_too() -> None:
     ],
 )
 def test_tool_calls_as_text(text: str, prose: str | None, calls: list[tuple[str, str]]) -> None:
-    assert text_tool_calls(text, ["f"]) == (text if prose is None else prose, calls)
+    assert text_tool_calls(text, ["f"], quoted=True) == (text if prose is None else prose, calls)
 
 
 def test_repetition_is_detected_and_ordinary_text_is_not() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter, OrderedDict, deque
 from decimal import Decimal
 from fractions import Fraction
@@ -29,6 +30,8 @@ HARMLESS = f"import os\nif os.readlink('/proc/self/ns/pid') == {HERE!r}: raise S
 # Each is a whole program in place of below_zero; none may pass.
 WRONG = {
     "wrong value": "def below_zero(operations): return False",
+    "a number that would fill the memory": "import os\nclass Fraction:\n    __module__ = 'fractions'\n"
+    "    def __str__(self): return '1e30000000'\ndef below_zero(operations): return Fraction()",
     "nothing": "def below_zero(operations): pass",
     "prompt alone": "",
     "no such function": "def above_zero(operations): return True\ndel below_zero",
@@ -126,6 +129,22 @@ class Broken(Sandbox):
 
     async def run(self, code: str, policy: Policy = Policy(), *, stdin: bytes = b"") -> Outcome:  # noqa: B008
         return Outcome(1, None, "bwrap: Creating new namespace failed", "", 0.1, "bubblewrap")
+
+
+@pytest.mark.nightly
+async def test_an_answer_that_takes_for_ever_to_compare_costs_seconds(sandbox: Sandbox) -> None:
+    code = (
+        "import os, json\ndef below_zero(operations):\n"
+        "    numbers = [{'n': hex(n * (2**61 - 1))} for n in range(1, 190_000)]\n"  # one hash for all of them
+        "    data = json.dumps({'value': {'s': numbers}}).encode()\n    data = len(data).to_bytes(8, 'big') + data\n"
+        "    for fd in range(3, 99):\n        try:\n            while data: data = data[os.write(fd, data) :]\n"
+        "        except OSError: pass\n"
+    )
+    began = time.monotonic()
+    grades = await grade([Candidate("slow", PROBLEM, HEAD + code)], sandbox)
+
+    assert not grades["slow"].passed
+    assert time.monotonic() - began < 60
 
 
 async def test_a_box_that_cannot_grade_fails_nobody() -> None:

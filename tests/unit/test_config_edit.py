@@ -23,7 +23,7 @@ from gpubox.paths import Paths
         ("\ufeffb = 2\r\n", '\ufeffb = 2\r\ndefault-engine = "new"\r\n'),
         ('default-engine = """\nold""" # why\n', 'default-engine = "new" # why\n'),
         ('[engines]\ndefault-engine = "/x"\n', 'default-engine = "new"\n[engines]\ndefault-engine = "/x"\n'),
-        ('# default-engine = "x"\nc = 1', '# default-engine = "x"\nc = 1\ndefault-engine = "new"'),
+        ('# default-engine = "x"\nc = 1', '# default-engine = "x"\nc = 1\ndefault-engine = "new"\n'),
     ],
 )  # fmt: skip
 def test_one_line_changes(before: str, after: str) -> None:

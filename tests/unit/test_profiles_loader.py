@@ -112,6 +112,7 @@ HOSTILE = {
     "host with NUL": ('model = "m"\nhost = "a\\u0000b"', "host holds a NUL"),
     "env of numbers": ('model = "m"\n[env]\nX = 1', "[env] X must be a string"),
     "env with a bad name": ('model = "m"\n[env]\n"A=B" = "1"', "cannot be the name of an environment variable"),
+    "env that is a script": ('model = "m"\n[env]\n"X;id;Y" = "1"', "cannot be the name of an environment variable"),
     "env without a name": ('model = "m"\n[env]\n"" = "1"', "cannot be the name of an environment variable"),
     "env with NUL": ('model = "m"\n[env]\nX = "a\\u0000"', "[env] X holds a NUL"),
     "sampling nan": (
@@ -126,7 +127,7 @@ HOSTILE = {
     "kwargs with a date": ('model = "m"\n[chat.template-kwargs]\nd = 1979-05-27', "must be a JSON value"),
     "kwargs with nan": ('model = "m"\n[chat.template-kwargs]\nd = nan', "must be a JSON value"),
     "deep lists": (f'model = "m"\n[flags]\na = {"[" * 5000}{"]" * 5000}', "nested too deeply"),
-    "deep tables": (f'model = "m"\n[{".".join("a" * 3000)}]', "a is not a known key"),
+    "deep tables": (f'model = "m"\n[{".".join("a" * 3000)}]', "nested too deeply"),
     "endless digits": (f'model = "m"\nport = {"9" * 5000}', "too long"),
 }
 

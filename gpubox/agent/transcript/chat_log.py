@@ -33,6 +33,7 @@ from gpubox.agent.transcript.records import (
     decode,
 )
 from gpubox.errors import UsageError
+from gpubox.storage import DECODE_ERRORS
 
 INTERRUPTED_CALL_OUTPUT = "This call was cut off: it is not known what it did."
 """Tool output on replay for a call that a crash of gpubox interrupted."""
@@ -133,7 +134,7 @@ class ChatLog:
             case LoggedEvent():
                 try:
                     self.apply_event(decode_event(bytes(record.event)))
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                except DECODE_ERRORS:
                     self.unknown_lines += 1
 
     def apply_event(self, event: AgentEvent) -> None:
@@ -176,7 +177,7 @@ def read_chat_log(name: str, lines: Iterable[bytes]) -> ChatLog:
             continue
         try:
             record = decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except DECODE_ERRORS:
             if first:
                 raise UsageError(f"{name} is not a chat of gpubox.") from None
             if _has_record_type(line):
@@ -199,6 +200,6 @@ class _RecordType(msgspec.Struct):
 def _has_record_type(line: bytes) -> bool:
     try:
         msgspec.json.decode(line, type=_RecordType)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return False
     return True

@@ -114,5 +114,5 @@ def encode(record: ChatRecord) -> bytes:
 
 
 def decode(line: bytes) -> AnyChatRecord:
-    """The record of one line. Raises ``msgspec.DecodeError`` or UnicodeDecodeError."""
+    """The record of one line. Raises DECODE_ERRORS."""
     return _decoder.decode(line)

@@ -14,6 +14,7 @@ from gpubox.bench.report.model import Metric
 from gpubox.bench.run_store import RESULTS_FILE, RUN_FILE, Run, list_runs, runs_in, unreadable_reason
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
+from gpubox.storage import DECODE_ERRORS
 
 SUMMARY = ".summary.json"
 VERSION = 5
@@ -89,7 +90,7 @@ def active_run(paths: Paths) -> Run | None:
 def _read_cached(run: Run) -> RunSummary | None:
     try:
         version, stamp, summary = msgspec.json.decode((run.folder / SUMMARY).read_bytes(), type=CachedSummary)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, *DECODE_ERRORS):
         return None
     return summary if (version, stamp) == (VERSION, _stamp(run.folder)) else None
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from gpubox.errors import ExitCode, GpuboxError
+from gpubox.storage import read_json
 from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ def _read(file: IO[bytes]) -> str:
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = read_json(text, own=True)
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

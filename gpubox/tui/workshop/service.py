@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.storage import read_json
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -272,7 +272,7 @@ class WorkshopService:
             assert process.stdout
             output = process.stdout.read()
         try:
-            values = json.loads(output)
+            values = read_json(output, own=True)
         except ValueError:
             raise GpuboxError(f"the measurement ended with code {process.returncode}") from None
         if "error" in values:

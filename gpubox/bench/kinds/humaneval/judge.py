@@ -27,10 +27,10 @@ import time
 from types import TracebackType
 from typing import Any, NoReturn
 
-LIMITS = {"cpu": 3, "wall": 10, "most": 60, "memory": 1 << 29, "answer": 16 << 20, "items": 200_000}
-"""cpu: CPU seconds of one candidate; lm-eval's timeout, but a busy box fails nobody. wall: seconds without an answer
-from a candidate that uses less than MIN_CPU_SHARE of a core. most: seconds without an answer in any case. memory and
-answer: bytes. items: values in one answer."""
+LIMITS = {"cpu": 3, "check": 2, "wall": 10, "most": 60, "memory": 1 << 29, "answer": 16 << 20, "items": 200_000}
+"""cpu: CPU seconds of one candidate; lm-eval's timeout, but a busy box fails nobody. check: CPU seconds of the judge
+for it. wall: seconds without an answer from a candidate that uses less than MIN_CPU_SHARE of a core. most: seconds
+without an answer in any case. memory and answer: bytes. items: values in one answer."""
 MIN_CPU_SHARE = 0.02
 MAX_REASON_CHARACTERS = 600
 """Of a verdict's reason: a program can give an exception a name of any length."""
@@ -144,7 +144,9 @@ def decode_value(value: Any) -> Any:
     if kind == "r":
         return range(*content)
     if kind == "q":
-        return {"Decimal": decimal.Decimal, "Fraction": fractions.Fraction}[content[0]](content[1])
+        if content[0] == "Fraction":  # which would calculate the power of ten in "1e30000000"
+            return fractions.Fraction(*map(int, content[1].split("/")))
+        return decimal.Decimal(content[1])
     return OpaqueValue(str(content))
 
 
@@ -485,6 +487,7 @@ def main(count: int, cpu_seconds: int, filter_: bytes = b"") -> None:
 
     contents, settings = sandbox_contents(), process_settings()
     for case in values["cases"]:
+        signal.setitimer(signal.ITIMER_VIRTUAL, LIMITS["check"])  # the default of its signal ends the judge
         candidate = fork_server.start()
         kind, why = judge_candidate(case, candidate)
         fork_server.end(candidate)

@@ -6,7 +6,6 @@ It runs without server, chat template and speculative decoding, so the differenc
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from gpubox.engines.find import find_beside_engine
 from gpubox.errors import GpuboxError
 from gpubox.models.resolve import profile_model
 from gpubox.profiles.profile import FlagValue, Profile
+from gpubox.storage import read_json
 
 PROGRAM = "llama-bench"
 TIMEOUT_MINUTES, REPEATS = 60, 5
@@ -94,7 +94,7 @@ def score(item: Item, raw: RawRecord) -> Result:
     rows = []
     for line in str(raw.data.get("jsonl", "")).splitlines():
         try:
-            row = json.loads(line)
+            row = read_json(line)
             rows.append(
                 {
                     "test": f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}",

@@ -20,6 +20,7 @@ from gpubox.bench.kinds.suite.task_prompts import EXPRESS_FILES, task_file
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.runner import Sandbox
+from gpubox.storage import read_json
 
 Check = Callable[[str, Sandbox], Awaitable[dict[str, bool] | None]]
 MAX_CODE_CHARACTERS = 200_000
@@ -114,7 +115,7 @@ async def _run_checks(
     verdicts = [line[len(mark) :] for line in outcome.output.splitlines() if line.startswith(mark)]
     if not verdicts and not (await sandbox.run("pass")).ok:
         raise GpuboxError("No program runs in the sandbox.", "`gpubox doctor` says more.")
-    results = json.loads(verdicts[0]) if verdicts else {}
+    results = read_json(verdicts[0]) if verdicts else {}
     return None if results is None else {name: bool(results.get(name)) for name in names}
 
 

@@ -8,6 +8,8 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
+from gpubox.storage import read_json
+
 KEYS = {"id", "name", "email", "role", "active", "created_at"}
 MAX_BRACKETS = 300
 """How many brackets are tried as the beginning of an array."""
@@ -23,8 +25,8 @@ TOOLS = {"read_file": {"path"}, "ping_host": {"host"}, "write_file": {"path", "c
 def structured_points(text: str) -> dict[str, int]:
     """4.1, five criteria of one point. Text around the array costs only the first; an array of other things gets 0."""
     try:
-        whole: Any = json.loads(text.strip())
-    except (ValueError, RecursionError):
+        whole: Any = read_json(text.strip())
+    except ValueError:
         whole = None
     array = (whole if isinstance(whole, list) else _first_array(text)) or []
     rows = [row for row in array if isinstance(row, dict)]

@@ -1,0 +1,86 @@
+"""The base of the app: after an exception of a handler, a worker or a timer the screen says so and goes on."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections import deque
+from typing import ClassVar
+
+from textual.app import App
+from textual.message import Message
+from textual.message_pump import MessagePump
+from textual.worker import WorkerFailed
+
+from gpubox.errors import GpuboxError
+
+STORM, STORM_SECONDS = 100, 2.0
+"""So many exceptions in so short a time end the app: it does nothing else any more."""
+
+
+class SurvivingApp(App[bool]):
+    """Ends at an exception only before its first paint, or in a storm of them."""
+
+    survives: ClassVar[bool] = True
+    """False in tests: there the first exception ends the app, and fails the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.crash = ""
+        """The exception that ended the screen."""
+        self.painted = False
+        self._failures: deque[float] = deque(maxlen=STORM)
+        self._said: set[str] = set()
+
+    def say_failure(self, text: str, details: str) -> None:
+        """Shows ``text`` in a line; ``details`` is a traceback to keep."""
+        raise NotImplementedError
+
+    def goes_on(self, error: BaseException) -> bool:
+        """Says what failed, each failure once. False if the app must end."""
+        self._failures.append(time.monotonic())
+        stormy = len(self._failures) == STORM and self._failures[-1] - self._failures[0] < STORM_SECONDS
+        if not self.survives or not self.painted or stormy:
+            return False
+        error = error.error if isinstance(error, WorkerFailed) else error
+        text = str(error) if isinstance(error, GpuboxError) else f"A part of the screen failed: {_named(error)}."
+        if text not in self._said:
+            self._said.add(text)
+            self.say_failure(text, _details(error))
+        return True
+
+    def _handle_exception(self, error: Exception) -> None:
+        if not self.goes_on(error):
+            super()._handle_exception(error)
+
+    def _fatal_error(self) -> None:
+        # Textual would print a traceback; the owner gets one sentence and a file to report.
+        error = sys.exc_info()[1] or self._exception
+        self.crash = _named(error) if error else "unknown"
+        self.say_failure("", _details(error) if error else "")
+        self._close_messages_no_wait()
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error)[:200]}"
+
+
+def _details(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+_dispatch = MessagePump._dispatch_message
+
+
+async def _dispatch_and_survive(pump: MessagePump, message: Message) -> None:
+    try:
+        await _dispatch(pump, message)
+    except Exception as error:
+        app = pump.app
+        if not (isinstance(app, SurvivingApp) and app.goes_on(error)):
+            raise
+
+
+# Textual ends the loop of a widget, or of the app, at the first exception of a handler: it would never react again.
+MessagePump._dispatch_message = _dispatch_and_survive  # type: ignore[assignment,method-assign]
