@@ -7,12 +7,12 @@ import contextlib
 import json
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from gpubox.children import own_program
 from gpubox.errors import GpuboxError, UsageError
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ class WorkshopService:
         """
         from gpubox.server.supervisor import instance_of
 
-        command = [sys.executable, "-m", "gpubox.tui.workshop.measurement", *self.paths.arguments]
+        command = own_program("gpubox.tui.workshop.measurement", *self.paths.arguments)
         with subprocess.Popen(
             [*command, instance_of(profile, self.paths), str(tokens)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
