@@ -99,7 +99,7 @@ def test_of_the_gateway(witness: Witness, capfd: pytest.CaptureFixture[str], pat
     assert gpubox(capfd, "serve", "--detach", "--port", str(port))[0] == 0
     try:
         for name in ("a", "b"):
-            body = {"model": name, "messages": [], "max_tokens": 1}
+            body: dict[str, object] = {"model": name, "messages": [], "max_tokens": 1}
             assert ask(port, "/v1/chat/completions", body, headers={"Authorization": "Bearer box-key"}).status == 200
         assert ask(port, "/metrics", headers={"Authorization": "Bearer box-key"}).status == 200
     finally:
