@@ -207,6 +207,21 @@ def test_no_other_page_reads_what_is_answered_before_its_key_is_looked_at(place:
     assert not reply.header(ALLOWED)
 
 
+def test_a_deleted_key_file_opens_nothing_also_after_a_restart(server: int, tmp_path: Path) -> None:
+    def status(gateway: Gateway) -> int:
+        return Place(gateway.port, "").ask("POST", LOOPBACK, "", "", "").status
+
+    with gateway_of(tmp_path, server, key=True) as (gateway, _):
+        assert status(gateway) == 401
+        Paths.default().client_keys.unlink()
+        assert status(gateway) == 503
+    with gateway_of(tmp_path, server, *EXPOSED) as (gateway, _):
+        assert status(gateway) == 503
+        assert "client-keys.json is gone" in gateway.status()["problems"][0]
+        ClientKeys.of(Paths.default()).reset()
+        assert status(gateway) == 200
+
+
 def test_no_request_but_post_brings_a_profile_up_or_evicts_one(
     paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Callable[[str, str], Path]
 ) -> None:
