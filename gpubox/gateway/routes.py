@@ -66,14 +66,17 @@ def route_of(request: HttpRequest) -> Route:
     named = parse_qs(query).get("model", [""])[0]
     if request.method != "POST" or not request.body:
         return Route(path, "", named, False, is_anthropic)
-    body = _read_body(request)
+    body = _read_body(request, path)
     return Route(path, "", (body.model or named) if body else named, bool(body and body.stream), is_anthropic)
 
 
-def _read_body(request: HttpRequest) -> _Body | None:
+def _read_body(request: HttpRequest, path: str) -> _Body | None:
     if request.body[:1] not in b"{ \t\r\n" and "json" not in request.header("content-type"):
         return None  # a form or a file: no model is named in it
     try:
+        if not path.startswith("/v1/") and request.body.lstrip()[:1] == b"[":
+            msgspec.json.decode(request.body, type=list[msgspec.Raw])
+            return None  # POST /lora-adapters takes a list: of the server's own endpoints it knows the bodies itself
         return msgspec.json.decode(request.body, type=_Body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RequestRefused(400, f"The body of the request is not the expected JSON: {str(error)[:160]}.") from None

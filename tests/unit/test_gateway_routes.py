@@ -50,6 +50,14 @@ def test_paths_that_mean_something_else_are_refused(target: str) -> None:
         routes.route_of(request(target))
 
 
+def test_a_list_names_no_model_and_passes_to_an_endpoint_that_takes_one() -> None:
+    for body in (b'[{"id": 0, "scale": 0.5}]', b"\n []"):
+        route = routes.route_of(request("/lora-adapters?model=b", "POST", body, content_type="application/json"))
+        assert (route.path, route.model) == ("/lora-adapters", "b")
+    with pytest.raises(RequestRefused):
+        routes.route_of(request("/lora-adapters", "POST", b"[{]", content_type="application/json"))
+
+
 @pytest.mark.parametrize("body", [b"{", b'{"model":7}', b'{"model":"\xff"}', b"[]", b'{"stream":"yes"}'])
 def test_a_body_that_is_no_request_is_refused(body: bytes) -> None:
     with pytest.raises(RequestRefused) as refused:
