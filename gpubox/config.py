@@ -28,6 +28,9 @@ class GatewaySettings:
         "number", "A request for another model waits at most so long for those before it.", 60.0, above=0
     )
     queue: int = toml_key("integer", "So many requests may wait; more get 429.", 128, between=(1, 100_000))
+    names: tuple[str, ...] = toml_key(
+        "list", "More names of this machine, under which clients may ask a gateway without keys.", tuple, items="text"
+    )
     max_body_mib: int = toml_key("integer", "The largest request body, in MiB.", 32, between=(1, 1024))
 
 

@@ -159,6 +159,11 @@ class Paths:
         return self.config / "client-keys.json"
 
     @property
+    def key_memory(self) -> Path:
+        """Which files with keys the gateway has seen: when one is gone, it refuses everybody."""
+        return self.gateway / "keys-seen"
+
+    @property
     def kept_kv(self) -> Path:
         """States of slots that were saved before a server stopped."""
         return self.cache / "kv"

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -70,16 +70,20 @@ class Gateway:
     """``gpubox serve --json`` in the environment's folders. Its events are kept with the time at which they came."""
 
     def __init__(
-        self, port: int | None = None, limits: Mapping[str, float] | None = None, *, files: int = 0, deaf: bool = False
-    ) -> None:
-        """``limits``: of time. ``files``: how many it may open; 0: as many as we. ``deaf``: nobody reads its output."""
+        self, port: int | None = None, limits: Mapping[str, float] | None = None, *, files: int = 0, deaf: bool = False,
+        words: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """``limits``: of time. ``files``: how many it may open; 0: as many as we. ``deaf``: nobody reads its output.
+
+        ``words``: more of its command line.
+        """
         self.port = port or free_port()
         state = Path(os.environ["XDG_STATE_HOME"])
         state.mkdir(parents=True, exist_ok=True)
         self.errors = state / f"serve-{time.monotonic_ns()}.err"
         changed = ",".join(f"{name}={value}" for name, value in (limits or {}).items())
         program = ["-c", LIMITS, changed] if changed else ["-m", "gpubox"]
-        words = [sys.executable, *program, "serve", "--port", str(self.port), "--json"]
+        words = [sys.executable, *program, "serve", "--port", str(self.port), "--json", *words]
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True)
         if files:

@@ -39,7 +39,7 @@ VERBS = {
     "history": "sum up the last days by profile, client or day; say what became slower",
     "clients": "list the gateway's clients: requests, tokens, times, errors",
     "connect": "print the settings of opencode, aider, Continue, Cline, curl or Python for the gateway",
-    "keys": "list, make and revoke the keys of the gateway's clients",
+    "keys": "list, make, revoke and forget the keys of the gateway's clients",
     "chat": "ask the model; list, search and edit chats",
     "sandbox": "run a program in the sandbox that the chat uses",
     "record": "record all readings for `gpubox --replay FILE`",

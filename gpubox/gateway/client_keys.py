@@ -1,11 +1,13 @@
 """The clients' keys: a file with a name and the SHA-256 of each key. A key itself is shown once and stored nowhere.
 
 A key is 256 random bits, so a fast hash is enough, and what the time of a comparison tells about a hash helps nobody.
-The gateway fails closed: while a key file is damaged, unreadable, readable by others or suddenly gone, no key is right.
+The gateway fails closed: while a key file is damaged, unreadable, readable by others or gone, no key is right. Another
+folder remembers that there was one (``Paths.key_memory``), until ``gpubox keys reset``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -24,7 +26,7 @@ from gpubox.config import api_key
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.loader import PROFILE_NAME
-from gpubox.storage import DECODE_ERRORS, lock_file, open_regular, write_atomically
+from gpubox.storage import DECODE_ERRORS, lock_file, open_regular, read_text, write_atomically
 
 SCHEMA = 1
 BOX = "box"
@@ -34,6 +36,7 @@ _LOCK_ATTEMPTS = 250
 _RACY_SECONDS = 0.1
 """A file that changed so lately may change again without another time stamp."""
 _REFUSED = "the gateway refuses every client until this is mended"
+_MEND = "Mend it, or bring it back. `gpubox keys reset` forgets all keys, and that there were any."
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +59,27 @@ class _KeyFile:
 class ClientKeys:
     """The keys in ``path``. Every question looks whether the file has changed (one stat), and reads it again then."""
 
-    def __init__(self, path: Path, box_key: Callable[[], str | None] = lambda: None) -> None:
-        """``box_key`` returns the box's own API key; its GpuboxError makes the gateway refuse everybody, too."""
-        self._path = path
+    def __init__(
+        self, path: Path, box_key: Callable[[], str | None] = lambda: None, *,
+        box_file: Path | None = None, memory: Path | None = None,
+    ) -> None:  # fmt: skip
+        """``box_key`` returns the box's own API key; its GpuboxError makes the gateway refuse everybody, too.
+
+        ``box_file`` is where that key may be. ``memory``: the file that lists which of the two there have been.
+        """
+        self._path, self._box_file, self._memory = path, box_file, memory
         self._box_key = box_key
         self._keys: tuple[ClientKey, ...] = ()
         self._problem = ""
         self._seen: tuple[int, ...] | None = None
         """What stat said of the file that was read last."""
-        self._existed = False
+        self._known: set[str] = set()
+        """The names of the key files that there have been."""
 
     @classmethod
     def of(cls, paths: Paths) -> ClientKeys:
         """The keys of this box: those of its clients, and its own API key."""
-        return cls(paths.client_keys, lambda: api_key(paths))
+        return cls(paths.client_keys, lambda: api_key(paths), box_file=paths.api_key_file, memory=paths.key_memory)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -90,7 +100,7 @@ class ClientKeys:
     def any(self) -> bool:
         """Whether a request needs a key: a key file exists, also an empty or a damaged one, or the box has a key."""
         self._refresh()
-        return self._existed or bool(self._problem) or any(self._own())
+        return self._path.name in self._known or bool(self._problem) or any(self._own())
 
     @property
     def problem(self) -> str:
@@ -148,21 +158,32 @@ class ClientKeys:
                 raise UsageError(f"There is no key for {name!r}.", known)
             self._write(rest)
 
+    def reset(self) -> None:
+        """Forgets all keys, and that there were any: then only the box's own key is asked for, if it has one.
+
+        Raises GpuboxError if the files cannot be written.
+        """
+        with self._locked(check=False):
+            self._path.unlink(missing_ok=True)
+            self._known = {each.name for each in (self._box_file,) if each and each.exists()}
+            self._write_memory()
+
     def check(self) -> None:
-        """Raises UsageError if the key file cannot be used."""
-        self._refresh()
-        if self._problem:
-            raise UsageError(self._problem, f"Mend {self._path}, or delete it and make new keys.")
+        """Raises UsageError if the gateway refuses everybody."""
+        if problem := self.problem:
+            raise UsageError(problem, _MEND)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self, *, check: bool = True) -> Iterator[None]:
         try:
             descriptor = lock_file(self._path.with_name(f".{self._path.stem}.lock"), attempts=_LOCK_ATTEMPTS)
             if descriptor is None:
                 raise GpuboxError("Another gpubox is changing the keys.", "Try again in a moment.")
             try:
                 self._seen = None
-                self.check()  # what cannot be read is never written over
+                self._refresh()
+                if check and self._problem:  # what cannot be read is never written over
+                    raise UsageError(self._problem, _MEND)
                 yield
             finally:
                 os.close(descriptor)
@@ -173,6 +194,8 @@ class ClientKeys:
             ) from None
 
     def _write(self, keys: tuple[ClientKey, ...]) -> None:
+        self._known.add(self._path.name)
+        self._write_memory()  # first: there is no key file that nobody remembers
         data = msgspec.json.format(msgspec.json.encode(_KeyFile(SCHEMA, keys)), indent=2)
         write_atomically(self._path.resolve(), data + b"\n")  # a symbolic link stays and its target is replaced
         self._seen = None
@@ -180,9 +203,38 @@ class ClientKeys:
     def _own(self) -> tuple[str | None, str]:
         """The box's own key, and why it cannot be read."""
         try:
-            return self._box_key(), ""
+            key = self._box_key()
         except GpuboxError as error:
             return None, f"{error.message.rstrip('.')}; {_REFUSED}."
+        if self._box_file and self._path.name not in self._known:  # else a key is needed anyway
+            if self._box_file.exists():
+                self._remember(self._box_file)
+            elif key is None and self._box_file.name in self._recall():
+                return None, f"{self._box_file} is gone; {_REFUSED}."
+        return key, ""
+
+    def _recall(self) -> set[str]:
+        """The names of the key files that there have been, as far as no reset has forgotten them."""
+        if self._memory:
+            try:
+                self._known = set(read_text(self._memory, _MAX_BYTES).split())
+            except FileNotFoundError:  # the one file that is deleted opens nothing, either
+                if self._known:
+                    with contextlib.suppress(OSError):
+                        self._write_memory()
+            except (OSError, UnicodeDecodeError):
+                self._known |= {each.name for each in (self._path, self._box_file) if each}
+        return self._known
+
+    def _remember(self, file: Path) -> None:
+        if file.name not in self._recall():
+            self._known.add(file.name)
+            with contextlib.suppress(OSError):  # this process remembers it
+                self._write_memory()
+
+    def _write_memory(self) -> None:
+        if self._memory:
+            write_atomically(self._memory, "".join(f"{name}\n" for name in sorted(self._known)).encode())
 
     def _refresh(self) -> None:
         """Reads the file if it is another one than last time."""
@@ -196,11 +248,12 @@ class ClientKeys:
                 return
         self._keys, self._problem = (), ""
         try:
+            if seen:
+                self._remember(self._path)
             self._keys = self._read()
-            self._existed = True
         except FileNotFoundError:
-            if self._existed:  # deleted by whom? Answering everybody from now on would be a surprise
-                self._problem = f"{self._path} is gone; {_REFUSED}, or the gateway is started again without keys."
+            if self._path.name in self._recall():  # deleted by whom? Answering everybody would be a surprise
+                self._problem = f"{self._path} is gone; {_REFUSED}."
         except OSError as error:
             self._problem = f"{self._path} cannot be read: {error.strerror}; {_REFUSED}."
         except DECODE_ERRORS as error:

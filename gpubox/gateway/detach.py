@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+from gpubox.children import own_program
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 from gpubox.server.gateway_record import GatewayRecord, load_gateway
@@ -35,12 +34,11 @@ def start_detached(paths: Paths, host: str, port: int, *, allow_exposed: bool = 
         with os.fdopen(open_private(log, os.O_WRONLY | os.O_APPEND), "ab") as output:
             begin = output.tell()
             child = subprocess.Popen(
-                [sys.executable, "-m", "gpubox", *paths.options, *words],
+                own_program("gpubox.cli.entry", *paths.options, *words),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 cwd="/",
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
                 start_new_session=True,
             )
     except OSError as error:

@@ -80,6 +80,7 @@ class Gateway:
         self._stopping = asyncio.Event()
         self._limits = ConnectionLimits(config.gateway.max_body_mib << 20, most_connections=most_connections())
         self._own = OwnReplies(self)
+        self._names = routes.own_names(socket.gethostname(), (host, *config.gateway.names))
 
     # -- life ----------------------------------------------------------------
 
@@ -190,14 +191,17 @@ class Gateway:
         route = routes.route_of(http)
         request.path, request.stream, request.is_anthropic = route.path, route.stream, route.is_anthropic
         if route.own == "health":
+            request.exchange.page_may_read = not routes.page_refusal(http, self._names)
             return request.exchange.reply(200, b'{"status":"ok"}')
         if route.path.startswith(routes.CONTROL):
             return await self._control(request, route.own)
         if routes.is_preflight(http):
             if not self.keys.any:
                 self._check_page(http)
+            request.exchange.page_may_read = True
             return request.exchange.reply(200, b"", headers=routes.preflight_headers(http))
         self._identify(request, http)
+        request.exchange.page_may_read = True
         del http  # its body goes as soon as it is sent on
         if route.own:
             return await self._own.answer(request.exchange, route)
@@ -228,7 +232,7 @@ class Gateway:
         if self.keys.any:
             client = self.keys.client_of(routes.secret_of(http))
             if client is None and self.keys.problem:  # which names files of this machine
-                raise RequestRefused(503, "The gateway cannot read its keys: `gpubox keys` on the box says why.")
+                raise RequestRefused(503, "The gateway cannot use its keys: `gpubox keys` on the box says why.")
             if client is None:
                 raise RequestRefused(401, "The key is missing or wrong. `gpubox keys add NAME` on the box makes one.")
             request.client, request.keyed = client, client in self.keys.names
@@ -237,11 +241,12 @@ class Gateway:
         request.client = _client_name(http)
 
     def _check_page(self, http: HttpRequest) -> None:
-        if page := routes.foreign_page(http, exposed=bool(self.exposed)):
-            raise RequestRefused(403, f"Requests of the web page {sanitize_line(page)[:100]} need a key.")
+        if refusal := routes.page_refusal(http, self._names):
+            raise RequestRefused(403, sanitize_line(refusal))
 
     async def _wait_for_server(self, request: ClientRequest, profile: Profile) -> GatewayServer:
-        waiting = self.servers.ask(request.id, profile)
+        # who cannot set a method cannot load a model: a link, an image, a crawler
+        waiting = self.servers.ask(request.id, profile, may_load=request.exchange.request.method == "POST")
         if waiting.done():
             return waiting.result()
         request.state, request.waits_since = "waiting", time.monotonic()

@@ -112,6 +112,8 @@ class Exchange:
         """The status that was sent; 0: none yet."""
         self.complete = False
         """Whether the whole reply was written."""
+        self.page_may_read = False
+        """Whether a web page that asked may read the reply: its Origin, or its key, was accepted."""
         self._connection = connection
         self._chunked = False
         self._close = not request.keep_alive
@@ -130,8 +132,11 @@ class Exchange:
         self._close = self._close or (length is None and not self._chunked)
         lines = [f"HTTP/1.1 {status} {_phrase(status)}".encode(), *(name + b": " + value for name, value in headers)]
         origin = self.request.header("origin")
-        if origin and not any(name.lower() == b"access-control-allow-origin" for name, _ in headers):
-            # a page that may ask may read, also what the gateway says itself; others were refused for their Origin
+        if (
+            origin
+            and self.page_may_read
+            and not any(name.lower() == b"access-control-allow-origin" for name, _ in headers)
+        ):
             lines.append(b"Access-Control-Allow-Origin: " + origin.encode("latin-1"))
         if self._chunked:
             lines.append(b"Transfer-Encoding: chunked")

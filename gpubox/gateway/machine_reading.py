@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Mapping
 from typing import Any
 
+from gpubox.children import own_program
 from gpubox.paths import Paths
 from gpubox.storage import read_json
 
@@ -23,7 +22,7 @@ class MachineReader:
     """Reads it at most once in FRESH_SECONDS."""
 
     def __init__(self, paths: Paths) -> None:
-        self._words = [sys.executable, "-m", "gpubox", *paths.options, "status", "--json"]
+        self._words = own_program("gpubox.cli.entry", *paths.options, "status", "--json")
         self._reading = asyncio.Lock()
         self._latest: Mapping[str, Any] | None = None
         self._read_at = -FRESH_SECONDS
@@ -39,9 +38,8 @@ class MachineReader:
     async def _read(self) -> Mapping[str, Any] | None:
         try:
             child = await asyncio.create_subprocess_exec(
-                *self._words, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, cwd="/",
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            )  # fmt: skip
+                *self._words, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, cwd="/"
+            )
         except OSError:
             return None
         try:

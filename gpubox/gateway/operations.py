@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
-import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from gpubox.children import own_program
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import Paths
 from gpubox.storage import read_json
@@ -75,9 +74,8 @@ class ServerOperation:
         """Starts the child. Raises GpuboxError if there can be no process."""
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "gpubox.gateway.operation", *paths.arguments,
+                *own_program("gpubox.gateway.operation", *paths.arguments),
                 stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=LINE_BYTES, start_new_session=True, cwd="/",
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )  # fmt: skip
         except OSError as error:
             raise GpuboxError(f"No process can be started: {error.strerror}.") from None

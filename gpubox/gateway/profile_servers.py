@@ -109,14 +109,19 @@ class ProfileServers:
             return self.profiles.get(server.profile) or Profile(server.profile, "")
         raise ProfileUnavailable(503, "No profile runs, and the request names none in `model`.")
 
-    def ask(self, request: int, profile: Profile) -> asyncio.Future[GatewayServer]:
-        """The server for a request, as soon as it may go there. Raises ProfileUnavailable if it shall not wait."""
+    def ask(self, request: int, profile: Profile, *, may_load: bool = True) -> asyncio.Future[GatewayServer]:
+        """The server for a request, as soon as it may go there. Raises ProfileUnavailable if it shall not wait.
+
+        Only one that ``may_load`` waits: whatever waits is a reason to bring its profile up.
+        """
         now, name = time.monotonic(), profile.name
         future: asyncio.Future[GatewayServer] = asyncio.get_running_loop().create_future()
         if self.queue.admits(name) and (server := self._server_of(name)):
             self.queue.run(request, name, now)
             future.set_result(server)
             return future
+        if not may_load:
+            raise ProfileUnavailable(503, f"{name} is not up, and only a POST request waits for it or brings it up.")
         if broken := self.queue.broken(name, now):
             raise ProfileUnavailable(503, broken[0], broken[1], is_broken=True)
         if self.queue.is_full():

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import parse_qs, unquote
 
 import msgspec
 
 from gpubox.gateway.http_connection import Headers, HttpRequest, RequestRefused
-from gpubox.profiles.profile import is_loopback
 from gpubox.storage import DECODE_ERRORS
 
 CONTROL = "/gpubox/"
@@ -22,6 +22,7 @@ _ERROR_TYPES = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     413: "request_too_large", 429: "rate_limit_error", 502: "api_error", 503: "overloaded_error",
 }  # fmt: skip
+_LOCALHOST = "localhost"
 SLOT_FILES = "The slots' files belong to gpubox."
 
 
@@ -66,14 +67,17 @@ def route_of(request: HttpRequest) -> Route:
     named = parse_qs(query).get("model", [""])[0]
     if request.method != "POST" or not request.body:
         return Route(path, "", named, False, is_anthropic)
-    body = _read_body(request)
+    body = _read_body(request, path)
     return Route(path, "", (body.model or named) if body else named, bool(body and body.stream), is_anthropic)
 
 
-def _read_body(request: HttpRequest) -> _Body | None:
+def _read_body(request: HttpRequest, path: str) -> _Body | None:
     if request.body[:1] not in b"{ \t\r\n" and "json" not in request.header("content-type"):
         return None  # a form or a file: no model is named in it
     try:
+        if not path.startswith("/v1/") and request.body.lstrip()[:1] == b"[":
+            msgspec.json.decode(request.body, type=list[msgspec.Raw])
+            return None  # POST /lora-adapters takes a list: of the server's own endpoints it knows the bodies itself
         return msgspec.json.decode(request.body, type=_Body)
     except DECODE_ERRORS as error:
         raise RequestRefused(400, f"The body of the request is not the expected JSON: {str(error)[:160]}.") from None
@@ -133,20 +137,33 @@ def secret_of(request: HttpRequest) -> str:
     return secret.strip() if scheme.lower() == "bearer" else request.header("x-api-key").strip()
 
 
-def foreign_page(request: HttpRequest, *, exposed: bool) -> str:
-    """The web page of another site that sent this request through a browser; empty if it is none.
+def own_names(machine: str, others: Iterable[str]) -> frozenset[str]:
+    """The names under which a gateway without keys may be asked; ``machine`` is what this one calls itself."""
+    first = machine.partition(".")[0]
+    own = (_LOCALHOST, machine, first, first and f"{first}.local", *others)
+    return frozenset(name.lower().rstrip(".") for name in own if name)
 
-    Without keys such a page could make the gateway load models: its ``Origin`` is neither this machine nor the address
-    that was asked. A gateway that only this machine can reach is not asked under a name that somebody else controls
-    either (DNS rebinding): ``Host`` must be an address or a name without a dot.
+
+def page_refusal(request: HttpRequest, names: Collection[str]) -> str:
+    """Why a gateway without keys does not answer this request, in a sentence: a web page may have sent it.
+
+    Empty if nothing speaks for that. ``Host`` is the name that was asked: one that is not in ``names`` may belong to
+    somebody who lets it lead here (DNS rebinding). ``Origin``, which comes with every POST, is the page: it must be of
+    this machine or of the address that was asked. ``Sec-Fetch-Site`` comes also where ``Origin`` does not, as with an
+    image: of another origin it is same-site or cross-site (W3C, Fetch Metadata).
     """
-    origin, host = request.header("origin"), _host_name(request.header("host"))
-    if origin:
-        name = _host_name(origin.partition("://")[2])
-        if not name or not (is_loopback(name) or name == host):
-            return origin
-    safe = exposed or not host or is_loopback(host) or "." not in host or _is_address(host)
-    return "" if safe else host
+    host, origin = _host_name(request.header("host")), request.header("origin")
+    if host and host not in names and _address(host) is None:
+        return (
+            f"A request to the host {host[:100]} needs a key. If the name is this machine's, put it into `names` of "
+            f"[gateway] in config.toml."
+        )
+    if origin and not _is_local(page := _host_name(origin.partition("://")[2])) and (page != host or not page):
+        return f"Requests of the web page {origin[:100]} need a key."
+    site = request.header("sec-fetch-site").strip().lower()
+    if site in ("", "none", "same-origin") or (site == "same-site" and origin):
+        return ""
+    return "Requests of a web page of another site need a key."
 
 
 def is_preflight(request: HttpRequest) -> bool:
@@ -162,13 +179,20 @@ def preflight_headers(request: HttpRequest) -> Headers:
 
 
 def _host_name(netloc: str) -> str:
-    if netloc.startswith("["):
-        return netloc[1:].partition("]")[0]
-    return netloc.rpartition(":")[0] if ":" in netloc else netloc
+    name, colon, port = netloc.strip().lower().rpartition(":")
+    host = name if colon and port.isdecimal() else netloc.strip().lower()
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host.rstrip(".")
 
 
-def _is_address(host: str) -> bool:
-    return all(part.isdecimal() for part in host.split(".")) or ":" in host
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _is_local(host: str) -> bool:
+    return host == _LOCALHOST or bool((address := _address(host)) and address.is_loopback)
 
 
 def models_body(models: Sequence[Mapping[str, object]]) -> bytes:

@@ -81,6 +81,11 @@ def settings_place(client: str) -> str:
     return _known(client).where
 
 
+def client_name(word: str) -> str:
+    """The key of CLIENTS that ``word`` means: its case does not matter, and python is openai's module."""
+    return {"python": "openai"}.get(word.lower(), word.lower())
+
+
 def _known(client: str) -> _Client:
     if client not in _CLIENTS:
         raise UsageError(f"gpubox knows no client {client!r}.", f"There are: {', '.join(CLIENTS)}.")

@@ -29,6 +29,10 @@ _KEPT = (
     "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "CUDA_VISIBLE_DEVICES",
 )  # fmt: skip
 """What a terminal tells gpubox and the user manager does not: where engines, models and settings are."""
+_HELPERS = ("nvidia-modprobe", "newuidmap")
+"""Programs that need root's rights, and that engines start: for a card's device files, and for rootless containers."""
+_HARDENING = "NoNewPrivileges=yes\nRestrictSUIDSGID=yes\nLockPersonality=yes\n"
+"""No namespaces: in a user unit ProtectSystem and the like bring a user namespace, where a card's group is nobody's."""
 _SECRET = ("GPUBOX_API_KEY", "LLAMA_API_KEY", "HF_TOKEN")
 
 
@@ -56,8 +60,9 @@ def install(
     # -P: a file ~/gpubox.py is not what is meant. The interpreter's links stay: a virtual environment is one.
     command = [os.path.abspath(sys.executable), "-P", "-m", "gpubox", *paths.options, "serve", "--quiet", *options]  # noqa: PTH100
     _check_own(path)
+    text = unit_text(command, os.environ, helpers=tuple(filter(shutil.which, _HELPERS)))
     try:
-        write_atomically(path, unit_text(command, os.environ).encode(errors="surrogateescape"))
+        write_atomically(path, text.encode(errors="surrogateescape"))
     except OSError as error:
         raise GpuboxError(
             f"{path} cannot be written: {error.strerror}.", "Check the owner of the folder and the free disk space."
@@ -65,8 +70,9 @@ def install(
     return InstalledUnit(path, _commands(reloaded=_reload()), _notes(paths))
 
 
-def unit_text(command: Sequence[str], env: Mapping[str, str]) -> str:
-    """The whole unit. ``env``: the environment from which _KEPT is taken. Pure."""
+def unit_text(command: Sequence[str], env: Mapping[str, str], *, helpers: Sequence[str] = ()) -> str:
+    """The whole unit. ``env``: the environment from which _KEPT is taken. ``helpers``: those of _HELPERS here. Pure."""
+    free = f"# Engines may need {' and '.join(helpers)}, which NoNewPrivileges=yes would forbid.\n"
     kept = "".join(
         f"Environment={unit_word(f'{name}={env[name]}', dollars=False)}\n" for name in _KEPT if env.get(name)
     )
@@ -90,7 +96,7 @@ RestartPreventExitStatus={ExitCode.USAGE.value}
 RestartSec=2
 TimeoutStopSec=30
 UMask=0077
-
+{free if helpers else _HARDENING}
 [Install]
 WantedBy=default.target
 """

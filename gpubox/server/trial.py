@@ -16,6 +16,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from gpubox.children import own_program
 from gpubox.clock import utc_now
 from gpubox.config import Config, load_config
 from gpubox.errors import GpuboxError
@@ -146,13 +147,11 @@ async def recover_trial(paths: Paths, config: Config) -> str | None:
 
 def start_guard(paths: Paths) -> None:
     """Starts the process that ends the trial if this one cannot."""
-    root = str(Path(__file__).parent.parent.parent)
-    recovery = f"import sys; sys.path.append({root!r}); from gpubox.server.trial import main; main()"
     python = [sys.executable, "-I", "-S", str(Path(trial_guard.__file__))]
     files = str(_lock_path(paths)), str(paths.trial_record)
     with contextlib.suppress(OSError):
         subprocess.Popen(
-            [*python, *files, "--", sys.executable, "-c", recovery, *paths.arguments],
+            [*python, *files, "--", *own_program("gpubox.server.trial", *paths.arguments)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
             start_new_session=True,
         )  # fmt: skip

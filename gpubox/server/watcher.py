@@ -18,6 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gpubox.children import own_program
 from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
 from gpubox.server import watcher_idle
@@ -60,12 +61,11 @@ def ensure_watcher(paths: Paths, instance: str, process: ProcessIdentity | None)
 
 def idle_command(paths: Paths, instance: str, process: ProcessIdentity, lock: str) -> list[str]:
     """The command line of the waiting watcher; ``lock`` is a path, or ``fd:N`` for a lock that is held already."""
-    root = str(Path(__file__).parent.parent.parent)
-    recovery = f"import sys; sys.path.append({root!r}); from gpubox.server.watcher_recovery import main; main()"
+    recovery = own_program("gpubox.server.watcher_recovery", instance, *paths.arguments)
     numbers = [str(MAX_LOG_BYTES), str(process.pid), str(process.start_ticks)]
     python = [sys.executable, "-I", "-S", str(Path(watcher_idle.__file__))]
     log = str(paths.instance_log(instance))
-    return [*python, lock, log, *numbers, "--", sys.executable, "-c", recovery, instance, *paths.arguments]
+    return [*python, lock, log, *numbers, "--", *recovery]
 
 
 def stop_watcher(paths: Paths, instance: str) -> None:

@@ -61,6 +61,28 @@ def test_keys_are_made_listed_and_revoked(capfd: Capture, paths: Paths) -> None:
     assert "the gateway refuses every client" in gpubox(capfd, "keys")[1]
 
 
+def test_keys_are_forgotten_only_on_purpose(capfd: Capture, paths: Paths) -> None:
+    gpubox(capfd, "keys", "add", "laptop")
+    paths.client_keys.unlink()
+    for words in (("keys",), ("keys", "add", "desk")):
+        code, _, said = gpubox(capfd, *words)
+        assert code == 2
+        assert "client-keys.json is gone; the gateway refuses every client" in said
+        assert "`gpubox keys reset` forgets all keys" in said
+    for words in (("keys", "reset"), ("keys", "reset", "--json")):
+        code, _, said = gpubox(capfd, *words)
+        assert (code, "Add --yes" in said) == (2, True)
+    assert gpubox(capfd, "keys", "reset", "--yes")[:2] == (0, "All keys are forgotten.\n")
+    assert gpubox(capfd, "keys")[1].startswith("There are no keys")
+    gpubox(capfd, "keys", "add", "laptop")
+    assert values(capfd, "keys", "reset", "--yes") == (
+        0, {"schema_version": 1, "removed": ["laptop"], "required": False},
+    )  # fmt: skip
+    paths.api_key_file.write_text("secret")
+    paths.api_key_file.chmod(0o600)
+    assert "The box's own API key is still needed." in gpubox(capfd, "keys", "reset", "-y")[1]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

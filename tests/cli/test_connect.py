@@ -43,6 +43,11 @@ def test_the_settings_name_the_address_and_a_loaded_profile(running: object, cap
     assert "gpt-4o" in gpubox(capfd, "connect", "curl", "--model", "gpt-4o")[1]
 
 
+def test_a_client_is_known_by_the_name_that_people_use(running: object, capfd: pytest.CaptureFixture[str]) -> None:
+    for said, meant in (("python", "openai"), ("Continue", "continue"), ("Cline", "cline")):
+        assert values(capfd, "connect", said)[1]["client"] == meant
+
+
 def test_json_has_the_text_and_what_it_still_needs(running: object, capfd: pytest.CaptureFixture[str]) -> None:
     code, result = values(capfd, "connect", "aider")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.gateway.client_keys import ClientKeys
+from gpubox.paths import Paths
 from tests.gateway_process import Gateway, free_port, paced_server, upstream_profile
 from tests.raw_http import Reply, Wire, ask, request_bytes
 
@@ -40,9 +41,10 @@ def gateway(folder: Path) -> Iterator[Gateway]:
 @pytest.fixture
 def client_key(folder: Path) -> Iterator[str]:
     """A key, for one test."""
-    keys = ClientKeys(folder / "client-keys.json")
+    root = folder.parent.parent
+    keys = ClientKeys.of(Paths(folder, root / "STATE/gpubox", root / "CACHE/gpubox"))
     yield keys.add("page")
-    keys.revoke("page")
+    keys.reset()
 
 
 def message(reply: Reply) -> str:

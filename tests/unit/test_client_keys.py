@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Callable
@@ -140,6 +141,92 @@ def test_the_boxs_own_key_is_a_key_too(paths: Paths, monkeypatch: pytest.MonkeyP
     assert "can be read by other users; the gateway refuses every client" in keys.problem
     monkeypatch.setenv("GPUBOX_API_KEY", "other")
     assert (keys.client_of("secret"), keys.client_of("other")) == (None, "box")
+
+
+_GONE: dict[str, Callable[[Paths], object]] = {
+    "the key file": lambda paths: paths.client_keys.unlink(),
+    "its folder": lambda paths: shutil.rmtree(paths.config),
+    "the memory, and then the key file": lambda paths: [
+        paths.key_memory.unlink(), ClientKeys.of(paths).any, paths.client_keys.unlink(),
+    ],
+    "the key file, and the memory is damaged": lambda paths: [
+        paths.client_keys.unlink(), paths.key_memory.write_bytes(b"\xff"),
+    ],
+    "the key file, and the memory is a folder": lambda paths: [
+        paths.client_keys.unlink(), paths.key_memory.unlink(), paths.key_memory.mkdir(),
+    ],
+    "both, while the gateway runs": lambda paths: [paths.key_memory.unlink(), paths.client_keys.unlink()],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("delete", _GONE.values(), ids=_GONE)
+def test_no_deleted_file_opens_the_gateway_until_a_reset(paths: Paths, delete: Callable[[Paths], object]) -> None:
+    gateway = ClientKeys.of(paths)
+    secret = gateway.add("laptop")
+    assert gateway.client_of(secret) == "laptop"
+
+    delete(paths)
+
+    for keys in (gateway, ClientKeys.of(paths)):  # also the one that starts now
+        assert (keys.any, keys.client_of(secret), keys.client_of("")) == (True, None, None)
+        assert "client-keys.json is gone; the gateway refuses every client" in keys.problem
+        with pytest.raises(UsageError, match="is gone"):
+            keys.add("desk")
+    if paths.key_memory.is_dir():
+        with pytest.raises(GpuboxError, match="cannot be written"):
+            ClientKeys.of(paths).reset()
+        paths.key_memory.rmdir()
+    ClientKeys.of(paths).reset()
+    for keys in (gateway, ClientKeys.of(paths)):
+        assert (keys.any, keys.problem) == (False, "")
+    assert ClientKeys.of(paths).add("desk") and gateway.names == ("desk",)
+
+
+def test_who_deletes_the_key_file_and_its_memory_has_forgotten_the_keys(paths: Paths) -> None:
+    ClientKeys.of(paths).add("laptop")
+    paths.client_keys.unlink()
+    paths.key_memory.unlink()
+    assert not ClientKeys.of(paths).any
+
+
+def test_the_boxs_key_that_is_gone_opens_nothing_either(paths: Paths) -> None:
+    paths.config.mkdir(parents=True)
+    paths.api_key_file.write_text("secret\n")
+    paths.api_key_file.chmod(0o600)
+    assert ClientKeys.of(paths).client_of("secret") == "box"
+    secret = ClientKeys.of(paths).add("laptop")
+    paths.api_key_file.unlink()
+    assert ClientKeys.of(paths).client_of(secret) == "laptop"  # a key is needed anyway
+    ClientKeys.of(paths).reset()
+    assert not ClientKeys.of(paths).any
+
+    paths.api_key_file.write_text("secret\n")
+    paths.api_key_file.chmod(0o600)
+    assert ClientKeys.of(paths).any
+    ClientKeys.of(paths).reset()
+    assert ClientKeys.of(paths).client_of("secret") == "box"  # it stays, and is not forgotten
+    paths.api_key_file.unlink()
+    keys = ClientKeys.of(paths)
+    assert (keys.any, keys.client_of("secret")) == (True, None)
+    assert "api-key is gone; the gateway refuses every client" in keys.problem
+    keys.reset()
+    assert not keys.any
+
+
+@pytest.mark.parametrize("damage", [name for name in _DAMAGE if name != "a folder"])
+def test_a_reset_forgets_damaged_keys_too(paths: Paths, damage: str) -> None:
+    ClientKeys.of(paths).add("laptop")
+    _DAMAGE[damage](paths.client_keys)
+    ClientKeys.of(paths).reset()
+    assert not ClientKeys.of(paths).any
+
+
+def test_a_key_that_cannot_be_remembered_is_not_made(paths: Paths) -> None:
+    paths.gateway.parent.mkdir(parents=True)
+    paths.gateway.write_text("a file")
+    with pytest.raises(GpuboxError):
+        ClientKeys.of(paths).add("laptop")
+    assert not paths.client_keys.exists()
 
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

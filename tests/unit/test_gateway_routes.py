@@ -50,6 +50,14 @@ def test_paths_that_mean_something_else_are_refused(target: str) -> None:
         routes.route_of(request(target))
 
 
+def test_a_list_names_no_model_and_passes_to_an_endpoint_that_takes_one() -> None:
+    for body in (b'[{"id": 0, "scale": 0.5}]', b"\n []"):
+        route = routes.route_of(request("/lora-adapters?model=b", "POST", body, content_type="application/json"))
+        assert (route.path, route.model) == ("/lora-adapters", "b")
+    with pytest.raises(RequestRefused):
+        routes.route_of(request("/lora-adapters", "POST", b"[{]", content_type="application/json"))
+
+
 @pytest.mark.parametrize("body", [b"{", b'{"model":7}', b'{"model":"\xff"}', b"[]", b'{"stream":"yes"}'])
 def test_a_body_that_is_no_request_is_refused(body: bytes) -> None:
     with pytest.raises(RequestRefused) as refused:
@@ -93,17 +101,18 @@ def test_the_key_comes_in_either_header() -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "refused"),
+    ("host", "own"),
     [
-        ({"host": "127.0.0.1:8080"}, False),
-        ({"host": "localhost:8080", "origin": "http://localhost:3000"}, False),
-        ({"host": "[::1]:8080"}, False),
-        ({"host": "box:8080"}, False),
-        ({"host": "localhost:8080", "origin": "https://evil.example"}, True),
-        ({"host": "localhost:8080", "origin": "null"}, True),
-        ({"host": "rebound.evil.example:8080"}, True),
-        ({}, False),
+        ("127.0.0.1:8080", True), ("[::1]:8080", True), ("[fe80::1%25eth0]:8080", True), ("192.168.1.5", True),
+        ("", True), ("localhost", True), ("LOCALHOST.:8080", True), ("box", True), ("box.lan:8080", True),
+        ("box.local", True), ("llm.home", True), ("rebound.example:8080", False), ("127.0.0.1.rebound.example", False),
+        ("lan", False), ("box.rebound.example", False), ("127.1", False), ("localhost:80@rebound.example", False),
     ],
-)
-def test_web_pages_of_others_are_told_apart(headers: dict[str, str], refused: bool) -> None:
-    assert bool(routes.foreign_page(with_headers(headers), exposed=False)) == refused
+)  # fmt: skip
+def test_the_names_of_this_machine(host: str, own: bool) -> None:
+    names = routes.own_names("Box.lan", ["llm.home", "0.0.0.0"])
+    assert (not routes.page_refusal(with_headers({"host": host}), names)) == own
+
+
+def test_a_machine_without_a_name_has_no_other_ones() -> None:
+    assert routes.own_names("", []) == {"localhost"}

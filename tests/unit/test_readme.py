@@ -26,6 +26,18 @@ def test_every_verb_of_the_readme_exists() -> None:
     assert all(re.search(rf"`(gpubox )?{verb}\b", README) for verb in VERBS)
 
 
+def test_every_client_of_the_readme_is_known_to_connect() -> None:
+    from gpubox.cli.main import VERBS
+    from gpubox.gateway.snippets import CLIENTS, client_name
+
+    (readme,) = re.findall(r"^gpubox connect .*# the settings of a client: ([^;]*)", README, re.M)
+    help_text = VERBS["connect"].removeprefix("print the settings of ").removesuffix(" for the gateway")
+    for listed in (readme, help_text):
+        clients = re.split(r", | or ", listed)
+        assert len(clients) > 5
+        assert {client_name(client) for client in clients} <= set(CLIENTS)
+
+
 def test_the_readme_is_short_and_its_pictures_are_there() -> None:
     assert len(README.splitlines()) < 250
     for picture in re.findall(r"\((assets/[^)]+)\)", README):

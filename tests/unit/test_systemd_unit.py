@@ -40,6 +40,14 @@ def test_the_unit_starts_this_gpubox_with_its_folders(paths: Paths) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("helpers", [(), ("nvidia-modprobe",), ("nvidia-modprobe", "newuidmap")])
+def test_it_takes_from_engines_only_what_they_do_not_need(helpers: tuple[str, ...]) -> None:
+    lines = unit_text(["/usr/bin/python3"], {}, helpers=helpers).splitlines()
+    assert "UMask=0077" in lines
+    assert ("NoNewPrivileges=yes" in lines) == (not helpers)
+    assert all(any(line.startswith("#") and helper in line for line in lines) for helper in helpers)
+
+
 def test_it_is_written_again_but_never_over_another_or_a_changed_one(paths: Paths) -> None:
     unit = install(paths)
     install(paths, port=8081)

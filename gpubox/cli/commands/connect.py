@@ -18,6 +18,7 @@ from gpubox.gateway.snippets import (
     Snippet,
     choose_model,
     client_models,
+    client_name,
     gateway_models,
     gateway_snippet,
     settings_place,
@@ -44,6 +45,7 @@ def command(
             raise UsageError("A client is missing.", f"There are: {', '.join(CLIENTS)}.")
         _list(as_json)
         return
+    client = client_name(client)
     settings_place(client)  # an unknown client starts nothing
     status = _gateway(context, start=start, may_ask=not as_json)
     profiles = context.catalog.profiles  # of a named model, client_snippet says why this client cannot use it

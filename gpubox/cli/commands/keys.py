@@ -1,6 +1,8 @@
-"""``gpubox keys``: lists, makes and revokes the keys of the gateway's clients."""
+"""``gpubox keys``: lists, makes, revokes and forgets the keys of the gateway's clients."""
 
 from __future__ import annotations
+
+import sys
 
 import click
 
@@ -10,13 +12,15 @@ from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.errors import UsageError
 from gpubox.gateway.client_keys import BOX, ClientKeys
+from gpubox.profiles.profile import is_loopback
+from gpubox.server.gateway_record import load_gateway
 
 
 @click.group("keys", invoke_without_command=True)
 @json_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> None:
-    """List, make and revoke the keys of the gateway's clients.
+    """List, make, revoke and forget the keys of the gateway's clients.
 
     As soon as there is a key, every request to the gateway needs one. A client sends it as its API key.
     """
@@ -68,7 +72,32 @@ def revoke_command(context: Context, name: str, as_json: bool) -> None:
     output.emit_result(f"{name}'s key is revoked.", {"name": name, "revoked": True}, as_json=as_json)
     if not keys.names and not keys.has_box_key:
         diagnostics.note("  No key is left: the gateway refuses every client. `gpubox keys add NAME` makes a new key.")
-        diagnostics.note(f"  To answer everybody, delete {context.paths.client_keys} and start the gateway again.")
+        diagnostics.note("  `gpubox keys reset` lets it answer everybody again.")
+
+
+@command.command("reset")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@json_option
+@click.pass_obj
+def reset_command(context: Context, yes: bool, as_json: bool) -> None:
+    """Forget all keys of clients, and that there were any: the gateway answers without a key again.
+
+    This also ends the refusal after a key file was deleted or damaged. The box's own API key stays.
+    """
+    if not yes:
+        if as_json or not (sys.stdin.isatty() and diagnostics.stderr_is_terminal()):
+            raise UsageError("Forgetting all keys needs your confirmation.", "Add --yes.")
+        if not click.confirm("Forget all keys? The gateway then answers everybody who reaches it.", err=True):
+            return
+    keys = ClientKeys.of(context.paths)
+    names = keys.names
+    keys.reset()
+    required = keys.any
+    text = "All keys are forgotten." + (" The box's own API key is still needed." if required else "")
+    output.emit_result(text, {"removed": list(names), "required": required}, as_json=as_json)
+    gateway = load_gateway(context.paths)
+    if gateway and not required and not is_loopback(gateway.host):
+        diagnostics.note(f"  ! The gateway at {gateway.host}:{gateway.port} answers other machines without a key now.")
 
 
 def _list(context: Context, as_json: bool) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
+from gpubox.children import own_program
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.storage import read_json
 from gpubox.threads import run_in_thread
@@ -243,7 +243,7 @@ class BenchService:
         return load_catalog(self.paths).get
 
     def _command(self) -> list[str]:
-        return [sys.executable, "-m", "gpubox", *self.paths.options, "bench"]
+        return own_program("gpubox.cli.entry", *self.paths.options, "bench")
 
     def _run_briefly(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
         try:

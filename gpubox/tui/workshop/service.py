@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from gpubox.children import own_program
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.storage import read_json
 
@@ -257,7 +257,7 @@ class WorkshopService:
         """
         from gpubox.server.supervisor import instance_of
 
-        command = [sys.executable, "-m", "gpubox.tui.workshop.measurement", *self.paths.arguments]
+        command = own_program("gpubox.tui.workshop.measurement", *self.paths.arguments)
         with subprocess.Popen(
             [*command, instance_of(profile, self.paths), str(tokens)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

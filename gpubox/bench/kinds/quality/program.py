@@ -16,6 +16,7 @@ from typing import Any
 from gpubox import units
 from gpubox.bench.kinds.quality.options import QualityOptions, max_chunks
 from gpubox.bench.kinds.quality.program_output import COUNT_LINE, chunks_done, scored_tokens
+from gpubox.children import engine_environment
 from gpubox.config import Config
 from gpubox.engines.capabilities import Capabilities, parse_help, repeated_flags
 from gpubox.engines.find import Engine, choose_engine, find_beside_engine
@@ -150,7 +151,7 @@ async def run_program(
     try:
         process = await asyncio.create_subprocess_exec(
             *_GUARD, *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE, env={**os.environ, **env}, start_new_session=True,
+            stderr=asyncio.subprocess.PIPE, env=engine_environment(env), start_new_session=True,
         )  # fmt: skip
     except OSError as error:
         raise GpuboxError(f"{PROGRAM} cannot be started: {error.strerror}.") from None

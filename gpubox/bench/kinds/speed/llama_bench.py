@@ -12,6 +12,7 @@ from typing import Any
 
 from gpubox.bench.model import Item, RawRecord, Result, Target
 from gpubox.bench.target_server import TargetServer
+from gpubox.children import engine_environment
 from gpubox.engines.find import find_beside_engine
 from gpubox.errors import GpuboxError
 from gpubox.models.resolve import profile_model
@@ -70,7 +71,11 @@ async def execute(item: Item, target_server: TargetServer) -> dict[str, Any]:
         raise GpuboxError(f"{profile.name} has no llama-bench beside its engine.")
     argv = llama_bench_argv(binary, source.path, profile.flags, item.values["depths"])
     process = await asyncio.create_subprocess_exec(
-        *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *argv,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=engine_environment(profile.env),
     )
     target_server.report_progress(item.id, "llama-bench is running")
     try:

@@ -1,0 +1,31 @@
+"""Processes that gpubox starts: how its own programs are called, and which environment an engine gets.
+
+gpubox never puts a variable of its own into the environment of a process: an engine, an editor or a tool would inherit
+it, and an engine that is a Python program of another version dies of a foreign PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+_OWN = "GPUBOX_"
+"""Variables that are addressed to gpubox: its settings and keys."""
+
+
+def own_program(module: str, *arguments: str) -> list[str]:
+    """The command line that runs ``main`` of a module of this gpubox, wherever it is installed and in any folder."""
+    root = str(Path(__file__).parent.parent)
+    find = f"import sys; {root!r} in sys.path or sys.path.insert(0, {root!r})"
+    # -P: a module in the folder where the owner is, or in the home folder, is not what is meant
+    return [sys.executable, "-P", "-c", f"{find}; from {module} import main; sys.exit(main())", *arguments]
+
+
+def engine_environment(*added: Mapping[str, str]) -> dict[str, str]:
+    """The environment of an engine: the owner's, without what is addressed to gpubox, and then ``added``."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
+    for more in added:
+        env.update(more)
+    return env
