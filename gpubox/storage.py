@@ -143,14 +143,14 @@ def lock_file(path: Path, attempts: int = 1) -> int | None:
     return None
 
 
-def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock on ``path``; False if there is no such file."""
+def is_locked(path: Path, *, shared: bool = False) -> bool:
+    """Whether a process holds the lock on ``path``, or with ``shared`` a shared one. False without the file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if shared else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except OSError:
         return True
     finally:

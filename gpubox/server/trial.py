@@ -1,8 +1,8 @@
 """Try once: runs a changed profile that is not written yet. It is kept (written), or what ran before comes back.
 
 The record ``trial.json`` exists from before the switch until one of the two is done. The gpubox that tries holds
-``trial.lock``. ``trial_guard.py`` waits beside it for that lock: if gpubox dies first, the guard brings back what ran
-before. If the guard was killed too, the next trial, or ``recover_trial``, does it.
+``trial.lock``. If it dies first, the watcher of the instance brings back what ran before. If the watcher was killed
+too, the next trial, or ``recover_trial``, does it.
 """
 
 from __future__ import annotations
@@ -11,38 +11,24 @@ import asyncio
 import contextlib
 import json
 import os
-import subprocess
-import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from gpubox.clock import utc_now
-from gpubox.config import Config, load_config
+from gpubox.config import Config
 from gpubox.errors import GpuboxError
+from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.profiles.edit import ProfileEdit, save_edit
-from gpubox.server import trial_guard
+from gpubox.server.held_instance import InstanceBusy
 from gpubox.server.instance import InstanceView, observe
-from gpubox.server.state import STATE_BYTES, Launch, launch_from_values
+from gpubox.server.state import STATE_BYTES
 from gpubox.server.supervisor import Supervisor
+from gpubox.server.trial_record import TrialRecord, pending_trial, trial_lock
+from gpubox.server.watcher import replace_watcher
 from gpubox.storage import is_locked, lock_file, read_text, write_atomically
 
 _LOCK_ATTEMPTS = 50
-
-
-@dataclass(frozen=True, slots=True)
-class TrialRecord:
-    """What is needed to end a trial."""
-
-    profile: str
-    instance: str
-    started_at: str
-    path: str
-    """The file that keeping writes."""
-    after: str
-    """The text that keeping writes there."""
-    previous: Launch | None
-    """What ran before; ``None`` if nothing did."""
 
 
 class Trial:
@@ -62,13 +48,13 @@ class Trial:
         try:
             if (record := pending_trial(paths)) is not None:
                 await _end_interrupted(record, paths, supervisor.config)
-            running = observe(paths, supervisor.instance).running
+            view = observe(paths, supervisor.instance)
             record = TrialRecord(
                 profile.name, supervisor.instance, utc_now(), str(edit.path), edit.after,
-                running.launch if running else None,
+                view.running.launch if view.running else None, own_identity(),
             )  # fmt: skip
             _write(record, paths)
-            start_guard(paths)
+            replace_watcher(paths, supervisor.instance, view.watched)
             try:
                 await supervisor.switch(profile, stop_now=stop_now, allow_exposed=allow_exposed)
             except BaseException:
@@ -91,7 +77,7 @@ class Trial:
     async def revert(self) -> None:
         """Brings back what ran before, unless another server was started or stopped since: that was the owner's choice.
 
-        Raises GpuboxError if that fails. If it is cancelled, the guard does it.
+        Raises GpuboxError if that fails. If it is cancelled, it is done when this gpubox ends.
         """
         try:
             if _is_in_place(observe(self._paths, self.record.instance), self.record):
@@ -100,7 +86,7 @@ class Trial:
             self._close()
             raise
         except BaseException:
-            os.close(self._lock)  # the guard waits for it
+            os.close(self._lock)
             raise
         self._close()
 
@@ -112,17 +98,7 @@ class Trial:
 def trial_profile(paths: Paths) -> str | None:
     """The profile that another gpubox, or this one, tries now; ``None`` if there is no trial. Cheap."""
     record = pending_trial(paths)
-    return record.profile if record and is_locked(_lock_path(paths)) else None
-
-
-def pending_trial(paths: Paths) -> TrialRecord | None:
-    """The trial that has not ended, under way or interrupted. A damaged record is none."""
-    try:
-        values = json.loads(read_text(paths.trial_record, STATE_BYTES))
-        previous = values["previous"]
-        return TrialRecord(**{**values, "previous": launch_from_values(previous) if previous else None})
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None
+    return record.profile if record and is_locked(trial_lock(paths)) else None
 
 
 async def recover_trial(paths: Paths, config: Config) -> str | None:
@@ -132,7 +108,7 @@ async def recover_trial(paths: Paths, config: Config) -> str | None:
     """
     if pending_trial(paths) is None:
         return None
-    lock = await asyncio.to_thread(lock_file, _lock_path(paths), _LOCK_ATTEMPTS)
+    lock = await asyncio.to_thread(lock_file, trial_lock(paths), _LOCK_ATTEMPTS)
     if lock is None:
         return None  # its gpubox lives
     try:
@@ -144,37 +120,19 @@ async def recover_trial(paths: Paths, config: Config) -> str | None:
         os.close(lock)
 
 
-def start_guard(paths: Paths) -> None:
-    """Starts the process that ends the trial if this one cannot."""
-    root = str(Path(__file__).parent.parent.parent)
-    recovery = f"import sys; sys.path.append({root!r}); from gpubox.server.trial import main; main()"
-    python = [sys.executable, "-I", "-S", str(Path(trial_guard.__file__))]
-    files = str(_lock_path(paths)), str(paths.trial_record)
-    with contextlib.suppress(OSError):
-        subprocess.Popen(
-            [*python, *files, "--", sys.executable, "-c", recovery, *paths.arguments],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
-            start_new_session=True,
-        )  # fmt: skip
-
-
-def main() -> None:
-    """Arguments: ``CONFIG STATE CACHE CONFIG_FILE``, from ``start_guard``."""
-    paths = Paths.from_arguments(*sys.argv[1:])
-    try:
-        asyncio.run(recover_trial(paths, load_config(paths)))
-    except GpuboxError as error:
-        with contextlib.suppress(OSError):
-            (paths.logs / "trial-error.log").write_text(f"{error}\n", encoding="utf-8")
-
-
 async def _end_interrupted(record: TrialRecord, paths: Paths, config: Config) -> None:
     """Ends the trial as its gpubox would have: kept if the file was written already, else reverted."""
     kept = False
     with contextlib.suppress(OSError, UnicodeDecodeError):
         kept = read_text(Path(record.path), STATE_BYTES) == record.after
     if not kept and _is_in_place(observe(paths, record.instance), record):
-        await _restore(record, Supervisor(paths, config, record.instance))
+        try:
+            await _restore(record, Supervisor(paths, config, record.instance, gives_way=True))
+        except InstanceBusy:
+            raise
+        except GpuboxError:
+            _forget(paths)  # the instance's record says why
+            raise
     _forget(paths)
 
 
@@ -197,9 +155,9 @@ async def _restore(record: TrialRecord, supervisor: Supervisor) -> None:
 
 def _take_lock(paths: Paths) -> int:
     try:
-        lock = lock_file(_lock_path(paths), _LOCK_ATTEMPTS)
+        lock = lock_file(trial_lock(paths), _LOCK_ATTEMPTS)
     except OSError as error:
-        raise GpuboxError(f"{_lock_path(paths)} cannot be written: {error.strerror}.") from None
+        raise GpuboxError(f"{trial_lock(paths)} cannot be written: {error.strerror}.") from None
     if lock is None:
         raise GpuboxError("A trial is under way in another gpubox.", "Keep or revert it there first.")
     return lock
@@ -215,7 +173,3 @@ def _write(record: TrialRecord, paths: Paths) -> None:
 def _forget(paths: Paths) -> None:
     with contextlib.suppress(OSError):
         paths.trial_record.unlink()
-
-
-def _lock_path(paths: Paths) -> Path:
-    return paths.state / "trial.lock"

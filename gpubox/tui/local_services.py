@@ -131,7 +131,7 @@ class LocalServices:
         companions: list[str] = []
         for name in instance_names(self.paths):
             view = observe(self.paths, name)
-            ensure_watcher(self.paths, name, view.process)  # replaces a watcher that was killed
+            ensure_watcher(self.paths, name, view.watched)  # replaces a watcher that was killed
             if name != MAIN_INSTANCE and view.running:
                 companions.append(view.running.launch.profile)
         last = load_state(self.paths.instance_state(MAIN_INSTANCE)).last_good
