@@ -130,10 +130,10 @@ class Supervisor:
                 "restart", profile, held, stop_now=stop_now, allow_exposed=allow_exposed, wait=wait
             )
 
-    async def restore_launch(self, launch: Launch) -> RunningServer:
+    async def restore_launch(self, launch: Launch, note: str = "") -> RunningServer:
         """Replaces the running server by ``launch``, exactly as it was recorded, unless it is that launch already.
 
-        Raises GpuboxError.
+        ``note`` says why, if nobody asked for it. Raises GpuboxError.
         """
         async with self._hold("switch", launch.profile) as held:
             old = held.before
@@ -145,7 +145,8 @@ class Supervisor:
                     await held.keep_kv(old)
                     with contextlib.suppress(asyncio.CancelledError):  # the old server is gone then: do not end here
                         await held.stop(old)
-                running = await held.bring_up(launch, restoring=True)
+                running = replace(await held.bring_up(launch, restoring=True), note=note)
+                held.save(running=running)
             except GpuboxError as error:
                 held.save(message=f"{launch.profile} could not be restored: {error.message}")
                 self.emit(StepFailed(Step.RESTORE, launch.profile, error.message, error.hint))

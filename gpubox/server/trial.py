@@ -127,7 +127,8 @@ async def _end_interrupted(record: TrialRecord, paths: Paths, config: Config) ->
         kept = read_text(Path(record.path), STATE_BYTES) == record.after
     if not kept and _is_in_place(observe(paths, record.instance), record):
         try:
-            await _restore(record, Supervisor(paths, config, record.instance, gives_way=True))
+            supervisor = Supervisor(paths, config, record.instance, gives_way=True)
+            await _restore(record, supervisor, f"The trial of {record.profile} was killed; what ran before is back.")
         except InstanceBusy:
             raise
         except GpuboxError:
@@ -146,9 +147,9 @@ def _is_in_place(view: InstanceView, record: TrialRecord) -> bool:
     return launch.profile == record.profile and launch != record.previous
 
 
-async def _restore(record: TrialRecord, supervisor: Supervisor) -> None:
+async def _restore(record: TrialRecord, supervisor: Supervisor, note: str = "") -> None:
     if record.previous:
-        await supervisor.restore_launch(record.previous)
+        await supervisor.restore_launch(record.previous, note)
     else:
         await supervisor.stop()
 

@@ -70,7 +70,10 @@ class FakeTrials(WorkshopService):
     def compare_sides(self, before: str, after: str) -> str:
         return VERDICT
 
-    def begin_trial(self, edit: ProfileEdit, stop_now: bool, allow_exposed: bool, emit: Callable[[Any], None]) -> Trial:
+    def begin_trial(
+        self, edit: ProfileEdit, stop_now: bool, allow_exposed: bool, emit: Callable[[Any], None], *,
+        anyway: bool = False,
+    ) -> Trial:  # fmt: skip
         for event in switch_events("mine")[:4]:
             emit(event)
         self._step("switch")
