@@ -168,7 +168,7 @@ class Change:
 def wait_for_server(paths: Paths, since: float) -> tuple[float, str]:
     """Seconds from ``since`` until the server that stays answers a request, and what is wrong; empty: nothing."""
     answered: dict[str, float] = {}
-    while time.monotonic() - since < 6 * MOST_SECONDS:
+    while time.monotonic() - since < 2 * MOST_SECONDS:
         launch = answering(paths)
         answered.setdefault(launch, time.monotonic() - since)
         view = observe(paths, MAIN_INSTANCE)
@@ -177,7 +177,20 @@ def wait_for_server(paths: Paths, since: float) -> tuple[float, str]:
             break
         time.sleep(0.05)
     else:
-        return time.monotonic() - since, f"no server: {gpubox('status', '--json', check=False)}"
+        ino = paths.instance_lock(MAIN_INSTANCE).stat().st_ino
+        print(
+            repr(view.interrupted)[:300],
+            is_locked(paths.instance_lock(MAIN_INSTANCE)),
+            ino,
+            subprocess.run(
+                f"grep {ino} /proc/locks; ls -l /proc/*/fd 2>/dev/null| grep -c main.lock; for p in /proc/[0-9]*; do ls -l $p/fd 2>/dev/null | grep -q {paths.instance_lock(MAIN_INSTANCE)} && echo $p && tr '\\0' ' ' < $p/cmdline; done",
+                shell=True,
+                capture_output=True,
+                text=True,
+            ).stdout,
+        )
+        state = "answers" if launch else "does not answer"
+        return time.monotonic() - since, f"the server {state}; {'still changing' if changing else 'at rest'}"
     took = answered[launch]
     problems = [f"a server only after {took:.1f} s"] if took > MOST_SECONDS else []
     if (servers := len(find_by_marker(f"{paths.state}|"))) != 1:
