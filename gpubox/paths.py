@@ -179,6 +179,11 @@ class Paths:
         """Held by the server process itself for as long as it lives."""
         return self.state / "servers" / f"{instance}.life"
 
+    @property
+    def owner_lock(self) -> Path:
+        """Shared by the owner's operations while they wait or work: meanwhile the gateway begins nothing."""
+        return self.state / "servers" / "owner"
+
     def watcher_lock(self, instance: str) -> Path:
         """Held by the watcher of the instance's server for as long as it watches."""
         return self.state / "servers" / f"{instance}.watch"

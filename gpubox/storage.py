@@ -236,14 +236,14 @@ def lock_file(path: Path, attempts: int = 1) -> int | None:
     return None
 
 
-def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock on ``path``; False if there is no such file."""
+def is_locked(path: Path, *, shared: bool = False) -> bool:
+    """Whether a process holds the lock on ``path``, or with ``shared`` a shared one. False without the file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if shared else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     except OSError:
         return True
     finally:
@@ -266,7 +266,7 @@ def lock_holder(path: Path) -> int | None:
     return next((int(fields[4]) for fields in locks if fields[5].rpartition(":")[2] == inode), None)
 
 
-def read_json(text: str | bytes, *, own: bool = False, strict: bool = True) -> Any:
+def read_json(text: str | bytes | bytearray, *, own: bool = False, strict: bool = True) -> Any:
     """The value in a JSON text from outside, as data that can be encoded, walked through and calculated with.
 
     A lone surrogate becomes a question mark, a whole number beyond 64 bits a float, an infinite number or NaN ``None``.

@@ -17,12 +17,12 @@ from gpubox.config import Config, api_key
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.process import is_alive
 from gpubox.paths import MAIN_INSTANCE, Paths
+from gpubox.planner.supervisors import make_supervisor
 from gpubox.profiles.profile import Profile
 from gpubox.server.api_keys import api_key_for
 from gpubox.server.client import LlamaClient
 from gpubox.server.instance import observe
 from gpubox.server.state import Launch, RunningServer
-from gpubox.server.supervisor import Supervisor
 
 ProfileLookup = Callable[[str], Profile]
 SWITCHING = ("switching",)
@@ -72,7 +72,7 @@ class TargetServer:
         """
         self.paths, self.config, self.emit = paths, config, emit
         self._profiles, self._on_restore_point, self._stop_now = profiles, on_restore_point, stop_now
-        self._supervisor = Supervisor(
+        self._supervisor = make_supervisor(
             paths, config, MAIN_INSTANCE, lambda event: emit(TargetServerEvent(event)), cold=True
         )
         self._active: ActiveTarget | None = None

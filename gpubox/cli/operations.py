@@ -14,6 +14,7 @@ from gpubox.cli.context import Context
 from gpubox.cli.options import PlainHelpOption
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.models.resolve import profile_model
+from gpubox.planner.supervisors import make_supervisor
 from gpubox.profiles.profile import Profile
 from gpubox.server.events import (
     LoadProgress,
@@ -27,6 +28,7 @@ from gpubox.server.events import (
 from gpubox.server.instance import observe
 from gpubox.server.supervisor import Supervisor
 
+ANYWAY_HINT = "--anyway starts it as it is."
 OperationWork = Callable[[Supervisor], Coroutine[Any, Any, Any]]
 
 
@@ -123,12 +125,7 @@ def run_on_instance(
 
 def supervisor_of(context: Context, instance: str, progress: OperationOutput, *, anyway: bool = False) -> Supervisor:
     """The Supervisor of an instance, which refuses a profile that would not fit unless ``anyway``."""
-    if anyway:
-        return Supervisor(context.paths, context.config, instance, progress)
-    from gpubox.planner.preflight import memory_check
-
-    check = memory_check(context.paths, context.config)
-    return Supervisor(context.paths, context.config, instance, progress, check)
+    return make_supervisor(context.paths, context.config, instance, progress, anyway=anyway, hint=ANYWAY_HINT)
 
 
 def outcome_values(

@@ -12,6 +12,7 @@ from gpubox.cli import diagnostics
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
+from gpubox.planner.supervisors import make_supervisor
 from gpubox.server.supervisor import Supervisor
 from gpubox.storage import lock_file
 
@@ -35,7 +36,7 @@ async def remove_abandoned_instances(paths: Paths, config: Config) -> None:
     for instance in sorted({path.stem for path in folder.glob(f"{PREFIX}*.*")}):
         with _locked(paths, instance) as abandoned:
             if abandoned:
-                await stop_and_remove(Supervisor(paths, config, instance))
+                await stop_and_remove(make_supervisor(paths, config, instance))
 
 
 async def stop_and_remove(supervisor: Supervisor) -> None:

@@ -25,9 +25,8 @@ from gpubox.gateway.operations import OperationRequest
 from gpubox.gateway.placement import Placement, ServerLoad, find_placement
 from gpubox.paths import Paths
 from gpubox.planner.planner import Planner
-from gpubox.planner.preflight import check_fits
+from gpubox.planner.supervisors import make_supervisor
 from gpubox.profiles.loader import load_catalog
-from gpubox.profiles.profile import Profile
 from gpubox.sanitize import sanitize_line
 from gpubox.server.events import (
     LoadProgress,
@@ -164,11 +163,10 @@ class _Work:
         return instance, f"{name} is unloaded."
 
     def _supervisor(self, instance: str, planner: Planner | None = None) -> Supervisor:
-        def check(profile: Profile, leaving: Any) -> str:
-            return check_fits(planner, profile, replaces=leaving) if planner else ""
-
         asked_by = sanitize_line(self.request.asked_by)[:_NAME_LETTERS]  # a program on the network calls itself so
-        return Supervisor(self.paths, self.config, instance, self._emit, check, asked_by=asked_by)
+        return make_supervisor(
+            self.paths, self.config, instance, self._emit, planner=planner, asked_by=asked_by, gives_way=True
+        )
 
     def _emit(self, event: ServerEvent) -> None:
         self.channel.emit(_EVENTS[type(event)], **asdict(event))

@@ -24,12 +24,14 @@ from gpubox.gateway.servers import GatewayServer, ProfileTable, read_servers, se
 from gpubox.gateway.status import GatewayOperation, ProfileState, ProfileStatus
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.profiles.profile import Profile
+from gpubox.storage import is_locked
 
 TICK_SECONDS = 0.25
 """How often the state files are looked at: another gpubox may switch, too."""
 PROFILES_SECONDS = 2.0
 """How often the profiles' files are looked at."""
 RETRY_SECONDS = 5.0
+OWNER_FIRST = "The owner's own operation goes first."
 _SHOWN_CHARS = 100
 
 
@@ -209,13 +211,17 @@ class ProfileServers:
 
     def _next_operation(self) -> None:
         now = time.monotonic()
-        if any(server.changed_by for server in self.running):
+        if any(server.changed_by for server in self.running) or self._owner_is_first():
             return  # another gpubox is at it
         if name := self.queue.next_profile(now):
             asked_by = self._client_of(next(iter(self.queue.of(name).waiting)))
             self._begin(_Operation("start", name, asked_by, now))
         elif name := self._idle_profile(now):
             self._begin(_Operation("stop", name, "", now))
+
+    def _owner_is_first(self) -> bool:
+        """Whether the owner's own operation waits or works. It comes before the gateway's next one."""
+        return is_locked(self.paths.owner_lock, shared=True)
 
     def _idle_profile(self, now: float) -> str | None:
         """A profile that has been idle for its idle-seconds."""
@@ -252,7 +258,8 @@ class ProfileServers:
                     self._report(operation, "done", message)
                 else:
                     await child.cancel()
-                    self._report(operation, "done", "Nobody waits for it any more.")
+                    wanted = self._is_wanted(operation)
+                    self._report(operation, "done", OWNER_FIRST if wanted else "Nobody waits for it any more.")
             finally:
                 await child.close()
         except GpuboxError as error:
@@ -265,11 +272,12 @@ class ProfileServers:
             self._wake.set()
 
     async def _make_room(self, operation: _Operation, child: ServerOperation) -> None:
-        """Waits for the checks, then until the servers that go have done their requests."""
+        """Waits for the checks, then until the servers that go have done their requests. Until then the owner may
+        come first."""
         instances = await child.placed
         operation.displaces = tuple(server.profile for server in self.running if server.instance in instances)
         self._report(operation, "wait" if operation.displaces else "")
-        while self._is_wanted(operation):
+        while self._is_wanted(operation) and not self._owner_is_first():
             now = time.monotonic()
             if now >= self.queue.close_at(operation.profile, operation.displaces, now) and not self.queue.paused:
                 for name in operation.displaces:

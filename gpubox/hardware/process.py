@@ -72,6 +72,15 @@ def identity_of(pid: int) -> ProcessIdentity | None:
     return ProcessIdentity(pid, int(fields[19]), boot_id())
 
 
+def thread_states(pid: int) -> str:
+    """The kernel's letters for what the threads of ``pid`` do: R runs, S sleeps, D cannot be interrupted."""
+    states = ""
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            states += path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+    return "".join(sorted(set(states)))
+
+
 def is_alive(identity: ProcessIdentity | None) -> bool:
     """Whether this process still runs."""
     return identity is not None and identity_of(identity.pid) == identity

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from gpubox import units
-from gpubox.config import Config
 from gpubox.errors import ExitCode, GpuboxError
-from gpubox.paths import Paths
 from gpubox.planner.plan import MemoryPlan, Solution
 from gpubox.planner.planner import Planner, Situation
 from gpubox.planner.solve import solutions
 from gpubox.profiles.profile import Profile
 from gpubox.server.state import RunningServer
 
-ANYWAY_HINT = "--anyway starts it as it is."
 _NEAR_BYTES = 2 * units.GIB
 """A dry run is worth its second only if less than this is left without the compute buffers."""
 _SOLUTION_DRY_RUNS = 2
-MemoryCheck = Callable[[Profile, Sequence[RunningServer]], str]
-"""What the Supervisor calls, with the servers that stop first: a note about the memory; empty if it is unknown. Raises
-GpuboxError (WOULD_NOT_FIT)."""
-
-
-def memory_check(paths: Paths, config: Config) -> MemoryCheck:
-    """The check for a Supervisor."""
-    return lambda profile, leaving: check_fits(Planner(paths, config), profile, replaces=leaving)
 
 
 def check_fits(planner: Planner, profile: Profile, *, replaces: Sequence[RunningServer]) -> str:
@@ -53,8 +42,7 @@ def refusal(plan: MemoryPlan, answers: tuple[Solution, ...]) -> GpuboxError:
     needs, free = units.memory(device.total_bytes), units.memory(device.free_bytes)
     message = f"{plan.profile} would not fit: {plan.summary} (it needs {needs}, {free} would be free)."
     ways = "; ".join(f"{flag_words(answer)} ({answer.cost})" for answer in answers)
-    hint = f"It would fit with {ways}. " if ways else ""
-    return GpuboxError(message, f"{hint}{ANYWAY_HINT}", code=ExitCode.WOULD_NOT_FIT)
+    return GpuboxError(message, f"It would fit with {ways}." if ways else "", code=ExitCode.WOULD_NOT_FIT)
 
 
 def flag_words(solution: Solution) -> str:

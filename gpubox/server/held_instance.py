@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +45,8 @@ from gpubox.server.vram_release import vram_in_use, wait_vram_released
 from gpubox.storage import open_private, private_folder, try_lock
 
 BUSY_POLL_SECONDS = 0.5
+LOCK_TRIES, LOCK_SECONDS = 20, 0.05
+"""How often, and at what interval, a lock is tried whose holder has not said yet what it does."""
 PORT_TRIES, PORT_SECONDS = 20, 0.1
 """How often, and at what interval, a port is checked that its old server may not have released yet."""
 
@@ -52,29 +55,32 @@ class InstanceBusy(GpuboxError):
     """Another gpubox is changing the instance."""
 
 
-@contextmanager
-def hold_instance(
+@asynccontextmanager
+async def hold_instance(
     paths: Paths, config: Config, instance: str, kind: str, profile: str, emit: Callable[[ServerEvent], None], *,
-    asked_by: str = "", must_record: bool = True, cold: bool = False,
-) -> Iterator[HeldInstance]:  # fmt: skip
+    asked_by: str = "", gives_way: bool = False, must_record: bool = True, cold: bool = False,
+) -> AsyncIterator[HeldInstance]:  # fmt: skip
     """Holds the instance's lock; its state names the operation meanwhile. Raises GpuboxError if another gpubox has it.
 
-    ``must_record``: refuses the operation if the state cannot be written. Nothing is changed then.
+    The end of an operation that ``gives_way`` is waited for, unless this one does so itself. ``must_record``: refuses
+    the operation if the state cannot be written. Nothing is changed then.
     """
     descriptor = _open_lock(paths.instance_lock(instance), or_folder=not must_record)
     try:
-        if not try_lock(descriptor):
-            raise busy_error(paths, instance)
-        operation = Operation(kind, profile, "begin", own_identity(), utc_now(), asked_by)
-        held = HeldInstance(paths, config, observe(paths, instance), operation, emit, cold=cold)
-        held.save()
-        if held.save_problem and must_record:
-            running = f" {held.before.launch.profile} keeps running." if held.before else ""
-            raise GpuboxError(f"A {kind} is refused: {held.save_problem.message}{running}", held.save_problem.hint)
-        try:
-            yield held
-        finally:
-            held.save(operation=None)
+        with contextlib.nullcontext() if gives_way else _ahead_of_the_gateway(paths):
+            await _take_lock(descriptor, paths, instance, emit, gives_way)
+            operation = Operation(kind, profile, "begin", own_identity(), utc_now(), asked_by, gives_way)
+            held = HeldInstance(paths, config, observe(paths, instance), operation, emit, cold=cold)
+            held.save()
+            if held.save_problem and must_record:
+                running = f" {held.before.launch.profile} keeps running." if held.before else ""
+                raise GpuboxError(f"A {kind} is refused: {held.save_problem.message}{running}", held.save_problem.hint)
+            try:
+                if kind != "stop":
+                    await held.end_told_server()
+                yield held
+            finally:
+                held.finish()
     finally:
         os.close(descriptor)
 
@@ -91,7 +97,15 @@ class HeldInstance:
         """The server that ran when the lock was taken."""
         self.crashed: InstanceView | None = view if view.crashed else None
         """The view of the instance if its server has crashed."""
+        # The owner's own stop is no operation to undo.
+        self.owed = view.interrupted if operation.kind != "stop" or operation.gives_way else None
+        """The killed operation before this one, if its servers shall come back. It stays on record until one runs."""
+        operation = replace(operation, replaces=self.owed.replaces if self.owed else {})
         self.state = replace(view.state, running=view.running, operation=operation, message=view.message)
+        last = None if view.operation else view.state.operation
+        self._told_to_stop = last is not None and last.step == Step.STOP
+        """Whether a killed gpubox has sent ``before`` its SIGTERM, most likely."""
+        self._changed = False
         self.save_problem: GpuboxError | None = None
         """Why the last change of the state is not on disk."""
         self._cold = cold
@@ -109,6 +123,26 @@ class HeldInstance:
             save_state(self.paths.instance_state(self.instance), self.state)
         except GpuboxError as error:
             self.save_problem = error
+
+    def guard(self, leaving: Mapping[str, RunningServer]) -> None:
+        """From now on a kill of this gpubox brings back ``leaving`` (by instance), or ends well what it has begun."""
+        operation = self.state.operation
+        assert operation is not None
+        self.save(operation=replace(operation, replaces={**operation.replaces, **leaving}))
+        self._watch()
+
+    def finish(self) -> None:
+        """The operation is over: the record says so, and the watcher waits for the server again."""
+        self.save(operation=None if self.state.running else self.owed)
+        if self._changed:
+            self._watch()
+
+    def _watch(self) -> None:
+        self._changed = True
+        operation, running = self.state.operation, self.state.running
+        guarded = operation if operation and operation.replaces else None
+        process = guarded.owner if guarded else running.process if running else None
+        watcher.replace_watcher(self.paths, self.instance, process)
 
     def begin(self, step: Step, profile: str) -> float:
         """Records and reports that a step on ``profile`` begins. Returns the time, for ``done``."""
@@ -164,11 +198,14 @@ class HeldInstance:
         assert old.process is not None  # the view found it alive
         name = old.launch.profile
         began = self.begin(Step.STOP, name)
-        watcher.stop_watcher(self.paths, self.instance)  # the record already says that this stop is intended
+        if self.state.operation and not self.state.operation.replaces:
+            self._changed = True
+            watcher.stop_watcher(self.paths, self.instance)  # the record already says that this stop is intended
         grace = min(IMMEDIATE_STOP_SECONDS, self.config.stop_seconds) if stop_now else self.config.stop_seconds
         stopped = {"running": None, "message": why or f"{name} was stopped."}
         try:
-            note = await terminate_server(old.process, launch_marker(self.paths, self.instance, old), grace)
+            marker = launch_marker(self.paths, self.instance, old)
+            note = await terminate_server(old.process, marker, grace, told=self._told_to_stop)
         except asyncio.CancelledError:
             if not is_alive(old.process):
                 self.save(**stopped)
@@ -178,6 +215,15 @@ class HeldInstance:
         if wait_vram:
             began = self.begin(Step.SETTLE, name)
             self.done(Step.SETTLE, name, began, await wait_vram_released())
+
+    async def end_told_server(self) -> None:
+        """Ends ``before`` if a killed gpubox has told it to stop. It is not told twice."""
+        if self._told_to_stop and (old := self.before) and old.process:
+            self.begin(Step.STOP, old.launch.profile)
+            marker = launch_marker(self.paths, self.instance, old)
+            await terminate_server(old.process, marker, IMMEDIATE_STOP_SECONDS, told=True)
+            self.before, self._changed = None, True
+            self.save(running=None)
 
     async def bring_up(self, launch: Launch, *, restoring: bool = False, restore_kv: bool = True) -> RunningServer:
         """Starts ``launch``, probes it, and restores its kept KV caches. Leaves no process behind if it fails.
@@ -194,7 +240,7 @@ class HeldInstance:
         launch = beside_gateway(launch, self.paths)
         if (dead := self.crashed) and dead.state.running:
             self._keep_failed(dead.state.running, cause_of(self.paths, self.instance, dead.state.running.process))
-        self.crashed = None
+        self.crashed, self._changed = None, True
         await self._wait_port_free(launch)
         log = self.paths.instance_log(self.instance)
         rotate_log(log)
@@ -208,13 +254,22 @@ class HeldInstance:
         running = replace(running, process=process)
         self.save(running=running)
         save_launch_record(log, running)
+        return await self.finish_load(running, began, restoring=restoring, restore_kv=restore_kv)
+
+    async def finish_load(
+        self, running: RunningServer, began: float, *, restoring: bool = False, restore_kv: bool = True
+    ) -> RunningServer:
+        """Waits until ``running``, which loads since ``began``, has given its first token. See ``bring_up``."""
+        assert running.process is not None
+        log, key, process = self.paths.instance_log(self.instance), api_key(self.paths), running.process
+        name, marker = running.launch.profile, launch_marker(self.paths, self.instance, running)
         try:
             process = await wait_loaded(running, log, key, self.config, self.emit)
             running = replace(running, process=process, load_seconds=round(time.monotonic() - began, 3))
-            self.done(Step.LOAD, launch.profile, began)
-            began = self.begin(Step.PROBE, launch.profile)
+            self.done(Step.LOAD, name, began)
+            began = self.begin(Step.PROBE, name)
             probe = await probe_readiness(running, log, key)
-            self.done(Step.PROBE, launch.profile, began, units.duration(probe.seconds))
+            self.done(Step.PROBE, name, began, units.duration(probe.seconds))
             restored = await self._restore_kv(running) if restore_kv else ()
         except (Exception, asyncio.CancelledError) as error:
             if restoring and isinstance(error, asyncio.CancelledError):
@@ -238,9 +293,8 @@ class HeldInstance:
             probe_tokens=probe.tokens,
             restored=restored,
         )
-        self.save(running=running, last_good=launch)
+        self.save(running=running, last_good=running.launch)
         save_launch_record(log, running)  # now with the probe and the restored states, which its log does not name
-        watcher.ensure_watcher(self.paths, self.instance, process)
         return running
 
     async def _restore_kv(self, running: RunningServer) -> tuple[RestoredSlot, ...]:
@@ -290,6 +344,36 @@ def busy_error(paths: Paths, instance: str) -> InstanceBusy:
         f"Another gpubox (pid {operation.owner.pid}) is changing this server ({name}).",
         "Try again when it is done; `gpubox status` shows it.",
     )
+
+
+async def _take_lock(
+    descriptor: int, paths: Paths, instance: str, emit: Callable[[ServerEvent], None], gives_way: bool
+) -> None:
+    tries, told = LOCK_TRIES, False
+    while not try_lock(descriptor):
+        operation = observe(paths, instance).operation
+        if operation is None:  # it has just begun, or ended
+            tries -= 1
+        if (operation and (gives_way or not operation.gives_way)) or not tries:
+            raise busy_error(paths, instance)
+        if operation and not told:
+            told = True
+            emit(StepStarted(Step.WAIT, operation.profile))
+        await asyncio.sleep(LOCK_SECONDS)
+
+
+@contextmanager
+def _ahead_of_the_gateway(paths: Paths) -> Iterator[None]:
+    """Meanwhile the gateway begins nothing. The lock ends with this process."""
+    descriptor = None
+    with contextlib.suppress(OSError):  # a disk that refuses writing must not refuse a stop
+        descriptor = os.open(paths.owner_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)  # the gateway looks at it for a moment
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _open_lock(path: Path, *, or_folder: bool) -> int:

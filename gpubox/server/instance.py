@@ -46,6 +46,18 @@ class InstanceView:
     def process(self) -> ProcessIdentity | None:
         return self.running.process if self.running else None
 
+    @property
+    def interrupted(self) -> Operation | None:
+        """The killed operation whose servers shall come back. After a reboot none does."""
+        last = None if self.operation else self.state.operation
+        return last if last and last.replaces and last.owner.boot_id == boot_id() else None
+
+    @property
+    def watched(self) -> ProcessIdentity | None:
+        """Whose end the watcher waits for: the gpubox that replaces the server, dead or alive; else the server."""
+        operation = self.operation or self.interrupted
+        return operation.owner if operation and operation.replaces else self.process
+
 
 def observe(paths: Paths, instance: str) -> InstanceView:
     """The view of ``instance``. Changes nothing on disk."""
@@ -57,6 +69,8 @@ def observe(paths: Paths, instance: str) -> InstanceView:
         message, crashed = _why_gone(paths, instance, state, operation)
     elif state.operation and not operation and running.ready_at is None:
         message = f"The gpubox that started it has exited (at the step {state.operation.step!r})."
+    elif running.note:
+        message = running.note
     elif restarts := recent_restarts(state):
         times = "once" if len(restarts) == 1 else f"{len(restarts)} times"
         message = f"It died {times} recently and was restarted; `gpubox logs --failed` shows the last log."

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from gpubox import units
+from gpubox.clock import AwakeTime
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import (
@@ -123,12 +123,12 @@ async def wait_loaded(
     That is the started process or a child of it, because engines are often wrapped in a script.
     """
     assert running.process is not None
-    began = reported = time.monotonic()
-    detector, load_log, bytes_read = StallDetector(config.stall_seconds, began), LoadLog(log), 0
+    awake, reported = AwakeTime(), 0.0
+    detector, load_log, bytes_read = StallDetector(config.stall_seconds, 0.0), LoadLog(log), 0
     launch = running.launch
     async with connect(launch.base_url, key, timeout=1.0) as client:
         while (await client.health()).status != "ok" or (serving := _listening_process(running)) is None:
-            at = time.monotonic()
+            at = awake.seconds()
             _check_alive(running.process, log)
             load_log.read()
             load_log.cut()
@@ -136,13 +136,13 @@ async def wait_loaded(
                 reported = at
                 reading = process_tree_activity(running.process.pid)
                 stalled = detector.stalled(reading, load_log.kinds, at)
-                if cause := _give_up_cause(load_log, stalled, at - began, config):
+                if cause := _give_up_cause(load_log, stalled, at, config):
                     raise LaunchError(cause)
                 if reading:
                     bytes_read = max(bytes_read, reading.read_chars, reading.file_rss_bytes)
                 total = launch.model_bytes
                 loaded = min(bytes_read, total) if total else None
-                emit(LoadProgress(launch.profile, load_log.stage, loaded, total, at - began))
+                emit(LoadProgress(launch.profile, load_log.stage, loaded, total, at))
             await asyncio.sleep(POLL_SECONDS)
     _check_alive(serving, log)
     return serving

@@ -7,15 +7,22 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from gpubox.children import engine_environment
+from gpubox.clock import AwakeTime
 from gpubox.errors import GpuboxError
-from gpubox.hardware.process import MARKER_VARIABLE, ProcessIdentity, find_by_marker, identity_of, is_alive
+from gpubox.hardware.process import (
+    MARKER_VARIABLE,
+    ProcessIdentity,
+    find_by_marker,
+    identity_of,
+    is_alive,
+    thread_states,
+)
 from gpubox.server.state import Launch
 from gpubox.storage import lock_file, open_private
 
@@ -82,14 +89,15 @@ def reap_servers() -> None:
             _exits[process] = code
 
 
-async def terminate_server(process: ProcessIdentity, marker: str, grace: float) -> str:
+async def terminate_server(process: ProcessIdentity, marker: str, grace: float, *, told: bool = False) -> str:
     """Ends a server: one SIGTERM, ``grace`` seconds, then SIGKILL to all processes with its marker.
 
-    There is never a second SIGTERM, because llama-server (build 11434) deadlocks on it. A cancellation waits for the
+    There is never a second SIGTERM, because llama-server (build 11434) deadlocks on it: ``told`` says that it had its
+    SIGTERM from a gpubox that was killed. A cancellation waits for the
     end: a SIGTERM cannot be taken back, and who restores a server must know that this one is gone. Returns a note if
     SIGKILL was needed. Raises GpuboxError if the process does not die.
     """
-    ending = asyncio.ensure_future(_terminate(process, marker, grace))
+    ending = asyncio.ensure_future(_terminate(process, marker, grace, told))
     try:
         return await asyncio.shield(ending)
     except asyncio.CancelledError:
@@ -99,22 +107,26 @@ async def terminate_server(process: ProcessIdentity, marker: str, grace: float) 
         raise
 
 
-async def _terminate(process: ProcessIdentity, marker: str, grace: float) -> str:
-    began = time.monotonic()
-    _signal(process, signal.SIGTERM)
-    while is_alive(process) and time.monotonic() - began < grace:
+async def _terminate(process: ProcessIdentity, marker: str, grace: float, told: bool) -> str:
+    waited = AwakeTime()
+    if not told:
+        _signal(process, signal.SIGTERM)
+    while is_alive(process) and waited.seconds() < grace:
         await asyncio.sleep(POLL_SECONDS)
     note = f"killed (SIGKILL): it did not exit within {grace:g} s" if is_alive(process) else ""
     _signal(process, signal.SIGKILL)
     for leftover, _ in find_by_marker(marker):
         _signal(leftover, signal.SIGKILL)
-    while is_alive(process) and time.monotonic() - began < grace + KILL_SECONDS:
+    waited = AwakeTime()
+    while is_alive(process) and waited.seconds() < KILL_SECONDS:
         await asyncio.sleep(POLL_SECONDS)
     if is_alive(process):
-        raise GpuboxError(
-            f"The server (pid {process.pid}) is still alive after SIGKILL.",
-            "It hangs in the GPU driver: `dmesg` may show why; only a reboot ends it.",
-        )
+        states = thread_states(process.pid)
+        message = f"The server (pid {process.pid}) is still alive {KILL_SECONDS:.0f} s after SIGKILL"
+        if "D" in states:
+            hint = "`dmesg` may show why. If it stays so, only a reboot ends it."
+            raise GpuboxError(f"{message}: it hangs in the kernel, most likely in the GPU driver.", hint)
+        raise GpuboxError(f"{message} (states of its threads: {states}).", "Try again: it may only be slow.")
     exit_code(process)
     return note
 

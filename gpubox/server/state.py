@@ -86,6 +86,8 @@ class RunningServer:
     restored: tuple[RestoredSlot, ...] = ()
     cold: bool = False
     """Whether a benchmark started it: its KV caches are neither restored nor kept."""
+    note: str = ""
+    """Why it runs, if nobody asked for it: a killed operation brought it back."""
 
     @property
     def logs_probe(self) -> bool:
@@ -104,6 +106,10 @@ class Operation:
     since: str
     asked_by: str = ""
     """The gateway's client whose request caused it; empty: the owner."""
+    gives_way: bool = False
+    """Whether the gateway or a watcher does it: the owner's own operation waits for its end."""
+    replaces: Mapping[str, RunningServer] = field(default_factory=dict)
+    """Instance -> the server that it has begun to stop. If it is killed, their launches come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,12 +208,17 @@ def _state(values: dict[str, Any]) -> InstanceState:
     failed = values.get("failed")
     return InstanceState(
         running=running_from_values(running) if running else None,
-        operation=Operation(**{**operation, "owner": ProcessIdentity(**operation["owner"])}) if operation else None,
+        operation=_operation_from_values(operation) if operation else None,
         last_good=launch_from_values(last) if last else None,
         message=str(values.get("message", "")),
         restarts=tuple(str(at) for at in values.get("restarts", ())),
         failed=LaunchFailure(**failed) if failed else None,
     )
+
+
+def _operation_from_values(values: dict[str, Any]) -> Operation:
+    replaces = {str(name): running_from_values(server) for name, server in values.get("replaces", {}).items()}
+    return Operation(**{**values, "owner": ProcessIdentity(**values["owner"]), "replaces": replaces})
 
 
 def running_from_values(values: dict[str, Any]) -> RunningServer:

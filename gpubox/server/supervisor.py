@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 
-from gpubox.clock import utc_now
+from gpubox.clock import seconds_since, utc_now
 from gpubox.config import Config, api_key
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.process import is_alive
@@ -60,14 +59,16 @@ class Supervisor:
         check_memory: Callable[[Profile, Sequence[RunningServer]], str] = lambda profile, leaving: "",
         *,
         asked_by: str = "",
+        gives_way: bool = False,
         cold: bool = False,
     ) -> None:
         """``check_memory`` is called while the servers that will leave still run; its result is noted, and what it
-        raises refuses the operation. ``asked_by``: the gateway's client for which this is done. ``cold``: servers are
-        started without their kept KV caches, to be measured; a server that is restored gets them."""
+        raises refuses the operation. ``asked_by``: the gateway's client for which this is done.
+        ``gives_way``: the owner's own operations wait for its end, and are not refused. ``cold``: servers are started
+        without their kept KV caches, to be measured; a server that is restored gets them."""
         self.check_memory = check_memory
         self.paths, self.config, self.instance, self.emit = paths, config, instance, emit
-        self._asked_by, self._cold = asked_by, cold
+        self._asked_by, self._gives_way, self._cold = asked_by, gives_way, cold
         self._since, self._began = "", 0.0
         """When the operation began: ISO-8601, and on the monotonic clock."""
 
@@ -81,7 +82,7 @@ class Supervisor:
 
         Raises GpuboxError if another profile runs, or if the start fails.
         """
-        with self._hold("start", profile.name) as held:
+        async with self._hold("start", profile.name) as held:
             if (old := held.before) and old.launch.profile != profile.name:
                 raise GpuboxError(f"{old.launch.profile} is running.", f"`gpubox switch {profile.name}` replaces it.")
             return await self._replace("start", profile, held, stop_now=True, allow_exposed=allow_exposed)
@@ -96,7 +97,7 @@ class Supervisor:
         slots are still busy then, nothing is changed. ``restore``: on failure or cancellation the old server is started
         again. ``force_restart``: restarts ``profile`` even if it already runs unchanged. Raises GpuboxError.
         """
-        with self._hold("switch", profile.name) as held:
+        async with self._hold("switch", profile.name) as held:
             same = held.before is not None and held.before.launch.profile == profile.name
             kind = "restart" if force_restart and same else "switch"
             return await self._replace(
@@ -113,9 +114,9 @@ class Supervisor:
         """
         others = sorted({*displaces} - {self.instance})
         kind = "switch" if others or self.view().running else "start"
-        with ExitStack() as stack:
+        async with AsyncExitStack() as stack:
             # In one order: of two gpuboxes that need the same instances, one gets all of them.
-            held = {name: stack.enter_context(self._hold(kind, profile.name, name))
+            held = {name: await stack.enter_async_context(self._hold(kind, profile.name, name))
                     for name in sorted([self.instance, *others])}  # fmt: skip
             rest = [held[name] for name in others]
             return await self._replace(kind, profile, held[self.instance], rest, go=go)
@@ -124,26 +125,28 @@ class Supervisor:
         self, profile: Profile, *, stop_now: bool = False, allow_exposed: bool = False, wait: float | None = None
     ) -> RunningServer:
         """As ``switch``, but also if ``profile`` already runs unchanged."""
-        with self._hold("restart", profile.name) as held:
+        async with self._hold("restart", profile.name) as held:
             return await self._replace(
                 "restart", profile, held, stop_now=stop_now, allow_exposed=allow_exposed, wait=wait
             )
 
-    async def restore_launch(self, launch: Launch) -> RunningServer:
+    async def restore_launch(self, launch: Launch, note: str = "") -> RunningServer:
         """Replaces the running server by ``launch``, exactly as it was recorded, unless it is that launch already.
 
-        Raises GpuboxError.
+        ``note`` says why, if nobody asked for it. Raises GpuboxError.
         """
-        with self._hold("switch", launch.profile) as held:
+        async with self._hold("switch", launch.profile) as held:
             old = held.before
             if old and old.ready_at and old.launch == launch:
                 return old
+            held.guard({self.instance: replace(old or RunningServer(launch, "", utc_now()), launch=launch)})
             try:
                 if old:
                     await held.keep_kv(old)
                     with contextlib.suppress(asyncio.CancelledError):  # the old server is gone then: do not end here
                         await held.stop(old)
-                running = await held.bring_up(launch, restoring=True)
+                running = replace(await held.bring_up(launch, restoring=True), note=note)
+                held.save(running=running)
             except GpuboxError as error:
                 held.save(message=f"{launch.profile} could not be restored: {error.message}")
                 self.emit(StepFailed(Step.RESTORE, launch.profile, error.message, error.hint))
@@ -158,7 +161,7 @@ class Supervisor:
         Does nothing if that launch is not the crashed one: then someone has stopped or replaced it. Raises GpuboxError
         if the start fails.
         """
-        with self._hold("restart", "") as held:
+        async with self._hold("restart", "") as held:
             dead = held.crashed.state.running if held.crashed else None
             if held.before or dead is None or dead.launch_id != launch_id:
                 return
@@ -166,22 +169,71 @@ class Supervisor:
             held.save(restarts=(*recent_restarts(held.state), utc_now()))
             if held.save_problem:  # without a count there is no limit to restarts
                 raise GpuboxError(f"A restart is refused: {held.save_problem.message}", held.save_problem.hint)
+            held.guard({self.instance: dead})
             try:
                 await wait_vram_released()
                 # a state that was restored just before the crash may be its cause
-                await held.bring_up(dead.launch, restore_kv=_seconds_since(dead.ready_at) >= STEADY_SECONDS)
+                await held.bring_up(dead.launch, restore_kv=seconds_since(dead.ready_at) >= STEADY_SECONDS)
             except GpuboxError as error:
                 held.save(running=None, message=f"{name} died, and could not be restarted: {error.message}")
                 self._finish("restart", name, None, error.message, ok=False)
                 raise
             self._finish("restart", name, name, f"{name} answers.")
 
+    async def recover(self) -> None:
+        """Brings an operation to its end whose gpubox was killed after it had begun to stop servers.
+
+        A new server that loads already is waited for; else, or if it fails, what was stopped comes back. Raises
+        GpuboxError if that does not start; the record says so then.
+        """
+        operation = self.view().interrupted
+        if operation is None:
+            return
+        name = operation.profile
+        what = f"The {operation.kind} {'to' if operation.kind == 'switch' else 'of'} {name} was killed"
+        async with AsyncExitStack() as stack:
+            held = {instance: await stack.enter_async_context(self._hold("restore", name, instance))
+                    for instance in sorted({self.instance, *operation.replaces})}  # fmt: skip
+            target = held[self.instance]
+            if target.owed != operation:
+                return  # it was done meanwhile
+            for each in held.values():
+                each.owed = None
+            own = operation.replaces.get(self.instance)
+            new = target.state.running
+            if new and (own is None or _portless(new.launch) != _portless(own.launch)):
+                try:
+                    await self._take_over(target, new, f"{what}; its server answers.")
+                    return
+                except GpuboxError as error:
+                    what += f", and its server failed: {error.message.rstrip('.')}"
+            await wait_vram_released()
+            failure: GpuboxError | None = None
+            for instance, server in operation.replaces.items():
+                each, back = held[instance], server.launch.profile
+                if each.state.running and each.state.running.ready_at:
+                    continue  # it was not told to stop yet
+                try:
+                    running = each.state.running or await each.bring_up(server.launch, restoring=True)
+                    await self._take_over(each, running, f"{what}; {back} was brought back.")
+                except GpuboxError as error:
+                    failure = error
+                    each.save(running=None, message=f"{what}; {back} could not be brought back: {error.message}")
+            if failure:
+                raise failure
+
+    async def _take_over(self, held: HeldInstance, running: RunningServer, note: str) -> None:
+        """Waits until ``running``, which another gpubox has started, answers. ``note`` says why it runs."""
+        if not running.ready_at:
+            running = await held.finish_load(running, time.monotonic() - seconds_since(running.started_at))
+        held.save(running=replace(running, note=note))
+
     async def stop(self) -> str | None:
         """Stops the server at once. Returns its profile, or ``None`` if nothing ran.
 
         It also works if the state cannot be written: stopping may be the way to free a full disk.
         """
-        with self._hold("stop", "", must_record=False) as held:
+        async with self._hold("stop", "", must_record=False) as held:
             if held.before is None:
                 return None
             await held.keep_kv(held.before)
@@ -198,7 +250,7 @@ class Supervisor:
 
         ``go`` as in ``place``. Raises GpuboxError if it does not run, or is busy.
         """
-        with self._hold("stop", profile) as held:
+        async with self._hold("stop", profile) as held:
             old = held.before
             if old is None or old.launch.profile != profile:
                 raise GpuboxError(f"{profile} is not running.", code=ExitCode.NOT_RUNNING)
@@ -229,6 +281,8 @@ class Supervisor:
             untouched = "".join(f" {server.launch.profile} was not touched." for _, server in leaving)
             self._finish(kind, name, old.launch.profile if old else None, error.message + untouched, ok=False)
             raise
+        if leaving:
+            held.guard({each.instance: server for each, server in leaving})
         try:
             for each, server in leaving:
                 await each.keep_kv(server)
@@ -310,14 +364,14 @@ class Supervisor:
         self._finish(kind, name, answering, message, ok=False)
         return OperationFailed(message, hint, cause)
 
-    @contextmanager
-    def _hold(
+    @asynccontextmanager
+    async def _hold(
         self, kind: str, profile: str, instance: str = "", *, must_record: bool = True
-    ) -> Iterator[HeldInstance]:  # fmt: skip
+    ) -> AsyncIterator[HeldInstance]:  # fmt: skip
         self._since, self._began = utc_now(), time.monotonic()
-        with hold_instance(
+        async with hold_instance(
             self.paths, self.config, instance or self.instance, kind, profile, self.emit,
-            asked_by=self._asked_by, must_record=must_record, cold=self._cold,
+            asked_by=self._asked_by, gives_way=self._gives_way, must_record=must_record, cold=self._cold,
         ) as held:  # fmt: skip
             yield held
 
@@ -326,9 +380,6 @@ class Supervisor:
         self.emit(OperationFinished(kind, profile, ok, answering, seconds, message, self._asked_by))
 
 
-def _seconds_since(iso: str | None) -> float:
-    """How long ago that was; 0 if it is unknown."""
-    try:
-        return (datetime.now(UTC) - datetime.fromisoformat(iso or "")).total_seconds()
-    except ValueError:
-        return 0.0
+def _portless(launch: Launch) -> Launch:
+    """What was launched: a restored server may have another port."""
+    return replace(launch, port=0, argv=tuple(word for word in launch.argv if word != str(launch.port)))

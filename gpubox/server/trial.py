@@ -1,8 +1,8 @@
 """Try once: runs a changed profile that is not written yet. It is kept (written), or what ran before comes back.
 
 The record ``trial.json`` exists from before the switch until one of the two is done. The gpubox that tries holds
-``trial.lock``. ``trial_guard.py`` waits beside it for that lock: if gpubox dies first, the guard brings back what ran
-before. If the guard was killed too, the next trial, or ``recover_trial``, does it.
+``trial.lock``. If it dies first, the watcher of the instance brings back what ran before. If the watcher was killed
+too, the next trial, or ``recover_trial``, does it.
 """
 
 from __future__ import annotations
@@ -11,39 +11,24 @@ import asyncio
 import contextlib
 import json
 import os
-import subprocess
-import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
-from gpubox.children import own_program
 from gpubox.clock import utc_now
-from gpubox.config import Config, load_config
+from gpubox.config import Config
 from gpubox.errors import GpuboxError
+from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.profiles.edit import ProfileEdit, save_edit
-from gpubox.server import trial_guard
+from gpubox.server.held_instance import InstanceBusy
 from gpubox.server.instance import InstanceView, observe
-from gpubox.server.state import STATE_BYTES, Launch, launch_from_values
+from gpubox.server.state import STATE_BYTES
 from gpubox.server.supervisor import Supervisor
-from gpubox.storage import is_locked, lock_file, read_json, read_text, write_atomically
+from gpubox.server.trial_record import TrialRecord, pending_trial, trial_lock
+from gpubox.server.watcher import replace_watcher
+from gpubox.storage import is_locked, lock_file, read_text, write_atomically
 
 _LOCK_ATTEMPTS = 50
-
-
-@dataclass(frozen=True, slots=True)
-class TrialRecord:
-    """What is needed to end a trial."""
-
-    profile: str
-    instance: str
-    started_at: str
-    path: str
-    """The file that keeping writes."""
-    after: str
-    """The text that keeping writes there."""
-    previous: Launch | None
-    """What ran before; ``None`` if nothing did."""
 
 
 class Trial:
@@ -63,13 +48,13 @@ class Trial:
         try:
             if (record := pending_trial(paths)) is not None:
                 await _end_interrupted(record, paths, supervisor.config)
-            running = observe(paths, supervisor.instance).running
+            view = observe(paths, supervisor.instance)
             record = TrialRecord(
                 profile.name, supervisor.instance, utc_now(), str(edit.path), edit.after,
-                running.launch if running else None,
+                view.running.launch if view.running else None, own_identity(),
             )  # fmt: skip
             _write(record, paths)
-            start_guard(paths)
+            replace_watcher(paths, supervisor.instance, view.watched)
             try:
                 await supervisor.switch(profile, stop_now=stop_now, allow_exposed=allow_exposed)
             except BaseException:
@@ -92,7 +77,7 @@ class Trial:
     async def revert(self) -> None:
         """Brings back what ran before, unless another server was started or stopped since: that was the owner's choice.
 
-        Raises GpuboxError if that fails. If it is cancelled, the guard does it.
+        Raises GpuboxError if that fails. If it is cancelled, it is done when this gpubox ends.
         """
         try:
             if _is_in_place(observe(self._paths, self.record.instance), self.record):
@@ -101,7 +86,7 @@ class Trial:
             self._close()
             raise
         except BaseException:
-            os.close(self._lock)  # the guard waits for it
+            os.close(self._lock)
             raise
         self._close()
 
@@ -113,17 +98,7 @@ class Trial:
 def trial_profile(paths: Paths) -> str | None:
     """The profile that another gpubox, or this one, tries now; ``None`` if there is no trial. Cheap."""
     record = pending_trial(paths)
-    return record.profile if record and is_locked(_lock_path(paths)) else None
-
-
-def pending_trial(paths: Paths) -> TrialRecord | None:
-    """The trial that has not ended, under way or interrupted. A damaged record is none."""
-    try:
-        values = read_json(read_text(paths.trial_record, STATE_BYTES), own=True)
-        previous = values["previous"]
-        return TrialRecord(**{**values, "previous": launch_from_values(previous) if previous else None})
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
+    return record.profile if record and is_locked(trial_lock(paths)) else None
 
 
 async def recover_trial(paths: Paths, config: Config) -> str | None:
@@ -133,7 +108,7 @@ async def recover_trial(paths: Paths, config: Config) -> str | None:
     """
     if pending_trial(paths) is None:
         return None
-    lock = await asyncio.to_thread(lock_file, _lock_path(paths), _LOCK_ATTEMPTS)
+    lock = await asyncio.to_thread(lock_file, trial_lock(paths), _LOCK_ATTEMPTS)
     if lock is None:
         return None  # its gpubox lives
     try:
@@ -145,35 +120,20 @@ async def recover_trial(paths: Paths, config: Config) -> str | None:
         os.close(lock)
 
 
-def start_guard(paths: Paths) -> None:
-    """Starts the process that ends the trial if this one cannot."""
-    python = [sys.executable, "-I", "-S", str(Path(trial_guard.__file__))]
-    files = str(_lock_path(paths)), str(paths.trial_record)
-    with contextlib.suppress(OSError):
-        subprocess.Popen(
-            [*python, *files, "--", *own_program("gpubox.server.trial", *paths.arguments)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
-            start_new_session=True,
-        )  # fmt: skip
-
-
-def main() -> None:
-    """Arguments: ``CONFIG STATE CACHE CONFIG_FILE``, from ``start_guard``."""
-    paths = Paths.from_arguments(*sys.argv[1:])
-    try:
-        asyncio.run(recover_trial(paths, load_config(paths)))
-    except GpuboxError as error:
-        with contextlib.suppress(OSError):
-            write_atomically(paths.logs / "trial-error.log", f"{error}\n".encode(errors="replace"))
-
-
 async def _end_interrupted(record: TrialRecord, paths: Paths, config: Config) -> None:
     """Ends the trial as its gpubox would have: kept if the file was written already, else reverted."""
     kept = False
     with contextlib.suppress(OSError, UnicodeDecodeError):
         kept = read_text(Path(record.path), STATE_BYTES) == record.after
     if not kept and _is_in_place(observe(paths, record.instance), record):
-        await _restore(record, Supervisor(paths, config, record.instance))
+        try:
+            supervisor = Supervisor(paths, config, record.instance, gives_way=True)
+            await _restore(record, supervisor, f"The trial of {record.profile} was killed; what ran before is back.")
+        except InstanceBusy:
+            raise
+        except GpuboxError:
+            _forget(paths)  # the instance's record says why
+            raise
     _forget(paths)
 
 
@@ -187,18 +147,18 @@ def _is_in_place(view: InstanceView, record: TrialRecord) -> bool:
     return launch.profile == record.profile and launch != record.previous
 
 
-async def _restore(record: TrialRecord, supervisor: Supervisor) -> None:
+async def _restore(record: TrialRecord, supervisor: Supervisor, note: str = "") -> None:
     if record.previous:
-        await supervisor.restore_launch(record.previous)
+        await supervisor.restore_launch(record.previous, note)
     else:
         await supervisor.stop()
 
 
 def _take_lock(paths: Paths) -> int:
     try:
-        lock = lock_file(_lock_path(paths), _LOCK_ATTEMPTS)
+        lock = lock_file(trial_lock(paths), _LOCK_ATTEMPTS)
     except OSError as error:
-        raise GpuboxError(f"{_lock_path(paths)} cannot be written: {error.strerror}.") from None
+        raise GpuboxError(f"{trial_lock(paths)} cannot be written: {error.strerror}.") from None
     if lock is None:
         raise GpuboxError("A trial is under way in another gpubox.", "Keep or revert it there first.")
     return lock
@@ -214,7 +174,3 @@ def _write(record: TrialRecord, paths: Paths) -> None:
 def _forget(paths: Paths) -> None:
     with contextlib.suppress(OSError):
         paths.trial_record.unlink()
-
-
-def _lock_path(paths: Paths) -> Path:
-    return paths.state / "trial.lock"

@@ -1,11 +1,12 @@
-"""The watcher: a small process beside each server, which acts when the server dies and no screen is open.
+"""The watcher: a small process beside each server, which acts when the server, or a gpubox that replaces it, dies.
 
 It waits in ``watcher_idle.py``, a program that imports nothing of gpubox and so needs little memory. When the server
 dies or its log grows too long, the process replaces itself (exec) by ``watcher_recovery.py``: that writes the
 post-mortem, restarts the server if its profile wants it, or cuts the log, and then execs back into the waiting program
-beside the server that runs now; if none runs, it exits. There is one watcher for each instance, in its own session,
-identified by the lock that it holds. It may be killed at any time: the next gpubox command that looks at the server
-starts another one. ``GPUBOX_WATCHER=0`` in the environment switches watchers off.
+beside the server that runs now; if none runs, it exits. While a gpubox replaces the server, the watcher waits for the
+end of that gpubox instead: if it is killed, recovery brings the operation to an end. So it does with a trial. There is
+one watcher for each instance, in its own session, identified by the lock that it holds. It may be killed at any time:
+the next gpubox command that looks at the server starts another one. ``GPUBOX_WATCHER=0`` switches watchers off.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
 from gpubox.server import watcher_idle
 from gpubox.server.log_truncation import MAX_LOG_BYTES
+from gpubox.server.trial_record import pending_trial
 from gpubox.storage import is_locked, lock_holder
 
 _children: list["subprocess.Popen[bytes]"] = []  # noqa: UP037
@@ -35,18 +37,19 @@ def wants_watcher(instance: str) -> bool:
 
 
 def ensure_watcher(paths: Paths, instance: str, process: ProcessIdentity | None) -> bool:
-    """Starts a watcher for ``process`` if there is none; returns whether it did. Never raises.
+    """Starts a watcher for ``process`` (``InstanceView.watched``) if there is none; returns whether it did.
 
-    If ``process`` is already dead, the watcher handles that at once.
+    If ``process`` is already dead, the watcher handles that at once. Never raises.
     """
     _children[:] = [child for child in _children if child.poll() is None]
     lock = paths.watcher_lock(instance)
+    command = idle_command(paths, instance, process, str(lock))
     # is_locked takes the lock for a moment (reading /proc/locks takes 12 ms); a watcher that starts just then retries
-    if process is None or not wants_watcher(instance) or is_locked(lock) or not os.access(lock.parent, os.W_OK):
+    if not command or not wants_watcher(instance) or is_locked(lock) or not os.access(lock.parent, os.W_OK):
         return False
     try:
         child = subprocess.Popen(
-            idle_command(paths, instance, process, str(lock)),
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -59,17 +62,30 @@ def ensure_watcher(paths: Paths, instance: str, process: ProcessIdentity | None)
     return True
 
 
-def idle_command(paths: Paths, instance: str, process: ProcessIdentity, lock: str) -> list[str]:
-    """The command line of the waiting watcher; ``lock`` is a path, or ``fd:N`` for a lock that is held already."""
+def replace_watcher(paths: Paths, instance: str, process: ProcessIdentity | None) -> None:
+    """From now on the watcher waits for the end of ``process``; there is none without one. Never raises."""
+    stop_watcher(paths, instance)
+    ensure_watcher(paths, instance, process)
+
+
+def idle_command(paths: Paths, instance: str, process: ProcessIdentity | None, lock: str) -> list[str]:
+    """The command line of the waiting watcher; ``lock`` is a path, or ``fd:N`` for a lock that is held already.
+
+    During a trial it also waits for the end of the gpubox that tries. Empty if there is nothing to wait for.
+    """
+    trial = pending_trial(paths)
+    watched = [process, trial.owner if trial and trial.instance == instance else None]
+    ends = [f"{each.pid}:{each.start_ticks}" for each in watched if each]
+    if not ends:
+        return []
     recovery = own_program("gpubox.server.watcher_recovery", instance, *paths.arguments)
-    numbers = [str(MAX_LOG_BYTES), str(process.pid), str(process.start_ticks)]
     python = [sys.executable, "-I", "-S", str(Path(watcher_idle.__file__))]
-    log = str(paths.instance_log(instance))
-    return [*python, lock, log, *numbers, "--", *recovery]
+    waiting = [*python, lock, str(paths.instance_log(instance)), str(MAX_LOG_BYTES), *ends]
+    return [*waiting, "--", *recovery]
 
 
 def stop_watcher(paths: Paths, instance: str) -> None:
-    """Kills the watcher, before gpubox itself stops the server. Never raises."""
+    """Kills the watcher: gpubox itself stops the server. Never raises."""
     pid = lock_holder(paths.watcher_lock(instance))
     if not pid or pid == os.getpid():
         return

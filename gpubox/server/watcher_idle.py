@@ -1,8 +1,8 @@
 """The waiting part of the watcher (see ``watcher.py``): a program of its own that imports nothing of gpubox.
 
-``python -I -S watcher_idle.py LOCK LOG LIMIT PID TICKS -- COMMAND ...`` sleeps until the process ends or the log is
-longer than LIMIT bytes, and then execs ``COMMAND ... fd:N died|long``. It holds the lock of the file LOCK meanwhile
-(``fd:N``: it already holds the lock). If another watcher holds the lock, it exits.
+``python -I -S watcher_idle.py LOCK LOG LIMIT PID:TICKS ... -- COMMAND ...`` sleeps until one of the processes ends or
+the log is longer than LIMIT bytes, and then execs ``COMMAND ... fd:N died|long``. It holds the lock of the file LOCK
+meanwhile (``fd:N``: it already holds the lock). If another watcher holds the lock, it exits.
 """
 
 import fcntl
@@ -42,15 +42,16 @@ def _take_lock(lock: str) -> int | None:
     return None
 
 
-def _wait(pid: int, ticks: int, log: str, limit: int) -> str:
-    try:
-        process = os.pidfd_open(pid)
-    except OSError:
-        return "died"
-    if _start_ticks(pid) != ticks:
-        return "died"
+def _wait(watched: list[str], log: str, limit: int) -> str:
     ended = select.poll()
-    ended.register(process, select.POLLIN)
+    for pid, ticks in (map(int, each.split(":")) for each in watched):
+        try:
+            process = os.pidfd_open(pid)
+        except OSError:
+            return "died"
+        if _start_ticks(pid) != ticks:
+            return "died"
+        ended.register(process, select.POLLIN)
     while not ended.poll(LOG_CHECK_SECONDS * 1000):
         try:
             if os.stat(log).st_size > limit:  # noqa: PTH116
@@ -61,14 +62,15 @@ def _wait(pid: int, ticks: int, log: str, limit: int) -> str:
 
 
 def main() -> None:
-    lock, log, limit, pid, ticks, _, *command = sys.argv[1:]
+    lock, log, limit, *rest = sys.argv[1:]
+    watched, command = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
     try:
         descriptor = _take_lock(lock)
     except OSError:
         return
     if descriptor is None:
         return
-    event = _wait(int(pid), int(ticks), log, int(limit))
+    event = _wait(watched, log, int(limit))
     os.set_inheritable(descriptor, True)
     os.execv(command[0], [*command, f"fd:{descriptor}", event])
 

@@ -1,4 +1,5 @@
 """The acting part of the watcher (see ``watcher.py``): after a crash it writes the post-mortem and may restart.
+After a kill of gpubox it ends what that had begun: a trial is reverted, a half-done operation brought to its end.
 
 It decides under the instance's lock, from the state file. A server that gpubox stopped is not recorded as running.
 """
@@ -14,49 +15,64 @@ import traceback
 from gpubox.config import api_key, load_config
 from gpubox.errors import GpuboxError
 from gpubox.hardware.nvml import read_driver
-from gpubox.hardware.process import ProcessIdentity
+from gpubox.hardware.process import is_alive
 from gpubox.paths import Paths
 from gpubox.server.crash_recovery import restart_refusal, write_post_mortem
 from gpubox.server.failure_causes import FailureKind
-from gpubox.server.instance import cause_of, observe
+from gpubox.server.held_instance import InstanceBusy
+from gpubox.server.instance import InstanceView, cause_of, observe
 from gpubox.server.log_truncation import truncate_log
 from gpubox.server.server_process import remember_exit_code
 from gpubox.server.state import load_state
 from gpubox.server.supervisor import Supervisor
+from gpubox.server.trial import recover_trial
+from gpubox.server.trial_record import pending_trial
 from gpubox.server.watcher import idle_command
 from gpubox.storage import write_atomically
 
 BUSY_SECONDS = 0.5
 
 
-async def handle_crashes(paths: Paths, instance: str) -> ProcessIdentity | None:
-    """Waits until no other gpubox works on ``instance``; while its server is dead, writes the post-mortem and may
-    restart it.
+async def handle_deaths(paths: Paths, instance: str) -> InstanceView | None:
+    """Waits until no other gpubox works on ``instance``, then ends what a killed one has left half done; while its
+    server is dead, writes the post-mortem and may restart it.
 
-    Returns the server to watch. It was alive when it was last looked at, and may have died since: to look again here
-    would lose that death. ``None``: none runs.
+    Returns the view from which it is watched. Its server was alive when it was last looked at, and may have died since:
+    to look again here would lose that death. ``None``: nothing can be done.
     """
     while True:
         _reap_children(paths, instance)  # a server that was restarted here may be dead already
         while (view := observe(paths, instance)).operation is not None:
             await asyncio.sleep(BUSY_SECONDS)
+        supervisor = Supervisor(paths, load_config(paths), instance, gives_way=True)
+        trial = pending_trial(paths)
+        reverts = trial is not None and trial.instance == instance and not is_alive(trial.owner)
+        if reverts or view.interrupted:
+            try:
+                await (recover_trial(paths, supervisor.config) if reverts else supervisor.recover())
+            except InstanceBusy:
+                await asyncio.sleep(BUSY_SECONDS)
+            except GpuboxError:  # the record says why, unless nothing can be recorded
+                if observe(paths, instance).interrupted:
+                    return None
+            continue
         dead = view.state.running
         if not view.crashed or dead is None:
-            return view.process
+            return view
         driver = await asyncio.to_thread(read_driver)
         write_post_mortem(paths, view, driver)
-        supervisor = Supervisor(paths, load_config(paths), instance)
         terminated = cause_of(paths, instance, dead.process).kind is FailureKind.STOPPED
         has_key = api_key(paths) is not None
         if restart_refusal(view, driver, has_api_key=has_key, terminated=terminated) is not None:
-            return observe(paths, instance).process  # the record stays that of a crash, with its cause
+            view = observe(paths, instance)
+            return view if view.running else None  # the record stays that of a crash, with its cause
         try:
             await supervisor.restart_crashed(dead.launch_id)
             continue
         except GpuboxError:
             after = observe(paths, instance)
             if after.operation is None and after.state.running != dead:
-                return after.process  # the restart failed, and the record says why
+                return after  # the restart failed, and the record says why
             if after.operation is None and not os.access(paths.instance_state(instance).parent, os.W_OK):
                 return None
         await asyncio.sleep(BUSY_SECONDS)
@@ -76,19 +92,16 @@ def main() -> None:
     instance, *folders, lock, event = sys.argv[1:]
     paths = Paths.from_arguments(*folders)
     os.set_inheritable(int(lock.removeprefix("fd:")), False)  # no server may inherit it
-    process: ProcessIdentity | None = None
     if event == "long":
-        running = load_state(paths.instance_state(instance)).running
-        process = running.process if running else None  # also if it dies meanwhile: the waiting watcher sees that
         truncate_log(paths.instance_log(instance))
-    else:
-        try:
-            process = asyncio.run(handle_crashes(paths, instance))
-        except Exception:  # nobody sees the output of the watcher
-            with contextlib.suppress(OSError):
-                write_atomically(paths.logs / "watcher-error.log", traceback.format_exc().encode(errors="replace"))
-            process = observe(paths, instance).process
-    if process:
+    view: InstanceView | None
+    try:
+        view = asyncio.run(handle_deaths(paths, instance))
+    except Exception:  # nobody sees the output of the watcher
+        with contextlib.suppress(OSError):
+            write_atomically(paths.logs / "watcher-error.log", traceback.format_exc().encode(errors="replace"))
+        view = observe(paths, instance)
+        view = view if view.running else None
+    if view and (command := idle_command(paths, instance, view.watched, lock)):
         os.set_inheritable(int(lock.removeprefix("fd:")), True)
-        command = idle_command(paths, instance, process, lock)
         os.execv(command[0], command)

@@ -132,7 +132,7 @@ class LocalServices:
         companions: list[str] = []
         for name in instance_names(self.paths):
             view = observe(self.paths, name)
-            ensure_watcher(self.paths, name, view.process)  # replaces a watcher that was killed
+            ensure_watcher(self.paths, name, view.watched)  # replaces a watcher that was killed
             if name != MAIN_INSTANCE and view.running:
                 companions.append(view.running.launch.profile)
         last = load_state(self.paths.instance_state(MAIN_INSTANCE)).last_good
@@ -210,14 +210,14 @@ class LocalServices:
 
     def memory_refusal(self, profile: Profile) -> GpuboxError | None:
         """Why ``profile`` would certainly not fit, with flags that would; ``None`` if it fits or that is unknown."""
-        from gpubox.planner.preflight import memory_check
+        from gpubox.planner.supervisors import make_supervisor
         from gpubox.server.instance import running_servers
         from gpubox.server.supervisor import instance_of
 
+        instance = instance_of(profile, self.paths)
+        supervisor = make_supervisor(self.paths, self.config, instance)
         try:
-            memory_check(self.paths, self.config)(
-                profile, running_servers(self.paths, instance_of(profile, self.paths))
-            )
+            supervisor.check_memory(profile, running_servers(self.paths, instance))
         except GpuboxError as error:
             return error
         return None
@@ -299,14 +299,18 @@ class LocalServices:
         fetch_model(profile.model, self.paths, self.config, on_progress)
 
     def operate(
-        self, kind: str, target: Profile | str, stop_now: bool, allow_exposed: bool, emit: Callable[[Any], None]
-    ) -> None:
-        """Runs one operation of the Supervisor to its end. ``target`` is a profile, or for stop an instance name."""
-        from gpubox.server.supervisor import Supervisor, instance_of
+        self, kind: str, target: Profile | str, stop_now: bool, allow_exposed: bool, emit: Callable[[Any], None], *,
+        anyway: bool = False,
+    ) -> None:  # fmt: skip
+        """Runs one operation of the Supervisor to its end. ``target`` is a profile, or for stop an instance name.
 
-        supervisor = Supervisor(
-            self.paths, self.config, target if isinstance(target, str) else instance_of(target, self.paths), emit
-        )
+        ``anyway``: also if it would not fit into memory.
+        """
+        from gpubox.planner.supervisors import make_supervisor
+        from gpubox.server.supervisor import instance_of
+
+        instance = target if isinstance(target, str) else instance_of(target, self.paths)
+        supervisor = make_supervisor(self.paths, self.config, instance, emit, anyway=anyway)
         operation: Coroutine[Any, Any, object]
         if kind == "stop" or isinstance(target, str):
             operation = supervisor.stop()

@@ -61,17 +61,7 @@ class OperationController:
         if profile is None:
             self.app.say(f"The profile {name} is no longer in the list.", bad=True)
             return
-        allow_exposed = await self.ask_exposed(profile)
-        if allow_exposed is None:
-            return
-        if await run_in_thread(self.services.needs_download, profile) and not await self._ask_download(
-            profile, "start"
-        ):
-            return
-        if not await self.ask_memory(profile):
-            return
-        if answer := await self.ask_busy("restart"):
-            await self._run("restart", profile, stop_now=answer == "now", allow_exposed=allow_exposed)
+        await self._ask_and_run("restart", profile, "restart")
 
     async def stop(self, entry: ProfileEntry | None) -> None:
         """Stops the highlighted companion if it runs, else the active server."""
@@ -91,7 +81,7 @@ class OperationController:
         answers = (("n", "keep it running", "no"), ("y", f"stop {shown}", "yes"))
         if await ask(self.app, f"Stop {shown}?", body, *answers) == "yes":
             self.app.show_operation(OperationProgress("stop", name))
-            await self._run_service("stop", companion or "main", stop_now=False, allow_exposed=False)
+            await self._run("stop", companion or "main", stop_now=False, allow_exposed=False)
 
     async def ask_cancel(self) -> None:
         """Asks whether to cancel the operation; the previous server then comes back."""
@@ -133,21 +123,29 @@ class OperationController:
         active = overview.status.profile if overview and overview.status.pid is not None else None
         beside = profile.companion or bool(overview and profile.name in overview.companions)
         kind = "switch" if active and not beside else "start"
+        change = f"switch to {profile.name}" if kind == "switch" and active != profile.name else ""
+        await self._ask_and_run(kind, profile, change, may_download=may_download)
+
+    async def _ask_and_run(self, kind: str, profile: Profile, change: str, *, may_download: bool = False) -> None:
+        """All questions before an operation, and the download, which tells what memory is needed. ``change``: what may
+        cut off requests, in words; empty: nothing."""
         allow_exposed = await self.ask_exposed(profile)
         if allow_exposed is None:
             return
-        stop_now = False
-        if await run_in_thread(self.services.needs_download, profile):
-            if not may_download and not await self._ask_download(profile, kind):
+        downloads = await run_in_thread(self.services.needs_download, profile)
+        if downloads:
+            if not may_download and not await self._ask_download(profile, "start" if kind == "restart" else kind):
                 return
-        elif not await self.ask_memory(profile):
-            return
-        elif kind == "switch" and active != profile.name:
-            answer = await self.ask_busy(f"switch to {profile.name}")
-            if answer is None:
+            self.app.show_operation(OperationProgress(kind, profile.name))
+            if not await self._download(profile):
                 return
-            stop_now = answer == "now"
-        await self._run(kind, profile, stop_now=stop_now, allow_exposed=allow_exposed)
+        anyway = await self.ask_memory(profile)
+        answer = await self.ask_busy(change) if anyway is not None and change else "wait"
+        if anyway is not None and answer:
+            self.app.show_operation(OperationProgress(kind, profile.name))
+            await self._run(kind, profile, stop_now=answer == "now", allow_exposed=allow_exposed, anyway=anyway)
+        elif downloads:
+            self._emit(OperationAborted(GpuboxError("The model is downloaded; nothing else was changed.")))
 
     async def _make_profile(self, entry: ProfileEntry) -> None:
         assert entry.model is not None
@@ -191,17 +189,14 @@ class OperationController:
             body += "\n\nThe disk has too little space. Set HF_HOME to a folder on another disk."
         return await ask(self.app, f"Download {size or 'the model'}?", body, *answers) == "yes"
 
-    async def ask_memory(self, profile: Profile) -> bool:
-        """Whether to go on: the profile fits, that is unknown, or the owner wants to try."""
+    async def ask_memory(self, profile: Profile) -> bool | None:
+        """Whether he tries what would not fit; False if it fits or that is unknown; ``None``: not to start it."""
         error = await run_in_thread(self.services.memory_refusal, profile)
         if error is None:
-            return True
-        from gpubox.planner.preflight import ANYWAY_HINT
-
-        ways = error.hint.removesuffix(ANYWAY_HINT).strip()
-        body = f"{sanitize_line(error.message)}\n\n{sanitize_line(ways)}".strip()
+            return False
+        body = f"{sanitize_line(error.message)}\n\n{sanitize_line(error.hint)}".strip()
         answers = (("n", "do not start it", "no"), ("a", "start it anyway", "anyway"))
-        return await ask(self.app, "It would not fit into memory", body, *answers) == "anyway"
+        return True if await ask(self.app, "It would not fit into memory", body, *answers) == "anyway" else None
 
     def _busy_slots(self) -> list[str]:
         overview = self.app.overview
@@ -236,15 +231,19 @@ class OperationController:
             await asyncio.sleep(0.02)
         profile = self._find_profile(operation.profile)
         if answer == "now" and profile and (allow_exposed := await self.ask_exposed(profile)) is not None:
-            await self._run(operation.kind, profile, stop_now=True, allow_exposed=allow_exposed)
+            self.app.show_operation(OperationProgress(operation.kind, profile.name))
+            # its memory was checked before it waited
+            await self._run(operation.kind, profile, stop_now=True, allow_exposed=allow_exposed, anyway=True)
 
     # -- running ----------------------------------------------------------------------------------------
 
-    async def _run(self, kind: str, profile: Profile, *, stop_now: bool, allow_exposed: bool) -> None:
-        self.app.show_operation(OperationProgress(kind, profile.name))
-        if await run_in_thread(self.services.needs_download, profile) and not await self._download(profile):
-            return
-        await self._run_service(kind, profile, stop_now=stop_now, allow_exposed=allow_exposed)
+    async def _run(
+        self, kind: str, target: Profile | str, *, stop_now: bool, allow_exposed: bool, anyway: bool = False
+    ) -> None:
+        with contextlib.suppress(GpuboxError):  # its message is shown as the outcome
+            await self.perform(
+                lambda emit: self.services.operate(kind, target, stop_now, allow_exposed, emit, anyway=anyway)
+            )
 
     async def _download(self, profile: Profile) -> bool:
         """Downloads the profile's model. Returns False if that failed."""
@@ -271,10 +270,6 @@ class OperationController:
         finally:
             self.bridge.operation_running = False
         return True
-
-    async def _run_service(self, kind: str, target: Profile | str, *, stop_now: bool, allow_exposed: bool) -> None:
-        with contextlib.suppress(GpuboxError):  # its message is shown as the outcome
-            await self.perform(lambda emit: self.services.operate(kind, target, stop_now, allow_exposed, emit))
 
     async def perform(self, work: Callable[[Emit], T]) -> T:
         """Runs an operation in a thread: nothing that happens to the screen may turn it into a rollback.

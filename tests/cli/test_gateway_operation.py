@@ -8,6 +8,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from gpubox.cli.main import run
 from gpubox.config import load_config
 from gpubox.errors import GpuboxError
 from gpubox.gateway.operation import OperationChannel, run_operation
-from gpubox.hardware.process import find_by_marker
+from gpubox.hardware.process import find_by_marker, own_identity
 from gpubox.paths import Paths
 from gpubox.profiles.loader import load_catalog
 from gpubox.server.held_instance import InstanceBusy
 from gpubox.server.instance import instance_names, observe
 from gpubox.server.supervisor import Supervisor
+from gpubox.server.trial_record import TrialRecord
 from gpubox.storage import lock_file
 from tests.conftest import until
 from tests.gateway_child import Child
@@ -322,8 +324,8 @@ def test_it_refuses_while_a_benchmark_or_a_trial_is_under_way(paths: Paths) -> N
     elsewhere = create_run(paths, Plan("speed", (Target("t", url="http://127.0.0.1:1"),)), ())
     with elsewhere.owned():  # it may be measuring through the gateway
         assert at_once(paths, {"kind": "start", "profile": "a"}, "go")[-1]["event"] == "finished"
-    trial = {"profile": "a", "instance": "main", "started_at": "", "path": "", "after": "", "previous": None}
-    (paths.state / "trial.json").write_text(json.dumps(trial))
+    trial = TrialRecord("a", "main", "", "", "", None, own_identity())
+    (paths.state / "trial.json").write_text(json.dumps(asdict(trial)))
     lock = lock_file(paths.state / "trial.lock")
     assert lock is not None
     try:

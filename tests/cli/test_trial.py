@@ -19,7 +19,8 @@ from gpubox.profiles.loader import load_catalog
 from gpubox.server.events import StepStarted
 from gpubox.server.instance import observe
 from gpubox.server.supervisor import Supervisor
-from gpubox.server.trial import Trial, pending_trial, recover_trial, trial_profile
+from gpubox.server.trial import Trial, recover_trial, trial_profile
+from gpubox.server.trial_record import pending_trial
 from tests.conftest import until
 
 pytestmark = pytest.mark.usefixtures("box")
@@ -134,7 +135,10 @@ def test_keeping_does_not_overwrite_a_file_that_changed_meanwhile(paths: Paths) 
 
 
 @pytest.mark.parametrize("moment", ["StepStarted:check", "StepDone:stop", "StepDone:load", "StepDone:probe", "running"])
-def test_the_guard_reverts_a_trial_whose_gpubox_is_killed(paths: Paths, moment: str) -> None:
+def test_the_watcher_reverts_a_trial_whose_gpubox_is_killed(
+    paths: Paths, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GPUBOX_WATCHER")
     start(paths, "b")
     child = subprocess.run([sys.executable, "-c", CHILD, moment], cwd=Path(__file__).parents[2], check=False)
     assert child.returncode == -signal.SIGKILL
@@ -143,7 +147,8 @@ def test_the_guard_reverts_a_trial_whose_gpubox_is_killed(paths: Paths, moment: 
     assert load_catalog(paths).get("a").flags["ctx-size"] == 2048
 
 
-def test_a_kill_after_the_file_was_written_keeps_the_trial(paths: Paths) -> None:
+def test_a_kill_after_the_file_was_written_keeps_the_trial(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GPUBOX_WATCHER")
     start(paths, "b")
     subprocess.run([sys.executable, "-c", CHILD, "keep"], cwd=Path(__file__).parents[2], check=False)
     until(lambda: pending_trial(paths) is None)
@@ -151,11 +156,7 @@ def test_a_kill_after_the_file_was_written_keeps_the_trial(paths: Paths) -> None
     assert load_catalog(paths).get("a").flags["ctx-size"] == 512
 
 
-def test_an_interrupted_trial_leaves_alone_what_the_owner_started_since(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpubox.server.trial.start_guard", lambda paths: None)  # the guard was killed too
-
+def test_an_interrupted_trial_leaves_alone_what_the_owner_started_since(paths: Paths) -> None:
     async def abandon() -> None:
         trial = await Trial.begin(changed(paths), supervisor(paths))
         os.close(trial._lock)

@@ -261,8 +261,10 @@ class FakeServices(LocalServices):
         self.script = [e for e in self.script if not isinstance(e, tuple | Gate)]
 
     def operate(
-        self, kind: str, profile: Profile | str, stop_now: bool, allow_exposed: bool, emit: Callable[[Any], None]
-    ) -> None:
+        self, kind: str, profile: Profile | str, stop_now: bool, allow_exposed: bool, emit: Callable[[Any], None], *,
+        anyway: bool = False,
+    ) -> None:  # fmt: skip
+        self.anyway = anyway
         name = profile if isinstance(profile, str) else profile.name
         self.asked.append((kind, name, stop_now, allow_exposed))
         self._play(emit, self.script)

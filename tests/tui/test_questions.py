@@ -6,11 +6,10 @@ from dataclasses import replace
 
 from gpubox.errors import GpuboxError
 from gpubox.planner.plan import DevicePlan, MemoryPlan
-from gpubox.planner.preflight import ANYWAY_HINT
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.dialogs import QuestionScreen
 from tests.tui.conftest import SIZE, opened, settled, shows, text, until
-from tests.tui.fake import FakeServices
+from tests.tui.fake import BUSY, FakeServices
 
 
 async def test_every_answer_can_be_read_also_while_it_is_highlighted(fake: FakeServices) -> None:
@@ -73,7 +72,7 @@ async def test_an_unknown_download_size_is_shown_as_unknown(fake: FakeServices) 
 
 async def test_a_profile_that_would_not_fit_is_asked_about(fake: FakeServices) -> None:
     fake.short["qwen36-256k"] = GpuboxError(
-        "qwen36-256k would not fit: short by 2.1 GiB on CUDA0.", f"It would with n-cpu-moe=22. {ANYWAY_HINT}"
+        "qwen36-256k would not fit: short by 2.1 GiB on CUDA0.", "It would with n-cpu-moe=22."
     )
     app = GpuboxApp(fake)
     async with app.run_test(size=SIZE) as pilot:
@@ -81,7 +80,6 @@ async def test_a_profile_that_would_not_fit_is_asked_about(fake: FakeServices) -
         app.dashboard.profiles.highlight("profile:qwen36-256k")
         await pilot.press("enter")
         await shows(pilot, "short by 2.1 GiB on CUDA0", "n-cpu-moe=22", "start it anyway")
-        assert "--anyway" not in text(pilot)
         await pilot.press("enter")  # the first answer is the safe one
         await until(pilot, lambda: "short by" not in text(pilot))
         assert not fake.asked
@@ -99,3 +97,31 @@ async def test_the_list_says_what_would_not_fit(fake: FakeServices) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
         await shows(pilot, "short by 4.0 GiB")
+
+
+async def test_after_a_download_memory_and_running_requests_are_asked_about(fake: FakeServices) -> None:
+    fake.status = BUSY
+    fake.short["demo"] = GpuboxError("demo would not fit: short by 2.1 GiB on CUDA0.", "")
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        app.dashboard.profiles.highlight("profile:demo")
+        await pilot.press("enter")
+        await shows(pilot, "download it, then switch demo")
+        await pilot.press("d")
+        await shows(pilot, "short by 2.1 GiB on CUDA0")
+        assert fake.asked == [("fetch", "demo")]
+        await pilot.press("a")
+        await shows(pilot, "is busy")
+        await pilot.press("n")
+        await until(pilot, lambda: fake.asked[-1] == ("switch", "demo", True, False))
+        assert fake.anyway
+
+        fake.absent.add("demo")
+        app.dashboard.profiles.highlight("profile:demo")
+        await pilot.press("enter")
+        await shows(pilot, "download it, then switch demo")
+        await pilot.press("d")
+        await shows(pilot, "short by 2.1 GiB on CUDA0")
+        await pilot.press("n")
+        await shows(pilot, "The model is downloaded; nothing else was changed.")

@@ -12,13 +12,15 @@ from textual.pilot import Pilot
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
+from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.profiles.edit import ProfileEdit, save_edit
 from gpubox.profiles.loader import load_catalog
 from gpubox.profiles.profile import Profile
 from gpubox.server.state import Launch
 from gpubox.server.supervisor import Supervisor
-from gpubox.server.trial import Trial, TrialRecord
+from gpubox.server.trial import Trial
+from gpubox.server.trial_record import TrialRecord
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.workshop import editor
@@ -68,12 +70,15 @@ class FakeTrials(WorkshopService):
     def compare_sides(self, before: str, after: str) -> str:
         return VERDICT
 
-    def begin_trial(self, edit: ProfileEdit, stop_now: bool, allow_exposed: bool, emit: Callable[[Any], None]) -> Trial:
+    def begin_trial(
+        self, edit: ProfileEdit, stop_now: bool, allow_exposed: bool, emit: Callable[[Any], None], *,
+        anyway: bool = False,
+    ) -> Trial:  # fmt: skip
         for event in switch_events("mine")[:4]:
             emit(event)
         self._step("switch")
         previous = Launch(self.runs, ("llama-server",), "127.0.0.1", 8081) if self.runs else None
-        record = TrialRecord("mine", "main", "", str(edit.path), edit.after, previous)
+        record = TrialRecord("mine", "main", "", str(edit.path), edit.after, previous, own_identity())
         return Trial(edit, record, Supervisor(self.paths, Config()), 0)
 
     def keep(self, trial: Trial) -> Path:

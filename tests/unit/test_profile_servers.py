@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -91,3 +93,28 @@ def test_an_operation_that_dies_before_it_may_go_is_a_failure(
             await asyncio.wait_for(waiting, 30)
 
     asyncio.run(wait())
+
+
+def test_while_the_owner_waits_or_works_the_gateway_begins_nothing(
+    paths: Paths, write_profile: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_profile("a", 'model = "/m.gguf"\n')
+    begun: list[str] = []
+    monkeypatch.setattr(ProfileServers, "_begin", lambda self, operation: begun.append(operation.profile))
+
+    async def ask() -> None:
+        servers = servers_of(paths)
+        await servers.start()
+        paths.owner_lock.parent.mkdir(parents=True)
+        owner = os.open(paths.owner_lock, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(owner, fcntl.LOCK_SH)
+        servers.ask(1, servers.profiles.find("a"))
+        for _ in range(3):
+            servers._next_operation()
+        assert not begun
+        os.close(owner)  # as a kill does
+        servers._next_operation()
+        assert begun == ["a"]
+        await servers.close()
+
+    asyncio.run(ask())

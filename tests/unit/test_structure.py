@@ -81,3 +81,15 @@ def test_no_local_is_called_found(trees: Trees) -> None:
     ]
 
     assert places == []
+
+
+def test_every_supervisor_is_built_with_its_checks(trees: Trees) -> None:
+    """``server`` itself only restores what ran before; everybody else asks ``planner.supervisors``."""
+    built = {
+        str(path.relative_to(ROOT / "gpubox"))
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Supervisor"
+    }
+
+    assert {path for path in built if not path.startswith("server/")} == {"planner/supervisors.py"}

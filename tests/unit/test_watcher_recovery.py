@@ -18,8 +18,12 @@ def test_a_server_that_dies_as_it_is_handed_over_is_still_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = ProcessIdentity(4711, 12, "boot")
-    alive = SimpleNamespace(operation=None, crashed=False, process=process, state=SimpleNamespace(running=None))
-    dead = SimpleNamespace(operation=None, crashed=True, process=None, state=SimpleNamespace(running=None))
+    alive = SimpleNamespace(
+        operation=None, interrupted=None, crashed=False, watched=process, state=SimpleNamespace(running=None)
+    )
+    dead = SimpleNamespace(
+        operation=None, interrupted=None, crashed=True, watched=None, state=SimpleNamespace(running=None)
+    )
     views = iter([alive])
     monkeypatch.setattr(watcher_recovery, "observe", lambda *_: next(views, dead))
     started: list[list[str]] = []
@@ -31,4 +35,4 @@ def test_a_server_that_dies_as_it_is_handed_over_is_still_watched(
     watcher_recovery.main()
 
     os.close(lock)
-    assert [words[words.index("--") - 2 : words.index("--")] for words in started] == [["4711", "12"]]
+    assert [words[words.index("--") - 1] for words in started] == ["4711:12"]

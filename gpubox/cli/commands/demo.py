@@ -19,6 +19,7 @@ from gpubox.config import api_key
 from gpubox.engines.find import choose_engine
 from gpubox.errors import GpuboxError
 from gpubox.paths import MAIN_INSTANCE
+from gpubox.planner.supervisors import make_supervisor
 from gpubox.profiles.profile import Profile
 from gpubox.server.client import ChatCompletion, connect
 from gpubox.server.instance import observe
@@ -46,7 +47,7 @@ def command(context: Context, once: bool, ask: str, as_json: bool) -> None:
         return
     ensure_model(context, profile)
     with temporary_instance(context.paths) as instance:
-        supervisor = Supervisor(context.paths, context.config, instance, OperationOutput())
+        supervisor = make_supervisor(context.paths, context.config, instance, OperationOutput())
         answer = run_cancellable(_ask_once(context, profile, ask, supervisor))
     if as_json:
         output.emit_json(_values(profile, ask, answer))

@@ -39,7 +39,7 @@ _HEADER = ("PROFILE", "PID", "ADDRESS", "STATE", "SLOT", "CONTEXT", "GENERATED")
 async def _read(context: Context) -> list[ServerStatus]:
     instances = instance_names(context.paths)
     for instance in instances:
-        watcher.ensure_watcher(context.paths, instance, observe(context.paths, instance).process)
+        watcher.ensure_watcher(context.paths, instance, observe(context.paths, instance).watched)
     return await asyncio.gather(*(read_status(context.paths, context.config, instance) for instance in instances))
 
 

@@ -14,10 +14,9 @@ from gpubox.cli import output
 from gpubox.cli.context import Context, server_url
 from gpubox.errors import ExitCode
 from gpubox.hardware.nvml import read_driver
-from gpubox.hardware.process import identity_of
 from gpubox.paths import MAIN_INSTANCE
 from gpubox.server import watcher
-from gpubox.server.instance import instance_names, running_servers
+from gpubox.server.instance import instance_names, observe, running_servers
 from gpubox.server.other_server import LM_STUDIO, OLLAMA, OtherServerModel, OtherServerReading
 from gpubox.telemetry.sampler import Sampler
 from gpubox.telemetry.snapshot import DeviceMemory, Snapshot, Throughput
@@ -58,8 +57,9 @@ def show_status(context: Context, as_json: bool, watch: float | None = None, url
         asyncio.run(_watch(context, url, watch, as_json))
         return ExitCode.OK
     snapshot = asyncio.run(_sample_once(context, url))
-    if not url and snapshot.server.pid and not snapshot.server.operation:  # the watcher may have been killed
-        watcher.ensure_watcher(context.paths, MAIN_INSTANCE, identity_of(snapshot.server.pid))
+    server = snapshot.server
+    if not url and (server.pid or server.message) and not server.operation:  # the watcher may have been killed
+        watcher.ensure_watcher(context.paths, MAIN_INSTANCE, observe(context.paths, MAIN_INSTANCE).watched)
     _show(snapshot, as_json, one_line=False)
     if not url and not as_json:
         others = (name for name in instance_names(context.paths) if name != MAIN_INSTANCE)

@@ -18,7 +18,8 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.profiles.edit import ProfileEdit, edit_profile
 from gpubox.server.instance import observe
 from gpubox.server.supervisor import Supervisor, instance_of
-from gpubox.server.trial import Trial, pending_trial, recover_trial
+from gpubox.server.trial import Trial, recover_trial
+from gpubox.server.trial_record import pending_trial
 
 if TYPE_CHECKING:
     from gpubox.bench.report.run_comparison import RunComparison

@@ -254,7 +254,7 @@ class WorkshopController:
             return
         if (allow_exposed := await operations.ask_exposed(profile)) is None:
             return
-        if not await operations.ask_memory(profile):
+        if (anyway := await operations.ask_memory(profile)) is None:
             return
         if (answer := await operations.ask_busy(f"try {profile.name}")) is None:
             return
@@ -267,7 +267,7 @@ class WorkshopController:
         trial = app.trial = TrialController(app, self.service, session, edit)
         self._last = session, edit
         self.show_trial_screen()
-        if await trial.run(stop_now=answer == "now", allow_exposed=allow_exposed):
+        if await trial.run(stop_now=answer == "now", allow_exposed=allow_exposed, anyway=anyway):
             self._last = None
             session.changes.clear()
             app.say(trial.progress.outcome)

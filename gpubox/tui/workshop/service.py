@@ -294,12 +294,16 @@ class WorkshopService:
 
         return summarize(load_comparison(find_run(self.paths, before), find_run(self.paths, after)))
 
-    def begin_trial(self, edit: ProfileEdit, stop_now: bool, allow_exposed: bool, emit: Emit) -> Trial:
+    def begin_trial(
+        self, edit: ProfileEdit, stop_now: bool, allow_exposed: bool, emit: Emit, *, anyway: bool = False
+    ) -> Trial:
         """Switches to the changed profile. Raises GpuboxError if it does not start: then what ran before runs."""
-        from gpubox.server.supervisor import Supervisor, instance_of
+        from gpubox.planner.supervisors import make_supervisor
+        from gpubox.server.supervisor import instance_of
         from gpubox.server.trial import Trial
 
-        supervisor = Supervisor(self.paths, self._config(), instance_of(edit.profile, self.paths), emit)
+        instance = instance_of(edit.profile, self.paths)
+        supervisor = make_supervisor(self.paths, self._config(), instance, emit, anyway=anyway)
         trial: Trial = self._run_operation(
             Trial.begin(edit, supervisor, stop_now=stop_now, allow_exposed=allow_exposed)
         )

@@ -94,10 +94,10 @@ class TrialController:
     def can_keep(self) -> bool:
         return self.progress.stage is Stage.DECIDE
 
-    async def run(self, *, stop_now: bool, allow_exposed: bool) -> bool:
+    async def run(self, *, stop_now: bool, allow_exposed: bool, anyway: bool) -> bool:
         """The whole trial. Returns whether the change was kept."""
         try:
-            await self._run(stop_now, allow_exposed)
+            await self._run(stop_now, allow_exposed, anyway)
         except GpuboxError as error:
             self._show(stage=Stage.OVER, problem=str(error), outcome="The change is not written.")
         except Exception as error:  # a fault of gpubox must not leave the tried server behind
@@ -111,7 +111,7 @@ class TrialController:
             self.over.set()
         return self._decision == "keep" and not self.progress.problem
 
-    async def _run(self, stop_now: bool, allow_exposed: bool) -> None:
+    async def _run(self, stop_now: bool, allow_exposed: bool, anyway: bool) -> None:
         profile, operations = self.edit.profile, self.app.operations
         first, tokens = "", 0
         if await run_in_thread(self.service.answering, profile):
@@ -124,7 +124,7 @@ class TrialController:
         self._show(stage=Stage.SWITCH)
         self.app.show_operation(OperationProgress("trial", self.profile))
         self._trial = await operations.perform(
-            lambda emit: self.service.begin_trial(self.edit, stop_now, allow_exposed, emit)
+            lambda emit: self.service.begin_trial(self.edit, stop_now, allow_exposed, emit, anyway=anyway)
         )
         if not self._decision:
             second, _ = await self._measure(Stage.AFTER, tokens)
