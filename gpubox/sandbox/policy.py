@@ -121,8 +121,10 @@ class Confinement:
         """What this isolation does not prevent and bubblewrap does: a sentence for the owner."""
         if self.isolation == "landlock":
             return (
-                "it cannot keep a program from changing the .git of its workspace (a change is reported afterwards),"
-                " nor from seeing the host's processes and the names of its files"
+                "it cannot keep a program from changing the .git of its workspace and other files that your tools run"
+                " (a change is reported afterwards), nor from seeing the host's processes and, of a file whose path it"
+                " guesses, that it exists, its size, owner and times; memory is limited for each process alone without"
+                " a cgroup; and programs that set permissions, owners or times of their own files fail"
             )
         if self.isolation == "none":
             return "a program can read and change all that you can, your running programs included"
