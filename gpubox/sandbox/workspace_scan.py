@@ -112,25 +112,26 @@ def scan(
 
 
 def changed_files(before: WorkspaceScan, after: WorkspaceScan, moved: Collection[str] = ()) -> tuple[str, ...]:
-    """What was created, changed or removed, sorted, at most MAX_LISTED and how many more; not what was ``moved`` out.
+    """What was created, changed or removed, sorted, but not what was ``moved`` out.
 
     A folder stands for itself (``folder/``) if it is new and empty or its mode changed. Bytes of a name that are not
-    UTF-8 are replaced.
+    UTF-8 are replaced. Of more than MAX_LISTED the new files are only counted, for each folder at the top.
     """
     parents = {path.rpartition("/")[0] for path in after.files}
-    texts: list[str] = []
+    texts: dict[str, bool] = {}  # -> whether it is new
     for path, facts in after.files.items():
         old, is_folder = before.files.get(path), stat.S_ISDIR(facts[4])
         if old == facts or (is_folder and (old is None or old[4] == facts[4]) and path in parents):
             continue
         if old is None and not before.complete and facts[1] < before.began_ns:
             continue  # it was there
-        texts.append(f"{path or '.'}/" if is_folder else path)
+        texts[f"{path or '.'}/" if is_folder else path] = old is None
     gone = {path for path in before.files.keys() - after.files.keys() if after.complete and path not in moved}
-    texts += [f"{path} (removed)" for path in gone if path.rpartition("/")[0] not in gone]
-    names = sorted(map(readable, texts))
-    more = len(names) - MAX_LISTED
-    return tuple(names) if more <= 0 else (*names[:MAX_LISTED], f"and {more:,} more")
+    texts |= {f"{path} (removed)": False for path in gone if path.rpartition("/")[0] not in gone}
+    names = sorted(texts, key=(lambda name: (texts[name], name)) if len(texts) > MAX_LISTED else None)
+    more = Counter(name.partition("/")[0] if "/" in name else "." for name in names[MAX_LISTED:])
+    rest = (f"{folder}/ ({count:,} more)" for folder, count in more.items())
+    return tuple(map(readable, (*names[:MAX_LISTED], *rest)))
 
 
 _ORDINARY: tuple[Callable[[os.DirEntry[str]], bool], ...] = (
