@@ -64,8 +64,11 @@ def _output_text(outcome: Outcome) -> str:
         (f"moved out of the workspace to {outcome.quarantine}, because the owner's tools would run it",
          outcome.quarantined),
         ("changed, although the owner's tools will run it", outcome.not_quarantined),
+        ("could not be checked, so the owner must look at it", outcome.unchecked),
         ("files changed", outcome.files_changed),
     ):  # fmt: skip
         if paths:
-            parts.append(f"[{note}: {', '.join(paths[:MAX_NAMED_FILES])}]")
+            more = f" and {len(paths) - MAX_NAMED_FILES:,} more" if len(paths) > MAX_NAMED_FILES else ""
+            parts.append(f"[{note}: {', '.join(paths[:MAX_NAMED_FILES])}{more}]")
+    parts += [f"[{note}]" for note in outcome.notes]
     return "\n".join(parts)

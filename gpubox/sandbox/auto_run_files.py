@@ -1,25 +1,28 @@
 """Files that the owner's tools run by themselves: repositories with hooks, and settings that start programs.
 
-Those that a program creates are moved out of the workspace; those that the owner had are made read-only. They are
-identified by device and inode, so that renaming one hides nothing. Blocking: call it in a thread.
+Those that a program creates are moved out of the workspace; those that the owner had are made read-only. No list of
+names is complete, so every name that begins with a dot counts, but for a few that nothing obeys. Blocking: call it in
+a thread.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+import sys
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 MAX_DEPTH = 128
 """Folders nested deeper than this are moved out whole."""
-MAX_PROTECTED = 256
-"""How many of the owner's files are made read-only: each is a mount."""
 REPOSITORY = "a repository"
+HIDDEN = "a hidden name, which some tool may obey"
+BYTECODE = "bytecode, which runs in place of its source"
+HIDES = "hides another module"
 _KINDS = {
     REPOSITORY: ".git .hg .svn .bzr .jj .pijul _darcs .fslckout _fossil_",
     "run on entering the folder": (
@@ -31,23 +34,35 @@ _KINDS = {
         ".lvimrc .local.vimrc .vim .dir-locals.el .dir-locals-2.el .kakrc .helix .gdbinit .lldbinit"
     ),
     "hooks": (
-        ".husky .pre-commit-config.yaml .pre-commit-hooks.yaml lefthook.yml .lefthook.yml lefthook-local.yml "
-        ".overcommit.yml"
+        ".husky .pre-commit-config.yaml .pre-commit-hooks.yaml .overcommit.yml lefthook.yml .lefthook.yml "
+        "lefthook.yaml lefthook.toml lefthook.json lefthook-local.yml lefthook-local.yaml lefthook-local.toml "
+        "lefthook-local.json"
     ),
     "settings of a coding agent": (
         ".claude .mcp.json .cursor .windsurf .opencode opencode.json opencode.jsonc .aider.conf.yml .gemini .codex "
-        ".continue .roo .cline .kilocode .zencoder .amazonq"
+        ".continue .roo .cline .kilocode .zencoder .amazonq .kiro crush.json agents.md agents.override.md agent.md "
+        "claude.md claude.local.md gemini.md qwen.md crush.md warp.md copilot-instructions.md"
     ),
     "run by a shell": (
         ".bashrc .bash_profile .bash_login .bash_logout .profile .zshrc .zshenv .zprofile .zlogin .zlogout .login "
         ".cshrc .tcshrc .xprofile .xsession .xinitrc .ssh"
     ),
     "settings that run code": (
-        ".npmrc .yarnrc .yarnrc.yml .pnpmfile.cjs .pnp.cjs .cargo .bundle .irbrc .pryrc .rprofile .ghci"
+        ".npmrc .yarnrc .yarnrc.yml .pnpmfile.cjs .pnp.cjs .cargo .bundle .irbrc .pryrc .rprofile .ghci bunfig.toml "
+        "devbox.json flake.nix shell.nix session.vim"
     ),
-    "Python's": "sitecustomize.py usercustomize.py .venv pyvenv.cfg .pdbrc",
+    "installed packages": (
+        ".venv venv pyvenv.cfg activate activate.csh activate.fish activate.ps1 activate_this.py site-packages "
+        "dist-packages __pypackages__ conda-meta node_modules"
+    ),
+    "Python's": "sitecustomize usercustomize .pdbrc",
 }
 _NAMES = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+_WORKSPACE_SUFFIXES = (".code-workspace", ".sublime-project", ".sublime-workspace")
+_INERT = {".gitignore", ".gitkeep", ".keep", ".editorconfig", ".dockerignore", ".npmignore", ".prettierignore"}
+_INERT |= {".eslintignore", ".nojekyll", ".ds_store", ".coverage"}
+"""Hidden names that no tool takes orders from."""
+_INERT_SUFFIXES = (".swp", ".swo", ".tmp", ".part")
 _INVISIBLE = dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])
 """Characters that HFS+ ignores in a name. NTFS ignores what follows a colon, and dots and spaces at the end."""
 _BARE_REPOSITORY = ({"head", "objects", "refs"}, {"head", "commondir"})
@@ -55,6 +70,7 @@ _BARE_REPOSITORY = ({"head", "objects", "refs"}, {"head", "commondir"})
 _REPOSITORY_PARTS = frozenset({"head", "commondir", "config", "config.worktree", "hooks", "info", "objects", "refs"})
 _DATA_PARTS = frozenset({"objects", "refs"})
 """Parts of a repository that run nothing. They are searched."""
+_STANDARD_MODULES = sys.stdlib_module_names - {"test", "this", "antigravity", "turtledemo"}
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -65,12 +81,52 @@ class AutoRunFile:
     path: str
     """Relative to the workspace, with slashes."""
     kind: str
-    """In words, such as ``a repository``. Empty for a part of an incomplete repository."""
+    """In words, such as ``a repository``."""
     identity: tuple[int, int]
     """Device and inode."""
 
     def __str__(self) -> str:
-        return f"{os.fsencode(self.path).decode('utf-8', 'replace')} ({self.kind})"
+        return f"{readable(self.path)} ({self.kind})"
+
+
+Token = tuple[int, int, str, str, int]
+"""What an auto-run file is known by: device, inode, kind, and its name, or its path if it is a part of a repository. A
+program can rename any file, but not so that all of them stay; a link is made anew for each target (its ctime)."""
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """One file or folder that a walk met."""
+
+    path: str
+    item: os.DirEntry[str]
+    fd: int
+    """The open folder that holds it, until the next step of the walk."""
+    key: str
+    kind: str
+    """Empty if nothing runs it by itself."""
+    within: bool
+    """Whether it lies in an auto-run file."""
+
+    @property
+    def status(self) -> os.stat_result:
+        """Raises OSError if it is gone."""
+        return self.item.stat(follow_symlinks=False)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it may be a part of a repository without a ``.git``."""
+        return self.key in _REPOSITORY_PARTS
+
+    def token(self) -> Token:
+        """What it is known by. Raises OSError if it is gone."""
+        status = self.status
+        kind, name = ("", self.path) if self.is_part else (self.kind, self.key)
+        return status.st_dev, status.st_ino, kind, name, status.st_ctime_ns if stat.S_ISLNK(status.st_mode) else 0
+
+    def auto_run_file(self) -> AutoRunFile:
+        """Raises OSError if it is gone."""
+        return AutoRunFile(self.path, self.kind, (self.status.st_dev, self.status.st_ino))
 
 
 @dataclass(eq=False)
@@ -79,14 +135,21 @@ class _Folder:
 
     fd: int
     path: str
-    pending: list[str] = field(default_factory=list)
+    mode: int
+    """As it was found."""
+    within: bool = False
+    pending: list[Entry] = field(default_factory=list)
     """Subfolders that are still to be walked."""
+
+
+def readable(path: str) -> str:
+    """The path with bytes that are not UTF-8 replaced."""
+    return os.fsencode(path).decode("utf-8", "replace")
 
 
 def auto_run_kind(name: str) -> str:
     """What runs a file or folder of this name; empty if nothing does. Ignores case and invisible characters."""
-    key = _key(name)
-    return _NAMES.get(key) or (REPOSITORY if key.startswith("git~") else "")
+    return _kind(_key(name))
 
 
 def auto_run_kinds(path: str) -> list[str]:
@@ -100,57 +163,86 @@ def is_bare_repository(names: Iterable[str]) -> bool:
     return any(entries <= keys for entries in _BARE_REPOSITORY)
 
 
-def find_auto_run_files(folder: Path) -> list[AutoRunFile]:
-    """Every auto-run file in ``folder``, at any depth, without following links. Raises OSError if it is no folder."""
-    return [file for file, _, _ in _walk(folder)]
+def import_kind(path: str, before: Container[str]) -> str:
+    """Why Python would import the new or changed file ``path`` in place of another; empty if it would not.
+
+    ``before``: all paths before the run. Next to ``x.py``, ``x/__init__.py`` and ``x.so`` come first; a file at the top
+    of the workspace comes before Python's own module of its name.
+    """
+    folder, _, name = path.rpartition("/")
+    stem, _, suffix = name.partition(".")
+    if suffix.endswith(("pyc", "pyo")):
+        return BYTECODE
+    if path in before or not suffix.endswith(("py", "so", "pyd")):
+        return ""
+    if stem == "__init__":
+        folder, _, stem = folder.rpartition("/")
+    elif suffix == "py":
+        return HIDES if not folder and stem in _STANDARD_MODULES else ""
+    module = f"{folder}/{stem}.py" if folder else f"{stem}.py"
+    return HIDES if module in before or (not folder and stem in _STANDARD_MODULES) else ""
 
 
-def move_out(
-    folder: Path, known: Collection[tuple[int, int]], quarantine: Path
-) -> tuple[list[AutoRunFile], list[AutoRunFile]]:
-    """Moves every auto-run file that is not ``known`` into a new folder in ``quarantine``. A program may still run.
+def walk(
+    folder: Path, unreadable: list[str], *, modes: Mapping[str, int] | None = None, inside: bool = False
+) -> Iterator[Entry]:
+    """Yields every file and folder below ``folder``; with ``inside`` also those in auto-run files. Follows no link.
 
-    Returns the files that were moved, and those that could not be.
+    Each folder is made accessible first, if that is needed. When it is left it gets its mode in ``modes`` (path ->
+    mode), or the one that it had if that is None. Those that cannot be read are added to ``unreadable``. Reads each
+    folder to its end before it yields, so that the caller may move the file away. Raises OSError if ``folder`` cannot
+    be read.
+    """
+    stack: list[_Folder] = []
+    try:
+        stack.append(_enter(None, str(folder), ""))
+        yield from _read(stack[0], inside)
+        while stack:
+            current = stack[-1]
+            if not current.pending:
+                _leave(stack.pop(), modes)
+                continue
+            entry = current.pending.pop()
+            if len(stack) == MAX_DEPTH:
+                entry.kind = f"folders deeper than {MAX_DEPTH}"
+                yield entry
+                continue
+            try:
+                stack.append(_enter(entry.fd, entry.item.name, f"{entry.path}/"))
+                stack[-1].within = entry.within or bool(entry.kind and entry.key not in _DATA_PARTS)
+                yield from _read(stack[-1], inside)
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # it was moved or replaced meanwhile
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    unreadable.append(entry.path)
+    finally:
+        while stack:
+            _leave(stack.pop(), modes)
 
-    Only the entry is moved, out of an open folder, so swapping folders meanwhile has no effect. If ``quarantine`` is on
+
+def move_out(entry: Entry, kind: str, target: Path, number: int, workspace: Path) -> bool:
+    """Moves ``entry`` into the folder ``target``, which it makes. Returns whether it could. A program may still run.
+
+    Only the entry is moved, out of an open folder, so swapping folders meanwhile has no effect. If ``target`` is on
     another disk, the entry is renamed in place and made inaccessible.
     """
-    moved: list[AutoRunFile] = []
-    left: list[AutoRunFile] = []
-    target: Path | None = None
+    fd, name = entry.fd, entry.item.name
     with contextlib.suppress(OSError):
-        for file, fd, name in _walk(folder):
-            if file.identity in known or not file.kind:
-                continue
-            if target is None:
-                target = quarantine / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-                with contextlib.suppress(OSError):
-                    target.mkdir(parents=True, mode=0o700)
-            done = _move(target, f"{len(moved) + 1}-{name}", fd, name, file, folder)
-            (moved if done else left).append(file)
-    return moved, left
-
-
-def _move(target: Path, new_name: str, fd: int, name: str, file: AutoRunFile, folder: Path) -> bool:
-    with contextlib.suppress(OSError):
-        _make_accessible(fd, name)
+        _change_mode(fd, name, 0o700, stat.S_ISDIR)  # otherwise it cannot be moved into another folder
         try:
-            new_name = os.fsdecode(os.fsencode(new_name)[:255])
+            target.mkdir(parents=True, exist_ok=True, mode=0o700)
+            new_name = os.fsdecode(os.fsencode(f"{number}-{name}")[:255])
             os.rename(name, target / new_name, src_dir_fd=fd)
             _make_inaccessible(None, target / new_name)
             with (target / "from.txt").open("a", encoding="utf-8", errors="replace") as note:
-                note.write(f"{new_name!r} was {str(folder / file.path)!r}: {file.kind}\n")
+                note.write(f"{new_name!r} was {str(workspace / entry.path)!r}: {kind}\n")
         except OSError:
             aside = f"gpubox-quarantine-{secrets.token_hex(4)}"
             os.rename(name, aside, src_dir_fd=fd, dst_dir_fd=fd)
             _make_inaccessible(fd, aside)
         return True
     return False
-
-
-def _make_accessible(fd: int, name: str) -> None:
-    """Makes a folder writable for its owner: otherwise it cannot be moved into another folder."""
-    _change_mode(fd, name, 0o700, stat.S_ISDIR)
 
 
 def _make_inaccessible(fd: int | None, name: str | Path) -> None:
@@ -168,76 +260,65 @@ def _change_mode(fd: int | None, name: str | Path, mode: int, applies: Callable[
         os.close(inner)
 
 
-def _walk(folder: Path) -> Iterator[tuple[AutoRunFile, int, str]]:
-    """Yields each auto-run file with the open folder that holds it and its name there; does not look into the file.
+def _read(folder: _Folder, inside: bool) -> Iterator[Entry]:
+    """Yields what is in one folder, and fills ``pending`` with its subfolders."""
+    entries: list[Entry] = []
+    parts: set[str] = set()
+    with os.scandir(folder.fd) as items:
+        for item in items:
+            key = _key(item.name)
+            kind = "" if folder.within else _kind(key)
+            entries.append(Entry(f"{folder.path}{item.name}", item, folder.fd, key, kind, folder.within))
+            if key in _REPOSITORY_PARTS:
+                parts.add(key)
+    is_repository = not folder.within and is_bare_repository(parts)
+    for entry in entries:
+        if is_repository and entry.is_part:
+            entry.kind = REPOSITORY
+        if not entry.kind or inside or (entry.is_part and entry.key in _DATA_PARTS):
+            with contextlib.suppress(OSError):
+                if entry.item.is_dir(follow_symlinks=False):
+                    folder.pending.append(entry)
+        yield entry
 
-    Reads each folder to its end before it yields, so that the caller may move the file away.
-    """
-    stack: list[_Folder] = []
+
+def _enter(parent: int | None, name: str, path: str) -> _Folder:
+    """Opens a folder and makes it accessible for its owner, if a program took that right away. Raises OSError."""
     try:
-        stack.append(_Folder(os.open(folder, OPEN_FOLDER), ""))
-        yield from _scan(stack[0])
-        while stack:
-            current = stack[-1]
-            if not current.pending:
-                os.close(stack.pop().fd)
-                continue
-            name = current.pending.pop()
-            path = f"{current.path}{name}"
-            inner = _open_folder(current.fd, name)
-            if inner is None:
-                continue
-            if len(stack) == MAX_DEPTH:
-                status = os.fstat(inner)
-                os.close(inner)
-                identity = (status.st_dev, status.st_ino)
-                yield AutoRunFile(path, f"folders deeper than {MAX_DEPTH}", identity), current.fd, name
-                continue
-            stack.append(_Folder(inner, f"{path}/"))
-            yield from _scan(stack[-1])
-    finally:
-        for entry in stack:
-            os.close(entry.fd)
-
-
-def _scan(folder: _Folder) -> Iterator[tuple[AutoRunFile, int, str]]:
-    """Yields the auto-run files of one folder, as ``_walk``, and fills ``pending`` with its other subfolders."""
-    kinds: list[tuple[str, str]] = []
-    parts: dict[str, str] = {}
-    with contextlib.suppress(OSError), os.scandir(folder.fd) as entries:
-        for entry in entries:
-            if kind := auto_run_kind(entry.name):
-                kinds.append((entry.name, kind))
-                continue
-            if (key := _key(entry.name)) in _REPOSITORY_PARTS:
-                parts[key] = entry.name
-            with contextlib.suppress(OSError):
-                if entry.is_dir(follow_symlinks=False):
-                    folder.pending.append(entry.name)
-    is_repository = is_bare_repository(parts)
-    kinds += [(name, REPOSITORY if is_repository else "") for name in parts.values()]
-    if is_repository:
-        skipped = {name for key, name in parts.items() if key not in _DATA_PARTS}
-        folder.pending = [name for name in folder.pending if name not in skipped]
-    for name, kind in kinds:
+        fd = os.open(name, OPEN_FOLDER, dir_fd=parent)
+    except PermissionError:
+        mode = stat.S_IMODE(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
         with contextlib.suppress(OSError):
-            status = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
-            yield AutoRunFile(f"{folder.path}{name}", kind, (status.st_dev, status.st_ino)), folder.fd, name
+            _change_mode(parent, name, mode | 0o700, stat.S_ISDIR)
+        return _Folder(os.open(name, OPEN_FOLDER, dir_fd=parent), path, mode)
+    mode = stat.S_IMODE(os.fstat(fd).st_mode)
+    if mode & 0o700 != 0o700:
+        with contextlib.suppress(OSError):
+            os.fchmod(fd, mode | 0o700)
+    return _Folder(fd, path, mode)
 
 
-def _open_folder(fd: int, name: str) -> int | None:
-    """Opens a subfolder, and makes it readable first if a program took that right away."""
-    for _ in range(2):
-        try:
-            return os.open(name, OPEN_FOLDER, dir_fd=fd)
-        except PermissionError:
-            with contextlib.suppress(OSError):
-                _make_accessible(fd, name)
-        except OSError:
-            return None
-    return None
+def _leave(folder: _Folder, modes: Mapping[str, int] | None) -> None:
+    now = stat.S_IMODE(os.fstat(folder.fd).st_mode)
+    wanted = folder.mode if modes is None else modes.get(folder.path[:-1], now)
+    if now != wanted:
+        with contextlib.suppress(OSError):
+            os.fchmod(folder.fd, wanted)
+    os.close(folder.fd)
 
 
 def _key(name: str) -> str:
     visible = name if name.isascii() else name.translate(_INVISIBLE)
     return visible.partition(":")[0].casefold().rstrip(". ")
+
+
+def _kind(key: str) -> str:
+    if kind := _NAMES.get(key):
+        return kind
+    if key[:1] == ".":
+        return "" if key in _INERT or key.endswith(_INERT_SUFFIXES) else HIDDEN
+    if key.startswith("git~"):
+        return REPOSITORY
+    if key.endswith(_WORKSPACE_SUFFIXES):
+        return "settings of an editor"
+    return _NAMES.get(key.partition(".")[0], "") if key.endswith((".py", ".pyc", ".so", ".pyd")) else ""

@@ -18,7 +18,7 @@ from gpubox.sandbox.interpreter import find_interpreter
 from gpubox.sandbox.policy import Confinement, EndedBy, Outcome, Policy
 from gpubox.sandbox.process_tree import kill_group, kill_tree, memory_bytes, wait_dead, wait_group_dead
 from gpubox.sandbox.quarantine import Quarantine
-from gpubox.sandbox.workspace_scan import WorkspaceScan, changed_files, check_workspace, scan, scan_at_start
+from gpubox.sandbox.workspace_scan import check_workspace
 from gpubox.units import MIB
 
 _CHUNK_BYTES = 65536
@@ -32,61 +32,50 @@ async def run_confined(confinement: Confinement, code: str, policy: Policy, stdi
     """Runs ``code`` with the isolation of ``confinement``. Raises GpuboxError."""
     assert confinement.isolation is not None
     began = time.monotonic()
-    before = WorkspaceScan()
-    quarantine = None
+    quarantine, writes = None, not policy.read_only or confinement.isolation == "none"
     if policy.workspace is not None:
-        policy = replace(policy, workspace=check_workspace(policy.workspace))
-        assert policy.workspace is not None
-        before = await asyncio.to_thread(scan_at_start, policy.workspace)
-        if not policy.read_only:
-            can_protect = confinement.isolation == "bubblewrap"
-            quarantine = await asyncio.to_thread(Quarantine.begin, policy.workspace, can_protect=can_protect)
+        folder = check_workspace(policy.workspace)
+        policy = replace(policy, workspace=folder)
+        protects = confinement.isolation == "bubblewrap"
+        quarantine = await asyncio.to_thread(Quarantine.begin, folder, can_protect=protects, can_write=writes)
     try:
-        run = _Run(_start(confinement, code, policy, before, stdin, quarantine), policy, before, quarantine)
+        run = _Run(_start(confinement, code, policy, stdin, quarantine), policy, quarantine)
         await run.until_dead(began)
     finally:
-        if quarantine:
+        if quarantine and writes:
             await _finish(asyncio.to_thread(quarantine.finish))
     exit_code, signal_name = run.exit_status()
-    files: tuple[str, ...] = ()
-    if policy.workspace is not None:
-        files = changed_files(before, await asyncio.to_thread(scan, policy.workspace))
-    return Outcome(
+    outcome = Outcome(
         exit_code=exit_code,
         signal=signal_name,
         output=run.output.decode("utf-8", "replace"),
         ended_by=run.ended_by,
         seconds=time.monotonic() - began,
         isolation=confinement.isolation,
-        files_changed=files,
         dropped_bytes=run.dropped_bytes,
-        quarantined=tuple(map(str, quarantine.moved)) if quarantine else (),
-        not_quarantined=tuple(map(str, quarantine.left)) if quarantine else (),
-        quarantine=str(quarantine.folder) if quarantine and quarantine.moved else "",
         why=run.why,
     )
+    return replace(outcome, **quarantine.report()) if quarantine else outcome
 
 
 def _start(
-    confinement: Confinement,
-    code: str,
-    policy: Policy,
-    before: WorkspaceScan,
-    stdin: bytes,
-    quarantine: Quarantine | None,
+    confinement: Confinement, code: str, policy: Policy, stdin: bytes, quarantine: Quarantine | None
 ) -> spawn.ConfinedProcess:
-    protected = quarantine.protected if quarantine else ()
-    program = spawn.ConfinedProgram(_encode(code), stdin, before.special_files, protected)
+    program = spawn.ConfinedProgram(_encode(code), stdin)
+    if quarantine:
+        before = quarantine.before
+        if not policy.read_only and confinement.isolation == "landlock" and (linked := before.linked):
+            raise GpuboxError(
+                f"The workspace holds {linked[0]}, which has another name outside (a hard link).",
+                "Only bubblewrap keeps a program from changing that in place: copy the file, or choose another folder.",
+            )
+        program = replace(program, special_files=before.special_files, protected=quarantine.protected)
     try:
-        process = spawn.start(confinement, find_interpreter(), program, policy)
+        return spawn.start(confinement, find_interpreter(), program, policy)
     except OSError as error:
         raise GpuboxError(
             f"The sandbox could not be started: {error.strerror}.", "`gpubox doctor` says more."
         ) from None
-    for file in protected:
-        if quarantine and file not in process.protected:
-            quarantine.add_unprotected(file)
-    return process
 
 
 def _encode(code: str) -> bytes:
@@ -115,7 +104,6 @@ class _Run:
 
     process: spawn.ConfinedProcess
     policy: Policy
-    before: WorkspaceScan
     quarantine: Quarantine | None = None
     output: bytearray = field(default_factory=bytearray)
     dropped_bytes: int = 0
@@ -174,7 +162,8 @@ class _Run:
             self.process.group.remove()
 
     async def _check_limits(self, exited: asyncio.Event, began: float) -> None:
-        policy, disk = self.policy, DiskMonitor(self.policy, self.process.scratch, self.before.files)
+        policy, before = self.policy, self.quarantine.before.files if self.quarantine else {}
+        disk = DiskMonitor(policy, self.process.scratch, before)
         while not self.ended_by:
             left = began + policy.wall_seconds - time.monotonic()
             if left <= 0:
@@ -183,7 +172,7 @@ class _Run:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(exited.wait(), min(left, _CHECK_SECONDS))
                 return
-            if self.quarantine:
+            if self.quarantine and not policy.read_only:
                 await asyncio.to_thread(self.quarantine.sweep)
             pids = descendants(self.process.popen.pid)
             if memory_bytes(pids, policy.memory_bytes) > policy.memory_bytes:

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpubox.sandbox.policy import Policy
+from gpubox.sandbox.workspace_scan import CLOCK_NANOSECONDS, Facts
 from gpubox.units import MIB
 
-_CLOCK_NANOSECONDS = 20_000_000
-"""File times come from a clock that ticks every few milliseconds."""
 _MIN_PAUSE_SECONDS, _PAUSE_FACTOR = 0.1, 3.0
 """The pause between two walks through a folder, at least, and as a multiple of the time that a walk takes."""
 
@@ -32,9 +31,7 @@ class RecentChanges:
     """Whether some folder's path is longer than the kernel accepts."""
 
 
-def recent_changes(
-    folder: Path, since_ns: int, max_entries: int, before: Mapping[str, tuple[int, int, int, int]]
-) -> RecentChanges:
+def recent_changes(folder: Path, since_ns: int, max_entries: int, before: Mapping[str, Facts]) -> RecentChanges:
     """Walks through ``folder`` without following links, until more than ``max_entries`` are recent.
 
     Goes by ctime, which no program can set. ``before`` is ``WorkspaceScan.files`` from the start of the run.
@@ -83,8 +80,8 @@ class DiskMonitor:
     policy: Policy
     scratch: Path | None
     """The host folder that serves as /tmp. None: the run has mounts of its own with a size limit."""
-    before: Mapping[str, tuple[int, int, int, int]]
-    _since_ns: int = field(default_factory=lambda: time.time_ns() - _CLOCK_NANOSECONDS)
+    before: Mapping[str, Facts]
+    _since_ns: int = field(default_factory=lambda: time.time_ns() - CLOCK_NANOSECONDS)
     _free: tuple[int, int] = (0, 0)
     _next_check: float = 0.0
 

@@ -1,7 +1,7 @@
 """Isolation without namespaces: a temporary folder, Landlock, seccomp and process limits.
 
-Weaker than bubblewrap: a program sees the host's processes and the names of its files (not their contents), memory is
-limited for each process alone, and before Landlock 6 seccomp must forbid all signals.
+Weaker than bubblewrap (``policy.weakness`` says how). What Landlock does not mediate, seccomp must forbid everywhere:
+permissions, owners and times of files, and before Landlock 6 all signals.
 """
 
 from __future__ import annotations

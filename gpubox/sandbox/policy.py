@@ -25,8 +25,9 @@ class Policy:
     workspace: Path | None = None
     """The one folder that it may write and that outlives it. None: an empty folder that is removed after the run.
 
-    Files that the owner's tools run by themselves (``.git``, ``.envrc``, ``.vscode``...) are read-only, and those that
-    the program creates are quarantined. Landlock cannot protect a subfolder: changes there are reported afterwards.
+    Files that the owner's tools run by themselves (``.git``, ``node_modules``, names with a dot...) are read-only, and
+    those that the program creates are quarantined. All other changes are reported. Landlock cannot protect a subfolder:
+    changes there are reported, too.
     """
     read_only: bool = False
     """The program may only read the workspace: the owner approves each change first."""
@@ -72,7 +73,7 @@ class Outcome:
     """From the call to the death of the last process."""
     isolation: Isolation
     files_changed: tuple[str, ...] = ()
-    """Regular files created or changed in the workspace: relative paths, sorted."""
+    """Files created or changed in the workspace: relative paths, sorted; also ``x (removed)``, and ``folder/``."""
     dropped_bytes: int = 0
     """Output that was read but not kept."""
     quarantined: tuple[str, ...] = ()
@@ -81,13 +82,22 @@ class Outcome:
     """Auto-run files that the program created or changed and that are still in the workspace."""
     quarantine: str = ""
     """The folder with the quarantined files; empty if there are none."""
+    unchecked: tuple[str, ...] = ()
+    """What in the workspace could not be read or moved afterwards, each in a few words. The owner must look at it."""
+    notes: tuple[str, ...] = ()
+    """Sentences about the workspace: what the program found read-only, and why."""
     why: str = ""
     """The limit that ended the run, in words: ``files: more than 20,000 were made in /tmp``."""
 
     @property
     def ok(self) -> bool:
-        """Whether the program ended by itself with exit code 0."""
-        return self.exit_code == 0 and not self.ended_by
+        """Whether the program ended by itself with exit code 0, and left nothing that could not be checked."""
+        return self.exit_code == 0 and not self.ended_by and not self.unchecked
+
+    @property
+    def weakness(self) -> str:
+        """What the isolation of this run does not prevent; empty for bubblewrap."""
+        return Confinement(self.isolation).weakness
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +131,10 @@ class Confinement:
         """What this isolation does not prevent and bubblewrap does: a sentence for the owner."""
         if self.isolation == "landlock":
             return (
-                "it cannot keep a program from changing the .git of its workspace (a change is reported afterwards),"
-                " nor from seeing the host's processes and the names of its files"
+                "it cannot keep a program from changing the .git of its workspace and other files that your tools run"
+                " (a change is reported afterwards), nor from seeing the host's processes and, of a file whose path it"
+                " guesses, that it exists, its size, owner and times; memory is limited for each process alone without"
+                " a cgroup; and programs that set permissions, owners or times of their own files fail"
             )
         if self.isolation == "none":
             return "a program can read and change all that you can, your running programs included"

@@ -1,7 +1,8 @@
 """Keeps a workspace free of files that the owner's tools run by themselves, during a run and after it.
 
-A marker file records each run in progress. If its gpubox is killed, the next run of any gpubox finishes the quarantine.
-Blocking: call it in a thread.
+Known is what has the same inode and the same auto-run name as before the run; everything else of such a name is moved
+out. A marker file records each run in progress. If its gpubox is killed, the next run of any gpubox finishes the
+quarantine. Blocking: call it in a thread.
 """
 
 from __future__ import annotations
@@ -10,20 +11,31 @@ import contextlib
 import json
 import os
 import secrets
-import stat
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
-from gpubox.sandbox.auto_run_files import MAX_PROTECTED, AutoRunFile, find_auto_run_files, move_out
+from gpubox.sandbox.auto_run_files import (
+    HIDDEN,
+    MAX_PROTECTED,
+    AutoRunFile,
+    Entry,
+    import_kind,
+    move_out,
+    walk,
+)
+from gpubox.sandbox.workspace_scan import MAX_ENTRIES, WorkspaceScan, changed_files, facts_of, scan
 from gpubox.storage import read_json, try_lock
 
-_MAX_FINGERPRINTED = 5_000
-"""Files below an unprotected auto-run file that are checked for changes."""
+MAX_PROTECTED = 256
+"""How many files and folders are made read-only: each is a mount."""
+MAX_SPECIAL_FILES = 100
 _GIT_DATA = frozenset({"objects", "refs", "logs", "index", "HEAD", "ORIG_HEAD", "FETCH_HEAD", "packed-refs", "lfs"})
 """Parts of a .git folder that git itself changes and that run nothing."""
+_WHY_READ_ONLY = "files with other names outside the workspace (hard links), or too many that your tools run"
 _PAUSE_FACTOR, _MIN_PAUSE_SECONDS = 5.0, 0.1
 
 
@@ -39,64 +51,151 @@ class Quarantine:
     workspace: Path
     folder: Path
     """Where files are moved to."""
+    before: WorkspaceScan
+    can_protect: bool = False
+    """Whether the isolation makes ``protected`` read-only."""
     protected: tuple[AutoRunFile, ...] = ()
-    """The owner's own auto-run files, which the program gets read-only."""
+    """The owner's auto-run files, and the folders of files with names outside, which the program gets read-only."""
+    changed: tuple[str, ...] = ()
+    """What the run created, changed or removed."""
     moved: list[AutoRunFile] = field(default_factory=list)
     """Files that the program created and that were moved to ``folder``."""
     left: list[AutoRunFile] = field(default_factory=list)
     """Files that the program created or changed and that are still there."""
-    _known: set[tuple[int, int]] = field(default_factory=set)
-    _fingerprints: dict[AutoRunFile, int] = field(default_factory=dict)
-    """Of the owner's files that are not protected, before the run."""
+    unchecked: tuple[str, ...] = ()
+    """What could not be read or moved, each a few words."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences for the owner and the model about what is read-only or not looked at."""
+    _target: Path | None = None
     _marker: Path | None = None
     _marker_fd: int = -1
     _next_sweep: float = 0.0
 
     @classmethod
-    def begin(cls, workspace: Path, *, can_protect: bool, folder: Path | None = None) -> Quarantine:
-        """Lists the owner's auto-run files. ``can_protect``: the isolation can make them read-only."""
+    def begin(
+        cls, workspace: Path, *, can_protect: bool, can_write: bool = True, folder: Path | None = None
+    ) -> Quarantine:
+        """Lists what is in ``workspace``. ``can_protect``: the isolation makes files of it read-only. ``can_write``: a
+        program may write there; otherwise ``finish`` need not be called.
+
+        Raises GpuboxError if it cannot be read, or holds more than can be protected.
+        """
         folder = folder or default_quarantine_folder()
-        recover_interrupted(folder)
-        quarantine = cls(workspace, folder)
-        with contextlib.suppress(OSError):
-            existing = find_auto_run_files(workspace)
-            quarantine._known = {file.identity for file in existing}
-            own = [file for file in existing if file.kind]
-            quarantine.protected = tuple(own[:MAX_PROTECTED]) if can_protect else ()
-            for file in own[len(quarantine.protected) :]:
-                quarantine.add_unprotected(file)
+        problems = recover_interrupted(folder)
+        try:
+            before = scan(workspace, inside=not can_protect)
+        except OSError as error:
+            raise GpuboxError(
+                f"The workspace {workspace} cannot be read: {error.strerror}.", "Choose another folder, or its mode."
+            ) from None
+        if len(before.special_files) > MAX_SPECIAL_FILES:
+            raise GpuboxError(
+                f"The workspace {workspace} holds {len(before.special_files)} sockets, FIFOs or devices.",
+                f"gpubox blocks each of them, and at most {MAX_SPECIAL_FILES}: choose another folder.",
+            )
+        quarantine = cls(workspace, folder, before, can_protect, notes=problems)
+        if not can_write:
+            return quarantine
+        if can_protect:
+            quarantine._protect()
+        if not before.complete:
+            note = f"Only the first {MAX_ENTRIES:,} files of the workspace are compared: others may change unreported."
+            quarantine.notes.append(note)
         with contextlib.suppress(OSError, GpuboxError):
             quarantine._write_marker()
         return quarantine
 
-    def add_unprotected(self, file: AutoRunFile) -> None:
-        """Watches a file of the owner's that could not be made read-only."""
-        self._fingerprints[file] = _fingerprint(self.workspace / file.path)
+    def _protect(self) -> None:
+        before = self.before
+        own = {_whole(file.path): file for file in before.auto_run}
+        folders = {path.rpartition("/")[0] or path for path in before.linked}
+        few = _few({*own, *folders}, MAX_PROTECTED)
+        if len(few) > MAX_PROTECTED:
+            raise GpuboxError(
+                f"The workspace {self.workspace} holds {len(few)} files that your tools run by themselves.",
+                f"gpubox protects at most {MAX_PROTECTED} at the top of a folder: choose another one.",
+            )
+        for path in sorted(few):
+            _, _, _, inode, _, device = before.files.get(path, (0, 0, 0, 0, 0, 0))
+            file = own.get(path)
+            exact = file and file.path == path
+            self.protected += (file if file and exact else AutoRunFile(path, "", (device, inode)),)
+        if shared := sorted(few - own.keys()):
+            names = ", ".join(shared[:5]) + (f" and {len(shared) - 5} more" if len(shared) > 5 else "")
+            self.notes.append(f"{names}: read-only for the program, because of {_WHY_READ_ONLY}.")
 
     def sweep(self) -> None:
         """Moves new auto-run files out; does nothing if it did so a moment ago."""
         began = time.monotonic()
         if began < self._next_sweep:
             return
-        self._move_out()
+        with contextlib.suppress(OSError):  # `finish` says what it cannot read
+            for entry in walk(self.workspace, [], modes={}):
+                if entry.kind and entry.kind != HIDDEN:
+                    with contextlib.suppress(FileNotFoundError):
+                        self._moves(entry)
         took = time.monotonic() - began
         self._next_sweep = began + took + max(_MIN_PAUSE_SECONDS, _PAUSE_FACTOR * took)
 
     def finish(self) -> None:
-        """Moves out what the run left, and notes which unprotected files it changed."""
-        self._move_out()
-        for file, before in self._fingerprints.items():
-            if _fingerprint(self.workspace / file.path) != before:
-                self.left.append(file)
+        """Puts back the modes of folders, moves out what the run left, and lists what it changed."""
+        self.left = []
+        try:
+            after = scan(self.workspace, inside=not self.can_protect, modes=self.before.modes(), moves=self._moves)
+        except OSError as error:
+            self.unchecked = (f"the workspace cannot be read: {error.strerror}",)
+        else:
+            self.changed = changed_files(self.before, after, {file.path for file in self.moved})
+            cannot = [f"{path} cannot be read" for path in after.unreadable if path not in self.before.unreadable]
+            self.unchecked = (*cannot, *(f"{file} cannot be moved out" for file in self.left))
+            self._note_changed_auto_run_files(after)
         if self._marker:
             with contextlib.suppress(OSError):
                 self._marker.unlink()
             os.close(self._marker_fd)
             self._marker = None
 
-    def _move_out(self) -> None:
-        moved, self.left = move_out(self.workspace, self._known, self.folder)
-        self.moved += moved
+    def report(self) -> dict[str, Any]:
+        """The fields of ``Outcome`` that say what became of the workspace."""
+        return {
+            "files_changed": self.changed,
+            "quarantined": tuple(map(str, self.moved)),
+            "not_quarantined": tuple(map(str, self.left)),
+            "quarantine": str(self.folder) if self.moved else "",
+            "unchecked": self.unchecked,
+            "notes": tuple(self.notes),
+        }
+
+    def _moves(self, entry: Entry) -> bool:
+        """Moves ``entry`` out if it is new and would be run. Raises FileNotFoundError if it is gone."""
+        kind = entry.kind
+        if kind:
+            if entry.token() in self.before.known:
+                return False
+        elif not entry.within and (kind := import_kind(entry.path, self.before.files)):
+            old = self.before.files.get(entry.path)
+            if old == facts_of(entry.status) or (old is None and entry.status.st_ctime_ns < self.before.began_ns):
+                return False
+        if not kind:
+            return False
+        file = AutoRunFile(entry.path, kind, (entry.status.st_dev, entry.status.st_ino))
+        if not self._target:
+            self._target = self.folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        done = move_out(entry, kind, self._target, len(self.moved) + 1, self.workspace)
+        (self.moved if done else self.left).append(file)
+        return done
+
+    def _note_changed_auto_run_files(self, after: WorkspaceScan) -> None:
+        """Adds those of the owner's that could not be protected, and that the program changed, to ``left``."""
+        own = {file.path: file for file in self.before.auto_run if file not in self.protected}
+        for path in self.before.files.keys() | after.files.keys():
+            if self.before.files.get(path) == after.files.get(path):
+                continue
+            parts = path.split("/")
+            for length in range(1, len(parts) + 1):
+                file = own.get("/".join(parts[:length]))
+                if file and parts[length : length + 1] not in ([name] for name in _GIT_DATA):
+                    self.left.append(own.pop(file.path))
 
     def _write_marker(self) -> None:
         markers = self.folder / "running"
@@ -105,11 +204,31 @@ class Quarantine:
         self._marker_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._marker = path
         try_lock(self._marker_fd)
-        os.write(self._marker_fd, json.dumps({"folder": str(self.workspace), "known": sorted(self._known)}).encode())
+        before = self.before
+        values = {"folder": str(self.workspace), "known": sorted(before.known), "began_ns": before.began_ns}
+        os.write(self._marker_fd, json.dumps(values).encode())
+
+    def recover(self) -> list[str]:
+        """As ``finish``, for a run whose gpubox was killed. Returns sentences about what could not be checked."""
+        cannot: list[str] = []
+        try:
+            for entry in walk(self.workspace, cannot, modes={}):
+                with contextlib.suppress(FileNotFoundError):
+                    self._moves(entry)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            cannot.append(error.strerror or "")
+        cannot += map(str, self.left)
+        return [f"A killed run in {self.workspace} could not be cleaned up: {', '.join(cannot)}."] if cannot else []
 
 
-def recover_interrupted(folder: Path) -> None:
-    """Quarantines the files of runs whose gpubox was killed; ``from.txt`` beside a file says where it was."""
+def recover_interrupted(folder: Path) -> list[str]:
+    """Quarantines the files of runs whose gpubox was killed; ``from.txt`` beside a file says where it was.
+
+    Returns sentences for the owner about what could not be read or moved.
+    """
+    problems: list[str] = []
     for marker in (folder / "running").glob("*.json"):
         with (
             contextlib.suppress(OSError, GpuboxError, ValueError, KeyError, TypeError),
@@ -118,21 +237,23 @@ def recover_interrupted(folder: Path) -> None:
             if not try_lock(file.fileno()):  # its gpubox lives
                 continue
             values = read_json(file.read(), own=True)  # invalid while it is being written
-            move_out(Path(values["folder"]), {(device, inode) for device, inode in values["known"]}, folder)
+            before = WorkspaceScan(known={tuple(token) for token in values["known"]}, began_ns=values["began_ns"])
+            problems += Quarantine(Path(values["folder"]), folder, before).recover()
             marker.unlink()
+    return problems
 
 
-def _fingerprint(path: Path) -> int:
-    """A value that differs once a file in ``path`` was created, changed or replaced; without the data of git."""
-    files: list[tuple[str, int, int, int]] = []
-    pending = [(path, 0)]
-    while pending and len(files) < _MAX_FINGERPRINTED:
-        current, depth = pending.pop()
-        with contextlib.suppress(OSError):
-            status = current.lstat()
-            if stat.S_ISDIR(status.st_mode):
-                names = os.listdir(current)  # noqa: PTH208
-                pending += [(current / name, depth + 1) for name in names if depth or name not in _GIT_DATA]
-            else:
-                files.append((str(current), status.st_ino, status.st_ctime_ns, status.st_size))
-    return hash(tuple(sorted(files)))
+def _whole(path: str) -> str:
+    """The environment that a file marks, else ``path``."""
+    folder, _, name = path.rpartition("/")
+    return folder if folder and name in ("pyvenv.cfg", "conda-meta") else path
+
+
+def _few(paths: set[str], most: int) -> set[str]:
+    """At most ``most`` files and folders that hold all of ``paths``, or those at the top, if there are more."""
+    while True:
+        paths = {path for path in paths if not any(path[:at] in paths for at, c in enumerate(path) if c == "/")}
+        depth = max((path.count("/") for path in paths), default=0)
+        if len(paths) <= most or not depth:
+            return paths
+        paths = {path.rpartition("/")[0] if path.count("/") == depth else path for path in paths}

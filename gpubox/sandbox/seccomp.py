@@ -1,8 +1,8 @@
 """The system calls that a confined program may not use, as a BPF program for the kernel. Pure.
 
 A second wall behind the namespaces. It forbids what has been used to break out of them (io_uring, bpf, userfaultfd,
-new user namespaces, keyrings), all sockets but pairs, memory that no limit counts (memfd, System V, larger pipe and
-socket buffers), and set-user-ID files, which would outlive the run.
+new user namespaces, keyrings), all sockets but pairs, System V and POSIX queues, memory that no limit counts (memfd,
+larger pipe and socket buffers), and set-user-ID files, which would outlive the run.
 
 Numbers: the kernel's asm/unistd_64.h (x86_64) and asm-generic/unistd.h (aarch64). Newer calls have one number in both.
 """
@@ -26,7 +26,12 @@ _SET_ID, _MAY_CREATE = 0o6000, 0o100 | 0o20000000
 """S_ISUID and S_ISGID; O_CREAT and the bit that is only O_TMPFILE's."""
 _RLIMIT_CORE, _AF_UNIX, _SOCK_TYPE, _SOCK_STREAM = 4, 1, 0xF, 1
 _SOL_SOCKET, _SO_SNDBUF, _SO_SNDBUFFORCE = 1, 7, 32
-_F_SETLEASE, _F_NOTIFY, _F_SETPIPE_SZ = 1024, 1026, 1031
+_FCNTL = (0, 1, 2, 3, 4, 5, 6, 7, 9, 36, 37, 38, 1030, 1032, 1034)
+"""F_DUPFD to F_SETLKW, F_GETOWN, locks of open files, F_DUPFD_CLOEXEC, F_GETPIPE_SZ, F_GET_SEALS: no others. Owner and
+signal of a descriptor would signal processes outside; leases and larger pipes are memory that no limit counts."""
+_F_SETFL, _O_ASYNC, _O_TRUNC, _O_ACCMODE = 4, 0o20000, 0o1000, 3
+_IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x40049409)
+"""TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX, FICLONE: all that is allowed where the walls are shared."""
 _PR_SET_SECCOMP, _MAP_HUGETLB = 22, 0x40000
 _PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
@@ -46,8 +51,13 @@ _X86_64 = _ALIKE | {
     "adjtimex": 159, "sethostname": 170, "setdomainname": 171, "personality": 135, "iopl": 172, "ioperm": 173,
     "uselib": 134, "modify_ldt": 154, "_sysctl": 156, "mount": 165, "umount2": 166, "pivot_root": 155, "chroot": 161,
     "setns": 308, "unshare": 272, "open_by_handle_at": 304, "name_to_handle_at": 303, "add_key": 248,
-    "request_key": 249, "keyctl": 250, "memfd_create": 319, "shmget": 29, "shmat": 30, "shmctl": 31, "msgget": 68,
-    "semget": 64, "mq_open": 240, "remap_file_pages": 216, "migrate_pages": 256, "move_pages": 279, "mbind": 237,
+    "request_key": 249, "keyctl": 250, "memfd_create": 319, "shmget": 29, "shmat": 30, "shmctl": 31, "shmdt": 67,
+    "msgget": 68, "msgsnd": 69, "msgrcv": 70, "msgctl": 71, "semget": 64, "semop": 65, "semctl": 66, "semtimedop": 220,
+    "mq_open": 240, "mq_unlink": 241, "mq_timedsend": 242, "mq_timedreceive": 243, "mq_notify": 244,
+    "mq_getsetattr": 245, "chown": 92, "fchown": 93, "lchown": 94, "fchownat": 260, "utime": 132, "utimes": 235,
+    "futimesat": 261, "utimensat": 280, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "removexattr": 197,
+    "lremovexattr": 198, "fremovexattr": 199, "truncate": 76,
+    "remap_file_pages": 216, "migrate_pages": 256, "move_pages": 279, "mbind": 237,
     "set_mempolicy": 238, "fanotify_init": 300, "fanotify_mark": 301, "mknod": 133, "mknodat": 259, "clone": 56,
     "socket": 41, "socketpair": 53, "ioctl": 16, "chmod": 90, "fchmod": 91, "fchmodat": 268, "open": 2, "openat": 257,
     "creat": 85, "setrlimit": 160, "prlimit64": 302, "setsid": 112, "setpgid": 109, "kill": 62, "tkill": 200,
@@ -64,7 +74,11 @@ _AARCH64 = _ALIKE | {
     "adjtimex": 171, "sethostname": 161, "setdomainname": 162, "personality": 92, "mount": 40, "umount2": 39,
     "pivot_root": 41, "chroot": 51, "setns": 268, "unshare": 97, "open_by_handle_at": 265, "name_to_handle_at": 264,
     "add_key": 217, "request_key": 218, "keyctl": 219, "memfd_create": 279, "shmget": 194, "shmat": 196,
-    "shmctl": 195, "msgget": 186, "semget": 190, "mq_open": 180, "remap_file_pages": 234, "migrate_pages": 238,
+    "shmctl": 195, "shmdt": 197, "msgget": 186, "msgsnd": 189, "msgrcv": 188, "msgctl": 187, "semget": 190,
+    "semop": 193, "semctl": 191, "semtimedop": 192, "mq_open": 180, "mq_unlink": 181, "mq_timedsend": 182,
+    "mq_timedreceive": 183, "mq_notify": 184, "mq_getsetattr": 185, "fchown": 55, "fchownat": 54, "utimensat": 88,
+    "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "removexattr": 14, "lremovexattr": 15, "fremovexattr": 16,
+    "truncate": 45, "remap_file_pages": 234, "migrate_pages": 238,
     "move_pages": 239, "mbind": 235, "set_mempolicy": 237, "fanotify_init": 262, "fanotify_mark": 263, "mknodat": 33,
     "clone": 220, "socket": 198, "socketpair": 199, "ioctl": 29, "fchmod": 52, "fchmodat": 53, "openat": 56,
     "setrlimit": 164, "prlimit64": 261, "setsid": 157, "setpgid": 154, "kill": 129, "tkill": 130, "tgkill": 131,
@@ -90,6 +104,13 @@ _BY_ARGUMENT = frozenset(
 GROUP_LEAVING = frozenset({"setsid", "setpgid"})
 SIGNALLING = frozenset({"kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal"})
 """Denied only if no namespace hides other processes."""
+ATTRIBUTES = frozenset(
+    {"chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "truncate"}
+    | {"utime", "utimes", "futimesat", "utimensat", "setxattr", "lsetxattr", "fsetxattr"}
+    | {"removexattr", "lremovexattr", "fremovexattr"}
+)
+"""Denied where the host's files are only behind Landlock, which does not mediate them (before version 3 truncate)."""
+_ONLY_SHARED = GROUP_LEAVING | SIGNALLING | ATTRIBUTES
 
 
 @dataclass
@@ -121,6 +142,8 @@ class _Program:
 
     def only(self, name: str, argument: int, values: tuple[int, ...], mask: int = 0xFFFFFFFF) -> None:
         """``name`` fails unless the argument under ``mask`` is one of ``values``."""
+        if name not in self.numbers:
+            return
         self.add(_JEQ, self.numbers[name], 0, len(values) + 4)
         self.add(_LD, _ARGS + 8 * argument)
         self.add(_AND, mask)
@@ -143,8 +166,9 @@ def compile_filter(
 ) -> bytes:
     """The filter as the kernel and ``bwrap --seccomp`` take it: an array of ``struct sock_filter``.
 
-    ``shared``: no namespace hides other processes, so no process may leave its group. ``signals=False`` forbids signals
-    too. ``filters`` lets a program add filters. Raises KeyError if the architecture is not ``supported``.
+    ``shared``: no namespace hides other processes and files, so no process may leave its group, nor change the
+    permissions, owner or times of a file. ``signals=False`` forbids signals too. ``filters`` lets a program add
+    filters. Raises KeyError if the architecture is not ``supported``.
     """
     arch, numbers = TABLES[machine or platform.machine()]
     program = _Program(numbers)
@@ -157,11 +181,16 @@ def compile_filter(
         program.add(_RET, _KILL)
     program.add(_JGT, _NEWEST, 0, 1)
     program.add(_RET, _ERRNO | errno.ENOSYS)
-    only_shared = GROUP_LEAVING if signals else GROUP_LEAVING | SIGNALLING
+    refused = _ONLY_SHARED if shared else frozenset[str]()
+    allowed = (_BY_ARGUMENT | _ONLY_SHARED) - (refused - SIGNALLING if signals else refused)
     for name in numbers:
-        if name in _BY_ARGUMENT or (name in GROUP_LEAVING | SIGNALLING and not (shared and name in only_shared)):
-            continue
-        program.refuse(name, _SOFT.get(name, errno.EPERM))
+        if name not in allowed:
+            program.refuse(name, _SOFT.get(name, errno.EPERM))
+    if shared:
+        program.only("ioctl", 1, _IOCTL)
+        access = (0, 1, 2, _O_TRUNC | 1, _O_TRUNC | 2)  # old Landlock misses what truncates without opening to write
+        program.only("open", 1, access, _O_TRUNC | _O_ACCMODE)
+        program.only("openat", 2, access, _O_TRUNC | _O_ACCMODE)
     _refuse_by_argument(program)
     if not filters:
         program.when("prctl", [(0, _JEQ, _PR_SET_SECCOMP)])
@@ -177,8 +206,8 @@ def _refuse_by_argument(program: _Program) -> None:
     # No limit counts the memory of socket and pipe buffers: they keep their first size.
     for option in (_SO_SNDBUF, _SO_SNDBUFFORCE):
         program.when("setsockopt", [(1, _JEQ, _SOL_SOCKET), (2, _JEQ, option)])
-    for request in (_F_SETPIPE_SZ, _F_SETLEASE, _F_NOTIFY):
-        program.when("fcntl", [(1, _JEQ, request)])
+    program.only("fcntl", 1, _FCNTL)
+    program.when("fcntl", [(1, _JEQ, _F_SETFL), (2, _JSET, _O_ASYNC)])
     program.when("mmap", [(3, _JSET, _MAP_HUGETLB)], errno.ENOMEM)
     # A process may only slow itself down: the monitor runs as the same user.
     for name in ("prlimit64", "sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"):

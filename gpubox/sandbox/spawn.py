@@ -60,8 +60,6 @@ class ConfinedProcess:
     """Remove it once the program is dead."""
     go_fd: int = -1
     """The program begins when a byte is written here."""
-    protected: tuple[AutoRunFile, ...] = ()
-    """Files of the workspace that it can only read."""
     scratch: Path | None = None
     """The host folder that serves as /tmp if the run is only a process group, without namespaces."""
 
@@ -176,25 +174,24 @@ def _start_bubblewrap(
             drop_to=uid if uid and not confinement.as_root else 0,
         )
         ours.pop_all()
-        files = tuple(file for _, file in protected)
-        return ConfinedProcess(popen, output_fd, status_fd, group=group, go_fd=go_fd, protected=files)
+        return ConfinedProcess(popen, output_fd, status_fd, group=group, go_fd=go_fd)
 
 
 def _open_protected(
     stack: contextlib.ExitStack, workspace: Path | None, files: Sequence[AutoRunFile]
 ) -> list[tuple[int, AutoRunFile]]:
-    """Opens each file. One that another program replaced meanwhile is a different file, and is left out."""
+    """Opens each file but links. Raises GpuboxError if another program replaced one meanwhile."""
     opened: list[tuple[int, AutoRunFile]] = []
     if workspace is None:
         return opened
     for file in files:
-        with contextlib.suppress(OSError):
-            fd = os.open(workspace / file.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-            stack.callback(os.close, fd)
-            status = os.fstat(fd)
-            ordinary = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
-            if ordinary and (status.st_dev, status.st_ino) == file.identity:
-                opened.append((fd, file))
+        fd = os.open(workspace / file.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        stack.callback(os.close, fd)
+        status = os.fstat(fd)
+        if (status.st_dev, status.st_ino) != file.identity:
+            raise GpuboxError(f"{file.path} was replaced while the program was being started.", "Try again.")
+        if stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode):
+            opened.append((fd, file))
     return opened
 
 

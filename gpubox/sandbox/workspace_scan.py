@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpubox.errors import GpuboxError, UsageError
+from gpubox.errors import UsageError
+from gpubox.sandbox.auto_run_files import AutoRunFile, Entry, Token, readable, walk
 
-MAX_ENTRIES = 50_000
+MAX_ENTRIES = 200_000
+"""Files and folders whose changes are seen. Auto-run files are seen however many there are."""
 MAX_LISTED = 1_000
-MAX_SPECIAL_FILES = 100
-_SKIPPED_FOLDERS = frozenset({".git", "node_modules", "__pycache__", ".venv"})
+CLOCK_NANOSECONDS = 20_000_000
+"""File times come from a clock that ticks every few milliseconds."""
+Facts = tuple[int, int, int, int, int, int]
+"""mtime, ctime, size, inode, mode and device of a file: at least one of them changes when the file does. Of a folder,
+whose times change with what it holds, only the last three."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class WorkspaceScan:
     """The contents of a workspace at one moment."""
 
-    files: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
-    """Regular files -> (mtime, ctime, size, inode): at least one of them changes when the file does."""
-    special_files: tuple[str, ...] = ()
+    files: dict[str, Facts] = field(default_factory=dict)
+    """Every file, link and folder, itself (``""``) included, but those in protected folders."""
+    auto_run: list[AutoRunFile] = field(default_factory=list)
+    known: set[Token] = field(default_factory=set)
+    """By what its auto-run files, and what may become part of a repository, are known."""
+    special_files: list[str] = field(default_factory=list)
     """Sockets, FIFOs and devices. Each is a way out of the workspace."""
+    linked: list[str] = field(default_factory=list)
+    """Files that have another name outside, as in the stores of pnpm and uv."""
+    unreadable: list[str] = field(default_factory=list)
+    """Folders that even their owner cannot read."""
+    complete: bool = True
+    """Whether there are no more than MAX_ENTRIES."""
+    began_ns: int = field(default_factory=lambda: time.time_ns() - CLOCK_NANOSECONDS)
+
+    def modes(self) -> dict[str, int]:
+        """The permissions of every folder."""
+        return {path: stat.S_IMODE(facts[4]) for path, facts in self.files.items() if stat.S_ISDIR(facts[4])}
 
 
 def check_workspace(folder: Path) -> Path:
@@ -43,43 +64,78 @@ def check_workspace(folder: Path) -> Path:
     return real
 
 
-def scan(folder: Path) -> WorkspaceScan:
-    """Lists ``folder`` without following links, at most MAX_ENTRIES of it."""
-    files: dict[str, tuple[int, int, int, int]] = {}
-    special_files: list[str] = []
-    folders, count = [""], 0
-    while folders and count < MAX_ENTRIES:
-        parent = folders.pop()
-        with contextlib.suppress(OSError), os.scandir(folder / parent) as entries:
-            for entry in entries:
-                count += 1
-                name = f"{parent}/{entry.name}" if parent else entry.name
-                with contextlib.suppress(OSError):
-                    status = entry.stat(follow_symlinks=False)
-                    if stat.S_ISREG(status.st_mode):
-                        files[name] = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
-                    elif stat.S_ISDIR(status.st_mode):
-                        if entry.name not in _SKIPPED_FOLDERS:
-                            folders.append(name)
-                    elif not stat.S_ISLNK(status.st_mode):
-                        special_files.append(name)
-                if count >= MAX_ENTRIES:
-                    break
-    return WorkspaceScan(files, tuple(special_files))
+def facts_of(status: os.stat_result) -> Facts:
+    """What is compared of one file or folder."""
+    times = (0, 0, 0) if stat.S_ISDIR(status.st_mode) else (status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+    return *times, status.st_ino, status.st_mode, status.st_dev
 
 
-def scan_at_start(folder: Path) -> WorkspaceScan:
-    """Scans the workspace before a run. Raises GpuboxError if it has too many special files to block."""
-    before = scan(folder)
-    if len(before.special_files) > MAX_SPECIAL_FILES:
-        raise GpuboxError(
-            f"The workspace {folder} holds {len(before.special_files)} sockets, FIFOs or devices.",
-            f"gpubox blocks each of them, and at most {MAX_SPECIAL_FILES}: choose another folder.",
-        )
-    return before
+def scan(
+    folder: Path,
+    *,
+    inside: bool = False,
+    modes: Mapping[str, int] | None = None,
+    moves: Callable[[Entry], bool] | None = None,
+) -> WorkspaceScan:
+    """Lists ``folder`` without following links. ``modes`` as in ``walk``. After a run, what ``moves`` away is left out.
+
+    ``inside``: the program could change what is in auto-run files. Raises OSError if ``folder`` cannot be read.
+    """
+    result = WorkspaceScan(files={"": facts_of(os.lstat(folder))})
+    seen: Counter[tuple[int, int]] = Counter()
+    linked: list[tuple[str, os.stat_result]] = []
+    for entry in walk(folder, result.unreadable, modes=modes, inside=inside or not moves):
+        try:
+            if moves and moves(entry):
+                result.files.pop(entry.path, None)
+                continue
+            if not any(is_kind(entry.item) for is_kind in _ORDINARY):
+                result.special_files.append(entry.path)
+            if entry.within and not inside:
+                continue  # read-only for the program
+            if entry.kind:
+                result.auto_run.append(entry.auto_run_file())
+            if entry.kind or entry.is_part:
+                result.known.add(entry.token())
+            if len(result.files) > MAX_ENTRIES:
+                result.complete = False
+                continue
+            status = entry.status
+        except FileNotFoundError:
+            continue  # it was removed meanwhile
+        result.files[entry.path] = facts_of(status)
+        if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
+            seen[status.st_dev, status.st_ino] += 1
+            linked.append((entry.path, status))
+    result.linked = [path for path, status in linked if status.st_nlink > seen[status.st_dev, status.st_ino]]
+    return result
 
 
-def changed_files(before: WorkspaceScan, after: WorkspaceScan) -> tuple[str, ...]:
-    """The new and changed files, sorted, at most MAX_LISTED. Bytes of a name that are not UTF-8 are replaced."""
-    names = sorted(name for name, facts in after.files.items() if before.files.get(name) != facts)
-    return tuple(os.fsencode(name).decode("utf-8", "replace") for name in names[:MAX_LISTED])
+def changed_files(before: WorkspaceScan, after: WorkspaceScan, moved: Collection[str] = ()) -> tuple[str, ...]:
+    """What was created, changed or removed, sorted, but not what was ``moved`` out.
+
+    A folder stands for itself (``folder/``) if it is new and empty or its mode changed. Bytes of a name that are not
+    UTF-8 are replaced. Of more than MAX_LISTED the new files are only counted, for each folder at the top.
+    """
+    parents = {path.rpartition("/")[0] for path in after.files}
+    texts: dict[str, bool] = {}  # -> whether it is new
+    for path, facts in after.files.items():
+        old, is_folder = before.files.get(path), stat.S_ISDIR(facts[4])
+        if old == facts or (is_folder and (old is None or old[4] == facts[4]) and path in parents):
+            continue
+        if old is None and not before.complete and facts[1] < before.began_ns:
+            continue  # it was there
+        texts[f"{path or '.'}/" if is_folder else path] = old is None
+    gone = {path for path in before.files.keys() - after.files.keys() if after.complete and path not in moved}
+    texts |= {f"{path} (removed)": False for path in gone if path.rpartition("/")[0] not in gone}
+    names = sorted(texts, key=(lambda name: (texts[name], name)) if len(texts) > MAX_LISTED else None)
+    more = Counter(name.partition("/")[0] if "/" in name else "." for name in names[MAX_LISTED:])
+    rest = (f"{folder}/ ({count:,} more)" for folder, count in more.items())
+    return tuple(map(readable, (*names[:MAX_LISTED], *rest)))
+
+
+_ORDINARY: tuple[Callable[[os.DirEntry[str]], bool], ...] = (
+    lambda item: item.is_file(follow_symlinks=False),
+    lambda item: item.is_dir(follow_symlinks=False),
+    lambda item: item.is_symlink(),
+)

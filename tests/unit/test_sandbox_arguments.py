@@ -10,7 +10,7 @@ import pytest
 from gpubox.config import Config, load_config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.sandbox import bubblewrap, remedies, spawn, workspace_scan
+from gpubox.sandbox import bubblewrap, quarantine, remedies, spawn, workspace_scan
 from gpubox.sandbox.interpreter import Interpreter, find_interpreter, system_interpreter
 from gpubox.sandbox.policy import Policy
 
@@ -173,7 +173,7 @@ def test_files_made_are_new_or_changed_and_links_are_not_followed(tmp_path: Path
     (tmp_path / "link").symlink_to("/etc")
     (tmp_path / b"\xff".decode("utf-8", "surrogateescape")).write_text("4")
 
-    assert workspace_scan.changed_files(before, workspace_scan.scan(tmp_path)) == ("changed", "d/new", "\ufffd")
+    assert workspace_scan.changed_files(before, workspace_scan.scan(tmp_path)) == ("changed", "d/new", "link", "\ufffd")
 
 
 def test_a_workspace_that_became_a_link_is_refused(tmp_path: Path) -> None:
@@ -186,8 +186,9 @@ def test_a_workspace_that_became_a_link_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_workspace_of_doors_is_refused(tmp_path: Path) -> None:
-    for number in range(workspace_scan.MAX_SPECIAL_FILES + 1):
-        os.mkfifo(tmp_path / str(number))
+    (tmp_path / "work/.git").mkdir(parents=True)
+    for number in range(quarantine.MAX_SPECIAL_FILES + 1):
+        os.mkfifo(tmp_path / "work/.git" / str(number))
 
     with pytest.raises(GpuboxError, match="holds 101 sockets"):
-        workspace_scan.scan_at_start(tmp_path)
+        quarantine.Quarantine.begin(tmp_path / "work", can_protect=True, folder=tmp_path / "place")

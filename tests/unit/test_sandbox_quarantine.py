@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
 
 import pytest
 
-from gpubox.sandbox import disk_usage
-from gpubox.sandbox.auto_run_files import auto_run_kind, find_auto_run_files, is_bare_repository, move_out
+from gpubox.errors import GpuboxError
+from gpubox.sandbox import auto_run_files, disk_usage, workspace_scan
+from gpubox.sandbox.auto_run_files import auto_run_kind, is_bare_repository
 from gpubox.sandbox.disk_usage import DiskMonitor, recent_changes, remove_tree
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.quarantine import Quarantine
@@ -17,19 +19,41 @@ from gpubox.sandbox.quarantine import Quarantine
 NEVER = [
     "git",
     ".gitignore",
-    ".gitattributes",
-    ".github",
-    ".env",
+    ".keep",
+    ".notes.txt.swp",
     "Makefile",
     "conftest.py",
     "src",
     "x.git",
-    "AGENTS.md",
+    "README.md",
+    "model.pth",
+    "env",
 ]
 
 
 @pytest.mark.parametrize(
-    "name", [".git", ".GIT", ".Git.", ".git ", "GIT~1", ".g\u200cit", ".git:x", ".ENVRC", ".vscode"]
+    "name",
+    [
+        ".git",
+        ".GIT",
+        ".Git.",
+        ".git ",
+        "GIT~1",
+        ".g\u200cit",
+        ".git:x",
+        ".ENVRC",
+        ".vscode",
+        ".env",
+        ".kiro",
+        ".a-tool-of-tomorrow",
+        ".gitattributes",
+        "AGENTS.md",
+        "Lefthook.yaml",
+        "a.code-workspace",
+        "node_modules",
+        "venv",
+        "sitecustomize.so",
+    ],
 )
 def test_a_name_is_known_as_any_file_system_reads_it(name: str) -> None:
     assert auto_run_kind(name)
@@ -54,49 +78,248 @@ def test_a_bare_repository_by_its_entries(names: list[str], whole: bool) -> None
     assert is_bare_repository(names) is whole
 
 
+def begin(work: Path, *, can_protect: bool = True) -> Quarantine:
+    return Quarantine.begin(work, can_protect=can_protect, folder=work.parent / "place")
+
+
 def test_the_owners_own_is_known_wherever_it_is_moved(tmp_path: Path) -> None:
-    work, place = tmp_path / "work", tmp_path / "place"
+    work = tmp_path / "work"
     (work / "a/.git").mkdir(parents=True)
-    known = {file.identity for file in find_auto_run_files(work)}
+    running = begin(work)
     (work / "a").rename(work / "b")
     (work / "a/.git").mkdir(parents=True)
 
-    moved, left = move_out(work, known, place)
+    running.finish()
 
-    assert left == []
-    assert [str(file) for file in moved] == ["a/.git (a repository)"]
+    assert running.left == []
+    assert [str(file) for file in running.moved] == ["a/.git (a repository)"]
     assert (work / "b/.git").exists() and not (work / "a/.git").exists()
-    assert "a/.git" in next(place.glob("*/from.txt")).read_text()
+    assert "a/.git" in next(tmp_path.glob("place/*/from.txt")).read_text()
 
 
 def test_a_file_of_the_owners_that_becomes_part_of_a_repository_stays(tmp_path: Path) -> None:
-    work, place = tmp_path / "work", tmp_path / "place"
+    work = tmp_path / "work"
     work.mkdir()
     (work / "HEAD").write_text("mine")
     (work / "config").write_text("mine")
-    known = {file.identity for file in find_auto_run_files(work)}
+    running = begin(work)
     (work / "objects").mkdir()
     (work / "refs").mkdir()
 
-    move_out(work, known, place)
+    running.finish()
 
     assert sorted(path.name for path in work.iterdir()) == ["HEAD", "config"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("config", ".git"), ("src/hooks", ".vscode"), ("info", ".envrc"), ("objects", ".hidden"), ("x", "HEAD")],
+)
+def test_a_name_is_new_though_the_inode_is_not(old: str, new: str, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / old).mkdir(parents=True)
+    for name in ("objects", "refs") if new == "HEAD" else ():
+        (work / name).mkdir()
+    running = begin(work)
+    (work / old).rename(work / new)
+
+    running.finish()
+
+    assert not (work / new).exists()
+    assert new in [file.path for file in running.moved]
+
+
+def test_an_inode_that_was_used_before_is_not_known(tmp_path: Path) -> None:
+    """A file system gives the number of a removed file to the next one."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "config").write_text("mine")
+    running = begin(work)
+    (work / "config").unlink()
+    (work / ".git").write_text("gitdir: ../x")
+
+    running.finish()
+
+    assert [file.path for file in running.moved] == [".git"]
+    assert running.changed == ("config (removed)",)
+
+
+def test_modes_are_put_back_before_anything_is_looked_for(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / "sub/deep").mkdir(parents=True)
+    work.chmod(0o750)
+    (work / "sub").chmod(0o555)
+    running = begin(work)
+    assert (work / "sub").stat().st_mode & 0o777 == 0o555
+    (work / "sub").chmod(0o755)
+    (work / "sub/deep/.git").mkdir()
+    for path, mode in ((work / "sub/deep", 0o300), (work / "sub", 0o100), (work, 0o311)):
+        path.chmod(mode)
+
+    running.finish()
+
+    assert [file.path for file in running.moved] == ["sub/deep/.git"]
+    assert (work.stat().st_mode & 0o777, (work / "sub").stat().st_mode & 0o777) == (0o750, 0o555)
+    assert set(running.changed) == {"./", "sub/", "sub/deep/"}
+    (work / "sub").chmod(0o755)
+
+
+def test_what_cannot_be_read_or_moved_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = tmp_path / "work"
+    (work / "shut").mkdir(parents=True)
+    running = begin(work)
+    (work / ".git").mkdir()
+    enter = auto_run_files._enter
+
+    def refused(fd: int | None, name: str, path: str) -> auto_run_files._Folder:
+        if name == "shut":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return enter(fd, name, path)
+
+    def immovable(*arguments: object, **more: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(auto_run_files, "_enter", refused)
+    monkeypatch.setattr(os, "rename", immovable)
+    running.finish()
+
+    assert running.unchecked == ("shut cannot be read", ".git (a repository) cannot be moved out")
+    assert [file.path for file in running.left] == [".git"]
+    monkeypatch.setattr(auto_run_files, "_enter", immovable)
+    with pytest.raises(GpuboxError, match="cannot be read"):
+        begin(work)
+
+
+def test_bytecode_that_changed_or_is_new_is_removed(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / "__pycache__").mkdir(parents=True)
+    for name in ("same", "changed", "was"):
+        (work / f"__pycache__/{name}.cpython-311.pyc").write_bytes(b"header and code")
+    running = begin(work)
+    (work / "__pycache__/changed.cpython-311.pyc").write_bytes(b"header and evil")
+    os.utime(work / "__pycache__/changed.cpython-311.pyc", (1, 1))
+    (work / "__pycache__/was.cpython-311.pyc").rename(work / "__pycache__/is.cpython-311.pyc")
+    (work / "plain.pyc").write_bytes(b"evil")
+
+    running.finish()
+
+    assert [path.name for path in (work / "__pycache__").iterdir()] == ["same.cpython-311.pyc"]
+    assert not (work / "plain.pyc").exists()
+    assert running.changed == ("__pycache__/was.cpython-311.pyc (removed)",)
+
+
+@pytest.mark.parametrize(
+    "new", ["mine/__init__.py", "mine.cpython-311-x86_64-linux-gnu.so", "json.py", "json/__init__.py", "sub/own.so"]
+)
+def test_what_would_be_imported_instead_is_moved(new: str, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / "sub").mkdir(parents=True)
+    (work / "mine.py").touch()
+    (work / "sub/own.py").touch()
+    (work / "calendar.py").touch()
+    running = begin(work)
+    (work / new).parent.mkdir(exist_ok=True)
+    (work / new).touch()
+    for name in ("mine/data.csv", "sub/json.py", "sub/lib.so", "test.py", "calendar.py"):
+        (work / name).parent.mkdir(exist_ok=True)
+        (work / name).write_text("x")
+
+    running.finish()
+
+    assert [file.path for file in running.moved] == [new]
+
+
+def test_every_change_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = tmp_path / "work"
+    (work / "gone/deep").mkdir(parents=True)
+    for name in ("same", "changed", "touched", "mode", "gone/deep/x"):
+        (work / name).write_text("1")
+    running = begin(work)
+    (work / "changed").write_text("2")
+    os.utime(work / "touched", (1, 1))
+    (work / "mode").chmod(0o700)
+    (work / "link").symlink_to("/etc")
+    (work / "empty/er").mkdir(parents=True)
+    (work / "full").mkdir()
+    (work / "full/x").touch()
+    (work / "gone/deep/x").unlink()
+    (work / "gone/deep").rmdir()
+    (work / "gone").rmdir()
+
+    running.finish()
+
+    assert " ".join(running.changed) == "changed empty/er/ full/x gone (removed) link mode touched"
+    monkeypatch.setattr(workspace_scan, "MAX_LISTED", 2)
+    running.finish()
+    assert " ".join(running.changed) == "changed gone (removed) ./ (3 more) empty/ (1 more) full/ (1 more)"
+
+
+def test_more_files_than_are_compared_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    for number in range(20):
+        (work / str(number)).touch()
+        os.utime(work / str(number), (1, 1))
+    monkeypatch.setattr(workspace_scan, "MAX_ENTRIES", 10)
+    time.sleep(0.05)  # file times come from a clock that ticks every few milliseconds
+    running = begin(work)
+    (work / ".git").mkdir()
+    (work / "a").mkdir()
+
+    running.finish()
+
+    assert "Only the first" in running.notes[0]
+    assert [file.path for file in running.moved] == [".git"]
+    assert not [name for name in running.changed if name.isdigit()]
+
+
+def test_files_with_names_outside_have_a_read_only_folder(tmp_path: Path) -> None:
+    work, store = tmp_path / "work", tmp_path / "store"
+    (work / "lib/pkg").mkdir(parents=True)
+    store.mkdir()
+    for name in ("lib/pkg/a.js", "top.js"):
+        (store / Path(name).name).write_text("shared")
+        os.link(store / Path(name).name, work / name)
+    (work / "one").touch()
+    os.link(work / "one", work / "two")
+
+    running = begin(work)
+    running.finish()
+
+    assert [file.path for file in running.protected] == ["lib/pkg", "top.js"]
+    assert "lib/pkg, top.js: read-only" in running.notes[0]
+
+
+def test_too_many_to_protect_one_by_one_are_protected_with_their_folder(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    for number in range(300):
+        (work / f"vendor/a/{number}").mkdir(parents=True)
+        (work / f"vendor/a/{number}/.travis.yml").touch()
+    (work / "vendor/.x").mkdir(parents=True)
+    (work / "env").mkdir()
+    (work / "env/pyvenv.cfg").touch()
+
+    running = begin(work)
+    running.finish()
+
+    assert [file.path for file in running.protected] == ["env", "vendor/.x", "vendor/a"]
+    assert running.notes[0].startswith("vendor/a: read-only")
 
 
 def test_a_change_of_an_unprotected_file_is_reported(tmp_path: Path) -> None:
     work = tmp_path / "work"
     (work / ".git/hooks").mkdir(parents=True)
     (work / ".git/objects").mkdir()
-    quarantine = Quarantine.begin(work, can_protect=False, folder=tmp_path / "place")
+    running = begin(work, can_protect=False)
     (work / ".git/objects/a").write_text("x")
     (work / ".git/index").write_text("x")
-    quarantine.finish()
-    assert quarantine.left == []
+    running.finish()
+    assert (running.left, running.changed) == ([], (".git/index", ".git/objects/a"))
 
-    quarantine = Quarantine.begin(work, can_protect=False, folder=tmp_path / "place")
+    running = begin(work, can_protect=False)
     (work / ".git/hooks/pre-commit").write_text("x")
-    quarantine.finish()
-    assert [file.path for file in quarantine.left] == [".git"]
+    running.finish()
+    assert [file.path for file in running.left] == [".git"]
 
 
 def test_recent_changes_go_by_the_kernels_clock(tmp_path: Path) -> None:

@@ -142,11 +142,33 @@ def test_without_namespaces_more_is_refused(machine: str) -> None:
     assert unscoped("kill", 1, 9) == unscoped("tgkill", 1, 1, 9) == "EPERM"
 
 
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_what_landlock_does_not_mediate_is_refused(machine: str) -> None:
+    alone, shared = Filter(machine), Filter(machine, shared=True)
+
+    for name in seccomp.ATTRIBUTES & set(shared.numbers):
+        assert (alone(name, 3, 0o755), shared(name, 3, 0o755)) == (ALLOW, "EPERM")
+    for request in (0x8901, 0x8902, 0x5452, 0xFFFFFFFF_00008901):  # FIOSETOWN, SIOCSPGRP, FIOASYNC
+        assert (alone("ioctl", 3, request), shared("ioctl", 3, request)) == (ALLOW, "EPERM")
+    for flags in (3, 3 | 0o1000, 0o1000, 0o1000 | O_CREAT):
+        assert (alone("openat", 3, 0, flags), shared("openat", 3, 0, flags)) == (ALLOW, "EPERM")
+    assert shared("openat", 3, 0, 0o1000 | O_CREAT | O_WRONLY) == shared("openat", 3, 0, 0o2000000) == ALLOW
+    assert shared("ioctl", 3, 0x5421) == ALLOW
+
+
+def test_no_descriptor_gets_an_owner_or_a_signal(asked: Filter) -> None:
+    for command in (8, 10, 15, 1024, 1026, 1031, 1033, 5000):
+        assert asked("fcntl", 3, command, 9) == "EPERM"
+    assert (asked("fcntl", 3, 4, 0o4000), asked("fcntl", 3, 4, 0o24000)) == (ALLOW, "EPERM")
+    for name in ("msgrcv", "msgctl", "semop", "semctl", "shmctl", "mq_unlink", "mq_timedsend"):
+        assert asked(name, 3) == "EPERM"
+
+
 def test_both_tables_forbid_the_same() -> None:
     x86, arm = seccomp.TABLES["x86_64"][1], seccomp.TABLES["aarch64"][1]
     only_old = {"open", "creat", "chmod", "mknod", "uselib", "iopl", "ioperm", "modify_ldt", "_sysctl"} | {
-        "inotify_init"
-    }
+        "inotify_init", "chown", "lchown", "utime", "utimes", "futimesat"
+    }  # fmt: skip
 
     assert set(x86) - set(arm) == only_old
     assert set(arm) <= set(x86)

@@ -51,7 +51,7 @@ def run_file(context: Context, file: Path, workdir: Path | None, seconds: float 
     code = _read(file)
     outcome = asyncio.run(Sandbox(context.config).run(code, policy))
     if as_json:
-        output.emit_json({**asdict(outcome), "ok": outcome.ok})
+        output.emit_json({**asdict(outcome), "ok": outcome.ok, "weakness": outcome.weakness})
     else:
         if outcome.output:
             output.emit_verbatim(outcome.output.removesuffix("\n"))
@@ -61,6 +61,10 @@ def run_file(context: Context, file: Path, workdir: Path | None, seconds: float 
             diagnostics.note(f"moved {name} to {outcome.quarantine}: your own tools would have run it")
         for name in outcome.not_quarantined:
             diagnostics.note(f"kept {name}, which your own tools may run")
+        for name in outcome.unchecked:
+            diagnostics.note(f"not checked: {name}. Look at it before your own tools do")
+        for text in (*outcome.notes, *([f"weaker: {outcome.weakness}"] if outcome.weakness else [])):
+            diagnostics.note(text)
         ending = f"exit {outcome.exit_code}" if outcome.signal is None else outcome.signal
         reason = f": {outcome.why}" if outcome.why else ""
         diagnostics.note(f"{ending}{reason}, {outcome.seconds * 1000:.0f} ms, {outcome.isolation}")
