@@ -23,7 +23,7 @@ from gpubox.storage import read_bytes, write_atomically
 
 TIMEOUT_SECONDS = 20.0
 CACHE_BYTES = 16 * 1024 * 1024
-_SCHEMA = 2
+_SCHEMA = 3
 _VERSION = re.compile(r"^version:\s*(.+?)\s*$", re.M)
 # Cached options are invalid when one of these files changes.
 _PARSER = Path(__file__).with_name("capabilities.py")
@@ -103,7 +103,7 @@ def probe_capabilities(engine: Engine) -> Capabilities:
     version = run_engine(engine, ["--version"])
     output = run_engine(engine, ["--help"])
     version_line = _VERSION.search(version.err) or _VERSION.search(version.out)
-    capabilities = parse_help(output.out, version_line[1] if version_line else "")
+    capabilities = parse_help(output.out or output.err, version_line[1] if version_line else "")
     if not all(capabilities.option(name) for name in ("model", "port", "ctx-size")):
         message = _last_line(output.err) if output.code else ""
         raise GpuboxError(

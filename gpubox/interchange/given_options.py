@@ -73,7 +73,7 @@ def known_option(name: str, engine: Capabilities) -> EngineOption | None:
 
 def _value_count(name: str, engine: Capabilities) -> tuple[int | None, EngineOption | None]:
     """The number of values of an option (``None``: unknown), and the option if it is known."""
-    if option := known_option(name, engine):
+    if (option := known_option(name, engine)) and not option.loose:
         return 2 if option.value == "START END" else int(option.value is not None), option
     if name in REPLACED_FLAGS:
         return REPLACED_FLAGS[name].takes, None
