@@ -80,7 +80,7 @@ class ProfileDraft:
     def finish(self, name: str) -> ImportedProfile:
         """The profile, with notes about its model and address."""
         if not self.model:
-            self.notes.append("The source names no model: write `model` into the profile, or give --model.")
+            self.notes.append("The source names no model: write `model` into it, or give `gpubox import` --model.")
         elif re.match(r"[A-Za-z]:\\|\\\\", self.model):
             self.notes.append(f"{self.model} is a Windows path: correct `model`.")
         elif "/" in self.model and not self.model.startswith(("/", "~", "hf:", "$")):
