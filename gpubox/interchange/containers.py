@@ -12,7 +12,9 @@ from gpubox.interchange.script import split_words
 from gpubox.profiles.flag_paths import map_paths
 
 _IMAGE = re.compile(r"(?:^|/)[\w.-]*llama[._-]?(?:cpp|server)[\w.-]*(?::[\w.-]*)?(?:@sha256:\w+)?$", re.I)
-_OTHER_PROGRAM = re.compile(r"vllm|ollama|koboldcpp|localai|sglang|text-generation|tabby|llama-swap|llamafile|comfyui", re.I)
+_OTHER_PROGRAM = re.compile(
+    r"vllm|ollama|koboldcpp|localai|sglang|text-generation|tabby|llama-swap|llamafile|comfyui", re.I
+)
 _OWN_OPTION = re.compile(r"-hfr?|--hf-repo|-ngl|--(?:n-)?gpu-layers|--ctx-size|.*\.gguf", re.I)
 """A word that only llama-server's command line has."""
 _PORT = re.compile(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from gpubox.engines.capabilities import Capabilities, EngineOption
-from gpubox.engines.replaced_flags import FORK_FLAGS, FORMER_SWITCHES, REPLACED_FLAGS
+from gpubox.engines.replaced_flags import FORK_FLAGS, FORK_NAMES, FORMER_SWITCHES, REPLACED_FLAGS
 from gpubox.interchange.import_notes import omitted
 from gpubox.interchange.reference_options import long_name, reference_options
 
@@ -119,12 +119,12 @@ def _is_option(word: str, engine: Capabilities) -> bool:
 def _long_name(typed: str, engine: Capabilities, notes: list[str]) -> str:
     bare = typed.lstrip("-").replace("_", "-")
     if typed.startswith("--"):
-        return bare
+        return bare if known_option(bare, engine) else FORK_NAMES.get(bare, bare)
     if long := long_name(bare):
         return long
     if option := engine.option(bare):
         return option.long
     if bare in REPLACED_FLAGS or bare in FORK_FLAGS:
-        return bare
+        return FORK_NAMES.get(bare, bare)
     notes.append(f"{typed} is an unknown short option; the profile keeps it as --{bare}.")
     return bare

@@ -100,9 +100,7 @@ def _model(
     )  # fmt: skip
 
 
-def _set_params(
-    value: YamlValue, notes: list[str]
-) -> tuple[dict[str, float], dict[str, bool | int | float | str]]:
+def _set_params(value: YamlValue, notes: list[str]) -> tuple[dict[str, float], dict[str, bool | int | float | str]]:
     """The request parameters that llama-swap sets, as sampling defaults and template kwargs; the rest is noted."""
     filters = mapping_of(value)
     params = mapping_of(filters.get("setParams"))
@@ -113,7 +111,8 @@ def _set_params(
     plain = {key: _plain(text) for key, text in kwargs.items() if isinstance(text, str)}
     rest = {key: text for key, text in params.items() if key not in {*sampling, "chat_template_kwargs"}}
     rest |= {key: text for key, text in kwargs.items() if key not in plain}
-    notes += omitted_leaves(rest, "no profile sets it in a request", path="filters.setParams")
+    if rest:
+        notes += omitted_leaves(rest, "no profile sets it in a request", path="filters.setParams")
     for key in filters.keys() - {"setParams"}:
         notes += omitted_leaves(filters[key], _LLAMA_SWAP_ONLY, path=f"filters.{key}")
     if sampling or plain:

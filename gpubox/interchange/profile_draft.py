@@ -315,4 +315,7 @@ def match_engine(binary: str, engines: Mapping[str, str]) -> tuple[str, str]:
     name = next((name for name, path in engines.items() if path == binary), "")
     if name or not re.search(r"[\\/]", binary):
         return name, ""
-    return "", f"The source runs {binary}: to use that build, name it under [engines] in config.toml and in `engine`."
+    way = "the profile has the default engine" if "\\" in binary else (
+        "to use that build, name it under [engines] in config.toml and in `engine`"
+    )  # fmt: skip
+    return "", f"The source runs {binary}: {way}."
