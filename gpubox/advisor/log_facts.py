@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpubox.advisor.evidence import LogFacts
 from gpubox.paths import MAIN_INSTANCE, Paths
-from gpubox.server.log import HEAD_BYTES, tail_text
+from gpubox.server.log import HEAD_BYTES, LISTENS, tail_text
 from gpubox.server.state import load_state
 from gpubox.storage import open_regular
 
@@ -15,7 +15,6 @@ _BUILD = re.compile(r"\(build (\d+)|^(?:version: )?b?(\d{4,6})\b")
 _LOAD_MODE = re.compile(r"loading model tensors.*\(load_mode = ([\w+]+)\)")
 _ALL_QUANTS = re.compile(r"FA_ALL_QUANTS = 1\b")
 """In the line system_info, which lists the features of each backend (``ggml_backend_cuda_get_features``)."""
-_LISTENS = "listening on http"
 
 
 class LogFactsReader:
@@ -42,7 +41,7 @@ class LogFactsReader:
         except OSError:
             return LogFacts()
         facts = facts_of_load(text)
-        if _LISTENS in text:  # until then more lines come
+        if LISTENS.search(text):  # until then more lines come
             self._loads = launch_id, facts
         return facts
 

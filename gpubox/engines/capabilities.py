@@ -1,7 +1,8 @@
 """The options of an engine, parsed from its own ``--help``. Pure.
 
 The format is that of llama.cpp's common/arg.cpp ``common_arg::to_string`` (build 11434): comma-separated names from
-column 0, the placeholder of the value after the last name, the help text from column 40.
+column 0, the placeholder of the value after the last name, the help text from column 40. ik_llama.cpp writes its help
+by hand (common/common.cpp, 8337e4cd3): indented, long names in a column of their own, not every placeholder.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ from gpubox.profiles.profile import FlagValue
 from gpubox.toml_table import closest_match
 
 _NAME = re.compile(r"--?[A-Za-z][\w-]*")
+_HEAD = re.compile(r"( *)--?[A-Za-z]")
+_HEAD_SHIFT = 12
+"""So much farther than the first name of another option may a name be indented; continued help is farther right."""
+_REPEATED_VALUE = re.compile(r"^((?:--?[\w-]+,)*--?[A-Za-z][\w-]*) ([^\s,]+), *(?=-.* \2$)")
 _NAMES = re.compile(r"^(?:--?[A-Za-z][\w-]*,\s+)*")
 _ALLOWED = re.compile(r"allowed values: *([^()\n]+)")
-_BRACED = re.compile(r"^[\[{<]([\w+-]+(?:[|,][\w+-]+)+)[\]}>]$|^([a-z][\w+-]*(?:,[a-z][\w+-]*){2,})$")
+_BRACED = re.compile(r"^[\[{<(]([\w+-]+(?:[|,][\w+-]+)+)[\]}>)]$|^([a-z][\w+-]*(?:,[a-z][\w+-]*){2,})$")
 _ENV = re.compile(r"\(env: *(\w+)\)")
 _REPEATABLE = re.compile(r"can be repeated|specified multiple times")
 _REMOVED = re.compile(r"the argument has been removed\.? *(.*)", re.S)
@@ -42,6 +47,8 @@ class EngineOption:
     long: str = ""
     """The canonical spelling: the one of the environment variable (``ctx-checkpoints`` of ``ctx-checkpoints,
     swa-checkpoints``), else the last ``--`` name (``n-gpu-layers`` of ``ngl, gpu-layers, n-gpu-layers``)."""
+    loose: bool = False
+    """Whether it takes a value is unknown: its help, written by hand, shows none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +72,8 @@ class Capabilities:
     @classmethod
     def of(cls, version: str, options: tuple[EngineOption, ...]) -> Capabilities:
         """The capabilities with an index of all names."""
-        return cls(version, options, {name: o for o in options for name in (*o.names, *o.negatives)})
+        # the first of a name counts: ik_llama.cpp lists the options of its other programs after those of the server
+        return cls(version, options, {name: o for o in reversed(options) for name in (*o.names, *o.negatives)})
 
     def option(self, name: str) -> EngineOption | None:
         """The option called ``name``: any alias, with or without dashes, also with ``_`` for ``-``."""
@@ -87,16 +95,24 @@ def display_version(version: str) -> str:
 
 def parse_help(text: str, version: str = "") -> Capabilities:
     """The capabilities in a ``--help`` text. Skips lines that it does not understand."""
-    return Capabilities.of(version, tuple(option for block in _blocks(text) if (option := _parse_block(block))))
+    blocks = _blocks(text)
+    loose = any(lines[0].startswith(" ") for lines in blocks)
+    return Capabilities.of(version, tuple(option for lines in blocks if (option := _parse_block(lines, loose=loose))))
 
 
 def find_refusals(capabilities: Capabilities, flags: Mapping[str, FlagValue]) -> list[Refusal]:
-    """The flags that the engine refuses according to its help. The engine's own check may find more."""
+    """The flags that the engine refuses according to its help. The engine's own check may find more.
+
+    A help that is written by hand omits names that the engine accepts, so it says nothing about unknown ones.
+    """
     refusals: list[Refusal] = []
+    complete = not any(option.loose for option in capabilities.options)
     for name, value in flags.items():
         option = capabilities.option(name)
         if option is None and value is False:
             option = capabilities.option(f"no-{name}")
+        if option is None and not complete:
+            continue
         if option is None:
             advice, fork = advice_for(name, None)
             near = closest_match(name, capabilities.by_name)
@@ -148,17 +164,21 @@ def added_flags(
 
 def _blocks(text: str) -> list[list[str]]:
     blocks: list[list[str]] = []
-    for line in text.splitlines():
-        if line.startswith("-") and not line.startswith("-----"):
+    lines = text.expandtabs().splitlines()
+    farthest = min((len(match[1]) for line in lines if (match := _HEAD.match(line))), default=0) + _HEAD_SHIFT
+    for line in lines:
+        if (match := _HEAD.match(line)) and len(match[1]) <= farthest:
             blocks.append([line])
         elif line.startswith(" ") and blocks:
             blocks[-1].append(line)
     return blocks
 
 
-def _parse_block(lines: list[str]) -> EngineOption | None:
+def _parse_block(lines: list[str], *, loose: bool) -> EngineOption | None:
     # "-c,    --ctx-size N    help": short names are padded after the comma, so remove that before splitting
-    head, _, rest = _NAMES.sub(lambda names: re.sub(r",\s+", ",", names[0]), lines[0].rstrip()).partition("  ")
+    head, _, rest = _NAMES.sub(lambda names: re.sub(r",\s+", ",", names[0]), lines[0].strip()).partition("  ")
+    head = _REPEATED_VALUE.sub(r"\1,", head)  # "-ctx-ckpt N, --ctx-checkpoints N"
+    head = re.sub(r"(--[\w-]+)\(s\)", r"\1,\1s", head)  # "--embedding(s)"
     names: list[str] = []
     position = 0
     while match := _NAME.match(head, position):
@@ -185,6 +205,7 @@ def _parse_block(lines: list[str]) -> EngineOption | None:
         env=env,
         removed=_ENV.sub("", removed[1]).strip() if removed else None,
         help=help_text,
+        loose=loose and value is None,
         long=by_env if by_env in longs else next((n for n in reversed(longs) if n not in negatives), names[0]),
     )
 
@@ -213,6 +234,8 @@ def _allowed(value: str | None, help_text: str) -> tuple[str, ...]:
 
 def _bad_shape(option: EngineOption, value: FlagValue) -> tuple[str, str] | None:
     """The problem and a hint if a switch has a value, or an option with a value has none."""
+    if option.loose:
+        return None
     if value is False and not option.negatives and option.long not in FLAGS_WITHOUT_NO:
         return "cannot be switched off", "leave it out"
     if value is True and option.value is not None:

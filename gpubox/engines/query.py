@@ -24,7 +24,7 @@ from gpubox.storage import read_bytes, read_json, write_atomically
 
 TIMEOUT_SECONDS = 20.0
 CACHE_BYTES = 16 * 1024 * 1024
-_SCHEMA = 2
+_SCHEMA = 3
 _VERSION = re.compile(r"^version:\s*(.+?)\s*$", re.M)
 _MISSING_LIBRARY = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 """What the dynamic linker says (glibc's elf/dl-load.c); Python repeats it when an extension module does not load."""
@@ -113,7 +113,7 @@ def probe_capabilities(engine: Engine) -> Capabilities:
         )
     output = run_engine(engine, ["--help"])
     version_line = _VERSION.search(version.err) or _VERSION.search(version.out)
-    capabilities = parse_help(output.out, version_line[1] if version_line else "")
+    capabilities = parse_help(output.out or output.err, version_line[1] if version_line else "")
     if not all(capabilities.option(name) for name in ("model", "port", "ctx-size")):
         message = _last_line(output.err) if output.code else ""
         raise GpuboxError(

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpubox.interchange.batch import read_batch
 from gpubox.interchange.import_notes import omitted
+from gpubox.interchange.profile_draft import typed_value
 from gpubox.interchange.script import ExpansionBudget, ScriptCommand, split_words
 from gpubox.interchange.yaml_text import YamlValue, leaf_texts, mapping_of, omitted_leaves, texts_of
+from gpubox.profiles.profile import SAMPLING_FLAGS
 
 PORT_MACRO = "${PORT}"
 """The macro for the port that llama-swap chooses at each start."""
 _MACRO = re.compile(r"\$\{([A-Za-z][\w.-]*)\}")
 _MACRO_DEPTH = 16
-_READ_KEYS = {"cmd", "macros", "name", "description", "env", "aliases"}
+_READ_KEYS = {"cmd", "macros", "name", "description", "env", "aliases", "ttl", "filters"}
 _LLAMA_SWAP_ONLY = "llama-swap's own"
 
 
@@ -28,6 +31,8 @@ class LlamaSwapModel:
     title: str
     description: str
     notes: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
+    idle_seconds: float = 0.0
 
 
 def is_llama_swap(value: YamlValue) -> bool:
@@ -47,7 +52,7 @@ def read_llama_swap(value: YamlValue) -> tuple[list[LlamaSwapModel], list[str]]:
     models: list[LlamaSwapModel] = []
     notes: list[str] = []
     for name, content in mapping_of(values.get("models")).items():
-        entry = mapping_of(content)
+        entry = {"ttl": values.get("globalTTL"), **mapping_of(content)}
         if isinstance(entry.get("cmd"), str):
             models.append(_model(name, entry, common, budget, used))
         else:
@@ -59,7 +64,7 @@ def read_llama_swap(value: YamlValue) -> tuple[list[LlamaSwapModel], list[str]]:
                 for path, text in leaf_texts(content)
                 if path.partition(".")[0] not in used
             ]
-        elif key != "models":
+        elif key not in {"models", "globalTTL"}:
             notes += omitted_leaves(content, _LLAMA_SWAP_ONLY, path=key)
     return models, notes
 
@@ -73,21 +78,45 @@ def _model(
     text = _expand(str(entry["cmd"]), macros, budget, used_here).replace("${env.HOME}/", "~/")
     env = [_expand(line, macros, budget, used_here).partition("=") for line in texts_of(entry.get("env"))]
     unresolved = tuple(dict.fromkeys(match[0] for match in _MACRO.finditer(text)))
-    command = ScriptCommand(
-        tuple(_words(text)), {key: value for key, equals, value in env if equals}, unresolved, text=text
-    )
     notes = [omitted(f"env {key}", "it has no value") for key, equals, _ in env if not equals]
+    words = [*_words(text), *_set_params(entry.get("filters"), notes)]
+    command = ScriptCommand(tuple(words), {key: value for key, equals, value in env if equals}, unresolved, text=text)
     notes += [
         omitted(f"macros.{key} {value}", "cmd does not use it") for key, value in own.items() if key not in used_here
     ]
     used |= used_here
-    if aliases := texts_of(entry.get("aliases")):
-        notes.append(f"llama-swap also calls it {', '.join(aliases)}.")
+    ttl = _text(entry.get("ttl"))
+    seconds = float(ttl) if re.fullmatch(r"\d{1,9}", ttl) else 0.0
+    if ttl and not seconds:
+        notes.append(omitted(f"ttl {ttl}", "it is no number of seconds, or never"))
     for key in entry.keys() - _READ_KEYS:
         notes += omitted_leaves(entry[key], _LLAMA_SWAP_ONLY, path=key)
     return LlamaSwapModel(
-        name, command, _text(entry.get("name")), _text(entry.get("description")), tuple(sorted(notes))
-    )
+        name, command, _text(entry.get("name")), _text(entry.get("description")), tuple(sorted(notes)),
+        tuple(texts_of(entry.get("aliases"))), seconds,
+    )  # fmt: skip
+
+
+def _set_params(value: YamlValue, notes: list[str]) -> list[str]:
+    """The request parameters that llama-swap sets, as the options for the same defaults; the others are noted."""
+    filters = dict(mapping_of(value))
+    params = dict(mapping_of(filters.pop("setParams", None)))
+    words: list[str] = []
+    for key, flag in SAMPLING_FLAGS.items():
+        if isinstance(params.get(key), str):
+            words += [f"--{flag}", str(params.pop(key))]
+    kwargs = mapping_of(params.get("chat_template_kwargs"))
+    if kwargs and all(isinstance(text, str) for text in kwargs.values()):
+        del params["chat_template_kwargs"]
+        texts = {key: str(text) for key, text in kwargs.items()}
+        plain = {key: {"true": True, "false": False}.get(text, typed_value(text)) for key, text in texts.items()}
+        words += ["--chat-template-kwargs", json.dumps(plain)]
+    if words:
+        notes.append("llama-swap forces setParams on each request; in a profile they are defaults.")
+    rest = {"setParams": params, **filters} if params else filters
+    if rest:
+        notes += omitted_leaves(rest, _LLAMA_SWAP_ONLY, path="filters")
+    return words
 
 
 def _words(text: str) -> list[str]:

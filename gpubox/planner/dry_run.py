@@ -23,6 +23,7 @@ from typing import Any
 from gpubox.children import engine_environment
 from gpubox.engines.find import Engine
 from gpubox.errors import GpuboxError
+from gpubox.server.log import LISTENS
 from gpubox.server.log_events import DeviceBuffer
 from gpubox.server.log_parsing import parse_event
 from gpubox.storage import read_json
@@ -34,7 +35,7 @@ _RPC_REPLY_SECONDS = 0.3
 _GUARD = ("/bin/sh", "-c", '"$@" </dev/null & exec >&- 2>&-; read ended; kill -9 0', "sh")
 """Kills the engine's process group when gpubox is gone: otherwise it would go on and load the model."""
 _MAX_OUTPUT_BYTES = 64 * 1024 * 1024
-_END = re.compile(r"fitting params to free memory took|listening on http")
+_END = re.compile(rf"fitting params to free memory took|{LISTENS.pattern}")
 _COLUMNS = ("model", "context", "compute")
 _TABLE_END = "fit_memory_breakdown"
 

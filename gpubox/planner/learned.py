@@ -17,6 +17,7 @@ from gpubox.engines.capabilities import Capabilities
 from gpubox.hardware.gpu import DriverReading
 from gpubox.paths import Paths
 from gpubox.profiles.profile import TOP_LEVEL_FLAGS, FlagValue
+from gpubox.server.log import LISTENS
 from gpubox.server.log_parsing import parse_event
 from gpubox.server.state import RunningServer
 from gpubox.storage import read_bytes, read_json, write_atomically
@@ -92,7 +93,7 @@ def read_breakdown(log: Path) -> MemoryBreakdown:
             _, event = parse_event(line)
             if event:
                 breakdown.feed(event)
-            if "listening on http" in line:
+            if LISTENS.search(line):
                 break
     return breakdown
 

@@ -20,7 +20,6 @@ from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 from gpubox.sandbox.auto_run_files import (
     HIDDEN,
-    MAX_PROTECTED,
     AutoRunFile,
     Entry,
     import_kind,

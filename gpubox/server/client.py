@@ -159,7 +159,8 @@ class LlamaClient:
         items = reply.json() if reply else None
         if not isinstance(items, list):
             return None
-        return [_slot(item) for item in items if isinstance(item, dict) and "is_processing" in item]
+        slots = [_slot(item) for item in items if isinstance(item, dict) and item.keys() & {"is_processing", "state"}]
+        return slots if slots or not items else None  # another server's words say nothing about who is busy
 
     async def props(self) -> dict[str, Any]:
         """The answer of ``/props``; empty if there is none."""
@@ -377,7 +378,7 @@ def _slot(item: dict[str, Any]) -> Slot:
     params = json_object(item.get("params"))
     return Slot(
         index=json_integer(item.get("id")) or 0,
-        busy=bool(item.get("is_processing")),
+        busy=bool(item.get("is_processing", item.get("state"))),  # ik_llama.cpp's state: 0 is idle
         context_size_tokens=json_count(item.get("n_ctx")),
         context_used_tokens=json_count(item.get("n_prompt_tokens")),
         generated_tokens=json_count(json_object(next_token).get("n_decoded")),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpubox.errors import ExitCode
-from gpubox.server.log import LogLine, parse_line
+from gpubox.server.log import LISTENS, LogLine, parse_line
 
 
 class FailureKind(StrEnum):
@@ -197,7 +197,6 @@ def _ended_by_sigterm(log: str) -> bool:
     return bool(cleaning) and not failed and not any(re.search(pattern, after) for pattern, *_ in _RULES)
 
 
-_LISTENS = "listening on http"
 _MAX_GAP_LINES = 20
 """At most so many lines lie between two errors of the same failure."""
 _FITTING = re.compile(r"fitting params to device memory|common_fit_params: |failed to measure the memory of")
@@ -217,7 +216,7 @@ def first_error(log: str) -> str:
     survives. If it did listen: the first of the errors close together at the end, since it survived all earlier ones.
     """
     lines = [parse_line(line) for line in log.splitlines()]
-    listens = max((i for i, line in enumerate(lines) if _LISTENS in line.text), default=None)
+    listens = max((i for i, line in enumerate(lines) if LISTENS.search(line.text)), default=None)
     lines = lines[listens or 0 :]
     errors = [i for i, line in enumerate(lines) if _is_error(line)]
     if listens is None:

@@ -26,10 +26,13 @@ CUT_MARKER = "gpubox: cut at "
 """Begins the line that replaces the text cut out of a log."""
 FOLD_WINDOW = 3
 """A line is folded if it equals one of so many lines shown last."""
+LISTENS = re.compile(r"listening on http|HTTP server listening")
+"""In the line that says that the model is loaded and the server answers; the second form is ik_llama.cpp's."""
 _PREFIX = re.compile(r"^(\d+)\.(\d\d)\.(\d\d\d)\.(\d\d\d) ([IWED]) (.*)$")
 
 _STAGES = (
     ("listening on http", "listening"),
+    ("HTTP server listening", "listening"),
     ("model loaded", "loaded"),
     ("warming up the model", "warming up"),
     ("loading draft model", "loading the draft model"),
@@ -38,6 +41,7 @@ _STAGES = (
     ("KV buffer size", "allocating the KV cache"),
     ("compute buffer size", "reserving compute buffers"),
     ("model buffer size", "loading weights"),
+    ("llm_load_tensors: ", "loading weights"),
     ("loading model tensors", "loading weights"),
     ("fitting params to device memory", "fitting to memory"),
     ("loading model", "reading the GGUF"),

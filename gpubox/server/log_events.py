@@ -14,7 +14,8 @@ class LogSection(NamedTuple):
     """A line that says what the following lines belong to."""
 
     name: Literal[
-        "model", "measure-main", "measure-extra", "no-extra", "table", "load", "context", "draft", "listening", "exit"
+        "model", "measure-main", "measure-extra", "no-extra", "table", "load", "context", "tensors", "draft",
+        "listening", "exit",
     ]  # fmt: skip
 
 
@@ -190,7 +191,10 @@ class TimingHeader(NamedTuple):
 
 
 class TimingLine(NamedTuple):
-    """One of the timing lines at the end of a request. Slot and task are -1 after a ``TimingHeader``."""
+    """One of the timing lines at the end of a request.
+
+    Slot and task are -1 after a ``TimingHeader``, tokens in a total that names none.
+    """
 
     slot: int
     task: int
@@ -219,12 +223,13 @@ class DraftAcceptancePerPosition(NamedTuple):
 
 
 class SlotReleased(NamedTuple):
-    """A slot ended a request."""
+    """A slot ended a request. ``early``: an older build, whose timing lines come after this one."""
 
     slot: int
     task: int
     tokens: int
     truncated: bool
+    early: bool = False
 
 
 class TaskCancelled(NamedTuple):

@@ -5,6 +5,7 @@ The printf formats are those of llama.cpp build 11434, older wordings beside the
   src/llama-model.cpp                                offloaded N/M layers, model buffer size
   src/llama-kv-cache.cpp, llama-memory-recurrent.cpp, llama-context.cpp   KV, RS, compute and output buffers
   common/fit.cpp                                     memory breakdown table
+ik_llama.cpp (8337e4cd3) and builds before b4400 say some of it in other words: examples/server/*.cpp, src/llama.cpp.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import cache
 from typing import Any, Literal
 
 from gpubox.server import log_events as ev
-from gpubox.server.log import CUT_MARKER, parse_line
+from gpubox.server.log import CUT_MARKER, LISTENS, parse_line
 from gpubox.server.log_events import BufferKind, LogEvent
 from gpubox.units import MIB
 
@@ -25,9 +26,11 @@ _MAX_LINE_CHARS = 2048
 """Lines with an event are shorter. A line that quotes a prompt can have any length."""
 _ROUTER_PREFIX = re.compile(r"\[\d{1,5}\] ")
 """A llama-server in router mode puts the port of the child before each of its lines."""
+_IK_LINE = re.compile(r"(?:INFO|WARN|VERB|ERR ) \[ *\w+\] (.*?) \| (tid=.*)", re.S)
+"""ik_llama.cpp's server: ``INFO [  release_slots] slot released | tid="1" id_slot=0 id_task=0 n_past=2``."""
 
 _TASK = r"id +(\d+) \| task +(-?\d+) \| +"
-_OPTIONAL_TASK = rf"(?:{_TASK}|^ *)"
+_OPTIONAL_TASK = rf"(?:{_TASK}|^\s*)"
 _NUMBER = r"([\d.]+|-?nan|-?inf)"
 _DEVICE = r"(?<!\S)(\S+(?: \([^()]*\))?)"
 _Build = Callable[[re.Match[str]], LogEvent]
@@ -101,7 +104,7 @@ def _row(m: re.Match[str]) -> ev.BreakdownRow:
 
 _TABLE: tuple[tuple[str, str, _Build], ...] = (
     # text that the line contains (a cheap test), pattern, event; the most frequent line first
-    ("all slots are idle", r"update_slots: all slots are idle", lambda m: ev.AllSlotsIdle()),
+    ("all slots are idle", r"(?:update_slots: |^)all slots are idle", lambda m: ev.AllSlotsIdle()),
     # the load
     ("load_model: loading model '", r"load_model: loading model '", _section("model")),
     ("initial parameters", r"getting device memory data for initial parameters", _section("measure-main")),
@@ -114,7 +117,7 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
     ("constructing llama_context", r"constructing llama_context", _section("context")),
     ("MTP draft context", r"creating MTP draft context", _section("draft")),
     ("loading draft model", r"loading draft model", _section("draft")),
-    ("listening on", r"listening on http", _section("listening")),
+    ("listening", LISTENS.pattern, _section("listening")),
     (
         CUT_MARKER,
         rf"^{CUT_MARKER}(?:[^,]*, after (\d+) requests:)?",
@@ -122,14 +125,17 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
     ),
     ("cleaning up before exit", r"cleaning up before exit", _section("exit")),
     ("model buffer size", rf"{_DEVICE} model buffer size = +{_NUMBER} MiB", _buffer("model")),
+    # before b4000 and in ik_llama.cpp, which says of no model whether it is the draft
+    ("llm_load_tensors", r"llm_load_tensors: ggml ctx size", _section("tensors")),
+    ("llm_load_tensors", rf"llm_load_tensors: +{_DEVICE} buffer size = +{_NUMBER} MiB", _buffer("model")),
     ("KV buffer size", rf"{_DEVICE} KV buffer size = +{_NUMBER} MiB", _buffer("kv")),
     ("RS buffer size", rf"{_DEVICE} RS buffer size = +{_NUMBER} MiB", _buffer("recurrent")),
     ("compute buffer size", rf"{_DEVICE} compute buffer size = +{_NUMBER} MiB", _buffer("compute")),
     ("output buffer size", rf"{_DEVICE} +output buffer size = +{_NUMBER} MiB", _buffer("output")),
     (
         "using device",
-        r"using device (\S+) \((.*)\) \(([^()]*)\) - (\d+) MiB free",
-        lambda m: ev.LogDevice(m[1], m[2], m[3], None, _bytes(int(m[4]) * MIB)),
+        r"using device (\S+)(?: \((.*?)\))?(?: \(([^()]*)\))? - (\d+) MiB free",
+        lambda m: ev.LogDevice(m[1], m[2] or "", m[3] or "", None, _bytes(int(m[4]) * MIB)),
     ),
     (
         "MiB free)",
@@ -138,9 +144,10 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
     ),
     ("layers to GPU", r"offloaded (\d+)/(\d+) layers to GPU", _event(ev.OffloadedLayers, _count, _count)),
     (
-        "llama_kv_cache: size",
-        rf"size = +{_NUMBER} MiB \( *(\d+) cells, +\d+ layers, +\d+/(\d+) seqs\)",
-        _event(ev.KvCache, _mib, _count, _count),
+        # "2 seqs" of builds before b6100 share one stream
+        "llama_kv_cache",
+        rf"llama_kv_cache\w*: size = +{_NUMBER} MiB \( *(\d+) cells, +\d+ layers, +\d+(?:/(\d+))? seqs\)",
+        lambda m: ev.KvCache(_mib(m[1]), _count(m[2]), _count(m[3] or "1")),
     ),
     ("SWA KV cache", r"creating +SWA KV cache, size = (\d+) cells", _event(ev.SwaCache, _count)),
     ("threadpool init", r"threadpool init, n_threads = (\d+)", _event(ev.ThreadCount, _count)),
@@ -180,7 +187,7 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
     ),
     (
         "processing task",
-        rf"{_TASK}processing task(?:, is_child = ([01]))?",
+        rf"{_TASK}(?:slot is )?processing task(?:, is_child = ([01]))?",
         lambda m: ev.TaskLaunched(int(m[1]), int(m[2]), m[3] == "1"),
     ),
     (
@@ -208,18 +215,19 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
     ("print_timing", r"print_timing: id +(\d+) \| task +(-?\d+) \| *$", _event(ev.TimingHeader, int, int)),
     (
         "prompt eval time",
-        rf"{_OPTIONAL_TASK}prompt eval time = +{_NUMBER} ms / +(\d+) tokens \([^,]*, +{_NUMBER} tokens per second\)",
+        rf"{_OPTIONAL_TASK}prompt eval time += +{_NUMBER} ms / +(\d+) tokens \([^,]*, +{_NUMBER} tokens per second\)",
         _timing("prompt"),
     ),
     (
         " eval time",
-        rf"{_OPTIONAL_TASK}eval time = +{_NUMBER} ms / +(\d+) tokens \([^,]*, +{_NUMBER} tokens per second\)",
+        rf"{_OPTIONAL_TASK}(?:generation )?eval time = +{_NUMBER} ms / +(\d+) (?:tokens|runs) +\([^,]*, +{_NUMBER}"
+        r" tokens per second\)",
         _timing("generation"),
     ),
     (
         "total time",
-        rf"{_OPTIONAL_TASK}total time = +{_NUMBER} ms / +(\d+) tokens",
-        lambda m: ev.TimingLine(int(m[1] or -1), int(m[2] or -1), "total", _seconds(m[3]), _count(m[4]), None),
+        rf"{_OPTIONAL_TASK} *total time = +{_NUMBER} ms(?: / +(\d+) tokens)?",
+        lambda m: ev.TimingLine(int(m[1] or -1), int(m[2] or -1), "total", _seconds(m[3]), _count(m[4] or "-1"), None),
     ),
     (
         "draft acceptance",
@@ -230,8 +238,8 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
     ("acc per pos", rf"{_TASK}acc per pos = \(([^)]*)\)", _event(ev.DraftAcceptancePerPosition, int, int, _numbers)),
     (
         "stop processing",
-        rf"{_TASK}stop processing: (?:n_tokens|n_past) = (\d+), truncated = (\d)",
-        lambda m: ev.SlotReleased(int(m[1]), int(m[2]), _count(m[3]), m[4] == "1"),
+        rf"{_TASK}stop processing: n_(tokens|past) = (\d+), truncated = (\d)",
+        lambda m: ev.SlotReleased(int(m[1]), int(m[2]), _count(m[4]), m[5] == "1", early=m[3] == "past"),
     ),
     ("cancel task", r"cancel task, id_task = (\d+)", _event(ev.TaskCancelled, int)),
     ("send_error: task id", r"send_error: task id = (\d+), error:", _event(ev.TaskFailed, int)),
@@ -263,7 +271,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def parse_event(line: str) -> tuple[float | None, LogEvent | None]:
     """``(seconds since the server's start, event)`` of one log line; ``None`` for what the line does not say."""
-    line = line[:_MAX_LINE_CHARS]
+    line = _in_llama_cpp_words(line[:_MAX_LINE_CHARS])
     for needle, pattern, build in _TABLE:
         if needle in line:
             try:
@@ -275,3 +283,18 @@ def parse_event(line: str) -> tuple[float | None, LogEvent | None]:
             except (ValueError, OverflowError):  # not a number, or a number of a thousand digits
                 return None, None
     return None, None
+
+
+def _in_llama_cpp_words(line: str) -> str:
+    """A line of ik_llama.cpp's server as llama.cpp writes it, without the request that it may quote; others as is."""
+    if not line.startswith(("INFO [", "WARN [", "VERB [", "ERR  [")) or not (match := _IK_LINE.match(line)):
+        return line
+    text, fields = match[1], dict(re.findall(r" (id_slot|id_task|p0|n_past|truncated)=(\w+)", match[2]))
+    if text == "slot released":
+        text = f"stop processing: n_tokens = {fields.get('n_past')}, truncated = {fields.get('truncated') == 'true':d}"
+    text = text.replace("rm [p0,", f"rm [{fields.get('p0')},")
+    return (
+        f"id {fields['id_slot']} | task {fields['id_task']} | {text}"
+        if fields.keys() >= {"id_slot", "id_task"}
+        else text
+    )

@@ -13,7 +13,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpubox.errors import GpuboxError
-from gpubox.server.log import CUT_MARKER, HEAD_BYTES, LINE_BYTES, last_cut_at, log_size, record_path, rotated_path
+from gpubox.server.log import (
+    CUT_MARKER,
+    HEAD_BYTES,
+    LINE_BYTES,
+    LISTENS,
+    last_cut_at,
+    log_size,
+    record_path,
+    rotated_path,
+)
 from gpubox.storage import open_private, try_lock
 
 MAX_LOG_BYTES = 64 * 1024 * 1024
@@ -22,9 +31,11 @@ COPY_SECONDS = 60.0
 UNLOADED_BYTES = 64 * 1024
 MAX_COUNTED_BYTES = 512 * 1024 * 1024
 """Requests are not counted in a longer stretch: reading it would take seconds."""
-ENDED = b"| stop processing: n_"
-"""In the line that a slot writes at the end of a request (tools/server/server-context.cpp, release)."""
-_LOADED = b"listening on http"
+ENDED = re.compile(rb"\| stop processing: n_|\] slot released \| tid")
+"""In the line that a slot writes at the end of a request (tools/server/server-context.cpp, release; ik_llama.cpp's)."""
+_OVERLAP = len("| stop processing: n_") - 1
+"""Both of them are so long and one more: what two chunks share holds none whole."""
+_LOADED = re.compile(LISTENS.pattern.encode())
 _CHUNK = 4 * 1024 * 1024
 _CUT_LINE = re.compile(rb"^" + CUT_MARKER.encode() + rb"[^,\n]*, after (\d{1,15}) requests:", re.MULTILINE)
 
@@ -64,8 +75,8 @@ def truncate_log(path: Path, *, keep: bool = True) -> None:
 def _head(start: bytes) -> bytes:
     """The lines of the load, without the line of an earlier cut."""
     start = start[: last_cut_at(start)]
-    loaded = start.find(_LOADED)
-    end = start.find(b"\n", loaded) if loaded >= 0 else start.rfind(b"\n", 0, UNLOADED_BYTES)
+    loaded = _LOADED.search(start)
+    end = start.find(b"\n", loaded.end()) if loaded else start.rfind(b"\n", 0, UNLOADED_BYTES)
     return start[: end + 1]
 
 
@@ -116,9 +127,9 @@ def count_ended_requests(path: Path, begin: int, end: int) -> int | None:
             while left > 0 and (data := file.read(min(left, _CHUNK))):
                 left -= len(data)
                 data = overlap + data
-                overlap = data[-len(ENDED) + 1 :]
-                count += data.count(ENDED)
+                overlap = data[-_OVERLAP:]
+                count += len(ENDED.findall(data))
             rest_of_line = file.read(LINE_BYTES).partition(b"\n")[0]
     except OSError:
         return None
-    return count + (overlap + rest_of_line).count(ENDED)
+    return count + len(ENDED.findall(overlap + rest_of_line))

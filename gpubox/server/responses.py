@@ -37,7 +37,9 @@ class Slot:
 
     def __str__(self) -> str:
         if not self.generated_tokens:
-            return f"slot {self.index} is reading a prompt ({self.context_used_tokens or 0:,} tokens so far)"
+            used = self.context_used_tokens
+            so_far = "" if used is None else f" ({used:,} tokens so far)"
+            return f"slot {self.index} is reading a prompt{so_far}"
         return f"slot {self.index} is answering ({self.generated_tokens:,} tokens so far)"
 
 

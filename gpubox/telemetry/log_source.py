@@ -207,7 +207,7 @@ class LogSource:
 
     def _read_moved_part(self, ended: int) -> None:
         lines = tail_text(rotated_path(self.path, 1), TAIL_BYTES).splitlines()[1:]
-        self.requests.count = max(0, ended - sum(ENDED.decode() in line for line in lines))
+        self.requests.count = max(0, ended - sum(bool(ENDED.search(line.encode())) for line in lines))
         for line in lines:
             at, event = parse_event(line)
             if isinstance(event, SleepState):

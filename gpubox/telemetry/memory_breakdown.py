@@ -26,7 +26,7 @@ MAPPED = "CPU_Mapped"
 KINDS = ("model", "kv", "recurrent", "compute")
 """The kinds of buffers that the breakdown lists. An output buffer counts only as pinned memory."""
 _HOST_BUFFERS = re.compile(r"^(CPU\w*|\w+_Host|Host)$")
-_RPC = re.compile(r"^RPC\d+ ?[\[(]([^\])]+)[\])]$")
+_RPC = re.compile(r"^RPC\d* ?[\[(]([^\])]+)[\])]$")
 
 
 def device_key(name: str) -> str:
@@ -113,8 +113,8 @@ class MemoryBreakdown:
         elif name == "load":
             self._table, self._fitting = None, False
             self._forget("model")
-        elif name == "draft":
-            self._in_draft = True
+        elif name == "draft" or (name == "tensors" and any(b.kind == "model" for b in self._buffers)):
+            self._in_draft = True  # ik_llama.cpp: a second model
         elif name == "context":
             self._forget("kv")
             self._forget("recurrent")

@@ -89,12 +89,24 @@ class RequestLog:
     _cancelled: set[int] = field(default_factory=set)
     _failed: set[int] = field(default_factory=set)
     _timing_header: TimingHeader | None = None
+    _early: tuple[RequestInFlight, float, SlotReleased] | None = None
+    """A request of an older build: its slot was released, and its timing lines are still to come."""
 
     def feed(self, at: float | None, event: LogEvent, *, seen: float = 0.0) -> Request | None:
         """Processes one event. Returns the request that it finished, if any.
 
         ``seen`` is the server's second in which the line was read, for a log without times.
         """
+        waiting = self._early
+        if waiting is None or isinstance(event, TimingHeader | TimingLine | DraftAcceptance):
+            return self._process(at, event, seen)
+        self._early = None
+        ended = self._finish(*waiting)
+        another = self._process(at, event, seen, wait=ended is not None)
+        return ended or another
+
+    def _process(self, at: float | None, event: LogEvent, seen: float, *, wait: bool = False) -> Request | None:
+        """``feed`` for one event. ``wait``: do not finish a request yet."""
         timed, at = at is not None, seen if at is None else at
         if isinstance(event, TaskCancelled | TaskFailed):
             self._note_failure(event)
@@ -143,6 +155,10 @@ class RequestLog:
             case FullReprocessing():
                 request.reprocessing = True
             case SlotReleased():
+                del self.in_flight[request.slot]
+                if wait or (event.early and request.total is None):
+                    self._early = request, at, event
+                    return None
                 return self._finish(request, at, event)
             case _:
                 pass
@@ -171,11 +187,10 @@ class RequestLog:
 
     def _request_of(self, event: LogEvent) -> RequestInFlight | None:
         slot, task = getattr(event, "slot", None), getattr(event, "task", None)
-        request = self.in_flight.get(slot) if slot is not None else None
+        request = self._early[0] if self._early else self.in_flight.get(slot) if slot is not None else None
         return request if request and request.task == task else None
 
     def _finish(self, request: RequestInFlight, ended: float, event: SlotReleased) -> Request | None:
-        del self.in_flight[request.slot]
         self._timing_header = None
         cache_miss = self.prompt_cache.miss_reason(
             request.slot, request.task, request.prompt_tokens, request.cached_tokens, request.reprocessing

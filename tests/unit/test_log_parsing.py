@@ -208,7 +208,7 @@ def test_older_builds_said_it_in_other_words() -> None:
         TimingLine(-1, -1, "generation", 10.0, 200, 20.0),
         TimingLine(-1, -1, "total", 13.0, 3200, None),
         DraftAcceptance(-1, -1, 171, 297, 2.40),
-        SlotReleased(0, 533, 3199, False),
+        SlotReleased(0, 533, 3199, False, early=True),
     ]
 
 
