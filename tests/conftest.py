@@ -16,6 +16,8 @@ import pytest
 
 from gpubox.paths import Paths
 from gpubox.telemetry import http_source, sampler
+from tests import guards
+from tests.guards import pytest_runtest_makereport  # noqa: F401  a hook
 
 HELP = Path(__file__).parent / "fixtures" / "llama-server-b11434.help.txt"
 # A shell that starts the run in the background makes it ignore SIGINT, and who ignores a signal hands that on to its
@@ -36,6 +38,14 @@ _FOREIGN = ("GPUBOX_", "LLAMA_", "HF_", "HUGGINGFACE_")
 
 _TOGETHER = {"engine": "module", "hostile": "folder"}
 """Folders whose tests share one box (a server, a machine's limits): each module, or all of it, in one worker."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives each process that runs tests a home of its own, and has the whole run watched from outside."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(guards.Watch(Path.home(), Paths.default().models))
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        config.add_cleanup(guards.own_home().cleanup)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
@@ -86,8 +96,8 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     home = root / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
-    for name in ("CONFIG", "STATE", "CACHE", "DATA"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(root / name.lower()))
+    for name in guards.XDG:
+        monkeypatch.setenv(name, str(root / name.split("_")[1].lower()))
     for name in list(os.environ):
         if name.startswith(_FOREIGN) or name in ("NO_COLOR", "FORCE_COLOR"):
             monkeypatch.delenv(name)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.runner import Sandbox
+from tests.guards import OWNER
 from tests.hostile.programs import TRY, Hostile
 
 SHARED = ("/tmp", "/dev/shm", "/var/tmp", "/", "/usr", "/usr/bin", "/etc", "/dev", "/root", "/home", "/run", "/opt")
@@ -69,7 +70,7 @@ class World:
             os.mkfifo(self.workspace / "fifo")
             (self.workspace / "fifo").chmod(0o666)
         blanks = {
-            "SECRET": self.secret, "OUTSIDE": self.outside, "HOME": Path.home(), "PORT": self.tcp.getsockname()[1],
+            "SECRET": self.secret, "OUTSIDE": self.outside, "HOME": OWNER.get("HOME", "/root"), "PORT": self.tcp.getsockname()[1],
             "UDP": self.udp.getsockname()[1], "ABSTRACT": self.token, "VICTIM": self.victim.pid, "TOKEN": self.token,
             "MARK": f"mark-{self.token}",
         }  # fmt: skip
