@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.sandbox import bubblewrap
+from gpubox.sandbox.disk_usage import remove_tree
 from gpubox.sandbox.policy import Confinement
 from gpubox.sandbox.probe import try_confinement
 from gpubox.sandbox.runner import Sandbox
@@ -51,8 +52,9 @@ def shared_world() -> Iterator[World]:
 
 
 @pytest.fixture
-def world(shared_world: World, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(shared_world: World, own_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """In its first state, with its token in the environment."""
     shared_world.tidy()
     monkeypatch.setenv("TOKEN", shared_world.token)
-    return shared_world
+    yield shared_world
+    remove_tree(own_home.parent)  # what was moved to the quarantine is closed to its owner

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpubox.sandbox.disk_usage import remove_tree
 from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.runner import Sandbox
 from tests.guards import OWNER
@@ -135,7 +135,7 @@ class World:
         """Restores the first state."""
         for path in self.workspace.iterdir():
             if path.name not in ("door", "sock", "dgram"):
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         for path in [*self.outside.iterdir(), *(Path(f, f"mark-{self.token}") for f in SHARED)]:
             if path != self.secret:
                 with contextlib.suppress(OSError):
@@ -167,4 +167,5 @@ def new_world() -> Iterator[World]:
         try:
             yield world
         finally:
+            world.tidy()
             world.close()
