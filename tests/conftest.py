@@ -9,7 +9,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -48,13 +48,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(guards.own_home().cleanup)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Says to ``--dist loadgroup`` which tests belong to one worker."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    """Says to ``--dist loadgroup`` which tests belong to one worker; these come first, not alone at the end."""
     for item in items:
         folder = item.path.parent.name
         if how := _TOGETHER.get(folder):
             item.add_marker(pytest.mark.xdist_group(folder if how == "folder" else f"{folder}-{item.path.stem}"))
+    yield  # xdist reads the marks, and the order becomes random
+    items.sort(key=lambda item: item.path.parent.name not in _TOGETHER)
 
 
 def pytest_collection_finish() -> None:

@@ -22,6 +22,13 @@ def sampled(cases: Sequence[Any], share: float = 0.1, always: Sequence[Any] = ()
     return [case if number in quick or case in always else _nightly(case) for number, case in enumerate(cases)]
 
 
+def batches(cases: Sequence[Any], share: float = 0.1) -> list[Any]:
+    """For ``parametrize``, where cases are tried together: a tuple of the seeded ``share``, and at night one of all."""
+    chosen = [case for case in sampled(list(enumerate(cases)), share) if not isinstance(case, type(pytest.param()))]
+    some = tuple(case for _, case in chosen)
+    return [pytest.param(some, id="some"), pytest.param(tuple(cases), id="all", marks=pytest.mark.nightly)]
+
+
 def _nightly(case: Any) -> Any:
     if isinstance(case, type(pytest.param())):  # a case that has an id or marks of its own
         return pytest.param(*case.values, id=case.id, marks=[*case.marks, pytest.mark.nightly])
