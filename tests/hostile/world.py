@@ -71,7 +71,8 @@ class World:
             (self.workspace / "fifo").chmod(0o666)
         blanks = {
             "SECRET": self.secret, "OUTSIDE": self.outside, "HOME": OWNER.get("HOME", "/root"),
-            "PORT": self.tcp.getsockname()[1], "UDP": self.udp.getsockname()[1], "ABSTRACT": self.token, "VICTIM": self.victim.pid, "TOKEN": self.token,
+            "PORT": self.tcp.getsockname()[1], "UDP": self.udp.getsockname()[1],
+            "ABSTRACT": self.token, "VICTIM": self.victim.pid, "TOKEN": self.token,
             "MARK": f"mark-{self.token}",
         }  # fmt: skip
         text = TRY + program.code
