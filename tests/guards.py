@@ -98,6 +98,11 @@ class Watch:
             session.config.hook.pytest_runtest_logreport(report=report)
         return result
 
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+        """With -q, pytest does not say what the order was."""
+        if isinstance(seed := config.getoption("randomly_seed", None), int):
+            terminalreporter.write_line(f"The same order again: --randomly-seed={seed}")
+
 
 def own_home() -> tempfile.TemporaryDirectory[str]:
     """A new folder that is this process's home and all its XDG folders: no test reads or writes the owner's."""
