@@ -16,6 +16,8 @@ OWNER = {name: value for name in ("HOME", *XDG) if (value := os.environ.get(name
 TREE = Path(__file__).parents[1]
 CACHES = {".git", ".venv", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".import_linter_cache"}
 """In the working tree: Python, pytest and the linters keep them for the next run."""
+DOWNLOADS = "fetch-"
+"""In gpubox's cache: where the demo model is unpacked."""
 REPORTS = ("snapshot_report.html", ".coverage", "coverage.xml", "htmlcov")
 """In the working tree: what pytest's own plugins write."""
 OF_PROGRAMS = (".config", ".cache", ".local", ".local/share", ".local/state")
@@ -71,7 +73,7 @@ def _names(folder: Path) -> Iterator[Path]:
 
 def _below(folder: Path, without: set[str]) -> Iterator[Path]:
     for path in _names(folder):
-        if path.name not in without:
+        if path.name not in without and not path.name.startswith(DOWNLOADS):
             yield path
             if path.is_dir() and not path.is_symlink():
                 yield from _below(path, without)

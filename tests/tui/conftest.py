@@ -16,6 +16,7 @@ from textual.strip import Strip
 
 from gpubox.bench import stats
 from gpubox.bench.kinds.tune import search
+from gpubox.bench.kinds.tune.surface import fit_surface
 from gpubox.tui import app, bridge
 from gpubox.tui.advice import poller as advice_poller
 from gpubox.tui.clients import poller
@@ -26,7 +27,7 @@ from tests.tui.contrast import unreadable
 from tests.tui.fake import FakeServices
 
 SIZE = (120, 36)
-FIT, MEAN = once(search.fit_surface), once(stats.mean_over_prompts)
+FIT, MEAN = once(fit_surface), once(stats.mean_over_prompts)
 """The pictures show the same few runs again and again: each is fitted once."""
 
 
