@@ -9,13 +9,15 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 
 from gpubox.paths import Paths
 from gpubox.telemetry import http_source, sampler
+from tests import guards
+from tests.guards import pytest_runtest_makereport  # noqa: F401  a hook
 
 HELP = Path(__file__).parent / "fixtures" / "llama-server-b11434.help.txt"
 # A shell that starts the run in the background makes it ignore SIGINT, and who ignores a signal hands that on to its
@@ -38,13 +40,23 @@ _TOGETHER = {"engine": "module", "hostile": "folder"}
 """Folders whose tests share one box (a server, a machine's limits): each module, or all of it, in one worker."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Says to ``--dist loadgroup`` which tests belong to one worker."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives each process that runs tests a home of its own, and has the whole run watched from outside."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(guards.Watch(Path.home(), Paths.default().models))
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        config.add_cleanup(guards.own_home().cleanup)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
+    """Says to ``--dist loadgroup`` which tests belong to one worker; these come first, not alone at the end."""
     for item in items:
         folder = item.path.parent.name
         if how := _TOGETHER.get(folder):
             item.add_marker(pytest.mark.xdist_group(folder if how == "folder" else f"{folder}-{item.path.stem}"))
+    yield  # xdist reads the marks, and the order becomes random
+    items.sort(key=lambda item: item.path.parent.name not in _TOGETHER)
 
 
 def pytest_collection_finish() -> None:
@@ -86,8 +98,8 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     home = root / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
-    for name in ("CONFIG", "STATE", "CACHE", "DATA"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(root / name.lower()))
+    for name in guards.XDG:
+        monkeypatch.setenv(name, str(root / name.split("_")[1].lower()))
     for name in list(os.environ):
         if name.startswith(_FOREIGN) or name in ("NO_COLOR", "FORCE_COLOR"):
             monkeypatch.delenv(name)

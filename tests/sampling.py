@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -20,6 +20,26 @@ def sampled(cases: Sequence[Any], share: float = 0.1, always: Sequence[Any] = ()
     """
     quick = set(random.Random(f"{SEED} {len(cases)}").sample(range(len(cases)), max(1, round(len(cases) * share))))
     return [case if number in quick or case in always else _nightly(case) for number, case in enumerate(cases)]
+
+
+def batches(cases: Sequence[Any], share: float = 0.1) -> list[Any]:
+    """For ``parametrize``, where cases are tried together: a tuple of the seeded ``share``, and at night one of all."""
+    chosen = [case for case in sampled(list(enumerate(cases)), share) if not isinstance(case, type(pytest.param()))]
+    some = tuple(case for _, case in chosen)
+    return [pytest.param(some, id="some"), pytest.param(tuple(cases), id="all", marks=pytest.mark.nightly)]
+
+
+def once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, which is pure, computed once in a process for each of its arguments."""
+    known: dict[str, Any] = {}
+
+    def answer(*arguments: Any, **named: Any) -> Any:
+        key = repr((arguments, named))
+        if key not in known:
+            known[key] = function(*arguments, **named)
+        return known[key]
+
+    return answer
 
 
 def _nightly(case: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 from collections import Counter
@@ -21,7 +20,6 @@ from tests.gateway_process import Gateway, paced_server, upstream_profile
 from tests.raw_http import Reply, ask
 
 NAME = "paced"
-KILLS = int(os.environ.get("GPUBOX_TEST_KILLS", "3"))
 
 
 @pytest.fixture
@@ -101,7 +99,8 @@ def test_keys_that_change_while_answers_run(paths: Paths, gateway: Gateway) -> N
     ]  # fmt: skip
 
 
-def test_a_killed_gateway_has_written_each_answer_that_a_client_got(paths: Paths, upstream: None) -> None:
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.nightly)])
+def test_a_killed_gateway_has_written_each_answer_that_a_client_got(paths: Paths, upstream: None, kills: int) -> None:
     """kill -9 at random moments, with clients that ask all the time: each whole answer is one line, with its tokens."""
     got: dict[str, int] = {}
     stop = threading.Event()
@@ -122,7 +121,7 @@ def test_a_killed_gateway_has_written_each_answer_that_a_client_got(paths: Paths
     for thread in threads:
         thread.start()
     try:
-        for _ in range(KILLS):
+        for _ in range(kills):
             enough = len(got) + random.randint(5, 40)
             until(lambda enough=enough: len(got) > enough)  # type: ignore[misc]
             gateway.kill()

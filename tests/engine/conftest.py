@@ -21,6 +21,7 @@ from gpubox.hardware.process import find_by_marker
 from gpubox.models.fetch import fetch_model
 from gpubox.paths import Paths
 from tests.gateway_process import free_port
+from tests.guards import OWNER
 
 HERE = Path(__file__).parent
 
@@ -65,8 +66,11 @@ class Box:
 
 @pytest.fixture(scope="session")
 def demo_model() -> Path:
-    """The demo model, from gpubox's own cache or fetched into it as `gpubox demo` does."""
-    return fetch_model("demo:smollm2", Paths.default(), Config(), lambda done, total, waiting: None)
+    """The demo model, from the owner's cache or fetched into it as `gpubox demo` does."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in OWNER.items():
+            patch.setenv(name, value)
+        return fetch_model("demo:smollm2", Paths.default(), Config(), lambda done, total, waiting: None)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,20 +24,26 @@ def results_of(box: Box, known: set[Path]) -> list[bytes]:
     return [line for run in new if (run / "results.jsonl").exists() for line in (run / "results.jsonl").open("rb")]
 
 
-def test_a_run_survives_kill_9_and_gives_the_server_back(box: Box) -> None:
+@pytest.fixture
+def known(box: Box) -> Iterator[set[Path]]:
+    """The runs that are there already. The server that each test has to give back is "before"."""
     box.profile("before", {"threads": 1})
     box.profile("measured", {"threads": 1, "ctx-size": 1024})
     assert gpubox("start", "before").returncode == 0
-    runs = box.paths.state / "runs"
+    (box.paths.state / "runs").mkdir(exist_ok=True)
+    yield set((box.paths.state / "runs").iterdir())
+    assert gpubox("stop").returncode == 0
 
+
+def test_a_run_survives_kill_9_and_gives_the_server_back(box: Box, known: set[Path]) -> None:
     def lines() -> list[bytes]:
-        return [line for path in runs.glob("*/results.jsonl") for line in path.read_bytes().splitlines()]
+        return results_of(box, known)
 
     with subprocess.Popen([*GPUBOX, "bench", "speed", "measured", *SMALL], stderr=subprocess.DEVNULL) as process:
         until(lambda: len(lines()) >= 1, process)
         process.kill()
     kept = lines()
-    (listed,) = json.loads(gpubox("bench", "ls", "--json").stdout)["runs"]
+    (listed,) = json.loads(gpubox("bench", "ls", "--json").stdout)["runs"][: -len(known) or None]
     assert (listed["state"], listed["items_done"]) == ("interrupted", len(kept))
     assert len(kept) < listed["items"] == 10
 
@@ -59,8 +66,8 @@ def test_a_run_survives_kill_9_and_gives_the_server_back(box: Box) -> None:
     assert len(box.servers()) == 1
 
 
-def test_ctrl_c_stops_a_run_and_gives_the_server_back(box: Box, tmp_path: Path) -> None:
-    before, known = box.servers(), set((box.paths.state / "runs").iterdir())
+def test_ctrl_c_stops_a_run_and_gives_the_server_back(box: Box, known: set[Path], tmp_path: Path) -> None:
+    before = box.servers()
     with (tmp_path / "err").open("wb") as err:
         process = subprocess.Popen([*GPUBOX, "bench", "speed", "measured", *SMALL], stderr=err)
     until(lambda: bool(results_of(box, known)), process)
@@ -73,9 +80,8 @@ def test_ctrl_c_stops_a_run_and_gives_the_server_back(box: Box, tmp_path: Path) 
     assert box.servers() != before
 
 
-def test_a_server_that_dies_costs_one_item(box: Box) -> None:
+def test_a_server_that_dies_costs_one_item(box: Box, known: set[Path]) -> None:
     """The server is killed during the run; the run restarts it, reports that, and has every number."""
-    known = set((box.paths.state / "runs").iterdir())
     process = subprocess.Popen(
         [*GPUBOX, "bench", "speed", "before", *SMALL, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
@@ -88,4 +94,3 @@ def test_a_server_that_dies_costs_one_item(box: Box) -> None:
     values = json.loads(out)
     assert "crash" in {flag["kind"] for flag in values["report"]["flags"]}
     assert all(m["estimate"]["n"] == 4 for m in values["report"]["metrics"] if m["name"] == "tg")
-    assert gpubox("stop").returncode == 0

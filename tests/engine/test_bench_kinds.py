@@ -79,6 +79,7 @@ def test_a_tune_survives_kill_9_and_keeps_its_time_and_its_verdict(profiles: Box
     assert "There is a profile 'before' already" in name.stderr
 
 
+@pytest.mark.nightly
 def test_a_sweep_survives_kill_9_keeps_a_cell_that_cannot_load_and_is_saved(profiles: Box) -> None:
     kept = killed_half_way(
         profiles, 2, "sweep", "swept", "--over", "ctx-size=512,1024", "--over", "cache-type-k=f16,no-such-type",
@@ -113,6 +114,7 @@ def test_an_ab_survives_kill_9(profiles: Box) -> None:
     assert table["rows"][0][2] > 0
 
 
+@pytest.mark.nightly
 def test_a_soak_survives_kill_9(profiles: Box) -> None:
     kept = killed_half_way(
         profiles, 2, "soak", "before", "--minutes", "0.02", "--window", "0.4", "--max-tokens", "4", "--context", "512"

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.engine
 
 
 def test_a_coarse_kv_type_is_farther_than_none(box: Box) -> None:
-    box.profile("plain", {"threads": 2})
+    box.profile("plain")
     words = ("plain", "plain:cache-type-k=q4_0,cache-type-v=q4_0,flash-attn=on", "--method", "server")
     done = gpubox("bench", "quality", *words, "--chunks", "2", "--context", "128", "--json")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -20,14 +21,16 @@ pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("patient")]
 TEXT = "The box has many parts, and each part can be seen from afar by those who look for it with care. " * 14
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def kept(box: Box) -> Iterator[Box]:
+    """No server, and nothing kept."""
     box.profile("on")
     box.profile("wide", {"ctx-size": 1024})
     box.profile("off", {"flash-attn": "off"})
     yield box
     run(["stop"])
     assert box.servers() == []
+    shutil.rmtree(box.paths.kept_kv, ignore_errors=True)
 
 
 def ask(box: Box, more: str = "") -> tuple[int, int, str]:
@@ -74,8 +77,12 @@ def test_a_switch_away_and_back_keeps_the_cache(kept: Box, capfd: pytest.Capture
 def test_stop_and_start_keep_it_too_and_a_longer_state_replaces_the_shorter(
     kept: Box, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    ask(kept, "And then")
+    assert run(["start", "wide"]) == 0
+    ask(kept)
+    assert outcome(capfd, "stop")[0] == 0
     before = states(kept)
+    assert run(["start", "wide"]) == 0
+    ask(kept, "And then")
     assert outcome(capfd, "stop")[0] == 0
     code, err = outcome(capfd, "start", "wide")
 
@@ -86,7 +93,10 @@ def test_stop_and_start_keep_it_too_and_a_longer_state_replaces_the_shorter(
 
 
 def test_a_file_that_was_written_into_is_not_restored(kept: Box, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["start", "wide"]) == 0
+    ask(kept)
     assert outcome(capfd, "stop")[0] == 0
+    assert states(kept)
     for state in states(kept):
         with (kept.paths.kept_kv / state.file).open("r+b") as file:
             file.seek(state.size_bytes // 2)
@@ -100,6 +110,8 @@ def test_a_file_that_was_written_into_is_not_restored(kept: Box, capfd: pytest.C
 
 
 def test_a_wedged_server_is_stopped_all_the_same(kept: Box, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["start", "wide"]) == 0
+    ask(kept)
     running = observe(kept.paths, "main").running
     assert running and running.process
     os.kill(running.process.pid, signal.SIGSTOP)

@@ -1,7 +1,7 @@
 """What is exported from imported launch files starts: the posted ones, on a real engine, with the demo model.
 
 The model is the demo model and everything is small; flags that name what this machine has not (other cards, other
-machines, adapters) are taken out. A part of the files runs with the suite; GPUBOX_TEST_POSTED=1 runs them all.
+machines, adapters) are taken out. A tenth of the files runs with the suite, all of them at night.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from gpubox.paths import Paths
 from gpubox.profiles.argv import server_argv
 from gpubox.profiles.profile import FlagValue, Profile
 from tests.gateway_process import free_port
+from tests.sampling import sampled
 
 POSTED = sorted((Path(__file__).parents[1] / "fixtures" / "launches" / "posted").iterdir())
 NOT_READ = {"90-launchd.plist", "91-Dockerfile"}
 NEED_A_FORK = {"01-ik-ot-three-cards.sh", "03-ot-comma-and-space.sh"}
 NOT_RESOLVED = {"17-bench-loop.sh"}  # the cache type is the variable of a loop; a note reports it
 STARTABLE = [path for path in POSTED if path.name not in NOT_READ | NEED_A_FORK | NOT_RESOLVED]
-CHOSEN = STARTABLE if os.environ.get("GPUBOX_TEST_POSTED") else STARTABLE[::6]
 ELSEWHERE = {"lora", "lora-scaled", "rpc", "device", "chat-template-file", "override-kv", "mmproj"}
 SMALL = {"ctx-size": 512, "batch-size": 128, "ubatch-size": 128, "parallel": 2, "threads": 1, "cache-ram": 64}
 
@@ -63,7 +63,7 @@ def small(profile: Profile, model: Path, folder: Path) -> Profile:
     return replace(profile, model=str(model), flags=flags, host="127.0.0.1", port=free_port())
 
 
-@pytest.mark.parametrize("path", CHOSEN, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sampled(STARTABLE), ids=lambda path: path.name)
 def test_an_export_of_an_imported_launch_starts(
     path: Path, engine: Engine, demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,11 +18,9 @@ from gpubox.storage import lock_holder
 from tests.conftest import until
 from tests.engine.conftest import Box
 from tests.engine.outside import GPUBOX, gpubox
+from tests.sampling import sampled
 
 pytestmark = pytest.mark.engine
-
-KILLS = int(os.environ.get("GPUBOX_TEST_KILLS", "5"))
-"""How many random moments; a release check uses 20."""
 
 
 def status() -> dict[str, Any]:
@@ -59,7 +57,7 @@ def pair(box: Box, with_watchers: None) -> Iterator[Box]:
     assert lock_holder(box.paths.watcher_lock("main")) is None
 
 
-@pytest.mark.parametrize("seed", range(KILLS))
+@pytest.mark.parametrize("seed", sampled(range(20)))
 def test_kill_9_in_a_switch_leaves_one_server_or_none_and_a_reason(pair: Box, seed: int) -> None:
     target = "ab"[seed % 2 == 0]
     killed = subprocess.Popen([*GPUBOX, "switch", target, "--now"], stderr=subprocess.DEVNULL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,6 +13,7 @@ from gpubox.bench.kinds.humaneval.grader import Candidate, Grade, grade
 from gpubox.sandbox.runner import Sandbox
 from tests.hostile.conftest import confinement
 from tests.hostile.forgers import FORGERS, SHADOWED
+from tests.sampling import batches
 
 PROBLEM = load_problems()["HumanEval/3"]
 HEAD = "from typing import List\n"
@@ -38,15 +40,15 @@ HONEST: dict[str, tuple[Problem, str, str]] = {
 }  # fmt: skip
 
 
-def cases() -> list[Candidate]:
+def cases(forgers: Sequence[str]) -> list[Candidate]:
     """A neighbour after every third forger, each kind in turn."""
     candidates: list[Candidate] = []
     kinds = list(HONEST)
-    for number, (name, code) in enumerate(FORGERS.items()):
+    for number, name in enumerate(forgers):
         if number % 3 == 0:
             kind = kinds[number // 3 % len(kinds)]
             candidates.append(Candidate(f"{kind} {number}", HONEST[kind][0], HONEST[kind][1]))
-        candidates.append(Candidate(name, PROBLEM, HEAD + code))
+        candidates.append(Candidate(name, PROBLEM, HEAD + FORGERS[name]))
     return candidates
 
 
@@ -54,13 +56,14 @@ def kind_of(name: str) -> str:
     return HONEST[name.rpartition(" ")[0]][2]
 
 
-async def test_in_a_batch_no_forger_passes_and_no_neighbour_suffers(sandbox: Sandbox) -> None:
-    verdicts = await grade(cases(), sandbox, cpu_seconds=1)
+@pytest.mark.parametrize("forgers", batches(list(FORGERS)))
+async def test_in_a_batch_no_forger_passes_and_no_neighbour_suffers(sandbox: Sandbox, forgers: Sequence[str]) -> None:
+    verdicts = await grade(cases(forgers), sandbox, cpu_seconds=1)
 
     assert len(FORGERS) >= 60 and len(SHADOWED) > 40
-    assert [name for name in FORGERS if verdicts[name].passed] == []
+    assert [name for name in forgers if verdicts[name].passed] == []
     neighbours = {name: verdict.kind for name, verdict in verdicts.items() if name not in FORGERS}
-    assert len(neighbours) >= 20
+    assert len(neighbours) >= len(forgers) / 3
     assert neighbours == {name: kind_of(name) for name in neighbours}
 
 
@@ -73,15 +76,16 @@ def ordinary() -> Sandbox:
     return Sandbox(confinement=working)
 
 
-async def test_alone_no_forger_passes(ordinary: Sandbox) -> None:
+@pytest.mark.parametrize("forgers", batches(list(FORGERS)))
+async def test_alone_no_forger_passes(ordinary: Sandbox, forgers: Sequence[str]) -> None:
     gate = asyncio.Semaphore(2)
 
     async def alone(name: str) -> Grade:
         async with gate:
             return (await grade([Candidate(name, PROBLEM, HEAD + FORGERS[name])], ordinary, cpu_seconds=1))[name]
 
-    verdicts = await asyncio.gather(*(alone(name) for name in FORGERS))
-    assert [name for name, verdict in zip(FORGERS, verdicts, strict=True) if verdict.passed] == []
+    verdicts = await asyncio.gather(*(alone(name) for name in forgers))
+    assert [name for name, verdict in zip(forgers, verdicts, strict=True) if verdict.passed] == []
 
 
 async def test_without_the_seccomp_filter_the_judge_notices(ordinary: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

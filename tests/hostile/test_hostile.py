@@ -15,13 +15,14 @@ from tests.hostile.kernel_greed import PROGRAMS as PROGRAMS_OF_GREED
 from tests.hostile.kernel_greed import SPREAD
 from tests.hostile.programs import PROGRAMS, Hostile
 from tests.hostile.world import World
+from tests.sampling import sampled
 
 
 def name(program: Hostile) -> str:
     return program.name
 
 
-@pytest.mark.parametrize("program", [p for p in PROGRAMS if not p.patient], ids=name)
+@pytest.mark.parametrize("program", sampled([p for p in PROGRAMS if not p.patient]), ids=name)
 async def test_a_hostile_program_is_held(program: Hostile, sandbox: Sandbox, world: World) -> None:
     if program.name == "fifo-there" and (await sandbox.confinement()).isolation == "landlock":
         with pytest.raises(GpuboxError, match="get around Landlock"):
@@ -60,7 +61,7 @@ QUICK = ("files", "folders", "deep folders", "socket pairs", "page tables", "pag
 REFUSED = ("tcp", "pinned pages", "inotify", "landlock rules", "asynchronous writes")
 
 
-@pytest.mark.parametrize("greedy", QUICK)
+@pytest.mark.parametrize("greedy", sampled(QUICK))
 async def test_kernel_memory_is_bounded_and_reported(greedy: str, sandbox: Sandbox) -> None:
     before = kernel_bytes()
     outcome = await sandbox.run(SPREAD + PROGRAMS_OF_GREED[greedy], Policy(wall_seconds=10.0))

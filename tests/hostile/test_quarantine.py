@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,11 +56,12 @@ WAYS = {
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """The owner's quarantine."""
     folder = tmp_path / "quarantine"
     monkeypatch.setattr(quarantine, "default_quarantine_folder", lambda: folder)
-    return folder
+    yield folder
+    remove_tree(tmp_path)  # what was moved is closed to its owner
 
 
 def programs(world: World, code: str) -> tuple[str, Path]:

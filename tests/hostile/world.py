@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,8 +13,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpubox.sandbox.disk_usage import remove_tree
 from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.runner import Sandbox
+from tests.guards import OWNER
 from tests.hostile.programs import TRY, Hostile
 
 SHARED = ("/tmp", "/dev/shm", "/var/tmp", "/", "/usr", "/usr/bin", "/etc", "/dev", "/root", "/home", "/run", "/opt")
@@ -69,8 +70,9 @@ class World:
             os.mkfifo(self.workspace / "fifo")
             (self.workspace / "fifo").chmod(0o666)
         blanks = {
-            "SECRET": self.secret, "OUTSIDE": self.outside, "HOME": Path.home(), "PORT": self.tcp.getsockname()[1],
-            "UDP": self.udp.getsockname()[1], "ABSTRACT": self.token, "VICTIM": self.victim.pid, "TOKEN": self.token,
+            "SECRET": self.secret, "OUTSIDE": self.outside, "HOME": OWNER.get("HOME", "/root"),
+            "PORT": self.tcp.getsockname()[1], "UDP": self.udp.getsockname()[1],
+            "ABSTRACT": self.token, "VICTIM": self.victim.pid, "TOKEN": self.token,
             "MARK": f"mark-{self.token}",
         }  # fmt: skip
         text = TRY + program.code
@@ -134,7 +136,7 @@ class World:
         """Restores the first state."""
         for path in self.workspace.iterdir():
             if path.name not in ("door", "sock", "dgram"):
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         for path in [*self.outside.iterdir(), *(Path(f, f"mark-{self.token}") for f in SHARED)]:
             if path != self.secret:
                 with contextlib.suppress(OSError):
@@ -166,4 +168,5 @@ def new_world() -> Iterator[World]:
         try:
             yield world
         finally:
+            world.tidy()
             world.close()

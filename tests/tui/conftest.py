@@ -14,16 +14,22 @@ from textual import _wait
 from textual.pilot import Pilot
 from textual.strip import Strip
 
+from gpubox.bench import stats
+from gpubox.bench.kinds.tune import search
+from gpubox.bench.kinds.tune.surface import fit_surface
 from gpubox.tui import app, bridge
 from gpubox.tui.advice import poller as advice_poller
 from gpubox.tui.clients import poller
 from gpubox.tui.dashboard import history_reader, screen
 from gpubox.tui.survival import SurvivingApp
 from gpubox.tui.widgets import snapshot_pane
+from tests.sampling import once
 from tests.tui.contrast import unreadable
 from tests.tui.fake import FakeServices
 
 SIZE = (120, 36)
+FIT, MEAN = once(fit_surface), once(stats.mean_over_prompts)
+"""The pictures show the same few runs again and again: each is fitted once."""
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +50,8 @@ def _quiet(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice_poller, "FIRST_ADVICE_SECONDS", 0.01)
     monkeypatch.setattr(advice_poller, "ADVICE_SECONDS", 0.01)
     monkeypatch.setattr(app, "PREVIEW_DELAY", 0.0)
+    monkeypatch.setattr(search, "fit_surface", FIT)
+    monkeypatch.setattr(stats, "mean_over_prompts", MEAN)
     monkeypatch.setattr(history_reader, "FIRST_SLOWDOWNS_SECONDS", 0.0)
     monkeypatch.setattr(history_reader, "TYPING_SECONDS", 0.0)
     monkeypatch.setattr(screen, "REQUESTS_SECONDS", 0.0)

@@ -18,6 +18,8 @@ from tests.tui.conftest import opened, pictured, shows, until
 from tests.tui.fake_bench import BenchServices
 from tests.tui.tune_runs import tune_run
 
+pytestmark = pytest.mark.xdist_group("benches")  # one worker fits the tunes that they show
+
 WIDTHS = {"80x24": "-narrow", "120x36": "-wide", "200x50": "-roomy"}
 SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
 

@@ -19,7 +19,7 @@ from gpubox.tui.app import GpuboxApp
 from gpubox.tui.workshop.finder import FinderScreen
 from gpubox.tui.workshop.finder_details import download_line
 from tests.hub import Hub, Stored, running_hub
-from tests.tui.conftest import opened, pictured, shows, text, until
+from tests.tui.conftest import opened, pictured, settled, shows, text, until
 from tests.tui.fake_finder import FinderServices
 
 SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
@@ -181,6 +181,7 @@ async def test_picture(
     async with GpuboxApp(services).run_test(size=SIZES[size]) as pilot:
         screen = await searched(pilot)
         await until(pilot, lambda: screen.header.gpu_readings, "the header")
+        await settled(pilot)  # how far the list is scrolled depends on the rows that it has when the cursor moves
         await go_to(pilot, "Q8_0")
         await shows(pilot, "ready", "64°C", "13:02")
         await shows(pilot, "CUDA0" if size != "80x24" else "hf:unsloth")

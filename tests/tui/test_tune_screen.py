@@ -16,6 +16,8 @@ from tests.tui.conftest import shows, text, until
 from tests.tui.test_bench_screen import bench_of, benching, screen_of
 from tests.tui.tune_runs import tune_run
 
+pytestmark = pytest.mark.xdist_group("benches")  # one worker fits the tunes that they show
+
 PLAN = PlanOutline(
     665, ("search 1",), "qwen36-mtp-16gb", None, always_restarts=True, about=("72 sets of flags.", "12 too large.")
 )

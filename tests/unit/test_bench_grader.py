@@ -154,6 +154,24 @@ async def test_a_box_that_cannot_grade_fails_nobody() -> None:
         await check_todo("import argparse", Broken())
 
 
+class Busy(Sandbox):
+    """Has no process left for its first runs, as where other programs of the same user start many."""
+
+    refused = 0
+
+    async def run(self, code: str, policy: Policy = Policy(), *, stdin: bytes = b"") -> Outcome:  # noqa: B008
+        self.refused += 1
+        refused = self.refused <= 2
+        return await (Broken().run(code, policy) if refused else super().run(code, policy, stdin=stdin))
+
+
+async def test_a_busy_box_grades_once_more_before_it_gives_up(sandbox: Sandbox) -> None:
+    busy = Busy(confinement=await sandbox.confinement())
+
+    assert (await grade([Candidate("x", PROBLEM, RIGHT["canonical"])], busy))["x"].passed
+    assert busy.refused == 3
+
+
 async def test_a_program_that_says_too_much_costs_only_itself(sandbox: Sandbox) -> None:
     long = "def below_zero(operations): raise type('A' * 50_000, (Exception,), {})('\U0001f600' * 900)"
     cases = [Candidate(str(n), PROBLEM, HEAD + PROBLEM.prompt + "\n" + long) for n in range(3)]

@@ -188,7 +188,10 @@ class SlotServer:
         length = next((int(line[15:]) for line in head.split("\r\n") if line.lower().startswith("content-length:")), 0)
         body, path = await reader.readexactly(length), head.split(" ")[1]
         self.asked.append(path)
-        status, values = self.answers.get(path) or (200, await self._answer(path, json.loads(body or b"{}")))
+        try:
+            status, values = self.answers.get(path) or (200, await self._answer(path, json.loads(body or b"{}")))
+        except (AttributeError, TypeError):  # Python 3.11.2 would leave the connection open if this raised
+            status, values = 400, {}
         if status:
             data = json.dumps(values).encode()
             writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(data)) + data)

@@ -85,8 +85,9 @@ def test_what_is_suggested(planner: Planner) -> None:
     assert solutions(planner, situation(0, ctx_size=4096)) == ()
 
 
-def test_a_problem_is_one_sentence_with_one_full_stop(planner: Planner) -> None:
-    assert planner.plan(Profile("p", "/nowhere/m.gguf")).summary.endswith("does not exist")
+def test_a_problem_is_one_sentence_with_one_full_stop(planner: Planner, tmp_path: Path) -> None:
+    assert planner.plan(Profile("p", str(tmp_path / "m.gguf"))).summary.endswith("does not exist")
+    assert planner.plan(Profile("p", f"{tmp_path}/no/m.gguf")).summary.endswith(f"there is no folder {tmp_path}/no")
 
 
 def test_what_cannot_be_solved(planner: Planner) -> None:

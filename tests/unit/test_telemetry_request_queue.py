@@ -14,6 +14,7 @@ from gpubox import units
 from gpubox.server.log_parsing import parse_event
 from gpubox.telemetry.requests import RequestLog
 from gpubox.telemetry.snapshot import Request
+from tests.sampling import sampled
 
 STARTED = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -94,9 +95,10 @@ class Server:
             self.new.appendleft(self.deferred.popleft())
 
 
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("slots", [1, 2, 4])
-@pytest.mark.parametrize("leavers", [0.0, 0.25])
+CASES = [(seed, slots, leavers) for seed in range(20) for slots in (1, 2, 4) for leavers in (0.0, 0.25)]
+
+
+@pytest.mark.parametrize(("seed", "slots", "leavers"), sampled(CASES))
 def test_each_wait_is_the_true_one_whoever_leaves(seed: int, slots: int, leavers: float) -> None:
     rng = random.Random(seed)
     server = Server(slots, rng)
