@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpubox import units
+from gpubox.agent.settings import AgentSettings
 from gpubox.agent.workspace import MAX_DEPTH, FolderEntry, Workspace, is_binary, list_folder, printable_path, read_at
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.auto_run_files import OPEN_FOLDER
@@ -27,7 +28,8 @@ MAX_SEARCH_SECONDS = 10.0
 MAX_MATCHES = 100
 MAX_LINES = 400
 """Lines of one read."""
-MAX_READ_CHARACTERS = 24_000
+MAX_READ_CHARACTERS = AgentSettings().max_output_characters - 120
+"""With the note below them, the lines of one read are not shortened: the model would not see which it lacks."""
 _MAX_LINE_CHARACTERS = 400
 _SKIPPED_FOLDERS = {
     ".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache"
@@ -96,7 +98,8 @@ def read_lines(workspace: Workspace, path: str, first: int, count: int) -> str:
         shown.append(line)
     last = first - 1 + len(shown)
     if first > 1 or last < len(lines):
-        shown.append(f"(lines {first} to {last} of {len(lines)})")
+        following = f"; the next is line {last + 1}" if last < len(lines) else ""
+        shown.append(f"(lines {first} to {last} of {len(lines)}{following})")
     return "\n".join(shown)
 
 

@@ -158,7 +158,8 @@ class ReplyCollector:
         if usage := chunk.usage:
             measured.completion_tokens = usage.generated_tokens
             measured.prompt_tokens = usage.prompt_tokens or measured.prompt_tokens
-            measured.cached_tokens = usage.cached_tokens or measured.cached_tokens
+            if usage.cached_tokens is not None:
+                measured.cached_tokens = usage.cached_tokens
 
     def _measure_delta(self, chunk: Chunk, now: float, thinking: bool) -> None:
         measured = self.reply.measurements

@@ -66,10 +66,11 @@ class RoundTiming(msgspec.Struct, frozen=True):
     """Waiting for the owner."""
     loop_seconds: float = 0.0
     """The rest of the wall time."""
-    prefill_new_tokens: int = 0
-    prefill_reprocessed_tokens: int = 0
+    prefill_new_tokens: int | None = None
+    """None, as the two below: the server does not say what it reused; then all prefill time counts as new."""
+    prefill_reprocessed_tokens: int | None = None
     """Tokens that were in the server's cache after the round before and were processed again."""
-    cached_tokens: int = 0
+    cached_tokens: int | None = None
     generated_tokens: int = 0
     thinking_tokens: int | None = None
     """The server's count at the last thinking delta, else the number of thinking deltas."""
@@ -79,6 +80,12 @@ class RoundTiming(msgspec.Struct, frozen=True):
     draft_tokens_accepted: int | None = None
     from_server: bool = True
     """False: the server sent no timings, and times and counts are the client's."""
+
+    @property
+    def context_tokens(self) -> int | None:
+        """The conversation after the round: its prompt and the answer."""
+        prompt = (self.prefill_new_tokens, self.prefill_reprocessed_tokens, self.cached_tokens)
+        return None if None in prompt else sum(filter(None, prompt)) + self.generated_tokens
 
 
 class TurnTotals(msgspec.Struct, frozen=True):

@@ -149,7 +149,7 @@ def file_tools(workspace: Workspace) -> list[Tool]:
         ),
         FileTool(
             "read_file",
-            "Read a text file of the workspace, all of it or some lines.",
+            "Read a text file of the workspace: as many lines as fit into one output, and which line is next.",
             {
                 "path": _PATH,
                 "first_line": {"type": "integer", "description": "First line to read, from 1.", "default": 1},

@@ -10,6 +10,7 @@ from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import RoundTiming, TurnTotals
 from gpubox.server.chunks import Timings
 
+_PREFILL_COUNTS = ("prefill_new_tokens", "prefill_reprocessed_tokens", "cached_tokens")
 _OPTIONAL_COUNTS = ("thinking_tokens", "draft_tokens", "draft_tokens_accepted")
 _NOT_SUMMED = ("tg_tokens_per_second", "pp_tokens_per_second", "from_server")
 
@@ -81,7 +82,10 @@ class TurnTimings:
         return timing
 
     def totals(self, rounds: int, tool_calls: int, failed_tool_calls: int) -> TurnTotals:
-        """The sums of all rounds so far. A rate is computed from the sums; a count that no round knows is unknown."""
+        """The sums of all rounds so far. A rate is computed from the sums.
+
+        A count that no round knows is unknown, and one of the prompt that a round does not know.
+        """
         sums: dict[str, Any] = {
             name: sum(getattr(timing, name) or 0 for timing in self._rounds)
             for name in RoundTiming.__struct_fields__
@@ -90,9 +94,13 @@ class TurnTimings:
         for name in _OPTIONAL_COUNTS:
             if all(getattr(timing, name) is None for timing in self._rounds):
                 sums[name] = None
+        for name in _PREFILL_COUNTS:
+            if any(getattr(timing, name) is None for timing in self._rounds):
+                sums[name] = None
         generation_seconds = sums["thinking_seconds"] + sums["answer_seconds"]
         prefill_seconds = sums["prefill_new_seconds"] + sums["prefill_reprocessed_seconds"]
-        prefill_tokens = sums["prefill_new_tokens"] + sums["prefill_reprocessed_tokens"]
+        counts = [sums[name] for name in _PREFILL_COUNTS[:2]]
+        prefill_tokens = None if None in counts else sum(counts)
         whole = RoundTiming(
             **sums,
             tg_tokens_per_second=_rate(sums["generated_tokens"], generation_seconds),
@@ -116,12 +124,10 @@ def _round_timing(
     first_delta = measured.first_delta if measured.first_delta is not None else ended
     if server:
         prefill, generation = server.prompt_seconds, server.generation_seconds
-        prompt_tokens, cached, generated = server.prompt_tokens, server.cached_tokens, server.generated_tokens
+        generated = server.generated_tokens
     else:
         prefill = max(first_delta - (measured.sent if started is None else started), 0.0)
         generation = max(ended - first_delta, 0.0)
-        cached = measured.cached_tokens or 0
-        prompt_tokens = max((measured.prompt_tokens or 0) - cached, 0)
         generated = measured.completion_tokens if measured.completion_tokens is not None else measured.deltas
     if prefill + generation > request_seconds:  # the clocks differ: the server's time cannot exceed the wait for it
         scale = request_seconds / (prefill + generation)
@@ -129,8 +135,12 @@ def _round_timing(
     if started is None:
         started = first_delta - prefill if server else measured.sent
     queue = min(max(started - measured.sent, 0.0), request_seconds - prefill - generation)
-    reprocessed = min(max(cache_tokens - cached, 0), prompt_tokens)
-    reprocessed_share = reprocessed / prompt_tokens if prompt_tokens else 0.0
+    prompt_tokens, cached = _prompt_counts(measured)
+    new = reprocessed = None
+    if cached is not None and prompt_tokens is not None:
+        reprocessed = min(max(cache_tokens - cached, 0), prompt_tokens)
+        new = prompt_tokens - reprocessed
+    reprocessed_share = reprocessed / prompt_tokens if reprocessed and prompt_tokens else 0.0
     after_thinking = measured.timings_after_thinking
     if measured.thinking_deltas and measured.thinking_deltas == measured.deltas:
         thinking_share = 1.0
@@ -149,7 +159,7 @@ def _round_timing(
         tool_seconds=tool_seconds,
         approval_seconds=approval_seconds,
         loop_seconds=max(wall - queue - prefill - generation - tool_seconds - approval_seconds, 0.0),
-        prefill_new_tokens=prompt_tokens - reprocessed,
+        prefill_new_tokens=new,
         prefill_reprocessed_tokens=reprocessed,
         cached_tokens=cached,
         generated_tokens=generated,
@@ -162,6 +172,14 @@ def _round_timing(
     )
 
 
+def _prompt_counts(measured: RequestMeasurements) -> tuple[int | None, int | None]:
+    """The tokens of the prompt that were processed, and those that were reused. ``None``: the server does not say."""
+    if server := measured.timings:
+        return server.prompt_tokens, server.cached_tokens
+    whole, cached = measured.prompt_tokens, measured.cached_tokens
+    return None if whole is None or cached is None else max(whole - cached, 0), cached
+
+
 def _cache_tokens_after(measured: RequestMeasurements) -> int:
     """Tokens in the server's cache after a request: the prompt and all generated tokens but the last."""
     if server := measured.timings:
@@ -169,5 +187,5 @@ def _cache_tokens_after(measured: RequestMeasurements) -> int:
     return (measured.prompt_tokens or 0) + max((measured.completion_tokens or 0) - 1, 0)
 
 
-def _rate(count: int, seconds: float) -> float | None:
+def _rate(count: int | None, seconds: float) -> float | None:
     return count / seconds if count and seconds > 1e-6 else None

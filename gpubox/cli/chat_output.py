@@ -93,9 +93,10 @@ class TextTurnOutput:
 
     def _summary(self, event: TurnFinished) -> None:
         totals, timing = event.totals, event.totals.timing
+        about = "" if timing.from_server else "~"
         parts = [
             f"{totals.rounds} round{'s' * (totals.rounds != 1)}",
-            f"{timing.generated_tokens:,} tokens in {units.duration(timing.wall_seconds)}",
+            f"{about}{timing.generated_tokens:,} tokens in {units.duration(timing.wall_seconds)}",
             f"effective {units.rate(totals.effective_tokens_per_second)} tok/s",
         ]
         if totals.tool_calls:

@@ -42,4 +42,4 @@ def read_requests(
     )
     for launch, profile, client, *row in rows:
         request, at = request_of(tuple(row), texts), row[COLUMNS.index("at")] / 1000
-        yield launch, StoredRequest(at, texts.get(profile, NO_PROFILE), texts.get(client), request)
+        yield launch, StoredRequest(at, texts.get(profile, NO_PROFILE), texts.get(client), request, launch)

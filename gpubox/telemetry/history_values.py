@@ -55,6 +55,8 @@ class StoredRequest:
     client: str | None
     """The gateway's client; None: it came past the gateway, or that is not certain."""
     request: Request
+    launch: int
+    """The id of its launch."""
 
 
 @dataclass(frozen=True, slots=True)

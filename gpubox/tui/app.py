@@ -112,6 +112,8 @@ class GpuboxApp(SurvivingApp):
         self.trial: TrialController | None = None
         """The trial that is under way in this gpubox, or was the last."""
         self.leaving = Leaving(self)
+        self.last_key: events.Key | None = None
+        """What the owner pressed last."""
 
     @cached_property
     def operations(self) -> OperationController:
@@ -130,6 +132,11 @@ class GpuboxApp(SurvivingApp):
         from gpubox.tui.clients.controller import GatewayController
 
         return GatewayController(self, self.bridge.services.gateway_service())
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Key) and not event.is_forwarded:
+            self.last_key = event
+        await super().on_event(event)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.DEFAULT_VARIABLES

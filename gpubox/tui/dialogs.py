@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
@@ -10,7 +11,7 @@ from textual.app import App, ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
 Result = TypeVar("Result")
@@ -29,6 +30,11 @@ class Dialog(ModalScreen[Result], Generic[Result]):
     """
 
 
+TYPING_PAUSE_SECONDS = 0.6
+"""A key answers a question only this long after it came, and after the last key of a text that is being typed."""
+PROMPT_SECONDS = 2.0
+"""A question so soon after a key that is no text was asked for by that key."""
+
 DialogAnswer = tuple[str, str, str]
 """Its key, its text, and the value that the dialog returns."""
 
@@ -39,7 +45,11 @@ async def ask(app: App[Any], title: str, body: str, *answers: DialogAnswer) -> s
 
 
 class QuestionScreen(Dialog[str | None]):
-    """Returns the value of the chosen answer, ``None`` for esc. The first answer must be the safe one."""
+    """Returns the value of the chosen answer, ``None`` for esc. The first answer must be the safe one.
+
+    While the owner types into a text below it, the question takes none of that: text goes where it was meant to go, the
+    arrows choose, and no answer is chosen at first.
+    """
 
     DEFAULT_CSS = """
     QuestionScreen > Vertical { width: 72; max-width: 96%; height: auto; padding: 1 2; }
@@ -51,31 +61,81 @@ class QuestionScreen(Dialog[str | None]):
     }
     """
     BINDINGS = [("escape", "dismiss(None)", "Cancel")]  # noqa: RUF012
+    UNASKED = False
+    """Whether it never answers a key of the owner: it may come at any moment."""
 
     def __init__(self, title: str, body: str, *answers: DialogAnswer) -> None:
         super().__init__()
         self.question, self.body, self.answers = title, body, answers
+        self.text_below: Input | TextArea | None = None
+        """What the owner types into."""
+        self._typed_at = 0.0
 
     def compose(self) -> ComposeResult:
-        options = [
-            Option(Content.assemble((f"{key}  ", "bold $primary"), text), id=value) for key, text, value in self.answers
-        ]
+        self.text_below, self._typed_at = self._find_text(), time.monotonic()
+        shown = [("" if self.text_below else f"{key}  ", text, value) for key, text, value in self.answers]
+        options = [Option(Content.assemble((key, "bold $primary"), text), id=value) for key, text, value in shown]
         with Vertical() as box:
             box.border_title = Content(self.question)  # a str would be parsed as markup
-            yield Static(self.body, markup=False)
+            if self.text_below:
+                box.border_subtitle = Content("↑↓ ⏎ answer; text goes to where you type")
+            yield from self.compose_body()
             yield OptionList(*options, markup=False)
 
+    def compose_body(self) -> ComposeResult:
+        """What stands above the answers."""
+        yield Static(self.body, markup=False)
+
     def on_mount(self) -> None:
-        self.query_one(OptionList).focus()
+        options = self.query_one(OptionList)
+        if self.text_below or self.UNASKED:
+            options.highlighted = None
+        options.focus()
 
     def on_key(self, event: events.Key) -> None:
-        for key, _, value in self.answers:
-            if event.key == key:
-                event.stop()
-                self.dismiss(value)
+        now = time.monotonic()
+        early = now - self._typed_at < TYPING_PAUSE_SECONDS
+        if is_text(event) and (self.text_below or (self.UNASKED and early)):
+            self._typed_at = now
+        elif not (self.text_below and early):
+            for key, _, value in self.answers if self.text_below is None else ():
+                if event.key == key:
+                    event.stop()
+                    self.dismiss(value)
+            return
+        event.stop()
+        if self.text_below:
+            _type(self.text_below, event)
+
+    def on_paste(self, event: events.Paste) -> None:
+        if self.text_below:
+            self.text_below._forward_event(events.Paste(event.text))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(event.option_id)
+
+    def _find_text(self) -> Input | TextArea | None:
+        last: events.Key | None = getattr(self.app, "last_key", None)
+        if not self.UNASKED and last and not is_text(last) and time.monotonic() - last.time < PROMPT_SECONDS:
+            return None  # a key asked for it
+        below = self.app.screen_stack[-2]
+        if isinstance(below, QuestionScreen):
+            return below.text_below
+        return below.focused if isinstance(below.focused, Input | TextArea) else None
+
+
+def is_text(event: events.Key) -> bool:
+    """Whether a key is pressed while one writes."""
+    return event.is_printable or event.key in ("backspace", "delete")
+
+
+def _type(text: Input | TextArea, event: events.Key) -> None:
+    """Gives a key to a text that has not the focus."""
+    bindings = text._bindings.key_to_bindings.get(event.key, [])
+    for binding in bindings:
+        text.call_later(text.app.run_action, binding.action, text)
+    if not bindings and (event.is_printable or event.key == "enter"):
+        text._forward_event(events.Key(event.key, event.character))
 
 
 class PromptScreen(Dialog[str | None]):

@@ -39,7 +39,7 @@ def logged(paths: Paths) -> list[StoredRequest]:
     running = RunningServer(launch, "id", BEGIN.isoformat(), process, BEGIN.isoformat(), probe_tokens=(1, 1))
     save_launch_record(log, running)
     requests = LogSource(log, BEGIN, probe=True).requests.finished
-    return [StoredRequest(datetime.fromisoformat(r.at).timestamp(), "coder", None, r) for r in requests]
+    return [StoredRequest(datetime.fromisoformat(r.at).timestamp(), "coder", None, r, 1) for r in requests]
 
 
 def ask_through_gateway(paths: Paths, requests: list[StoredRequest]) -> dict[str, list[StoredRequest]]:

@@ -129,5 +129,5 @@ def launch(profile: str, since: float, count: int, *, client: str | None) -> lis
         at = since + number * MINUTE
         moment = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
         request = replace(REQUESTS[0], number=number, task=100 + number, at=moment, prompt_tokens=20_000 + number)
-        requests.append(StoredRequest(at, profile, client, request))
+        requests.append(StoredRequest(at, profile, client, request, round(since)))
     return requests

@@ -13,8 +13,9 @@ from textual.pilot import Pilot
 from gpubox.agent import events as e
 from gpubox.agent.tools import ToolOutput
 from gpubox.errors import GpuboxError
+from gpubox.tui import dialogs
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.chat import approval, controller, settings_screen
+from gpubox.tui.chat import controller, settings_screen
 from gpubox.tui.chat.approval import ApprovalScreen
 from gpubox.tui.chat.screen import ChatScreen
 from gpubox.tui.chat.service import SandboxStatus
@@ -29,7 +30,7 @@ HOSTILE = "[/foo] [b]x[/b] \x1b[31mred\x1b[2J \u202eevil [@click=app.quit] " + "
 def _prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller, "FRAME_SECONDS", 0.005)
     monkeypatch.setattr(controller, "REST_FACTOR", 0)
-    monkeypatch.setattr(approval, "TYPING_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(dialogs, "TYPING_PAUSE_SECONDS", 0)
 
 
 @asynccontextmanager
@@ -180,8 +181,10 @@ async def test_a_prompt_repeated_after_a_failure_replaces_no_turn() -> None:
         assert [turn.header.text for turn in screen.controller.chat.log.path()] == ["more", "more"]
 
 
-@pytest.mark.parametrize(("key", "allowed"), [("y", True), ("n", False), ("escape", False), ("a", True)])
-async def test_a_write_needs_approval(key: str, allowed: bool) -> None:
+@pytest.mark.parametrize(
+    ("downs", "allowed", "approvals"), [(1, False, "ask"), (2, True, "ask"), (3, True, "workspace"), (0, False, "ask")]
+)
+async def test_a_write_needs_approval(downs: int, allowed: bool, approvals: str) -> None:
     answers: list[bool] = []
 
     async def ask(chat: FakeChat) -> Sequence[e.AgentEvent]:
@@ -191,27 +194,25 @@ async def test_a_write_needs_approval(key: str, allowed: bool) -> None:
     chats = FakeChats([*opening(), e.ToolRequested(WRITE), e.ApprovalRequested(WRITE, DIFF), ask, *answer("Done.")])
     async with chatting(chats) as (pilot, screen):
         await say(pilot, "write it")
-        await shows(pilot, "write_file src/durations.py", "-def parse(text):", "+60 −1 lines", "y yes, this once")
-        await pilot.press("enter", "G")
+        await shows(pilot, "write_file src/durations.py", "-def parse(text):", "+60 −1 lines", "yes, this once")
+        await pilot.press("enter", *["pagedown"] * 9)
         await shows(pilot, "+line 59 of what is written")
         assert not answers
-        await pilot.press(key)
+        await pilot.press(*["down"] * downs, "enter" if downs else "escape")
         await over(pilot, screen)
         assert answers == [allowed]
-        assert chats.opened[0].settings.approvals == ("workspace" if key == "a" else "ask")
+        assert chats.opened[0].settings.approvals == approvals
 
 
-async def test_an_approval_is_asked_once_and_not_answered_by_the_middle_of_a_word(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(approval, "TYPING_PAUSE_SECONDS", 3600)
+async def test_an_approval_is_asked_once_and_not_answered_by_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = "+++ run.sh\n@@ -0,0 +1,1 @@\n+echo \x1b]0;rm -rf ~;\x07 done\u200d"
     async with chatting(FakeChats()) as (pilot, screen):
         waiting = asyncio.create_task(screen.controller.approve(WRITE, hidden))
-        await shows(pilot, "+echo ␛]0;rm -rf ~;␇ done\ufffd", "y yes, this once")
-        await pilot.press(*"say")
+        await shows(pilot, "+echo ␛]0;rm -rf ~;␇ done\ufffd", "yes, this once")
+        await pilot.press(*"nay")
         question = pilot.app.screen
         assert isinstance(question, ApprovalScreen) and not waiting.done()
+        await until(pilot, lambda: screen.composer.text == "nay")
         question.dismiss("no")
         for _ in range(3):  # before the asking task has read the answer
             screen.post_message(ScreenResume())
@@ -239,7 +240,7 @@ async def test_an_approval_waits_until_the_chat_is_in_front() -> None:
         assert "write_file" not in text(pilot)
         await pilot.press("c")
         await shows(pilot, "write_file src/durations.py")
-        await pilot.press("y")
+        await pilot.press("down", "down", "enter")
         await over(pilot, screen)
         assert answers == [True]
 

@@ -35,7 +35,8 @@ from gpubox.agent.settings import AgentSettings
 from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.server.client import connect
-from tests.scripted_server import FENCED, ScriptedServer, call, runs, says
+from gpubox.tui.chat.parts import waterfall
+from tests.scripted_server import FENCED, Play, ScriptedServer, call, chunk, runs, says
 from tests.unit.agent_turns import Echo, run_turn
 
 
@@ -93,6 +94,36 @@ async def test_reprocessed_tokens_are_those_the_server_had() -> None:
     assert second.prefill_reprocessed_seconds == pytest.approx(0.0008 * 41 / 80, rel=0.01)
     first, second = (event.timing for event in (await run_turn(_two_rounds(), tools=[Echo()])).of(RoundFinished))
     assert second.prefill_reprocessed_tokens == 2, "of three generated tokens the last is not in the cache"
+
+
+@pytest.mark.parametrize("usage", [None, {"completion_tokens": 2, "prompt_tokens": 10_991}])
+async def test_what_a_server_does_not_report_is_unknown(usage: dict[str, Any] | None) -> None:
+    """vLLM, mlx and others send no timings, and no count of reused tokens; some send no usage at all."""
+
+    def play(**delta: Any) -> Play:
+        end = [chunk(None, usage=usage)] if usage else []
+        finish = "tool_calls" if "tool_calls" in delta else "stop"
+        return Play([chunk(delta), chunk({}, finish=finish), *end, b"data: [DONE]\n\n"])
+
+    server = ScriptedServer(play(content="a", tool_calls=[runs("print(1)")]), play(content="b"))
+    result = await run_turn(server, tools=[Echo()])
+    totals = result.finished.totals.timing
+    for timing in (*(event.timing for event in result.of(RoundFinished)), totals):
+        counts = (timing.prefill_new_tokens, timing.prefill_reprocessed_tokens, timing.cached_tokens)
+        assert counts == (None, None, None)
+        assert (timing.context_tokens, timing.pp_tokens_per_second, timing.from_server) == (None, None, False)
+    shown = "".join(text for line in waterfall(result.finished.totals, "", 200) for text, _ in line)
+    assert "prefill — new, — reused" in shown and "reprocessed" not in shown
+    assert f"~{totals.generated_tokens} tok" in shown
+
+
+async def test_the_context_of_a_chat_is_what_its_own_rounds_used() -> None:
+    rounds = [event.timing for event in (await run_turn(_two_rounds(), tools=[Echo()])).of(RoundFinished)]
+    for timing in rounds:
+        whole = (
+            (timing.prefill_new_tokens or 0) + (timing.prefill_reprocessed_tokens or 0) + (timing.cached_tokens or 0)
+        )
+        assert timing.context_tokens == whole + timing.generated_tokens > 0
 
 
 async def test_totals_are_the_sum_of_the_rounds() -> None:

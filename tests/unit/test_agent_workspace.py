@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.agent import browse, edits
+from gpubox.agent.tools import truncate_output
 from gpubox.agent.workspace import MAX_FILE_BYTES, Workspace
 from gpubox.errors import GpuboxError, UsageError
 
@@ -168,13 +169,13 @@ def test_a_long_listing_is_truncated(work: Workspace) -> None:
 
 
 def test_reading_some_lines(work: Workspace) -> None:
-    assert browse.read_lines(work, "a.txt", 2, 1) == "two\n(lines 2 to 2 of 3)"
+    assert browse.read_lines(work, "a.txt", 2, 1) == "two\n(lines 2 to 2 of 3; the next is line 3)"
     assert "has only 3 lines" in refused(browse.read_lines, work, "a.txt", 4, 1)
     (work.root / "long").write_text("x" * 1_000_000 + "\nend\n")
     read = browse.read_lines(work, "long", 1, 10)
     assert len(read) < browse.MAX_READ_CHARACTERS + 200
     assert "1000000 characters" in read
-    assert "(lines 1 to 1 of 2)" in read
+    assert "(lines 1 to 1 of 2; the next is line 2)" in read
 
 
 def test_searching(work: Workspace) -> None:
@@ -190,3 +191,19 @@ def test_a_search_that_is_stopped_ends(work: Workspace) -> None:
     stop.set()
 
     assert browse.search(work, "two", ".", "", stop).endswith("(stopped)")
+
+
+@pytest.mark.parametrize("width", [0, 1, 30, 79, 400, 7_000, 9_000])
+def test_reading_on_from_the_line_that_is_named_loses_nothing(work: Workspace, width: int) -> None:
+    written = [f"{number}:".ljust(width, "x") for number in range(1, 1_000 if width < 100 else 60)]
+    (work.root / "long").write_text("\n".join(written))
+    read: list[str] = []
+    first = 1
+    while first:
+        text, dropped = truncate_output(browse.read_lines(work, "long", first, browse.MAX_LINES), 8000)
+        assert not dropped, "the middle would be lost"
+        *lines, note = text.split("\n")
+        read += lines
+        assert note.startswith(f"(lines {first} to {len(read)} of {len(written)}") or width > 8000
+        first = int(note.rpartition("next is line ")[2].rstrip(")")) if "next is line" in note else 0
+    assert [line.partition(" … (")[0] for line in read] == [line[: browse.MAX_READ_CHARACTERS] for line in written]

@@ -34,9 +34,9 @@ def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def listed(at: float, number: int, profile: str = "a", client: str = "", **more: str) -> ListedRequest:
+def listed(at: float, number: int, profile: str = "a", client: str = "", launch: int = 0, **more: str) -> ListedRequest:
     moment = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
-    return ListedRequest(at, profile, client, Request(number, moment, 0, number, **more))  # type: ignore[arg-type]
+    return ListedRequest(at, profile, client, Request(number, moment, 0, number, **more), launch)  # type: ignore[arg-type]
 
 
 def lines(entries: list[ListedRequest], running: str = "a") -> list[str | int]:
@@ -85,11 +85,32 @@ def test_merging_loses_nothing_and_doubles_nothing() -> None:
 def test_a_line_stands_where_another_launch_or_day_begins() -> None:
     entries = [
         listed(NOON, 2), listed(NOON - 10, 1),
-        listed(NOON - 60, 9), listed(NOON - 70, 8),  # the same profile, launched anew
-        listed(NOON - 3600, 3, "b"),
-        listed(NOON - 20 * 3600, 2, "b"),
-        listed(NOON - 400 * 86_400, 1, ""),
+        listed(NOON - 60, 9, launch=7), listed(NOON - 70, 8, launch=7),  # the same profile, launched anew
+        listed(NOON - 3600, 3, "b", launch=6),
+        listed(NOON - 20 * 3600, 2, "b", launch=6),
+        listed(NOON - 400 * 86_400, 1, "", launch=1),
     ]  # fmt: skip
     assert lines(entries) == [2, 1, "a · today", 9, 8, "b · today", 3, "b · yesterday", 2, "a server · 17 Oct 2025", 1]
     assert lines(entries[:2], running="") == ["a · today", 2, 1]
     assert lines([]) == []
+
+
+def test_parallel_streams_of_a_launch_need_no_line() -> None:
+    """Their numbers stand in the order in which they ended, the list in the order in which they began."""
+    dice = random.Random(4)
+    numbers = dice.sample(range(1, 41), 40)
+    stored = [listed(NOON - n, number, launch=5) for n, number in enumerate(numbers)]
+    assert lines(stored) == numbers
+    live = [replace(entry, launch=0) for entry in stored[:10]]
+    assert lines(merge(live, stored)) == numbers, "the live ones and the stored ones are one launch"
+    assert lines(merge(live, [])) == numbers[:10]
+
+
+def test_launches_that_ran_at_once_have_one_line_each() -> None:
+    both = [listed(NOON - n, 50 - n, "ab"[n % 2], launch=5 + n % 2) for n in range(6)]
+    assert lines(merge([], both)) == [50, 48, 46, "b · today", 49, 47, 45]
+
+
+def test_a_launch_that_the_history_has_not_shown_is_another_one() -> None:
+    live, ended = [listed(NOON, 1)], [listed(NOON - 60, 9, launch=-1), listed(NOON - 70, 3, launch=-1)]
+    assert lines(merge([*live, *ended], [])) == [1, "a · today", 9, 3]

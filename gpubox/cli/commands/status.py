@@ -256,7 +256,8 @@ def _context(snapshot: Snapshot) -> str:
     through = snapshot.throughput
     if through.context_size_tokens is None:
         return ""
-    return f"{units.tokens(through.context_used_tokens)} of {units.tokens(through.context_size_tokens)}"
+    of_slot = " in the fullest slot" if (through.slots or 0) > 1 else ""
+    return f"{units.tokens(through.context_used_tokens)} of {units.tokens(through.context_size_tokens)}{of_slot}"
 
 
 def _device_line(device: DeviceMemory) -> str:

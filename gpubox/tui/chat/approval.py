@@ -3,77 +3,61 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Vertical
-from textual.content import Content
+from textual.binding import Binding
 from textual.screen import Screen
-from textual.widgets import Static
 
 from gpubox.agent.tools import ToolCall
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat.parts import diff_lines
-from gpubox.tui.dialogs import Dialog
+from gpubox.tui.dialogs import QuestionScreen
 from gpubox.tui.styled_lines import truncate_line
 from gpubox.tui.widgets.scrollable_lines import ScrollableLines
 
-ANSWERS = (("y", "yes, this once"), ("a", "yes, and all later ones in this chat"), ("n", "no"))
-TYPING_PAUSE_SECONDS = 0.6
-"""A yes counts only this long after the question and after the last key: the user may be typing a prompt."""
+ANSWERS = (("n", "no", "no"), ("y", "yes, this once", "yes"), ("a", "yes, and all later ones in this chat", "all"))
 
 
-class ApprovalScreen(Dialog[str]):
-    """Returns ``yes``, ``all`` or ``no``. Enter allows nothing: it takes a letter that is not part of a word."""
+class ApprovalScreen(QuestionScreen):
+    """Returns ``yes``, ``all`` or ``no``; ``None`` for esc."""
 
     DEFAULT_CSS = """
-    ApprovalScreen > Vertical { width: 110; height: auto; padding: 0 1; border: round $turn-approval; }
-    ApprovalScreen Static { margin-top: 1; }
+    ApprovalScreen > Vertical { width: 110; padding: 0 1; border: round $turn-approval; }
+    ApprovalScreen OptionList { margin-top: 1; }
     ApprovalScreen ScrollableLines { background: $panel; }
     """
     BINDINGS = [  # noqa: RUF012
-        ("y", "dismiss('yes')", "Yes"),
-        ("a", "dismiss('all')", "All"),
-        ("n,escape", "dismiss('no')", "No"),
+        Binding("pageup", "scroll(-1)", "Page up", priority=True),
+        Binding("pagedown", "scroll(1)", "Page down", priority=True),
     ]
+    UNASKED = True
 
     def __init__(self, call: ToolCall, diff: str) -> None:
-        super().__init__()
-        self.call, self.diff = call, diff
-        self._last_key_at = time.monotonic()
+        path = sanitize_line(" ".join(str(call.arguments.get("path", "")).split()))[:60]
+        title = f"{sanitize_line(call.name)[:40]} {path}".rstrip()
+        super().__init__(f"{title}  {_change_counts(diff)}".rstrip(), "", *ANSWERS)
+        self.diff = diff
 
-    def compose(self) -> ComposeResult:
+    def compose_body(self) -> ComposeResult:
         self.view = ScrollableLines(lambda width: [truncate_line(row, width) for row in diff_lines(self.diff, width)])
-        with Vertical() as box:
-            path = sanitize_line(" ".join(str(self.call.arguments.get("path", "")).split()))[:60]
-            box.border_title = Content(f"{sanitize_line(self.call.name)[:40]} {path}".rstrip())
-            box.border_subtitle = Content(self._change_counts())
-            yield self.view
-            keys = [Content.assemble((key, "bold $primary"), " ", (label, "$quiet")) for key, label in ANSWERS]
-            yield Static(Content("   ").join(keys), markup=False)
+        yield self.view
 
-    def on_mount(self) -> None:
-        self._last_key_at = time.monotonic()
-        self.view.focus()
-
-    def on_key(self, event: events.Key) -> None:
-        if not event.is_printable:
-            return
-        last, self._last_key_at = self._last_key_at, time.monotonic()
-        if event.key in ("y", "a") and self._last_key_at - last < TYPING_PAUSE_SECONDS:
-            event.stop()
+    def action_scroll(self, pages: int) -> None:
+        """Scrolls the diff."""
+        self.view.scroll_relative(y=pages * max(1, self.view.size.height - 1), animate=False)
 
     def on_resize(self, event: events.Resize) -> None:
         # A percentage in the styles would push the answers below a long diff off the screen.
-        self.view.styles.max_height = max(3, event.size.height * 96 // 100 - 5)
+        self.view.styles.max_height = max(3, event.size.height * 96 // 100 - 7)
 
-    def _change_counts(self) -> str:
-        lines = self.diff.split("\n")
-        added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
-        removed = sum(line.startswith("-") and not line.startswith("---") for line in lines)
-        return f"+{added:,} −{removed:,} lines" if added or removed else ""
+
+def _change_counts(diff: str) -> str:
+    lines = diff.split("\n")
+    added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
+    removed = sum(line.startswith("-") and not line.startswith("---") for line in lines)
+    return f"+{added:,} −{removed:,} lines" if added or removed else ""
 
 
 class ApprovalQueue:

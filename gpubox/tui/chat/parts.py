@@ -395,7 +395,7 @@ def _summary_spans(totals: TurnTotals, reason: str) -> list[StyledLine]:
     timing = totals.timing
     spans: list[StyledLine] = [
         styled_line(("turn ", "$quiet"), (units.duration(timing.wall_seconds), "bold")),
-        styled_line(f"{timing.generated_tokens:,} tok"),
+        styled_line(f"{_estimate(timing)}{timing.generated_tokens:,} tok"),
         styled_line(("effective ", "$quiet"), f"{units.rate(totals.effective_tokens_per_second)} tok/s"),
         *_speed_spans(timing),
     ]
@@ -409,9 +409,13 @@ def _summary_spans(totals: TurnTotals, reason: str) -> list[StyledLine]:
     return spans
 
 
+def _estimate(timing: RoundTiming) -> str:
+    return "" if timing.from_server else "~"
+
+
 def _speed_spans(timing: RoundTiming) -> list[StyledLine]:
     """tg, draft acceptance and prompt tokens of a round or a turn."""
-    spans = [styled_line(("tg ", "$quiet"), f"{units.rate(timing.tg_tokens_per_second)} tok/s")]
+    spans = [styled_line(("tg ", "$quiet"), f"{_estimate(timing)}{units.rate(timing.tg_tokens_per_second)} tok/s")]
     if timing.draft_tokens:
         accepted = timing.draft_tokens_accepted
         share = f"{accepted / timing.draft_tokens:.0%}" if accepted is not None else units.UNKNOWN

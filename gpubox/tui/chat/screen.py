@@ -139,7 +139,8 @@ class ChatScreen(PersistentScreen):
         if self.runner.running and turn:
             row = running_turn_line(turn.progress, self.runner.seconds, time.monotonic(), self.throughput, width)
         else:
-            row = idle_line(self._idle_note(), self.transcript.lines_below, self.throughput, width)
+            last = next(reversed(self.transcript.turns), None)
+            row = idle_line(self._idle_note(), self.transcript.lines_below, last, width)
         self.status_line.show([row])
         self._update_keys()
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpubox.agent.transcript.records import ChatSettings
     from gpubox.telemetry.snapshot import Throughput
     from gpubox.tui.chat.service import SandboxStatus
-    from gpubox.tui.chat.turn import TurnProgress
+    from gpubox.tui.chat.turn import TurnProgress, TurnView
     from gpubox.tui.messages import ServerOverview
 
 ISOLATION_LABELS = {
@@ -82,6 +82,8 @@ def running_turn_line(
     progress: TurnProgress, seconds: float, now: float, throughput: Throughput | None, width: int
 ) -> StyledLine:
     """What the running turn is doing. ``seconds``: since it started; ``now``: the clock of its deltas."""
+    if throughput and (throughput.busy_slots or 0) > 1:
+        throughput = None  # these are the figures of other clients, too
     glyph, colour, label = PHASE_LABELS[progress.phase]
     parts: list[Prioritized] = [(90, styled_line((f"{glyph} {label}", colour)))]
     if progress.phase == "reads" and (prefill := progress.prefill):
@@ -126,13 +128,13 @@ def _generation_parts(progress: TurnProgress, now: float, throughput: Throughput
     return parts
 
 
-def idle_line(note: StyledLine, lines_below: int, throughput: Throughput | None, width: int) -> StyledLine:
-    """Between turns: ``note``, and at the right the number of lines below the screen or the context in use."""
+def idle_line(note: StyledLine, lines_below: int, turn: TurnView | None, width: int) -> StyledLine:
+    """Between turns: ``note``, and at the right the lines below the screen or the context that this chat uses."""
     right: StyledLine = ()
     if lines_below:
         right = styled_line((f"↓ {lines_below:,} more", "$accent"))
-    elif throughput and throughput.context_size_tokens and throughput.context_used_tokens is not None:
-        used, size = units.tokens(throughput.context_used_tokens), units.tokens(throughput.context_size_tokens)
+    elif turn and turn.context_size_tokens:
+        used, size = units.tokens(turn.context_used_tokens), units.tokens(turn.context_size_tokens)
         right = styled_line(("context ", "$quiet"), (f"{used} of {size}", "$secondary"))
     left = truncate_line(note, max(0, width - cell_width(right) - 2))
     return (*pad_line(left, width - cell_width(right)), *right)

@@ -75,6 +75,9 @@ class TurnView:
         self.progress = TurnProgress()
         self.over = False
         self.failed = False
+        self.context_size_tokens: int | None = None
+        self.context_used_tokens: int | None = None
+        """Of this chat after the last round; ``None``: the server does not say."""
         self.answered_by = answered_by
         """Profile and build, as far as they are known."""
         self._tool_calls: dict[str, ToolCallPart] = {}
@@ -100,6 +103,7 @@ class TurnView:
             case e.PrefillProgress():
                 progress.phase, progress.prefill = "reads", event
             case e.TurnStarted():
+                self.context_size_tokens = event.context_size_tokens
                 self._add_model_note(event)
             case e.GenerationStats():
                 progress.generation = event
@@ -130,6 +134,7 @@ class TurnView:
                 part.changed()
                 progress.phase = "asks"
             case e.RoundFinished():
+                self.context_used_tokens = event.timing.context_tokens
                 self._finish_round(event)
             case e.Notice(_, text):
                 self._add_note("! ", text)

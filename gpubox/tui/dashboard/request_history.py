@@ -31,6 +31,8 @@ class ListedRequest:
     profile: str
     client: str
     request: Request
+    launch: int = 0
+    """The id of its launch in the history; 0 or less: a launch that the history has not shown yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,9 @@ def _parse_day(text: str, today: date) -> date:
         raise GpuboxError(f"{text} is no day: {hint}", hint) from None
 
 
-def listed_live(requests: Iterable[Request], profile: str, client: Callable[[Request], str]) -> list[ListedRequest]:
+def listed_live(
+    requests: Iterable[Request], profile: str, client: Callable[[Request], str], launch: int
+) -> list[ListedRequest]:
     """The requests of the server that runs; one without a time is left out."""
     listed = []
     for request in requests:
@@ -105,13 +109,13 @@ def listed_live(requests: Iterable[Request], profile: str, client: Callable[[Req
             at = datetime.fromisoformat(request.at).timestamp()
         except ValueError:
             continue
-        listed.append(ListedRequest(at, profile, client(request), request))
+        listed.append(ListedRequest(at, profile, client(request), request, launch))
     return listed
 
 
 def listed_stored(requests: Iterable[StoredRequest]) -> list[ListedRequest]:
     """The requests of the history."""
-    return [ListedRequest(r.at, r.profile, r.client or "", r.request) for r in requests]
+    return [ListedRequest(r.at, r.profile, r.client or "", r.request, r.launch) for r in requests]
 
 
 def merge(live: Sequence[ListedRequest], stored: Iterable[ListedRequest]) -> list[ListedRequest]:
@@ -121,6 +125,7 @@ def merge(live: Sequence[ListedRequest], stored: Iterable[ListedRequest]) -> lis
     """
     by_number: dict[tuple[int, int, int], list[int]] = {}
     merged: list[ListedRequest] = []
+    launches: dict[int, int] = {}
     for listed in (*live, *stored):
         request = listed.request
         places = by_number.setdefault((request.number, request.task, request.slot), [])
@@ -128,17 +133,23 @@ def merge(live: Sequence[ListedRequest], stored: Iterable[ListedRequest]) -> lis
         if place is None:
             places.append(len(merged))
             merged.append(listed)
-        elif not merged[place].client:
-            merged[place] = replace(merged[place], client=listed.client)
+        else:
+            if listed.launch > 0:
+                launches[merged[place].launch] = listed.launch
+            if not merged[place].client:
+                merged[place] = replace(merged[place], client=listed.client)
+    merged = [replace(entry, launch=launches.get(entry.launch, entry.launch)) for entry in merged]
     merged.sort(key=lambda listed: listed.at, reverse=True)
     return merged
 
 
 def with_launch_lines(listed: Sequence[ListedRequest], running: str, today: date) -> tuple[Request | LaunchLine, ...]:
-    """The rows, with a line where another launch or another day begins.
+    """The rows, with a line where another launch or another day begins. Launches that ran at once stand one by one.
 
-    ``running``: the profile whose launch needs no line at the top. Within a launch the numbers grow.
+    ``running``: the profile whose launch needs no line at the top.
     """
+    order = {launch: place for place, launch in enumerate(dict.fromkeys(entry.launch for entry in listed))}
+    listed = sorted(listed, key=lambda entry: order[entry.launch])
     rows: list[Request | LaunchLine] = []
     newer: ListedRequest | None = None
     for entry in listed:
@@ -146,11 +157,7 @@ def with_launch_lines(listed: Sequence[ListedRequest], running: str, today: date
         if newer is None:
             begins = (entry.profile, day) != (running, today)
         else:
-            begins = (
-                entry.profile != newer.profile
-                or entry.request.number >= newer.request.number
-                or day != datetime.fromtimestamp(newer.at).date()
-            )
+            begins = entry.launch != newer.launch or day != datetime.fromtimestamp(newer.at).date()
         if begins:
             rows.append(LaunchLine(f"{entry.profile or 'a server'} · {day_name(day, today)}", entry.at))
         rows.append(entry.request)

@@ -101,6 +101,8 @@ class RequestsPane(Vertical):
         self._profile = ""
         self._live: tuple[Request, ...] = ()
         self._total: int | None = None
+        self._launch = 0
+        """Of the live requests: 0, and one less with each new launch."""
         self._ended: list[ListedRequest] = []
         """Of launches that ended while this screen was open: they may not be stored yet."""
         self._stored: list[ListedRequest] = []
@@ -140,7 +142,8 @@ class RequestsPane(Vertical):
         if self._live and (not requests or requests[0].number < self._live[0].number or profile != self._profile):
             from gpubox.tui.dashboard.request_history import MAX_LISTED, listed_live, merge
 
-            ended = listed_live(self._live, self._profile, self.client)
+            ended = listed_live(self._live, self._profile, self.client, self._launch)
+            self._launch -= 1
             self._ended = merge(ended, self._ended)[:MAX_LISTED]
         self._live, self._total, self._profile = requests, total, profile
         self._show()
@@ -198,7 +201,7 @@ class RequestsPane(Vertical):
         from gpubox.tui.dashboard import request_history as history
 
         (wanted, _), live_names = self._parsed(), names or {}
-        live = history.listed_live(self._live, self._profile, lambda r: live_names.get(r.key, ""))
+        live = history.listed_live(self._live, self._profile, lambda r: live_names.get(r.key, ""), self._launch)
         listed = history.merge([*live, *self._ended], self._stored)
         if wanted:
             listed = [entry for entry in listed if wanted.matches(entry)]

@@ -310,11 +310,12 @@ def kv_usage_line(snapshot: Snapshot, width: int) -> StyledLine:
     size = sum(slot.context_size_tokens or 0 for slot in snapshot.slots) or throughput.context_size_tokens
     if snapshot.kv_cells is not None:
         size = min(size, snapshot.kv_cells)  # with a unified cache every slot reports the size of the whole cache
+    of_all = " of all slots" if len(snapshot.slots) > 1 else ""
     filled = None
     if snapshot.kv_bytes_per_token is not None:
         filled = min(allocated, snapshot.kv_bytes_per_token * used)
     parts = [
-        (9, styled_line(("context ", QUIET), f"{units.tokens(used)} of {units.tokens(size)}")),
+        (9, styled_line(("context ", QUIET), f"{units.tokens(used)} of {units.tokens(size)}", (of_all, QUIET))),
         (8, styled_line(("KV filled ", QUIET), part_of_total(filled, allocated))),
         (5, styled_line(("all allocated at load", QUIET))),
     ]

@@ -266,7 +266,10 @@ class WorkshopController:
             app.pop_screen()  # the session keeps the changes
         trial = app.trial = TrialController(app, self.service, session, edit)
         self._last = session, edit
-        self.show_trial_screen()
+        if app.current_mode == "dashboard":
+            self.show_trial_screen()
+        else:  # its keys would take what the owner types there
+            app.say(f"The trial of {profile.name} has begun: T on the dashboard shows it.")
         if await trial.run(stop_now=answer == "now", allow_exposed=allow_exposed, anyway=anyway):
             self._last = None
             session.changes.clear()

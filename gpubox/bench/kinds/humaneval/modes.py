@@ -111,7 +111,9 @@ async def ask_agentic(
                 end = event
     assert isinstance(end, events.TurnFinished | events.TurnFailed)
     timing = end.totals.timing
-    prompt_tokens = timing.prefill_new_tokens + timing.prefill_reprocessed_tokens
+    prompt_tokens = (timing.prefill_new_tokens or 0) + (timing.prefill_reprocessed_tokens or 0)
+    if timing.prefill_new_tokens is None:
+        target_server.token_count_unknown = True
     target_server.count_tokens(prompt_tokens, timing.generated_tokens, unattributed=uncounted_tokens)
     if isinstance(end, events.TurnFailed) and not end.by_model:
         target_server.token_count_unknown = True

@@ -1,0 +1,117 @@
+"""A question that comes while the owner types takes nothing of the text, and no text answers it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from textual import events
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from gpubox.tui import dialogs
+from gpubox.tui.app import GpuboxApp
+from gpubox.tui.chat.screen import ChatScreen
+from gpubox.tui.dialogs import QuestionScreen, ask
+from tests.tui.conftest import SIZE, shows, until
+from tests.tui.fake import FakeServices
+from tests.tui.fake_chat import DIFF, WRITE, ChatServices, FakeChats
+
+WORDS = "now: yes, no, wait, all. Run it, keep, stop & download!"
+ANSWERS = (("n", "do nothing", "no"), ("y", "do it", "yes"), ("w", "wait", "wait"), ("a", "anyway", "anyway"))
+Ask = Callable[[GpuboxApp, ChatScreen], Coroutine[Any, Any, Any]]
+
+
+async def a_question(app: GpuboxApp, screen: ChatScreen) -> Any:
+    """As a switch, a download or a trial that was begun elsewhere asks."""
+    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    app.push_screen(QuestionScreen("Really?", "It takes long.", *ANSWERS), answer.set_result)
+    return await answer
+
+
+async def an_approval(app: GpuboxApp, screen: ChatScreen) -> Any:
+    return await screen.controller.approve(WRITE, DIFF)
+
+
+async def chat_of(app: GpuboxApp, pilot: Pilot[Any]) -> ChatScreen:
+    app.action_show_chat()
+    screen = app.open_chat()
+    await until(pilot, lambda: app.screen is screen and screen.composer.has_focus)
+    return screen
+
+
+async def type_words(pilot: Pilot[Any], words: str) -> None:
+    await pilot.press(*words)
+
+
+@pytest.mark.parametrize("question", [a_question, an_approval])
+async def test_text_goes_on_where_it_was_begun_and_answers_nothing(
+    monkeypatch: pytest.MonkeyPatch, question: Ask
+) -> None:
+    monkeypatch.setattr(dialogs, "TYPING_PAUSE_SECONDS", 3600)
+    app = GpuboxApp(ChatServices(FakeChats()))
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await chat_of(app, pilot)
+        await type_words(pilot, WORDS[:5])
+        asked = asyncio.create_task(question(app, screen))
+        await until(pilot, lambda: isinstance(app.screen, QuestionScreen) and app.screen.is_mounted)
+        await shows(pilot, "text goes to where you type")
+        await type_words(pilot, WORDS[5:] + "xx")
+        await pilot.press("left", "right", "backspace", "backspace", "down", "up", "escape", "tab", "end")
+        app.screen.post_message(events.Paste(" pasted\ntoo"))
+        await until(pilot, lambda: screen.composer.text == f"{WORDS} pasted\ntoo")
+        assert not asked.done() and isinstance(app.screen, QuestionScreen)
+
+        monkeypatch.setattr(dialogs, "TYPING_PAUSE_SECONDS", 0)
+        await pilot.press("enter")
+        assert not asked.done(), "no answer is chosen before the arrows have chosen one"
+        await pilot.press("down", "down", "enter")
+        await until(pilot, asked.done)
+        assert asked.result() in ("yes", True)
+        assert screen.composer.text == f"{WORDS} pasted\ntoo"
+
+
+async def test_the_filter_of_the_dashboard_keeps_what_is_typed() -> None:
+    app = GpuboxApp(FakeServices())
+    async with app.run_test(size=SIZE) as pilot:
+        await shows(pilot, "qwen36-mtp-16gb")
+        await pilot.press("slash", "q")
+        await until(pilot, lambda: isinstance(app.focused, Input))
+        field = app.focused
+        assert isinstance(field, Input)
+        worker = app.run_worker(ask(app, "Really?", "", *ANSWERS))
+        await until(pilot, lambda: isinstance(app.screen, QuestionScreen) and app.screen.is_mounted)
+        await pilot.press("y", "w", "n", "backspace")
+        await until(pilot, lambda: field.value == "qyw")
+        assert not worker.is_finished
+
+
+async def test_a_question_that_a_key_asked_for_is_answered_by_its_letters() -> None:
+    app = GpuboxApp(ChatServices(FakeChats()))
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await chat_of(app, pilot)
+        await type_words(pilot, "draft")
+        await pilot.press("f9")
+        worker = app.run_worker(ask(app, "Really?", "", *ANSWERS))
+        await shows(pilot, "y  do it")
+        await pilot.press("y")
+        await until(pilot, lambda: worker.is_finished)
+        assert (worker.result, screen.composer.text) == ("yes", "draft")
+
+
+async def test_who_reads_answers_an_approval_by_its_letters_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialogs, "TYPING_PAUSE_SECONDS", 3600)
+    app = GpuboxApp(ChatServices(FakeChats()))
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await chat_of(app, pilot)
+        screen.transcript.focus()
+        await until(pilot, lambda: screen.transcript.has_focus)
+        asked = asyncio.create_task(screen.controller.approve(WRITE, DIFF))
+        await shows(pilot, "y  yes, this once")
+        await pilot.press("n", "y", "a")
+        assert not asked.done()
+        monkeypatch.setattr(dialogs, "TYPING_PAUSE_SECONDS", 0)
+        await pilot.press("y")
+        assert await asked is True
