@@ -12,7 +12,18 @@ from pathlib import Path
 import pytest
 
 from gpubox.errors import GpuboxError
-from gpubox.storage import NotRegularFile, is_locked, lock_file, lock_holder, read_bytes, try_lock, write_atomically
+from gpubox.storage import (
+    NotRegularFile,
+    is_locked,
+    lock_file,
+    lock_holder,
+    make_folder,
+    open_private,
+    private_folder,
+    read_bytes,
+    try_lock,
+    write_atomically,
+)
 
 HOLD = "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.flock(file, 2); print(flush=True); sys.stdin.read()"
 
@@ -111,3 +122,94 @@ def test_only_regular_files_of_bounded_size_are_read(tmp_path: Path) -> None:
     with pytest.raises(NotRegularFile, match=r"more than 0\.0 MB"):
         read_bytes(tmp_path / "long", 1000)
     assert len(read_bytes(tmp_path / "long", 1001)) == 1001
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o600, 0o664, 0o640, 0o400, 0o755])
+def test_a_file_keeps_its_mode_and_attributes(mode: int, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes(b"old")
+    path.chmod(mode)
+    try:
+        os.setxattr(path, "user.note", b"mine")
+    except OSError:
+        marked = False
+    else:
+        marked = True
+    write_atomically(path, b"new")
+    assert (path.read_bytes(), path.stat().st_mode & 0o7777) == (b"new", mode)
+    assert not marked or os.getxattr(path, "user.note") == b"mine"
+
+
+def test_a_link_stays_and_the_file_that_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    target, link = tmp_path / "dotfiles" / "mine.toml", tmp_path / "mine.toml"
+    target.parent.mkdir()
+    target.write_bytes(b"old")
+    target.chmod(0o644)
+    link.symlink_to("dotfiles/mine.toml")
+    write_atomically(link, b"new")
+    assert link.is_symlink() and target.read_bytes() == b"new" and target.stat().st_mode & 0o777 == 0o644
+
+
+def test_the_name_is_on_the_disk_after_the_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    sync, replace = os.fsync, Path.replace
+
+    def fsync(descriptor: int) -> None:
+        steps.append("folder" if Path(f"/proc/self/fd/{descriptor}").resolve().is_dir() else "file")
+        sync(descriptor)
+
+    def rename(path: Path, target: Path) -> Path:
+        steps.append("rename")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", rename)
+    write_atomically(tmp_path / "state.json", b"new")
+    assert steps == ["file", "rename", "folder"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_what_root_writes_for_a_user_is_the_users(tmp_path: Path) -> None:
+    os.chown(tmp_path, 12345, 54321)
+    path = tmp_path / "theirs.toml"
+    path.write_bytes(b"old")
+    os.chown(path, 12345, 23456)
+    path.chmod(0o640)
+    write_atomically(path, b"new")
+    write_atomically(tmp_path / "config" / "gpubox" / "new.toml", b"new")
+    descriptor = lock_file(tmp_path / "state" / "x.lock")
+    assert descriptor is not None
+    os.close(descriptor)
+    owners = {p.relative_to(tmp_path).as_posix(): (p.stat().st_uid, p.stat().st_gid) for p in tmp_path.rglob("*")}
+    assert owners.pop("theirs.toml") == (12345, 23456) and path.stat().st_mode & 0o777 == 0o640
+    assert len(owners) == 5 and set(owners.values()) == {(12345, 54321)}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root could be led to another file")
+def test_root_gives_no_file_away_that_a_link_leads_to(tmp_path: Path) -> None:
+    secret, folder = tmp_path / "secret", tmp_path / "theirs"
+    secret.write_bytes(b"x")
+    folder.mkdir()
+    os.chown(folder, 12345, 12345)
+    (folder / "log").symlink_to(secret)
+    os.close(open_private(folder / "log", os.O_WRONLY))
+    assert secret.stat().st_uid == 0
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_own_folders_and_files_are_private_whatever_the_umask(umask: int, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o755)
+    before = os.umask(umask)
+    try:
+        private_folder(shared / "a" / "b")
+        make_folder(shared / "c")
+        os.close(open_private(shared / "a" / "log", os.O_WRONLY))
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (shared, *shared.rglob("*"))}
+    assert modes == {"shared": 0o755, "a": 0o700, "b": 0o700, "c": 0o700, "log": 0o600}
+    make_folder(shared)
+    assert shared.stat().st_mode & 0o777 == 0o755, "the folder of others stays as it is"
+    assert private_folder(shared).stat().st_mode & 0o777 == 0o700
