@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -19,12 +19,15 @@ from gpubox.bench.under_way import RUN_LOCK, executed_runs, runs_folder
 from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.storage import DECODE_ERRORS, is_locked, lock_file, open_regular, write_atomically
+from gpubox.storage import DECODE_ERRORS, is_locked, lock_file, open_lines, read_bytes, write_atomically
 
 T = TypeVar("T")
 LOCK_TRIES = 5
 RUN_FILE, RESULTS_FILE = "run.json", "results.jsonl"
 _ITEMS, _RAW = "items.json", "raw.jsonl"
+
+
+_FILE_BYTES = 128 << 20
 
 
 class JsonLinesFile:
@@ -34,7 +37,7 @@ class JsonLinesFile:
         self.path = path
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self._end = path.read_bytes().rfind(b"\n") + 1
+            self._end = read_bytes(path, _FILE_BYTES).rfind(b"\n") + 1
             os.ftruncate(self._descriptor, self._end)
         except OSError as error:
             raise write_error(path, error) from None
@@ -60,19 +63,18 @@ class JsonLinesFile:
 def read_json_lines(path: Path, kind: type[T]) -> list[T]:
     """Every complete line that decodes as ``kind``; damaged lines are left out. Raises GpuboxError."""
     try:
-        with open_regular(path) as file:
-            data = file.read()
+        with open_lines(path) as lines:
+            return list(decode_lines((line for line in lines if line.endswith(b"\n")), kind))
     except FileNotFoundError:
         return []
     except OSError as error:
         raise GpuboxError(f"{path} cannot be read: {error.strerror}.") from None
-    return list(decode_lines(data[: data.rfind(b"\n") + 1], kind))
 
 
-def decode_lines(data: bytes, kind: type[T]) -> Iterator[T]:
+def decode_lines(lines: Iterable[bytes], kind: type[T]) -> Iterator[T]:
     """Every line that decodes as ``kind``."""
     decoder = msgspec.json.Decoder(kind)
-    for line in data.splitlines():
+    for line in lines:
         with contextlib.suppress(*DECODE_ERRORS):
             yield decoder.decode(line)
 
@@ -270,8 +272,7 @@ def _pretty(value: Any) -> bytes:
 
 def _decode(path: Path, kind: type[T]) -> T:
     try:
-        with open_regular(path) as file:
-            return msgspec.json.decode(file.read(), type=kind)
+        return msgspec.json.decode(read_bytes(path, _FILE_BYTES), type=kind)
     except OSError as error:
         raise GpuboxError(f"{path} cannot be read: {error.strerror}.") from None
     except DECODE_ERRORS as error:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from copy import deepcopy
 from datetime import date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -224,7 +225,7 @@ class Ledger:
             if last_bytes is not None and os.fstat(file.fileno()).st_size > last_bytes:
                 file.seek(-last_bytes, os.SEEK_END)
                 file.readline()  # the rest of a line
-            for line in file:
+            for line in iter(partial(file.readline, _PART_BYTES), b""):
                 if line.endswith(b"\n"):
                     yield from _readable(line, _REQUESTS)
 
