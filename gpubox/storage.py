@@ -11,12 +11,15 @@ import os
 import re
 import stat
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from gpubox.errors import GpuboxError
 
 _LOCK_PAUSE_SECONDS = 0.02
+_LINE_BYTES, _RECORDS_BYTES = 1 << 24, 1 << 30
 DECODE_ERRORS = (ValueError, RecursionError)
 """What msgspec and tomllib raise for text that they cannot decode."""
 MAX_JSON_DEPTH = 100
@@ -64,6 +67,13 @@ def read_bytes(path: Path, limit: int) -> bytes:
 def read_text(path: Path, limit: int, encoding: str = "utf-8") -> str:
     """Reads a whole file as text and keeps its line ends. Raises as ``read_bytes``, and UnicodeDecodeError."""
     return read_bytes(path, limit).decode(encoding)
+
+
+@contextlib.contextmanager
+def open_lines(path: Path) -> Iterator[Iterator[bytes]]:
+    """The lines of a file of records; a line longer than 16 MiB comes in pieces. Raises as ``open_regular``."""
+    with open_regular(path, _RECORDS_BYTES) as file:
+        yield iter(partial(file.readline, _LINE_BYTES), b"")
 
 
 def _check_regular(path: Path, mode: int) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from gpubox import __version__
+from gpubox import __version__, units
 from gpubox.bench.model import Machine, Provenance
 from gpubox.config import Config
 from gpubox.engines.find import EMBEDDED, choose_engine
@@ -27,7 +27,7 @@ from gpubox.paths import Paths
 from gpubox.profiles.argv import redacted_env
 from gpubox.profiles.profile import Profile
 from gpubox.server.launch import preview_launch
-from gpubox.storage import read_json, write_atomically
+from gpubox.storage import read_bytes, read_json, write_atomically
 from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class FileHashes:
 
     def _read_cache(self) -> dict[str, Any]:
         try:
-            cache = read_json(self._cache.read_bytes(), own=True)
+            cache = read_json(read_bytes(self._cache, 4 * units.MIB), own=True)
         except (OSError, ValueError):
             return {}
         return cache if isinstance(cache, dict) else {}

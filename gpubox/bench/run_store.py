@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -23,9 +23,10 @@ from gpubox.storage import (
     DECODE_ERRORS,
     is_locked,
     lock_file,
+    open_lines,
     open_private,
-    open_regular,
     private_folder,
+    read_bytes,
     write_atomically,
 )
 
@@ -35,6 +36,9 @@ RUN_FILE, RESULTS_FILE = "run.json", "results.jsonl"
 _ITEMS, _RAW = "items.json", "raw.jsonl"
 
 
+_FILE_BYTES = 128 << 20
+
+
 class JsonLinesFile:
     """An append-only file of JSON lines. Opening it drops a last line that a crash cut off. Raises GpuboxError."""
 
@@ -42,7 +46,7 @@ class JsonLinesFile:
         self.path = path
         try:
             self._descriptor = open_private(path, os.O_RDWR)
-            self._end = path.read_bytes().rfind(b"\n") + 1
+            self._end = read_bytes(path, _FILE_BYTES).rfind(b"\n") + 1
             os.ftruncate(self._descriptor, self._end)
         except OSError as error:
             raise write_error(path, error) from None
@@ -68,21 +72,24 @@ class JsonLinesFile:
 def read_json_lines(path: Path, kind: type[T]) -> list[T]:
     """Every complete line that decodes as ``kind``; damaged lines are left out. Raises GpuboxError."""
     try:
-        with open_regular(path) as file:
-            data = file.read()
+        with open_lines(path) as lines:
+            return list(decode_lines((line for line in lines if line.endswith(b"\n")), kind))
     except FileNotFoundError:
         return []
     except OSError as error:
         raise GpuboxError(f"{path} cannot be read: {error.strerror}.") from None
-    return list(decode_lines(data[: data.rfind(b"\n") + 1], kind))
 
 
-def decode_lines(data: bytes, kind: type[T]) -> Iterator[T]:
-    """Every line that decodes as ``kind``."""
-    decoder = msgspec.json.Decoder(kind)
-    for line in data.splitlines():
-        with contextlib.suppress(*DECODE_ERRORS):
+def decode_lines(lines: Iterable[bytes], kind: type[T]) -> Iterator[T]:
+    """Every line that decodes as ``kind``, up to the thousandth that does not: such a file is none of gpubox's."""
+    decoder, damaged = msgspec.json.Decoder(kind), 0
+    for line in lines:
+        try:
             yield decoder.decode(line)
+        except DECODE_ERRORS:
+            damaged += 1
+            if damaged == 1000:
+                return
 
 
 @contextlib.contextmanager
@@ -279,8 +286,7 @@ def _pretty(value: Any) -> bytes:
 
 def _decode(path: Path, kind: type[T]) -> T:
     try:
-        with open_regular(path) as file:
-            return msgspec.json.decode(file.read(), type=kind)
+        return msgspec.json.decode(read_bytes(path, _FILE_BYTES), type=kind)
     except OSError as error:
         raise GpuboxError(f"{path} cannot be read: {error.strerror}.") from None
     except DECODE_ERRORS as error:

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from copy import deepcopy
 from datetime import date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,6 +38,8 @@ _MAX_REFUSED_BYTES = 64 * 1024 * 1024
 _SAMPLE = 4096
 """Medians are exact up to so many values a client and day; above, they are those of a random sample."""
 _PART_BYTES = 1024 * 1024
+_MAX_DAMAGED = 10_000
+"""A file with so many lines that cannot be read is none of gpubox's: the rest is not read."""
 _TORN = b" torn\n"
 """Ends a line that has no end, and makes sure that it never counts."""
 _NAME = re.compile(r"\d{4}-\d\d-\d\d")
@@ -224,9 +227,14 @@ class Ledger:
             if last_bytes is not None and os.fstat(file.fileno()).st_size > last_bytes:
                 file.seek(-last_bytes, os.SEEK_END)
                 file.readline()  # the rest of a line
-            for line in file:
-                if line.endswith(b"\n"):
-                    yield from _readable(line, _REQUESTS)
+            damaged = 0
+            for line in iter(partial(file.readline, _PART_BYTES), b""):
+                try:
+                    yield _REQUESTS.decode(line if line.endswith(b"\n") else b"")
+                except DECODE_ERRORS:
+                    damaged += 1
+                    if damaged == _MAX_DAMAGED:
+                        return
 
     def last_requests(self, day: date, count: int) -> list[FinishedRequest]:
         """The last ``count`` requests of a local day, the oldest first."""

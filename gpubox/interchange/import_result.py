@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+from gpubox.errors import UsageError
 from gpubox.interchange.import_notes import omitted
 from gpubox.interchange.koboldcpp import find_koboldcpp
 from gpubox.interchange.llamafile import find_llamafile
@@ -24,6 +26,8 @@ from gpubox.interchange.script import ScriptCommand
 from gpubox.interchange.server_invocation import ServerInvocation, find_server, flags_without_program, is_unrelated
 from gpubox.profiles.flag_paths import map_paths
 
+T = TypeVar("T")
+MAX_SERVERS = 300
 _CLOSING_WORDS = {"fi", "done", "esac", "}", "{", ";;", "then", "else", "do", "try", "finally"}
 """Shell words that are no commands."""
 
@@ -58,6 +62,13 @@ class ImportResult:
     """Notes about lines that belong to none of the profiles."""
 
 
+def few(servers: Sequence[T]) -> Sequence[T]:
+    """``servers``. Raises UsageError if they are more than a box can have: each takes milliseconds to read."""
+    if len(servers) > MAX_SERVERS:
+        raise UsageError(f"This starts more than {MAX_SERVERS} servers.", "Import a part of it.")
+    return servers
+
+
 def import_commands(commands: Sequence[ScriptCommand], source: ImportSource) -> ImportResult:
     """The profiles of the commands that start a server, and a note for each other command."""
     result = ImportResult()
@@ -66,6 +77,7 @@ def import_commands(commands: Sequence[ScriptCommand], source: ImportSource) -> 
         if invocation:
             result.commands.append(command)
             result.profiles.append(import_server(invocation, source))
+            few(result.profiles)
         elif command.words[0] not in _CLOSING_WORDS:
             result.notes.append(omitted(command.text or " ".join(command.words)))
     if not result.profiles and (flags := flags_without_program(commands)):

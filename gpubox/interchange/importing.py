@@ -19,6 +19,7 @@ from gpubox.interchange.import_result import (
     ImportResult,
     ImportSource,
     absolute_path,
+    few,
     import_commands,
     import_server,
     import_settings,
@@ -176,7 +177,7 @@ def _from_yaml(text: str, source: ImportSource) -> ImportResult:
         if is_llama_swap(document):
             models, notes = read_llama_swap(document)
             result.notes += notes
-            for model in models:
+            for model in few(models):
                 part = import_commands([model.command], replace(source, name=model.name, port_word=PORT_MACRO))
                 for imported in part.profiles:
                     imported = _with(
@@ -204,7 +205,7 @@ def _from_quadlet(text: str, source: ImportSource) -> ImportResult:
 
 
 def _from_containers(servers: list[ServerInvocation], notes: list[str], source: ImportSource) -> ImportResult:
-    return ImportResult([import_server(server, source) for server in servers], notes=notes)
+    return ImportResult([import_server(server, source) for server in few(servers)], notes=notes)
 
 
 def _from_args(text: str, source: ImportSource) -> ImportResult:
@@ -212,7 +213,7 @@ def _from_args(text: str, source: ImportSource) -> ImportResult:
 
 
 def _from_ini(text: str, source: ImportSource) -> ImportResult:
-    return ImportResult([import_settings(preset, source) for preset in read_models_ini(text)])
+    return ImportResult([import_settings(preset, source) for preset in few(read_models_ini(text))])
 
 
 def _from_modelfile(text: str, source: ImportSource) -> ImportResult:

@@ -12,6 +12,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gpubox.errors import GpuboxError
@@ -136,6 +137,14 @@ def tail_text(path: Path, size: int = 64 * 1024) -> str:
             return file.read().decode("utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def tail_lines(path: Path, size: int) -> Iterator[str]:
+    """The lines of the last ``size`` bytes of the log, as they are read; a very long one comes in pieces."""
+    with contextlib.suppress(OSError), open_regular(path) as file:
+        file.seek(max(0, file.seek(0, 2) - size))
+        for line in iter(partial(file.readline, LINE_BYTES), b""):
+            yield from line.decode("utf-8", errors="replace").splitlines()
 
 
 class LogReader:

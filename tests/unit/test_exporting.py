@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import configparser
 import json
+import re
 import shlex
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,3 +207,27 @@ def test_the_clients_name_for_the_model_is_its_alias() -> None:
 def test_texts_name_nothing_of_this_machine() -> None:
     for kind in KINDS:
         assert str(Path.home()) not in exported(ODD, kind)
+
+
+LINES = ("\n", "\r", "\x0b", "\x0c", "\x85", "\u2028", "\x1b[2K", "\\", "\\\n")
+
+
+@pytest.mark.parametrize("end", LINES)
+@pytest.mark.parametrize("kind", ["systemd", "sh"])
+def test_no_text_of_a_profile_becomes_a_line_of_its_own(kind: str, end: str) -> None:
+    planted = f"x{end}ExecStartPre=/bin/planted{end}/bin/planted{end}"
+    profile = replace(
+        ODD, title=planted, description=planted, env={"GGML_NOTE": planted}, flags={"alias": planted}, model=planted
+    )
+    text = exported(profile, kind)
+
+    if kind == "sh":
+        shlex.split(text, comments=True)
+        script = text.replace("exec llama-server", "printf %s llama-server")
+        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+        assert "not found" not in done.stderr and done.returncode == 0
+    else:
+        starts = re.split(r"[\n\r\0]", text)
+        assert not [line for line in starts if line.startswith(("ExecStartPre", "/bin/planted"))]
+        joined = [line for line in starts if (len(line) - len(line.rstrip("\\"))) % 2]
+        assert all(line.startswith(("ExecStart=", "  ")) for line in joined)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import json
+import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -13,14 +16,17 @@ import pytest
 
 from gpubox.errors import GpuboxError
 from gpubox.storage import (
+    MAX_JSON_DEPTH,
     NotRegularFile,
     is_locked,
     lock_file,
     lock_holder,
     make_folder,
+    open_lines,
     open_private,
     private_folder,
     read_bytes,
+    read_json,
     try_lock,
     write_atomically,
 )
@@ -213,3 +219,77 @@ def test_own_folders_and_files_are_private_whatever_the_umask(umask: int, tmp_pa
     make_folder(shared)
     assert shared.stat().st_mode & 0o777 == 0o755, "the folder of others stays as it is"
     assert private_folder(shared).stat().st_mode & 0o777 == 0o700
+
+
+def test_lines_of_a_file_without_line_ends_come_in_pieces(tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"x" * (20 << 20) + b"\nend")
+    with open_lines(tmp_path / "one") as lines:
+        assert [len(line) for line in lines] == [16 << 20, (4 << 20) + 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": [1, "\u00e4", 1.5, null]}', {"a": [1, "ä", 1.5, None]}),
+        ('["\\ud800", {"\\uDFFF": "x\ud812"}]', ["?", {"?": "x?"}]),
+        ('"\\ud83d\\ude00"', "😀"),
+        ("[1e999, -1e999, NaN, Infinity, -Infinity, 1e308]", [None, None, None, None, None, 1e308]),
+        ("[18446744073709551615, -9223372036854775808]", [2**64 - 1, -(2**63)]),
+        ("[18446744073709551616]", [2.0**64]),
+        ("[1" + "0" * 400 + "]", [None]),
+        (b'{"a": 1, "a": 2}', {"a": 2}),
+    ],
+)
+def test_json_from_outside_is_harmless(text: str | bytes, value: object) -> None:
+    read = read_json(text)
+
+    assert read == value
+    json.dumps(read, allow_nan=False).encode("utf-8", "strict")
+
+
+def test_the_paths_of_ones_own_files_stay() -> None:
+    path = os.fsdecode(b"/models/\xff.gguf")
+    assert read_json(json.dumps([path, "\ud800"]), own=True) == [path, "?"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[" * 200_000,
+        '{"a":' * 100_000,
+        "[" * 101 + "]" * 101,
+        "1" * 5000,
+        b"\xff",
+        b"\xed\xa0\x80",
+        "\ufeff{}",
+    ],
+    ids=lambda text: repr(text[:6]),
+)
+def test_what_is_no_json_is_one_kind_of_error(text: str | bytes) -> None:
+    with pytest.raises(ValueError):
+        read_json(text)
+
+
+def test_the_deepest_json_can_be_walked_through() -> None:
+    value = read_json("[" * MAX_JSON_DEPTH + "]" * MAX_JSON_DEPTH)
+    for _ in range(MAX_JSON_DEPTH - 1):
+        (value,) = value
+    assert value == []
+    assert math.isfinite(read_json("1e300"))
+
+
+def test_json_is_decoded_in_one_place() -> None:
+    package = Path(__file__).parents[2] / "gpubox"
+    apart = {
+        "judge.py",
+        "grader.py",
+        "check_main.py",
+        "app_check.py",
+        "lru_check.py",
+    }  # inside the sandbox, or signed there
+    users = {
+        path.name for path in package.rglob("*.py") if re.search(r"\bjson\.loads?\(", path.read_text(encoding="utf-8"))
+    }
+    assert users == {"storage.py", *apart}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,16 @@ from typing import Any
 import pytest
 
 from gpubox.errors import UsageError
-from gpubox.toml_table import TomlTable, closest_match, given_values, json_schema, read_toml, toml_key
+from gpubox.toml_table import (
+    MAX_TOML_DEPTH,
+    TomlTable,
+    closest_match,
+    given_values,
+    json_schema,
+    parse_toml,
+    read_toml,
+    toml_key,
+)
 
 FILE = Path("/somewhere/box.toml")
 
@@ -184,3 +194,31 @@ def test_closest_match() -> None:
     assert closest_match("stauts", ["start", "status", "stop"]) == "status"
     assert closest_match("qqq", ["start"]) is None
     assert closest_match("x", []) is None
+
+
+DEEP = {
+    "dotted key": "a." * 100_000 + "a = 1", "table": "[" + "a." * 50_000 + "a]", "spaced": "a . " * 50_000 + "a = 1",
+    "lists": "a = " + "[" * 100_000, "inline tables": "a = " + "{a=" * 50_000, "quoted": '"a".' * 50_000 + "a = 1",
+    "inline key": "a = {" + "a." * 50_000 + "a = 1}", "over lines": "a = [\n[" * 30_000,
+    "after a string": 'b = "#"\na = ' + "[" * 50_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_a_deep_file_is_refused_at_once(name: str) -> None:
+    began = time.process_time()
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse_toml(DEEP[name])
+    assert time.process_time() - began < 1
+
+
+def test_strings_comments_and_numbers_are_not_deep() -> None:
+    dots = "." * 99
+    text = (
+        f"a = \"{dots}[[[\" # {dots}\nb = '{dots}{{'\nc = \"\"\"\n{'[' * 99}\n\"\"\"\nd = '''{'{' * 99}'''\n"
+        f"e = [{', '.join(['1.5'] * 99)}]\nf = [{', '.join(['[1]'] * 99)}]\n"
+        + "\n".join(f"[t{n}.u.v]" for n in range(99))
+    )
+    assert len(parse_toml(text)) == 105
+    whole = ".".join("a" * MAX_TOML_DEPTH)
+    assert parse_toml(f"{whole} = 1")

@@ -16,7 +16,7 @@ from gpubox.agent.transcript.records import ChatSettings, HeadMoved, SettingsCha
 from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.storage import DECODE_ERRORS, open_regular
+from gpubox.storage import DECODE_ERRORS, open_lines
 from gpubox.toml_table import closest_match
 
 NAME = re.compile(r"[^\W_][\w .+-]{0,79}")
@@ -95,8 +95,8 @@ def free_name(paths: Paths, text: str) -> str:
 def load_chat(path: Path) -> ChatLog:
     """The chat in a file. Raises UsageError if the file cannot be read or is not a chat."""
     try:
-        with open_regular(path) as file:
-            return read_chat_log(path.stem, file)
+        with open_lines(path) as lines:
+            return read_chat_log(path.stem, lines)
     except FileNotFoundError:
         raise UsageError(f"There is no chat {path.stem}.", "`gpubox chat ls` lists them.") from None
     except OSError as error:
@@ -182,10 +182,9 @@ def _chat_summary(path: Path) -> ChatSummary | None:
     turn_lines: list[bytes] = []
     try:
         state = path.stat()
-        with open_regular(path) as file:
-            turn_lines = [line for line in file if line.startswith(_TURN_HEADER_START)]
-            file.seek(0)
-            read_chat_log(path.stem, [file.readline(_MAX_HEADER_BYTES)])
+        with open_lines(path) as lines:
+            read_chat_log(path.stem, [line[:_MAX_HEADER_BYTES] for line in itertools.islice(lines, 1)])
+            turn_lines += [line for line in lines if line.startswith(_TURN_HEADER_START)]
     except UsageError as error:
         problem = error.message
     except OSError:

@@ -12,7 +12,7 @@ from gpubox.agent.transcript.chat_files import chat_paths, load_chat
 from gpubox.agent.transcript.chat_log import ChatLog, Turn
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
-from gpubox.storage import open_regular
+from gpubox.storage import open_lines
 
 MAX_HITS = 200
 _CONTEXT_CHARACTERS = 60
@@ -50,8 +50,8 @@ def _may_contain(path: Path, needle: str) -> bool:
     if '"' in word or "\\" in word or not word.isprintable():
         return True  # JSON escapes such characters
     try:
-        with open_regular(path) as file:
-            return word in file.read().decode(errors="replace").casefold()
+        with open_lines(path) as lines:
+            return any(word in line.decode(errors="replace").casefold() for line in lines)
     except OSError:
         return False
 

@@ -6,9 +6,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpubox import units
 from gpubox.bench.benchmark import flagged_headline, make_benchmark
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
 from gpubox.bench.run_store import RESULTS_FILE, Run, decode_lines, readable_results
+from gpubox.storage import open_regular
 
 if TYPE_CHECKING:
     from gpubox.bench.kinds.tune.progress import TuneProgress
@@ -101,17 +103,17 @@ class RunFollower:
     def _read_new_results(self) -> None:
         path = self.run.folder / RESULTS_FILE
         try:
-            status = path.stat()
+            with open_regular(path) as file:
+                status = path.stat()
+                inode, offset = self._position
+                if inode != status.st_ino or status.st_size < offset:  # the file was replaced by `rescore`
+                    self._results, offset = {}, 0
+                file.seek(offset)
+                data = file.read(64 * units.MIB)
         except OSError:
             return
-        inode, offset = self._position
-        if inode != status.st_ino or status.st_size < offset:  # the file was replaced by `rescore`
-            self._results, offset = {}, 0
-        with path.open("rb") as file:
-            file.seek(offset)
-            data = file.read()
         end = data.rfind(b"\n") + 1
-        for result in decode_lines(data[:end], Result):
+        for result in decode_lines(data[:end].splitlines(), Result):
             self._results.pop(result.item, None)  # so that the newest result is the last in the dict
             self._results[result.item] = result
         self._position, self._last_result_at = (status.st_ino, offset + end), status.st_mtime

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import msgspec
 
+from gpubox import units
 from gpubox.bench.benchmark import flagged_headline, make_benchmark
 from gpubox.bench.model import RunInfo
 from gpubox.bench.report.model import Metric
 from gpubox.bench.run_store import RESULTS_FILE, RUN_FILE, Run, list_runs, runs_in, unreadable_reason
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
-from gpubox.storage import DECODE_ERRORS
+from gpubox.storage import DECODE_ERRORS, read_bytes
 
 SUMMARY = ".summary.json"
 VERSION = 5
@@ -89,7 +90,9 @@ def active_run(paths: Paths) -> Run | None:
 
 def _read_cached(run: Run) -> RunSummary | None:
     try:
-        version, stamp, summary = msgspec.json.decode((run.folder / SUMMARY).read_bytes(), type=CachedSummary)
+        version, stamp, summary = msgspec.json.decode(
+            read_bytes(run.folder / SUMMARY, 4 * units.MIB), type=CachedSummary
+        )
     except (OSError, *DECODE_ERRORS):
         return None
     return summary if (version, stamp) == (VERSION, _stamp(run.folder)) else None

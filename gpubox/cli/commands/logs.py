@@ -15,7 +15,7 @@ from gpubox.cli.context import Context
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE
 from gpubox.server.instance import failed_log, find_instance, instance_names
-from gpubox.server.log import LogReader, RepeatFold, fold_repeats, parse_line, repeats_line, tail_text
+from gpubox.server.log import LogReader, RepeatFold, fold_repeats, parse_line, repeats_line, tail_lines, tail_text
 from gpubox.server.log_truncation import MAX_LOG_BYTES
 
 FOLLOW_SECONDS = 0.25
@@ -78,8 +78,7 @@ def _last_lines(path: Path, count: int, grep: str | None, *, raw: bool) -> list[
     whole = min(path.stat().st_size if path.exists() else 0, 2 * MAX_LOG_BYTES)
     size = TAIL_BYTES
     while True:
-        text = tail_text(path, size)
-        lines: Iterable[str] = (line for line in text.splitlines() if not grep or grep in line)
+        lines: Iterable[str] = (line for line in tail_lines(path, size) if not grep or grep in line)
         last_lines = list(deque(lines if raw else fold_repeats(lines), maxlen=max(count, 0)))
         if len(last_lines) >= count or size >= whole:
             return last_lines
