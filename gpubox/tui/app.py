@@ -112,8 +112,6 @@ class GpuboxApp(SurvivingApp):
         self.trial: TrialController | None = None
         """The trial that is under way in this gpubox, or was the last."""
         self.leaving = Leaving(self)
-        self.last_key: events.Key | None = None
-        """What the owner pressed last."""
 
     @cached_property
     def operations(self) -> OperationController:
@@ -135,7 +133,7 @@ class GpuboxApp(SurvivingApp):
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key) and not event.is_forwarded:
-            self.last_key = event
+            self.last_key = event  # dialogs ask for it
         await super().on_event(event)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
@@ -397,8 +395,7 @@ class GpuboxApp(SurvivingApp):
         from gpubox.server.events import Step, StepStarted
         from gpubox.tui.operation_progress import OperationProgress
 
-        event = message.event
-        self.show_operation((self.operation or OperationProgress("", "")).with_event(event))
+        self.show_operation((self.operation or OperationProgress("", "")).with_event(event := message.event))
         if isinstance(event, StepStarted) and event.step in (Step.LOAD, Step.RESTORE):
             self.dashboard.log_pane.note(f"── {event.step} {sanitize_line(event.profile)} ──")
         self.leaving.operation_updated()

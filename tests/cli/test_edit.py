@@ -12,6 +12,7 @@ import pytest
 
 from gpubox.paths import Paths
 from gpubox.profiles import edit as edit_module
+from gpubox.storage import write_atomically
 from tests.cli.verbs import gpubox, values
 
 pytestmark = pytest.mark.usefixtures("box")
@@ -77,7 +78,7 @@ def test_what_was_typed_in_an_editor_survives_every_failure_after_it(
     editor(monkeypatch, tmp_path, paths, f"{TYPED}\n{AFTER_TYPING[failure]}")
     with contextlib.ExitStack() as stack:
         if failure == "a full disk":
-            write = edit_module.write_atomically
+            write = write_atomically
 
             def full(path: Path, data: bytes, *, like: Path | None = None) -> None:
                 if path.parent == paths.profiles:

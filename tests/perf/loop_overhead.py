@@ -60,7 +60,7 @@ async def measure(arguments: argparse.Namespace) -> None:
             wall, server, tool = seconds(timings)
             share = (wall - server - tool) / max(wall - tool, 1e-9)
             worst = max(worst, share)
-            again = sum(timing.prefill_reprocessed_tokens for timing in timings[1:])
+            again = sum(timing.prefill_reprocessed_tokens or 0 for timing in timings[1:])
             name = problem["task_id"]
             print(f"{name:14} {len(timings):6} {wall:8.2f} {server:9.2f} {tool:7.3f} {share:7.2%} {again:7}  {end}")
     report([timing for _, timing in rounds], [timing for number, timing in rounds if number > 1], worst)
@@ -103,9 +103,9 @@ def report(rounds: list[RoundTiming], later: list[RoundTiming], worst: float) ->
         spent = sum(getattr(timing, f"{part}_seconds") for timing in rounds)
         print(f"  {part:15} {spent:8.3f} s  {spent / wall:7.2%}")
     generated = sum(timing.generated_tokens for timing in rounds)
-    again = sum(timing.prefill_reprocessed_tokens for timing in later)
-    most = max((timing.prefill_reprocessed_tokens for timing in later), default=0)
-    cached = sum(timing.cached_tokens for timing in later)
+    again = sum(timing.prefill_reprocessed_tokens or 0 for timing in later)
+    most = max((timing.prefill_reprocessed_tokens or 0 for timing in later), default=0)
+    cached = sum(timing.cached_tokens or 0 for timing in later)
     left = wall - server - tool
     print(f"wall {wall:.2f} s = server {server:.2f} + tools {tool:.2f} + left {left:.3f}")
     print(f"overhead: {left / (wall - tool):.2%} of the wall without tools ({left / wall:.2%} with), worst {worst:.2%}")

@@ -256,7 +256,9 @@ class FakeServices(LocalServices):
 
     def download(self, profile: Profile, on_progress: Callable[[int, int | None, str], None]) -> None:
         self.asked.append(("fetch", profile.name))
-        self._play(lambda event: on_progress(*event, ""), [e for e in self.script if isinstance(e, tuple | Gate)])
+        self._play(
+            lambda event: on_progress(event[0], event[1], ""), [e for e in self.script if isinstance(e, tuple | Gate)]
+        )
         self.absent.discard(profile.name)
         self.script = [e for e in self.script if not isinstance(e, tuple | Gate)]
 

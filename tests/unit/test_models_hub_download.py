@@ -226,16 +226,21 @@ def test_a_pause_of_an_hour_is_the_owners_to_decide(hub: Hub, client: HubClient,
     assert "Try again in 3600 s" in caught.value.hint
 
 
-def test_a_hub_that_does_not_answer_is_asked_again(hub: Hub, repository: HubRepository) -> None:
+def test_a_hub_that_does_not_answer_is_asked_again(
+    hub: Hub, repository: HubRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_download, "RETRY_SECONDS", (0.05,))
     hub.gate = threading.Event()
     with HubClient(read_seconds=0.2) as client:
-        answers = iter([None, hub.gate.set()])
+        said: list[str] = []
 
         def report(progress: HubProgress) -> None:
-            if progress.waiting:
-                next(answers)
+            if progress.waiting and hub.gate:
+                said.append(progress.waiting)
+                hub.gate.set()
 
         assert job(repository).run(client, report).read_bytes() == DATA
+    assert said and "does not answer" in said[0]
 
 
 def test_a_busy_hub_is_asked_again_for_the_list_of_files(hub: Hub) -> None:

@@ -27,9 +27,15 @@ WRITTEN = (
 
 def written(rng: random.Random) -> str:
     """A profile-like text with a random form for each table."""
-    space = lambda: rng.choice(("", " ", "  ", "\t"))  # noqa: E731
-    comment = lambda: rng.choice(("", "", " # why", "  # [flags] x = 1 '''"))  # noqa: E731
-    between = lambda: rng.choice(("", "", "\n", "# above\n", "\n# [env]\n\n"))  # noqa: E731
+
+    def space() -> str:
+        return rng.choice(("", " ", "  ", "\t"))
+
+    def comment() -> str:
+        return rng.choice(("", "", " # why", "  # [flags] x = 1 '''"))
+
+    def between() -> str:
+        return rng.choice(("", "", "\n", "# above\n", "\n# [env]\n\n"))
 
     def pair(name: str, indent: str = "") -> str:
         key = rng.choice((name, name.replace("-", "_"), f'"{name}"', f"'{name}'"))
