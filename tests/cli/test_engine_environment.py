@@ -18,7 +18,7 @@ from gpubox.engines.find import EMBEDDED_COMMAND
 from gpubox.hardware.process import MARKER_VARIABLE, find_by_marker
 from gpubox.paths import Paths
 from gpubox.server.instance import observe
-from gpubox.server.trial import pending_trial
+from gpubox.server.state import pending_trial
 from gpubox.storage import lock_holder
 from gpubox.tui.bench.service import BenchService
 from tests.cli.test_trial import CHILD

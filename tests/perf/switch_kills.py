@@ -177,18 +177,6 @@ def wait_for_server(paths: Paths, since: float) -> tuple[float, str]:
             break
         time.sleep(0.05)
     else:
-        ino = paths.instance_lock(MAIN_INSTANCE).stat().st_ino
-        print(
-            repr(view.interrupted)[:300],
-            is_locked(paths.instance_lock(MAIN_INSTANCE)),
-            ino,
-            subprocess.run(
-                f"grep {ino} /proc/locks; ls -l /proc/*/fd 2>/dev/null| grep -c main.lock; for p in /proc/[0-9]*; do ls -l $p/fd 2>/dev/null | grep -q {paths.instance_lock(MAIN_INSTANCE)} && echo $p && tr '\\0' ' ' < $p/cmdline; done",
-                shell=True,
-                capture_output=True,
-                text=True,
-            ).stdout,
-        )
         state = "answers" if launch else "does not answer"
         return time.monotonic() - since, f"the server {state}; {'still changing' if changing else 'at rest'}"
     took = answered[launch]

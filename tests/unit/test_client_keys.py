@@ -75,7 +75,7 @@ def _damage(data: bytes) -> Callable[[Path], object]:
 
 
 _ENTRY = b'{"name": "laptop", "sha256": "%s", "made_at": "x"}' % (b"0" * 64)
-_DAMAGE = {
+_DAMAGE: dict[str, Callable[[Path], object]] = {
     "empty": _damage(b""),
     "cut": lambda file: file.write_bytes(file.read_bytes()[:-20]),
     "another file": _damage(b'{"a": 1}'),
@@ -143,29 +143,37 @@ def test_the_boxs_own_key_is_a_key_too(paths: Paths, monkeypatch: pytest.MonkeyP
     assert (keys.client_of("secret"), keys.client_of("other")) == (None, "box")
 
 
-_GONE: dict[str, Callable[[Paths], object]] = {
-    "the key file": lambda paths: paths.client_keys.unlink(),
-    "its folder": lambda paths: shutil.rmtree(paths.config),
-    "the memory, and then the key file": lambda paths: [
-        paths.key_memory.unlink(), ClientKeys.of(paths).any, paths.client_keys.unlink(),
-    ],
-    "the key file, and the memory is damaged": lambda paths: [
-        paths.client_keys.unlink(), paths.key_memory.write_bytes(b"\xff"),
-    ],
-    "the key file, and the memory is a folder": lambda paths: [
-        paths.client_keys.unlink(), paths.key_memory.unlink(), paths.key_memory.mkdir(),
-    ],
-    "both, while the gateway runs": lambda paths: [paths.key_memory.unlink(), paths.client_keys.unlink()],
-}  # fmt: skip
+def _delete(paths: Paths, what: str) -> None:
+    if what == "its folder":
+        shutil.rmtree(paths.config)
+        return
+    if what == "the memory, and then the key file":
+        paths.key_memory.unlink()
+        assert ClientKeys.of(paths).any
+    paths.client_keys.unlink()
+    match what:
+        case "the key file, and the memory is damaged":
+            paths.key_memory.write_bytes(b"\xff")
+        case "the key file, and the memory is a folder":
+            paths.key_memory.unlink()
+            paths.key_memory.mkdir()
+        case "both, while the gateway runs":
+            paths.key_memory.unlink()
 
 
-@pytest.mark.parametrize("delete", _GONE.values(), ids=_GONE)
-def test_no_deleted_file_opens_the_gateway_until_a_reset(paths: Paths, delete: Callable[[Paths], object]) -> None:
+_GONE = (
+    "the key file", "its folder", "the memory, and then the key file", "the key file, and the memory is damaged",
+    "the key file, and the memory is a folder", "both, while the gateway runs",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("what", _GONE)
+def test_no_deleted_file_opens_the_gateway_until_a_reset(paths: Paths, what: str) -> None:
     gateway = ClientKeys.of(paths)
     secret = gateway.add("laptop")
     assert gateway.client_of(secret) == "laptop"
 
-    delete(paths)
+    _delete(paths, what)
 
     for keys in (gateway, ClientKeys.of(paths)):  # also the one that starts now
         assert (keys.any, keys.client_of(secret), keys.client_of("")) == (True, None, None)
