@@ -285,8 +285,8 @@ def _context_line(snapshot: Snapshot, width: int) -> StyledLine:
     if size is None:
         return labelled_line("context", slots, LABEL_CELLS)
     share = (used or 0) / size if size else 0
-    of_slot = " in the fullest slot" if (throughput.slots or 0) > 1 else ""
-    amount = styled_line(f"{units.tokens(used)} of {units.tokens(size)}", (of_slot, QUIET))
+    which = "fullest " if (throughput.slots or 0) > 1 else ""
+    amount = styled_line((which, QUIET), f"{units.tokens(used)} of {units.tokens(size)}")
     percent = styled_line((f"{share:.0%}".rjust(4), "$warning" if share >= 0.9 else ""))
     room = width - LABEL_CELLS - cell_width(join_lines([amount, percent, slots])) - 3
     bar = gauge(share, min(room, 24), "$warning" if share >= 0.9 else "$secondary") if room >= 5 else ()
