@@ -83,7 +83,7 @@ def test_a_recording_ends_by_itself(tmp_path: Path, capfd: pytest.CaptureFixture
 
     values = answered(capfd, "record", str(file), "--seconds", "0.6")
 
-    snapshots = read_recording(file)
+    snapshots = list(read_recording(file))
     assert (values["path"], values["snapshots"]) == (str(file), len(snapshots))
     assert 1 <= len(snapshots) <= 4  # fewer on a busy machine, never more than 4 a second
     assert snapshots[-1].server.profile == "a"
@@ -109,7 +109,7 @@ def test_a_recording_on_a_full_disk_says_so_and_goes_on(tmp_path: Path) -> None:
 
     assert record.returncode == 1
     assert "The recording lacks" in err
-    assert read_recording(file)
+    assert list(read_recording(file))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -125,7 +125,7 @@ def test_ctrl_c_is_the_usual_end_of_a_recording(number: int, tmp_path: Path) -> 
         out, err = record.communicate(timeout=60)
 
     assert (record.returncode, err) == (0, "")
-    assert out.startswith(f"{len(read_recording(file))} readings in ")
+    assert out.startswith(f"{len(list(read_recording(file)))} readings in ")
 
 
 def test_replay_opens_the_screen_with_the_recording(

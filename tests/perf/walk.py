@@ -98,7 +98,7 @@ def report(name: str, recording: Path, counted: Counter[str]) -> bool:
     """Prints what was found; whether anything was wrong."""
     import json
 
-    snapshots = read_recording(recording)
+    snapshots = list(read_recording(recording))
     wrong = Counter(rule for snapshot in snapshots for rule in broken(snapshot))
     states = Counter(snapshot.throughput.state for snapshot in snapshots)
     words = Counter(snapshot.offload.bottleneck or "—" for snapshot in snapshots if snapshot.throughput.busy_slots)
