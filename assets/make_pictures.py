@@ -115,7 +115,7 @@ def _trimmed(match: re.Match[str]) -> str:
 
 def thin(raw: Path) -> None:
     """Writes RECORDING: fewer readings, and no path of the machine that was recorded."""
-    kept = read_recording(raw)[-1::-KEEP_EVERY][:KEEP][::-1]
+    kept = list(read_recording(raw))[-1::-KEEP_EVERY][:KEEP][::-1]
     RECORDING.unlink(missing_ok=True)
     with Recorder(RECORDING, __version__) as recorder:
         for reading in kept:

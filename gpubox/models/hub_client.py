@@ -96,7 +96,7 @@ class HubClient:
                 if time.monotonic() > deadline:
                     raise _too_slow(subject)
         try:
-            return read_json(body)
+            return read_json(bytes(body))
         except ValueError:
             raise GpuboxError(
                 f"Hugging Face did not answer with JSON for {subject}.",

@@ -109,7 +109,7 @@ def test_a_recording_on_a_full_disk_says_so_and_goes_on(tmp_path: Path) -> None:
 
     assert record.returncode == 1
     assert "The recording lacks" in err
-    assert read_recording(file)
+    assert list(read_recording(file))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
