@@ -64,8 +64,8 @@ def test_keys_are_made_listed_and_revoked(capfd: Capture, paths: Paths) -> None:
 def test_keys_are_forgotten_only_on_purpose(capfd: Capture, paths: Paths) -> None:
     gpubox(capfd, "keys", "add", "laptop")
     paths.client_keys.unlink()
-    for words in (("keys",), ("keys", "add", "desk")):
-        code, _, said = gpubox(capfd, *words)
+    for refused in (("keys",), ("keys", "add", "desk")):
+        code, _, said = gpubox(capfd, *refused)
         assert code == 2
         assert "client-keys.json is gone; the gateway refuses every client" in said
         assert "`gpubox keys reset` forgets all keys" in said
