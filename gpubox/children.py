@@ -23,9 +23,6 @@ def own_program(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-c", f"{find}; from {module} import main; sys.exit(main())", *arguments]
 
 
-def engine_environment(*added: Mapping[str, str]) -> dict[str, str]:
+def engine_environment(added: Mapping[str, str]) -> dict[str, str]:
     """The environment of an engine: the owner's, without what is addressed to gpubox, and then ``added``."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
-    for more in added:
-        env.update(more)
-    return env
+    return {name: value for name, value in os.environ.items() if not name.startswith(_OWN)} | dict(added)

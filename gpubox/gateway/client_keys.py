@@ -207,10 +207,10 @@ class ClientKeys:
         except GpuboxError as error:
             return None, f"{error.message.rstrip('.')}; {_REFUSED}."
         if self._box_file and self._path.name not in self._known:  # else a key is needed anyway
-            if self._box_file.exists():
-                self._remember(self._box_file)
-            elif key is None and self._box_file.name in self._recall():
+            if key is None and self._box_file.name in self._recall():
                 return None, f"{self._box_file} is gone; {_REFUSED}."
+            if key and self._box_file.name not in self._known and self._box_file.exists():
+                self._remember(self._box_file)
         return key, ""
 
     def _recall(self) -> set[str]:

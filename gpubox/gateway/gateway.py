@@ -190,15 +190,14 @@ class Gateway:
         http = request.exchange.request
         route = routes.route_of(http)
         request.path, request.stream, request.is_anthropic = route.path, route.stream, route.is_anthropic
-        if route.own == "health":
-            request.exchange.page_may_read = not routes.page_refusal(http, self._names)
-            return request.exchange.reply(200, b'{"status":"ok"}')
         if route.path.startswith(routes.CONTROL):
             return await self._control(request, route.own)
-        if routes.is_preflight(http):
+        if route.own == "health" or routes.is_preflight(http):  # neither comes with a key
             if not self.keys.any:
                 self._check_page(http)
             request.exchange.page_may_read = True
+            if route.own:
+                return request.exchange.reply(200, b'{"status":"ok"}')
             return request.exchange.reply(200, b"", headers=routes.preflight_headers(http))
         self._identify(request, http)
         request.exchange.page_may_read = True

@@ -131,12 +131,8 @@ class Exchange:
         self._chunked = chunked and self.request.chunked_reply
         self._close = self._close or (length is None and not self._chunked)
         lines = [f"HTTP/1.1 {status} {_phrase(status)}".encode(), *(name + b": " + value for name, value in headers)]
-        origin = self.request.header("origin")
-        if (
-            origin
-            and self.page_may_read
-            and not any(name.lower() == b"access-control-allow-origin" for name, _ in headers)
-        ):
+        origin = self.request.header("origin") if self.page_may_read else ""
+        if origin and b"access-control-allow-origin" not in {name.lower() for name, _ in headers}:
             lines.append(b"Access-Control-Allow-Origin: " + origin.encode("latin-1"))
         if self._chunked:
             lines.append(b"Transfer-Encoding: chunked")

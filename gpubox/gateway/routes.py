@@ -154,10 +154,8 @@ def page_refusal(request: HttpRequest, names: Collection[str]) -> str:
     """
     host, origin = _host_name(request.header("host")), request.header("origin")
     if host and host not in names and _address(host) is None:
-        return (
-            f"A request to the host {host[:100]} needs a key. If the name is this machine's, put it into `names` of "
-            f"[gateway] in config.toml."
-        )
+        hint = "If the name is this machine's, put it into `names` of [gateway] in config.toml."
+        return f"A request to the host {host[:100]} needs a key. {hint}"
     if origin and not _is_local(page := _host_name(origin.partition("://")[2])) and (page != host or not page):
         return f"Requests of the web page {origin[:100]} need a key."
     site = request.header("sec-fetch-site").strip().lower()

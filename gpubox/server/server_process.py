@@ -43,7 +43,7 @@ def spawn_server(launch: Launch, *, log: Path, liveness_lock: Path, marker: str,
     The child inherits the lock on ``liveness_lock`` and holds it while it lives. So no second server of the instance
     can start, whatever happens to gpubox. Raises GpuboxError if it cannot start.
     """
-    env = engine_environment(launch.env, {MARKER_VARIABLE: marker})
+    env = engine_environment({**launch.env, MARKER_VARIABLE: marker})
     if key:
         env["LLAMA_API_KEY"] = key
     with _held_lock(liveness_lock) as lock, _append(log) as output:

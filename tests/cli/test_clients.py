@@ -64,13 +64,13 @@ def test_keys_are_made_listed_and_revoked(capfd: Capture, paths: Paths) -> None:
 def test_keys_are_forgotten_only_on_purpose(capfd: Capture, paths: Paths) -> None:
     gpubox(capfd, "keys", "add", "laptop")
     paths.client_keys.unlink()
-    for words in ("", "add desk"):
-        code, _, said = gpubox(capfd, "keys", *words.split())
+    for refused in (("keys",), ("keys", "add", "desk")):
+        code, _, said = gpubox(capfd, *refused)
         assert code == 2
         assert "client-keys.json is gone; the gateway refuses every client" in said
         assert "`gpubox keys reset` forgets all keys" in said
-    for more in ((), ("--json",)):
-        code, _, said = gpubox(capfd, "keys", "reset", *more)
+    for words in (("keys", "reset"), ("keys", "reset", "--json")):
+        code, _, said = gpubox(capfd, *words)
         assert (code, "Add --yes" in said) == (2, True)
     assert gpubox(capfd, "keys", "reset", "--yes")[:2] == (0, "All keys are forgotten.\n")
     assert gpubox(capfd, "keys")[1].startswith("There are no keys")

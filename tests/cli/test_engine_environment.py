@@ -114,21 +114,23 @@ def test_of_the_watchers_restart_and_of_the_trials_guard(
     profile = paths.profiles / "a.toml"
     profile.write_text("restart = true\n" + profile.read_text())
     assert gpubox(capfd, "start", "a")[0] == 0
-    until(lambda: lock_holder(paths.watcher_lock("main")))
-    ((server, _),) = find_by_marker(f"{paths.state}|main|")
-    os.kill(server.pid, signal.SIGKILL)
+    try:
+        until(lambda: lock_holder(paths.watcher_lock("main")))
+        ((server, _),) = find_by_marker(f"{paths.state}|main|")
+        os.kill(server.pid, signal.SIGKILL)
 
-    def answers() -> bool:
-        running = observe(paths, "main").running
-        return bool(running and running.process != server and running.ready_at)
+        def answers() -> bool:
+            running = observe(paths, "main").running
+            return bool(running and running.process != server and running.ready_at)
 
-    until(answers)
-    witness.check(servers=2)
-    child = subprocess.run([sys.executable, "-c", CHILD, "running"], cwd=ROOT.parent, check=False)
-    assert child.returncode == -signal.SIGKILL
-    until(lambda: pending_trial(paths) is None)
-    witness.check(servers=2)
-    assert gpubox(capfd, "stop")[0] == 0
+        until(answers)
+        witness.check(servers=2)
+        child = subprocess.run([sys.executable, "-c", CHILD, "running"], cwd=ROOT.parent, check=False)
+        assert child.returncode == -signal.SIGKILL
+        until(lambda: pending_trial(paths) is None)
+        witness.check(servers=2)
+    finally:
+        assert gpubox(capfd, "stop")[0] == 0  # else the watcher would start it again
 
 
 def test_a_program_of_gpubox_runs_in_any_folder_and_takes_nothing_from_there(tmp_path: Path) -> None:

@@ -200,11 +200,18 @@ def test_what_browsers_send(place: Place, sent: tuple[str, str, str, str], statu
     assert not place.key or place.ask(*sent, key=place.key).status == 200
 
 
-@pytest.mark.parametrize("target", ["/health", "/nothing/../there", "/slots/0?action=erase", "/gpubox/status"])
-def test_no_other_page_reads_what_is_answered_before_its_key_is_looked_at(place: Place, target: str) -> None:
-    reply = place.ask("GET", LOOPBACK, "https://evil.example", "cross-site", "", target)
-    assert reply.status in (200, 400, 403)
-    assert not reply.header(ALLOWED)
+@pytest.mark.parametrize("target", ["/nothing/../there", "/slots/0?action=erase", "/gpubox/status", "/v1/models"])
+def test_no_other_page_reads_why_it_is_refused(place: Place, target: str) -> None:
+    for host in (LOOPBACK, "rebound.example"):
+        reply = place.ask("GET", host, "https://evil.example", "cross-site", "", target)
+        assert reply.status in (400, 401, 403)
+        assert not reply.header(ALLOWED)
+
+
+def test_health_is_told_without_a_key_but_not_to_any_page(place: Place) -> None:
+    assert place.ask("GET", LOOPBACK, "", "", "", "/health").status == 200
+    for sent in ((LOOPBACK, "https://evil.example", "cross-site"), ("rebound.example", "", "same-origin")):
+        assert place.ask("GET", *sent, "", "/health").status == (200 if place.key else 403)
 
 
 def test_a_deleted_key_file_opens_nothing_also_after_a_restart(server: int, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def _damage(data: bytes) -> Callable[[Path], object]:
 
 
 _ENTRY = b'{"name": "laptop", "sha256": "%s", "made_at": "x"}' % (b"0" * 64)
-_DAMAGE: dict[str, Callable[[Path], object]] = {
+_DAMAGE = {
     "empty": _damage(b""),
     "cut": lambda file: file.write_bytes(file.read_bytes()[:-20]),
     "another file": _damage(b'{"a": 1}'),
@@ -143,37 +143,34 @@ def test_the_boxs_own_key_is_a_key_too(paths: Paths, monkeypatch: pytest.MonkeyP
     assert (keys.client_of("secret"), keys.client_of("other")) == (None, "box")
 
 
-def _delete(paths: Paths, what: str) -> None:
+def _gone(paths: Paths, what: str) -> None:
     if what == "its folder":
         shutil.rmtree(paths.config)
         return
-    if what == "the memory, and then the key file":
+    if "the memory" in what:
         paths.key_memory.unlink()
-        assert ClientKeys.of(paths).any
+    if what == "the memory, and then the key file":
+        assert ClientKeys.of(paths).any  # whoever looks meanwhile remembers it again
+    if "damaged" in what:
+        paths.key_memory.write_bytes(b"\xff")
+    if "a folder" in what:
+        paths.key_memory.mkdir()
     paths.client_keys.unlink()
-    match what:
-        case "the key file, and the memory is damaged":
-            paths.key_memory.write_bytes(b"\xff")
-        case "the key file, and the memory is a folder":
-            paths.key_memory.unlink()
-            paths.key_memory.mkdir()
-        case "both, while the gateway runs":
-            paths.key_memory.unlink()
 
 
-_GONE = (
-    "the key file", "its folder", "the memory, and then the key file", "the key file, and the memory is damaged",
-    "the key file, and the memory is a folder", "both, while the gateway runs",
+@pytest.mark.parametrize(
+    "what",
+    [
+        "the key file", "its folder", "the memory, and then the key file", "the key file, and the memory is damaged",
+        "the key file, and the memory is a folder",
+    ],
 )  # fmt: skip
-
-
-@pytest.mark.parametrize("what", _GONE)
 def test_no_deleted_file_opens_the_gateway_until_a_reset(paths: Paths, what: str) -> None:
     gateway = ClientKeys.of(paths)
     secret = gateway.add("laptop")
     assert gateway.client_of(secret) == "laptop"
 
-    _delete(paths, what)
+    _gone(paths, what)
 
     for keys in (gateway, ClientKeys.of(paths)):  # also the one that starts now
         assert (keys.any, keys.client_of(secret), keys.client_of("")) == (True, None, None)
@@ -190,11 +187,14 @@ def test_no_deleted_file_opens_the_gateway_until_a_reset(paths: Paths, what: str
     assert ClientKeys.of(paths).add("desk") and gateway.names == ("desk",)
 
 
-def test_who_deletes_the_key_file_and_its_memory_has_forgotten_the_keys(paths: Paths) -> None:
-    ClientKeys.of(paths).add("laptop")
+def test_who_deletes_both_files_has_forgotten_the_keys_unless_a_gateway_runs(paths: Paths) -> None:
+    gateway = ClientKeys.of(paths)
+    gateway.add("laptop")
     paths.client_keys.unlink()
     paths.key_memory.unlink()
     assert not ClientKeys.of(paths).any
+    assert gateway.any and gateway.problem
+    assert ClientKeys.of(paths).any  # it has remembered them again
 
 
 def test_the_boxs_key_that_is_gone_opens_nothing_either(paths: Paths) -> None:
@@ -224,7 +224,8 @@ def test_the_boxs_key_that_is_gone_opens_nothing_either(paths: Paths) -> None:
 @pytest.mark.parametrize("damage", [name for name in _DAMAGE if name != "a folder"])
 def test_a_reset_forgets_damaged_keys_too(paths: Paths, damage: str) -> None:
     ClientKeys.of(paths).add("laptop")
-    _DAMAGE[damage](paths.client_keys)
+    harm: Callable[[Path], object] = _DAMAGE[damage]
+    harm(paths.client_keys)
     ClientKeys.of(paths).reset()
     assert not ClientKeys.of(paths).any
 
