@@ -112,10 +112,19 @@ class Change:
         self._screen: Screen | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._asking: threading.Thread | None = None
+        size = 256 * (1 + time.monotonic_ns() % 8)
         words = {
             "switch": ["switch", target, "--now"],
             "restart": ["restart", "--now"],
-            "try": ["try", before, "--set", "ctx-size=512", "--keep", "--no-measure", "--now"],
+            "try": [
+                "try",
+                before,
+                "--set",
+                f"ctx-size={size}",
+                "--keep",
+                "--no-measure",
+                "--now",
+            ],
         }
         if way in words:
             command = [sys.executable, "-m", "gpubox", *words[way]]
