@@ -110,6 +110,11 @@ class Paths:
         return self.state / "trial.json"
 
     @property
+    def trial_lock(self) -> Path:
+        """Held by the gpubox that tries."""
+        return self.state / "trial.lock"
+
+    @property
     def dismissed_advice(self) -> Path:
         """The advice that the owner dismissed, by profile."""
         return self.state / "dismissed-advice.json"

@@ -128,8 +128,10 @@ class HeldInstance:
         """From now on a kill of this gpubox brings back ``leaving`` (by instance), or ends well what it has begun."""
         operation = self.state.operation
         assert operation is not None
-        self.save(operation=replace(operation, replaces={**operation.replaces, **leaving}))
-        self._watch()
+        guarded = replace(operation, replaces={**operation.replaces, **leaving})
+        self.state = replace(self.state, operation=guarded)
+        self._watch()  # before the record, so that nobody has to act on it who is not there yet
+        self.save()
 
     def finish(self) -> None:
         """The operation is over: the record says so, and the watcher waits for the server again."""
@@ -218,12 +220,9 @@ class HeldInstance:
 
     async def end_told_server(self) -> None:
         """Ends ``before`` if a killed gpubox has told it to stop. It is not told twice."""
-        if self._told_to_stop and (old := self.before) and old.process:
-            self.begin(Step.STOP, old.launch.profile)
-            marker = launch_marker(self.paths, self.instance, old)
-            await terminate_server(old.process, marker, IMMEDIATE_STOP_SECONDS, told=True)
-            self.before, self._changed = None, True
-            self.save(running=None)
+        if self._told_to_stop and (old := self.before):
+            await self.stop(old, wait_vram=False, stop_now=True)
+            self.before, self._told_to_stop = None, False
 
     async def bring_up(self, launch: Launch, *, restoring: bool = False, restore_kv: bool = True) -> RunningServer:
         """Starts ``launch``, probes it, and restores its kept KV caches. Leaves no process behind if it fails.

@@ -15,6 +15,7 @@ from typing import Any
 from gpubox.address import local_url
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import ProcessIdentity
+from gpubox.paths import Paths
 from gpubox.storage import NotRegularFile, read_json, read_text, write_atomically
 
 SCHEMA = 1
@@ -139,6 +140,23 @@ class InstanceState:
     failed: LaunchFailure | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """What is needed to end a trial."""
+
+    profile: str
+    instance: str
+    started_at: str
+    path: str
+    """The file that keeping writes."""
+    after: str
+    """The text that keeping writes there."""
+    previous: Launch | None
+    """What ran before; ``None`` if nothing did."""
+    owner: ProcessIdentity
+    """The gpubox that tries. If it dies first, the watcher ends the trial."""
+
+
 def recent_restarts(state: InstanceState, at: datetime | None = None) -> tuple[str, ...]:
     """The restarts of the last RESTART_SECONDS."""
     since = (at or datetime.now(UTC)) - timedelta(seconds=RESTART_SECONDS)
@@ -161,6 +179,17 @@ def load_state(path: Path) -> InstanceState:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = error.strerror if isinstance(error, NotRegularFile) else type(error).__name__
         return InstanceState(message=f"The state file {path} was damaged ({reason}).")
+
+
+def pending_trial(paths: Paths) -> TrialRecord | None:
+    """The trial that has not ended, under way or interrupted. A damaged record is none."""
+    try:
+        values = read_json(read_text(paths.trial_record, STATE_BYTES), own=True)
+        previous, owner = values["previous"], ProcessIdentity(**values["owner"])
+        previous = launch_from_values(previous) if previous else None
+        return TrialRecord(**{**values, "previous": previous, "owner": owner})
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 def save_state(path: Path, state: InstanceState) -> None:

@@ -16,7 +16,7 @@ from gpubox.hardware.process import is_alive
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.profiles.profile import Profile
 from gpubox.server.events import OperationFinished, ServerEvent, Step, StepFailed
-from gpubox.server.failure_causes import Cause
+from gpubox.server.failure_causes import Cause, FailureKind
 from gpubox.server.held_instance import HeldInstance, cause_of_error, hold_instance
 from gpubox.server.instance import InstanceView, observe, place_of
 from gpubox.server.launch import prepare_launch
@@ -144,7 +144,7 @@ class Supervisor:
                 if old:
                     await held.keep_kv(old)
                     with contextlib.suppress(asyncio.CancelledError):  # the old server is gone then: do not end here
-                        await held.stop(old)
+                        await held.stop(old, stop_now=old.ready_at is None)
                 running = replace(await held.bring_up(launch, restoring=True), note=note)
                 held.save(running=running)
             except GpuboxError as error:
@@ -183,50 +183,35 @@ class Supervisor:
     async def recover(self) -> None:
         """Brings an operation to its end whose gpubox was killed after it had begun to stop servers.
 
-        A new server that loads already is waited for; else, or if it fails, what was stopped comes back. Raises
-        GpuboxError if that does not start; the record says so then.
+        A server that loads already is waited for. If there is no new one, or it fails, what was stopped comes back. The
+        record says what was done. Raises GpuboxError if another gpubox works on the instance.
         """
         operation = self.view().interrupted
         if operation is None:
             return
-        name = operation.profile
-        what = f"The {operation.kind} {'to' if operation.kind == 'switch' else 'of'} {name} was killed"
+        name = operation.profile or next(iter(operation.replaces.values())).launch.profile
         async with AsyncExitStack() as stack:
             held = {instance: await stack.enter_async_context(self._hold("restore", name, instance))
                     for instance in sorted({self.instance, *operation.replaces})}  # fmt: skip
-            target = held[self.instance]
+            target, own = held[self.instance], operation.replaces.get(self.instance)
             if target.owed != operation:
                 return  # it was done meanwhile
             for each in held.values():
                 each.owed = None
-            own = operation.replaces.get(self.instance)
-            new = target.state.running
-            if new and (own is None or _portless(new.launch) != _portless(own.launch)):
-                try:
-                    await self._take_over(target, new, f"{what}; its server answers.")
-                    return
-                except GpuboxError as error:
-                    what += f", and its server failed: {error.message.rstrip('.')}"
-            await wait_vram_released()
-            failure: GpuboxError | None = None
-            for instance, server in operation.replaces.items():
-                each, back = held[instance], server.launch.profile
-                if each.state.running and each.state.running.ready_at:
-                    continue  # it was not told to stop yet
-                try:
-                    running = each.state.running or await each.bring_up(server.launch, restoring=True)
-                    await self._take_over(each, running, f"{what}; {back} was brought back.")
-                except GpuboxError as error:
-                    failure = error
-                    each.save(running=None, message=f"{what}; {back} could not be brought back: {error.message}")
-            if failure:
-                raise failure
-
-    async def _take_over(self, held: HeldInstance, running: RunningServer, note: str) -> None:
-        """Waits until ``running``, which another gpubox has started, answers. ``note`` says why it runs."""
-        if not running.ready_at:
-            running = await held.finish_load(running, time.monotonic() - seconds_since(running.started_at))
-        held.save(running=replace(running, note=note))
+                if (loading := each.state.running) and not loading.ready_at:
+                    with contextlib.suppress(GpuboxError):
+                        await each.finish_load(loading, time.monotonic() - seconds_since(loading.started_at))
+            previous = [(held[instance], server) for instance, server in operation.replaces.items()
+                        if held[instance].state.running is None or is_alive(server.process)]  # fmt: skip
+            if (new := target.state.running) and (own is None or _portless(new.launch) != _portless(own.launch)):
+                previous = []
+            cause = Cause(FailureKind.INTERRUPTED, f"the {operation.kind} was killed")
+            message = f"{name}: {cause.sentence}. Its server answers."
+            if previous:
+                message = (await self._restore_previous(operation.kind, name, target, previous, cause)).message
+            for each in held.values():
+                if running := each.state.running:
+                    each.save(running=replace(running, note=message))
 
     async def stop(self) -> str | None:
         """Stops the server at once. Returns its profile, or ``None`` if nothing ran.
@@ -359,8 +344,8 @@ class Supervisor:
                 each.save(running=None, message=why)
         if previous and not back:
             message += " Nothing runs."
-        if held not in back:
-            held.save(running=None, message=message)
+        if held.state.running is None:
+            held.save(message=message)
         self._finish(kind, name, answering, message, ok=False)
         return OperationFailed(message, hint, cause)
 

@@ -22,9 +22,8 @@ from gpubox.paths import Paths
 from gpubox.profiles.edit import ProfileEdit, save_edit
 from gpubox.server.held_instance import InstanceBusy
 from gpubox.server.instance import InstanceView, observe
-from gpubox.server.state import STATE_BYTES
+from gpubox.server.state import STATE_BYTES, TrialRecord, pending_trial
 from gpubox.server.supervisor import Supervisor
-from gpubox.server.trial_record import TrialRecord, pending_trial, trial_lock
 from gpubox.server.watcher import replace_watcher
 from gpubox.storage import is_locked, lock_file, read_text, write_atomically
 
@@ -98,7 +97,7 @@ class Trial:
 def trial_profile(paths: Paths) -> str | None:
     """The profile that another gpubox, or this one, tries now; ``None`` if there is no trial. Cheap."""
     record = pending_trial(paths)
-    return record.profile if record and is_locked(trial_lock(paths)) else None
+    return record.profile if record and is_locked(paths.trial_lock) else None
 
 
 async def recover_trial(paths: Paths, config: Config) -> str | None:
@@ -108,7 +107,7 @@ async def recover_trial(paths: Paths, config: Config) -> str | None:
     """
     if pending_trial(paths) is None:
         return None
-    lock = await asyncio.to_thread(lock_file, trial_lock(paths), _LOCK_ATTEMPTS)
+    lock = await asyncio.to_thread(lock_file, paths.trial_lock, _LOCK_ATTEMPTS)
     if lock is None:
         return None  # its gpubox lives
     try:
@@ -156,9 +155,9 @@ async def _restore(record: TrialRecord, supervisor: Supervisor, note: str = "") 
 
 def _take_lock(paths: Paths) -> int:
     try:
-        lock = lock_file(trial_lock(paths), _LOCK_ATTEMPTS)
+        lock = lock_file(paths.trial_lock, _LOCK_ATTEMPTS)
     except OSError as error:
-        raise GpuboxError(f"{trial_lock(paths)} cannot be written: {error.strerror}.") from None
+        raise GpuboxError(f"{paths.trial_lock} cannot be written: {error.strerror}.") from None
     if lock is None:
         raise GpuboxError("A trial is under way in another gpubox.", "Keep or revert it there first.")
     return lock

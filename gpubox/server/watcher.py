@@ -24,7 +24,7 @@ from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
 from gpubox.server import watcher_idle
 from gpubox.server.log_truncation import MAX_LOG_BYTES
-from gpubox.server.trial_record import pending_trial
+from gpubox.server.state import pending_trial
 from gpubox.storage import is_locked, lock_holder
 
 _children: list["subprocess.Popen[bytes]"] = []  # noqa: UP037

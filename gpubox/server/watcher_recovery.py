@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 
-from gpubox.config import api_key, load_config
+from gpubox.config import Config, api_key, load_config
 from gpubox.errors import GpuboxError
 from gpubox.hardware.nvml import read_driver
 from gpubox.hardware.process import is_alive
@@ -23,10 +23,9 @@ from gpubox.server.held_instance import InstanceBusy
 from gpubox.server.instance import InstanceView, cause_of, observe
 from gpubox.server.log_truncation import truncate_log
 from gpubox.server.server_process import remember_exit_code
-from gpubox.server.state import load_state
+from gpubox.server.state import load_state, pending_trial
 from gpubox.server.supervisor import Supervisor
 from gpubox.server.trial import recover_trial
-from gpubox.server.trial_record import pending_trial
 from gpubox.server.watcher import idle_command
 from gpubox.storage import write_atomically
 
@@ -44,7 +43,7 @@ async def handle_deaths(paths: Paths, instance: str) -> InstanceView | None:
         _reap_children(paths, instance)  # a server that was restarted here may be dead already
         while (view := observe(paths, instance)).operation is not None:
             await asyncio.sleep(BUSY_SECONDS)
-        supervisor = Supervisor(paths, load_config(paths), instance, gives_way=True)
+        supervisor = Supervisor(paths, _config(paths), instance, gives_way=True)
         trial = pending_trial(paths)
         reverts = trial is not None and trial.instance == instance and not is_alive(trial.owner)
         if reverts or view.interrupted:
@@ -76,6 +75,14 @@ async def handle_deaths(paths: Paths, instance: str) -> InstanceView | None:
             if after.operation is None and not os.access(paths.instance_state(instance).parent, os.W_OK):
                 return None
         await asyncio.sleep(BUSY_SECONDS)
+
+
+def _config(paths: Paths) -> Config:
+    """A mistake in config.toml keeps no server down."""
+    try:
+        return load_config(paths)
+    except GpuboxError:
+        return Config()
 
 
 def _reap_children(paths: Paths, instance: str) -> None:

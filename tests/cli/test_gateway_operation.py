@@ -25,8 +25,8 @@ from gpubox.paths import Paths
 from gpubox.profiles.loader import load_catalog
 from gpubox.server.held_instance import InstanceBusy
 from gpubox.server.instance import instance_names, observe
+from gpubox.server.state import TrialRecord
 from gpubox.server.supervisor import Supervisor
-from gpubox.server.trial_record import TrialRecord
 from gpubox.storage import lock_file
 from tests.conftest import until
 from tests.gateway_child import Child

@@ -18,9 +18,9 @@ from gpubox.profiles.edit import ProfileEdit, edit_profile
 from gpubox.profiles.loader import load_catalog
 from gpubox.server.events import StepStarted
 from gpubox.server.instance import observe
+from gpubox.server.state import pending_trial
 from gpubox.server.supervisor import Supervisor
 from gpubox.server.trial import Trial, recover_trial, trial_profile
-from gpubox.server.trial_record import pending_trial
 from tests.conftest import until
 
 pytestmark = pytest.mark.usefixtures("box")

@@ -58,7 +58,7 @@ def pair(box: Box, with_watchers: None) -> Iterator[Box]:
 
 
 @pytest.mark.parametrize("seed", sampled(range(20)))
-def test_kill_9_in_a_switch_leaves_one_server_or_none_and_a_reason(pair: Box, seed: int) -> None:
+def test_kill_9_in_a_switch_leaves_one_server(pair: Box, seed: int) -> None:
     target = "ab"[seed % 2 == 0]
     killed = subprocess.Popen([*GPUBOX, "switch", target, "--now"], stderr=subprocess.DEVNULL)
     # A random moment between the start of Python and the readiness probe. The wait is the experiment itself.
@@ -72,14 +72,10 @@ def test_kill_9_in_a_switch_leaves_one_server_or_none_and_a_reason(pair: Box, se
         killed.wait()
 
     assert len(pair.servers()) <= 1
-    server = status()
-    assert len(pair.servers()) <= 1
-    if server["pid"]:
-        assert server["state"] in ("loading", "ready", "answering")
-        assert server["profile"] in ("a", "b")
-    else:
-        assert server["state"] in ("stopped", "crashed")
-        assert server["message"]
+    status()  # starts a watcher, if that was killed too
+    until(lambda: status()["state"] in ("ready", "answering"))
+    assert len(pair.servers()) == 1
+    assert status()["profile"] in ("a", "b")
     again = gpubox("switch", "a", "--now", "--json")
     assert again.returncode == 0, again.stderr
     assert status()["profile"] == "a"

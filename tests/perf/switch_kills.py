@@ -37,6 +37,7 @@ NAMES = ("a", "b", "c", "d", "e", "f")
 UNCERTAIN = {"GGML_CUDA_ENABLE_UNIFIED_MEMORY": "1"}
 """With this variable whether a profile fits is not certain: the gateway runs it alone."""
 MOST_SECONDS = 10.0
+GIVE_UP_SECONDS = 60.0
 STOP_STEPS = ("stop", "VRAM settled")
 BEGUN = (*STOP_STEPS, "KV saved", "load", "first token", "KV restored")
 
@@ -69,11 +70,14 @@ def main() -> None:
             running = observe(paths, MAIN_INSTANCE).running
             before = running.launch.profile if running else ""
             others = [name for name in NAMES if name != before]
-            change = Change(way, others[number % len(others)], before, gateway)
+            target = chance.choice(others)
+            os.utime(folder / "profiles" / f"{target}.toml")  # the gateway then forgives what has failed
+            change = Change(way, target, before, gateway)
             killed = change.kill(paths, chance, seconds, in_stop)
             at = time.monotonic()
             if not killed:
                 late += 1
+                time.sleep(0.5)
             else:
                 number += 1
                 took, problem = wait_for_server(paths, at)
@@ -108,10 +112,19 @@ class Change:
         self._screen: Screen | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._asking: threading.Thread | None = None
+        size = 256 * (1 + time.monotonic_ns() % 8)
         words = {
             "switch": ["switch", target, "--now"],
             "restart": ["restart", "--now"],
-            "try": ["try", before, "--set", "ctx-size=512", "--keep", "--no-measure", "--now"],
+            "try": [
+                "try",
+                before,
+                "--set",
+                f"ctx-size={size}",
+                "--keep",
+                "--no-measure",
+                "--now",
+            ],
         }
         if way in words:
             command = [sys.executable, "-m", "gpubox", *words[way]]
@@ -168,7 +181,7 @@ class Change:
 def wait_for_server(paths: Paths, since: float) -> tuple[float, str]:
     """Seconds from ``since`` until the server that stays answers a request, and what is wrong; empty: nothing."""
     answered: dict[str, float] = {}
-    while time.monotonic() - since < 2 * MOST_SECONDS:
+    while time.monotonic() - since < GIVE_UP_SECONDS:
         launch = answering(paths)
         answered.setdefault(launch, time.monotonic() - since)
         view = observe(paths, MAIN_INSTANCE)

@@ -23,7 +23,7 @@ from gpubox.config import load_config
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.profiles.loader import load_catalog
 from gpubox.server.instance import observe
-from gpubox.server.trial_record import pending_trial
+from gpubox.server.state import pending_trial
 from tests.gateway_process import free_port
 
 ACTIONS = {

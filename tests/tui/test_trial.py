@@ -17,10 +17,9 @@ from gpubox.paths import Paths
 from gpubox.profiles.edit import ProfileEdit, save_edit
 from gpubox.profiles.loader import load_catalog
 from gpubox.profiles.profile import Profile
-from gpubox.server.state import Launch
+from gpubox.server.state import Launch, TrialRecord
 from gpubox.server.supervisor import Supervisor
 from gpubox.server.trial import Trial
-from gpubox.server.trial_record import TrialRecord
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.workshop import editor

@@ -17,9 +17,9 @@ from gpubox.cli.options import json_option, yes_option
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.profiles.edit import ProfileEdit, edit_profile
 from gpubox.server.instance import observe
+from gpubox.server.state import pending_trial
 from gpubox.server.supervisor import Supervisor, instance_of
 from gpubox.server.trial import Trial, recover_trial
-from gpubox.server.trial_record import pending_trial
 
 if TYPE_CHECKING:
     from gpubox.bench.report.run_comparison import RunComparison
