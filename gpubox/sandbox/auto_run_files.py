@@ -266,8 +266,8 @@ def _read(folder: _Folder, inside: bool) -> Iterator[Entry]:
     parts: set[str] = set()
     with os.scandir(folder.fd) as items:
         for item in items:
-            key = _key(item.name)
-            kind = "" if folder.within else _kind(key)
+            key = "" if folder.within else _key(item.name)
+            kind = _kind(key) if key else ""
             entries.append(Entry(f"{folder.path}{item.name}", item, folder.fd, key, kind, folder.within))
             if key in _REPOSITORY_PARTS:
                 parts.add(key)
