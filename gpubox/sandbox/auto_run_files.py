@@ -169,11 +169,13 @@ def import_kind(path: str, before: Container[str]) -> str:
     ``before``: all paths before the run. Next to ``x.py``, ``x/__init__.py`` and ``x.so`` come first; a file at the top
     of the workspace comes before Python's own module of its name.
     """
+    if not path.endswith((".pyc", ".pyo", ".py", ".so", ".pyd")):
+        return ""
     folder, _, name = path.rpartition("/")
     stem, _, suffix = name.partition(".")
     if suffix.endswith(("pyc", "pyo")):
         return BYTECODE
-    if path in before or not suffix.endswith(("py", "so", "pyd")):
+    if path in before:
         return ""
     if stem == "__init__":
         folder, _, stem = folder.rpartition("/")

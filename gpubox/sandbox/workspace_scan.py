@@ -89,7 +89,8 @@ def scan(
             if moves and moves(entry):
                 result.files.pop(entry.path, None)
                 continue
-            if not any(is_kind(entry.item) for is_kind in _ORDINARY):
+            item = entry.item
+            if not (item.is_file(follow_symlinks=False) or item.is_dir(follow_symlinks=False) or item.is_symlink()):
                 result.special_files.append(entry.path)
             if entry.within and not inside:
                 continue  # read-only for the program
@@ -132,10 +133,3 @@ def changed_files(before: WorkspaceScan, after: WorkspaceScan, moved: Collection
     more = Counter(name.partition("/")[0] if "/" in name else "." for name in names[MAX_LISTED:])
     rest = (f"{folder}/ ({count:,} more)" for folder, count in more.items())
     return tuple(map(readable, (*names[:MAX_LISTED], *rest)))
-
-
-_ORDINARY: tuple[Callable[[os.DirEntry[str]], bool], ...] = (
-    lambda item: item.is_file(follow_symlinks=False),
-    lambda item: item.is_dir(follow_symlinks=False),
-    lambda item: item.is_symlink(),
-)
