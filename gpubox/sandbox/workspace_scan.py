@@ -102,8 +102,10 @@ def scan(
                 result.complete = False
                 continue
             status = entry.status
-        except FileNotFoundError:
-            continue  # it was removed meanwhile
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):  # otherwise it was removed meanwhile
+                result.unreadable.append(entry.path)
+            continue
         result.files[entry.path] = facts_of(status)
         if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
             seen[status.st_dev, status.st_ino] += 1
