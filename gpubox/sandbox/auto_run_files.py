@@ -169,11 +169,13 @@ def import_kind(path: str, before: Container[str]) -> str:
     ``before``: all paths before the run. Next to ``x.py``, ``x/__init__.py`` and ``x.so`` come first; a file at the top
     of the workspace comes before Python's own module of its name.
     """
+    if not path.endswith((".pyc", ".pyo", ".py", ".so", ".pyd")):
+        return ""
     folder, _, name = path.rpartition("/")
     stem, _, suffix = name.partition(".")
     if suffix.endswith(("pyc", "pyo")):
         return BYTECODE
-    if path in before or not suffix.endswith(("py", "so", "pyd")):
+    if path in before:
         return ""
     if stem == "__init__":
         folder, _, stem = folder.rpartition("/")
@@ -266,8 +268,8 @@ def _read(folder: _Folder, inside: bool) -> Iterator[Entry]:
     parts: set[str] = set()
     with os.scandir(folder.fd) as items:
         for item in items:
-            key = _key(item.name)
-            kind = "" if folder.within else _kind(key)
+            key = "" if folder.within else _key(item.name)
+            kind = _kind(key) if key else ""
             entries.append(Entry(f"{folder.path}{item.name}", item, folder.fd, key, kind, folder.within))
             if key in _REPOSITORY_PARTS:
                 parts.add(key)

@@ -106,7 +106,7 @@ class Quarantine:
 
     def _protect(self) -> None:
         before = self.before
-        own = {_whole(file.path): file for file in before.auto_run}
+        own = {_whole(file.path) for file in before.auto_run}
         folders = {path.rpartition("/")[0] or path for path in before.linked}
         few = _few({*own, *folders}, MAX_PROTECTED)
         if len(few) > MAX_PROTECTED:
@@ -114,12 +114,11 @@ class Quarantine:
                 f"The workspace {self.workspace} holds {len(few)} files that your tools run by themselves.",
                 f"gpubox protects at most {MAX_PROTECTED} at the top of a folder: choose another one.",
             )
+        exact = {file.path: file for file in before.auto_run}
         for path in sorted(few):
             _, _, _, inode, _, device = before.files.get(path, (0, 0, 0, 0, 0, 0))
-            file = own.get(path)
-            exact = file and file.path == path
-            self.protected += (file if file and exact else AutoRunFile(path, "", (device, inode)),)
-        if shared := sorted(few - own.keys()):
+            self.protected += (exact.get(path) or AutoRunFile(path, "", (device, inode)),)
+        if shared := sorted(few - own):
             names = ", ".join(shared[:5]) + (f" and {len(shared) - 5} more" if len(shared) > 5 else "")
             self.notes.append(f"{names}: read-only for the program, because of {_WHY_READ_ONLY}.")
 
@@ -168,10 +167,9 @@ class Quarantine:
     def _moves(self, entry: Entry) -> bool:
         """Moves ``entry`` out if it is new and would be run. Raises FileNotFoundError if it is gone."""
         kind = entry.kind
-        if kind:
-            if entry.token() in self.before.known:
-                return False
-        elif not entry.within and (kind := import_kind(entry.path, self.before.files)):
+        if kind and entry.token() in self.before.known:
+            return False
+        if not kind and not entry.within and (kind := import_kind(entry.path, self.before.files)):
             old = self.before.files.get(entry.path)
             if old == facts_of(entry.status) or (old is None and entry.status.st_ctime_ns < self.before.began_ns):
                 return False

@@ -146,7 +146,7 @@ def _start_bubblewrap(
         output_fd, output_end = _pipe(ours, theirs)
         status_fd, status_end = _pipe(ours, theirs)
         go_end, go_fd = _pipe(theirs, ours) if group else (None, -1)
-        protected = _open_protected(theirs, policy.workspace, program.protected)
+        protected = _open_protected(theirs, policy.workspace or Path(), program.protected)
         protected_fds = [fd for fd, _ in protected]
         config = {
             "main": bubblewrap.MAIN,
@@ -178,12 +178,10 @@ def _start_bubblewrap(
 
 
 def _open_protected(
-    stack: contextlib.ExitStack, workspace: Path | None, files: Sequence[AutoRunFile]
+    stack: contextlib.ExitStack, workspace: Path, files: Sequence[AutoRunFile]
 ) -> list[tuple[int, AutoRunFile]]:
     """Opens each file but links. Raises GpuboxError if another program replaced one meanwhile."""
     opened: list[tuple[int, AutoRunFile]] = []
-    if workspace is None:
-        return opened
     for file in files:
         fd = os.open(workspace / file.path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         stack.callback(os.close, fd)

@@ -89,7 +89,8 @@ def scan(
             if moves and moves(entry):
                 result.files.pop(entry.path, None)
                 continue
-            if not any(is_kind(entry.item) for is_kind in _ORDINARY):
+            item = entry.item
+            if not (item.is_file(follow_symlinks=False) or item.is_dir(follow_symlinks=False) or item.is_symlink()):
                 result.special_files.append(entry.path)
             if entry.within and not inside:
                 continue  # read-only for the program
@@ -101,8 +102,10 @@ def scan(
                 result.complete = False
                 continue
             status = entry.status
-        except FileNotFoundError:
-            continue  # it was removed meanwhile
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):  # otherwise it was removed meanwhile
+                result.unreadable.append(entry.path)
+            continue
         result.files[entry.path] = facts_of(status)
         if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
             seen[status.st_dev, status.st_ino] += 1
@@ -132,10 +135,3 @@ def changed_files(before: WorkspaceScan, after: WorkspaceScan, moved: Collection
     more = Counter(name.partition("/")[0] if "/" in name else "." for name in names[MAX_LISTED:])
     rest = (f"{folder}/ ({count:,} more)" for folder, count in more.items())
     return tuple(map(readable, (*names[:MAX_LISTED], *rest)))
-
-
-_ORDINARY: tuple[Callable[[os.DirEntry[str]], bool], ...] = (
-    lambda item: item.is_file(follow_symlinks=False),
-    lambda item: item.is_dir(follow_symlinks=False),
-    lambda item: item.is_symlink(),
-)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from gpubox.cli.main import run
 from gpubox.config import Config
-from gpubox.sandbox import bubblewrap, probe
+from gpubox.sandbox import bubblewrap, landlock, probe
+from gpubox.sandbox.policy import Confinement
+from gpubox.sandbox.quarantine import Quarantine
 
 
 @pytest.fixture
@@ -67,7 +72,36 @@ def test_json_is_the_whole_outcome(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert values == {
         "schema_version": 1, "ok": False, "exit_code": 1, "signal": None, "ended_by": "", "isolation": "bubblewrap",
         "files_changed": [], "dropped_bytes": 0, "why": "", "quarantined": [], "not_quarantined": [], "quarantine": "",
+        "unchecked": [], "notes": [], "weakness": "",
     }  # fmt: skip
+
+
+@pytest.mark.usefixtures("confined")
+def test_what_is_read_only_is_said_and_what_cannot_be_checked_fails(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "w/lib").mkdir(parents=True)
+    (tmp_path / "store").touch()
+    os.link(tmp_path / "store", tmp_path / "w/lib/x")
+    argv = ["sandbox", "run", program(tmp_path, "open('a', 'w')"), "--workdir", str(tmp_path / "w")]
+
+    assert run(argv) == 0
+    assert "changed a\nlib: read-only for the program, because of files with other names" in capfd.readouterr().err
+
+    refused = PermissionError(errno.EACCES, "Permission denied")
+    monkeypatch.setattr(Quarantine, "_moves", Mock(side_effect=refused))
+    assert run(argv) == 6
+    assert "not checked: lib cannot be read. Look at it" in capfd.readouterr().err
+
+
+@pytest.mark.skipif(landlock.version() < 1, reason="this kernel has no Landlock")
+def test_each_result_of_a_weaker_sandbox_says_what_is_weaker(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_known", {"bubblewrap": Confinement("landlock")})
+
+    assert run(["sandbox", "run", program(tmp_path, "print(1)")]) == 0
+    assert "weaker: it cannot keep a program from changing the .git" in capfd.readouterr().err
 
 
 def test_a_file_that_is_not_there_is_usage(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,8 @@ async def test_what_is_planted_is_neither_run_nor_unreported(name: str, sandbox:
     if isolation == "landlock":
         assert project.unreported(named(outcome)) == []
         return
-    assert outcome.exit_code == 0, outcome.output
+    # It may be moved out while the program is still writing it.
+    assert outcome.exit_code == 0 or (outcome.quarantined and "FileNotFoundError" in outcome.output), outcome.output
     assert outcome.unchecked == outcome.not_quarantined == ()
     assert project.unreported(named(outcome)) == []
     assert project.work_in_it() == [], (outcome.files_changed, outcome.quarantined)

@@ -93,7 +93,7 @@ class ChatService:
         from gpubox.sandbox.probe import probe
 
         confinement = await probe(self.config)
-        notes = " ".join(filter(None, (confinement.problem, confinement.hint)))
+        notes = " ".join(filter(None, (confinement.problem, confinement.weakness, confinement.hint)))
         return SandboxStatus(confinement.isolation or "", notes)
 
     async def profile_defaults(self, profile: str) -> ProfileDefaults:
