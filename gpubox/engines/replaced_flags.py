@@ -6,6 +6,7 @@ llama.cpp's common/arg.cpp; a fork's flags are in its ``--help``.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
@@ -79,17 +80,26 @@ REPLACED_FLAGS = {name: replaced for names, replaced in _GROUPS for name in name
 FORMER_SWITCHES = frozenset({"flash-attn", "log-colors"})
 """Flags that were switches in older builds and have a value (``on``) now."""
 
+_IK_FLAGS = {
+    0: "fmoe fused-moe, no-fmoe no-fused-moe, rtr run-time-repack, mqkv merge-qkv, gr graph-reuse, "
+       "no-gr no-graph-reuse, ger grouped-expert-routing, khad k-cache-hadamard, vhad v-cache-hadamard, "
+       "muge merge-up-gate-experts, sas scheduler-async, smgs split-mode-graph-scheduling, "
+       "ooae offload-only-active-experts, no-ooae no-offload-only-active-experts, thp transparent-huge-pages",
+    1: "mla mla-use, amb attention-max-batch, ser smart-expert-reduction, op offload-policy, cuda cuda-params, "
+       "mea max-extra-alloc, wgt worst-graph-tokens, grt graph-reduce-type, gap graph-attn-precision",
+}  # fmt: skip
+"""The number of values -> short and long names (ik_llama.cpp 8337e4cd3, common/common.cpp)."""
+FORK_NAMES = dict(pair.split() for names in _IK_FLAGS.values() for pair in names.split(", "))
+"""The short name of a fork's flag -> its long one: the fork does not take the short one with two dashes."""
 # llama.cpp added its own MoE cache after build 11434; xllamacpp 2026.10.11549 contains it.
 FORK_FLAGS: dict[str, tuple[int, str]] = {
     "moe-cache-size": (1, "only in a fork of llama.cpp; newer upstream builds have moe-cache-mib"),
-    **{name: (takes, "only in ik_llama.cpp") for takes, names in (
-        (0, ("fmoe", "fused-moe", "no-fmoe", "no-fused-moe", "rtr", "run-time-repack", "mqkv", "merge-qkv", "gr",
-             "graph-reuse", "ger", "grouped-expert-routing", "khad", "k-cache-hadamard", "muge",
-             "merge-up-gate-experts", "sas", "smgs", "ooae", "no-ooae", "thp")),
-        (1, ("mla", "mla-use", "amb", "attention-max-batch", "ser", "smart-expert-reduction", "offload-policy", "op",
-             "cuda-params", "cuda", "split-mode-graph-scheduling")),
-    ) for name in names},
-}  # fmt: skip
+    **{
+        name: (takes, "only in ik_llama.cpp")
+        for takes, names in _IK_FLAGS.items()
+        for name in re.findall(r"[\w-]+", names)
+    },
+}
 """Flags of forks: the number of values, and which fork has it."""
 
 _VALUES = {

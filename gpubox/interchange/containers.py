@@ -11,7 +11,12 @@ from gpubox.interchange.profile_draft import ProfileDraft
 from gpubox.interchange.script import split_words
 from gpubox.profiles.flag_paths import map_paths
 
-_IMAGE = re.compile(r"(?:^|/)[\w.-]*llama[.-]?cpp[\w.-]*(?::[\w.-]*)?(?:@sha256:\w+)?$", re.I)
+_IMAGE = re.compile(r"(?:^|/)[\w.-]*llama[._-]?(?:cpp|server)[\w.-]*(?::[\w.-]*)?(?:@sha256:\w+)?$", re.I)
+_OTHER_PROGRAM = re.compile(
+    r"vllm|ollama|koboldcpp|localai|sglang|text-generation|tabby|llama-swap|llamafile|comfyui", re.I
+)
+_OWN_OPTION = re.compile(r"-hfr?|--hf-repo|-ngl|--(?:n-)?gpu-layers|--ctx-size|.*\.gguf", re.I)
+"""A word that only llama-server's command line has."""
 _PORT = re.compile(
     r"(?:(?P<ip>\[[0-9a-f:]*\]|\d+\.[\d.]+|[\w.-]*[a-z][\w.-]*):)?(?:(?P<host>\d*):)?(?P<inside>\d+)(?:/tcp)?", re.I
 )
@@ -63,7 +68,7 @@ class Container:
         """
         if self.entrypoint:
             return [*self.entrypoint, *self.command]
-        if not _IMAGE.search(self.image):
+        if not _IMAGE.search(self.image) and not self._takes_servers_options():
             return list(self.command) or None
         command = self.command
         if ":full" in self.image and command[:1] in (["--server"], ["-s"]):
@@ -71,6 +76,14 @@ class Container:
         if command and re.search(r"(?:^|/)(?:llama-)?server$", command[0]):
             return list(command)
         return ["llama-server", *command]
+
+    def _takes_servers_options(self) -> bool:
+        """Whether the entry point of an image with another name must be llama-server."""
+        if _OTHER_PROGRAM.search(self.image):
+            return False
+        if not self.command:
+            return any(name.startswith("LLAMA_ARG_") for name in self.env)
+        return self.command[0].startswith("-") and any(map(_OWN_OPTION.fullmatch, self.command))
 
     def publish(self, text: str) -> None:
         """Adds the port ``[ip:][host:]inside[/tcp]`` of docker and podman."""

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from gpubox.engines.capabilities import Capabilities, EngineOption
-from gpubox.engines.replaced_flags import FORK_FLAGS, FORMER_SWITCHES, REPLACED_FLAGS
+from gpubox.engines.replaced_flags import FORK_FLAGS, FORK_NAMES, FORMER_SWITCHES, REPLACED_FLAGS
 from gpubox.interchange.import_notes import omitted
 from gpubox.interchange.reference_options import long_name, reference_options
 
 _OPTION = re.compile(r"-{1,2}[A-Za-z]")
 _DASH = re.compile(r"^[–—]")
+_SHAPE = re.compile(r"--[a-z][a-z0-9_.-]*|-[a-z][a-z0-9-]{0,7}")
+"""What an option of a fork may look like; ``-FilePath`` is another program's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ def read_options(args: Sequence[str], engine: Capabilities, notes: list[str]) ->
     """Each option in ``args`` with its values. Stray words and missing values are noted in ``notes``.
 
     The number of values comes from ``engine``, else from the reference build, else from older builds and forks. An
-    unknown option takes the next word unless that is an option.
+    unknown option takes the next word unless that is an option; one that is not shaped like llama-server's is noted.
     """
     at = 0
     while at < len(args):
@@ -49,10 +51,15 @@ def read_options(args: Sequence[str], engine: Capabilities, notes: list[str]) ->
                 notes.append(omitted(word, "no option takes it"))
             continue
         word, joined, value = word.partition("=")
-        if joined and word.startswith("--"):
+        if joined and word.startswith("--") and _is_servers(word, engine):
             yield GivenOption(word, _long_name(word, engine, notes), (value,))
             continue
         word += joined + value  # no program has the form "-x=y"
+        if not _is_servers(word, engine):
+            values = [] if not args[at:] or _is_option(args[at], engine) else [args[at]]
+            at += len(values)
+            notes.append(omitted(" ".join([word, *values]), "no llama-server has such an option"))
+            continue
         name = _long_name(word, engine, notes)
         count, option = _value_count(name, engine)
         values = _values(args[at : at + 2], count, option, engine)
@@ -60,6 +67,12 @@ def read_options(args: Sequence[str], engine: Capabilities, notes: list[str]) ->
         if option is not None and option.value is not None and not values and option.long not in FORMER_SWITCHES:
             notes.append(f"{word} has no value here; current builds of llama.cpp require one ({option.value}).")
         yield GivenOption(word, name, tuple(values))
+
+
+def _is_servers(word: str, engine: Capabilities) -> bool:
+    bare = word.lstrip("-").replace("_", "-")
+    known = known_option(bare, engine) or long_name(bare) or bare in REPLACED_FLAGS or bare in FORK_FLAGS
+    return bool(known) or _SHAPE.fullmatch(word) is not None
 
 
 def known_option(name: str, engine: Capabilities) -> EngineOption | None:
@@ -106,12 +119,12 @@ def _is_option(word: str, engine: Capabilities) -> bool:
 def _long_name(typed: str, engine: Capabilities, notes: list[str]) -> str:
     bare = typed.lstrip("-").replace("_", "-")
     if typed.startswith("--"):
-        return bare
+        return bare if known_option(bare, engine) else FORK_NAMES.get(bare, bare)
     if long := long_name(bare):
         return long
     if option := engine.option(bare):
         return option.long
     if bare in REPLACED_FLAGS or bare in FORK_FLAGS:
-        return bare
+        return FORK_NAMES.get(bare, bare)
     notes.append(f"{typed} is an unknown short option; the profile keeps it as --{bare}.")
     return bare

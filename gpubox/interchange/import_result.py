@@ -24,7 +24,7 @@ from gpubox.interchange.script import ScriptCommand
 from gpubox.interchange.server_invocation import ServerInvocation, find_server, flags_without_program, is_unrelated
 from gpubox.profiles.flag_paths import map_paths
 
-_CLOSING_WORDS = {"fi", "done", "esac", "}", "{", ";;", "then", "else", "do"}
+_CLOSING_WORDS = {"fi", "done", "esac", "}", "{", ";;", "then", "else", "do", "try", "finally"}
 """Shell words that are no commands."""
 
 

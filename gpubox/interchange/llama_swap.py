@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpubox.interchange.batch import read_batch
 from gpubox.interchange.import_notes import omitted
+from gpubox.interchange.profile_draft import typed_value
 from gpubox.interchange.script import ExpansionBudget, ScriptCommand, split_words
 from gpubox.interchange.yaml_text import YamlValue, leaf_texts, mapping_of, omitted_leaves, texts_of
+from gpubox.profiles.profile import SAMPLING_FLAGS
 
 PORT_MACRO = "${PORT}"
 """The macro for the port that llama-swap chooses at each start."""
 _MACRO = re.compile(r"\$\{([A-Za-z][\w.-]*)\}")
 _MACRO_DEPTH = 16
-_READ_KEYS = {"cmd", "macros", "name", "description", "env", "aliases"}
+_READ_KEYS = {"cmd", "macros", "name", "description", "env", "aliases", "ttl", "filters"}
 _LLAMA_SWAP_ONLY = "llama-swap's own"
 
 
@@ -28,6 +31,10 @@ class LlamaSwapModel:
     title: str
     description: str
     notes: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
+    idle_seconds: float = 0.0
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    template_kwargs: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
 
 def is_llama_swap(value: YamlValue) -> bool:
@@ -47,7 +54,7 @@ def read_llama_swap(value: YamlValue) -> tuple[list[LlamaSwapModel], list[str]]:
     models: list[LlamaSwapModel] = []
     notes: list[str] = []
     for name, content in mapping_of(values.get("models")).items():
-        entry = mapping_of(content)
+        entry = {"ttl": values.get("globalTTL"), **mapping_of(content)}
         if isinstance(entry.get("cmd"), str):
             models.append(_model(name, entry, common, budget, used))
         else:
@@ -59,7 +66,7 @@ def read_llama_swap(value: YamlValue) -> tuple[list[LlamaSwapModel], list[str]]:
                 for path, text in leaf_texts(content)
                 if path.partition(".")[0] not in used
             ]
-        elif key != "models":
+        elif key not in {"models", "globalTTL"}:
             notes += omitted_leaves(content, _LLAMA_SWAP_ONLY, path=key)
     return models, notes
 
@@ -81,13 +88,48 @@ def _model(
         omitted(f"macros.{key} {value}", "cmd does not use it") for key, value in own.items() if key not in used_here
     ]
     used |= used_here
-    if aliases := texts_of(entry.get("aliases")):
-        notes.append(f"llama-swap also calls it {', '.join(aliases)}.")
+    ttl = _number(entry.get("ttl"))
+    if entry.get("ttl") is not None and (ttl is None or ttl < 0):
+        notes += omitted_leaves(entry["ttl"], "it is no number of seconds", path="ttl")
+    sampling, template_kwargs = _set_params(entry.get("filters"), notes)
     for key in entry.keys() - _READ_KEYS:
         notes += omitted_leaves(entry[key], _LLAMA_SWAP_ONLY, path=key)
     return LlamaSwapModel(
-        name, command, _text(entry.get("name")), _text(entry.get("description")), tuple(sorted(notes))
-    )
+        name, command, _text(entry.get("name")), _text(entry.get("description")), tuple(sorted(notes)),
+        tuple(texts_of(entry.get("aliases"))), max(0.0, ttl or 0.0), sampling, template_kwargs,
+    )  # fmt: skip
+
+
+def _set_params(value: YamlValue, notes: list[str]) -> tuple[dict[str, float], dict[str, bool | int | float | str]]:
+    """The request parameters that llama-swap sets, as sampling defaults and template kwargs; the rest is noted."""
+    filters = mapping_of(value)
+    params = mapping_of(filters.get("setParams"))
+    sampling = {
+        key: number for key, text in params.items() if key in SAMPLING_FLAGS and (number := _number(text)) is not None
+    }
+    kwargs = mapping_of(params.get("chat_template_kwargs"))
+    plain = {key: _plain(text) for key, text in kwargs.items() if isinstance(text, str)}
+    rest = {key: text for key, text in params.items() if key not in {*sampling, "chat_template_kwargs"}}
+    rest |= {key: text for key, text in kwargs.items() if key not in plain}
+    if rest:
+        notes += omitted_leaves(rest, "no profile sets it in a request", path="filters.setParams")
+    for key in filters.keys() - {"setParams"}:
+        notes += omitted_leaves(filters[key], _LLAMA_SWAP_ONLY, path=f"filters.{key}")
+    if sampling or plain:
+        notes.append("llama-swap forces setParams on each request; in a profile they are defaults.")
+    return sampling, plain
+
+
+def _plain(text: str) -> bool | int | float | str:
+    return {"true": True, "false": False}.get(text.lower(), typed_value(text))
+
+
+def _number(value: YamlValue) -> float | None:
+    try:
+        number = float(value) if isinstance(value, str) else math.nan
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _words(text: str) -> list[str]:

@@ -20,7 +20,12 @@ from gpubox.interchange.script import (
 )
 
 _EVALUATED = re.compile(r"\(|\[|[A-Za-z]+-[A-Za-z]+\b|(?:if|switch|foreach)\b")
-_ASSIGNMENT = re.compile(r"\$(env:)?\{?(\w+)\}?\s*(\+?=)\s*(.*)", re.S | re.I)
+_ASSIGNMENT = re.compile(r"(?:\[[\w.\[\]]+\]\s*)?\$(env:)?\{?(\w+)\}?\s*(\+?=)\s*(.*)", re.S | re.I)
+_PARAMETER = re.compile(r"""\$()(\w+)\s*(=)\s*("[^"]*"|'[^']*'|[^\s,)]+)""")
+_STARTS = re.compile(r"&|(?:Start-Process|saps)\b", re.I)
+"""In ``$process = Start-Process ...`` a command runs."""
+_JOINED_PATH = re.compile(r"\(?\s*Join-Path\s+([^()]+?)\)?", re.S | re.I)
+_REDIRECTION = re.compile(r"[\d*]?>>?(?:&\d)?(.*)", re.S)
 _VARIABLE = re.compile(r"`(.)|\$\{(env:)?(\w+)\}|\$(env:)?(\w+)|\$\((?:[^()]|\([^()]*\))*\)", re.I | re.S)
 _TOKEN = re.compile(
     r"""\s+|(?P<open>@\()|(?P<single>'(?:[^']|'')*'?)|(?P<double>"(?:`.|""|[^"`])*"?)|(?P<comma>,)"""
@@ -53,17 +58,24 @@ class _PowerShell:
         commands: list[ScriptCommand] = []
         for statement in _statements(text):
             self.unresolved = []
-            if match := _ASSIGNMENT.fullmatch(statement):
+            match = _ASSIGNMENT.fullmatch(statement)
+            if match and not _STARTS.match(match[4]):
                 self._assign(match, statement)
                 continue
-            words = self._words(statement)
+            if re.match(r"param\s*\(", statement, re.I):
+                for parameter in _PARAMETER.finditer(statement):
+                    self._assign(parameter, parameter[0])
+                continue
+            command, dropped = _without_output(match[4] if match else statement)
+            words = self._words(command)
             if words[:1] in (["&"], ["."]):
                 words = words[1:]
             if words and words[0].lower() in {"start-process", "saps"}:
                 words = _start_process(words)
             unresolved = tuple(dict.fromkeys(self.unresolved))
             if words:
-                commands.append(ScriptCommand(tuple(words), dict(self.env), unresolved, (), statement))
+                words = [f"${match[2]}", "=", *words] if match else words
+                commands.append(ScriptCommand(tuple(words), dict(self.env), unresolved, (), statement, dropped=dropped))
         return commands, self.assignments
 
     def _assign(self, match: re.Match[str], statement: str) -> None:
@@ -82,6 +94,9 @@ class _PowerShell:
         text = text.strip()
         if text.startswith("@("):
             return self._words(text.removeprefix("@(").removesuffix(")"), commas=True)
+        if joined := _JOINED_PATH.fullmatch(text):
+            parts = [word for word in self._words(joined[1]) if not re.fullmatch(r"-(?:Child)?Path", word, re.I)]
+            return "\\".join(part.strip("\\") for part in parts)
         if _EVALUATED.match(text):
             self.evaluated.add(text)
             return text
@@ -150,23 +165,43 @@ class _PowerShell:
         return _VARIABLE.sub(replacement, text)
 
 
+def _without_output(statement: str) -> tuple[str, tuple[str, ...]]:
+    """A command without its redirections and the programs that get its output, and those."""
+    kept, dropped = "", []
+    tokens = iter(_TOKEN.finditer(statement))
+    for token in tokens:
+        plain = token["plain"] or ""
+        if plain.startswith("|"):
+            dropped.append(statement[token.start() :])
+            break
+        if redirection := _REDIRECTION.fullmatch(plain):
+            target = (
+                ""
+                if redirection[1] or "&" in plain
+                else "".join(t[0] for t in (next(tokens, ()), next(tokens, ())) if t)
+            )
+            dropped.append(plain + target)
+        else:
+            kept += token[0]
+    return kept, tuple(dropped)
+
+
 def _statements(text: str) -> Iterator[str]:
-    """The statements of ``text``, without comments, with continued lines joined."""
+    """The statements of ``text``, without comments, with continued lines joined; those of each block on their own."""
     text = re.sub(r"<#.*?(?:#>|\Z)", "", text, flags=re.S)
     text = re.sub(r"`[ \t]*\n", " ", text)
     current: list[str] = []
     depth = 0
     for token in re.finditer(
-        r"""'(?:[^']|'')*'?|"(?:`.|""|[^"`])*"?|`.|(?<!\S)\#[^\n]*|[(){}\n;]|[^'"`(){}\n;\#]+|\#""", text, re.S
+        r"""'(?:[^']|'')*'?|"(?:`.|""|[^"`])*"?|`.|\$\{[^}]*\}|@\{[^}]*\}|(?<!\S)\#[^\n]*|[(){}\n;]|[^'"`(){}\n;\#$@]+|[#$@]""",
+        text,
+        re.S,
     ):
         piece = token[0]
         if piece.startswith("#") and len(piece) > 1:
             continue
-        if piece in "({":
-            depth += 1
-        elif piece in ")}":
-            depth = max(0, depth - 1)
-        if piece in {"\n", ";"} and depth == 0:
+        depth = max(0, depth + (piece == "(") - (piece == ")"))
+        if piece in {"\n", ";", "{", "}"} and depth == 0:
             if statement := "".join(current).strip():
                 yield statement
             current = []

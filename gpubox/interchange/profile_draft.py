@@ -80,7 +80,7 @@ class ProfileDraft:
     def finish(self, name: str) -> ImportedProfile:
         """The profile, with notes about its model and address."""
         if not self.model:
-            self.notes.append("The source names no model: write `model` into the profile, or give --model.")
+            self.notes.append("The source names no model: write `model` into it, or give `gpubox import` --model.")
         elif re.match(r"[A-Za-z]:\\|\\\\", self.model):
             self.notes.append(f"{self.model} is a Windows path: correct `model`.")
         elif "/" in self.model and not self.model.startswith(("/", "~", "hf:", "$")):
@@ -315,4 +315,7 @@ def match_engine(binary: str, engines: Mapping[str, str]) -> tuple[str, str]:
     name = next((name for name, path in engines.items() if path == binary), "")
     if name or not re.search(r"[\\/]", binary):
         return name, ""
-    return "", f"The source runs {binary}: to use that build, name it under [engines] in config.toml and in `engine`."
+    way = "the profile has the default engine" if "\\" in binary else (
+        "to use that build, name it under [engines] in config.toml and in `engine`"
+    )  # fmt: skip
+    return "", f"The source runs {binary}: {way}."

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from gpubox.interchange.batch import looks_like_batch, read_batch
 from gpubox.interchange.containers import Container, read_docker_run
 from gpubox.interchange.import_notes import is_secret, join_words, omitted
+from gpubox.interchange.powershell import looks_like_powershell, read_powershell
 from gpubox.interchange.script import ScriptCommand, base_name
 from gpubox.interchange.shell import read_script
 
 _BINARY = re.compile(r"llama[-_]server(?:[-_.][\w.-]*)?", re.I)
 _NOT_A_PROGRAM = re.compile(r"\.(?:service|log|sh|bat|cmd|py|conf|toml|txt|pid|env|ya?ml|json|md)$", re.I)
 _ASSIGNMENT = re.compile(r"(?s)([A-Za-z_]\w*)=(.*)")
-_SHELLS = {"sh", "bash", "zsh", "dash", "cmd"}
+_SHELLS = {"sh", "bash", "zsh", "dash", "cmd", "powershell", "pwsh"}
 _SILENT = {"exec", "nohup", "env", "setsid", "start", "$", "&", ">", "%", "command"}
 """Words before a server that do not change it."""
 _OTHER_COMMANDS = {
@@ -73,7 +74,10 @@ def _in_shell_text(command: ScriptCommand, depth: int) -> ServerInvocation | Non
     for inner in _shell_texts(command.words):
         invocation: ServerInvocation | None = None
         notes: list[str] = []
-        commands, _ = read_batch(inner) if looks_like_batch(inner) else read_script(inner, public)
+        if looks_like_powershell(inner) or inner.lstrip().startswith("&"):
+            commands, _ = read_powershell(inner)
+        else:
+            commands, _ = read_batch(inner) if looks_like_batch(inner) else read_script(inner, public)
         for nested in commands:
             branched = (*command.branched, *nested.branched)
             merged = replace(nested, env={**command.env, **nested.env}, branched=branched)
@@ -102,7 +106,8 @@ def server_in_container(
     invocation = find_server(command, depth + 1) if depth < 3 else None
     if invocation is None:
         return None
-    image = f"The source runs the container image {container.image}."
+    program = f", in it {invocation.binary}" if "/" in invocation.binary else ""
+    image = f"The source runs the container image {container.image}{program}."
     return replace(invocation, binary="", notes=(image, *container.notes, *invocation.notes), container=container)
 
 
@@ -157,9 +162,10 @@ def _base(word: str) -> str:
 
 def _shell_texts(words: Sequence[str]) -> list[str]:
     """The texts that ``sh -c TEXT`` and ``tmux new TEXT`` run."""
-    for at, word in enumerate(words[:-2]):
-        if _base(word).lower() in _SHELLS and re.fullmatch(r"-[a-z]*c|/[ck]", words[at + 1], re.I):
-            return [words[at + 2] if not words[at + 1].startswith("/") else " ".join(words[at + 2 :])]
+    shell = next((at for at, word in enumerate(words) if _base(word).lower() in _SHELLS), len(words))
+    for at in range(shell + 1, len(words) - 1):
+        if re.fullmatch(r"-[a-z]*c|-command|/[ck]", words[at], re.I):
+            return [words[at + 1] if not words[at].startswith("/") else " ".join(words[at + 1 :])]
     launcher = next((word for word in words if not (_ASSIGNMENT.fullmatch(word) or _silent(word))), "")
     if _base(launcher) == "sudo":
         launcher = next((word for word in words if _base(word) in _LAUNCHERS), "")

@@ -103,7 +103,7 @@ class _Shell:
                         words.append(word)
                     self.depth += word == "if" and not words
         self.depth = max(0, self.depth + (words[:1] == ["case"]) - (words[:1] in (["fi"], ["esac"])))
-        if not words or words[0] in _DECLARES:
+        if not words or words[0] in _DECLARES or words[0] == ":":
             self.variables.update(self.own)
             self.branched |= {name: used | ({name} if self.depth else set()) for name, used in dependencies.items()}
             if words and (words[0] == "export" or "-x" in words):
@@ -209,6 +209,9 @@ class _Shell:
             value = "~"
         if not value and default is not None:
             value = "".join(_Shell(default, dict(self.variables), self.budget, self.read).word(split=False))
+            if re.match(r"\$\{\w+:?=", raw):
+                self.variables[name] = value
+                self.assignments.add(name, f"{name}={default}")
         if value is None:
             fields.add(raw)
             if raw != "$":

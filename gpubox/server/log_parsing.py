@@ -220,8 +220,8 @@ _TABLE: tuple[tuple[str, str, _Build], ...] = (
     ),
     (
         " eval time",
-        rf"{_OPTIONAL_TASK}(?:generation )?eval time = +{_NUMBER} ms / +(\d+) (?:tokens|runs) +\([^,]*, +{_NUMBER} tokens"
-        r" per second\)",
+        rf"{_OPTIONAL_TASK}(?:generation )?eval time = +{_NUMBER} ms / +(\d+) (?:tokens|runs) +\([^,]*, +{_NUMBER}"
+        r" tokens per second\)",
         _timing("generation"),
     ),
     (

@@ -15,18 +15,24 @@ from gpubox.engines.capabilities import parse_help
 from gpubox.interchange.profile_draft import ImportedProfile
 from gpubox.profiles.writer import profile_toml
 
+IK = parse_help((Path(__file__).parents[1] / "fixtures" / "engines" / "ik_llama-8337e4c.help.txt").read_text())
 STOCK = parse_help((Path(__file__).parents[1] / "fixtures" / "llama-server-b11434.help.txt").read_text())
 _WORD = re.compile(r"[\w.+-]+")
 _COMMENT = re.compile(r"^\s*(?:#(?!\S*\$)|;|rem\b|::|```).*$|\s#\s.*$|^@echo off$", re.M | re.I)
 _SAMPLING = {"temp": "temperature", "temperature": "temperature"}
 _GRAMMAR = {
-    "shell": "docker podman run v p network set exec nohup export if then else fi do done for in home self e",
-    "ps1": "env argslist argumentlist filepath root model",
-    "service": "unit service install container execstart environment description image exec publishport volume h",
+    "shell": (
+        "docker podman run v p network set exec nohup export if then else fi do done for in home self e llama serve"
+    ),
+    "ps1": "env args argslist argumentlist filepath root model join-path param string int try",
+    "service": (
+        "unit service install container execstart environment description image exec publishport volume h bash c"
+    ),
     "yaml": (
         "services image command environment volumes ports entrypoint restart unless-stopped network_mode expose"
         " spec template containers args env name value kind containerport volumemounts mountpath models-volume"
-        " hostpath path targetport nodeport type bind source target models cmd macros aliases server"
+        " hostpath path targetport nodeport type bind source target models cmd macros aliases server ttl globalttl"
+        " docker run p v"
     ),
     "ini": "version 1 model",
     "modelfile": "from parameter system adapter template",
@@ -38,7 +44,7 @@ _FOREIGN = {
     "blasbatchsize": "ubatch-size", "ropeconfig": "rope-freq-base", "usemlock": "load-mode", "model_param": "model",
     "port_param": "port", "num_ctx": "ctx-size", "num_gpu": "n-gpu-layers", "num_batch": "batch-size",
     "num_thread": "threads", "num_predict": "n-predict", "mirostat_tau": "mirostat-ent", "stop": "reverse-prompt",
-    "l": "port", "listen": "port",
+    "l": "port", "listen": "port", "fmoe": "fused-moe",
     "llm.load.contextlength": "ctx-size", "llm.load.offloadkvcachetogpu": "kv-offload",
     "llm.load.llama.autofit": "fit", "llm.load.llama.acceleration.offloadratio": "n-gpu-layers",
     "llm.load.numparallelsessions": "parallel", "llm.load.llama.kcachequantizationtype": "cache-type-k",
@@ -78,6 +84,7 @@ def lost_words(text: str, suffix: str, imported: Iterable[ImportedProfile], secr
             or (not word[0].isdigit() and all(part in there for part in word.split(".")))
             or word in grammar
             or name in options
+            or IK.canonical(word) in there
             or name.removeprefix("chat-") in there
             or by_variable in options
             or by_variable in {"model", "port", "host"}
@@ -118,6 +125,6 @@ def _source(text: str, suffix: str) -> str:
 
 def _variables(text: str) -> set[str]:
     """Variables that the text sets and uses itself."""
-    given = re.findall(r"(?:^|[\s(])(?:set\s+|export\s+)?\$?(\w+)\s*\+?=", text, re.I)
+    given = re.findall(r"(?:^|[\s(\]])(?:set\s+|export\s+)?\$?(\w+)\s*\+?=", text, re.I)
     used = re.findall(r"[$%]\{?(\w+)", text)
-    return {name.lower() for name in given if name in used} | {n.lower() for n in re.findall(r"\$\{(\w+):-", text)}
+    return {name.lower() for name in given if name in used} | {n.lower() for n in re.findall(r"\$\{(\w+):[-=]", text)}

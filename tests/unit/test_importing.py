@@ -357,8 +357,8 @@ def test_a_llama_swap_config_gives_a_profile_for_each_llama_server() -> None:
     assert (qwen.profile.model, qwen.profile.port) == ("~/models/qwen.gguf", 8080)
     assert dict(qwen.profile.flags) == {"ctx-size": 8192, "alias": "Qwen 3.5"}
     assert qwen.profile.env == {"CUDA_VISIBLE_DEVICES": "0"}
-    for words in [("gpt-4o",), ("ttl",), ("llama-swap chooses the port",)]:
-        assert noted(qwen, *words)
+    assert (qwen.profile.aliases, qwen.profile.idle_seconds) == (("gpt-4o",), 300)
+    assert noted(qwen, "llama-swap chooses the port")
     assert profiles["nested"].profile.model == "~/models/n.gguf"
     assert profiles["windows"].profile.model == r"C:\m\w.gguf"
 

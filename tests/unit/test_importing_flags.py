@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from gpubox.engines.capabilities import find_refusals, parse_help, repeated_flags
-from gpubox.engines.replaced_flags import FORK_FLAGS, FORMER_SWITCHES, REPLACED_FLAGS
+from gpubox.engines.replaced_flags import FORK_FLAGS, FORK_NAMES, FORMER_SWITCHES, REPLACED_FLAGS
 from gpubox.interchange.option_updates import TargetEngine
 from gpubox.interchange.profile_draft import REFERENCE_ENGINE, ProfileDraft, draft_from_arguments
 from gpubox.interchange.reference_options import long_names, reference_options
@@ -169,10 +169,11 @@ def test_drafting_as_older_builds_wrote_it(args: str, flags: dict[str, object]) 
 
 
 @pytest.mark.parametrize("name", sorted(FORK_FLAGS))
-def test_a_forks_option_is_kept_takes_its_own_values_and_keeps_its_neighbours_as_typed(name: str) -> None:
+def test_a_forks_option_gets_its_long_name_and_its_own_values_and_keeps_its_neighbours_as_typed(name: str) -> None:
     typed = f"--{name}" if len(name) > 5 or "-" in name else f"-{name}"
     draft = read(typed, *["7"][: FORK_FLAGS[name][0]], "--no-mmap", "-fa")
-    assert draft.flags == {name: 7 if FORK_FLAGS[name][0] else True, "no-mmap": True, "flash-attn": True}
+    long = FORK_NAMES.get(name, name)
+    assert draft.flags == {long: 7 if FORK_FLAGS[name][0] else True, "no-mmap": True, "flash-attn": True}
     assert any("fork" in note for note in draft.notes)
 
 

@@ -5,6 +5,7 @@ Private data is replaced. Each gives exactly the expected profiles, and loses no
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +17,11 @@ from gpubox.interchange.profile_draft import ImportedProfile, draft_from_argumen
 from gpubox.interchange.reference_options import model_arguments
 from gpubox.profiles.argv import server_argv
 from gpubox.profiles.writer import profile_toml
-from tests.unit.launch_words import STOCK, lost_words
+from tests.unit.launch_words import IK, STOCK, lost_words
 
 LAUNCHES = Path(__file__).parents[1] / "fixtures" / "launches"
 POSTED = sorted((LAUNCHES / "posted").iterdir())
-UNREAD = {"90-launchd.plist", "91-Dockerfile"}
+UNREAD = {"90-launchd.plist", "91-Dockerfile", "92-vllm.yml", "93-llama-cpp-python.sh"}
 READ = [path for path in POSTED if path.name not in UNREAD]
 SECRETS = ("hf_abcdefghijklmnop", "sk-abcdefghijklmnop", "YOUR_SECRET_HERE", "correct-horse")
 everyone = pytest.mark.parametrize("path", READ, ids=lambda path: path.name)
@@ -31,8 +32,8 @@ def written(profiles: list[ImportedProfile]) -> str:
 
 
 def test_there_are_enough_of_them() -> None:
-    assert len(POSTED) >= 40
-    assert len(READ) >= 36
+    assert len(POSTED) >= 75
+    assert len(READ) >= 66
 
 
 @everyone
@@ -67,6 +68,42 @@ def test_what_the_engine_refuses_is_said(path: Path) -> None:
             option = STOCK.option(name)
             if option is None or option.removed:
                 assert any(f"--{name} " in note and "refuses" in note for note in imported.notes), name
+
+
+@everyone
+def test_no_foreign_word_is_a_flag(path: Path) -> None:
+    """A flag is llama-server's or ik_llama.cpp's; of any other a note says that it is kept, or why it is refused."""
+    for imported in import_source(str(path)):
+        for name in imported.profile.flags:
+            assert re.fullmatch(r"[a-z0-9][a-z0-9-]*", name)
+            assert STOCK.option(name) or IK.option(name) or any(f"--{name}" in note for note in imported.notes), name
+
+
+@pytest.mark.parametrize(
+    ("text", "left_out"),
+    [
+        ("llama-server -m /a.gguf -c 4096 -FilePath C:\\log.txt", "-FilePath C:\\log.txt"),
+        ("llama-server -m /a.gguf -c 4096 -NoNewWindow -Wait", "-NoNewWindow"),
+        ("llama-server -m /a.gguf -c 4096 --Foo=1", "--Foo=1"),
+        ("llama-server -m /a.gguf -c 4096 > /tmp/x 2>&1", "> /tmp/x"),
+        ("llama-server -m /a.gguf -c 4096 2>&1 | tee -a x.log", "tee -a x.log"),
+        ("llama-server -m /a.gguf -c 4096 |& tee -i x.log", "tee -i x.log"),
+        ("llama-server -m /a.gguf -c 4096 &> x.log &", "&> x.log"),
+        ("llama-server -m /a.gguf -c 4096 </dev/null", "</dev/null"),
+        ("llama-server -m /a.gguf -c 4096 2> >(grep -v slot)", "grep -v slot"),
+        ("$p = Start-Process llama-server -ArgumentList '-m /a.gguf -c 4096' -PassThru -Wait", "-PassThru -Wait"),
+        ("$null = & llama-server -m /a.gguf -c 4096 | Out-File -FilePath x -Append", "| Out-File -FilePath x"),
+        ("& llama-server -m /a.gguf -c 4096 3>&1 4>> 'my log' *> $null", "4>> 'my log'"),
+        ("if ($x) { & llama-server -m /a.gguf -c 4096 | Tee-Object -FilePath x }", "Tee-Object -FilePath x"),
+        ('powershell -NoExit -Command "& llama-server -m /a.gguf -c 4096"', "-NoExit"),
+    ],
+)
+def test_what_surrounds_the_server_is_named_and_never_a_flag(text: str, left_out: str) -> None:
+    (imported,) = import_source(text)
+
+    assert imported.profile.model == "/a.gguf"
+    assert dict(imported.profile.flags) == {"ctx-size": 4096}
+    assert any(left_out in note for note in imported.notes), imported.notes
 
 
 @pytest.mark.parametrize("name", sorted(UNREAD))

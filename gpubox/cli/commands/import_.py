@@ -108,7 +108,12 @@ def _check_writable(profiles: list[ImportedProfile], paths: Paths, force: bool) 
             raise UsageError(f"{profile.name}: the source names no model, and a profile needs one.", "Give --model.")
         path = paths.profiles / f"{profile.name}.toml"
         if path.exists() and not force:
-            raise UsageError(f"There is a profile {profile.name!r} already: {path}.", "Give --name NEW, or --force.")
+            new = (
+                "Give --name NEW, or --force."
+                if len(profiles) == 1
+                else "Give --force, or --name with one of the others."
+            )
+            raise UsageError(f"There is a profile {profile.name!r} already: {path}.", new)
 
 
 def _values(imported: ImportedProfile, path: Path | None) -> dict[str, Any]:
