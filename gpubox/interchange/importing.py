@@ -180,13 +180,9 @@ def _from_yaml(text: str, source: ImportSource) -> ImportResult:
             for model in models:
                 part = import_commands([model.command], replace(source, name=model.name, port_word=PORT_MACRO))
                 for imported in part.profiles:
-                    profile = imported.profile
-                    chat = replace(
-                        profile.chat, template_kwargs={**profile.chat.template_kwargs, **model.template_kwargs}
-                    )
                     imported = _with(
                         imported, title=model.title, description=model.description, aliases=model.aliases,
-                        idle_seconds=model.idle_seconds, sampling={**profile.sampling, **model.sampling}, chat=chat,
+                        idle_seconds=model.idle_seconds,
                     )  # fmt: skip
                     result.profiles.append(replace(imported, notes=(*imported.notes, *model.notes)))
                 if not part.profiles:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gpubox.interchange.batch import read_batch
 from gpubox.interchange.import_notes import omitted
@@ -33,8 +33,6 @@ class LlamaSwapModel:
     notes: tuple[str, ...]
     aliases: tuple[str, ...] = ()
     idle_seconds: float = 0.0
-    sampling: Mapping[str, float] = field(default_factory=dict)
-    template_kwargs: Mapping[str, bool | int | float | str] = field(default_factory=dict)
 
 
 def is_llama_swap(value: YamlValue) -> bool:
@@ -80,56 +78,45 @@ def _model(
     text = _expand(str(entry["cmd"]), macros, budget, used_here).replace("${env.HOME}/", "~/")
     env = [_expand(line, macros, budget, used_here).partition("=") for line in texts_of(entry.get("env"))]
     unresolved = tuple(dict.fromkeys(match[0] for match in _MACRO.finditer(text)))
-    command = ScriptCommand(
-        tuple(_words(text)), {key: value for key, equals, value in env if equals}, unresolved, text=text
-    )
     notes = [omitted(f"env {key}", "it has no value") for key, equals, _ in env if not equals]
+    words = [*_words(text), *_set_params(entry.get("filters"), notes)]
+    command = ScriptCommand(tuple(words), {key: value for key, equals, value in env if equals}, unresolved, text=text)
     notes += [
         omitted(f"macros.{key} {value}", "cmd does not use it") for key, value in own.items() if key not in used_here
     ]
     used |= used_here
-    ttl = _number(entry.get("ttl"))
-    if entry.get("ttl") is not None and (ttl is None or ttl < 0):
-        notes += omitted_leaves(entry["ttl"], "it is no number of seconds", path="ttl")
-    sampling, template_kwargs = _set_params(entry.get("filters"), notes)
+    ttl = _text(entry.get("ttl"))
+    seconds = float(ttl) if re.fullmatch(r"\d{1,9}", ttl) else 0.0
+    if ttl and not seconds:
+        notes.append(omitted(f"ttl {ttl}", "it is no number of seconds, or never"))
     for key in entry.keys() - _READ_KEYS:
         notes += omitted_leaves(entry[key], _LLAMA_SWAP_ONLY, path=key)
     return LlamaSwapModel(
         name, command, _text(entry.get("name")), _text(entry.get("description")), tuple(sorted(notes)),
-        tuple(texts_of(entry.get("aliases"))), max(0.0, ttl or 0.0), sampling, template_kwargs,
+        tuple(texts_of(entry.get("aliases"))), seconds,
     )  # fmt: skip
 
 
-def _set_params(value: YamlValue, notes: list[str]) -> tuple[dict[str, float], dict[str, bool | int | float | str]]:
-    """The request parameters that llama-swap sets, as sampling defaults and template kwargs; the rest is noted."""
-    filters = mapping_of(value)
-    params = mapping_of(filters.get("setParams"))
-    sampling = {
-        key: number for key, text in params.items() if key in SAMPLING_FLAGS and (number := _number(text)) is not None
-    }
+def _set_params(value: YamlValue, notes: list[str]) -> list[str]:
+    """The request parameters that llama-swap sets, as the options for the same defaults; the others are noted."""
+    filters = dict(mapping_of(value))
+    params = dict(mapping_of(filters.pop("setParams", None)))
+    words: list[str] = []
+    for key, flag in SAMPLING_FLAGS.items():
+        if isinstance(params.get(key), str):
+            words += [f"--{flag}", str(params.pop(key))]
     kwargs = mapping_of(params.get("chat_template_kwargs"))
-    plain = {key: _plain(text) for key, text in kwargs.items() if isinstance(text, str)}
-    rest = {key: text for key, text in params.items() if key not in {*sampling, "chat_template_kwargs"}}
-    rest |= {key: text for key, text in kwargs.items() if key not in plain}
-    if rest:
-        notes += omitted_leaves(rest, "no profile sets it in a request", path="filters.setParams")
-    for key in filters.keys() - {"setParams"}:
-        notes += omitted_leaves(filters[key], _LLAMA_SWAP_ONLY, path=f"filters.{key}")
-    if sampling or plain:
+    if kwargs and all(isinstance(text, str) for text in kwargs.values()):
+        del params["chat_template_kwargs"]
+        texts = {key: str(text) for key, text in kwargs.items()}
+        plain = {key: {"true": True, "false": False}.get(text, typed_value(text)) for key, text in texts.items()}
+        words += ["--chat-template-kwargs", json.dumps(plain)]
+    if words:
         notes.append("llama-swap forces setParams on each request; in a profile they are defaults.")
-    return sampling, plain
-
-
-def _plain(text: str) -> bool | int | float | str:
-    return {"true": True, "false": False}.get(text.lower(), typed_value(text))
-
-
-def _number(value: YamlValue) -> float | None:
-    try:
-        number = float(value) if isinstance(value, str) else math.nan
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+    rest = {"setParams": params, **filters} if params else filters
+    if rest:
+        notes += omitted_leaves(rest, _LLAMA_SWAP_ONLY, path="filters")
+    return words
 
 
 def _words(text: str) -> list[str]:
