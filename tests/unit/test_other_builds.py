@@ -131,7 +131,7 @@ def test_an_ik_command_keeps_the_values_that_its_help_has_no_placeholder_for() -
     draft = draft_from_arguments(words.split(), {}, target=ik)
 
     assert draft.flags == {
-        "mla-use": 3, "fmoe": True, "attention-max-batch": 512, "run-time-repack": True, "cache-type-k": "q8_0",
+        "mla-use": 3, "fused-moe": True, "attention-max-batch": 512, "run-time-repack": True, "cache-type-k": "q8_0",
     }  # fmt: skip
 
 
