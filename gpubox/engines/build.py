@@ -369,6 +369,6 @@ def _check(work: Path, name: str, paths: Paths) -> tuple[str, tuple[str, ...]]:
     path = work / "engine" / BUILT_SERVER
     engine = Engine(name, "llama-server", (str(path),), path)
     try:
-        return probe_capabilities(engine).version, tuple(list_devices(engine))
+        return probe_capabilities(engine).version, tuple(list_devices(engine) or ())
     except GpuboxError as error:
         raise GpuboxError(f"What was built does not run: {error.message}", error.hint) from None

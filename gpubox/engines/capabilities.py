@@ -134,6 +134,12 @@ def repeated_flags(capabilities: Capabilities) -> frozenset[str]:
     return frozenset(option.long for option in capabilities.options if _REPEATABLE.search(option.help))
 
 
+def reads_key_variable(capabilities: Capabilities) -> bool:
+    """Whether the engine reads LLAMA_API_KEY, as llama.cpp does; ik_llama.cpp has only ``--api-key-file``."""
+    option = capabilities.option("api-key")
+    return option is None or option.env is not None or capabilities.option("api-key-file") is None
+
+
 def added_flags(
     capabilities: Capabilities, flags: Mapping[str, FlagValue], kept_kv: Path | None = None, *, name: str = ""
 ) -> dict[str, FlagValue]:

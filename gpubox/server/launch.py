@@ -9,8 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpubox.config import Config, api_key
-from gpubox.engines.capabilities import Capabilities, added_flags, display_version, find_refusals, repeated_flags
+from gpubox.config import Config, api_key, read_key_file
+from gpubox.engines.capabilities import (
+    Capabilities,
+    added_flags,
+    display_version,
+    find_refusals,
+    reads_key_variable,
+    repeated_flags,
+)
 from gpubox.engines.find import Engine, choose_engine
 from gpubox.engines.query import check_arguments, read_capabilities
 from gpubox.errors import GpuboxError, UsageError
@@ -62,7 +69,7 @@ def preview_launch(profile: Profile, paths: Paths, config: Config, *, ask_engine
     except GpuboxError as error:
         argv = server_argv(profile, model)
         return LaunchPreview(("llama-server", *argv), "", path, error)
-    argv = _argv(profile, capabilities, model, kept_kv=_kept_kv_folder(paths, config))
+    argv = _argv(profile, capabilities, model, paths, kept_kv=_kept_kv_folder(paths, config))
     refusal: GpuboxError | None = None
     try:
         check_flags(profile, capabilities)
@@ -92,6 +99,8 @@ def prepare_launch(
     check_exposure(profile, paths, allow_exposed=allow_exposed or config.allow_exposed)
     engine = choose_engine(config, profile.engine)
     capabilities = read_capabilities(engine, paths)
+    if not reads_key_variable(capabilities):
+        check_exposure(profile, paths, allow_exposed=allow_exposed or config.allow_exposed, key_from_file=True)
     on_checked(f"engine {engine.name} {display_version(capabilities.version)}".strip())
     profile = expand_paths(profile, paths, config)
     check_flags(profile, capabilities)
@@ -110,7 +119,7 @@ def prepare_launch(
     if old is None or port != old.port:
         check_port(profile.host, port, paths)
     _check_disk(paths)
-    argv = _argv(profile, capabilities, source.argv, port, kept_kv=_kept_kv_folder(paths, config))
+    argv = _argv(profile, capabilities, source.argv, paths, port, kept_kv=_kept_kv_folder(paths, config))
     _check_argv(profile, engine, argv)
     on_checked("flags accepted")
     return Launch(
@@ -153,11 +162,13 @@ def beside_gateway(launch: Launch, paths: Paths) -> Launch:
 
 
 def _argv(
-    profile: Profile, capabilities: Capabilities, model_argv: tuple[str, ...], port: int | None = None, *,
+    profile: Profile, capabilities: Capabilities, model_argv: tuple[str, ...], paths: Paths, port: int | None = None, *,
     kept_kv: Path | None = None,
 ) -> list[str]:  # fmt: skip
     own_name = "LLAMA_ARG_ALIAS" in profile.env or "," in profile.name  # a comma separates aliases
     defaults = added_flags(capabilities, profile.flags, kept_kv, name="" if own_name else profile.name)
+    if not reads_key_variable(capabilities) and paths.api_key_file.exists():
+        defaults["api-key-file"] = str(paths.api_key_file)
     return server_argv(profile, model_argv, port=port, defaults=defaults, repeated=repeated_flags(capabilities))
 
 
@@ -196,9 +207,12 @@ def check_flags(profile: Profile, capabilities: Capabilities) -> None:
     raise UsageError(f"{profile.name}: {first.flag}: {first.why}{also}.", hint)
 
 
-def check_exposure(profile: Profile, paths: Paths, *, allow_exposed: bool) -> None:
-    """Raises UsageError if the profile would open a port without an API key to other machines."""
-    if profile.loopback or api_key(paths) or allow_exposed:
+def check_exposure(profile: Profile, paths: Paths, *, allow_exposed: bool, key_from_file: bool = False) -> None:
+    """Raises UsageError if the profile would open a port without an API key to other machines.
+
+    ``key_from_file``: the engine takes its key from the file alone.
+    """
+    if profile.loopback or allow_exposed or (read_key_file(paths.api_key_file) if key_from_file else api_key(paths)):
         return
     raise UsageError(
         f"{profile.name}: host {profile.host} opens the server to other machines without an API key.",

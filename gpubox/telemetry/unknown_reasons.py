@@ -119,7 +119,7 @@ def _totals(snapshot: Snapshot, key: str) -> str:
 def _memory(device: DeviceMemory, snapshot: Snapshot, key: str) -> str:
     if key in _PART_KEYS:
         used = any(getattr(device, part) is not None for part in _PART_KEYS)
-        return "there is none on this device" if used else "the log shows no memory of the server on this device"
+        return "the log shows none on this device" if used else "the log shows no memory of the server on this device"
     if key == "gpu_index":
         return "it is not a card of this machine's driver"
     if device.kind == "host":

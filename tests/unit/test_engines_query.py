@@ -155,4 +155,4 @@ def test_devices(script: Script) -> None:
     line = "CUDA0: NVIDIA GeForce RTX 4090 (24077 MiB, 23650 MiB free)"
     assert list_devices(script(f"printf 'Available devices:\\n  {line}\\n'")) == [line]
     assert list_devices(script("printf 'Available devices:\\n  (none)\\n'")) == []
-    assert list_devices(script("exit 1")) == []
+    assert list_devices(script("exit 1")) is None

@@ -20,7 +20,10 @@ _WORD = re.compile(r"[a-z][a-z-]*\Z")
 def texts() -> Iterator[tuple[str, str]]:
     """(place, text) of each string in the package, values that are put in replaced by ``X``, and of each document."""
     for path in sorted((ROOT / "gpubox").rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        source = path.read_text(encoding="utf-8")
+        if "`gpubox " not in source:
+            continue
+        tree = ast.parse(source)
         inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
         for node in ast.walk(tree):
             if isinstance(node, ast.JoinedStr):

@@ -8,11 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from gpubox.config import Config
 from gpubox.engines.capabilities import find_refusals, parse_help
 from gpubox.engines.find import Engine
 from gpubox.engines.query import probe_capabilities
+from gpubox.errors import UsageError
 from gpubox.interchange.option_updates import TargetEngine
 from gpubox.interchange.profile_draft import draft_from_arguments
+from gpubox.paths import Paths
+from gpubox.profiles.profile import Profile
+from gpubox.server.launch import prepare_launch
 from gpubox.server.log import load_stage
 from gpubox.server.log_events import CachedTokens, DeviceBuffer, LogDevice, SlotReleased, TaskLaunched, TimingLine
 from gpubox.server.log_parsing import parse_event
@@ -92,6 +97,26 @@ def test_ik_llama_cpp_is_a_llama_server(tmp_path: Path) -> None:
     assert embeddings is capabilities.option("embedding")
 
 
+def test_an_engine_that_does_not_read_the_keys_variable_gets_its_file(
+    fake_engine: Path, tiny_gguf: Path, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_engine.write_text(re.sub(r"cat '[^']*'", f"cat '{IK_HELP}'", fake_engine.read_text()))
+    config = Config(engines={"ik": str(fake_engine)}, default_engine="ik")
+    profile = Profile("open", str(tiny_gguf), host="0.0.0.0", port=0)
+    with monkeypatch.context() as patch:
+        patch.setenv("LLAMA_API_KEY", "sesame")
+        with pytest.raises(UsageError, match="without an API key"):
+            prepare_launch(profile, paths, config)
+    paths.api_key_file.parent.mkdir(parents=True, exist_ok=True)
+    paths.api_key_file.write_text("sesame")
+    paths.api_key_file.chmod(0o600)
+
+    argv = prepare_launch(profile, paths, config).argv
+
+    assert argv[argv.index("--api-key-file") + 1] == str(paths.api_key_file)
+    assert "sesame" not in argv
+
+
 def test_a_help_written_by_hand_refuses_nothing_that_it_does_not_speak_of() -> None:
     ik = parse_help(IK_HELP.read_text(encoding="utf-8"))
 
@@ -106,7 +131,7 @@ def test_an_ik_command_keeps_the_values_that_its_help_has_no_placeholder_for() -
     draft = draft_from_arguments(words.split(), {}, target=ik)
 
     assert draft.flags == {
-        "mla-use": 3, "fmoe": True, "attention-max-batch": 512, "run-time-repack": True, "cache-type-k": "q8_0",
+        "mla-use": 3, "fused-moe": True, "attention-max-batch": 512, "run-time-repack": True, "cache-type-k": "q8_0",
     }  # fmt: skip
 
 

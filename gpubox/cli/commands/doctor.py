@@ -101,7 +101,7 @@ def _engines(context: Context) -> Iterator[Finding]:
         except GpuboxError as error:
             yield Finding("engine", "warn", error.message, error.hint)
             continue
-        devices = ", ".join(names) if names else "CPU only"
+        devices = ", ".join(names) if names else "CPU only" if names == [] else "it does not list its devices"
         yield Finding("engine", "ok", f"{engine.name} {display_version(capabilities.version)}, {devices}")
     for folder in leftovers(context.paths):
         yield Finding("engine", "warn", f"a killed build left {folder}", "The next `gpubox engines build` removes it.")

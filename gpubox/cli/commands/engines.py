@@ -66,7 +66,10 @@ def _print(entry: dict[str, Any]) -> None:
         return
     version = display_version(str(entry["version"]))
     output.emit(f"✓ {entry['name']}{mark}  {version}  {entry['options']} options  {entry['path']}")
-    for name in entry["devices"] or ["no GPU device: this build computes on the CPU"]:
+    none = "no GPU device: this build computes on the CPU"
+    if entry["devices"] is None:
+        none = "this engine does not list its devices"
+    for name in entry["devices"] or [none]:
         output.emit(f"    {name}")
 
 
