@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,14 @@ from gpubox.sandbox.auto_run_files import auto_run_kind, find_auto_run_files, is
 from gpubox.sandbox.disk_usage import DiskMonitor, recent_changes, remove_tree
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.quarantine import Quarantine
+
+
+@pytest.fixture(autouse=True)
+def _removed(tmp_path: Path) -> Iterator[None]:
+    """What is moved to a quarantine is closed to its owner: pytest could not remove it."""
+    yield
+    remove_tree(tmp_path)
+
 
 NEVER = [
     "git",
