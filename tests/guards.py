@@ -21,6 +21,8 @@ DOWNLOADS = "fetch-"
 REPORTS = ("snapshot_report.html", ".coverage", "coverage.xml", "htmlcov")
 """In the working tree: what pytest's own plugins write."""
 OF_PROGRAMS = (".config", ".cache", ".local", ".local/share", ".local/state")
+DEVICES = ("full", "null", "random", "tty", "urandom", "zero")
+"""Tests put them in the place of files; a chmod of such a file as root would take them from everybody."""
 Entries = dict[str, tuple[object, ...]]
 """Path -> what must not change; () where others may write, so that only a new name counts."""
 
@@ -31,7 +33,9 @@ def watched(top: Path, home: Path, tree: Path, models: Path) -> Entries:
     ``models`` holds the demo model, which README says the tests load: it may come, and its folders with it.
     """
     entries: Entries = {}
-    for path in _names(top):
+    for path in (*_names(top), *(top / "dev" / name for name in DEVICES)):
+        if not os.path.lexists(path):
+            continue
         state = path.lstat()
         entries[str(path)] = (state.st_mode, state.st_uid, state.st_gid)
     for folder in (home, *(home / name for name in OF_PROGRAMS)):

@@ -17,6 +17,14 @@ from gpubox.sandbox.disk_usage import DiskMonitor, recent_changes, remove_tree
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.quarantine import Quarantine
 
+
+@pytest.fixture(autouse=True)
+def _removed(tmp_path: Path) -> Iterator[None]:
+    """What is moved to a quarantine is closed to its owner: pytest could not remove it."""
+    yield
+    remove_tree(tmp_path)
+
+
 NEVER = [
     "git",
     ".gitignore",
