@@ -140,7 +140,8 @@ def open_private(path: Path, flags: int) -> int:
     except FileExistsError:
         if flags & os.O_EXCL:
             raise
-        return os.open(path, flags | os.O_CREAT, 0o600)
+        _check_regular(path, path.stat().st_mode)
+        return os.open(path, flags, 0o600)
     _give_to_owner_of(path.parent, descriptor)
     return descriptor
 
@@ -162,6 +163,8 @@ def write_atomically(path: Path, data: bytes, *, like: Path | None = None) -> No
     """
     path = Path(os.path.realpath(path))
     make_folder(path.parent)
+    if path.is_char_device() or path.is_block_device():  # root could replace it: a link may lead to /dev/null
+        raise NotRegularFile(errno.EINVAL, "it is a device", str(path))
     temporary = path.with_name(f"{path.name}.{os.urandom(4).hex()}.tmp")
     descriptor = open_private(temporary, os.O_WRONLY | os.O_EXCL)
     try:

@@ -116,10 +116,13 @@ def connect_writer(path: Path) -> sqlite3.Connection:
 
     Raises sqlite3.Error, OSError, and GpuboxError if another version of gpubox wrote it.
     """
-    os.close(open_private(private_folder(path.parent) / path.name, os.O_RDWR))
+    descriptor = open_private(private_folder(path.parent) / path.name, os.O_RDWR)
+    try:
+        os.fchmod(descriptor, 0o600)
+    finally:
+        os.close(descriptor)
     connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
-        path.chmod(0o600)
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, VERSION):
             raise _other_version(path, version)
