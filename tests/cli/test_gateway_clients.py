@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.gateway.client_keys import ClientKeys
+from tests.conftest import until
 from tests.gateway_process import Gateway, free_port, paced_server, upstream_profile
 from tests.raw_http import Reply, Wire, ask, request_bytes
 
@@ -38,11 +39,13 @@ def gateway(folder: Path) -> Iterator[Gateway]:
 
 
 @pytest.fixture
-def client_key(folder: Path) -> Iterator[str]:
-    """A key, for one test."""
+def client_key(folder: Path, gateway: Gateway) -> Iterator[str]:
+    """A key, for one test; the gateway knows when it is gone."""
     keys = ClientKeys(folder / "client-keys.json")
     yield keys.add("page")
     keys.revoke("page")
+    (folder / "client-keys.json").unlink(missing_ok=True)
+    until(lambda: ask(gateway.port, "/v1/models").status == 200)
 
 
 def message(reply: Reply) -> str:

@@ -115,6 +115,7 @@ def test_a_server_killed_from_outside_is_a_crash_and_can_be_started_again(pair: 
 
 
 def test_a_damaged_state_file_does_not_lose_the_server(pair: Box) -> None:
+    assert gpubox("switch", "a", "--now").returncode == 0
     before = pair.servers()
     pair.paths.instance_state("main").write_text("{ not json")
 
