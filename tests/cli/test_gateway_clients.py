@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.gateway.client_keys import ClientKeys
-from tests.conftest import until
+from gpubox.paths import Paths
 from tests.gateway_process import Gateway, free_port, paced_server, upstream_profile
 from tests.raw_http import Reply, Wire, ask, request_bytes
 
@@ -39,13 +39,13 @@ def gateway(folder: Path) -> Iterator[Gateway]:
 
 
 @pytest.fixture
-def client_key(folder: Path, gateway: Gateway) -> Iterator[str]:
-    """A key, for one test; the gateway knows when it is gone."""
-    keys = ClientKeys(folder / "client-keys.json")
-    yield keys.add("page")
-    keys.revoke("page")
-    (folder / "client-keys.json").unlink(missing_ok=True)
-    until(lambda: ask(gateway.port, "/v1/models").status == 200)
+def keyed(own_home: Path, paths: Paths) -> Iterator[tuple[Gateway, str]]:
+    """Another gateway, which lets nobody in without its key; and that key."""
+    paths.config.mkdir(parents=True)
+    key = ClientKeys(paths.client_keys).add("page")
+    gateway = Gateway()
+    yield gateway, key
+    gateway.stop()
 
 
 def message(reply: Reply) -> str:
@@ -116,8 +116,8 @@ def test_a_client_in_a_browser_may_read_the_answers(gateway: Gateway) -> None:
     assert preflight(gateway.port, "https://evil.example").status == 403  # without keys
 
 
-def test_a_page_of_another_site_may_ask_with_a_key(gateway: Gateway, client_key: str) -> None:
-    page = {"Origin": "https://chat.example"}
+def test_a_page_of_another_site_may_ask_with_a_key(keyed: tuple[Gateway, str]) -> None:
+    (gateway, client_key), page = keyed, {"Origin": "https://chat.example"}
     assert preflight(gateway.port, page["Origin"]).status == 200
     assert ask(gateway.port, "/v1/models", headers=page).status == 401
     assert ask(gateway.port, "/v1/models", headers={**page, "Authorization": f"Bearer {client_key}"}).status == 200
@@ -129,11 +129,10 @@ def test_an_upstream_has_its_own_endpoints(gateway: Gateway) -> None:
     assert b"Use OpenAI" not in reply.body
 
 
-def test_an_upstream_that_is_down_says_so(gateway: Gateway, folder: Path, client_key: str) -> None:
-    key = {"Authorization": f"Bearer {client_key}"}
+def test_an_upstream_that_is_down_says_so(gateway: Gateway, folder: Path) -> None:
     upstream_profile(folder, "down", free_port())
     try:
-        reply = ask(gateway.port, "/v1/chat/completions", {"model": "down", "messages": []}, headers=key)
+        reply = ask(gateway.port, "/v1/chat/completions", {"model": "down", "messages": []})
     finally:
         (folder / "profiles/down.toml").unlink()
     assert reply.status == 502
