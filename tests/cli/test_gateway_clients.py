@@ -39,12 +39,13 @@ def gateway(folder: Path) -> Iterator[Gateway]:
 
 
 @pytest.fixture
-def client_key(folder: Path) -> Iterator[str]:
-    """A key, for one test."""
-    root = folder.parent.parent
-    keys = ClientKeys.of(Paths(folder, root / "STATE/gpubox", root / "CACHE/gpubox"))
-    yield keys.add("page")
-    keys.reset()
+def keyed(own_home: Path, paths: Paths) -> Iterator[tuple[Gateway, str]]:
+    """Another gateway, which lets nobody in without its key; and that key."""
+    paths.config.mkdir(parents=True)
+    key = ClientKeys(paths.client_keys).add("page")
+    gateway = Gateway()
+    yield gateway, key
+    gateway.stop()
 
 
 def message(reply: Reply) -> str:
@@ -115,8 +116,8 @@ def test_a_client_in_a_browser_may_read_the_answers(gateway: Gateway) -> None:
     assert preflight(gateway.port, "https://evil.example").status == 403  # without keys
 
 
-def test_a_page_of_another_site_may_ask_with_a_key(gateway: Gateway, client_key: str) -> None:
-    page = {"Origin": "https://chat.example"}
+def test_a_page_of_another_site_may_ask_with_a_key(keyed: tuple[Gateway, str]) -> None:
+    (gateway, client_key), page = keyed, {"Origin": "https://chat.example"}
     assert preflight(gateway.port, page["Origin"]).status == 200
     assert ask(gateway.port, "/v1/models", headers=page).status == 401
     assert ask(gateway.port, "/v1/models", headers={**page, "Authorization": f"Bearer {client_key}"}).status == 200
@@ -128,11 +129,10 @@ def test_an_upstream_has_its_own_endpoints(gateway: Gateway) -> None:
     assert b"Use OpenAI" not in reply.body
 
 
-def test_an_upstream_that_is_down_says_so(gateway: Gateway, folder: Path, client_key: str) -> None:
-    key = {"Authorization": f"Bearer {client_key}"}
+def test_an_upstream_that_is_down_says_so(gateway: Gateway, folder: Path) -> None:
     upstream_profile(folder, "down", free_port())
     try:
-        reply = ask(gateway.port, "/v1/chat/completions", {"model": "down", "messages": []}, headers=key)
+        reply = ask(gateway.port, "/v1/chat/completions", {"model": "down", "messages": []})
     finally:
         (folder / "profiles/down.toml").unlink()
     assert reply.status == 502

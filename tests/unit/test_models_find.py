@@ -52,7 +52,10 @@ def test_links_loops_and_forbidden_folders(own_home: Path, tmp_path: Path, paths
     (tmp_path / "disk/gone.gguf").symlink_to(tmp_path / "nowhere")
     (tmp_path / "disk/same.gguf").symlink_to(tmp_path / "disk/a.gguf")
     (tmp_path / "disk/closed").mkdir(mode=0)
-    assert [p.name for p in find_models(Config(model_dirs=(Path("/nonexistent"),)), paths)] == ["a.gguf"]
+    try:
+        assert [p.name for p in find_models(Config(model_dirs=(Path("/nonexistent"),)), paths)] == ["a.gguf"]
+    finally:
+        (tmp_path / "disk/closed").chmod(0o700)
 
 
 def test_a_path(own_home: Path, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
