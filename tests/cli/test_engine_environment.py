@@ -35,7 +35,7 @@ FOR_GPUBOX = {"GPUBOX_URL_KEY": "a-secret", "GPUBOX_WATCHER": "0", "GPUBOX_API_K
 ADDED = {"LLAMA_API_KEY": "box-key", "PROFILES_WORD": "1"}
 """What gpubox documents for a server: the box's key, and the profile's [env]; and its marker."""
 SHELLS = ("PWD", "OLDPWD", "SHLVL", "_", "PYTEST_CURRENT_TEST", "COLUMNS", "LINES", "KMP_BLOCKTIME")
-"""They differ by themselves: a dry run has a shell in between, pytest says what it does, and in the process of the tests
+"""They differ by themselves: a dry run has a shell in between, pytest says what it does, and in the tests' process
 readline and llama.cpp (ggml-cpu.c) set some that ``os.environ`` does not show."""
 
 
