@@ -126,7 +126,9 @@ async def test_says_what_the_engine_refuses_before_it_is_saved(services: Worksho
         await pilot.press("n", "T")
         await shows(pilot, "The engine refuses this: mine")
         assert value(services, "ctx-size") == 2048 and screen.is_current
-        await pilot.press("slash", *"load-mode", "enter", "enter", *"sideways", "enter")
+        await pilot.press("slash", *"load-mode", "enter", "enter")
+        await until(pilot, lambda: screen.value.has_focus)
+        await pilot.press(*"sideways", "enter")
         await shows(pilot, "load-mode: does not accept 'sideways' (allowed:", "! load-mode")
 
 

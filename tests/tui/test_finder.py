@@ -50,6 +50,7 @@ async def searched(pilot: Pilot[bool], words: str = "qwen") -> FinderScreen:
 
 async def go_to(pilot: Pilot[bool], label: str) -> None:
     screen = screen_of(pilot)
+    await until(pilot, lambda: any(row.title == label for row in screen.rows.values), label)
     row = next(row for row in screen.rows.values if row.title == label)
     screen.rows.highlight(row.key)
     await until(pilot, lambda: screen.rows.value is not None and screen.rows.value.title == label)
