@@ -28,7 +28,7 @@ def test_a_run_of_all_modes_survives_kill_9(box: Box) -> None:
         return [line for path in runs.glob("*/results.jsonl") for line in path.read_bytes().splitlines()]
 
     with subprocess.Popen([*GPUBOX, "bench", "humaneval", "demo", *SMALL], stderr=subprocess.DEVNULL) as process:
-        until(lambda: len(lines()) >= 2, process)
+        until(lambda: len(lines()) >= 1, process)
         process.kill()
     kept = lines()
     assert len(kept) < 6
