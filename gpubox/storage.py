@@ -11,13 +11,14 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from gpubox.errors import GpuboxError
 
+_Record = TypeVar("_Record")
 _LOCK_PAUSE_SECONDS = 0.02
 _LINE_BYTES, _RECORDS_BYTES = 1 << 24, 1 << 30
 DECODE_ERRORS = (ValueError, RecursionError)
@@ -74,6 +75,18 @@ def open_lines(path: Path) -> Iterator[Iterator[bytes]]:
     """The lines of a file of records; a line longer than 16 MiB comes in pieces. Raises as ``open_regular``."""
     with open_regular(path, _RECORDS_BYTES) as file:
         yield iter(partial(file.readline, _LINE_BYTES), b"")
+
+
+def decode_lines(lines: Iterable[bytes], decode: Callable[[bytes], _Record], most_damaged: int) -> Iterator[_Record]:
+    """What ``decode`` makes of each line, up to so many that it refuses: then the file is none of gpubox's."""
+    damaged = 0
+    for line in lines:
+        try:
+            yield decode(line)
+        except DECODE_ERRORS:
+            damaged += 1
+            if damaged == most_damaged:
+                return
 
 
 def _check_regular(path: Path, mode: int) -> None:

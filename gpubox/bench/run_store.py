@@ -21,6 +21,7 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.storage import (
     DECODE_ERRORS,
+    decode_lines,
     is_locked,
     lock_file,
     open_lines,
@@ -73,23 +74,16 @@ def read_json_lines(path: Path, kind: type[T]) -> list[T]:
     """Every complete line that decodes as ``kind``; damaged lines are left out. Raises GpuboxError."""
     try:
         with open_lines(path) as lines:
-            return list(decode_lines((line for line in lines if line.endswith(b"\n")), kind))
+            return list(decode_results((line for line in lines if line.endswith(b"\n")), kind))
     except FileNotFoundError:
         return []
     except OSError as error:
         raise GpuboxError(f"{path} cannot be read: {error.strerror}.") from None
 
 
-def decode_lines(lines: Iterable[bytes], kind: type[T]) -> Iterator[T]:
-    """Every line that decodes as ``kind``, up to the thousandth that does not: such a file is none of gpubox's."""
-    decoder, damaged = msgspec.json.Decoder(kind), 0
-    for line in lines:
-        try:
-            yield decoder.decode(line)
-        except DECODE_ERRORS:
-            damaged += 1
-            if damaged == 1000:
-                return
+def decode_results(lines: Iterable[bytes], kind: type[T]) -> Iterator[T]:
+    """Every line that decodes as ``kind``, up to the thousandth that does not."""
+    return decode_lines(lines, msgspec.json.Decoder(kind).decode, 1000)
 
 
 @contextlib.contextmanager

@@ -18,12 +18,11 @@ from copy import deepcopy
 from datetime import date, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
 from gpubox.gateway.status import ClientSums, FinishedRequest
-from gpubox.storage import DECODE_ERRORS, json_line, open_private, open_regular, private_folder
+from gpubox.storage import DECODE_ERRORS, decode_lines, json_line, open_private, open_regular, private_folder
 
 KEPT_DAYS = 90
 MAX_CLIENTS = 256
@@ -59,7 +58,6 @@ class _Line(msgspec.Struct):
     tg_tokens_per_second: float | None = None
 
 
-_AnyLine = TypeVar("_AnyLine")
 _LINES = msgspec.json.Decoder(_Line)
 _REQUESTS = msgspec.json.Decoder(FinishedRequest)
 
@@ -173,7 +171,7 @@ class _DayFile:
         try:
             lines = _LINES.decode_lines(data)
         except DECODE_ERRORS:
-            lines = list(_readable(data, _LINES))
+            lines = list(decode_lines(data.split(b"\n"), _LINES.decode, _MAX_DAMAGED))
         for line in lines:
             add(line)
 
@@ -227,14 +225,8 @@ class Ledger:
             if last_bytes is not None and os.fstat(file.fileno()).st_size > last_bytes:
                 file.seek(-last_bytes, os.SEEK_END)
                 file.readline()  # the rest of a line
-            damaged = 0
-            for line in iter(partial(file.readline, _PART_BYTES), b""):
-                try:
-                    yield _REQUESTS.decode(line if line.endswith(b"\n") else b"")
-                except DECODE_ERRORS:
-                    damaged += 1
-                    if damaged == _MAX_DAMAGED:
-                        return
+            lines = (line for line in iter(partial(file.readline, _PART_BYTES), b"") if line.endswith(b"\n"))
+            yield from decode_lines(lines, _REQUESTS.decode, _MAX_DAMAGED)
 
     def last_requests(self, day: date, count: int) -> list[FinishedRequest]:
         """The last ``count`` requests of a local day, the oldest first."""
@@ -304,9 +296,3 @@ def local_day(at: str) -> date:
         return datetime.fromisoformat(at).astimezone().date()
     except (ValueError, OverflowError):
         return datetime.now().astimezone().date()
-
-
-def _readable(data: bytes, decoder: msgspec.json.Decoder[_AnyLine]) -> Iterator[_AnyLine]:
-    for line in data.split(b"\n"):
-        with contextlib.suppress(*DECODE_ERRORS):
-            yield decoder.decode(line)

@@ -23,6 +23,8 @@ _ERROR_TYPES = {
     413: "request_too_large", 429: "rate_limit_error", 502: "api_error", 503: "overloaded_error",
 }  # fmt: skip
 _LOCALHOST = "localhost"
+_FROM_CONTAINERS = ("host.docker.internal", "host.containers.internal")
+"""What Docker and Podman call the machine inside a container. Nobody can own a name that ends in internal."""
 SLOT_FILES = "The slots' files belong to gpubox."
 
 
@@ -140,7 +142,7 @@ def secret_of(request: HttpRequest) -> str:
 def own_names(machine: str, others: Iterable[str]) -> frozenset[str]:
     """The names under which a gateway without keys may be asked; ``machine`` is what this one calls itself."""
     first = machine.partition(".")[0]
-    own = (_LOCALHOST, machine, first, first and f"{first}.local", *others)
+    own = (_LOCALHOST, *_FROM_CONTAINERS, machine, first, first and f"{first}.local", *others)
     return frozenset(name.lower().rstrip(".") for name in own if name)
 
 
@@ -149,14 +151,15 @@ def page_refusal(request: HttpRequest, names: Collection[str]) -> str:
 
     Empty if nothing speaks for that. ``Host`` is the name that was asked: one that is not in ``names`` may belong to
     somebody who lets it lead here (DNS rebinding). ``Origin``, which comes with every POST, is the page: it must be of
-    this machine or of the address that was asked. ``Sec-Fetch-Site`` comes also where ``Origin`` does not, as with an
-    image: of another origin it is same-site or cross-site (W3C, Fetch Metadata).
+    this machine, also by one of ``names``, or of the address that was asked. ``Sec-Fetch-Site`` comes also where
+    ``Origin`` does not, as with an image: of another origin it is same-site or cross-site (W3C, Fetch Metadata).
     """
     host, origin = _host_name(request.header("host")), request.header("origin")
     if host and host not in names and _address(host) is None:
         hint = "If the name is this machine's, put it into `names` of [gateway] in config.toml."
         return f"A request to the host {host[:100]} needs a key. {hint}"
-    if origin and not _is_local(page := _host_name(origin.partition("://")[2])) and (page != host or not page):
+    page = _host_name(origin.partition("://")[2])
+    if origin and not ((page and page in {host, *names}) or _is_local(page)):
         return f"Requests of the web page {origin[:100]} need a key."
     site = request.header("sec-fetch-site").strip().lower()
     if site in ("", "none", "same-origin") or (site == "same-site" and origin):

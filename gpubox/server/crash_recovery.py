@@ -11,10 +11,12 @@ from pathlib import Path
 
 from gpubox import units
 from gpubox.clock import utc_now
+from gpubox.config import api_key
 from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.paths import Paths
 from gpubox.profiles.argv import command_line
 from gpubox.profiles.profile import is_loopback
+from gpubox.server.failure_causes import FailureKind
 from gpubox.server.instance import InstanceView, cause_of
 from gpubox.server.log import fold_repeats, tail_text
 from gpubox.server.state import RESTART_SECONDS, RunningServer, recent_restarts
@@ -68,27 +70,19 @@ def _memory_use(gpu: Gpu) -> str:
     return f"{units.memory(gpu.vram_used_bytes)} of {units.memory(gpu.vram_total_bytes)} in use"
 
 
-def restart_refusal(
-    view: InstanceView,
-    driver: DriverReading,
-    at: datetime | None = None,
-    *,
-    has_api_key: bool = True,
-    terminated: bool = False,
-) -> str | None:
+def restart_refusal(paths: Paths, view: InstanceView, driver: DriverReading, at: datetime | None = None) -> str | None:
     """Why the dead server is not restarted; ``""`` if none died or its profile wants no restart. ``None``: restart it.
 
-    ``has_api_key``: there is a key now; a server that had one is not restarted without. ``terminated``: someone sent
-    the server SIGTERM.
+    Raises GpuboxError if the key file cannot be used.
     """
     dead = view.state.running
     if not view.crashed or dead is None or not dead.launch.restart:
         return ""
     if any(gpu.lost for gpu in driver.gpus):
         return "It is not restarted: a GPU is lost."
-    if terminated:
+    if cause_of(paths, view.instance, dead.process).kind is FailureKind.STOPPED:
         return "It is not restarted: it was stopped from outside gpubox."
-    if dead.has_api_key and not has_api_key and not is_loopback(dead.launch.host):
+    if dead.has_api_key and api_key(paths) is None and not is_loopback(dead.launch.host):
         return "It is not restarted: it was started with an API key that gpubox no longer has."
     if len(recent_restarts(view.state, at)) >= MAX_RESTARTS:
         return f"It is not restarted: it died {MAX_RESTARTS} times in {RESTART_SECONDS // 60} minutes."

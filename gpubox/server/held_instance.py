@@ -99,7 +99,7 @@ class HeldInstance:
         """The view of the instance if its server has crashed."""
         # The owner's own stop is no operation to undo.
         self.owed = view.interrupted if operation.kind != "stop" or operation.gives_way else None
-        """The killed operation before this one, if its servers shall come back. It stays on record until one runs."""
+        """The killed operation before this one, if its servers shall come back: on record until a start succeeds."""
         operation = replace(operation, replaces=self.owed.replaces if self.owed else {})
         self.state = replace(view.state, running=view.running, operation=operation, message=view.message)
         last = None if view.operation else view.state.operation
@@ -135,7 +135,7 @@ class HeldInstance:
 
     def finish(self) -> None:
         """The operation is over: the record says so, and the watcher waits for the server again."""
-        self.save(operation=None if self.state.running else self.owed)
+        self.save(operation=self.owed)
         if self._changed:
             self._watch()
 
@@ -292,6 +292,7 @@ class HeldInstance:
             probe_tokens=probe.tokens,
             restored=restored,
         )
+        self.owed = None
         self.save(running=running, last_good=running.launch)
         save_launch_record(log, running)  # now with the probe and the restored states, which its log does not name
         return running
@@ -366,7 +367,7 @@ def _ahead_of_the_gateway(paths: Paths) -> Iterator[None]:
     """Meanwhile the gateway begins nothing. The lock ends with this process."""
     descriptor = None
     with contextlib.suppress(OSError):  # a disk that refuses writing must not refuse a stop
-        descriptor = os.open(paths.owner_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_private(paths.owner_lock, os.O_RDWR)
         fcntl.flock(descriptor, fcntl.LOCK_SH)  # the gateway looks at it for a moment
     try:
         yield

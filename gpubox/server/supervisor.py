@@ -209,7 +209,7 @@ class Supervisor:
             message = f"{name}: {cause.sentence}. Its server answers."
             if previous:
                 message = (await self._restore_previous(operation.kind, name, target, previous, cause)).message
-            for each in held.values():
+            for each in [back for back, _ in previous] or [target]:  # the owner may have started others meanwhile
                 if running := each.state.running:
                     each.save(running=replace(running, note=message))
 

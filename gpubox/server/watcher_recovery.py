@@ -12,22 +12,21 @@ import os
 import sys
 import traceback
 
-from gpubox.config import Config, api_key, load_config
+from gpubox.config import Config, load_config
 from gpubox.errors import GpuboxError
 from gpubox.hardware.nvml import read_driver
 from gpubox.hardware.process import is_alive
 from gpubox.paths import Paths
 from gpubox.server.crash_recovery import restart_refusal, write_post_mortem
-from gpubox.server.failure_causes import FailureKind
 from gpubox.server.held_instance import InstanceBusy
-from gpubox.server.instance import InstanceView, cause_of, observe
+from gpubox.server.instance import InstanceView, observe
 from gpubox.server.log_truncation import truncate_log
 from gpubox.server.server_process import remember_exit_code
 from gpubox.server.state import load_state, pending_trial
 from gpubox.server.supervisor import Supervisor
 from gpubox.server.trial import recover_trial
 from gpubox.server.watcher import idle_command
-from gpubox.storage import write_atomically
+from gpubox.storage import is_locked, write_atomically
 
 BUSY_SECONDS = 0.5
 
@@ -51,18 +50,19 @@ async def handle_deaths(paths: Paths, instance: str) -> InstanceView | None:
                 await (recover_trial(paths, supervisor.config) if reverts else supervisor.recover())
             except InstanceBusy:
                 await asyncio.sleep(BUSY_SECONDS)
-            except GpuboxError:  # the record says why, unless nothing can be recorded
-                if observe(paths, instance).interrupted:
-                    return None
+                continue
+            except (GpuboxError, OSError):
+                pass  # the record says why, unless nothing can be recorded
+            unchanged = (pending_trial(paths), observe(paths, instance).interrupted) == (trial, view.interrupted)
+            if unchanged and not (reverts and is_locked(paths.trial_lock)):
+                return None  # it can be neither ended nor forgotten: to go on would be for ever
             continue
         dead = view.state.running
         if not view.crashed or dead is None:
             return view
         driver = await asyncio.to_thread(read_driver)
         write_post_mortem(paths, view, driver)
-        terminated = cause_of(paths, instance, dead.process).kind is FailureKind.STOPPED
-        has_key = api_key(paths) is not None
-        if restart_refusal(view, driver, has_api_key=has_key, terminated=terminated) is not None:
+        if restart_refusal(paths, view, driver) is not None:
             view = observe(paths, instance)
             return view if view.running else None  # the record stays that of a crash, with its cause
         try:
@@ -108,7 +108,7 @@ def main() -> None:
         with contextlib.suppress(OSError):
             write_atomically(paths.logs / "watcher-error.log", traceback.format_exc().encode(errors="replace"))
         view = observe(paths, instance)
-        view = view if view.running else None
+        view = view if is_alive(view.watched) and not pending_trial(paths) else None  # else it would fail for ever
     if view and (command := idle_command(paths, instance, view.watched, lock)):
         os.set_inheritable(int(lock.removeprefix("fd:")), True)
         os.execv(command[0], command)

@@ -132,8 +132,6 @@ class HistoryQueries:
         inode = (status.st_dev, status.st_ino)
         if self._connection is None or inode != self._inode:
             self._drop()
-            if not status.st_size:  # the writer is just making it
-                return None
             self._connection, self._inode = connect_reader(self.path), inode
         return self._connection
 

@@ -141,8 +141,11 @@ def connect_writer(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def connect_reader(path: Path) -> sqlite3.Connection:
-    """Opens the history for reading alone. Raises as ``connect_writer``; an absent file is an error too."""
+def connect_reader(path: Path) -> sqlite3.Connection | None:
+    """Opens the history for reading alone; None while the writer is just making it.
+
+    Raises as ``connect_writer``; an absent file is an error too.
+    """
     uri = path.absolute().as_uri()
     try:
         return _opened_for_reading(path, f"{uri}?mode=ro")
@@ -150,10 +153,13 @@ def connect_reader(path: Path) -> sqlite3.Connection:
         return _opened_for_reading(path, f"{uri}?mode=ro&immutable=1")
 
 
-def _opened_for_reading(path: Path, uri: str) -> sqlite3.Connection:
+def _opened_for_reading(path: Path, uri: str) -> sqlite3.Connection | None:
     connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            connection.close()
+            return None
         if version != VERSION:
             raise _other_version(path, version)
         connection.execute("SELECT 1 FROM launches LIMIT 1").fetchone()

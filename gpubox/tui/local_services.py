@@ -149,8 +149,7 @@ class LocalServices:
         from gpubox.hardware.gpu import DriverReading
         from gpubox.server import watcher
         from gpubox.server.crash_recovery import restart_refusal, write_post_mortem
-        from gpubox.server.failure_causes import FailureKind
-        from gpubox.server.instance import cause_of, observe
+        from gpubox.server.instance import observe
 
         driver = self._driver.latest() if self._driver else DriverReading(())
         view = observe(self.paths, MAIN_INSTANCE)
@@ -159,8 +158,7 @@ class LocalServices:
         dead = view.state.running
         if dead is None:
             return outcome
-        stopped = cause_of(self.paths, MAIN_INSTANCE, dead.process).kind is FailureKind.STOPPED
-        refusal = restart_refusal(view, driver, has_api_key=api_key(self.paths) is not None, terminated=stopped)
+        refusal = restart_refusal(self.paths, view, driver)
         if refusal is None:  # the watcher restarts it; one that was killed is replaced first
             watcher.ensure_watcher(self.paths, MAIN_INSTANCE, dead.process)
             watched = watcher.wants_watcher(MAIN_INSTANCE)

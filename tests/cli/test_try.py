@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from gpubox.hardware.process import ProcessIdentity, own_identity
 from gpubox.paths import Paths
 from gpubox.profiles.loader import load_catalog
+from gpubox.server.state import TrialRecord
+from gpubox.server.trial import _write
+from gpubox.storage import lock_file
 from tests.cli.verbs import gpubox, values
 
 pytestmark = pytest.mark.usefixtures("box")
@@ -45,3 +51,20 @@ def test_try_refuses_a_flag_before_anything_stops(capfd: pytest.CaptureFixture[s
 
 def test_without_a_trial_there_is_nothing_to_recover(capfd: pytest.CaptureFixture[str]) -> None:
     assert gpubox(capfd, "try") == (0, "No trial was left behind.\n", "")
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_who_ends_a_trial_is_named(capfd: pytest.CaptureFixture[str], paths: Paths, killed: bool) -> None:
+    """Most often the watcher reverts the trial of a killed gpubox, at the moment when the owner asks for it."""
+    owner = ProcessIdentity(2**22 + 9, 1, "") if killed else own_identity()
+    _write(TrialRecord("a", "main", "", "a.toml", "", None, owner), paths)
+    lock = lock_file(paths.trial_lock)
+    assert lock is not None
+
+    code, _, err = gpubox(capfd, "try")
+
+    os.close(lock)
+    assert code == 1
+    assert ("The trial of a is being reverted already." in err, "is being tried in another gpubox" in err) == (
+        killed, not killed,
+    )  # fmt: skip

@@ -58,33 +58,35 @@ def test_nothing_is_written_where_nothing_died(paths: Paths) -> None:
 def test_it_is_started_again_at_most_three_times_in_fifteen_minutes(paths: Paths, view: InstanceView) -> None:
     for count in range(MAX_RESTARTS):
         save_state(paths.instance_state("main"), InstanceState(DEAD, restarts=(utc_now(),) * count))
-        assert restart_refusal(observe(paths, "main"), NO_GPU) is None
+        assert restart_refusal(paths, observe(paths, "main"), NO_GPU) is None
     save_state(paths.instance_state("main"), InstanceState(DEAD, restarts=(utc_now(),) * MAX_RESTARTS))
 
-    assert "died 3 times" in (restart_refusal(observe(paths, "main"), NO_GPU) or "")
+    assert "died 3 times" in (restart_refusal(paths, observe(paths, "main"), NO_GPU) or "")
     later = datetime.now(UTC) + timedelta(minutes=16)
-    assert restart_refusal(observe(paths, "main"), NO_GPU, later) is None
+    assert restart_refusal(paths, observe(paths, "main"), NO_GPU, later) is None
     assert recent_restarts(load_state(paths.instance_state("main")), later) == ()
 
 
-def test_it_is_never_started_into_a_lost_gpu(view: InstanceView) -> None:
+def test_it_is_never_started_into_a_lost_gpu(paths: Paths, view: InstanceView) -> None:
     lost = DriverReading((Gpu(0, lost=True),))
 
-    assert "lost" in (restart_refusal(view, lost) or "")
+    assert "lost" in (restart_refusal(paths, view, lost) or "")
 
 
 def test_a_profile_that_does_not_ask_for_it_stays_down(paths: Paths) -> None:
     calm = replace(DEAD, launch=replace(LAUNCH, restart=False))
     save_state(paths.instance_state("main"), InstanceState(calm))
 
-    assert restart_refusal(observe(paths, "main"), NO_GPU) == ""
+    assert restart_refusal(paths, observe(paths, "main"), NO_GPU) == ""
 
 
 def test_one_that_was_told_to_stop_and_one_that_lost_its_key_stay_down(paths: Paths, view: InstanceView) -> None:
-    assert "stopped from outside" in (restart_refusal(view, NO_GPU, terminated=True) or "")
+    paths.instance_log("main").write_text("0.01.000.000 I srv  operator(): cleaning up before exit...\n")
+    assert "stopped from outside" in (restart_refusal(paths, view, NO_GPU) or "")
 
+    paths.instance_log("main").write_text(LOG)
     for host, refused in (("0.0.0.0", True), ("127.0.0.1", False)):
         open_to = replace(DEAD, has_api_key=True, launch=replace(LAUNCH, host=host))
         save_state(paths.instance_state("main"), InstanceState(open_to))
-        reason = restart_refusal(observe(paths, "main"), NO_GPU, has_api_key=False)
+        reason = restart_refusal(paths, observe(paths, "main"), NO_GPU)
         assert ("API key" in (reason or "")) == refused

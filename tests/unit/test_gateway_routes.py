@@ -105,7 +105,8 @@ def test_the_key_comes_in_either_header() -> None:
     [
         ("127.0.0.1:8080", True), ("[::1]:8080", True), ("[fe80::1%25eth0]:8080", True), ("192.168.1.5", True),
         ("", True), ("localhost", True), ("LOCALHOST.:8080", True), ("box", True), ("box.lan:8080", True),
-        ("box.local", True), ("llm.home", True), ("rebound.example:8080", False), ("127.0.0.1.rebound.example", False),
+        ("box.local", True), ("llm.home", True), ("host.docker.internal:8080", True),
+        ("host.containers.internal", True), ("rebound.example:8080", False), ("127.0.0.1.rebound.example", False),
         ("lan", False), ("box.rebound.example", False), ("127.1", False), ("localhost:80@rebound.example", False),
     ],
 )  # fmt: skip
@@ -115,4 +116,18 @@ def test_the_names_of_this_machine(host: str, own: bool) -> None:
 
 
 def test_a_machine_without_a_name_has_no_other_ones() -> None:
-    assert routes.own_names("", []) == {"localhost"}
+    assert not {"", ".local"} & routes.own_names("", [])
+
+
+@pytest.mark.parametrize(
+    ("origin", "own"),
+    [
+        ("http://box:3000", True), ("https://llm.home", True), ("http://localhost:3000", True), ("http://[::1]", True),
+        ("http://192.168.1.5:3000", True), ("http://192.168.1.6", False), ("https://rebound.example", False),
+        ("null", False), ("http://", False),
+    ],
+)  # fmt: skip
+def test_a_page_of_this_machine_may_ask_under_each_of_its_names(origin: str, own: bool) -> None:
+    names = routes.own_names("Box.lan", ["llm.home"])
+    asked = with_headers({"host": "192.168.1.5:8080", "origin": origin})
+    assert (not routes.page_refusal(asked, names)) == own

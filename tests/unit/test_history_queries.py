@@ -62,6 +62,18 @@ def test_an_absent_history_is_empty(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_history_that_is_just_being_made_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    maker = sqlite3.connect(path)
+    maker.execute("PRAGMA journal_mode=WAL")  # it has a first page now, and no tables yet
+    queries = HistoryQueries(path)
+    assert path.stat().st_size and queries.requests(0, 4e9) == []
+    maker.close()
+    path.unlink()
+    connect_writer(path).close()
+    assert queries.requests(0, 4e9) == []
+
+
 def test_a_request_comes_back_as_it_was(tmp_path: Path) -> None:
     connection = make_history(tmp_path / "h")
     add_launch(connection, 1, "chat", NOON, NOON + 60)

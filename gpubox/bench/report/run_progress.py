@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpubox import units
 from gpubox.bench.benchmark import flagged_headline, make_benchmark
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
-from gpubox.bench.run_store import RESULTS_FILE, Run, decode_lines, readable_results
+from gpubox.bench.run_store import RESULTS_FILE, Run, decode_results, readable_results
 from gpubox.storage import open_regular
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class RunFollower:
         except OSError:
             return
         end = data.rfind(b"\n") + 1
-        for result in decode_lines(data[:end].splitlines(), Result):
+        for result in decode_results(data[:end].splitlines(), Result):
             self._results.pop(result.item, None)  # so that the newest result is the last in the dict
             self._results[result.item] = result
         self._position, self._last_result_at = (status.st_ino, offset + end), status.st_mtime

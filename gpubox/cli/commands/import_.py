@@ -108,12 +108,8 @@ def _check_writable(profiles: list[ImportedProfile], paths: Paths, force: bool) 
             raise UsageError(f"{profile.name}: the source names no model, and a profile needs one.", "Give --model.")
         path = paths.profiles / f"{profile.name}.toml"
         if path.exists() and not force:
-            new = (
-                "Give --name NEW, or --force."
-                if len(profiles) == 1
-                else "Give --force, or --name with one of the others."
-            )
-            raise UsageError(f"There is a profile {profile.name!r} already: {path}.", new)
+            way = "--name NEW, or --force" if len(profiles) == 1 else "--force, or --name with one of the others"
+            raise UsageError(f"There is a profile {profile.name!r} already: {path}.", f"Give {way}.")
 
 
 def _values(imported: ImportedProfile, path: Path | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from gpubox.cli.context import Context
 from gpubox.cli.operations import OperationOutput, anyway_option, ensure_model, supervisor_of
 from gpubox.cli.options import json_option, yes_option
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.hardware.process import is_alive
 from gpubox.profiles.edit import ProfileEdit, edit_profile
 from gpubox.server.instance import observe
 from gpubox.server.state import pending_trial
@@ -149,6 +150,8 @@ def _end(trial: Trial, keep: bool) -> None:
 def _recover(context: Context, as_json: bool) -> None:
     record = pending_trial(context.paths)
     reverted = run_cancellable(recover_trial(context.paths, context.config))
+    if record and reverted is None and not is_alive(record.owner):
+        raise GpuboxError(f"The trial of {record.profile} is being reverted already.", "`gpubox status` shows it.")
     if record and reverted is None:
         raise GpuboxError(f"{record.profile} is being tried in another gpubox.", "Keep or revert it in that gpubox.")
     text = f"The trial of {reverted} is reverted." if reverted else "No trial was left behind."
