@@ -113,7 +113,8 @@ def private_folder(folder: Path) -> Path:
     make_folder(folder)
     status = folder.stat()
     if status.st_mode & 0o077 and status.st_uid == os.geteuid():
-        folder.chmod(0o700)
+        with contextlib.suppress(OSError):  # some file systems have no modes
+            folder.chmod(0o700)
     return folder
 
 
