@@ -159,9 +159,11 @@ def write_atomically(path: Path, data: bytes, *, like: Path | None = None) -> No
 
     Owner, mode and attributes stay, and a symbolic link stays: the file that it leads to is replaced. A new file has
     those of ``like``, else it belongs to the owner alone (mode 0600). Makes the parent folder. A failure leaves no
-    temporary file behind, a kill leaves ``NAME.*.tmp``. Raises OSError.
+    temporary file behind, a kill leaves ``NAME.*.tmp``. Raises NotRegularFile, say for a link to /dev/null, and OSError.
     """
     path = Path(os.path.realpath(path))
+    if path.exists():
+        _check_regular(path, path.stat().st_mode)
     make_folder(path.parent)
     temporary = path.with_name(f"{path.name}.{os.urandom(4).hex()}.tmp")
     descriptor = open_private(temporary, os.O_WRONLY | os.O_EXCL)

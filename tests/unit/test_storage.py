@@ -222,6 +222,14 @@ def test_own_folders_and_files_are_private_whatever_the_umask(umask: int, tmp_pa
     assert private_folder(shared).stat().st_mode & 0o777 == 0o700
 
 
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "device")  # as root, it would be /dev/null that is gone
+    (tmp_path / "link").symlink_to(tmp_path / "device")
+    with pytest.raises(NotRegularFile, match="not a file"):
+        write_atomically(tmp_path / "link", b"text")
+    assert (tmp_path / "device").is_fifo() and len(os.listdir(tmp_path)) == 2
+
+
 def test_a_file_system_without_modes_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
