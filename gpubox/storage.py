@@ -159,7 +159,7 @@ def write_atomically(path: Path, data: bytes, *, like: Path | None = None) -> No
 
     Owner, mode and attributes stay, and a symbolic link stays: the file that it leads to is replaced. A new file has
     those of ``like``, else it belongs to the owner alone (mode 0600). Makes the parent folder. A failure leaves no
-    temporary file behind, a kill leaves ``NAME.*.tmp``. Raises NotRegularFile, say for a link to /dev/null, and OSError.
+    temporary file behind, a kill leaves ``NAME.*.tmp``. Raises OSError: NotRegularFile, say for a link to /dev/null.
     """
     path = Path(os.path.realpath(path))
     if path.exists():

@@ -81,11 +81,9 @@ class QuestionScreen(Dialog[str | None]):
             yield OptionList(*self._options(), markup=False)
 
     def _options(self) -> list[Option]:
-        first = "tab " if self.text_below else ""
-        shown = [((first, "$accent"), (f"{key}  ", "bold $primary"), text) for key, text, _ in self.answers]
-        return [
-            Option(Content.assemble(*parts), id=value) for parts, (_, _, value) in zip(shown, self.answers, strict=True)
-        ]
+        tab = ("tab " if self.text_below else "", "$accent")
+        shown = ((Content.assemble(tab, (f"{k}  ", "bold $primary"), text), value) for k, text, value in self.answers)
+        return [Option(content, id=value) for content, value in shown]
 
     def compose_body(self) -> ComposeResult:
         """What stands above the answers."""

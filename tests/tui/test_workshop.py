@@ -163,7 +163,12 @@ async def test_opens_the_owners_editor(
     app = GpuboxApp(services)
     said: list[str] = []
     say = app.say
-    monkeypatch.setattr(app, "say", lambda text, **more: (said.append(text), say(text, **more)))
+
+    def note(text: str, *, bad: bool = False) -> None:
+        said.append(text)
+        say(text, bad=bad)
+
+    monkeypatch.setattr(app, "say", note)
 
     @contextlib.contextmanager
     def suspend() -> Iterator[None]:

@@ -227,7 +227,7 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "device")
     with pytest.raises(NotRegularFile, match="not a file"):
         write_atomically(tmp_path / "link", b"text")
-    assert (tmp_path / "device").is_fifo() and len(os.listdir(tmp_path)) == 2
+    assert (tmp_path / "device").is_fifo() and len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_file_system_without_modes_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
