@@ -7,9 +7,9 @@ from pathlib import Path
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.storage import lock_file, read_text, write_atomically
+from gpubox.storage import lock_file, write_atomically
 from gpubox.toml_edit import change_toml
-from gpubox.toml_table import MAX_TOML_BYTES
+from gpubox.toml_table import read_toml_text
 
 _LOCK_ATTEMPTS = 100
 
@@ -25,7 +25,7 @@ def set_default_engine(paths: Paths, name: str) -> Path:
         if descriptor is None:
             raise GpuboxError("Another gpubox is changing config.toml.", "Try again in a moment.")
         try:
-            after = changed_text(path, _read(path), name)
+            after = changed_text(path, read_toml_text(path) if path.exists() else "", name)
             write_atomically(path, after.encode())
         finally:
             os.close(descriptor)
@@ -42,14 +42,3 @@ def changed_text(path: Path, text: str, name: str) -> str:
         return change_toml(text, {("default-engine",): name}, f'Write it yourself: default-engine = "{name}"')
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}", error.hint) from None
-
-
-def _read(path: Path) -> str:
-    try:
-        return read_text(path, MAX_TOML_BYTES)
-    except FileNotFoundError:
-        return ""
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not UTF-8 text.", "Save it as UTF-8.") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None

@@ -126,7 +126,8 @@ def private_folder(folder: Path) -> Path:
     make_folder(folder)
     status = folder.stat()
     if status.st_mode & 0o077 and status.st_uid == os.geteuid():
-        folder.chmod(0o700)
+        with contextlib.suppress(OSError):  # some file systems have no modes
+            folder.chmod(0o700)
     return folder
 
 
@@ -172,9 +173,11 @@ def write_atomically(path: Path, data: bytes, *, like: Path | None = None) -> No
 
     Owner, mode and attributes stay, and a symbolic link stays: the file that it leads to is replaced. A new file has
     those of ``like``, else it belongs to the owner alone (mode 0600). Makes the parent folder. A failure leaves no
-    temporary file behind, a kill leaves ``NAME.*.tmp``. Raises OSError.
+    temporary file behind, a kill leaves ``NAME.*.tmp``. Raises OSError: NotRegularFile, say for a link to /dev/null.
     """
     path = Path(os.path.realpath(path))
+    if path.exists():
+        _check_regular(path, path.stat().st_mode)
     make_folder(path.parent)
     if path.is_char_device() or path.is_block_device():  # root could replace it: a link may lead to /dev/null
         raise NotRegularFile(errno.EINVAL, "it is a device", str(path))

@@ -23,7 +23,8 @@ MAX_TOML_BYTES = 256 * 1024
 MAX_TOML_DEPTH = 32
 """Lists and tables within each other, and parts of a dotted key: tomllib's time grows with their square."""
 _TOKENS = (
-    r"""\"{3}(?:[^\\]|\\.)*?(?:\"{3}|\Z)|'{3}.*?(?:'{3}|\Z)|"(?:[^"\\\n]|\\.)*+"?|'[^'\n]*+'?|\#[^\n]*+|([][{}.,=\n])"""
+    r"""\"{3}(?:[^\\]|\\.)*?(?:\"{3,5}|\Z)|'{3}.*?(?:'{3,5}|\Z)|"(?:[^"\\\n]|\\.)*+"?|'[^'\n]*+'?"""
+    r"|\#[^\n]*+|([][{}.,=\n])"
 )
 """Strings and comments, and (in the group) what nests and what ends a key."""
 
@@ -113,8 +114,17 @@ def read_toml(path: Path) -> dict[str, Any]:
 
     Raises UsageError if it is absent, unreadable or not TOML; the message has the line and column.
     """
+    text = read_toml_text(path)
     try:
-        return parse_toml(read_text(path, MAX_TOML_BYTES))
+        return parse_toml(text)
+    except ValueError as error:
+        raise UsageError(f"{path} is not valid TOML: {error}.") from None
+
+
+def read_toml_text(path: Path) -> str:
+    """The text of one TOML file. Raises UsageError if it is absent or unreadable."""
+    try:
+        return read_text(path, MAX_TOML_BYTES)
     except FileNotFoundError:
         raise UsageError(f"{path} does not exist.") from None
     except UnicodeDecodeError:
@@ -124,8 +134,6 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path} cannot be used: {error.strerror}.", hint) from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
-    except ValueError as error:
-        raise UsageError(f"{path} is not valid TOML: {error}.") from None
 
 
 @dataclass(frozen=True, slots=True)

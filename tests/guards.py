@@ -94,7 +94,8 @@ class Watch:
         before = watched(*self.folders)
         result = yield
         left = []
-        if written := changed(before, watched(*self.folders)):
+        wanted = "__snapshots__" if session.config.getoption("update_snapshots", False) else "\n"
+        if written := [name for name in changed(before, watched(*self.folders)) if wanted not in name]:
             left.append("A test (or another program meanwhile) wrote outside its own folder: " + ", ".join(written))
         if folders := unremovable(session.config._tmp_path_factory.getbasetemp()):  # type: ignore[attr-defined]
             left.append("A test left folders that pytest cannot remove: " + ", ".join(folders))

@@ -222,7 +222,7 @@ class HubDownload:
                             f"Hugging Face stopped sending {file.name} before its end.", "Try again."
                         )
                 except HubPartError as error:
-                    if error.length != size:  # not this file: a login page of the network answers
+                    if error.length != size or not before:  # not this file: a login page of the network answers
                         raise
                     meter.add("download", -before)  # it sends only whole files
                     out.truncate(0)

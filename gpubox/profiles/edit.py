@@ -20,9 +20,9 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.loader import check_profile_name, parse_profile
 from gpubox.profiles.profile import Profile
-from gpubox.storage import lock_file, private_folder, read_text, sync_folder, write_atomically
+from gpubox.storage import lock_file, make_folder, sync_folder, write_atomically
 from gpubox.toml_edit import KeyPath, change_toml
-from gpubox.toml_table import MAX_TOML_BYTES, parse_toml
+from gpubox.toml_table import parse_toml, read_toml_text
 
 KeyValue = bool | int | float | str | tuple[str | int | float, ...] | None
 """A new value. ``None`` removes the key."""
@@ -113,7 +113,7 @@ def save_edit(edit: ProfileEdit, paths: Paths) -> Path:
     Raises GpuboxError, and writes nothing, if the file has changed since the edit was made, or the disk refuses.
     """
     with locked_profiles(paths):
-        current = _read(edit.path) if edit.path.exists() else None
+        current = read_toml_text(edit.path) if edit.path.exists() else None
         expected = edit.before if edit.source is not None and edit.source == edit.path else None
         if current != expected:
             how = "changed" if current is not None and expected is not None else "made" if current else "deleted"
@@ -130,7 +130,7 @@ def rename_profile(profile: Profile, name: str, paths: Paths) -> Path:
     old = _own_path(profile, "renamed")
     with locked_profiles(paths):
         new = _new_path(name, paths)
-        parse_text(new, _read(old))  # some names are refused for some profiles
+        parse_text(new, read_toml_text(old))  # some names are refused for some profiles
         try:
             # link and unlink, not rename: rename would replace a file that appeared meanwhile
             new.hardlink_to(old)
@@ -178,10 +178,10 @@ def restore_deleted(paths: Paths, name: str = "") -> Path:
 def _copy(path: Path, target: Path) -> None:
     """Copies a file, or a symbolic link as a link, also one whose target is gone."""
     if not path.is_symlink():
-        write_profile(target, _read(path), like=path)
+        write_profile(target, read_toml_text(path), like=path)
         return
     try:
-        private_folder(target.parent)
+        make_folder(target.parent)
         target.symlink_to(path.parent / path.readlink())
     except OSError as error:
         raise _refused(target, error) from None
@@ -189,7 +189,7 @@ def _copy(path: Path, target: Path) -> None:
 
 def read_profile(profile: Profile) -> str:
     """The text of the profile's file. Raises UsageError."""
-    return _read(_path_of(profile))
+    return read_toml_text(_path_of(profile))
 
 
 def copied_text(profile: Profile) -> str:
@@ -233,15 +233,6 @@ def _new_path(name: str, paths: Paths) -> Path:
 
 def _trash(paths: Paths) -> Path:
     return paths.state / "deleted-profiles"
-
-
-def _read(path: Path) -> str:
-    try:
-        return read_text(path, MAX_TOML_BYTES)
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not UTF-8 text.", "Save it as UTF-8.") from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
 
 
 def write_profile(path: Path, text: str, like: Path | None = None) -> None:

@@ -395,7 +395,8 @@ class GpuboxApp(SurvivingApp):
         from gpubox.server.events import Step, StepStarted
         from gpubox.tui.operation_progress import OperationProgress
 
-        self.show_operation((self.operation or OperationProgress("", "")).with_event(event := message.event))
+        event = message.event
+        self.show_operation((self.operation or OperationProgress("", "")).with_event(event))
         if isinstance(event, StepStarted) and event.step in (Step.LOAD, Step.RESTORE):
             self.dashboard.log_pane.note(f"── {event.step} {sanitize_line(event.profile)} ──")
         self.leaving.operation_updated()

@@ -47,8 +47,8 @@ async def ask(app: App[Any], title: str, body: str, *answers: DialogAnswer) -> s
 class QuestionScreen(Dialog[str | None]):
     """Returns the value of the chosen answer, ``None`` for esc. The first answer must be the safe one.
 
-    While the owner types into a text below it, the question takes none of that: text goes where it was meant to go, the
-    arrows choose, and no answer is chosen at first.
+    While the owner types into a text below it, the question takes none of that: text goes where it was meant to go, and
+    no answer is chosen at first. The arrows choose, and Tab gives the question the letters.
     """
 
     DEFAULT_CSS = """
@@ -73,14 +73,17 @@ class QuestionScreen(Dialog[str | None]):
 
     def compose(self) -> ComposeResult:
         self.text_below, self._typed_at = self._find_text(), time.monotonic()
-        shown = [("" if self.text_below else f"{key}  ", text, value) for key, text, value in self.answers]
-        options = [Option(Content.assemble((key, "bold $primary"), text), id=value) for key, text, value in shown]
         with Vertical() as box:
             box.border_title = Content(self.question)  # a str would be parsed as markup
             if self.text_below:
-                box.border_subtitle = Content("↑↓ ⏎ answer; text goes to where you type")
+                box.border_subtitle = Content("or ↑↓ ⏎; text goes to where you type")
             yield from self.compose_body()
-            yield OptionList(*options, markup=False)
+            yield OptionList(*self._options(), markup=False)
+
+    def _options(self) -> list[Option]:
+        tab = ("tab " if self.text_below else "", "$accent")
+        shown = ((Content.assemble(tab, (f"{k}  ", "bold $primary"), text), value) for k, text, value in self.answers)
+        return [Option(content, id=value) for content, value in shown]
 
     def compose_body(self) -> ComposeResult:
         """What stands above the answers."""
@@ -97,6 +100,8 @@ class QuestionScreen(Dialog[str | None]):
         early = now - self._typed_at < TYPING_PAUSE_SECONDS
         if is_text(event) and (self.text_below or (self.UNASKED and early)):
             self._typed_at = now
+        elif event.key == "tab" and self.text_below and not early:
+            self._take_letters()
         elif not (self.text_below and early):
             for key, _, value in self.answers if self.text_below is None else ():
                 if event.key == key:
@@ -106,6 +111,13 @@ class QuestionScreen(Dialog[str | None]):
         event.stop()
         if self.text_below:
             _type(self.text_below, event)
+
+    def _take_letters(self) -> None:
+        self.text_below = None
+        options = self.query_one(OptionList)
+        options.set_options(self._options())
+        options.highlighted = 0
+        self.query_one(Vertical).border_subtitle = ""
 
     def on_paste(self, event: events.Paste) -> None:
         if self.text_below:
@@ -126,7 +138,7 @@ class QuestionScreen(Dialog[str | None]):
 
 def is_text(event: events.Key) -> bool:
     """Whether a key is pressed while one writes."""
-    return event.is_printable or event.key in ("backspace", "delete")
+    return event.is_printable or event.key in ("backspace", "delete", "ctrl+j", "shift+enter", "alt+enter")
 
 
 def _type(text: Input | TextArea, event: events.Key) -> None:
@@ -134,7 +146,7 @@ def _type(text: Input | TextArea, event: events.Key) -> None:
     bindings = text._bindings.key_to_bindings.get(event.key, [])
     for binding in bindings:
         text.call_later(text.app.run_action, binding.action, text)
-    if not bindings and (event.is_printable or event.key == "enter"):
+    if not bindings and (is_text(event) or event.key == "enter"):
         text._forward_event(events.Key(event.key, event.character))
 
 

@@ -17,6 +17,8 @@ from gpubox.errors import GpuboxError
 
 STORM, STORM_SECONDS = 100, 2.0
 """So many exceptions in so short a time end the app: it does nothing else any more."""
+SAY_AGAIN_SECONDS = 60.0
+"""What keeps failing is said as often: its pane shows nothing new."""
 
 
 class SurvivingApp(App[bool]):
@@ -31,22 +33,23 @@ class SurvivingApp(App[bool]):
         """The exception that ended the screen."""
         self.painted = False
         self._failures: deque[float] = deque(maxlen=STORM)
-        self._said: set[str] = set()
+        self._said: dict[str, float] = {}
+        """Each failure, and when it was said."""
 
     def say_failure(self, text: str, details: str) -> None:
         """Shows ``text`` in a line; ``details`` is a traceback to keep."""
         raise NotImplementedError
 
     def goes_on(self, error: BaseException) -> bool:
-        """Says what failed, each failure once. False if the app must end."""
-        self._failures.append(time.monotonic())
+        """Says what failed, each failure now and then. False if the app must end."""
+        self._failures.append(now := time.monotonic())
         stormy = len(self._failures) == STORM and self._failures[-1] - self._failures[0] < STORM_SECONDS
         if not self.survives or not self.painted or stormy:
             return False
         error = error.error if isinstance(error, WorkerFailed) else error
         text = str(error) if isinstance(error, GpuboxError) else f"A part of the screen failed: {_named(error)}."
-        if text not in self._said:
-            self._said.add(text)
+        if now - self._said.get(text, -SAY_AGAIN_SECONDS) >= SAY_AGAIN_SECONDS:
+            self._said[text] = now
             self.say_failure(text, _details(error))
         return True
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from textual.widget import Widget
 
-from gpubox.tui import bridge
+from gpubox.tui import bridge, survival
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.local_services import LocalServices
 from gpubox.tui.survival import STORM, SurvivingApp
@@ -69,6 +69,16 @@ async def test_a_poller_begins_again(fake: FakeServices, saved: list[str], monke
         monkeypatch.setattr(fake, "read_log", lambda: ["a line of the log"])
         await until(pilot, lambda: app.dashboard.log_pane.view.line_count)
         assert len(app._notifications) == 1
+
+
+async def test_what_keeps_failing_is_said_again(
+    fake: FakeServices, saved: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake, "read_log", lambda: [][1])
+    monkeypatch.setattr(survival, "SAY_AGAIN_SECONDS", 0.1)
+    app = GpuboxApp(fake)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: len(saved) > 1)
 
 
 @pytest.mark.parametrize("place", ["handler", "worker", "timer", "action", "drawing", "callback"])

@@ -15,7 +15,7 @@ from gpubox.tui import dialogs
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.chat.screen import ChatScreen
 from gpubox.tui.dialogs import QuestionScreen, ask
-from tests.tui.conftest import SIZE, shows, until
+from tests.tui.conftest import SIZE, shows, text, until
 from tests.tui.fake import FakeServices
 from tests.tui.fake_chat import DIFF, WRITE, ChatServices, FakeChats
 
@@ -57,7 +57,7 @@ async def test_text_goes_on_where_it_was_begun_and_answers_nothing(
         await type_words(pilot, WORDS[:5])
         asked = asyncio.create_task(question(app, screen))
         await until(pilot, lambda: isinstance(app.screen, QuestionScreen) and app.screen.is_mounted)
-        await shows(pilot, "text goes to where you type")
+        await shows(pilot, "text goes to where you type", "tab y  ")
         await type_words(pilot, WORDS[5:] + "xx")
         await pilot.press("left", "right", "backspace", "backspace", "down", "up", "escape", "tab", "end")
         app.screen.post_message(events.Paste(" pasted\ntoo"))
@@ -71,6 +71,29 @@ async def test_text_goes_on_where_it_was_begun_and_answers_nothing(
         await until(pilot, asked.done)
         assert asked.result() in ("yes", True)
         assert screen.composer.text == f"{WORDS} pasted\ntoo"
+
+
+@pytest.mark.parametrize("question", [a_question, an_approval])
+async def test_tab_gives_the_letters_to_the_question(monkeypatch: pytest.MonkeyPatch, question: Ask) -> None:
+    app = GpuboxApp(ChatServices(FakeChats()))
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await chat_of(app, pilot)
+        await type_words(pilot, "draft")
+        await pilot.press("ctrl+j")
+        monkeypatch.setattr(dialogs, "TYPING_PAUSE_SECONDS", 3600)
+        asked = asyncio.create_task(question(app, screen))
+        await shows(pilot, "tab y  ")
+        await pilot.press("m", "ctrl+j", "tab", "y")
+        await until(pilot, lambda: screen.composer.text == "draft\nm\ny")
+        assert not asked.done(), "a Tab between letters is a slip"
+
+        monkeypatch.setattr(dialogs, "TYPING_PAUSE_SECONDS", 0)
+        await pilot.press("tab")
+        await until(pilot, lambda: "tab y" not in text(pilot) and "text goes to" not in text(pilot))
+        await pilot.press("y")
+        await until(pilot, asked.done)
+        assert asked.result() in ("yes", True)
+        assert screen.composer.text == "draft\nm\ny"
 
 
 async def test_the_filter_of_the_dashboard_keeps_what_is_typed() -> None:

@@ -161,9 +161,18 @@ async def test_opens_the_owners_editor(
     monkeypatch.setenv("EDITOR", str(script))
     monkeypatch.delenv("VISUAL", raising=False)
     app = GpuboxApp(services)
+    said: list[str] = []
+    say = app.say
+
+    def note(text: str, *, bad: bool = False) -> None:
+        said.append(text)
+        say(text, bad=bad)
+
+    monkeypatch.setattr(app, "say", note)
 
     @contextlib.contextmanager
     def suspend() -> Iterator[None]:
+        said.clear()  # a notification does not outlast an editor
         yield
 
     monkeypatch.setattr(app, "suspend", suspend)
@@ -178,6 +187,7 @@ async def test_opens_the_owners_editor(
         script.write_text("#!/bin/sh\necho 'ctx-sise = 1' >> \"$1\"\n")
         await pilot.press("E")
         await shows(pilot, "The engine refuses this")
+        assert any("Text that was typed for mine" in text for text in said)
         await pilot.press("escape")
         await shows(pilot, "Your text is in")
     assert load_catalog(services.paths).get("mine").flags["ctx-size"] == 1024

@@ -19,7 +19,7 @@ import pytest
 from gpubox.errors import GpuboxError
 from gpubox.models import hub_download
 from gpubox.models.find import hub_cache
-from gpubox.models.hub_client import HubClient
+from gpubox.models.hub_client import HubClient, HubPartError
 from gpubox.models.hub_download import HubDownload, HubProgress
 from gpubox.models.hub_search import HubRepository, read_repository
 from gpubox.models.huggingface import fetch_quant
@@ -165,6 +165,23 @@ def test_a_hub_that_sends_only_whole_files(hub: Hub, client: HubClient, reposito
     hub.cuts = [1_000_000]
     hub.ranges = False
     assert job(repository).run(client, ignore).read_bytes() == DATA
+
+
+def test_a_hub_that_sends_another_part_than_it_was_asked_for(
+    client: HubClient, repository: HubRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def part(url: str, revision: str, name: str, start: int, end: int) -> object:
+        assert not asked, "asked again and again, without a pause"
+        asked.append(start)
+        error = HubPartError("Hugging Face does not serve it in parts.", "")
+        error.length = end
+        raise error
+
+    monkeypatch.setattr(client, "file_part", part)
+    with pytest.raises(GpuboxError, match="does not serve"):
+        job(repository).run(client, ignore)
 
 
 def test_a_login_page_costs_nothing_of_what_is_here(hub: Hub, client: HubClient, repository: HubRepository) -> None:

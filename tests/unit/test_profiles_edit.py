@@ -255,12 +255,14 @@ def test_a_deleted_link_comes_back_as_a_link(paths: Paths, tmp_path: Path, dangl
     paths.profiles.mkdir(parents=True)
     link = paths.profiles / "own.toml"
     link.symlink_to(target)
+    paths.profiles.chmod(0o755)
     profile = load_profile(link)
     if dangling:
         target.unlink()
     delete_profile(profile, paths)
     assert not link.is_symlink()
     assert restore_deleted(paths).readlink() == target
+    assert paths.profiles.stat().st_mode & 0o777 == 0o755
 
 
 def test_an_editor_that_takes_the_file_away_loses_nothing(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:

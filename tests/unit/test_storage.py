@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
@@ -219,6 +220,25 @@ def test_own_folders_and_files_are_private_whatever_the_umask(umask: int, tmp_pa
     make_folder(shared)
     assert shared.stat().st_mode & 0o777 == 0o755, "the folder of others stays as it is"
     assert private_folder(shared).stat().st_mode & 0o777 == 0o700
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "device")  # as root, it would be /dev/null that is gone
+    (tmp_path / "link").symlink_to(tmp_path / "device")
+    with pytest.raises(NotRegularFile, match="not a file"):
+        write_atomically(tmp_path / "link", b"text")
+    assert (tmp_path / "device").is_fifo() and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_file_system_without_modes_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    (tmp_path / "own").mkdir(mode=0o755)
+    (tmp_path / "own").chmod(0o755)
+    monkeypatch.setattr(os, "chmod", refuse)
+    monkeypatch.setattr(Path, "chmod", refuse)
+    assert private_folder(tmp_path / "own") == tmp_path / "own"
 
 
 def test_lines_of_a_file_without_line_ends_come_in_pieces(tmp_path: Path) -> None:

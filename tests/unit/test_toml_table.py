@@ -200,7 +200,8 @@ DEEP = {
     "dotted key": "a." * 100_000 + "a = 1", "table": "[" + "a." * 50_000 + "a]", "spaced": "a . " * 50_000 + "a = 1",
     "lists": "a = " + "[" * 100_000, "inline tables": "a = " + "{a=" * 50_000, "quoted": '"a".' * 50_000 + "a = 1",
     "inline key": "a = {" + "a." * 50_000 + "a = 1}", "over lines": "a = [\n[" * 30_000,
-    "after a string": 'b = "#"\na = ' + "[" * 50_000,
+    "after a string": 'b = "#"\na = ' + "[" * 50_000, "after quotes": 'a = [""""b"""", ' + "[" * 50_000,
+    "after single quotes": "a = [''''b'''', " + "[" * 50_000,
 }  # fmt: skip
 
 

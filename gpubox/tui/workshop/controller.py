@@ -108,14 +108,15 @@ class WorkshopController:
         if profile is None:
             self.app.say("This row has no file: n makes a profile of it.")
             return
-        if earlier := self.service.typed_earlier(profile):
-            self.app.say(earlier)
+        earlier = self.service.typed_earlier(profile)
         with ExitStack() as draft:
             try:
                 with self.app.suspend():
                     edit = draft.enter_context(self.service.edit_externally(profile))
             finally:
                 self.app.refresh(layout=True)
+                if earlier:  # a notification does not outlast the editor
+                    self.app.say(earlier)
             if edit.after == edit.before:
                 self.app.say("Nothing has changed.")
                 return
