@@ -17,6 +17,8 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpubox.storage import make_folder
+
 MAX_DEPTH = 128
 """Folders nested deeper than this are moved out whole."""
 REPOSITORY = "a repository"
@@ -89,9 +91,10 @@ class AutoRunFile:
         return f"{readable(self.path)} ({self.kind})"
 
 
-Token = tuple[int, int, str, str, int]
+Token = tuple[int, int, str, str, str]
 """What an auto-run file is known by: device, inode, kind, and its name, or its path if it is a part of a repository. A
-program can rename any file, but not so that all of them stay; a link is made anew for each target (its ctime)."""
+program can rename any file, but not so that all of them stay; a link is made anew for each target (its ctime), and the
+last item also says what it leads to."""
 
 
 @dataclass(eq=False, slots=True)
@@ -120,9 +123,13 @@ class Entry:
 
     def token(self) -> Token:
         """What it is known by. Raises OSError if it is gone."""
-        status = self.status
-        kind, name = ("", self.path) if self.is_part else (self.kind, self.key)
-        return status.st_dev, status.st_ino, kind, name, status.st_ctime_ns if stat.S_ISLNK(status.st_mode) else 0
+        status, link = self.status, ""
+        if stat.S_ISLNK(status.st_mode):
+            link = str(status.st_ctime_ns)
+            with contextlib.suppress(OSError):
+                target = self.item.stat()
+                link += f" {target.st_dev} {target.st_ino}"
+        return status.st_dev, status.st_ino, self.kind, self.path if self.is_part else self.key, link
 
     def auto_run_file(self) -> AutoRunFile:
         """Raises OSError if it is gone."""
@@ -233,7 +240,7 @@ def move_out(entry: Entry, kind: str, target: Path, number: int, workspace: Path
     with contextlib.suppress(OSError):
         _change_mode(fd, name, 0o700, stat.S_ISDIR)  # otherwise it cannot be moved into another folder
         try:
-            target.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(target)
             new_name = os.fsdecode(os.fsencode(f"{number}-{name}")[:255])
             os.rename(name, target / new_name, src_dir_fd=fd)
             _make_inaccessible(None, target / new_name)
@@ -277,11 +284,11 @@ def _read(folder: _Folder, inside: bool) -> Iterator[Entry]:
     for entry in entries:
         if is_repository and entry.is_part:
             entry.kind = REPOSITORY
+        yield entry  # the caller may say that it is no auto-run file
         if not entry.kind or inside or (entry.is_part and entry.key in _DATA_PARTS):
             with contextlib.suppress(OSError):
                 if entry.item.is_dir(follow_symlinks=False):
                     folder.pending.append(entry)
-        yield entry
 
 
 def _enter(parent: int | None, name: str, path: str) -> _Folder:

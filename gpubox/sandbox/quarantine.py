@@ -27,14 +27,16 @@ from gpubox.sandbox.auto_run_files import (
     walk,
 )
 from gpubox.sandbox.workspace_scan import MAX_ENTRIES, WorkspaceScan, changed_files, facts_of, scan
-from gpubox.storage import read_json, try_lock
+from gpubox.storage import make_folder, read_json, try_lock
 
 MAX_PROTECTED = 256
 """How many files and folders are made read-only: each is a mount."""
 MAX_SPECIAL_FILES = 100
 _GIT_DATA = frozenset({"objects", "refs", "logs", "index", "HEAD", "ORIG_HEAD", "FETCH_HEAD", "packed-refs", "lfs"})
 """Parts of a .git folder that git itself changes and that run nothing."""
-_WHY_READ_ONLY = "files with other names outside the workspace (hard links), or too many that your tools run"
+_WHY_READ_ONLY = (
+    "files that have other names (hard links), that hidden links lead to, or too many that your tools run"
+)
 _PAUSE_FACTOR, _MIN_PAUSE_SECONDS = 5.0, 0.1
 
 
@@ -97,9 +99,6 @@ class Quarantine:
             return quarantine
         if can_protect:
             quarantine._protect()
-        if not before.complete:
-            note = f"Only the first {MAX_ENTRIES:,} files of the workspace are compared: others may change unreported."
-            quarantine.notes.append(note)
         with contextlib.suppress(OSError, GpuboxError):
             quarantine._write_marker()
         return quarantine
@@ -108,7 +107,8 @@ class Quarantine:
         before = self.before
         own = {_whole(file.path) for file in before.auto_run}
         folders = {path.rpartition("/")[0] or path for path in before.linked}
-        few = _few({*own, *folders}, MAX_PROTECTED)
+        real = (os.path.relpath(os.path.realpath(self.workspace / path), self.workspace) for path in own)
+        few = _few({*own, *folders, *(path for path in real if path in before.files)}, MAX_PROTECTED)
         if len(few) > MAX_PROTECTED:
             raise GpuboxError(
                 f"The workspace {self.workspace} holds {len(few)} files that your tools run by themselves.",
@@ -147,6 +147,10 @@ class Quarantine:
             cannot = [f"{path} cannot be read" for path in after.unreadable if path not in self.before.unreadable]
             self.unchecked = (*cannot, *(f"{file} cannot be moved out" for file in self.left))
             self._note_changed_auto_run_files(after)
+            if not (self.before.complete and after.complete):
+                self.notes.append(
+                    f"Only the first {MAX_ENTRIES:,} files of the workspace are compared: others may change unreported."
+                )
         if self._marker:
             with contextlib.suppress(OSError):
                 self._marker.unlink()
@@ -169,9 +173,14 @@ class Quarantine:
         kind = entry.kind
         if kind and entry.token() in self.before.known:
             return False
+        if kind and entry.is_part:
+            entry.kind = ""  # if the owner's, it is an ordinary file once the new parts are moved out
+            if entry.token() in self.before.known:
+                return False
         if not kind and not entry.within and (kind := import_kind(entry.path, self.before.files)):
             old = self.before.files.get(entry.path)
-            if old == facts_of(entry.status) or (old is None and entry.status.st_ctime_ns < self.before.began_ns):
+            older = entry.status.st_ctime_ns < self.before.began_ns
+            if old == facts_of(entry.status) or (old is None and older and not self.before.complete):
                 return False
         if not kind:
             return False
@@ -196,7 +205,7 @@ class Quarantine:
 
     def _write_marker(self) -> None:
         markers = self.folder / "running"
-        markers.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(markers)
         path = markers / f"{os.getpid()}-{secrets.token_hex(4)}.json"
         self._marker_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._marker = path
@@ -234,7 +243,8 @@ def recover_interrupted(folder: Path) -> list[str]:
             if not try_lock(file.fileno()):  # its gpubox lives
                 continue
             values = read_json(file.read(), own=True)  # invalid while it is being written
-            before = WorkspaceScan(known={tuple(token) for token in values["known"]}, began_ns=values["began_ns"])
+            known = {tuple(token) for token in values["known"]}
+            before = WorkspaceScan(known=known, complete=False, began_ns=values["began_ns"])
             problems += Quarantine(Path(values["folder"]), folder, before).recover()
             marker.unlink()
     return problems
