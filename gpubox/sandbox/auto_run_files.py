@@ -25,44 +25,30 @@ REPOSITORY = "a repository"
 HIDDEN = "a hidden name, which some tool may obey"
 BYTECODE = "bytecode, which runs in place of its source"
 HIDES = "hides another module"
+PACKAGES = "installed packages"
+_SETTINGS = ("yml", "yaml", "toml", "json")
 _KINDS = {
     REPOSITORY: ".git .hg .svn .bzr .jj .pijul _darcs .fslckout _fossil_",
-    "run on entering the folder": (
-        ".envrc .direnv .mise.toml mise.toml .mise.local.toml mise.local.toml .mise .rtx.toml .tool-versions .autoenv "
-        ".autoenv.zsh .autoenv_leave.zsh"
-    ),
-    "settings of an editor": (
-        ".vscode .idea .vs .fleet .zed .devcontainer .devcontainer.json .exrc .vimrc _vimrc .gvimrc .nvimrc .nvim.lua "
-        ".lvimrc .local.vimrc .vim .dir-locals.el .dir-locals-2.el .kakrc .helix .gdbinit .lldbinit"
-    ),
-    "hooks": (
-        ".husky .pre-commit-config.yaml .pre-commit-hooks.yaml .overcommit.yml lefthook.yml .lefthook.yml "
-        "lefthook.yaml lefthook.toml lefthook.json lefthook-local.yml lefthook-local.yaml lefthook-local.toml "
-        "lefthook-local.json"
-    ),
+    "run on entering the folder": ".envrc .direnv mise.toml mise.local.toml .mise.toml .autoenv .autoenv.zsh",
+    "settings of an editor": ".vscode .idea .zed .exrc .vimrc _vimrc .nvim.lua .lvimrc .dir-locals.el session.vim",
+    "hooks": " ".join(f"{name}.{suffix}" for name in ("lefthook", "lefthook-local") for suffix in _SETTINGS),
     "settings of a coding agent": (
-        ".claude .mcp.json .cursor .windsurf .opencode opencode.json opencode.jsonc .aider.conf.yml .gemini .codex "
-        ".continue .roo .cline .kilocode .zencoder .amazonq .kiro crush.json agents.md agents.override.md agent.md "
-        "claude.md claude.local.md gemini.md qwen.md crush.md warp.md copilot-instructions.md"
+        ".claude .mcp.json .cursor .kiro .gemini .codex opencode.json opencode.jsonc crush.json agents.md "
+        "agents.override.md agent.md claude.md claude.local.md gemini.md qwen.md crush.md warp.md "
+        "copilot-instructions.md"
     ),
-    "run by a shell": (
-        ".bashrc .bash_profile .bash_login .bash_logout .profile .zshrc .zshenv .zprofile .zlogin .zlogout .login "
-        ".cshrc .tcshrc .xprofile .xsession .xinitrc .ssh"
-    ),
-    "settings that run code": (
-        ".npmrc .yarnrc .yarnrc.yml .pnpmfile.cjs .pnp.cjs .cargo .bundle .irbrc .pryrc .rprofile .ghci bunfig.toml "
-        "devbox.json flake.nix shell.nix session.vim"
-    ),
-    "installed packages": (
+    "settings that run code": ".npmrc .pnpmfile.cjs .pnp.cjs bunfig.toml devbox.json flake.nix shell.nix",
+    PACKAGES: (
         ".venv venv pyvenv.cfg activate activate.csh activate.fish activate.ps1 activate_this.py site-packages "
         "dist-packages __pypackages__ conda-meta node_modules"
     ),
-    "Python's": "sitecustomize usercustomize .pdbrc",
+    "Python's": "sitecustomize usercustomize",
 }
+"""Of the hidden names only those that are moved out while the program still runs."""
 _NAMES = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 _WORKSPACE_SUFFIXES = (".code-workspace", ".sublime-project", ".sublime-workspace")
 _INERT = {".gitignore", ".gitkeep", ".keep", ".editorconfig", ".dockerignore", ".npmignore", ".prettierignore"}
-_INERT |= {".eslintignore", ".nojekyll", ".ds_store", ".coverage"}
+_INERT |= {".eslintignore", ".nojekyll", ".ds_store", ".coverage", ".pytest_cache", ".mypy_cache", ".ruff_cache"}
 """Hidden names that no tool takes orders from."""
 _INERT_SUFFIXES = (".swp", ".swo", ".tmp", ".part")
 _INVISIBLE = dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])

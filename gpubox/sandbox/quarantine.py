@@ -18,14 +18,7 @@ from typing import Any
 
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
-from gpubox.sandbox.auto_run_files import (
-    HIDDEN,
-    AutoRunFile,
-    Entry,
-    import_kind,
-    move_out,
-    walk,
-)
+from gpubox.sandbox.auto_run_files import HIDDEN, PACKAGES, AutoRunFile, Entry, import_kind, move_out, walk
 from gpubox.sandbox.workspace_scan import MAX_ENTRIES, WorkspaceScan, changed_files, facts_of, scan
 from gpubox.storage import make_folder, read_json, try_lock
 
@@ -34,9 +27,7 @@ MAX_PROTECTED = 256
 MAX_SPECIAL_FILES = 100
 _GIT_DATA = frozenset({"objects", "refs", "logs", "index", "HEAD", "ORIG_HEAD", "FETCH_HEAD", "packed-refs", "lfs"})
 """Parts of a .git folder that git itself changes and that run nothing."""
-_WHY_READ_ONLY = (
-    "files that have other names (hard links), that hidden links lead to, or too many that your tools run"
-)
+_WHY_READ_ONLY = "files that have other names (hard links), that hidden links lead to, or too many that your tools run"
 _PAUSE_FACTOR, _MIN_PAUSE_SECONDS = 5.0, 0.1
 
 
@@ -129,7 +120,7 @@ class Quarantine:
             return
         with contextlib.suppress(OSError):  # `finish` says what it cannot read
             for entry in walk(self.workspace, [], modes={}):
-                if entry.kind and entry.kind != HIDDEN:
+                if entry.kind not in ("", HIDDEN, PACKAGES):  # a program that makes those may go on with them
                     with contextlib.suppress(FileNotFoundError):
                         self._moves(entry)
         took = time.monotonic() - began

@@ -86,4 +86,4 @@ async def test_what_is_read_only_and_why_is_said_to_the_model(sandbox: Sandbox, 
     output = await CodeExecution(sandbox, Policy(workspace=project.folder)).run(call)
 
     assert "Read-only file system" in output.text
-    assert "[shared: read-only for the program, because of files with other names outside" in output.text
+    assert "[shared: read-only for the program, because of files that have other names" in output.text

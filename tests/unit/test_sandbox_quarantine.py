@@ -29,6 +29,7 @@ NEVER = [
     "git",
     ".gitignore",
     ".keep",
+    ".pytest_cache",
     ".notes.txt.swp",
     "Makefile",
     "conftest.py",
@@ -373,6 +374,19 @@ def test_files_without_a_name_count_as_written(tmp_path: Path, monkeypatch: pyte
     assert monitor.exceeded_limit([1]).startswith("disk: more than")
 
 
+def test_a_program_that_installs_packages_can_end(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    running = begin(work)
+    for name in ("node_modules", "venv", ".cache", "sub/.git"):
+        (work / name).mkdir(parents=True)
+
+    running.sweep()
+    assert [file.path for file in running.moved] == ["sub/.git"]
+    running.finish()
+    assert {path.name for path in work.iterdir()} == {"sub"}
+
+
 def test_a_folder_that_only_looked_like_a_part_of_a_repository_is_compared(tmp_path: Path) -> None:
     """Once the new parts are moved out, the owner's ``hooks`` is a folder like any other."""
     work = tmp_path / "work"
@@ -413,7 +427,11 @@ def test_what_an_auto_run_link_leads_to_is_read_only_and_stays(tmp_path: Path) -
     (work / ".away").symlink_to("/etc/hostname")
 
     running = begin(work)
-    assert [file.path for file in running.protected if file.path[0] != "."] == ["AGENTS.md", "CLAUDE.md", "docs/rules.txt"]
+    assert [file.path for file in running.protected if file.path[0] != "."] == [
+        "AGENTS.md",
+        "CLAUDE.md",
+        "docs/rules.txt",
+    ]
     (work / "docs").rename(work / "old")
     (work / "docs").mkdir()
     (work / "docs/rules.txt").touch()
