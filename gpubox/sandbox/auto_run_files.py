@@ -117,9 +117,9 @@ class Entry:
                 link += f" {target.st_dev} {target.st_ino}"
         return status.st_dev, status.st_ino, self.kind, self.path if self.is_part else self.key, link
 
-    def auto_run_file(self) -> AutoRunFile:
+    def auto_run_file(self, kind: str = "") -> AutoRunFile:
         """Raises OSError if it is gone."""
-        return AutoRunFile(self.path, self.kind, (self.status.st_dev, self.status.st_ino))
+        return AutoRunFile(self.path, kind or self.kind, (self.status.st_dev, self.status.st_ino))
 
 
 @dataclass(eq=False)

@@ -119,10 +119,7 @@ class Quarantine:
         if began < self._next_sweep:
             return
         with contextlib.suppress(OSError):  # `finish` says what it cannot read
-            for entry in walk(self.workspace, [], modes={}):
-                if entry.kind not in ("", HIDDEN, PACKAGES):  # a program that makes those may go on with them
-                    with contextlib.suppress(FileNotFoundError):
-                        self._moves(entry)
+            self._move_new([], later=("", HIDDEN, PACKAGES))  # a program that makes those may go on with them
         took = time.monotonic() - began
         self._next_sweep = began + took + max(_MIN_PAUSE_SECONDS, _PAUSE_FACTOR * took)
 
@@ -159,6 +156,12 @@ class Quarantine:
             "notes": tuple(self.notes),
         }
 
+    def _move_new(self, unreadable: list[str], later: tuple[str, ...] = ()) -> None:
+        for entry in walk(self.workspace, unreadable, modes={}):
+            if entry.kind not in later:
+                with contextlib.suppress(FileNotFoundError):
+                    self._moves(entry)
+
     def _moves(self, entry: Entry) -> bool:
         """Moves ``entry`` out if it is new and would be run. Raises FileNotFoundError if it is gone."""
         kind = entry.kind
@@ -175,7 +178,7 @@ class Quarantine:
                 return False
         if not kind:
             return False
-        file = AutoRunFile(entry.path, kind, (entry.status.st_dev, entry.status.st_ino))
+        file = entry.auto_run_file(kind)
         if not self._target:
             self._target = self.folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         done = move_out(entry, kind, self._target, len(self.moved) + 1, self.workspace)
@@ -209,9 +212,7 @@ class Quarantine:
         """As ``finish``, for a run whose gpubox was killed. Returns sentences about what could not be checked."""
         cannot: list[str] = []
         try:
-            for entry in walk(self.workspace, cannot, modes={}):
-                with contextlib.suppress(FileNotFoundError):
-                    self._moves(entry)
+            self._move_new(cannot)
         except FileNotFoundError:
             return []
         except OSError as error:

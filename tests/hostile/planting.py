@@ -53,7 +53,7 @@ PLANTS = {
     # links
     "link to a repository": "REPO('x'); os.symlink('../x', 'plain/.git')",
     "another name of the owner's": "T(W, 'docs/agents.txt', RUN, 'a'); T(os.rename, 'docs', 'd'); T(W, 'd/agents.txt', RUN, 'a')",
-    "where a link of the owner's leads": "T(W, 'docs/rules.txt', RUN, 'a'); T(os.unlink, 'docs/rules.txt'); T(os.rename, 'docs', 'd'); T(W, 'docs/rules.txt'); T(W, 'd/rules.txt', RUN, 'a')",
+    "where a link of the owner's leads": "T(W, 'guide/rules.txt', RUN, 'a'); T(os.unlink, 'guide/rules.txt'); T(os.rename, 'guide', 'd'); T(W, 'guide/rules.txt'); T(W, 'd/rules.txt', RUN, 'a')",
     "link to a text": "W('notes'); os.symlink('../notes', 'src/.envrc')",
     "hard link to a text": "W('notes'); os.link('notes', 'src/.env')",
     "link as bytecode": "PYC('n', '__pycache__/mine.' + TAG + '.pyc'); T(os.unlink, '__pycache__/mine.' + TAG + '.pyc'); os.symlink('../n', '__pycache__/mine.' + TAG + '.pyc')",
@@ -167,8 +167,8 @@ class Project:
             (work / name).write_text(text)
         (work / "docs/agents.txt").write_text("mine")
         os.link(work / "docs/agents.txt", work / "docs/AGENTS.md")
-        (work / "docs/rules.txt").write_text("mine")
-        (work / "CLAUDE.md").symlink_to("docs/rules.txt")
+        (work / "guide/rules.txt").write_text("mine")
+        (work / "CLAUDE.md").symlink_to("guide/rules.txt")
         for name in ("shared/common.py", "node_modules/left/index.js"):
             (self.outside / Path(name).name).write_text("")
             os.link(self.outside / Path(name).name, work / name)
