@@ -126,7 +126,7 @@ def changed_files(before: WorkspaceScan, after: WorkspaceScan, moved: Collection
         old, is_folder = before.files.get(path), stat.S_ISDIR(facts[4])
         if old == facts or (is_folder and (old is None or old[4] == facts[4]) and path in parents):
             continue
-        if old is None and not before.complete and facts[1] < before.began_ns:
+        if old is None and not before.complete and not is_folder and facts[1] < before.began_ns:
             continue  # it was there
         texts[f"{path or '.'}/" if is_folder else path] = old is None
     gone = {path for path in before.files.keys() - after.files.keys() if after.complete and path not in moved}
