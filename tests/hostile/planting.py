@@ -146,7 +146,7 @@ class Project:
         self.folder, self.outside, self.proof = root / "project", root / "store", root / "proof"
         self.text = (HELPERS + "@CODE@").replace("@PROOF@", str(self.proof))
         work = self.folder
-        for name in "config src/hooks info plain half shared node_modules/left pkg .vscode docs guide".split():
+        for name in ("config", "src/hooks", "info", "plain", "half", "shared", "node_modules/left", "pkg", ".vscode", "docs", "guide"):  # fmt: skip
             (work / name).mkdir(parents=True, exist_ok=True)
         self.outside.mkdir()
         for name, text in (
