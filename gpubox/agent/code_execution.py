@@ -9,8 +9,6 @@ from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.runner import Sandbox
 
-MAX_NAMED_FILES = 20
-
 
 class CodeExecution:
     """Runs ``code`` under ``policy``. Each call starts a fresh interpreter."""
@@ -60,15 +58,7 @@ def _output_text(outcome: Outcome) -> str:
         parts.append(f"[exit code {outcome.exit_code}]")
     elif not parts:
         parts.append("[the program printed nothing]")
-    for note, paths in (
-        (f"moved out of the workspace to {outcome.quarantine}, because the owner's tools would run it",
-         outcome.quarantined),
-        ("changed, although the owner's tools will run it", outcome.not_quarantined),
-        ("could not be checked, so the owner must look at it", outcome.unchecked),
-        ("files changed", outcome.files_changed),
-    ):  # fmt: skip
-        if paths:
-            more = f" and {len(paths) - MAX_NAMED_FILES:,} more" if len(paths) > MAX_NAMED_FILES else ""
-            parts.append(f"[{note}: {', '.join(paths[:MAX_NAMED_FILES])}{more}]")
-    parts += [f"[{note}]" for note in outcome.notes]
+    parts += [f"[{note}]" for note in outcome.about_workspace]
+    if outcome.isolation == "landlock" and "[Errno 1]" in outcome.output:
+        parts.append("[this sandbox sets no permissions, owners or times of files: copy with shutil.copyfile]")
     return "\n".join(parts)

@@ -17,50 +17,38 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpubox.storage import make_folder
+
 MAX_DEPTH = 128
 """Folders nested deeper than this are moved out whole."""
 REPOSITORY = "a repository"
 HIDDEN = "a hidden name, which some tool may obey"
 BYTECODE = "bytecode, which runs in place of its source"
 HIDES = "hides another module"
+PACKAGES = "installed packages"
+_SETTINGS = ("yml", "yaml", "toml", "json")
 _KINDS = {
     REPOSITORY: ".git .hg .svn .bzr .jj .pijul _darcs .fslckout _fossil_",
-    "run on entering the folder": (
-        ".envrc .direnv .mise.toml mise.toml .mise.local.toml mise.local.toml .mise .rtx.toml .tool-versions .autoenv "
-        ".autoenv.zsh .autoenv_leave.zsh"
-    ),
-    "settings of an editor": (
-        ".vscode .idea .vs .fleet .zed .devcontainer .devcontainer.json .exrc .vimrc _vimrc .gvimrc .nvimrc .nvim.lua "
-        ".lvimrc .local.vimrc .vim .dir-locals.el .dir-locals-2.el .kakrc .helix .gdbinit .lldbinit"
-    ),
-    "hooks": (
-        ".husky .pre-commit-config.yaml .pre-commit-hooks.yaml .overcommit.yml lefthook.yml .lefthook.yml "
-        "lefthook.yaml lefthook.toml lefthook.json lefthook-local.yml lefthook-local.yaml lefthook-local.toml "
-        "lefthook-local.json"
-    ),
+    "run on entering the folder": ".envrc .direnv mise.toml mise.local.toml .mise.toml .autoenv .autoenv.zsh",
+    "settings of an editor": ".vscode .idea .zed .exrc .vimrc _vimrc .nvim.lua .lvimrc .dir-locals.el session.vim",
+    "hooks": " ".join(f"{name}.{suffix}" for name in ("lefthook", "lefthook-local") for suffix in _SETTINGS),
     "settings of a coding agent": (
-        ".claude .mcp.json .cursor .windsurf .opencode opencode.json opencode.jsonc .aider.conf.yml .gemini .codex "
-        ".continue .roo .cline .kilocode .zencoder .amazonq .kiro crush.json agents.md agents.override.md agent.md "
-        "claude.md claude.local.md gemini.md qwen.md crush.md warp.md copilot-instructions.md"
+        ".claude .mcp.json .cursor .kiro .gemini .codex opencode.json opencode.jsonc crush.json agents.md "
+        "agents.override.md agent.md claude.md claude.local.md gemini.md qwen.md crush.md warp.md "
+        "copilot-instructions.md"
     ),
-    "run by a shell": (
-        ".bashrc .bash_profile .bash_login .bash_logout .profile .zshrc .zshenv .zprofile .zlogin .zlogout .login "
-        ".cshrc .tcshrc .xprofile .xsession .xinitrc .ssh"
-    ),
-    "settings that run code": (
-        ".npmrc .yarnrc .yarnrc.yml .pnpmfile.cjs .pnp.cjs .cargo .bundle .irbrc .pryrc .rprofile .ghci bunfig.toml "
-        "devbox.json flake.nix shell.nix session.vim"
-    ),
-    "installed packages": (
+    "settings that run code": ".npmrc .pnpmfile.cjs .pnp.cjs bunfig.toml devbox.json flake.nix shell.nix",
+    PACKAGES: (
         ".venv venv pyvenv.cfg activate activate.csh activate.fish activate.ps1 activate_this.py site-packages "
         "dist-packages __pypackages__ conda-meta node_modules"
     ),
-    "Python's": "sitecustomize usercustomize .pdbrc",
+    "Python's": "sitecustomize usercustomize",
 }
+"""Of the hidden names only those that are moved out while the program still runs."""
 _NAMES = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 _WORKSPACE_SUFFIXES = (".code-workspace", ".sublime-project", ".sublime-workspace")
 _INERT = {".gitignore", ".gitkeep", ".keep", ".editorconfig", ".dockerignore", ".npmignore", ".prettierignore"}
-_INERT |= {".eslintignore", ".nojekyll", ".ds_store", ".coverage"}
+_INERT |= {".eslintignore", ".nojekyll", ".ds_store", ".coverage", ".pytest_cache", ".mypy_cache", ".ruff_cache"}
 """Hidden names that no tool takes orders from."""
 _INERT_SUFFIXES = (".swp", ".swo", ".tmp", ".part")
 _INVISIBLE = dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])
@@ -89,9 +77,10 @@ class AutoRunFile:
         return f"{readable(self.path)} ({self.kind})"
 
 
-Token = tuple[int, int, str, str, int]
+Token = tuple[int, int, str, str, str]
 """What an auto-run file is known by: device, inode, kind, and its name, or its path if it is a part of a repository. A
-program can rename any file, but not so that all of them stay; a link is made anew for each target (its ctime)."""
+program can rename any file, but not so that all of them stay; a link is made anew for each target (its ctime), and the
+last item also says what it leads to."""
 
 
 @dataclass(eq=False, slots=True)
@@ -120,13 +109,17 @@ class Entry:
 
     def token(self) -> Token:
         """What it is known by. Raises OSError if it is gone."""
-        status = self.status
-        kind, name = ("", self.path) if self.is_part else (self.kind, self.key)
-        return status.st_dev, status.st_ino, kind, name, status.st_ctime_ns if stat.S_ISLNK(status.st_mode) else 0
+        status, link = self.status, ""
+        if stat.S_ISLNK(status.st_mode):
+            link = str(status.st_ctime_ns)
+            with contextlib.suppress(OSError):
+                target = self.item.stat()
+                link += f" {target.st_dev} {target.st_ino}"
+        return status.st_dev, status.st_ino, self.kind, self.path if self.is_part else self.key, link
 
-    def auto_run_file(self) -> AutoRunFile:
+    def auto_run_file(self, kind: str = "") -> AutoRunFile:
         """Raises OSError if it is gone."""
-        return AutoRunFile(self.path, self.kind, (self.status.st_dev, self.status.st_ino))
+        return AutoRunFile(self.path, kind or self.kind, (self.status.st_dev, self.status.st_ino))
 
 
 @dataclass(eq=False)
@@ -233,7 +226,7 @@ def move_out(entry: Entry, kind: str, target: Path, number: int, workspace: Path
     with contextlib.suppress(OSError):
         _change_mode(fd, name, 0o700, stat.S_ISDIR)  # otherwise it cannot be moved into another folder
         try:
-            target.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(target)
             new_name = os.fsdecode(os.fsencode(f"{number}-{name}")[:255])
             os.rename(name, target / new_name, src_dir_fd=fd)
             _make_inaccessible(None, target / new_name)
@@ -277,11 +270,11 @@ def _read(folder: _Folder, inside: bool) -> Iterator[Entry]:
     for entry in entries:
         if is_repository and entry.is_part:
             entry.kind = REPOSITORY
+        yield entry  # the caller may say that it is no auto-run file
         if not entry.kind or inside or (entry.is_part and entry.key in _DATA_PARTS):
             with contextlib.suppress(OSError):
                 if entry.item.is_dir(follow_symlinks=False):
                     folder.pending.append(entry)
-        yield entry
 
 
 def _enter(parent: int | None, name: str, path: str) -> _Folder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,6 +15,8 @@ ISOLATIONS: tuple[Isolation, ...] = ("bubblewrap", "landlock", "none")
 """The strongest first."""
 EndedBy = Literal["", "wall", "cpu", "memory", "output", "disk", "cancelled"]
 """The limit of the Policy that ended a run; empty if the program ended by itself."""
+_MOST, _FEW = 20, 5
+"""How many files a report names, and how many of those moved out for the same reason."""
 WORKSPACE_MOUNT = "/workspace"
 """The path of the workspace inside bubblewrap."""
 
@@ -95,9 +98,28 @@ class Outcome:
         return self.exit_code == 0 and not self.ended_by and not self.unchecked
 
     @property
+    def about_workspace(self) -> list[str]:
+        """What became of the workspace, for the owner and the model: a few lines, however many files there are."""
+        kinds: dict[str, list[str]] = {}
+        for text in self.quarantined:
+            path, _, kind = text.removesuffix(")").rpartition(" (")
+            kinds.setdefault(kind, []).append(path)
+        moved = [f"{_some(sorted({*paths}), _FEW)} ({kind})" for kind, paths in kinds.items()]
+        place = f"moved out of the workspace to {self.quarantine}, because the owner's tools would run it"
+        lists = ((place, moved), ("changed, although the owner's tools will run it", self.not_quarantined),
+                 ("could not be checked, so the owner must look at it", self.unchecked),
+                 ("files changed", self.files_changed))  # fmt: skip
+        return [*(f"{what}: {_some(names)}" for what, names in lists if names), *self.notes]
+
+    @property
     def weakness(self) -> str:
         """What the isolation of this run does not prevent; empty for bubblewrap."""
         return Confinement(self.isolation).weakness
+
+
+def _some(names: Sequence[str], most: int = _MOST) -> str:
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 @dataclass(frozen=True, slots=True)

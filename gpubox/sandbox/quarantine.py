@@ -18,23 +18,16 @@ from typing import Any
 
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
-from gpubox.sandbox.auto_run_files import (
-    HIDDEN,
-    AutoRunFile,
-    Entry,
-    import_kind,
-    move_out,
-    walk,
-)
+from gpubox.sandbox.auto_run_files import HIDDEN, PACKAGES, AutoRunFile, Entry, import_kind, move_out, walk
 from gpubox.sandbox.workspace_scan import MAX_ENTRIES, WorkspaceScan, changed_files, facts_of, scan
-from gpubox.storage import read_json, try_lock
+from gpubox.storage import make_folder, read_json, try_lock
 
 MAX_PROTECTED = 256
 """How many files and folders are made read-only: each is a mount."""
 MAX_SPECIAL_FILES = 100
 _GIT_DATA = frozenset({"objects", "refs", "logs", "index", "HEAD", "ORIG_HEAD", "FETCH_HEAD", "packed-refs", "lfs"})
 """Parts of a .git folder that git itself changes and that run nothing."""
-_WHY_READ_ONLY = "files with other names outside the workspace (hard links), or too many that your tools run"
+_WHY_READ_ONLY = "files that have other names (hard links), that hidden links lead to, or too many that your tools run"
 _PAUSE_FACTOR, _MIN_PAUSE_SECONDS = 5.0, 0.1
 
 
@@ -97,9 +90,6 @@ class Quarantine:
             return quarantine
         if can_protect:
             quarantine._protect()
-        if not before.complete:
-            note = f"Only the first {MAX_ENTRIES:,} files of the workspace are compared: others may change unreported."
-            quarantine.notes.append(note)
         with contextlib.suppress(OSError, GpuboxError):
             quarantine._write_marker()
         return quarantine
@@ -108,7 +98,8 @@ class Quarantine:
         before = self.before
         own = {_whole(file.path) for file in before.auto_run}
         folders = {path.rpartition("/")[0] or path for path in before.linked}
-        few = _few({*own, *folders}, MAX_PROTECTED)
+        real = (os.path.relpath(os.path.realpath(self.workspace / path), self.workspace) for path in own)
+        few = _few({*own, *folders, *(path for path in real if path in before.files)}, MAX_PROTECTED)
         if len(few) > MAX_PROTECTED:
             raise GpuboxError(
                 f"The workspace {self.workspace} holds {len(few)} files that your tools run by themselves.",
@@ -128,10 +119,7 @@ class Quarantine:
         if began < self._next_sweep:
             return
         with contextlib.suppress(OSError):  # `finish` says what it cannot read
-            for entry in walk(self.workspace, [], modes={}):
-                if entry.kind and entry.kind != HIDDEN:
-                    with contextlib.suppress(FileNotFoundError):
-                        self._moves(entry)
+            self._move_new([], later=("", HIDDEN, PACKAGES))  # a program that makes those may go on with them
         took = time.monotonic() - began
         self._next_sweep = began + took + max(_MIN_PAUSE_SECONDS, _PAUSE_FACTOR * took)
 
@@ -147,6 +135,10 @@ class Quarantine:
             cannot = [f"{path} cannot be read" for path in after.unreadable if path not in self.before.unreadable]
             self.unchecked = (*cannot, *(f"{file} cannot be moved out" for file in self.left))
             self._note_changed_auto_run_files(after)
+            if not (self.before.complete and after.complete):
+                self.notes.append(
+                    f"Only the first {MAX_ENTRIES:,} files of the workspace are compared: others may change unreported."
+                )
         if self._marker:
             with contextlib.suppress(OSError):
                 self._marker.unlink()
@@ -164,18 +156,29 @@ class Quarantine:
             "notes": tuple(self.notes),
         }
 
+    def _move_new(self, unreadable: list[str], later: tuple[str, ...] = ()) -> None:
+        for entry in walk(self.workspace, unreadable, modes={}):
+            if entry.kind not in later:
+                with contextlib.suppress(FileNotFoundError):
+                    self._moves(entry)
+
     def _moves(self, entry: Entry) -> bool:
         """Moves ``entry`` out if it is new and would be run. Raises FileNotFoundError if it is gone."""
         kind = entry.kind
         if kind and entry.token() in self.before.known:
             return False
+        if kind and entry.is_part:
+            entry.kind = ""  # if the owner's, it is an ordinary file once the new parts are moved out
+            if entry.token() in self.before.known:
+                return False
         if not kind and not entry.within and (kind := import_kind(entry.path, self.before.files)):
             old = self.before.files.get(entry.path)
-            if old == facts_of(entry.status) or (old is None and entry.status.st_ctime_ns < self.before.began_ns):
+            older = entry.status.st_ctime_ns < self.before.began_ns
+            if old == facts_of(entry.status) or (old is None and older and not self.before.complete):
                 return False
         if not kind:
             return False
-        file = AutoRunFile(entry.path, kind, (entry.status.st_dev, entry.status.st_ino))
+        file = entry.auto_run_file(kind)
         if not self._target:
             self._target = self.folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         done = move_out(entry, kind, self._target, len(self.moved) + 1, self.workspace)
@@ -196,7 +199,7 @@ class Quarantine:
 
     def _write_marker(self) -> None:
         markers = self.folder / "running"
-        markers.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(markers)
         path = markers / f"{os.getpid()}-{secrets.token_hex(4)}.json"
         self._marker_fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._marker = path
@@ -209,9 +212,7 @@ class Quarantine:
         """As ``finish``, for a run whose gpubox was killed. Returns sentences about what could not be checked."""
         cannot: list[str] = []
         try:
-            for entry in walk(self.workspace, cannot, modes={}):
-                with contextlib.suppress(FileNotFoundError):
-                    self._moves(entry)
+            self._move_new(cannot)
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -234,7 +235,8 @@ def recover_interrupted(folder: Path) -> list[str]:
             if not try_lock(file.fileno()):  # its gpubox lives
                 continue
             values = read_json(file.read(), own=True)  # invalid while it is being written
-            before = WorkspaceScan(known={tuple(token) for token in values["known"]}, began_ns=values["began_ns"])
+            known = {tuple(token) for token in values["known"]}
+            before = WorkspaceScan(known=known, complete=False, began_ns=values["began_ns"])
             problems += Quarantine(Path(values["folder"]), folder, before).recover()
             marker.unlink()
     return problems

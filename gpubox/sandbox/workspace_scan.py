@@ -14,7 +14,7 @@ from gpubox.errors import UsageError
 from gpubox.sandbox.auto_run_files import AutoRunFile, Entry, Token, readable, walk
 
 MAX_ENTRIES = 200_000
-"""Files and folders whose changes are seen. Auto-run files are seen however many there are."""
+"""Files whose changes are seen. Folders and auto-run files are seen however many there are."""
 MAX_LISTED = 1_000
 CLOCK_NANOSECONDS = 20_000_000
 """File times come from a clock that ticks every few milliseconds."""
@@ -35,7 +35,7 @@ class WorkspaceScan:
     special_files: list[str] = field(default_factory=list)
     """Sockets, FIFOs and devices. Each is a way out of the workspace."""
     linked: list[str] = field(default_factory=list)
-    """Files that have another name outside, as in the stores of pnpm and uv."""
+    """Files with another name outside, as in the stores of pnpm and uv, or that is an auto-run file."""
     unreadable: list[str] = field(default_factory=list)
     """Folders that even their owner cannot read."""
     complete: bool = True
@@ -98,18 +98,18 @@ def scan(
                 result.auto_run.append(entry.auto_run_file())
             if entry.kind or entry.is_part:
                 result.known.add(entry.token())
-            if len(result.files) > MAX_ENTRIES:
-                result.complete = False
-                continue
             status = entry.status
         except OSError as error:
             if not isinstance(error, FileNotFoundError):  # otherwise it was removed meanwhile
                 result.unreadable.append(entry.path)
             continue
-        result.files[entry.path] = facts_of(status)
-        if status.st_nlink > 1 and stat.S_ISREG(status.st_mode):
+        if status.st_nlink > 1 and stat.S_ISREG(status.st_mode) and (inside or not entry.kind):  # else read-only
             seen[status.st_dev, status.st_ino] += 1
             linked.append((entry.path, status))
+        if len(result.files) <= MAX_ENTRIES or stat.S_ISDIR(status.st_mode):
+            result.files[entry.path] = facts_of(status)
+        else:
+            result.complete = False
     result.linked = [path for path, status in linked if status.st_nlink > seen[status.st_dev, status.st_ino]]
     return result
 
@@ -126,7 +126,7 @@ def changed_files(before: WorkspaceScan, after: WorkspaceScan, moved: Collection
         old, is_folder = before.files.get(path), stat.S_ISDIR(facts[4])
         if old == facts or (is_folder and (old is None or old[4] == facts[4]) and path in parents):
             continue
-        if old is None and not before.complete and facts[1] < before.began_ns:
+        if old is None and not before.complete and not is_folder and facts[1] < before.began_ns:
             continue  # it was there
         texts[f"{path or '.'}/" if is_folder else path] = old is None
     gone = {path for path in before.files.keys() - after.files.keys() if after.complete and path not in moved}

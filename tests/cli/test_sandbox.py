@@ -42,7 +42,7 @@ def test_the_program_speaks_on_stdout_and_how_it_ended_on_stderr(
 
     out, err = capfd.readouterr()
     assert (code, out) == (0, "hi\n")
-    assert err.startswith("changed f\nexit 0, ")
+    assert err.startswith("files changed: f\nexit 0, ")
     assert err.endswith(" ms, bubblewrap\n")
     assert (folder / "f").exists()
 
@@ -86,12 +86,12 @@ def test_what_is_read_only_is_said_and_what_cannot_be_checked_fails(
     argv = ["sandbox", "run", program(tmp_path, "open('a', 'w')"), "--workdir", str(tmp_path / "w")]
 
     assert run(argv) == 0
-    assert "changed a\nlib: read-only for the program, because of files with other names" in capfd.readouterr().err
+    assert "files changed: a\nlib: read-only for the program, because of files that" in capfd.readouterr().err
 
     refused = PermissionError(errno.EACCES, "Permission denied")
     monkeypatch.setattr(Quarantine, "_moves", Mock(side_effect=refused))
     assert run(argv) == 6
-    assert "not checked: lib cannot be read. Look at it" in capfd.readouterr().err
+    assert "could not be checked, so the owner must look at it: lib cannot be read" in capfd.readouterr().err
 
 
 @pytest.mark.skipif(landlock.version() < 1, reason="this kernel has no Landlock")

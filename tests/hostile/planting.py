@@ -46,11 +46,14 @@ PLANTS = {
     "folder to node_modules": "W('info/.bin/tsc'); os.rename('info', 'src/node_modules')",
     "folder to .GIT": "REPO('info'); os.rename('info', 'plain/.GIT')",
     "parts into a repository": "REPO('r'); os.rename('r/config', 'c'); os.rename('info', 'plain/info'); [os.rename('r/' + n, 'plain/' + n) for n in ('HEAD', 'objects', 'refs')]; W('plain/config', CONFIG + ' bare = false\\n worktree = .')",
+    "the rest of a repository": "REPO('src'); W('src/hooks/post-index-change'); W('src/hooks/.envrc')",
     "config of a half repository": "W('half/config', CONFIG + ' bare = false\\n worktree = .'); os.mkdir('half/objects'); os.mkdir('half/refs')",
     "deep folder up": "W('a/b/c/.kiro/hooks/x.json'); os.rename('a/b', 'b')",
     "number used again": "os.unlink('notes'); W('src/.envrc')",
     # links
     "link to a repository": "REPO('x'); os.symlink('../x', 'plain/.git')",
+    "another name of the owner's": "T(W, 'docs/agents.txt', RUN, 'a'); T(os.rename, 'docs', 'd'); T(W, 'd/agents.txt', RUN, 'a')",
+    "where a link of the owner's leads": "T(W, 'guide/rules.txt', RUN, 'a'); T(os.unlink, 'guide/rules.txt'); T(os.rename, 'guide', 'd'); T(W, 'guide/rules.txt'); T(W, 'd/rules.txt', RUN, 'a')",
     "link to a text": "W('notes'); os.symlink('../notes', 'src/.envrc')",
     "hard link to a text": "W('notes'); os.link('notes', 'src/.env')",
     "link as bytecode": "PYC('n', '__pycache__/mine.' + TAG + '.pyc'); T(os.unlink, '__pycache__/mine.' + TAG + '.pyc'); os.symlink('../n', '__pycache__/mine.' + TAG + '.pyc')",
@@ -143,7 +146,7 @@ class Project:
         self.folder, self.outside, self.proof = root / "project", root / "store", root / "proof"
         self.text = (HELPERS + "@CODE@").replace("@PROOF@", str(self.proof))
         work = self.folder
-        for name in ("config", "src/hooks", "info", "plain", "half", "shared", "node_modules/left", "pkg", ".vscode"):
+        for name in ("config", "src/hooks", "info", "plain", "half", "shared", "node_modules/left", "pkg", ".vscode", "docs", "guide"):  # fmt: skip
             (work / name).mkdir(parents=True, exist_ok=True)
         self.outside.mkdir()
         for name, text in (
@@ -151,6 +154,10 @@ class Project:
             (".envrc", "true"), (".vscode/settings.json", "{}"), ("info/exclude", "x"), ("src/hooks/pre", "x"),
         ):  # fmt: skip
             (work / name).write_text(text)
+        (work / "docs/agents.txt").write_text("mine")
+        os.link(work / "docs/agents.txt", work / "docs/AGENTS.md")
+        (work / "guide/rules.txt").write_text("mine")
+        (work / "CLAUDE.md").symlink_to("guide/rules.txt")
         for name in ("shared/common.py", "node_modules/left/index.js"):
             (self.outside / Path(name).name).write_text("")
             os.link(self.outside / Path(name).name, work / name)

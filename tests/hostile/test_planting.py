@@ -79,6 +79,26 @@ async def test_behind_landlock_no_file_with_a_name_outside_is_in_reach(project: 
     assert project.unreported(set()) == []
 
 
+async def test_the_report_of_an_ordinary_program_is_short(sandbox: Sandbox, project: Project) -> None:
+    isolation = (await sandbox.confinement()).isolation
+    project.cut_links()
+    (project.folder / "new").mkdir(mode=0o777)
+    code = (
+        "import os, shutil\n"
+        "for n in range(1000): open(f'new/{n}.txt', 'w').close()\n"
+        "for n in range(100): open(f'{n}.pyc', 'w').close()\n"
+        "for name in ('new/.pytest_cache', 'new/node_modules/left'): os.makedirs(name)\n"
+        "open('new/node_modules/left/index.js', 'w').close()\n"
+        "shutil.copy('new/1.txt', 'copy')"
+    )
+    output = await CodeExecution(sandbox, Policy(workspace=project.folder)).run(ToolCall("1", CODE_TOOL, code=code))
+
+    assert len(output.text) < 2000
+    for part in ("and 95 more (bytecode, which", "new/node_modules (installed packages)", "files changed: "):
+        assert output.text.count(part) == 1
+    assert ("copy with shutil.copyfile" in output.text) == (isolation == "landlock") == (output.exit_code == 1)
+
+
 async def test_what_is_read_only_and_why_is_said_to_the_model(sandbox: Sandbox, project: Project) -> None:
     if (await sandbox.confinement()).isolation == "landlock":
         pytest.skip("it refuses this workspace")
@@ -86,4 +106,4 @@ async def test_what_is_read_only_and_why_is_said_to_the_model(sandbox: Sandbox, 
     output = await CodeExecution(sandbox, Policy(workspace=project.folder)).run(call)
 
     assert "Read-only file system" in output.text
-    assert "[shared: read-only for the program, because of files with other names outside" in output.text
+    assert "shared: read-only for the program, because of files that have other names" in output.text

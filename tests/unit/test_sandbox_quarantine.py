@@ -29,6 +29,7 @@ NEVER = [
     "git",
     ".gitignore",
     ".keep",
+    ".pytest_cache",
     ".notes.txt.swp",
     "Makefile",
     "conftest.py",
@@ -85,12 +86,6 @@ def test_other_names_are_left_alone(name: str) -> None:
 )
 def test_a_bare_repository_by_its_entries(names: list[str], whole: bool) -> None:
     assert is_bare_repository(names) is whole
-
-
-@pytest.fixture(autouse=True)
-def leaves_nothing_closed(tmp_path: Path) -> Iterator[None]:
-    yield
-    remove_tree(tmp_path)  # what was moved is closed to its owner
 
 
 def begin(work: Path, *, can_protect: bool = True) -> Quarantine:
@@ -284,7 +279,7 @@ def test_more_files_than_are_compared_is_said(tmp_path: Path, monkeypatch: pytes
 
     assert "Only the first" in running.notes[0]
     assert [file.path for file in running.moved] == [".git"]
-    assert not [name for name in running.changed if name.isdigit()]
+    assert running.changed == ("a/",)
 
 
 def test_files_with_names_outside_have_a_read_only_folder(tmp_path: Path) -> None:
@@ -377,3 +372,106 @@ def test_files_without_a_name_count_as_written(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(disk_usage, "written_bytes", lambda pids: 2000)
     monitor._next_check = 0.0
     assert monitor.exceeded_limit([1]).startswith("disk: more than")
+
+
+def test_a_program_that_installs_packages_can_end(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    running = begin(work)
+    for name in ("node_modules", "venv", ".cache", "sub/.git"):
+        (work / name).mkdir(parents=True)
+
+    running.sweep()
+    assert [file.path for file in running.moved] == ["sub/.git"]
+    running.finish()
+    assert {path.name for path in work.iterdir()} == {"sub"}
+
+
+def test_a_folder_that_only_looked_like_a_part_of_a_repository_is_compared(tmp_path: Path) -> None:
+    """Once the new parts are moved out, the owner's ``hooks`` is a folder like any other."""
+    work = tmp_path / "work"
+    (work / "src/hooks").mkdir(parents=True)
+    (work / "src/hooks/same").touch()
+    running = begin(work)
+    for name in ("HEAD", "objects", "refs"):
+        (work / "src" / name).mkdir()
+    (work / "src/hooks/new").touch()
+    (work / "src/hooks/.envrc").touch()
+
+    running.finish()
+
+    assert running.changed == ("src/hooks/new",)
+    assert {file.path for file in running.moved} >= {"src/HEAD", "src/hooks/.envrc"}
+
+
+def test_an_auto_run_file_has_no_other_name_that_can_be_written(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / "docs").mkdir(parents=True)
+    (work / "docs/rules.txt").touch()
+    os.link(work / "docs/rules.txt", work / "AGENTS.md")
+
+    running = begin(work)
+    running.finish()
+
+    assert [file.path for file in running.protected] == ["AGENTS.md", "docs"]
+
+
+def test_what_an_auto_run_link_leads_to_is_read_only_and_stays(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / "docs").mkdir(parents=True)
+    (work / "docs/rules.txt").touch()
+    (work / "AGENTS.md").symlink_to("docs/rules.txt")
+    (work / "CLAUDE.md").symlink_to("AGENTS.md")
+    (work / ".gone").symlink_to("nowhere")
+    (work / ".self").symlink_to(".")
+    (work / ".away").symlink_to("/etc/hostname")
+
+    running = begin(work)
+    assert [file.path for file in running.protected if file.path[0] != "."] == [
+        "AGENTS.md",
+        "CLAUDE.md",
+        "docs/rules.txt",
+    ]
+    (work / "docs").rename(work / "old")
+    (work / "docs").mkdir()
+    (work / "docs/rules.txt").touch()
+    running.finish()
+
+    assert sorted(file.path for file in running.moved) == ["AGENTS.md", "CLAUDE.md"]
+
+
+def test_files_beyond_what_is_compared_are_said_also_if_the_program_made_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, store = tmp_path / "work", tmp_path / "store"
+    work.mkdir()
+    store.touch()
+    for number in range(9):
+        (work / str(number)).touch()
+    monkeypatch.setattr(workspace_scan, "MAX_ENTRIES", 10)
+    running = begin(work)
+    for number in range(9):
+        (work / f"new{number}").touch()
+    running.finish()
+    assert "Only the first" in running.notes[0]
+
+    for number in range(40):
+        os.link(store, work / f"shared{number}")
+    assert len(begin(work).protected) == 40
+
+
+def test_an_old_extension_module_that_a_renamed_folder_brings_is_moved(tmp_path: Path) -> None:
+    """Its own times say that nothing changed it."""
+    work = tmp_path / "work"
+    for name in ("pkg/mine.py", "other/mine.so", "data/x.pyc"):
+        (work / name).parent.mkdir(parents=True)
+        (work / name).touch()
+    time.sleep(0.05)  # file times come from a clock that ticks every few milliseconds
+    running = begin(work)
+    (work / "pkg").rename(work / "old")
+    (work / "other").rename(work / "pkg")
+    (work / "pkg/mine.py").touch()
+    (work / "data").rename(work / "pkg/__pycache__")
+    running.finish()
+
+    assert [file.path for file in running.moved] == ["pkg/mine.so", "pkg/__pycache__/x.pyc"]

@@ -55,15 +55,7 @@ def run_file(context: Context, file: Path, workdir: Path | None, seconds: float 
     else:
         if outcome.output:
             output.emit_verbatim(outcome.output.removesuffix("\n"))
-        for name in outcome.files_changed:
-            diagnostics.note(f"changed {name}")
-        for name in outcome.quarantined:
-            diagnostics.note(f"moved {name} to {outcome.quarantine}: your own tools would have run it")
-        for name in outcome.not_quarantined:
-            diagnostics.note(f"kept {name}, which your own tools may run")
-        for name in outcome.unchecked:
-            diagnostics.note(f"not checked: {name}. Look at it before your own tools do")
-        for text in (*outcome.notes, *([f"weaker: {outcome.weakness}"] if outcome.weakness else [])):
+        for text in (*outcome.about_workspace, *([f"weaker: {outcome.weakness}"] if outcome.weakness else [])):
             diagnostics.note(text)
         ending = f"exit {outcome.exit_code}" if outcome.signal is None else outcome.signal
         reason = f": {outcome.why}" if outcome.why else ""
