@@ -301,7 +301,7 @@ def tries(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tries
 def test_no_verb_lets_anything_raw_through(
     world: Path, foreign: HostileServer, tries: Tries, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    monkeypatch.setattr("gpubox.planner.planner.run_dry", partial(run_dry, timeout=2))  # its engine has no table
+    monkeypatch.setattr("gpubox.planner.planner.run_dry", partial(run_dry, timeout=0.3))  # its engine has no table
     world.with_name("program.py").write_text(
         f"print({HOSTILE!r}); open('f\\x1b[31m', 'w')\nraise ValueError({HOSTILE!r})"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+from collections.abc import Callable
 
 import pytest
 
@@ -18,14 +19,23 @@ pytestmark = pytest.mark.engine
 SMALL = ("--mode", "all", "--limit", "2", "--max-tokens", "24", "--rounds", "2")
 
 
+def lines_of_new_runs(box: Box) -> Callable[..., list[bytes]]:
+    """A function that reads a file of lines of the runs that are new from now on; their results, if not said else."""
+    runs = box.paths.state / "runs"
+    before = set(runs.glob("*"))
+
+    def lines(name: str = "results.jsonl") -> list[bytes]:
+        new = set(runs.glob("*")) - before
+        return [line for run in new for path in run.glob(name) for line in path.read_bytes().splitlines()]
+
+    return lines
+
+
 def test_a_run_of_all_modes_survives_kill_9(box: Box) -> None:
     if asyncio.run(Sandbox(Config()).confinement()).isolation is None:
         pytest.skip("nothing confines programs on this machine")
     box.profile("demo", {"ctx-size": 2048})
-    runs = box.paths.state / "runs"
-
-    def lines() -> list[bytes]:
-        return [line for path in runs.glob("*/results.jsonl") for line in path.read_bytes().splitlines()]
+    lines = lines_of_new_runs(box)
 
     with subprocess.Popen([*GPUBOX, "bench", "humaneval", "demo", *SMALL], stderr=subprocess.DEVNULL) as process:
         until(lambda: len(lines()) >= 1, process)
@@ -47,8 +57,7 @@ def test_a_run_of_all_modes_survives_kill_9(box: Box) -> None:
         parts = line["values"]["parts"]
         assert sum(parts.values()) == pytest.approx(line["seconds"], rel=0.02)
         assert parts["answer"] + parts["thinking"] > 0
-    (raw,) = runs.glob("*/raw.jsonl")
-    first = json.loads(raw.read_bytes().splitlines()[0])["data"]["request"]
+    first = json.loads(lines("raw.jsonl")[0])["data"]["request"]
     assert first["prompt"] and all(isinstance(token, int) for token in first["prompt"])
     assert "<|im_end|>" in first["stop"]  # the model's end of text, as lm-eval adds it
 
@@ -59,12 +68,7 @@ def test_a_run_of_all_modes_survives_kill_9(box: Box) -> None:
 
 def test_a_suite_run_survives_kill_9(box: Box) -> None:
     box.profile("demo", {"ctx-size": 2048})
-    before = set((box.paths.state / "runs").glob("*"))
-
-    def lines() -> list[bytes]:
-        new = set((box.paths.state / "runs").glob("*")) - before
-        return [line for run in new for path in run.glob("results.jsonl") for line in path.read_bytes().splitlines()]
-
+    lines = lines_of_new_runs(box)
     few = ("--tasks", "3.3,4.1,5.1", "--max-tokens", "8", "--speed-tokens", "8", "--ref-tps", "100")
     with subprocess.Popen([*GPUBOX, "bench", "suite", "demo", *few], stderr=subprocess.DEVNULL) as process:
         until(lambda: len(lines()) >= 1, process)
