@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 
 GPUBOX = [sys.executable, "-m", "gpubox"]
+SLOWLY = ("nice", "-n", "19", *GPUBOX)
+"""For a gpubox that is killed half way: on a busy machine it must not be done before its killer has a turn."""
 
 
 def gpubox(*words: str) -> subprocess.CompletedProcess[str]:

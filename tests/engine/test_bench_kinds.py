@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.engine.conftest import Box
-from tests.engine.outside import GPUBOX, gpubox, until
+from tests.engine.outside import SLOWLY, gpubox, until
 
 pytestmark = pytest.mark.engine
 
@@ -37,7 +37,7 @@ def killed_half_way(box: Box, items: int, *words: str) -> list[bytes]:
         new = [path for path in runs.glob("*/results.jsonl") if path.parent not in known]
         return [line for path in new for line in path.read_bytes().splitlines()]
 
-    with subprocess.Popen([*GPUBOX, "bench", *words], stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen([*SLOWLY, "bench", *words], stderr=subprocess.DEVNULL) as process:
         until(lambda: sum(not json.loads(line).get("error") for line in lines()) >= items, process)
         process.kill()
     return lines()

@@ -12,7 +12,7 @@ import pytest
 from gpubox.config import Config
 from gpubox.sandbox.runner import Sandbox
 from tests.engine.conftest import Box
-from tests.engine.outside import GPUBOX, gpubox, until
+from tests.engine.outside import SLOWLY, gpubox, until
 
 pytestmark = pytest.mark.engine
 
@@ -37,7 +37,7 @@ def test_a_run_of_all_modes_survives_kill_9(box: Box) -> None:
     box.profile("demo", {"ctx-size": 2048})
     lines = lines_of_new_runs(box)
 
-    with subprocess.Popen([*GPUBOX, "bench", "humaneval", "demo", *SMALL], stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen([*SLOWLY, "bench", "humaneval", "demo", *SMALL], stderr=subprocess.DEVNULL) as process:
         until(lambda: len(lines()) >= 1, process)
         process.kill()
     kept = lines()
@@ -70,7 +70,7 @@ def test_a_suite_run_survives_kill_9(box: Box) -> None:
     box.profile("demo", {"ctx-size": 2048})
     lines = lines_of_new_runs(box)
     few = ("--tasks", "3.3,4.1,5.1", "--max-tokens", "8", "--speed-tokens", "8", "--ref-tps", "100")
-    with subprocess.Popen([*GPUBOX, "bench", "suite", "demo", *few], stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen([*SLOWLY, "bench", "suite", "demo", *few], stderr=subprocess.DEVNULL) as process:
         until(lambda: len(lines()) >= 1, process)
         process.kill()
     kept = lines()

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from textual.events import ScreenResume
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from gpubox.agent import events as e
 from gpubox.agent.tools import ToolOutput
@@ -418,7 +419,9 @@ async def test_an_unusable_workspace_is_refused() -> None:
     async with chatting(chats, toasts=True) as (pilot, screen):
         await pilot.press("ctrl+t")
         await shows(pilot, "This chat")
-        await pilot.press(*["down"] * 4, *"/nowhere", "enter")
+        await pilot.press(*["down"] * 4)
+        await until(pilot, lambda: isinstance(pilot.app.focused, Input))
+        await pilot.press(*"/nowhere", "enter")
         await shows(pilot, "The workspace /nowhere cannot be used")
         assert screen.controller.chat and not screen.controller.chat.settings.workdir
 
