@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+T = TypeVar("T")
 SEED = int(os.environ.get("GPUBOX_TEST_SEED", "0"))
 """Chooses the tenth. All xdist workers read the same variable, so that they collect the same tests."""
 
@@ -18,8 +19,15 @@ def sampled(cases: Sequence[Any], share: float = 0.1, always: Sequence[Any] = ()
 
     ``always`` are cases that the quick run tries with each seed: those that once found a fault.
     """
-    quick = set(random.Random(f"{SEED} {len(cases)}").sample(range(len(cases)), max(1, round(len(cases) * share))))
+    quick = set(some_of(range(len(cases)), share))
     return [case if number in quick or case in always else _nightly(case) for number, case in enumerate(cases)]
+
+
+def some_of(cases: Sequence[T], share: float) -> list[T]:
+    """A seeded ``share`` of ``cases``, at least one, in their order."""
+    number = max(1, round(len(cases) * share)) if cases else 0
+    chosen = random.Random(f"{SEED} {len(cases)}").sample(range(len(cases)), number)
+    return [cases[at] for at in sorted(chosen)]
 
 
 def batches(cases: Sequence[Any], share: float = 0.1) -> list[Any]:

@@ -102,6 +102,7 @@ def test_a_sweep_survives_kill_9_keeps_a_cell_that_cannot_load_and_is_saved(prof
     assert (profiles.paths.profiles / "best.toml").exists()
 
 
+@pytest.mark.nightly
 def test_an_ab_survives_kill_9(profiles: Box) -> None:
     kept = killed_half_way(profiles, 1, "ab", "swept", "--set", "ctx-size=768", "--domains", "code", *TINY, *TWICE)
     assert not before_is_back(profiles)

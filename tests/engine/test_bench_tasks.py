@@ -66,6 +66,7 @@ def test_a_run_of_all_modes_survives_kill_9(box: Box) -> None:
     assert box.servers() == []
 
 
+@pytest.mark.nightly
 def test_a_suite_run_survives_kill_9(box: Box) -> None:
     box.profile("demo", {"ctx-size": 2048})
     lines = lines_of_new_runs(box)
