@@ -12,11 +12,20 @@ import pytest
 
 from tests.engine.conftest import Box
 from tests.engine.outside import SLOWLY, gpubox, until
+from tests.sampling import some_of
 
 pytestmark = pytest.mark.engine
 
 TINY = ("--prompts", "1", "--max-tokens", "4")
 TWICE = ("--starts", "2")
+
+
+BY_DAY = some_of(("ab", "soak", "sweep", "tune"), 0.25)
+
+
+def killed(kind: str) -> pytest.MarkDecorator:
+    """By day one kind is killed, all of them at night."""
+    return pytest.mark.engine if kind in BY_DAY else pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +68,7 @@ def resumed(box: Box, kept: list[bytes]) -> dict[str, Any]:
     return values
 
 
+@killed("tune")
 def test_a_tune_survives_kill_9_and_keeps_its_time_and_its_verdict(profiles: Box) -> None:
     kept = killed_half_way(
         profiles, 2, "tune", "swept", "--over", "threads=1,2", "--minutes", "0.05", "--context", "0", *TINY
@@ -79,7 +89,7 @@ def test_a_tune_survives_kill_9_and_keeps_its_time_and_its_verdict(profiles: Box
     assert "There is a profile 'before' already" in name.stderr
 
 
-@pytest.mark.nightly
+@killed("sweep")
 def test_a_sweep_survives_kill_9_keeps_a_cell_that_cannot_load_and_is_saved(profiles: Box) -> None:
     kept = killed_half_way(
         profiles, 2, "sweep", "swept", "--over", "ctx-size=512,1024", "--over", "cache-type-k=f16,no-such-type",
@@ -102,7 +112,7 @@ def test_a_sweep_survives_kill_9_keeps_a_cell_that_cannot_load_and_is_saved(prof
     assert (profiles.paths.profiles / "best.toml").exists()
 
 
-@pytest.mark.nightly
+@killed("ab")
 def test_an_ab_survives_kill_9(profiles: Box) -> None:
     kept = killed_half_way(profiles, 1, "ab", "swept", "--set", "ctx-size=768", "--domains", "code", *TINY, *TWICE)
     assert not before_is_back(profiles)
@@ -115,7 +125,7 @@ def test_an_ab_survives_kill_9(profiles: Box) -> None:
     assert table["rows"][0][2] > 0
 
 
-@pytest.mark.nightly
+@killed("soak")
 def test_a_soak_survives_kill_9(profiles: Box) -> None:
     kept = killed_half_way(
         profiles, 2, "soak", "before", "--minutes", "0.02", "--window", "0.4", "--max-tokens", "4", "--context", "512"

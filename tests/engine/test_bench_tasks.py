@@ -16,7 +16,7 @@ from tests.engine.outside import SLOWLY, gpubox, until
 
 pytestmark = pytest.mark.engine
 
-SMALL = ("--mode", "all", "--limit", "2", "--max-tokens", "24", "--rounds", "2")
+SMALL = ("--mode", "all", "--limit", "1", "--max-tokens", "24", "--rounds", "2")
 
 
 def lines_of_new_runs(box: Box) -> Callable[..., list[bytes]]:
@@ -41,7 +41,7 @@ def test_a_run_of_all_modes_survives_kill_9(box: Box) -> None:
         until(lambda: len(lines()) >= 1, process)
         process.kill()
     kept = lines()
-    assert len(kept) < 6
+    assert len(kept) < 3
 
     resumed = gpubox("bench", "resume", "--json")
 
@@ -49,9 +49,9 @@ def test_a_run_of_all_modes_survives_kill_9(box: Box) -> None:
     values = json.loads(resumed.stdout)
     assert (values["run"]["state"], values["run"]["plan"]["kind"]) == ("finished", "humaneval")
     assert values["run"]["machine"]["sandbox"]
-    assert lines()[: len(kept)] == kept and len(lines()) == 6
+    assert lines()[: len(kept)] == kept and len(lines()) == 3
     scores = {m["group"]: m["estimate"] for m in values["report"]["metrics"] if m["name"] == "pass@1"}
-    assert {mode: score["n"] for mode, score in scores.items()} == {"vanilla": 2, "chat": 2, "agentic": 2}
+    assert {mode: score["n"] for mode, score in scores.items()} == {"vanilla": 1, "chat": 1, "agentic": 1}
     assert not {flag["kind"] for flag in values["report"]["flags"]} & {"foreign request", "crash", "setup"}
     for line in map(json.loads, lines()):
         parts = line["values"]["parts"]
@@ -62,7 +62,7 @@ def test_a_run_of_all_modes_survives_kill_9(box: Box) -> None:
     assert "<|im_end|>" in first["stop"]  # the model's end of text, as lm-eval adds it
 
     again = gpubox("bench", "rescore", "--json")
-    assert json.loads(again.stdout)["changed"] == [] and json.loads(again.stdout)["scored"] == 6
+    assert json.loads(again.stdout)["changed"] == [] and json.loads(again.stdout)["scored"] == 3
     assert box.servers() == []
 
 
