@@ -29,6 +29,12 @@ Write = Callable[[str, str], Path]
 @pytest.fixture(autouse=True)
 def _fake_pip(monkeypatch: pytest.MonkeyPatch, fake_engine: Path, paths: Paths, tmp_path: Path) -> Iterator[None]:
     root = Path(__file__).parents[2]
+    tools = tmp_path / "tools"  # a machine without a compiler tests gpubox, too
+    tools.mkdir()
+    for name in ("c++", "ninja"):
+        (tools / name).write_text("#!/bin/sh\nexit 1\n")
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", f"{FAKE_PIP}{os.pathsep}{root}")
     monkeypatch.setenv("FAKE_PIP_SERVER", str(fake_engine))
     monkeypatch.setenv("FAKE_PIP_SEEN", str(tmp_path / "seen.json"))

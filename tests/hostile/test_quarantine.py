@@ -45,7 +45,7 @@ WAYS = {
     "with its parts elsewhere": ("repository('.', 'x'); write('y/HEAD', 'ref: refs/heads/main'); write('y/commondir', '../x')", {"x/HEAD", "x/config", "x/objects", "x/refs", "y/HEAD", "y/commondir"}),
     "in a folder closed to its owner": ("repository('shut'); os.chmod('shut', 0)", {"shut/.git"}),
     "closed to its owner": ("repository('.'); os.chmod('.git', 0)", {".git"}),
-    "moved there": ("repository('a', 'b'); os.rename('a/b', '.git')", {".git"}),
+    "moved there": ("repository('a', 'b'); os.rename('a/b', '.git')", {".git", "a/b/HEAD", "a/b/config", "a/b/objects", "a/b/refs"}),  # by when it is seen
     "by a child that is left behind": ("if os.fork() == 0:\n    time.sleep(0.3); repository('late'); time.sleep(60)\ntime.sleep(0.6)", {"late/.git"}),
     "settings": (
         "for path in ('.envrc', '.vscode/tasks.json', 'a/.idea/workspace.xml', '.husky/pre-commit', '.pre-commit-config.yaml', '.mise.toml', "

@@ -158,14 +158,16 @@ async def test_rescoring_lists_the_changed_items(box: Box, server: BenchServer, 
 
 async def test_a_scorer_error_affects_only_its_item(box: Box, server: BenchServer, monkeypatch: Any) -> None:
     def choke(tokens: int) -> int:
-        return 1 // (tokens - 3)
+        if tokens == 3:
+            raise ZeroDivisionError("a scorer's fault")
+        return -tokens
 
     monkeypatch.setattr(Counting, "score_of", staticmethod(choke))
     info = await box.runner.run(plan(server))
 
     assert info.state == "finished"
     assert [r.error for _, r in box.last.scored()] == [
-        "", "", "its reply could not be scored (ZeroDivisionError: integer division or modulo by zero)", "",
+        "", "", "its reply could not be scored (ZeroDivisionError: a scorer's fault)", "",
     ]  # fmt: skip
     monkeypatch.setattr(Counting, "score_of", staticmethod(lambda tokens: tokens))
     assert (await rescore_run(box.last, Config()))[1] == ["a/0", "a/1", "a/2", "a/3"]

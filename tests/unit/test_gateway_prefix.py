@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
@@ -205,7 +206,7 @@ class SlotServer:
         if path == "/tokenize":
             return {"tokens": [len(word) * 1000 + ord(word[0]) for word in values["content"].split()]}
         if path == "/completion":
-            await self.before_read() if asyncio.iscoroutinefunction(self.before_read) else self.before_read()
+            await self.before_read() if inspect.iscoroutinefunction(self.before_read) else self.before_read()
             self.launch(3, len(values["prompt"]), busy=False)
             return {"id_slot": 3, "timings": {"prompt_n": len(values["prompt"]), "cache_n": 0, "predicted_n": 1}}
         if path.endswith("save"):
