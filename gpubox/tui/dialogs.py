@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from textual import events, on
 from textual.app import App, ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Input, OptionList, Static, TextArea
+from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
+
+if TYPE_CHECKING:
+    from textual.widgets import TextArea
 
 Result = TypeVar("Result")
 
@@ -133,6 +136,8 @@ class QuestionScreen(Dialog[str | None]):
         below = self.app.screen_stack[-2]
         if isinstance(below, QuestionScreen):
             return below.text_below
+        from textual.widgets import TextArea  # not before the first paint
+
         return below.focused if isinstance(below.focused, Input | TextArea) else None
 
 
