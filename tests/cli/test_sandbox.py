@@ -16,6 +16,7 @@ from gpubox.config import Config
 from gpubox.sandbox import bubblewrap, landlock, probe
 from gpubox.sandbox.policy import Confinement
 from gpubox.sandbox.quarantine import Quarantine
+from tests.guards import needs_open_python
 
 
 @pytest.fixture
@@ -94,6 +95,7 @@ def test_what_is_read_only_is_said_and_what_cannot_be_checked_fails(
     assert "could not be checked, so the owner must look at it: lib cannot be read" in capfd.readouterr().err
 
 
+@needs_open_python
 @pytest.mark.skipif(landlock.version() < 1, reason="this kernel has no Landlock")
 def test_each_result_of_a_weaker_sandbox_says_what_is_weaker(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -20,6 +20,7 @@ from gpubox.sandbox import bubblewrap, probe
 from gpubox.sandbox.policy import Confinement, Policy
 from gpubox.sandbox.runner import Sandbox
 from gpubox.units import MIB
+from tests.guards import needs_open_python
 from tests.hostile.world import World
 
 TIMEOUT_SECONDS = 30.0
@@ -284,6 +285,7 @@ async def test_nothing_runs_without_isolation() -> None:
 
 
 @pytest.mark.usefixtures("forgotten")
+@needs_open_python
 async def test_the_weakest_isolation_is_used_only_by_name() -> None:
     weak = await probe.probe(Config(weakest_isolation="none"))
 

@@ -16,9 +16,10 @@ import pytest
 from gpubox.sandbox import landlock, seccomp, spawn
 from gpubox.sandbox.policy import Confinement
 from gpubox.sandbox.runner import Sandbox
+from tests.guards import needs_open_python
 from tests.hostile.shared_walls import NO_PROOF, OWNER, PROBES, program
 
-pytestmark = pytest.mark.skipif(landlock.version() < 1, reason="this kernel has no Landlock")
+pytestmark = [pytest.mark.skipif(landlock.version() < 1, reason="this kernel has no Landlock"), needs_open_python]
 LAST_ABI = 7
 USER = 1_900_000_123 if os.geteuid() == 0 else None
 """Root's programs run as a user of their own: here the owner's objects belong to that user, so only the walls help."""
