@@ -1,4 +1,4 @@
-"""Writes a profile for other programs: as a unit, a script or a llama-swap entry, or as the settings of a client."""
+"""Writes a profile as a systemd unit, a shell script or a llama-swap entry. Pure."""
 
 from __future__ import annotations
 
@@ -9,31 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpubox.errors import UsageError
-from gpubox.interchange.client_settings import (
-    ClientModel,
-    ClientTarget,
-    aider_metadata,
-    aider_settings,
-    continue_settings,
-    opencode_settings,
-)
-from gpubox.interchange.reference_options import reference_options
+from gpubox.interchange.client_settings import one_line
 from gpubox.profiles.argv import SECRET_NAME
-from gpubox.profiles.profile import FlagValue, Profile
-from gpubox.sanitize import sanitize_line
+from gpubox.profiles.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
 class _Export:
     profile: Profile
     argv: Sequence[str]
-    base_url: str
-    context: int | None
-
-    def target(self, key: str) -> ClientTarget:
-        return ClientTarget(
-            "llama-server (gpubox)", self.base_url, (client_model(self.profile, context=self.context),), key
-        )
 
     @property
     def env(self) -> dict[str, str]:
@@ -41,61 +25,17 @@ class _Export:
 
     @property
     def title(self) -> str:
-        return _one_line(self.profile)
+        return one_line(self.profile)
 
 
-def export_profile(profile: Profile, kind: str, *, argv: Sequence[str], base_url: str, context: int | None) -> str:
+def export_profile(profile: Profile, kind: str, argv: Sequence[str]) -> str:
     """The text of one of KINDS, without secrets. ``argv`` is the whole command, with the binary first.
 
-    Raises UsageError for an unknown kind, and for a chat client of an embedding server.
+    Raises UsageError for an unknown kind.
     """
     if kind not in _WRITERS:
         raise UsageError(f"There is no export {kind!r}.", f"There are: {', '.join(KINDS)}.")
-    if kind in {"opencode", "aider"} and serves_embeddings(profile):
-        raise UsageError(f"{profile.name} serves embeddings, which {kind} does not use.", "Export a chat profile.")
-    return _WRITERS[kind](_Export(profile, argv, base_url.rstrip("/").removesuffix("/v1"), context))
-
-
-def client_model(profile: Profile, name: str = "", *, context: int | None) -> ClientModel:
-    """The model of a profile for a client's settings. Without ``name`` it has the alias that llama-server reports.
-
-    An answer may have the profile's n-predict tokens, else a quarter of the context.
-    """
-    alias, predict = profile_flag(profile, "alias"), profile_flag(profile, "n-predict")
-    if not name:
-        name = alias.split(",")[0] if isinstance(alias, str) else profile.name
-        name = profile.model if profile.upstream else name
-    output = context // 4 if context else None
-    if isinstance(predict, int) and predict > 0:
-        output = min(predict, context) if context else predict
-    return ClientModel(name, _one_line(profile), context, output, serves_embeddings(profile))
-
-
-def _one_line(profile: Profile) -> str:
-    # A carriage return ends a line of a unit, a backslash at its end joins the next one to it.
-    return sanitize_line(profile.summary).rstrip("\\ ")
-
-
-def context_per_slot(profile: Profile) -> int | None:
-    """The context of one slot by the profile's flags, in tokens; ``None`` if the engine decides."""
-    size, slots = profile_flag(profile, "ctx-size"), profile_flag(profile, "parallel")
-    if not isinstance(size, int) or size <= 0:
-        return None
-    if isinstance(slots, int) and slots > 1 and not profile_flag(profile, "kv-unified"):
-        return size // slots  # without --kv-unified the slots divide the context
-    return size
-
-
-def profile_flag(profile: Profile, name: str) -> FlagValue | None:
-    """The value of a flag under any of its names."""
-    canonical = reference_options().canonical(name)
-    return next(
-        (value for key, value in profile.flags.items() if reference_options().canonical(key) == canonical), None
-    )
-
-
-def serves_embeddings(profile: Profile) -> bool:
-    return bool(profile_flag(profile, "embeddings"))
+    return _WRITERS[kind](_Export(profile, argv))
 
 
 def _systemd(export: _Export) -> str:
@@ -156,37 +96,7 @@ def _llama_swap(export: _Export) -> str:
     return f"models:\n  {json.dumps(export.profile.name)}:\n{text}    cmd:{cmd.rstrip()}\n"
 
 
-def _opencode(export: _Export) -> str:
-    return opencode_settings(export.target("{env:LLAMA_API_KEY}"))
-
-
-def _aider(export: _Export) -> str:
-    """Two YAML documents; the second is the content of another file, in JSON."""
-    target = export.target("")
-    settings = aider_settings(target, metadata_file=".aider.model.metadata.json" if export.context else "")
-    text = (
-        "# .aider.conf.yml\n"
-        "# aider needs OPENAI_API_KEY in its environment: the server's key, or any word if it has none.\n" + settings
-    )
-    if not export.context:
-        return text
-    return f"{text}---\n# .aider.model.metadata.json: what follows this line\n{aider_metadata(target)}"
-
-
-def _continue(export: _Export) -> str:
-    return continue_settings(export.target("" if export.profile.loopback else "${{ secrets.LLAMA_API_KEY }}"))
-
-
-_WRITERS: dict[str, Callable[[_Export], str]] = {
-    "systemd": _systemd,
-    "sh": _sh,
-    "llama-swap": _llama_swap,
-    "opencode": _opencode,
-    "aider": _aider,
-    "continue": _continue,
-}
-CLIENT_KINDS = frozenset({"opencode", "aider", "continue"})
-"""Kinds that are settings of a client; the other kinds start the server."""
+_WRITERS: dict[str, Callable[[_Export], str]] = {"systemd": _systemd, "sh": _sh, "llama-swap": _llama_swap}
 KINDS = tuple(_WRITERS)
 """The values of ``gpubox export --as``."""
 

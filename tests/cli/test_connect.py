@@ -13,8 +13,8 @@ from gpubox.cli.commands import connect
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.gateway import detach
 from gpubox.gateway.client_keys import ClientKeys
-from gpubox.gateway.snippets import CLIENTS
 from gpubox.gateway.status import SCHEMA, GatewayStatus, ProfileStatus
+from gpubox.interchange.client_settings import CLIENTS
 from gpubox.paths import Paths
 from tests.cli.verbs import gpubox, values
 
@@ -114,3 +114,19 @@ def test_without_a_client_it_lists_them_and_starts_nothing(
 @pytest.mark.parametrize("words", [("emacs",), ("curl", "--model", "c"), ("curl", "--new-key", "a b")])
 def test_wrong_words_are_refused(running: object, capfd: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
     assert gpubox(capfd, "connect", *words)[0] == ExitCode.USAGE
+
+
+def test_without_a_gateway_the_settings_name_the_server_itself(
+    running: list[GatewayStatus | None], capfd: pytest.CaptureFixture[str], write_profile: Callable[[str, str], Path]
+) -> None:
+    running[:] = [None]
+    write_profile("far", 'upstream = "http://box:9000"\n')
+    write_profile("open", 'model = "~/x.gguf"\nhost = "0.0.0.0"\n')
+
+    assert json.loads(gpubox(capfd, "connect", "opencode", "--model", "far")[1])["provider"]["gpubox"]["options"] == {
+        "baseURL": "http://box:9000/v1"
+    }
+    code, out, err = gpubox(capfd, "connect", "opencode", "--model", "a", "--url", "http://here:1/v1/")
+    assert code == 0 and '"http://here:1/v1"' in out and "a itself" in err and "YOUR-KEY" not in out
+    assert "YOUR-KEY" in gpubox(capfd, "connect", "curl", "--model", "open", "--url", "http://here:1")[1]
+    assert gpubox(capfd, "connect", "curl", "--url", "http://here:1")[0] == ExitCode.USAGE

@@ -38,7 +38,7 @@ def test_it_is_listed_and_shown(capfd: pytest.CaptureFixture[str]) -> None:
     code, shown = values(capfd, "show", "far")
     assert (code, shown["command"], shown["engine_accepts"], shown["aliases"]) == (0, None, None, ["big"])
     assert SENTENCE in gpubox(capfd, "fit", "far")[1]
-    settings = json.loads(gpubox(capfd, "export", "far", "--as", "opencode")[1])
+    settings = json.loads(gpubox(capfd, "connect", "opencode", "--model", "far")[1])
     assert "http://box2:11434/v1" in json.dumps(settings) and settings["model"] == "gpubox/qwen3:8b"
 
 

@@ -75,7 +75,7 @@ def test_an_export_of_an_imported_launch_starts(
             pytest.skip("the embedded engine has not all of these flags")
         argv = [*engine.command, *server_argv(profile, ["--model", profile.model])]
         script = tmp_path / f"start{number}.sh"
-        script.write_text(export_profile(profile, "sh", argv=argv, base_url="", context=None))
+        script.write_text(export_profile(profile, "sh", argv))
         log = tmp_path / f"log{number}"
         with log.open("wb") as out:
             server = subprocess.Popen(["/bin/sh", script], stdout=out, stderr=subprocess.STDOUT, start_new_session=True)

@@ -5,21 +5,23 @@ from __future__ import annotations
 import ast
 import json
 import shlex
+from typing import Any
 
 import pytest
 import yaml
 
 from gpubox.errors import UsageError
-from gpubox.gateway.snippets import (
+from gpubox.gateway.offered_models import choose_model, gateway_models, offered_models
+from gpubox.gateway.status import SCHEMA, GatewayStatus, ProfileStatus
+from gpubox.interchange.client_settings import (
     CLIENTS,
     KEY_PLACEHOLDER,
-    choose_model,
+    ClientModel,
+    ClientTarget,
+    client_model,
     client_snippet,
-    gateway_models,
-    offered_models,
+    context_per_slot,
 )
-from gpubox.gateway.status import SCHEMA, GatewayStatus, ProfileStatus
-from gpubox.interchange.client_settings import ClientModel, ClientTarget
 from gpubox.profiles.profile import Profile
 
 BASE = "http://127.0.0.1:8080"
@@ -117,3 +119,24 @@ def test_an_unknown_client_names_the_known_ones() -> None:
     with pytest.raises(UsageError, match="emacs") as error:
         client_snippet("emacs", target())
     assert "opencode" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("flags", "context"),
+    [
+        ({}, None),
+        ({"ctx-size": 0}, None),
+        ({"c": 4096}, 4096),
+        ({"ctx-size": 16384, "parallel": 4}, 4096),
+        ({"ctx-size": 16384, "np": 4, "kv-unified": True}, 16384),
+        ({"ctx-size": 4096, "parallel": -1}, 4096),
+    ],
+)
+def test_the_context_of_one_conversation(flags: dict[str, Any], context: int | None) -> None:
+    assert context_per_slot(Profile("p", "a.gguf", flags=flags)) == context
+
+
+def test_the_clients_name_for_the_model_is_its_alias() -> None:
+    assert client_model(Profile("p", "a.gguf", flags={"alias": "qwen,gpt"}), context=8192).name == "qwen"
+    assert client_model(Profile("p", "a.gguf"), context=8192).output == 2048
+    assert client_model(Profile("p", "a.gguf", flags={"n-predict": 100}), context=8192).output == 100

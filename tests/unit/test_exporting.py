@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import configparser
-import json
 import re
 import shlex
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from gpubox.errors import UsageError
-from gpubox.interchange.exporting import KINDS, context_per_slot, export_profile
+from gpubox.interchange.exporting import KINDS, export_profile
 from gpubox.interchange.importing import import_text
 from gpubox.interchange.reference_options import model_arguments
 from gpubox.paths import shipped_profiles
@@ -50,19 +48,15 @@ ODD = Profile(
 )
 SHIPPED = [load_profile(path) for path in sorted(shipped_profiles().glob("*.toml"))]
 PROFILES = [ODD, *(profile for profile in SHIPPED if not profile.model.startswith("demo:"))]
-CHATS = [profile for profile in PROFILES if not profile.companion]
 everybody = pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
-chats = pytest.mark.parametrize("profile", CHATS, ids=lambda profile: profile.name)
 
 
 def argv_of(profile: Profile) -> list[str]:
     return ["llama-server", *server_argv(profile, model_arguments(profile.model))]
 
 
-def exported(profile: Profile, kind: str, base_url: str = "http://box:8081") -> str:
-    return export_profile(
-        profile, kind, argv=argv_of(profile), base_url=base_url, context=context_per_slot(profile)
-    )  # fmt: skip
+def exported(profile: Profile, kind: str) -> str:
+    return export_profile(profile, kind, argv_of(profile))
 
 
 def options(profile: Profile, *, port: bool = True) -> list[list[str]]:
@@ -89,8 +83,6 @@ def test_what_starts_a_server_comes_back_as_the_same_argv(profile: Profile, kind
 @everybody
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_secret_is_exported(profile: Profile, kind: str) -> None:
-    if kind in {"opencode", "aider"} and profile.companion:
-        pytest.skip("no embeddings there")
     assert "hush" not in exported(profile, kind)
 
 
@@ -129,79 +121,10 @@ def test_a_line_break_in_a_flag_survives_llama_swap_and_a_unit() -> None:
         assert imported.profile.flags == profile.flags
 
 
-@chats
-def test_opencode_knows_where_and_how_much(profile: Profile) -> None:
-    values = json.loads(exported(profile, "opencode", "http://box:8081/v1/"))
-    (provider,) = values["provider"].values()
-    assert provider["options"] == {"baseURL": "http://box:8081/v1", "apiKey": "{env:LLAMA_API_KEY}"}
-    (model,) = provider["models"].values()
-    context = context_per_slot(profile)
-    assert model.get("limit", {}).get("context") == context
-    if context:
-        assert 0 < model["limit"]["output"] <= context
-    (provider_name,) = values["provider"]
-    assert values["model"] == f"{provider_name}/{profile.name}"
-
-
-@chats
-def test_aider_gets_its_settings_and_the_models_metadata(profile: Profile) -> None:
-    text = exported(profile, "aider")
-    settings, *metadata = yaml.safe_load_all(text)
-    assert settings["model"] == f"openai/{profile.name}"
-    assert settings["openai-api-base"] == "http://box:8081/v1"
-    if not context_per_slot(profile):
-        assert not metadata
-        return
-    second = json.loads(text.split("---\n", 1)[1].split("\n", 1)[1])
-    assert second == metadata[0]
-    assert second[settings["model"]]["max_input_tokens"] == context_per_slot(profile)
-
-
-@everybody
-def test_continue_gets_a_model_with_its_roles(profile: Profile) -> None:
-    values: dict[str, Any] = yaml.safe_load(exported(profile, "continue"))
-    assert values["schema"] == "v1"
-    (model,) = values["models"]
-    assert model["apiBase"] == "http://box:8081/v1"
-    assert ("embed" in model["roles"]) == profile.companion
-    assert "apiKey" not in model
-
-
-def test_continue_is_told_of_the_key_where_others_can_reach_the_server() -> None:
-    text = exported(Profile("p", "a.gguf", host="0.0.0.0"), "continue")
-    assert yaml.safe_load(text)["models"][0]["apiKey"] == "${{ secrets.LLAMA_API_KEY }}"
-
-
-@pytest.mark.parametrize("kind", ["opencode", "aider"])
-def test_a_chat_client_is_not_pointed_at_embeddings(kind: str) -> None:
-    with pytest.raises(UsageError, match="embeddings"):
-        exported(load_profile(shipped_profiles() / "nomic-embed.toml"), kind)
-
-
 def test_an_unknown_kind_names_the_known() -> None:
     with pytest.raises(UsageError, match="no export 'ollama'") as error:
         exported(ODD, "ollama")
     assert "llama-swap" in error.value.hint
-
-
-@pytest.mark.parametrize(
-    ("flags", "context"),
-    [
-        ({}, None),
-        ({"ctx-size": 0}, None),
-        ({"c": 4096}, 4096),
-        ({"ctx-size": 16384, "parallel": 4}, 4096),
-        ({"ctx-size": 16384, "np": 4, "kv-unified": True}, 16384),
-        ({"ctx-size": 4096, "parallel": -1}, 4096),
-    ],
-)
-def test_the_context_of_one_conversation(flags: dict[str, Any], context: int | None) -> None:
-    assert context_per_slot(Profile("p", "a.gguf", flags=flags)) == context
-
-
-def test_the_clients_name_for_the_model_is_its_alias() -> None:
-    values = json.loads(exported(Profile("p", "a.gguf", flags={"alias": "qwen,gpt"}), "opencode"))
-    assert values["model"] == "gpubox/qwen"
 
 
 def test_texts_name_nothing_of_this_machine() -> None:

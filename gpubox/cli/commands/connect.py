@@ -12,45 +12,60 @@ from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.gateway.gateway_client import read_gateway
-from gpubox.gateway.snippets import (
+from gpubox.gateway.offered_models import choose_model, gateway_models, gateway_snippet
+from gpubox.gateway.status import GatewayStatus
+from gpubox.interchange.client_settings import (
     CLIENTS,
     KEY_PLACEHOLDER,
+    ClientTarget,
     Snippet,
-    choose_model,
-    client_models,
+    client_model,
     client_name,
-    gateway_models,
-    gateway_snippet,
+    client_snippet,
+    context_per_slot,
     settings_place,
+    usable_models,
 )
-from gpubox.gateway.status import GatewayStatus
+from gpubox.profiles.profile import Profile
+from gpubox.server.instance import instance_names, observe
 
 
 @click.command("connect")
 @click.argument("client", required=False)
 @click.option("--model", metavar="PROFILE", help="The profile or alias that the settings name. [default: a loaded one]")
+@click.option("--url", metavar="URL", help="The address of a server, in place of the gateway's; needs --model.")
 @click.option("--new-key", metavar="NAME", help="Make a key for the client NAME and write it into the settings.")
 @click.option("--start", is_flag=True, help="Start a gateway if none runs, and do not ask.")
 @json_option
 @click.pass_obj
 def command(
-    context: Context, client: str | None, model: str | None, new_key: str | None, start: bool, as_json: bool
+    context: Context,
+    client: str | None,
+    model: str | None,
+    url: str | None,
+    new_key: str | None,
+    start: bool,
+    as_json: bool,
 ) -> None:
-    """Print the settings of CLIENT for the gateway: its live address, a model and a key.
+    """Print the settings of CLIENT: the gateway's live address, a model and a key.
 
-    Without CLIENT, list the clients that gpubox knows.
+    If no gateway runs but a server does, the settings name the server's own address. Without CLIENT, list the clients
+    that gpubox knows.
     """
     if client is None:
-        if model or new_key or start:
+        if model or url or new_key or start:
             raise UsageError("A client is missing.", f"There are: {', '.join(CLIENTS)}.")
         _list(as_json)
         return
     client = client_name(client)
     settings_place(client)  # an unknown client starts nothing
-    status = _gateway(context, start=start, may_ask=not as_json)
-    profiles = context.catalog.profiles  # of a named model, client_snippet says why this client cannot use it
-    models = gateway_models(status, profiles) if model else client_models(client, status, profiles)
-    chosen = choose_model(models, model)
+    status = None if url else read_gateway(context.paths)
+    if status is None and not (new_key or start) and (server := _server(context, model, url)):
+        _print_of_server(client, *server, as_json)
+        return
+    status = status or _started_gateway(context, start=start, may_ask=not as_json)
+    models = gateway_models(status, context.catalog.profiles)
+    chosen = choose_model(models if model else usable_models(client, models), model)  # a named one is refused below
     keys = ClientKeys.of(context.paths)
     key = keys.add(new_key) if new_key else ""
     try:
@@ -62,6 +77,36 @@ def command(
         raise
     if snippet.needs_key and not as_json:
         diagnostics.note(f"  ! Put the client's key in the place of {KEY_PLACEHOLDER}; --new-key {client} makes one.")
+
+
+def _server(context: Context, model: str | None, url: str | None) -> tuple[Profile, str] | None:
+    """The profile and the address of a server that answers without the gateway; ``None``: there is none.
+
+    Raises UsageError if ``url`` has no profile, or if there is no such profile.
+    """
+    if url:
+        if not model:
+            raise UsageError("--url needs --model.", "The settings name a profile: --model PROFILE.")
+        return context.profile(model), url
+    if model in context.catalog.profiles and (profile := context.profile(model)).upstream:
+        return profile, profile.upstream
+    views = (observe(context.paths, instance) for instance in instance_names(context.paths))
+    launches = {view.running.launch.profile: view.running.launch for view in views if view.running}
+    name = model or next(iter(launches), None)
+    if name not in launches or name not in context.catalog.profiles:
+        return None
+    return context.profile(name), launches[name].base_url
+
+
+def _print_of_server(client: str, profile: Profile, url: str, as_json: bool) -> None:
+    base_url = url.rstrip("/").removesuffix("/v1")
+    model = client_model(profile, context=context_per_slot(profile))
+    key = "" if profile.loopback else KEY_PLACEHOLDER
+    snippet = client_snippet(client, ClientTarget("llama-server (gpubox)", base_url, (model,), key))
+    _print(snippet, model.name, base_url, as_json)
+    if not as_json:
+        changing = "" if profile.port or profile.upstream else " Its port changes at each start: write `port` into it."
+        diagnostics.note(f"  This is the address of {profile.name} itself.{changing} `gpubox serve` keeps one for all.")
 
 
 def _print(snippet: Snippet, model: str, base_url: str, as_json: bool) -> None:
@@ -84,22 +129,20 @@ def _list(as_json: bool) -> None:
         output.emit_table([(name, settings_place(name)) for name in CLIENTS], header=("CLIENT", "SETTINGS"))
 
 
-def _gateway(context: Context, *, start: bool, may_ask: bool) -> GatewayStatus:
-    """The gateway that runs; if none does, one that is started now if the owner agrees. Raises GpuboxError."""
-    status = read_gateway(context.paths)
-    if status is None:
-        host, port = context.config.gateway.host, context.config.gateway.port
-        asks = may_ask and sys.stdin.isatty() and diagnostics.stderr_is_terminal()
-        if not start and not (asks and click.confirm(f"No gateway runs. Start one at {host}:{port}?", err=True)):
-            raise GpuboxError(
-                "No gateway runs.",
-                "`gpubox serve --detach` starts one, and so does --start.",
-                code=ExitCode.NOT_RUNNING,
-            )
-        from gpubox.gateway.detach import start_detached
+def _started_gateway(context: Context, *, start: bool, may_ask: bool) -> GatewayStatus:
+    """A gateway that is started now if the owner agrees. Raises GpuboxError."""
+    host, port = context.config.gateway.host, context.config.gateway.port
+    asks = may_ask and sys.stdin.isatty() and diagnostics.stderr_is_terminal()
+    if not start and not (asks and click.confirm(f"No gateway runs. Start one at {host}:{port}?", err=True)):
+        raise GpuboxError(
+            "Neither a gateway nor such a server runs.",
+            "`gpubox serve --detach` starts a gateway, and so does --start; --url names a server.",
+            code=ExitCode.NOT_RUNNING,
+        )
+    from gpubox.gateway.detach import start_detached
 
-        start_detached(context.paths, host, port)
-        status = read_gateway(context.paths)
+    start_detached(context.paths, host, port)
+    status = read_gateway(context.paths)
     if status is None:
         raise GpuboxError(
             "The gateway has ended again.", f"Its log is {context.paths.gateway_log}.", code=ExitCode.NOT_RUNNING

@@ -12,15 +12,8 @@ from textual.containers import Horizontal
 from textual.content import Content
 
 from gpubox.errors import GpuboxError
-from gpubox.gateway.snippets import (
-    CLIENTS,
-    KEY_PLACEHOLDER,
-    Snippet,
-    choose_model,
-    client_models,
-    gateway_snippet,
-)
-from gpubox.interchange.client_settings import ClientModel
+from gpubox.gateway.offered_models import choose_model, gateway_models, gateway_snippet
+from gpubox.interchange.client_settings import CLIENTS, KEY_PLACEHOLDER, ClientModel, Snippet, usable_models
 from gpubox.sanitize import sanitize_line
 from gpubox.threads import run_in_thread
 from gpubox.tui.actions import Scope, bindings
@@ -157,7 +150,7 @@ class ConnectScreen(PushedScreen):
 
     def models(self) -> tuple[ClientModel, ...]:
         """The models that this client can use."""
-        return client_models(self.client, self.view.status, self.profiles)
+        return usable_models(self.client, gateway_models(self.view.status, self.profiles))
 
     def snippet(self) -> Snippet | None:
         """The settings as shown; ``None`` if there is no model to name."""
