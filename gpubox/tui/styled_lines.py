@@ -12,6 +12,7 @@ from rich.cells import cell_len, set_cell_size
 
 from gpubox import units
 from gpubox.sanitize import sanitize_line
+from gpubox.views.marks import Mark
 
 StyledText = tuple[str, str]
 """Text, and its style in Textual's markup (``bold $primary``); an empty style is the widget's own."""
@@ -19,6 +20,13 @@ StyledLine = tuple[StyledText, ...]
 
 QUIET = "$quiet"
 GAP = "   "
+ROLE_STYLES = {"good": "$success", "doubt": "$warning", "bad": "$error", "quiet": QUIET}
+"""The role of a mark -> its style."""
+
+
+def marked(mark: Mark) -> StyledText:
+    """A mark in its colour."""
+    return (mark.glyph, ROLE_STYLES[mark.role])
 
 
 def styled_line(*texts: StyledText | str) -> StyledLine:

@@ -93,3 +93,18 @@ def test_every_supervisor_is_built_with_its_checks(trees: Trees) -> None:
     }
 
     assert {path for path in built if not path.startswith("server/")} == {"planner/supervisors.py"}
+
+
+def test_there_is_one_table_of_marks(trees: Trees) -> None:
+    """Words of a verdict get their mark in ``views/marks.py`` only."""
+    words = {"fits", "tight", "short", "faster", "slower"}
+    places = {
+        str(path.relative_to(ROOT))
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Dict)
+        and len(words & {key.value for key in node.keys if isinstance(key, ast.Constant)}) > 1
+        and any(len(str(each.value)) == 1 for each in ast.walk(node) if isinstance(each, ast.Constant))
+    }
+
+    assert places == {"gpubox/views/marks.py"}

@@ -27,8 +27,7 @@ from gpubox.paths import MAIN_INSTANCE
 from gpubox.server.engine_compatibility import compatibility_by_profile
 from gpubox.server.instance import instance_names, observe
 from gpubox.storage import existing_folder
-
-_MARKS = {"ok": "✓", "warn": "!", "bad": "✗"}
+from gpubox.views.marks import CHECKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def command(context: Context, as_json: bool) -> int:
         output.emit_json({"findings": [asdict(finding) for finding in findings]})
     else:
         for finding in findings:
-            output.emit(f"{_MARKS[finding.state]} {finding.topic:9} {finding.text}")
+            output.emit(f"{CHECKS[finding.state].glyph} {finding.topic:9} {finding.text}")
             if finding.hint:
                 output.emit(f"            {finding.hint}")
     return ExitCode.FAILED if any(finding.state == "bad" for finding in findings) else ExitCode.OK

@@ -25,12 +25,12 @@ from gpubox.planner.finder import Finder, HubAnswer
 from gpubox.planner.plan import MemoryPlan
 from gpubox.planner.planner import changed_flags
 from gpubox.planner.settings import parse_settings
+from gpubox.views.marks import MEMORY
 
 _REDRAW_SECONDS = 0.2
 MAX_TEXT_CHARS = 300
 PlannedQuants = Sequence[tuple[HubQuant, MemoryPlan | None]]
 """The plans are None if no header was read."""
-MARKS = {"fits": "✓", "tight": "◐", "short": "✗", "unknown": "?"}
 
 
 @click.command("find")
@@ -179,7 +179,7 @@ def plan_words(plan: MemoryPlan | None) -> str:
     """The verdict with its mark, and what would make it fit."""
     if plan is None:
         return ""
-    words = f"{MARKS[plan.verdict]} {plan.summary}"
+    words = MEMORY[plan.verdict].before(plan.summary)
     if plan.solutions:
         flags = " ".join(f"{name}={value}" for name, value in plan.solutions[0].flags.items())
         words += f"; fits with {flags}"

@@ -14,10 +14,10 @@ from gpubox.bench.report.formatting import format_number
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.dialogs import Dialog
 from gpubox.tui.formatting import time_or_date
-from gpubox.tui.styled_lines import QUIET, StyledLine, sanitize_to_width, styled_line, truncate_line
+from gpubox.tui.styled_lines import QUIET, StyledLine, marked, sanitize_to_width, styled_line, truncate_line
 from gpubox.tui.widgets.scrollable_lines import ScrollableLines
 from gpubox.tui.workshop.edit_session import value_text
-from gpubox.tui.workshop.plan_lines import VERDICT_STYLES
+from gpubox.views.marks import MEMORY
 
 if TYPE_CHECKING:
     from gpubox.bench.report.model import Metric
@@ -124,9 +124,8 @@ def _memory_rows(left: MemoryPlan | None, right: MemoryPlan | None) -> list[Row]
             free = f" of {units.memory(device.free_bytes)} free" if device and device.free_bytes is not None else ""
             texts.append(f"{units.memory(device.total_bytes)}{free}" if device else units.UNKNOWN)
         rows.append((name, texts[0], texts[1], "", ""))
-    verdicts = [
-        (f"{VERDICT_STYLES[plan.verdict][0]} {plan.summary}", VERDICT_STYLES[plan.verdict][1]) for plan in (left, right)
-    ]
+    marks = [MEMORY[plan.verdict] for plan in (left, right)]
+    verdicts = [(mark.before(plan.summary), marked(mark)[1]) for mark, plan in zip(marks, (left, right), strict=True)]
     rows.append(("verdict", verdicts[0][0], verdicts[1][0], verdicts[0][1], verdicts[1][1]))
     return rows
 

@@ -9,9 +9,10 @@ from textual.content import Content
 
 from gpubox import units
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.styled_lines import StyledLine, gauge, sanitize_to_width, styled_line
+from gpubox.tui.styled_lines import StyledLine, gauge, marked, sanitize_to_width, styled_line
 from gpubox.tui.widgets.scrollable_lines import ScrollableLines
-from gpubox.tui.workshop.finder_rows import VERDICTS, FinderRow
+from gpubox.tui.workshop.finder_rows import FinderRow
+from gpubox.views.marks import MEMORY
 
 if TYPE_CHECKING:
     from gpubox.models.hub_download import HubProgress
@@ -53,7 +54,7 @@ def detail_lines(row: FinderRow | None, width: int) -> list[StyledLine]:
 
 
 def _legend() -> list[StyledLine]:
-    marks = [styled_line((mark, colour), "  ", (meaning, "")) for mark, colour, meaning in VERDICTS.values()]
+    marks = [styled_line(marked(mark), "  ", mark.meaning) for mark in MEMORY.values()]
     words = ("The verdict is for a new profile. gpubox reads", "the header only; it downloads no model.")
     return [*marks, (), *(styled_line((line, "$quiet")) for line in words)]
 
@@ -99,7 +100,7 @@ def _pair(label: str, text: str, width: int) -> StyledLine:
 
 def _verdict_lines(plan: MemoryPlan, width: int) -> list[StyledLine]:
     """The verdict, and what would make the model fit."""
-    mark, colour, _ = VERDICTS[plan.verdict]
+    mark, colour = marked(MEMORY[plan.verdict])
     lines = _wrapped(f"{mark} {plan.summary}", colour, width)
     for solution in plan.solutions:
         flags = " ".join(f"{name} = {value}" for name, value in solution.flags.items())

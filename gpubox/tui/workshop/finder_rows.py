@@ -7,21 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from gpubox import units
-from gpubox.tui.styled_lines import StyledLine, pad_line, sanitize_to_width, styled_line
+from gpubox.tui.styled_lines import StyledLine, marked, pad_line, sanitize_to_width, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
+from gpubox.views.marks import MEMORY
 
 if TYPE_CHECKING:
     from gpubox.models.hub_search import HubQuant, HubRepository
     from gpubox.models.local_models import LocalModel
     from gpubox.planner.plan import MemoryPlan
 
-VERDICTS = {
-    "fits": ("✓", "$success", "it fits"),
-    "tight": ("◐", "$warning", "it fits barely, or only with a part in RAM"),
-    "short": ("✗", "$error", "it does not fit"),
-    "unknown": ("?", "$quiet", "not known; the details say why"),
-}
-"""Verdict -> its mark, colour and meaning."""
 _NAME_CELLS, _SIZE_CELLS, _PLACE_CELLS, _WORDS_CELLS = 34, 8, 12, 24
 
 
@@ -69,7 +63,7 @@ def _model_row(row: FinderRow, width: int) -> StyledLine:
     mark, colour = ("◌", "$quiet") if row.planning else ("·", "$quiet")
     words, words_style = ("reading the header …", "$quiet") if row.planning else ("", "")
     if row.plan:
-        mark, colour, _ = VERDICTS[row.plan.verdict]
+        mark, colour = marked(MEMORY[row.plan.verdict])
         words = verdict_words(row.plan)
     size = row.local.size_bytes if row.local else row.quant.size_bytes if row.quant else None
     place = row.local.place if row.local else "on disk" if row.on_disk else _shards(row.quant)

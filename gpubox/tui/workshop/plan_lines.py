@@ -10,14 +10,21 @@ from gpubox.sanitize import sanitize_line
 from gpubox.telemetry.snapshot import DeviceMemory
 from gpubox.tui.dashboard.vram import MEMORY_PART_STYLES, memory_bar, used_bytes
 from gpubox.tui.formatting import part_of_total
-from gpubox.tui.styled_lines import QUIET, StyledLine, cell_width, pad_line, styled_line, truncate_line, wrap_parts
+from gpubox.tui.styled_lines import (
+    QUIET,
+    StyledLine,
+    cell_width,
+    marked,
+    pad_line,
+    styled_line,
+    truncate_line,
+    wrap_parts,
+)
+from gpubox.views.marks import MEMORY
 
 if TYPE_CHECKING:
     from gpubox.planner.plan import DevicePlan, MemoryPlan
 
-VERDICT_STYLES = {
-    "fits": ("✓", "$success"), "tight": ("!", "$warning"), "short": ("✗", "$error"), "unknown": ("·", QUIET),
-}  # fmt: skip
 LABEL_CELLS = 8
 
 
@@ -37,7 +44,7 @@ def plan_lines(
 
 def verdict_line(plan: MemoryPlan, width: int) -> StyledLine:
     """Whether it fits, and what would."""
-    glyph, style = VERDICT_STYLES[plan.verdict]
+    glyph, style = marked(MEMORY[plan.verdict])
     text = styled_line((f"{glyph} ", style), (sanitize_line(plan.summary), style if plan.verdict != "fits" else ""))
     return truncate_line(text, width)
 

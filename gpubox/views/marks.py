@@ -1,0 +1,51 @@
+"""The one table of marks: a verdict, a grade or a finding has the same mark on the screen and in a verb."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Role = Literal["good", "doubt", "bad", "quiet"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One character, what it means, and its role: the screen gives each role a colour."""
+
+    glyph: str
+    meaning: str
+    role: Role
+
+    def before(self, text: str) -> str:
+        """The mark in front of ``text``."""
+        return f"{self.glyph} {text}"
+
+
+MEMORY: Mapping[str, Mark] = {
+    "fits": Mark("✓", "it fits", "good"),
+    "tight": Mark("◐", "it fits barely, or only with a part in RAM", "doubt"),
+    "short": Mark("✗", "it does not fit", "bad"),
+    "unknown": Mark("?", "not known; the details say why", "quiet"),
+}
+"""Whether a launch fits into memory."""
+SPEED: Mapping[str, Mark] = {
+    "faster": Mark("▲", "faster", "good"),
+    "slower": Mark("▼", "slower", "bad"),
+    "equal": Mark("=", "equally fast, within what was measured", "quiet"),
+    "cannot tell": Mark("?", "the difference cannot be told from noise", "doubt"),
+}
+"""Which of two is faster."""
+GRADES: Mapping[bool, Mark] = {True: Mark("✓", "passed", "good"), False: Mark("✗", "failed", "bad")}
+"""Whether a program, a call or a step did what it should."""
+CHECKS: Mapping[str, Mark] = {
+    "ok": Mark("✓", "works", "good"),
+    "warn": Mark("!", "works in part", "doubt"),
+    "bad": Mark("✗", "does not work", "bad"),
+}
+"""What ``gpubox doctor`` finds."""
+
+
+def legend(marks: Mapping[str, Mark], *left_out: str) -> str:
+    """One line for each mark, as the help of a verb shows it."""
+    return "\n".join(f"{mark.glyph}  {mark.meaning}" for key, mark in marks.items() if key not in left_out)
