@@ -96,6 +96,8 @@ def _report_lines(info: RunInfo, report: Report, references: Sequence[ReferenceC
     yield from (f"## {markdown_text(report.title)}", "")
     took = f", {units.duration(info.seconds)}" if info.seconds else ""
     yield f"gpubox bench {info.plan.kind}, {info.created_at[:10]}, {info.state}{took}"
+    if report.verdict:
+        yield from ("", f"**{markdown_text(report.verdict)}**")
     for target in dict.fromkeys(metric.target for metric in report.metrics):
         yield from ("", f"### {markdown_text(target)}", "")
         rows = [
@@ -170,7 +172,8 @@ def report_svg(info: RunInfo, report: Report) -> str:
     drawn = charts(report) or list(bar_charts(report.metrics, min_rows=1))
     notes = [f"{m.group} {m.name}: {format_number(m.estimate.value)} {m.unit}" for m in report.metrics if not drawn]
     targets = dict.fromkeys(target.profile or target.name for target in info.plan.targets if not target.stopped)
-    return svg(drawn, f"{report.title} - {', '.join(targets)}", [*notes, *validity_warnings(report.flags)])
+    notes = [*filter(None, [report.verdict]), *notes, *validity_warnings(report.flags)]
+    return svg(drawn, f"{report.title} - {', '.join(targets)}", notes)
 
 
 # -- a comparison ---------------------------------------------------------------------------------------------------

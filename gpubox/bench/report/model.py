@@ -74,3 +74,5 @@ class Report:
     flags: tuple[Flag, ...] = ()
     text: str = ""
     """The unchanged output of another tool (llama-bench's Markdown)."""
+    verdict: str = ""
+    """The answer as a sentence without figures of statistics: it opens the report. ``notes`` do not repeat it."""

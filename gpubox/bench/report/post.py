@@ -174,7 +174,9 @@ def _assemble(
         columns=columns,
         rows=tuple(_rows(report.metrics, columns, sides, names)),
         sentences=tuple(
-            _renamed(_for_strangers(note), names) for note in report.notes if not _FOR_THE_OWNER.search(note)
+            _renamed(_for_strangers(note), names)
+            for note in filter(None, (report.verdict, *report.notes))
+            if not _FOR_THE_OWNER.search(note)
         ),
         doubts=tuple(doubts),
         table=tuple(_llama_bench(report)),

@@ -34,7 +34,7 @@ FILE_URL = re.compile(r"(?i)\bfile:/+(?=[^/])")
 _KEY = re.compile(
     r"(?i)\b(?:sk|hf|gsk|ghp|github_pat|glpat|xai)[-_][\w-]{12,}|\b(?:AKIA|AIza)[\w-]{12,}|(?<=bearer )\S+"
 )
-_PROSE_FIELDS = {"text", "notes", "note", "message", "details"}
+_PROSE_FIELDS = {"text", "verdict", "notes", "note", "message", "details"}
 _HOST_FLAGS = {"--host", "--rpc"}
 _KEY_FLAGS = {"--api-key", "--hf-token", "-hft"}
 

@@ -40,6 +40,8 @@ def report_rows(
 ) -> Iterator[StyledRow]:
     """Every row. Tables are folded to ``width``; ``None``: they may have any width."""
     yield ((sanitize_line(report.title), "head"), (f"  ({info.id}, {info.state})", "quiet"))
+    if report.verdict:
+        yield from wrapped_rows(report.verdict, "doubt" if DOUBTFUL in report.verdict else "head", width)
     for target in dict.fromkeys(metric.target for metric in report.metrics):
         yield ()
         yield _target_heading(info, target)
