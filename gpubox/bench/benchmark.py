@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpubox.bench.kind import Kind, PlanContext
+from gpubox.bench.kinds import all_kinds
 from gpubox.bench.model import Item, Plan, Provenance, RawRecord, Result, RunInfo, ScoredItems, Target
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
@@ -19,17 +21,6 @@ if TYPE_CHECKING:
     from gpubox.bench.target_server import ActiveTarget, TargetServer
     from gpubox.sandbox.runner import Sandbox
 
-KINDS = {
-    "speed": "gpubox.bench.kinds.speed.kind:Speed",
-    "humaneval": "gpubox.bench.kinds.humaneval.kind:HumanEval",
-    "suite": "gpubox.bench.kinds.suite.kind:Suite",
-    "ab": "gpubox.bench.kinds.ab.kind:Ab",
-    "sweep": "gpubox.bench.kinds.sweep.kind:Sweep",
-    "tune": "gpubox.bench.kinds.tune.kind:Tune",
-    "soak": "gpubox.bench.kinds.soak.kind:Soak",
-    "quality": "gpubox.bench.kinds.quality.kind:Quality",
-}
-"""Kind -> ``module:class``, imported on first use."""
 MAX_ITEMS = 20_000
 """Per run: a day of one request every four seconds."""
 MAX_COUNT = 10_000_000
@@ -51,6 +42,13 @@ class Benchmark(ABC):
         """The noise of this box in past runs, for ``summarise``."""
         self.scratch = Path()
         """A folder for large files that ``execute`` needs, which it makes itself; the end of a session deletes it."""
+
+    @classmethod
+    def make_plan(cls, context: PlanContext, given: dict[str, Any]) -> Plan:
+        """The plan of the given arguments and options; here: profiles, an address or what runs. Raises GpuboxError."""
+        from gpubox.bench.plan_targets import given_targets
+
+        return Plan(cls.kind, tuple(given_targets(context, given)), given)
 
     @abstractmethod
     def items(self) -> Sequence[Item]:
@@ -145,11 +143,22 @@ def flagged_headline(benchmark: Benchmark, results: ScoredItems) -> str:
 
 def make_benchmark(plan: Plan) -> Benchmark:
     """The benchmark of ``plan``. Raises UsageError if the kind or an option is unknown."""
-    if plan.kind not in KINDS:
-        raise UsageError(f"There is no benchmark {plan.kind!r}.", f"There are: {', '.join(KINDS)}.")
-    module, _, name = KINDS[plan.kind].partition(":")
-    benchmark: Benchmark = getattr(importlib.import_module(module), name)(plan)
-    return benchmark
+    return benchmark_class(find_kind(plan.kind))(plan)
+
+
+def find_kind(name: str) -> Kind:
+    """The kind called ``name``. Raises UsageError."""
+    kinds = all_kinds()
+    if name not in kinds:
+        raise UsageError(f"There is no benchmark {name!r}.", f"There are: {', '.join(kinds)}.")
+    return kinds[name]
+
+
+def benchmark_class(kind: Kind) -> type[Benchmark]:
+    """Imports the benchmark of ``kind``."""
+    module, _, name = kind.benchmark.partition(":")
+    own: type[Benchmark] = getattr(importlib.import_module(module), name)
+    return own
 
 
 def check_numbers(options: Mapping[str, Any]) -> None:

@@ -21,6 +21,8 @@ LOSSY_FLAGS = frozenset(
 """llama-server's flags that change the answer to a prompt. They are never recommended for speed alone."""
 MODEL = "model"
 """The one field of a profile that a target may override."""
+PROFILE = "profile"
+"""The axis of a sweep over several profiles; their names are its values."""
 LOSSLESS_KV_TYPES = frozenset({"f32", "f16", "bf16"})
 
 
@@ -97,3 +99,20 @@ def lossy_difference(info: RunInfo) -> str:
         f"The targets differ in {' and '.join(names)}, which also changes the answers: do not choose by speed alone. "
         "`gpubox bench humaneval` and `suite` measure the difference."
     )
+
+
+def cell_name(values: Mapping[str, FlagValue], labels: Mapping[str, str] | None = None) -> str:
+    """``n-cpu-moe=4 ctx-size=8192``; a profile and a model stand for themselves."""
+    parts = []
+    for flag, value in values.items():
+        text = format_flag_value(value)
+        text = (labels or {}).get(text, text) if flag == MODEL else text
+        parts.append(text if flag in (MODEL, PROFILE) else f"{flag}={text}")
+    return " ".join(parts)
+
+
+def format_flag_value(value: FlagValue) -> str:
+    """A value as it is written on a command line."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value) if value != "" else "(left out)"

@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpubox import units
-from gpubox.bench.benchmark import make_benchmark
+from gpubox.bench.benchmark import find_kind, make_benchmark
 from gpubox.bench.model import Plan
 from gpubox.bench.run_store import list_runs
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.server.instance import observe
-
-TOKEN_WEIGHTED_KINDS = ("speed", "ab", "suite")
-"""Kinds whose items have their number of tokens as weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +78,7 @@ def outline_plan(plan: Plan, paths: Paths) -> PlanOutline:
         _seconds_of_last(plan, paths),
         tuple(target.name for target in plan.targets if target.stopped),
         always_restarts=any(item.start for item in items) and bool(starts),
-        tokens=sum(item.weight for item in items) if plan.kind in TOKEN_WEIGHTED_KINDS else None,
+        tokens=sum(item.weight for item in items) if find_kind(plan.kind).counts_tokens else None,
         about=tuple(benchmark.outline()),
     )
 

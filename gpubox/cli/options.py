@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpubox.bench.options import BenchOption
+from gpubox.bench.kind import BenchOption
 from gpubox.errors import UsageError
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

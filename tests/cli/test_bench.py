@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpubox.bench.kinds.speed.kind import Speed
+from gpubox.bench.kinds.speed.speed import Speed
 from gpubox.bench.model import Item
 from gpubox.bench.run_store import find_run
 from gpubox.bench.target_server import TargetServer

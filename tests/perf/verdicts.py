@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from gpubox.bench.benchmark import make_benchmark
-from gpubox.bench.kinds.ab.kind import Ab
+from gpubox.bench.kinds.ab.ab import Ab
 from gpubox.bench.kinds.ab.verdict import contrast_rows
 from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
-from gpubox.bench.kinds.sweep.kind import Sweep
 from gpubox.bench.kinds.sweep.ranking import rank_cells
+from gpubox.bench.kinds.sweep.sweep import Sweep
 from gpubox.bench.model import Item, Plan, Provenance, Result, Target
 from gpubox.bench.questions import question_of
 from gpubox.bench.report.load import load_comparison, load_leaderboards

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
-from gpubox.bench.kinds.sweep.kind import Sweep
+from gpubox.bench.kinds.sweep.sweep import Sweep
 from gpubox.bench.kinds.tune.live import tune_progress
 from gpubox.bench.kinds.tune.progress import TuneProgress
 from gpubox.bench.model import Plan, Result

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from gpubox.bench.benchmark import KINDS
+from gpubox.bench.kinds import all_kinds
 from gpubox.bench.model import Flag
-from gpubox.bench.options import KIND_SUMMARIES, URL_KINDS
 from gpubox.paths import Paths
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bench import plan_screen
-from gpubox.tui.bench.plan_screen import PLAN_FIELDS, bench_arguments, bench_command_line, plannable_kinds
+from gpubox.tui.bench.plan_screen import bench_arguments, bench_command_line, plan_fields, plannable_kinds
 from gpubox.tui.bench.screen import BenchScreen
 from gpubox.tui.dashboard.screen import DashboardScreen
 from tests.bench_runs import speed_run
@@ -423,21 +422,17 @@ async def test_the_key_bar_shows_only_actions_that_do_something(box: Paths) -> N
 )  # fmt: skip
 def test_the_arguments_of_a_form(kind: str, chosen: dict[str, str], expected: str) -> None:
     assert bench_command_line(bench_arguments(kind, chosen)) == expected
-    if kind in URL_KINDS:
+    if all_kinds()[kind].takes_url:
         assert "--url http://x" in bench_command_line(bench_arguments(kind, chosen, "http://x"))
 
 
 def test_with_a_url_only_kinds_that_take_one_are_offered() -> None:
-    assert set(plannable_kinds(list(KINDS), url=True)) == URL_KINDS
+    assert set(plannable_kinds(url=True)) == {"speed", "soak", "humaneval", "suite"}
 
 
 def test_a_form_fits_the_narrowest_terminal() -> None:
-    for row in (row for rows in PLAN_FIELDS.values() for row in rows):
+    for row in (row for kind in all_kinds() for row in plan_fields(kind)):
         assert len(row.label) <= 11, row.label
         assert len(row.about) <= 28, row.about
         assert all(len(f"‹ {word} ›") <= 33 for _, word in row.choices), row.label
-    assert all(len(about) <= 60 for about in KIND_SUMMARIES.values())
-
-
-def test_every_kind_has_a_form() -> None:
-    assert set(PLAN_FIELDS) == set(KINDS) == set(KIND_SUMMARIES)
+    assert all(len(about) <= 60 for about in (kind.summary for kind in all_kinds().values()))

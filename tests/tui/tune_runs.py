@@ -8,8 +8,8 @@ from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gpubox.bench.kinds.tune.kind import Tune
 from gpubox.bench.kinds.tune.protocol import OWN
+from gpubox.bench.kinds.tune.tune import Tune
 from gpubox.bench.model import Plan, Result, Target
 from gpubox.bench.run_store import Run, create_run
 from gpubox.paths import Paths

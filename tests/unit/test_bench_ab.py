@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpubox.bench.kinds.ab.kind import Ab
+from gpubox.bench.kinds.ab.ab import Ab
+from gpubox.bench.kinds.ab.ab_report import summarise
 from gpubox.bench.kinds.ab.plan import items_of, parse_options, questions_of, start_order
-from gpubox.bench.kinds.ab.summary import summarise
 from gpubox.bench.kinds.ab.verdict import contrast_rows, early_stop_reason
 from gpubox.bench.model import Flag, Item, Plan, Result, RunInfo, Target
 from gpubox.bench.overrides import toggle_mmap, toggle_mtp

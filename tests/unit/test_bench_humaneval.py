@@ -11,10 +11,10 @@ import pytest
 
 from gpubox.bench.kinds.humaneval import dataset
 from gpubox.bench.kinds.humaneval.dataset import load_problems
-from gpubox.bench.kinds.humaneval.kind import HumanEval
-from gpubox.bench.kinds.humaneval.options import STOP_SEQUENCES
+from gpubox.bench.kinds.humaneval.humaneval import HumanEval
+from gpubox.bench.kinds.humaneval.humaneval_options import STOP_SEQUENCES
+from gpubox.bench.kinds.humaneval.humaneval_report import summarise
 from gpubox.bench.kinds.humaneval.replies import TIME_PARTS, code_of_reply
-from gpubox.bench.kinds.humaneval.summary import summarise
 from gpubox.bench.model import Item, Plan, Result, RunInfo, Target
 from gpubox.bench.plan_runner import PlanRunner, rescore_run
 from gpubox.bench.report.load import info_and_report

@@ -8,16 +8,15 @@ from typing import Any
 import click
 import pytest
 
-from gpubox.bench.benchmark import KINDS
+from gpubox.bench.kinds import all_kinds
 from gpubox.bench.kinds.ab.plan import AbOptions
-from gpubox.bench.kinds.humaneval.options import HumanEvalOptions
-from gpubox.bench.kinds.quality.options import QualityOptions
-from gpubox.bench.kinds.soak.kind import SoakOptions
+from gpubox.bench.kinds.humaneval.humaneval_options import HumanEvalOptions
+from gpubox.bench.kinds.quality.quality_options import QualityOptions
+from gpubox.bench.kinds.soak.soak import SoakOptions
 from gpubox.bench.kinds.speed.workloads import SpeedOptions
 from gpubox.bench.kinds.suite.tasks import SuiteOptions
 from gpubox.bench.kinds.sweep.grid import SweepOptions
 from gpubox.bench.kinds.tune.protocol import TuneOptions
-from gpubox.bench.options import KIND_OPTIONS, KIND_SUMMARIES
 from gpubox.cli.commands.bench import command as bench_command
 
 OPTIONS: dict[str, Any] = {
@@ -26,11 +25,11 @@ OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", all_kinds())
 def test_declared_defaults_are_those_of_the_benchmark(kind: str) -> None:
     defaults = {field.name: field.default for field in dataclasses.fields(OPTIONS[kind])}
     numbers = 0
-    for option in KIND_OPTIONS[kind]:
+    for option in all_kinds()[kind].options:
         default = defaults.get(option.key or option.name.replace("-", "_"))
         if option.default.isdecimal() and option.name not in ("limit", "parallel", "temperature"):
             assert default == float(option.default), option.name
@@ -38,18 +37,14 @@ def test_declared_defaults_are_those_of_the_benchmark(kind: str) -> None:
     assert numbers or kind == "suite"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", all_kinds())
 def test_help_lists_every_option_in_one_column(kind: str) -> None:
     assert isinstance(bench_command, click.Group)
     command = bench_command.get_command(click.Context(bench_command), kind)
     assert command
     lines = command.get_help(click.Context(command, info_name=kind, terminal_width=80)).splitlines()
-    for option in KIND_OPTIONS[kind]:
+    for option in all_kinds()[kind].options:
         assert any(line.startswith(f"  --{option.name} ") for line in lines), option.name
     options = lines[lines.index("Options:") + 1 :]
-    column = options[0].index(KIND_OPTIONS[kind][0].help)
+    column = options[0].index(all_kinds()[kind].options[0].help)
     assert all(line[column - 1] == " " and line[column] != " " for line in options), options
-
-
-def test_every_kind_has_options_and_a_summary() -> None:
-    assert set(KIND_OPTIONS) == set(KINDS) == set(KIND_SUMMARIES)

@@ -18,7 +18,7 @@ import pytest
 
 from gpubox.bench.benchmark import make_benchmark
 from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
-from gpubox.bench.kinds.sweep.kind import Sweep
+from gpubox.bench.kinds.sweep.sweep import Sweep
 from gpubox.bench.model import Flag, Plan, Provenance, RawRecord, Result, RunInfo, Sample, Target
 from gpubox.bench.report.model import Report
 from gpubox.bench.report.post import Post, PostColumn, PostRow, make_post, post_values

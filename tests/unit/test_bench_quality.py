@@ -13,7 +13,6 @@ import pytest
 
 from gpubox.bench.kinds.quality.figures import SERVER_KL, differences, figures_of, over_chunks
 from gpubox.bench.kinds.quality.needle import haystack, needle_of
-from gpubox.bench.kinds.quality.options import POSITIONS, TEXT_FILE, QualityOptions, items_of, parse_options, text_hash
 from gpubox.bench.kinds.quality.probabilities import (
     TokenProbabilities,
     chosen_positions,
@@ -22,7 +21,15 @@ from gpubox.bench.kinds.quality.probabilities import (
 )
 from gpubox.bench.kinds.quality.program import BaseFile, logits_bytes, read_base
 from gpubox.bench.kinds.quality.program_output import read_divergence, read_perplexity
-from gpubox.bench.kinds.quality.summary import summarise
+from gpubox.bench.kinds.quality.quality_options import (
+    POSITIONS,
+    TEXT_FILE,
+    QualityOptions,
+    items_of,
+    parse_options,
+    text_hash,
+)
+from gpubox.bench.kinds.quality.quality_report import summarise
 from gpubox.bench.model import Item, Plan, Result, RunInfo, Target
 from gpubox.errors import GpuboxError, UsageError
 

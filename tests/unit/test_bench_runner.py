@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from gpubox.bench import benchmark as kinds
+from gpubox.bench import kinds
 from gpubox.bench.benchmark import Benchmark
 from gpubox.bench.events import BenchEvent, FlagRaised, ItemFinished, RunEnded, RunStarted
 from gpubox.bench.interference import InterferenceMonitor, ItemReadings
+from gpubox.bench.kind import Kind
 from gpubox.bench.measured_request import measure_request
 from gpubox.bench.model import Flag, Item, Plan, Provenance, RawRecord, Result, RunInfo, Target
 from gpubox.bench.plan_runner import PlanRunner, pending_items, provenance_changes, rescore_run
@@ -26,6 +27,8 @@ from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
 from tests.bench_server import BenchServer
+
+KIND = Kind("counting", "counts tokens", "Count tokens.", f"{__name__}:Counting")
 
 
 class Counting(Benchmark):
@@ -60,7 +63,7 @@ class Counting(Benchmark):
 
 @pytest.fixture(autouse=True)
 def kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(kinds.KINDS, "counting", f"{__name__}:Counting")
+    monkeypatch.setattr(kinds, "KIND_MODULES", [__name__])
 
 
 @pytest.fixture
@@ -126,7 +129,7 @@ async def test_a_cancelled_run_resumes_at_the_next_item(box: Box, server: BenchS
     assert (run_summary(box.last).done, run_summary(box.last).failed) == (2, 0)
 
     monkeypatch.undo()
-    monkeypatch.setitem(kinds.KINDS, "counting", f"{__name__}:Counting")
+    monkeypatch.setattr(kinds, "KIND_MODULES", [__name__])
     box.events.clear()
     info = await box.runner.resume(box.last)
 

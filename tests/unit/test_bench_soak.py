@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from gpubox.bench import stats
-from gpubox.bench.kinds.soak.kind import Soak
-from gpubox.bench.kinds.soak.summary import findings
+from gpubox.bench.kinds.soak.soak import Soak
+from gpubox.bench.kinds.soak.soak_report import findings
 from gpubox.bench.kinds.soak.trends import depth_adjusted_rates, find_cycle, kendall_z, memory_growth
 from gpubox.bench.model import Flag, Item, Plan, Result, RunInfo, Target
 from gpubox.bench.plan_runner import PlanRunner

@@ -10,7 +10,7 @@ import pytest
 
 from gpubox.bench.energy import energy_joules
 from gpubox.bench.kinds.speed import llama_bench
-from gpubox.bench.kinds.speed.kind import Speed
+from gpubox.bench.kinds.speed.speed import Speed
 from gpubox.bench.kinds.speed.workloads import PRESETS, parse_options, workloads_of
 from gpubox.bench.measured_request import MeasuredReply
 from gpubox.bench.model import Plan, Result, RunInfo, Sample, Target

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from gpubox.bench.events import BenchEvent, Emit, Note, ignore_event
-from gpubox.bench.kinds.speed.kind import Speed
+from gpubox.bench.kinds.speed.speed import Speed
 from gpubox.bench.kinds.speed.streams import score_streams, streams_of
 from gpubox.bench.kinds.speed.streams_summary import knee_of
 from gpubox.bench.kinds.speed.workloads import parse_options

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpubox.bench.kinds.sweep.grid import grid_targets, model_labels, parse_axis
-from gpubox.bench.kinds.sweep.kind import Sweep
 from gpubox.bench.kinds.sweep.ranking import rank_cells
+from gpubox.bench.kinds.sweep.sweep import Sweep
 from gpubox.bench.model import Flag, Item, Plan, Result, RunInfo
 from gpubox.bench.questions import question_of
 from gpubox.bench.report.model import Report

@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from gpubox.bench.kinds.tune.agent_turns import load_result, needed_context
-from gpubox.bench.kinds.tune.kind import Tune
 from gpubox.bench.kinds.tune.live import tune_progress
 from gpubox.bench.kinds.tune.protocol import OWN, AxisRecord, TuneOptions, is_final
+from gpubox.bench.kinds.tune.tune import Tune
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Target
 from gpubox.bench.questions import question_of
 from gpubox.bench.report.model import Report

@@ -7,48 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpubox.bench.kinds import all_kinds
 from gpubox.bench.model import Plan, RunInfo, Target
 from gpubox.bench.run_store import Run, find_run
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
-from gpubox.errors import ExitCode, GpuboxError, UsageError
-from gpubox.paths import MAIN_INSTANCE
+from gpubox.errors import GpuboxError
 
 if TYPE_CHECKING:
     from gpubox.bench.report.plot import StyledRow
-
-
-def resolve_targets(context: Context, profiles: Sequence[str], url: str | None, model: str) -> list[Target]:
-    """The profiles, else the server at ``url``, else the running server. Raises GpuboxError."""
-    from gpubox.bench.overrides import apply_overrides
-    from gpubox.server.instance import observe
-
-    if url is not None:
-        if profiles:
-            raise UsageError("--url takes no profile: it measures the server at that address.")
-        return [target_by_url(url, model)]
-    if model:
-        raise UsageError("--model needs --url.", "A profile names its own model.")
-    names = list(dict.fromkeys(profiles))
-    if not names:
-        running = observe(context.paths, MAIN_INSTANCE).running
-        if running is None:
-            raise GpuboxError(
-                "Nothing is running.", "Name a profile: `gpubox ls` lists them.", code=ExitCode.NOT_RUNNING
-            )
-        names = [running.launch.profile]
-    targets = [Target(name, profile=name) for name in names]
-    for target in targets:
-        apply_overrides(context.profile(target.profile), target)  # raises for a profile that cannot be measured
-    return targets
-
-
-def target_by_url(url: str, model: str = "") -> Target:
-    """The server at ``url``. Raises UsageError if that is no address, or may hold a secret."""
-    from gpubox.address import server_root
-
-    root = server_root(url)
-    return Target(root.partition("://")[2], url=root, model=model)
 
 
 def fetch_models(context: Context, targets: Sequence[Target]) -> None:
@@ -88,8 +55,6 @@ def _print_outline(context: Context, plan: Plan, *, as_json: bool) -> None:
     output.emit_text("\n".join([f"{plan.kind}: {first}", *others]))
 
 
-_EXPLAINED = ("ab", "sweep", "tune", "soak", "quality")
-"""Kinds that start servers many times, or take long: the plan is printed first."""
 Finish = Callable[[Run], tuple[str, Mapping[str, Any]]]
 """Called with a finished run: a sentence to print after its report, and values for its JSON object."""
 
@@ -104,7 +69,7 @@ def run_plan(
     if dry_run:
         _print_outline(context, plan, as_json=as_json)
         return
-    if plan.kind in _EXPLAINED:
+    if all_kinds()[plan.kind].explained:
         from gpubox.bench.plan_outline import outline_plan
 
         for sentence in outline_plan(plan, context.paths).sentences():

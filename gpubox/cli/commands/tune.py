@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
+from gpubox.bench.kinds.tune import KIND
 from gpubox.bench.run_store import Run
 from gpubox.cli.bench.execution import run_plan
-from gpubox.cli.bench.kinds import given_options, tune_command, tune_plan
+from gpubox.cli.bench.kinds import kind_params, make_plan
 from gpubox.cli.context import Context
 from gpubox.errors import UsageError
 
@@ -23,12 +24,11 @@ _SAVE = click.Option(
 def _run(context: Context, /, save: str | None, dry_run: bool, now: bool, as_json: bool, **values: Any) -> None:
     from gpubox.profiles.edit import copied_text, new_edit
 
-    given = given_options(values)
-    profile = context.profile(given["profile"])
+    profile = context.profile(values["profile"])
     if save is not None:
         new_edit(save, copied_text(profile), context.paths)  # a name that cannot be used is refused before the tune
     finish = partial(_save, context, name=save) if save is not None else None
-    run_plan(context, tune_plan(context, given), dry_run=dry_run, now=now, as_json=as_json, finish=finish)
+    run_plan(context, make_plan(context, KIND, values), dry_run=dry_run, now=now, as_json=as_json, finish=finish)
 
 
 def _save(context: Context, run: Run, name: str) -> tuple[str, Mapping[str, Any]]:
@@ -48,4 +48,4 @@ def _save(context: Context, run: Run, name: str) -> tuple[str, Mapping[str, Any]
     }
 
 
-command = click.Command("tune", params=[*tune_command.params, _SAVE], callback=_run, help=tune_command.help)
+command = click.Command("tune", params=[*kind_params(KIND), _SAVE], callback=_run, help=KIND.help)

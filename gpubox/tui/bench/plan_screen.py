@@ -14,7 +14,8 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input, Static
 
-from gpubox.bench.options import KIND_OPTIONS, KIND_SUMMARIES, URL_KINDS, BenchOption
+from gpubox.bench.kind import BenchOption
+from gpubox.bench.kinds import all_kinds
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.dialogs import Dialog
@@ -44,28 +45,24 @@ class PlanField:
     """The option of the command line; ``None`` for a profile."""
 
 
-def _fields(kind: str) -> tuple[PlanField, ...]:
-    profiles = [PlanField(PROFILE, "profile", "Profile to measure")]
-    if kind == "ab":
-        profiles = [PlanField(PROFILE, "A", "First side"), PlanField(SECOND, "B", "empty: A, changed as below")]
-    if kind == "quality":
-        profiles = [PlanField(PROFILE, "A", "The reference"), PlanField(SECOND, "B", "empty: A, changed as below")]
-    options = [option for option in KIND_OPTIONS[kind] if option.in_form]
-    return (*profiles, *(PlanField(o.label, o.label, o.help, o.choices, o.default or o.example, o) for o in options))
+def plan_fields(name: str) -> list[PlanField]:
+    """The rows of one kind: the profiles that it takes, then its options."""
+    kind = all_kinds()[name]
+    rows = [row for argument in kind.arguments for row in argument.rows]
+    fields = [PlanField(key, label, about) for key, (label, about) in zip((PROFILE, SECOND), rows, strict=False)]
+    options = [option for option in kind.options if option.in_form]
+    return fields + [PlanField(o.label, o.label, o.help, o.choices, o.default or o.example, o) for o in options]
 
 
-PLAN_FIELDS = {kind: _fields(kind) for kind in KIND_OPTIONS}
-
-
-def plannable_kinds(known: Sequence[str], *, url: bool = False) -> list[str]:
-    """The kinds of ``known`` that have a form; with ``url`` only those that measure a server by its address."""
-    return [kind for kind in PLAN_FIELDS if kind in known and (not url or kind in URL_KINDS)]
+def plannable_kinds(*, url: bool = False) -> list[str]:
+    """The kinds that have a form; with ``url`` only those that measure a server by its address."""
+    return [kind.name for kind in all_kinds().values() if kind.takes_url or not url]
 
 
 def bench_arguments(kind: str, values: Mapping[str, str], url: str | None = None) -> list[str]:
     """The arguments of ``gpubox bench``. With ``url`` they measure the server there instead of a profile."""
     arguments = [kind]
-    for field in PLAN_FIELDS[kind]:
+    for field in plan_fields(kind):
         value = values.get(field.name, "").strip()
         option = field.option
         if option is None:
@@ -118,11 +115,9 @@ class PlanScreen(Dialog[list[str] | None]):
         ``kind`` and ``profile`` are chosen first, if there are such.
         """
         super().__init__()
-        from gpubox.bench.benchmark import KINDS  # imports every kind of benchmark
-
         self.service, self.profiles, self.active = service, list(profiles), active
         self.tokens_per_second = tokens_per_second
-        kinds = plannable_kinds(list(KINDS), url=bool(service.url))
+        kinds = plannable_kinds(url=bool(service.url))
         self.first_profile = next((name for name in (profile, active) if name in self.profiles), "")
         self.kind = CycleField("kind", [(name, name) for name in kinds], kind if kind in kinds else kinds[0])
         self.summary = Static("", id="summary", markup=False)
@@ -150,11 +145,11 @@ class PlanScreen(Dialog[list[str] | None]):
 
     async def _show_kind(self) -> None:
         kind = self.kind.value
-        self.summary.update(KIND_SUMMARIES[kind])
+        self.summary.update(all_kinds()[kind].summary)
         await self.fields.remove_children()
         await self.fields.mount(*(
             FormRow(field.label, self._input(field), field.about)
-            for field in PLAN_FIELDS[kind]
+            for field in plan_fields(kind)
             if not (self.service.url and field.name == SECOND)
         ))  # fmt: skip
         self._changed()

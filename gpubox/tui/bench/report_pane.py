@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from gpubox import units
-from gpubox.bench.options import KIND_SUMMARIES
+from gpubox.bench.kinds import all_kinds
 from gpubox.bench.report.chart import Chart
 from gpubox.bench.report.formatting import format_number
 from gpubox.bench.report.leaderboard import Leaderboard, leaderboard_rows
@@ -94,7 +94,7 @@ def leaderboard_lines(leaderboards: Sequence[Leaderboard], width: int) -> list[S
 
 def kind_overview_lines(width: int) -> list[StyledLine]:
     """What each kind of run measures; shown while there is no run."""
-    rows = [styled_line((f"{kind:<11}", "$secondary"), summary) for kind, summary in KIND_SUMMARIES.items()]
+    rows = [styled_line((f"{kind.name:<11}", "$secondary"), kind.summary) for kind in all_kinds().values()]
     rows += [(), styled_line(("n", "bold $primary"), (" plans any of them", "$quiet"))]
     return [truncate_line(row, width) for row in rows]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpubox import units
-from gpubox.bench.kinds.sweep.grid import format_flag_value
+from gpubox.bench.overrides import format_flag_value
 from gpubox.bench.report.chart import tick_text, ticks
 from gpubox.bench.report.formatting import format_change
 from gpubox.sanitize import sanitize_line

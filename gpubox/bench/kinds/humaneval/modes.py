@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from gpubox.bench.kinds.humaneval.dataset import Problem
-from gpubox.bench.kinds.humaneval.options import (
+from gpubox.bench.kinds.humaneval.humaneval_options import (
     AGENT_PROMPT,
     CHAT_PROMPT,
     STOP_SEQUENCES,

@@ -1,1 +1,67 @@
 """``quality``: how far the answers of quants and KV types are from those of a reference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpubox.bench.kind import SET, BenchOption, Kind, KindArgument
+
+_HELP = """\
+Measure how far the answers of A, B, ... are from those of a reference: KL divergence and perplexity.
+
+The reference is the first, or --reference. A target is a profile, a profile with other flags
+(A:cache-type-k=q8_0), or the http:// address of a llama-server. All must have the same vocabulary, as the quants
+of one model have.
+
+llama-perplexity beside the engine computes it; without that program, the servers are asked for their most likely
+tokens, which gives a lower bound of the KL divergence. The chunk of text is the sampling unit of all intervals.
+
+\b
+gpubox bench quality mine-q8 mine-q4 mine-iq3
+gpubox bench quality mine --set cache-type-k=q8_0 --set cache-type-v=q8_0
+gpubox bench quality mine mine:cache-type-k=q8_0 mine:cache-type-k=q4_0
+"""
+KIND = Kind(
+    "quality",
+    "how far quants and KV types are from a reference",
+    _HELP,
+    "gpubox.bench.kinds.quality.quality:Quality",
+    (
+        BenchOption("reference", "Target to compare with", "text", "the first", "TARGET"),
+        replace(SET, help="A with this flag as a target", in_form=True),
+        BenchOption("chunks", "Chunks of the text", default="all", minimum=2, in_form=True),
+        BenchOption("context", "Tokens of a chunk", default="512", minimum=128, in_form=True),
+        BenchOption(
+            "needle",
+            "Needles in long contexts",
+            "switch",
+            choices=(("", "not asked"), ("--needle", "asked")),
+            in_form=True,
+        ),
+        BenchOption("needle-tokens", "Lengths of the contexts with needles", "integers", "2048,8192", "LIST"),
+        BenchOption(
+            "method",
+            "Who computes it",
+            "choice",
+            "",
+            "METHOD",
+            choices=(
+                ("", "llama-perplexity, if there"),
+                ("llama-perplexity", "llama-perplexity"),
+                ("server", "server: top tokens"),
+            ),
+            in_form=True,
+        ),
+        BenchOption("text", "Another text, of your own", "text", metavar="FILE"),
+    ),
+    arguments=(
+        KindArgument(
+            "targets",
+            "A [B]...",
+            many=True,
+            required=True,
+            rows=(("A", "The reference"), ("B", "empty: A, changed as below")),
+        ),
+    ),
+    explained=True,
+)

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from gpubox.bench.kinds.quality.options import POSITIONS, QualityOptions, text_of
+from gpubox.bench.kinds.quality.quality_options import POSITIONS, QualityOptions, text_of
 from gpubox.bench.model import Item
 from gpubox.bench.target_server import TargetServer
 from gpubox.errors import ExitCode, GpuboxError

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gpubox import units
-from gpubox.bench.kinds.quality.options import QualityOptions, max_chunks
 from gpubox.bench.kinds.quality.program_output import COUNT_LINE, chunks_done, scored_tokens
+from gpubox.bench.kinds.quality.quality_options import QualityOptions, max_chunks
 from gpubox.children import engine_environment
 from gpubox.config import Config
 from gpubox.engines.capabilities import Capabilities, parse_help, repeated_flags

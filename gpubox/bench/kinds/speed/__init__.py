@@ -1,1 +1,90 @@
 """``speed``: TTFT, pp, tg and draft acceptance as a client of the server gets them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpubox.bench.kind import STARTS, THINKING, BenchOption, Kind
+
+_HELP = """\
+Measure the speed of PROFILES, or of the running server.
+
+Answers have a fixed length, temperature 0 and no thinking. A cell is one combination of prompt, depth and prefix;
+each cell has one warm-up and several repeats. The report shows TTFT, pp, tg and draft acceptance, and where tg has
+halved over depth. 95 % intervals need --starts 2 or more, or --preset chat.
+
+With an NVIDIA card it shows the energy per generated and per read token: the power of the cards that the server
+uses, idle power included, times the seconds of generating or reading.
+
+\b
+Presets:
+  quick    short and code prompts
+  game     one HTML game of 2,000 tokens, ten times
+  lengths  128, 512 and 2,048 tokens, three times each
+  chat     50 prompts from code, math and general, three seeds
+"""
+KIND = Kind(
+    "speed",
+    "prompt and generation speed, TTFT and draft acceptance",
+    _HELP,
+    "gpubox.bench.kinds.speed.speed:Speed",
+    (
+        BenchOption(
+            "preset",
+            "Fixed protocol",
+            "choice",
+            metavar="NAME",
+            choices=(
+                ("", "short to long, code, depths"),
+                ("quick", "quick: short and code"),
+                ("game", "game: 2,000 tokens, ten times"),
+                ("lengths", "lengths: 128, 512, 2,048"),
+                ("chat", "chat: 50 prompts, three seeds"),
+            ),
+            in_form=True,
+        ),
+        BenchOption("prompts", "Any of short, medium, long, code", "list", "all", "LIST"),
+        BenchOption("depths", "Context before the prompt", "integers", "0,8192,32768", "LIST", in_form=True),
+        BenchOption(
+            "streams",
+            "Requests at once",
+            "integers",
+            metavar="LIST",
+            example="1,2,4,8",
+            in_form=True,
+            detail="the report gives tg of all together and of each, and the knee: the number of streams that "
+            "no larger one beats by 5 %; the server needs as many slots (flag parallel)",
+        ),
+        BenchOption(
+            "prefix",
+            "Prompt cache",
+            "choice",
+            "both",
+            "STATE",
+            choices=(("", "cold and warm"), ("cold", "cold"), ("warm", "warm")),
+            key="prefixes",
+        ),
+        BenchOption("repeats", "Repeats of each cell", default="5", in_form=True),
+        replace(STARTS, default="1"),
+        BenchOption("max-tokens", "Tokens per answer", default="set by the prompt", in_form=True),
+        THINKING,
+        BenchOption(
+            "price",
+            "Price of the machine, for tg per $1,000",
+            "number",
+            "price-dollars of config.toml",
+            "DOLLARS",
+            minimum=0,
+            exclusive=True,
+        ),
+        BenchOption(
+            "no-llama-bench",
+            "Do not run llama-bench",
+            "switch",
+            choices=(("", "if installed"), ("--no-llama-bench", "skipped")),
+            in_form=True,
+        ),
+    ),
+    takes_url=True,
+    counts_tokens=True,
+)

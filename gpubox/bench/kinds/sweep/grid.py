@@ -13,15 +13,13 @@ from typing import Any, Literal
 from gpubox.bench.benchmark import check_items
 from gpubox.bench.kinds.shared import convert_options
 from gpubox.bench.model import Item, Target
-from gpubox.bench.overrides import MODEL
+from gpubox.bench.overrides import MODEL, PROFILE, cell_name, format_flag_value
 from gpubox.bench.questions import DOMAINS, Question, question_values, questions
 from gpubox.bench.start_comparison import MIN_STARTS, random_order
 from gpubox.engines.flag_changes import MAX_INT, parse_flag_change
 from gpubox.errors import UsageError
 from gpubox.profiles.profile import FlagValue
 
-PROFILE = "profile"
-"""The axis of a sweep over several profiles; their names are its values."""
 FINALIST = "finalist"
 """With a number: the target of an item whose cell is chosen after the first round."""
 MAX_CELLS = 200
@@ -216,16 +214,6 @@ def axis_value(target: Target, axis: str) -> FlagValue:
     return target.profile if axis == PROFILE else target.overrides[axis]
 
 
-def cell_name(values: Mapping[str, FlagValue], labels: Mapping[str, str] | None = None) -> str:
-    """``n-cpu-moe=4 ctx-size=8192``; a profile and a model stand for themselves."""
-    parts = []
-    for flag, value in values.items():
-        text = format_flag_value(value)
-        text = (labels or {}).get(text, text) if flag == MODEL else text
-        parts.append(text if flag in (MODEL, PROFILE) else f"{flag}={text}")
-    return " ".join(parts)
-
-
 def model_labels(models: Sequence[str]) -> dict[str, str]:
     """A short name for each model: its file's name, with as many folders before it as make it unique."""
     labels: dict[str, str] = {}
@@ -237,13 +225,6 @@ def model_labels(models: Sequence[str]) -> dict[str, str]:
             count += 1
         labels[model] = " ".join(filter(None, words[-count:]))  # no slash: the ids of items are parts between slashes
     return labels
-
-
-def format_flag_value(value: FlagValue) -> str:
-    """A value as it is written on a command line."""
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value) if value != "" else "(left out)"
 
 
 def finalist_number(item: Item) -> int | None:

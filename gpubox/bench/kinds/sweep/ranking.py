@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpubox.bench.kinds.shared import answered_starts
-from gpubox.bench.kinds.sweep.grid import PROFILE, SweepGrid, axis_value, finalist_number
+from gpubox.bench.kinds.sweep.grid import SweepGrid, axis_value, finalist_number
 from gpubox.bench.model import Item, Result, ScoredItems, Target
-from gpubox.bench.overrides import lossy_values
+from gpubox.bench.overrides import PROFILE, lossy_values
 from gpubox.bench.questions import question_of
 from gpubox.bench.start_comparison import Contrast, Noise, SidesComparison, compare_sides
 from gpubox.bench.stats import Verdict

@@ -1,1 +1,66 @@
 """``tune``: finds the fastest flags of a profile that fit, with far fewer server starts than a sweep of every cell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpubox.bench.kind import ANSWER_TOKENS, CONTEXT, PROMPTS, BenchOption, Kind, KindArgument
+
+_HELP = """\
+Find the fastest flags of PROFILE that fit.
+
+gpubox chooses values of n-cpu-moe or n-gpu-layers, threads, batch sizes, flash-attn, draft window and, with --goal
+agent, slots; what would not fit is left out. Each start of a server is chosen by what the earlier ones showed. At
+the end the best sets of flags are compared with the profile's own on new starts, in random order. --over names
+the flags and values instead. `gpubox bench save` writes the result as a profile.
+"""
+KIND = Kind(
+    "tune",
+    "the fastest flags of a profile that fit",
+    _HELP,
+    "gpubox.bench.kinds.tune.tune:Tune",
+    (
+        BenchOption(
+            "goal",
+            "What is to be fast",
+            "choice",
+            "tg",
+            "GOAL",
+            choices=(("", "tg: generation"), ("pp", "pp: prompts"), ("agent", "agent: turns of agents")),
+            detail="agent is a few agents at once with a shared prefix",
+            in_form=True,
+        ),
+        BenchOption("keep-free", "Free memory on each card", "text", "1GiB", "SIZE", in_form=True),
+        BenchOption("minutes", "Time in minutes", "number", "30", minimum=0, exclusive=True, in_form=True),
+        BenchOption(
+            "over",
+            "Flag and its values",
+            "text",
+            metavar="FLAG=VALUES",
+            repeated=True,
+            example="threads=4,8",
+            detail="instead of those that gpubox chooses",
+            in_form=True,
+        ),
+        BenchOption(
+            "kv-types",
+            "KV cache types to try",
+            "list",
+            metavar="LIST",
+            example="f16,q8_0",
+            detail="they change the answers: compare their quality as well",
+            in_form=True,
+        ),
+        replace(PROMPTS, default="2; pp: 1", in_form=False),
+        replace(ANSWER_TOKENS, default="64; pp: 8; agent: 48", in_form=False),
+        replace(
+            CONTEXT,
+            help="Context tokens, or the agents' shared prefix",
+            default="512; 0 with draft windows; pp, agent: 2048",
+        ),
+        BenchOption("streams", "Agents at once", default="3", maximum=64),
+        BenchOption("turns", "Turns of each agent", default="3", maximum=64),
+    ),
+    arguments=(KindArgument("profile", required=True),),
+    explained=True,
+)

@@ -11,10 +11,10 @@ from typing import Any
 from gpubox.bench.benchmark import check_items
 from gpubox.bench.kinds.load_failures import lacked_memory
 from gpubox.bench.kinds.shared import convert_options
-from gpubox.bench.kinds.sweep.grid import format_flag_value
 from gpubox.bench.kinds.tune.progress import FlagChange, Goal
 from gpubox.bench.kinds.tune.search import SearchAxis, SearchSpace, StartOutcome
 from gpubox.bench.model import Item, Result, ScoredItems, Target
+from gpubox.bench.overrides import format_flag_value
 from gpubox.bench.questions import DOMAINS, Question, question_values, questions
 from gpubox.errors import UsageError
 from gpubox.profiles.profile import FlagValue

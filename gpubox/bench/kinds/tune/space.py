@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from gpubox.bench.kinds.sweep.grid import NEEDS_MORE, Axis, cell_name, format_flag_value
+from gpubox.bench.kinds.sweep.grid import NEEDS_MORE, Axis
 from gpubox.bench.kinds.tune.progress import Goal
 from gpubox.bench.kinds.tune.protocol import OWN, AxisRecord
-from gpubox.bench.overrides import lossy_values
+from gpubox.bench.overrides import cell_name, format_flag_value, lossy_values
 from gpubox.engines.capabilities import Capabilities
 from gpubox.errors import UsageError
 from gpubox.planner.launch_flags import LaunchFlags

@@ -10,9 +10,10 @@ from typing import Any
 
 from gpubox import units
 from gpubox.bench.benchmark import Benchmark, check_items
+from gpubox.bench.kind import PlanContext
 from gpubox.bench.kinds.shared import convert_options, id_prefix
 from gpubox.bench.kinds.soak.agent_load import AgentLoad
-from gpubox.bench.kinds.soak.summary import summarise
+from gpubox.bench.kinds.soak.soak_report import summarise
 from gpubox.bench.measured_request import stored_reply
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Sample, ScoredItems
 from gpubox.bench.report.model import Report
@@ -52,6 +53,10 @@ class Soak(Benchmark):
         super().__init__(plan)
         self.options = parse_options(plan.options)
         self._loads: dict[str, AgentLoad] = {}
+
+    @classmethod
+    def make_plan(cls, context: PlanContext, given: dict[str, Any]) -> Plan:
+        return super().make_plan(context, {"minutes": SoakOptions().minutes, **given})
 
     def items(self) -> Sequence[Item]:
         seconds, window_seconds = self.options.minutes * 60, self.options.window_seconds

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpubox import units
 from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.kind import PlanContext
 from gpubox.bench.kinds.load_failures import cell_load_failure
 from gpubox.bench.kinds.shared import exceeds_context
 from gpubox.bench.kinds.tune.agent_turns import load_result, needed_context, run_load
@@ -23,7 +24,7 @@ from gpubox.bench.kinds.tune.protocol import (
     tune_items,
 )
 from gpubox.bench.kinds.tune.search import Clock, TuneStep
-from gpubox.bench.kinds.tune.summary import summarise
+from gpubox.bench.kinds.tune.tune_report import summarise
 from gpubox.bench.kinds.tune.verdict import read_verdict
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, ScoredItems, Target
 from gpubox.bench.questions import ask_question, question_of, question_result
@@ -45,6 +46,18 @@ class Tune(Benchmark):
         self._items = tune_items(self.options)
         self._steps: dict[tuple[int, int, bool], TuneStep] = {}
         """The choice after so many starts of the search and of the comparison, for one of both parts."""
+
+    @classmethod
+    def make_plan(cls, context: PlanContext, given: dict[str, Any]) -> Plan:
+        from gpubox.bench.kinds.tune.planning import DEFAULT_KEEP_FREE_BYTES, TuneRequest, plan_tune
+        from gpubox.planner.settings import parse_size
+
+        profile = context.profile(given.pop("profile"))
+        size = given.pop("keep_free", None)
+        keep_free = parse_size(size) if size else DEFAULT_KEEP_FREE_BYTES
+        over, kv_types = tuple(given.pop("over", ())), tuple(given.pop("kv_types", ()))
+        request = TuneRequest(given.pop("goal", "tg"), keep_free, over, kv_types, given)
+        return plan_tune(profile, request, context.paths, context.config)
 
     def items(self) -> Sequence[Item]:
         return self._items

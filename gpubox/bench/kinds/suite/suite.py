@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.kind import PlanContext
 from gpubox.bench.kinds.shared import exceeds_context, id_prefix
 from gpubox.bench.kinds.suite.scoring import score_of_values, score_reply
-from gpubox.bench.kinds.suite.summary import summarise
+from gpubox.bench.kinds.suite.suite_report import summarise
 from gpubox.bench.kinds.suite.tasks import SPEED_RUNS, SYSTEM_PROMPT, TASKS, SuiteTask, parse_options
 from gpubox.bench.measured_request import measure_request, stored_reply
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, ScoredItems
@@ -28,6 +29,14 @@ class Suite(Benchmark):
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self.options = parse_options(plan.options)
+
+    @classmethod
+    def make_plan(cls, context: PlanContext, given: dict[str, Any]) -> Plan:
+        if "temperature" in given:
+            given["sampling"] = {"temperature": given.pop("temperature")}
+        plan = super().make_plan(context, given)
+        parse_options(plan.options)
+        return plan
 
     def items(self) -> Sequence[Item]:
         items: list[Item] = []

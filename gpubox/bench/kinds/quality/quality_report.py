@@ -17,14 +17,14 @@ from gpubox.bench.kinds.quality.figures import (
     perplexity_of,
     quality_name,
 )
-from gpubox.bench.kinds.quality.options import (
+from gpubox.bench.kinds.quality.probabilities import TOP
+from gpubox.bench.kinds.quality.program_output import scored_tokens
+from gpubox.bench.kinds.quality.quality_options import (
     NEEDLE_DEPTHS,
     POSITIONS,
     QualityOptions,
     label_of,
 )
-from gpubox.bench.kinds.quality.probabilities import TOP
-from gpubox.bench.kinds.quality.program_output import scored_tokens
 from gpubox.bench.kinds.shared import closing_notes, report_flags
 from gpubox.bench.model import RunInfo, ScoredItems
 from gpubox.bench.report.formatting import format_interval

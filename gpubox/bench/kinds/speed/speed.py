@@ -10,8 +10,10 @@ import msgspec
 from gpubox import units
 from gpubox.bench import stats
 from gpubox.bench.benchmark import Benchmark, check_items
+from gpubox.bench.kind import PlanContext
 from gpubox.bench.kinds.shared import exceeds_context, id_prefix
-from gpubox.bench.kinds.speed import llama_bench
+from gpubox.bench.kinds.speed import KIND, llama_bench
+from gpubox.bench.kinds.speed.speed_report import summarise
 from gpubox.bench.kinds.speed.streams import (
     execute_streams,
     is_streams_item,
@@ -20,10 +22,10 @@ from gpubox.bench.kinds.speed.streams import (
     streams_of,
 )
 from gpubox.bench.kinds.speed.streams_summary import streams_headline, summarise_streams
-from gpubox.bench.kinds.speed.summary import summarise
-from gpubox.bench.kinds.speed.workloads import Workload, parse_options, workloads_of
+from gpubox.bench.kinds.speed.workloads import PRESET_OVERRIDES, Workload, parse_options, workloads_of
 from gpubox.bench.measured_request import MeasuredReply, measure_request, stored_reply
 from gpubox.bench.model import Flag, Item, Plan, RawRecord, Result, RunInfo, ScoredItems
+from gpubox.bench.plan_targets import given_targets, random_seed
 from gpubox.bench.questions import (
     TEMPLATE_TOKENS,
     no_speed_reason,
@@ -35,6 +37,8 @@ from gpubox.bench.questions import (
 from gpubox.bench.report.model import Report
 from gpubox.bench.start_comparison import random_order
 from gpubox.bench.target_server import ActiveTarget, TargetServer
+from gpubox.engines.find import find_beside_engine
+from gpubox.errors import UsageError
 
 
 class Speed(Benchmark):
@@ -46,6 +50,29 @@ class Speed(Benchmark):
         super().__init__(plan)
         self.options = parse_options(plan.options)
         self._contexts: dict[str, dict[int, str]] = {}
+
+    @classmethod
+    def make_plan(cls, context: PlanContext, given: dict[str, Any]) -> Plan:
+        url = given.get("url")
+        with_llama_bench = not (given.pop("no_llama_bench", False) or url or given.keys() & {"preset", "streams"})
+        if (prefix := given.pop("prefixes", "both")) != "both":
+            given["prefixes"] = [prefix]
+        if "price" not in given and context.config.price_dollars is not None:
+            given["price"] = context.config.price_dollars
+        options = {key: value for key, value in given.items() if key not in ("profiles", "url", "model")}
+        parse_options(options)
+        if url and "starts" in given:
+            raise UsageError("gpubox cannot restart a server given by its address.", "Leave out --starts.")
+        _check_preset(options)
+        targets = given_targets(context, given)
+        if with_llama_bench:
+            measured = [context.profile(target.profile) for target in targets]
+            targets += [
+                llama_bench.llama_bench_target(profile)
+                for profile in measured
+                if find_beside_engine(context.config, profile.engine, llama_bench.PROGRAM)
+            ]
+        return Plan("speed", tuple(targets), given, seed=random_seed() if given.keys() & {"starts", "streams"} else 0)
 
     def items(self) -> Sequence[Item]:
         options, starts = self.options, self.options.starts
@@ -125,6 +152,20 @@ class Speed(Benchmark):
             return streams_headline(results)
         rates = [r.values["tg"] for i, r in results if r.ok and not i.warmup and r.values.get("tg")]
         return f"tg {units.rate(stats.estimate(rates).value)} tok/s" if rates else ""
+
+
+def _check_preset(given: Mapping[str, Any]) -> None:
+    """Raises UsageError for an option that the preset fixes: it would be ignored without a message."""
+    preset = given.get("preset")
+    if preset is None:
+        return
+    free = PRESET_OVERRIDES[preset]
+    if fixed := [key for key in given if key not in ("preset", "price", *free)]:
+        names = {option.key or option.name.replace("-", "_"): option.name for option in KIND.options}
+        raise UsageError(
+            f"The preset {preset} is a fixed protocol: it takes no --{names[fixed[0]]}.",
+            f"It takes: {', '.join(f'--{names[key]}' for key in free)}.",
+        )
 
 
 def workload_of(item: Item) -> Workload:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gpubox import units
 from gpubox.bench.kinds.shared import name_list, report_flags, start_noise, unfinished_note
-from gpubox.bench.kinds.sweep.grid import PROFILE, SweepGrid, axis_value, cell_name, format_flag_value
+from gpubox.bench.kinds.sweep.grid import SweepGrid, axis_value
 from gpubox.bench.kinds.sweep.ranking import LEFT_OUT, Ranking, SweepCell, cell_to_keep, rank_cells
 from gpubox.bench.model import RunInfo, ScoredItems
-from gpubox.bench.overrides import LOSSY_FLAGS, MODEL
+from gpubox.bench.overrides import LOSSY_FLAGS, MODEL, PROFILE, cell_name, format_flag_value
 from gpubox.bench.report.formatting import format_change, validity_suffix
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
 from gpubox.bench.report.noise_history import NoiseHistory

@@ -9,19 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from gpubox import units
-from gpubox.bench.kinds.quality.options import SERVED, QualityOptions, parse_options, text_hash, text_of
+from gpubox.bench.kind import PlanContext
+from gpubox.bench.kinds.quality.program import PROGRAM, check_space
+from gpubox.bench.kinds.quality.quality_options import SERVED, QualityOptions, parse_options, text_hash, text_of
 from gpubox.bench.model import Plan, Target
-from gpubox.cli import diagnostics
-from gpubox.cli.bench.execution import target_by_url
-from gpubox.cli.bench.flag_overrides import check_overrides, read_overrides
-from gpubox.cli.context import Context
+from gpubox.bench.plan_targets import cell_target, check_overrides, read_overrides, target_by_url
+from gpubox.bench.under_way import runs_folder
+from gpubox.engines.find import find_beside_engine
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.profiles.profile import FlagValue
+from gpubox.models.gguf import Vocabulary, read_vocabulary
+from gpubox.models.resolve import profile_model
 
 _BETWEEN_FLAGS = re.compile(r",(?=[a-z][a-z0-9-]*=)")
 
 
-def make_quality_plan(context: Context, given: dict[str, Any]) -> Plan:
+def make_quality_plan(context: PlanContext, given: dict[str, Any]) -> Plan:
     """Raises GpuboxError if the targets cannot be compared."""
     words, settings = given.pop("targets"), given.pop("set", ())
     targets = [_target(context, word) for word in words]
@@ -30,7 +32,7 @@ def make_quality_plan(context: Context, given: dict[str, Any]) -> Plan:
             raise UsageError("gpubox cannot change the flags of a server given by its address.", "Leave out --set.")
         base = targets[0]
         changes = read_overrides(context, context.profile(base.profile), settings)
-        targets.append(_variant(base.profile, {**base.overrides, **changes}))
+        targets.append(cell_target(base.profile, {**base.overrides, **changes}))
     reference = given.pop("reference", "")
     if reference:
         wanted = _target(context, reference)
@@ -56,7 +58,7 @@ def make_quality_plan(context: Context, given: dict[str, Any]) -> Plan:
     return plan
 
 
-def _target(context: Context, word: str) -> Target:
+def _target(context: PlanContext, word: str) -> Target:
     """``mine``, ``mine:cache-type-k=q8_0,flash-attn=on`` or an address."""
     if word.startswith(("http://", "https://")):
         return target_by_url(word)
@@ -64,13 +66,7 @@ def _target(context: Context, word: str) -> Target:
     profile = context.profile(name)
     if not colon:
         return Target(name, name)
-    return _variant(name, read_overrides(context, profile, _BETWEEN_FLAGS.split(changes)))
-
-
-def _variant(profile: str, changes: dict[str, FlagValue]) -> Target:
-    from gpubox.bench.kinds.sweep.grid import cell_name
-
-    return Target(f"{profile} {cell_name(changes)}", profile, changes)
+    return cell_target(name, read_overrides(context, profile, _BETWEEN_FLAGS.split(changes)))
 
 
 def _with_own_names(targets: Sequence[Target]) -> list[Target]:
@@ -85,11 +81,8 @@ def _with_own_names(targets: Sequence[Target]) -> list[Target]:
     return named
 
 
-def _method(context: Context, targets: Sequence[Target], wanted: str) -> str:
+def _method(context: PlanContext, targets: Sequence[Target], wanted: str) -> str:
     """The method for all targets: two methods in one table would compare nothing."""
-    from gpubox.bench.kinds.quality.program import PROGRAM
-    from gpubox.engines.find import find_beside_engine
-
     without = [
         target.name for target in targets
         if target.url or not find_beside_engine(context.config, context.profile(target.profile).engine, PROGRAM)
@@ -108,14 +101,8 @@ def _measured(targets: Sequence[Target], given: dict[str, Any]) -> tuple[Target,
     return tuple(measured)
 
 
-def _check_models(context: Context, targets: Sequence[Target], options: QualityOptions) -> None:
+def _check_models(context: PlanContext, targets: Sequence[Target], options: QualityOptions) -> None:
     """Refuses two vocabularies and a full disk before any server stops. Models not yet here are checked in the run."""
-    from gpubox.bench.kinds.quality import program
-    from gpubox.bench.kinds.quality.kind import two_vocabularies
-    from gpubox.bench.under_way import runs_folder
-    from gpubox.models.gguf import read_vocabulary
-    from gpubox.models.resolve import profile_model
-
     first = None
     for target in targets:
         if target.url:
@@ -127,6 +114,14 @@ def _check_models(context: Context, targets: Sequence[Target], options: QualityO
         first = first or (target.name, own)
         if own != first[1]:
             raise GpuboxError(two_vocabularies(first[0], first[1], target.name, own), "Compare quants of one model.")
-    if first and options.method == program.PROGRAM:
-        needed = program.check_space(runs_folder(context.paths), first[1].size, options)
-        diagnostics.note(f"  The logits of the reference need up to {units.file_size(needed)} of disk during the run.")
+    if first and options.method == PROGRAM:
+        needed = check_space(runs_folder(context.paths), first[1].size, options)
+        context.note(f"The logits of the reference need up to {units.file_size(needed)} of disk during the run.")
+
+
+def two_vocabularies(first: str, own: Vocabulary, second: str, other: Vocabulary) -> str:
+    """The sentence that refuses to compare two models."""
+    return (
+        f"{first} and {second} have two vocabularies ({own.size:,} and {other.size:,} tokens"
+        f"{'' if own.size != other.size else ' with other texts'}), so their probabilities cannot be compared."
+    )

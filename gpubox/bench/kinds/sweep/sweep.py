@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpubox import units
 from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.kind import PlanContext
 from gpubox.bench.kinds.load_failures import cell_load_failure, lacked_memory
 from gpubox.bench.kinds.shared import exceeds_context
-from gpubox.bench.kinds.sweep.grid import SweepGrid, finalist_number, needs_at_least_as_much, parse_options
+from gpubox.bench.kinds.sweep.grid import (
+    Axis,
+    SweepGrid,
+    finalist_number,
+    grid_targets,
+    model_labels,
+    needs_at_least_as_much,
+    parse_axis,
+    parse_options,
+)
 from gpubox.bench.kinds.sweep.ranking import CELL_FIELDS, cell_to_keep, fastest_cell, rank_cells, select_finalists
-from gpubox.bench.kinds.sweep.summary import summarise
+from gpubox.bench.kinds.sweep.sweep_report import summarise
 from gpubox.bench.model import Item, Plan, Provenance, RawRecord, Result, RunInfo, ScoredItems, Target
+from gpubox.bench.overrides import MODEL
+from gpubox.bench.plan_targets import check_overrides, model_file, profile_capabilities, random_seed, read_overrides
 from gpubox.bench.questions import ask_question, question_of, question_result
 from gpubox.bench.report.model import Report
 from gpubox.bench.target_server import ActiveTarget, TargetServer
-from gpubox.errors import GpuboxError
+from gpubox.engines.flag_changes import DRAFT_WINDOW_FLAGS, flag_key
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.server.state import Launch
 from gpubox.threads import run_in_thread
 
@@ -45,6 +60,40 @@ class Sweep(Benchmark):
         self._targets = {target.name: target for target in plan.targets}
         self._contexts: dict[int, str] = {}
         self._finalists: list[Target] | None = None
+
+    @classmethod
+    def make_plan(cls, context: PlanContext, given: dict[str, Any]) -> Plan:
+        profiles = [context.profile(name) for name in dict.fromkeys(given.pop("profiles"))]
+        profile = profiles[0]
+        axes = [parse_axis(text) for text in given.pop("over", ())]
+        overrides = read_overrides(context, profile, given.pop("set", ()))
+        capabilities = profile_capabilities(context, profile)
+        axes = [replace(axis, flag=flag_key(axis.flag, profile, capabilities)) for axis in axes]
+        axes = [_with_model_files(context, profile, axis) if axis.flag == MODEL else axis for axis in axes]
+        labels = model_labels([str(value) for axis in axes if axis.flag == MODEL for value in axis.values])
+        targets = grid_targets([own.name for own in profiles], axes, overrides, labels)
+        flags: dict[str, FlagValue] = {**profile.flags, **overrides}
+        if any(axis.flag in DRAFT_WINDOW_FLAGS for axis in axes):
+            if flags.get("spec-synth-rates", "") != "":
+                raise UsageError(
+                    "spec-synth-rates needs exactly as many rates as the draft window is long.",
+                    "Sweep the window with --set spec-synth-rates= --set spec-synth-len=2.5",
+                )
+            given.setdefault("context_tokens", 0)
+        targets = [_under_own_names(context, target) for target in targets] if len(profiles) > 1 else targets
+        for target in {target.profile: target for target in reversed(targets)}.values():
+            check_overrides(context, target)
+        given.setdefault("by", "tg")
+        given["axes"] = [*(["profile"] if len(profiles) > 1 else []), *(axis.flag for axis in axes)]
+        if labels:
+            given["labels"] = labels
+            flags[MODEL] = model_file(context, profile, profile.model)
+        own = {axis.flag: flags[axis.flag] for axis in axes if axis.flag in flags}
+        if own and len(profiles) == 1:
+            given["profile_values"] = {
+                flag: list(value) if isinstance(value, tuple) else value for flag, value in own.items()
+            }
+        return Plan("sweep", tuple(targets), given, seed=random_seed())
 
     def items(self) -> Sequence[Item]:
         return self.grid.items(self.plan.seed)
@@ -117,3 +166,20 @@ class Sweep(Benchmark):
         if best is None:
             return ""
         return f"best so far {best.target.name}: {self.grid.options.by} {units.rate(best.rate)} tok/s"
+
+
+def _with_model_files(context: PlanContext, profile: Profile, axis: Axis) -> Axis:
+    """The axis ``model`` with the file of each value. Raises GpuboxError if one is missing or no complete model."""
+    files = [model_file(context, profile, str(value)) for value in axis.values]
+    if len(set(files)) != len(files):
+        raise UsageError("--over model names a file twice.")
+    return replace(axis, values=tuple(files))
+
+
+def _under_own_names(context: PlanContext, target: Target) -> Target:
+    """``target`` without its profile's flags that an override names in another way (``c`` and ``ctx-size``)."""
+    profile = context.profile(target.profile)
+    capabilities = profile_capabilities(context, profile)
+    keys = {flag_key(name, profile, capabilities) for name in target.overrides}
+    removed = {key: "" for key in keys if key in profile.flags and key not in target.overrides}
+    return replace(target, overrides={**removed, **target.overrides})

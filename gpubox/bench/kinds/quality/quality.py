@@ -10,12 +10,14 @@ import msgspec
 from gpubox import units
 from gpubox.bench.benchmark import Benchmark
 from gpubox.bench.events import Note
+from gpubox.bench.kind import PlanContext
 from gpubox.bench.kinds.quality import needle, program
 from gpubox.bench.kinds.quality.figures import figures_of, quality_name
-from gpubox.bench.kinds.quality.options import items_of, parse_options
 from gpubox.bench.kinds.quality.probabilities import TextTokens, execute_chunk, read_tokens
 from gpubox.bench.kinds.quality.program_output import ChunkFigures, read_divergence, read_perplexity
-from gpubox.bench.kinds.quality.summary import summarise
+from gpubox.bench.kinds.quality.quality_options import items_of, parse_options
+from gpubox.bench.kinds.quality.quality_plan import make_quality_plan, two_vocabularies
+from gpubox.bench.kinds.quality.quality_report import summarise
 from gpubox.bench.kinds.shared import exceeds_context
 from gpubox.bench.model import Item, Plan, Provenance, RawRecord, Result, RunInfo, ScoredItems, Target
 from gpubox.bench.provenance import read_stopped_provenance
@@ -44,6 +46,10 @@ class Quality(Benchmark):
         self._targets = {target.name: target for target in plan.targets}
         self._tokens: dict[str, TextTokens] = {}
         self._fillers: dict[str, dict[int, str]] = {}
+
+    @classmethod
+    def make_plan(cls, context: PlanContext, given: dict[str, Any]) -> Plan:
+        return make_quality_plan(context, given)
 
     def items(self) -> Sequence[Item]:
         return items_of(self.options, self.plan.targets)
@@ -181,14 +187,6 @@ class Quality(Benchmark):
 def json_values(value: Any) -> Any:
     """``value`` as it comes back from its file: lists, not tuples."""
     return msgspec.json.decode(msgspec.json.encode(value))
-
-
-def two_vocabularies(first: str, own: Vocabulary, second: str, other: Vocabulary) -> str:
-    """The sentence that refuses to compare two models."""
-    return (
-        f"{first} and {second} have two vocabularies ({own.size:,} and {other.size:,} tokens"
-        f"{'' if own.size != other.size else ' with other texts'}), so their probabilities cannot be compared."
-    )
 
 
 def _vocabulary(profile: Profile, target_server: TargetServer) -> Vocabulary:

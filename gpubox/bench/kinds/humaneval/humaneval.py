@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.kind import PlanContext
 from gpubox.bench.kinds.humaneval import dataset, modes
 from gpubox.bench.kinds.humaneval.dataset import load_problems
 from gpubox.bench.kinds.humaneval.grader import Candidate, Grade, grade
-from gpubox.bench.kinds.humaneval.options import MODE_WEIGHTS, parse_options
+from gpubox.bench.kinds.humaneval.humaneval_options import MODE_WEIGHTS, MODES, parse_options
+from gpubox.bench.kinds.humaneval.humaneval_report import summarise
 from gpubox.bench.kinds.humaneval.replies import ParsedReply, parse_reply
-from gpubox.bench.kinds.humaneval.summary import summarise
 from gpubox.bench.kinds.shared import exceeds_context, id_prefix
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, ScoredItems
 from gpubox.bench.report.model import Report
@@ -33,6 +35,17 @@ class HumanEval(Benchmark):
         super().__init__(plan)
         self.options = parse_options(plan.options)
         self._grades: dict[str, Grade] = {}
+
+    @classmethod
+    def make_plan(cls, context: PlanContext, given: dict[str, Any]) -> Plan:
+        parallel = given.pop("parallel", 1)
+        mode = given.pop("modes", "vanilla")
+        given["modes"] = list(MODES) if mode == "all" else [mode]
+        if "temperature" in given:
+            given["sampling"] = {"temperature": given.pop("temperature")}
+        plan = super().make_plan(context, given)
+        parse_options(plan.options)
+        return replace(plan, parallel=parallel)
 
     def items(self) -> Sequence[Item]:
         return [

@@ -9,7 +9,7 @@ from itertools import combinations
 from gpubox import units
 from gpubox.bench import stats
 from gpubox.bench.kinds.humaneval.grader import CPU_SECONDS
-from gpubox.bench.kinds.humaneval.options import HumanEvalOptions
+from gpubox.bench.kinds.humaneval.humaneval_options import HumanEvalOptions
 from gpubox.bench.kinds.humaneval.replies import TIME_PARTS
 from gpubox.bench.kinds.shared import closing_notes, report_flags
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
