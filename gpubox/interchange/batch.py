@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from gpubox.interchange.format import Format, Reading
 from gpubox.interchange.script import SERVER_VARIABLE, ExpansionBudget, ScriptAssignments, ScriptCommand
 
 _SET = re.compile(r'@?set\s+(?:"([^"=]+)=([^"]*)"?|([^"=\s/][^=]*)=(.*))', re.I)
@@ -19,7 +20,7 @@ def looks_like_batch(text: str) -> bool:
     return bool(re.search(r"\^[ \t]*\n|(?<!`)`[ \t]*\n|[A-Za-z]:\\|%[A-Za-z_]\w*%|^@echo", text, re.M | re.I))
 
 
-def read_batch(text: str) -> tuple[list[ScriptCommand], ScriptAssignments]:
+def read_batch(text: str) -> Reading:
     """The commands and the ``set`` lines of ``text``. Raises UsageError if its variables expand to too much text."""
     budget = ExpansionBudget()
     commands: list[ScriptCommand] = []
@@ -41,7 +42,7 @@ def read_batch(text: str) -> tuple[list[ScriptCommand], ScriptAssignments]:
             if words and words != [")"]:
                 text = " ".join(words)
                 commands.append(ScriptCommand(tuple(words), env, tuple(unresolved), (), text, raw_line, tuple(dropped)))
-    return commands, assignments
+    return Reading(commands, assignments=assignments)
 
 
 def _expand(line: str, variables: dict[str, str], unresolved: list[str], budget: ExpansionBudget) -> str:
@@ -80,3 +81,6 @@ def _split(line: str) -> list[tuple[list[str], list[str]]]:
 def _unquoted(word: str) -> str:
     pieces = _QUOTED.findall(word)
     return "".join(quoted.replace('\\"', '"') + escaped + plain for quoted, escaped, plain in pieces)
+
+
+FORMAT = Format(".bat", lambda text, path: read_batch(text), r".*\.(?:bat|cmd)", looks_like_batch)

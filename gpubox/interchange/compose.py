@@ -5,10 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from gpubox.interchange.containers import RESTART_POLICIES, Container, environment, split_joined_options
+from gpubox.interchange.containers import (
+    RESTART_POLICIES,
+    Container,
+    ServerInvocation,
+    environment,
+    split_joined_options,
+)
+from gpubox.interchange.format import FileEntry, Format, Reading
 from gpubox.interchange.import_notes import omitted
 from gpubox.interchange.script import ExpansionBudget, split_words
-from gpubox.interchange.server_invocation import ServerInvocation, server_in_container
+from gpubox.interchange.server_invocation import server_in_container
 from gpubox.interchange.yaml_text import YamlValue, leaf_texts, mapping_of, omitted_leaves, texts_of
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)(?::?([-?+])([^{}]*))?\}|\$([A-Za-z_]\w*)")
@@ -20,26 +27,33 @@ def is_compose(value: YamlValue) -> bool:
     return isinstance(mapping_of(value).get("services"), dict)
 
 
-def read_compose(value: YamlValue) -> tuple[list[ServerInvocation], list[str]]:
+def read_compose(documents: list[YamlValue]) -> Reading:
     """The services that run llama-server, and notes about all other lines.
 
     Raises UsageError if its variables expand to too much text.
     """
-    servers: list[ServerInvocation] = []
+    entries: list[FileEntry] = []
     notes: list[str] = []
     budget = ExpansionBudget()
-    in_services = {text for _, text in leaf_texts(mapping_of(value)["services"])}
-    for key, content in mapping_of(value).items():
+    for value in documents:
+        _read_document(mapping_of(value), entries, notes, budget)
+    return Reading(entries=entries, notes=notes)
+
+
+def _read_document(
+    values: dict[str, YamlValue], entries: list[FileEntry], notes: list[str], budget: ExpansionBudget
+) -> None:
+    in_services = {text for _, text in leaf_texts(values["services"])}
+    for key, content in values.items():
         if key.startswith("x-") and all(text in in_services for _, text in leaf_texts(content)):
             continue  # an extension that the services merge
         if key != "services":
             notes += omitted_leaves(content, _COMPOSE_ONLY, path=key)
-    for name, service in mapping_of(mapping_of(value)["services"]).items():
+    for name, service in mapping_of(values["services"]).items():
         if server := _service(name, mapping_of(service), budget):
-            servers.append(server)
+            entries.append(FileEntry(server))
         else:
             notes += omitted_leaves(service, path=f"services.{name}")
-    return servers, notes
 
 
 def _service(name: str, service: dict[str, YamlValue], budget: ExpansionBudget) -> ServerInvocation | None:
@@ -119,3 +133,6 @@ def _interpolated(value: str, unresolved: list[str], budget: ExpansionBudget) ->
         return match[0]
 
     return _VARIABLE.sub(replacement, value)
+
+
+FORMAT = Format("compose files", lambda documents, path: read_compose(documents), "", is_compose, "yaml")

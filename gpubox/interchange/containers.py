@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gpubox.interchange.import_notes import join_words, omitted
 from gpubox.interchange.profile_draft import ProfileDraft
-from gpubox.interchange.script import split_words
+from gpubox.interchange.script import ScriptCommand, split_words
 from gpubox.profiles.flag_paths import map_paths
 
 _IMAGE = re.compile(r"(?:^|/)[\w.-]*llama[._-]?(?:cpp|server)[\w.-]*(?::[\w.-]*)?(?:@sha256:\w+)?$", re.I)
@@ -153,6 +153,20 @@ class Container:
             instead = "" if draft.host == "127.0.0.1" else f", not {draft.host}"
             draft.notes.append(f"The container publishes no port: the profile listens on 127.0.0.1:{inside}{instead}.")
             draft.host = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInvocation:
+    """The command line of a llama-server, and what belongs to it."""
+
+    command: ScriptCommand
+    """The command that starts it."""
+    args: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    binary: str = ""
+    """``""``: another program's, or that of a container."""
+    container: Container | None = None
+    """Its container, if any: then paths and address are those inside."""
 
 
 def split_joined_options(words: Sequence[str]) -> list[str]:

@@ -9,9 +9,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from gpubox.interchange.containers import ServerInvocation
+from gpubox.interchange.format import FileEntry, Format, Reading
 from gpubox.interchange.import_notes import join_words, omitted
 from gpubox.interchange.script import ScriptCommand, base_name
-from gpubox.interchange.server_invocation import ServerInvocation
 from gpubox.profiles.argv import argument_text
 
 _PROGRAM = re.compile(r"koboldcpp[\w.-]*?(?:\.exe|\.py)?", re.I)
@@ -54,9 +55,9 @@ def find_koboldcpp(command: ScriptCommand) -> ServerInvocation | None:
     return _invocation(command, options, notes)
 
 
-def read_kcpps(values: dict[str, Any]) -> ServerInvocation:
+def read_kcpps(documents: list[dict[str, Any]]) -> Reading:
     """The server of a .kcpps file, with llama-server's arguments."""
-    return _invocation(ScriptCommand((), {}), values, [])
+    return Reading(entries=[FileEntry(_invocation(ScriptCommand((), {}), values, [])) for values in documents])
 
 
 def is_kcpps(values: object) -> bool:
@@ -133,3 +134,6 @@ def _translated(name: str, value: Any) -> list[str] | None:
         case _, str() | int() | float() if name in _SAME:
             return [_SAME[name], argument_text(value)]
     return None
+
+
+FORMAT = Format(".kcpps", lambda documents, path: read_kcpps(documents), "", is_kcpps, "json", program=find_koboldcpp)

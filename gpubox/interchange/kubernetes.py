@@ -5,9 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from gpubox.interchange.containers import Container, PublishedPort, environment, split_joined_options
+from gpubox.interchange.containers import (
+    Container,
+    PublishedPort,
+    ServerInvocation,
+    environment,
+    split_joined_options,
+)
+from gpubox.interchange.format import FileEntry, Format, Reading
 from gpubox.interchange.import_notes import is_secret
-from gpubox.interchange.server_invocation import ServerInvocation, server_in_container
+from gpubox.interchange.server_invocation import server_in_container
 from gpubox.interchange.yaml_text import YamlValue, mapping_of, omitted_leaves, texts_of
 
 _READ_KEYS = {"name", "image", "command", "args", "env", "ports", "volumeMounts"}
@@ -19,9 +26,9 @@ def is_kubernetes(value: YamlValue) -> bool:
     return {"apiVersion", "kind"} <= mapping_of(value).keys()
 
 
-def read_kubernetes(documents: list[YamlValue]) -> tuple[list[ServerInvocation], list[str]]:
+def read_kubernetes(documents: list[YamlValue]) -> Reading:
     """The containers that run llama-server, and notes about all other lines."""
-    servers: list[ServerInvocation] = []
+    entries: list[FileEntry] = []
     notes: list[str] = []
     node_ports = _node_ports(documents)
     for document in documents:
@@ -36,10 +43,10 @@ def read_kubernetes(documents: list[YamlValue]) -> tuple[list[ServerInvocation],
             volumes = _host_folders(pod.get("volumes"), notes, path)
             for item in _list(pod.get("containers")):
                 if server := _container(mapping_of(item), volumes, node_ports, pod.get("hostNetwork") == "true"):
-                    servers.append(server)
+                    entries.append(FileEntry(server))
                 else:
                     notes += omitted_leaves(item, prefix=f"{path}.containers.")
-    return servers, notes
+    return Reading(entries=entries, notes=notes)
 
 
 def _pods(value: YamlValue, path: str = "", depth: int = 0) -> Iterator[tuple[dict[str, YamlValue], str]]:
@@ -150,3 +157,6 @@ def _port(container: Container, entry: dict[str, YamlValue], node_ports: dict[st
 
 def _list(value: YamlValue) -> list[YamlValue]:
     return value if isinstance(value, list) else []
+
+
+FORMAT = Format("Kubernetes manifests", lambda documents, path: read_kubernetes(documents), "", is_kubernetes, "yaml")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from gpubox.interchange.batch import read_batch
+from gpubox.interchange.format import FileEntry, Format, Reading
 from gpubox.interchange.import_notes import omitted
 from gpubox.interchange.profile_draft import typed_value
 from gpubox.interchange.script import ExpansionBudget, ScriptCommand, split_words
@@ -22,35 +22,28 @@ _READ_KEYS = {"cmd", "macros", "name", "description", "env", "aliases", "ttl", "
 _LLAMA_SWAP_ONLY = "llama-swap's own"
 
 
-@dataclass(frozen=True, slots=True)
-class LlamaSwapModel:
-    """One entry of ``models``."""
-
-    name: str
-    command: ScriptCommand
-    title: str
-    description: str
-    notes: tuple[str, ...]
-    aliases: tuple[str, ...] = ()
-    idle_seconds: float = 0.0
-
-
 def is_llama_swap(value: YamlValue) -> bool:
     """Whether a YAML document is llama-swap's configuration."""
     return isinstance(mapping_of(value).get("models"), dict)
 
 
-def read_llama_swap(value: YamlValue) -> tuple[list[LlamaSwapModel], list[str]]:
-    """The models of the file, and notes about all other lines.
+def read_llama_swap(documents: list[YamlValue]) -> Reading:
+    """The models of the files, and notes about all other lines.
 
     Raises UsageError if its macros expand to too much text.
     """
     budget = ExpansionBudget()
-    values = mapping_of(value)
+    reading = Reading()
+    reading.entries = [
+        entry for document in documents for entry in _models(mapping_of(document), budget, reading.notes)
+    ]
+    return reading
+
+
+def _models(values: dict[str, YamlValue], budget: ExpansionBudget, notes: list[str]) -> list[FileEntry]:
     common = _macros(values.get("macros"))
     used: set[str] = set()
-    models: list[LlamaSwapModel] = []
-    notes: list[str] = []
+    models: list[FileEntry] = []
     for name, content in mapping_of(values.get("models")).items():
         entry = {"ttl": values.get("globalTTL"), **mapping_of(content)}
         if isinstance(entry.get("cmd"), str):
@@ -66,12 +59,12 @@ def read_llama_swap(value: YamlValue) -> tuple[list[LlamaSwapModel], list[str]]:
             ]
         elif key not in {"models", "globalTTL"}:
             notes += omitted_leaves(content, _LLAMA_SWAP_ONLY, path=key)
-    return models, notes
+    return models
 
 
 def _model(
     name: str, entry: Mapping[str, YamlValue], common: Mapping[str, str], budget: ExpansionBudget, used: set[str]
-) -> LlamaSwapModel:
+) -> FileEntry:
     own = _macros(entry.get("macros"))
     macros = {"MODEL_ID": name, **common, **own}
     used_here: set[str] = set()
@@ -91,10 +84,13 @@ def _model(
         notes.append(omitted(f"ttl {ttl}", "it is no number of seconds, or never"))
     for key in entry.keys() - _READ_KEYS:
         notes += omitted_leaves(entry[key], _LLAMA_SWAP_ONLY, path=key)
-    return LlamaSwapModel(
-        name, command, _text(entry.get("name")), _text(entry.get("description")), tuple(sorted(notes)),
-        tuple(texts_of(entry.get("aliases"))), seconds,
-    )  # fmt: skip
+    changes = {
+        "title": _text(entry.get("name")),
+        "description": _text(entry.get("description")),
+        "aliases": tuple(texts_of(entry.get("aliases"))),
+        "idle_seconds": seconds,
+    }
+    return FileEntry(command, name, changes, tuple(sorted(notes)), PORT_MACRO)
 
 
 def _set_params(value: YamlValue, notes: list[str]) -> list[str]:
@@ -124,7 +120,7 @@ def _words(text: str) -> list[str]:
     lines = [line for line in text.splitlines() if not line.strip().startswith("#")]
     text = re.sub(r"\\[ \t]*\n", " ", "\n".join(lines))
     if re.search(r"[A-Za-z]:\\", text):
-        return [word for command in read_batch(text)[0] for word in command.words]
+        return [word for command in read_batch(text).commands for word in command.words]
     return split_words(text)
 
 
@@ -151,3 +147,8 @@ def _expand(text: str, macros: Mapping[str, str], budget: ExpansionBudget, used:
 
 def _text(value: YamlValue) -> str:
     return value.strip() if isinstance(value, str) else ""
+
+
+FORMAT = Format(
+    "llama-swap's config.yaml", lambda documents, path: read_llama_swap(documents), "", is_llama_swap, "yaml"
+)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
+from gpubox.interchange.containers import ServerInvocation
+from gpubox.interchange.format import Format, Reading
 from gpubox.interchange.import_notes import join_words, omitted
 from gpubox.interchange.script import ScriptCommand, base_name
-from gpubox.interchange.server_invocation import ServerInvocation
 
 _OWN_SWITCHES = {
     "--server", "--v2", "--nobrowser", "--unsecure", "--nocompile", "--recompile", "--ftrace", "--strace", "--chat",
@@ -46,11 +47,11 @@ def find_llamafile(command: ScriptCommand) -> ServerInvocation | None:
     return ServerInvocation(command, tuple(args), tuple(notes))
 
 
-def read_args_file(text: str) -> list[ScriptCommand]:
+def read_args_file(text: str) -> Reading:
     """The command of a llamafile's ``.args``, which has one word in each line."""
     lines = [line.strip() for line in text.splitlines()]
     words = [line for line in lines if line and not line.startswith("#")]
-    return [ScriptCommand(("llamafile", *words), {})] if words else []
+    return Reading([ScriptCommand(("llamafile", *words), {})] if words else [])
 
 
 def looks_like_args(text: str) -> bool:
@@ -62,3 +63,6 @@ def looks_like_args(text: str) -> bool:
 
 def _is_llamafile(word: str) -> bool:
     return bool(re.fullmatch(r"llamafile(?:-[\d.]+)?(?:\.exe)?|[\w.+-]+\.llamafile(?:\.exe)?", base_name(word), re.I))
+
+
+FORMAT = Format(".args", lambda text, path: read_args_file(text), r".*\.args", looks_like_args, program=find_llamafile)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from gpubox.interchange.format import FileEntry, Format, Reading
 from gpubox.interchange.import_notes import omitted
 from gpubox.interchange.profile_draft import ForeignSettings
 from gpubox.profiles.argv import argument_text
@@ -67,11 +69,12 @@ def is_lmstudio(values: object) -> bool:
     )
 
 
-def read_lmstudio(values: dict[str, Any], path: str = "") -> ForeignSettings:
+def read_lmstudio(documents: list[dict[str, Any]], path: str = "") -> Reading:
     """The settings as arguments, with notes about settings that llama-server does not have.
 
     ``path`` is the file's path: LM Studio names the settings of a model after it.
     """
+    (values,) = documents
     settings = ForeignSettings()
     if match := _MODEL_OF_CONFIG.search(path.replace("\\", "/")):
         settings.args += ["--model", f"~/.lmstudio/models/{match[1]}"]
@@ -86,7 +89,7 @@ def read_lmstudio(values: dict[str, Any], path: str = "") -> ForeignSettings:
             settings.name = settings.name or content
         elif content not in ("", None):
             settings.notes.append(omitted(f"{part} {_text(content)}", "a setting of LM Studio only"))
-    return settings
+    return Reading(entries=[FileEntry(settings, Path(path).stem.removesuffix(".preset"))])
 
 
 def _fields(fields: list[Any], notes: list[str]) -> Iterator[tuple[str, Any]]:
@@ -126,3 +129,6 @@ def _add_setting(settings: ForeignSettings, key: str, value: Any) -> None:
 
 def _text(value: Any) -> str:
     return argument_text(value) if isinstance(value, (str, float)) else json.dumps(value, ensure_ascii=False)
+
+
+FORMAT = Format("LM Studio's JSON", read_lmstudio, "", is_lmstudio, "json")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+from gpubox.interchange.format import FileEntry, Format, Reading
 from gpubox.interchange.import_notes import omitted
 from gpubox.interchange.profile_draft import ForeignSettings
 
@@ -35,7 +37,7 @@ def looks_like_modelfile(text: str) -> bool:
     return not re.search(r"^(?:RUN|CMD|ENTRYPOINT|COPY|ADD|ENV|EXPOSE|WORKDIR|ARG|USER|VOLUME)\s", text, re.M)
 
 
-def read_modelfile(text: str) -> ForeignSettings:
+def read_modelfile(text: str, path: str = "") -> Reading:
     """The instructions of ``text`` as arguments, with notes about those that llama-server does not have."""
     settings = ForeignSettings()
     for name, value in _instructions(text):
@@ -50,7 +52,10 @@ def read_modelfile(text: str) -> ForeignSettings:
             settings.args += ["--lora", value]
         else:
             settings.notes.append(omitted(f"{name} {value}", _REASONS.get(name, "Ollama's own")))
-    return settings
+    if not (settings.args or settings.notes or settings.system):
+        return Reading()
+    stem = Path(path).stem
+    return Reading(entries=[FileEntry(settings, "" if stem.lower() == "modelfile" else stem)])
 
 
 def _set_model(settings: ForeignSettings, value: str) -> None:
@@ -111,3 +116,6 @@ def _unquoted(value: str) -> str:
         if value.startswith(quote) and value.endswith(quote) and len(value) >= 2 * len(quote):
             return value[len(quote) : -len(quote)].strip("\n" if quote == '"""' else "")
     return value
+
+
+FORMAT = Format("Modelfile", read_modelfile, r"modelfile.*|.*\.modelfile", looks_like_modelfile)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from gpubox.errors import UsageError
+from gpubox.interchange.format import FileEntry, Format, Reading
 from gpubox.interchange.import_notes import omitted
 from gpubox.interchange.profile_draft import ForeignSettings
 from gpubox.interchange.reference_options import flag_arguments, option_for_variable, reference_options
@@ -24,7 +25,7 @@ def looks_like_models_ini(text: str) -> bool:
     return False
 
 
-def read_models_ini(text: str) -> list[ForeignSettings]:
+def read_models_ini(text: str) -> Reading:
     """The presets of the file. Raises UsageError for a line that is no section, key or comment."""
     sections: dict[str, _Keys] = {}
     dropped: dict[str, list[str]] = {}
@@ -55,7 +56,8 @@ def read_models_ini(text: str) -> list[ForeignSettings]:
     if not sections:
         raise UsageError("This models.ini has no section for a model.", "Each model is a section: [name].")
     notes = [*before, *dropped.get("*", [])]
-    return [_preset(name, {**common, **own}, [*notes, *dropped.get(name, [])]) for name, own in sections.items()]
+    presets = [_preset(name, {**common, **own}, [*notes, *dropped.get(name, [])]) for name, own in sections.items()]
+    return Reading(entries=[FileEntry(preset) for preset in presets])
 
 
 def _option_name(key: str) -> str:
@@ -73,3 +75,6 @@ def _preset(name: str, keys: _Keys, notes: list[str]) -> ForeignSettings:
         args = ["--hf-repo", name, *args]  # the name of a section may be the repository
     notes = [*notes, *(omitted(f"{key} = {keys[key][1]}", "a setting of the router only") for key in router_keys)]
     return ForeignSettings(name, args, notes=notes)
+
+
+FORMAT = Format("models.ini", lambda text, path: read_models_ini(text), r".*\.ini", looks_like_models_ini)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from gpubox.interchange.format import Format, Reading
 from gpubox.interchange.script import (
     ExpansionBudget,
     ScriptAssignments,
@@ -39,7 +40,7 @@ def looks_like_powershell(text: str) -> bool:
     return bool(re.search(r"^[ \t]*\$(?:env:)?\w+[ \t]*\+?=|^[ \t]*(?:Start-Process|param[ \t]*\()", text, re.M | re.I))
 
 
-def read_powershell(text: str) -> tuple[list[ScriptCommand], ScriptAssignments]:
+def read_powershell(text: str) -> Reading:
     """The commands and assignments of ``text``. Raises UsageError if its variables expand to too much text."""
     return _PowerShell().read(text)
 
@@ -54,7 +55,7 @@ class _PowerShell:
         """Right sides that only PowerShell can evaluate, as written."""
         self.budget = ExpansionBudget()
 
-    def read(self, text: str) -> tuple[list[ScriptCommand], ScriptAssignments]:
+    def read(self, text: str) -> Reading:
         commands: list[ScriptCommand] = []
         for statement in _statements(text):
             self.unresolved = []
@@ -76,7 +77,7 @@ class _PowerShell:
             if words:
                 words = [f"${match[2]}", "=", *words] if match else words
                 commands.append(ScriptCommand(tuple(words), dict(self.env), unresolved, (), statement, dropped=dropped))
-        return commands, self.assignments
+        return Reading(commands, assignments=self.assignments)
 
     def _assign(self, match: re.Match[str], statement: str) -> None:
         env, name, operator, right = match.groups()
@@ -234,3 +235,6 @@ def _start_process(words: list[str]) -> list[str]:
         else:
             before.append(word)
     return [*before, program, *arguments]
+
+
+FORMAT = Format(".ps1", lambda text, path: read_powershell(text), r".*\.ps1", looks_like_powershell)

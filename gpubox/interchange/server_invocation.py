@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpubox.interchange.batch import looks_like_batch, read_batch
-from gpubox.interchange.containers import Container, read_docker_run
+from gpubox.interchange.containers import Container, ServerInvocation, read_docker_run
 from gpubox.interchange.import_notes import is_secret, join_words, omitted
 from gpubox.interchange.powershell import looks_like_powershell, read_powershell
 from gpubox.interchange.script import ScriptCommand, base_name
@@ -38,20 +38,6 @@ _NAME_OPTIONS = {
 """Options whose value may be llama-server as a mere name."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerInvocation:
-    """The command line of a llama-server, and what belongs to it."""
-
-    command: ScriptCommand
-    """The command that starts it."""
-    args: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-    binary: str = ""
-    """``""``: another program's, or that of a container."""
-    container: Container | None = None
-    """Its container, if any: then paths and address are those inside."""
-
-
 def find_server(command: ScriptCommand, depth: int = 0) -> ServerInvocation | None:
     """The server that ``command`` starts, or ``None``. Raises UsageError if its text expands to too much."""
     if is_unrelated(command):
@@ -75,10 +61,10 @@ def _in_shell_text(command: ScriptCommand, depth: int) -> ServerInvocation | Non
         invocation: ServerInvocation | None = None
         notes: list[str] = []
         if looks_like_powershell(inner) or inner.lstrip().startswith("&"):
-            commands, _ = read_powershell(inner)
+            reading = read_powershell(inner)
         else:
-            commands, _ = read_batch(inner) if looks_like_batch(inner) else read_script(inner, public)
-        for nested in commands:
+            reading = read_batch(inner) if looks_like_batch(inner) else read_script(inner, public)
+        for nested in reading.commands:
             branched = (*command.branched, *nested.branched)
             merged = replace(nested, env={**command.env, **nested.env}, branched=branched)
             if invocation is None and (server := find_server(merged, depth + 1)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from gpubox.interchange.format import Format, Reading
 from gpubox.interchange.script import (
     SERVER_VARIABLE,
     ExpansionBudget,
@@ -28,14 +29,14 @@ _ENDS = "\n;|&()"
 _BREAKS = " \t\r<>" + _ENDS
 
 
-def read_script(text: str, env: Mapping[str, str] | None = None) -> tuple[list[ScriptCommand], ScriptAssignments]:
+def read_script(text: str, env: Mapping[str, str] | None = None) -> Reading:
     """The commands and the assignments of ``text``, in order. ``env`` is its environment.
 
     Raises UsageError if its variables expand to too much text.
     """
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("```"))  # a Markdown code block
     shell = _Shell("\n".join(lines), dict(env or {}), ExpansionBudget())
-    return shell.commands(), shell.assignments
+    return Reading(shell.commands(), assignments=shell.assignments)
 
 
 class _Shell:
@@ -296,3 +297,6 @@ def _closing(text: str, at: int, pair: str) -> int:
         if depth == 0:
             return i + 1
     return len(text)
+
+
+FORMAT = Format("a command line, .sh", lambda text, path: read_script(text), r".*\.(?:ba)?sh")

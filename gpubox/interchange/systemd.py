@@ -6,12 +6,12 @@ Sources: systemd.service(5), systemd.syntax(7), podman-systemd.unit(5).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 
 from gpubox.interchange.containers import RESTART_POLICIES, Container, environment
+from gpubox.interchange.format import FileEntry, Format, Reading
 from gpubox.interchange.import_notes import omitted
 from gpubox.interchange.script import ExpansionBudget, ScriptCommand, joined_words
-from gpubox.interchange.server_invocation import ServerInvocation, server_in_container
+from gpubox.interchange.server_invocation import server_in_container
 
 _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)")
 _PIECE = re.compile(r"""\s+|"((?:\\.|[^"\\])*)"?|'((?:\\.|[^'\\])*)'?|((?:\\.|[^\s"'\\])+)|(\\)""", re.S)
@@ -19,22 +19,13 @@ _ESCAPE = re.compile(r"\\(.)", re.S)
 _ESCAPES = {"n": "\n", "t": "\t", "s": " ", "r": "\r", "\\": "\\", '"': '"', "'": "'"}
 
 
-@dataclass(slots=True)
-class ServiceUnit:
-    """The settings of a service unit."""
-
-    commands: list[ScriptCommand] = field(default_factory=list)
-    title: str = ""
-    restart: bool = False
-    notes: list[str] = field(default_factory=list)
-
-
-def read_unit(text: str) -> ServiceUnit:
+def read_unit(text: str) -> Reading:
     """The commands of a service unit, with notes about its other lines.
 
     Raises UsageError if its variables expand to too much text.
     """
-    unit = ServiceUnit()
+    notes: list[str] = []
+    changes: dict[str, str | bool] = {}
     env: dict[str, str] = {}
     lines: list[str] = []
     budget = ExpansionBudget()
@@ -45,29 +36,30 @@ def read_unit(text: str) -> ServiceUnit:
                 if equals:
                     env[name] = _specifiers(content)
         elif key == "EnvironmentFile":
-            unit.notes.append(f"EnvironmentFile={value}: its variables are not in the profile.")
+            notes.append(f"EnvironmentFile={value}: its variables are not in the profile.")
         elif key == "WorkingDirectory":
-            unit.notes.append(f"WorkingDirectory={_specifiers(value)}: relative paths start there.")
+            notes.append(f"WorkingDirectory={_specifiers(value)}: relative paths start there.")
         elif key == "ExecStart":
             lines = [*lines, value] if value else []  # an empty one resets the list
-        elif key == "Description" and value and not unit.title:
-            unit.title = value.replace("%%", "%").removeprefix("llama-server: ")
+        elif key == "Description" and value and "title" not in changes:
+            changes["title"] = value.replace("%%", "%").removeprefix("llama-server: ")
         elif key == "Restart" and value in RESTART_POLICIES:
-            unit.restart = True
-            unit.notes.append(f"Restart={value} became restart = true in the profile.")
+            changes["restart"] = True
+            notes.append(f"Restart={value} became restart = true in the profile.")
         else:
             reason = "a setting of systemd only" if section else "" if key else "units have no such line"
-            unit.notes.append(omitted(f"{key}={value}" if section else f"{key} {value}".strip(), reason))
+            notes.append(omitted(f"{key}={value}" if section else f"{key} {value}".strip(), reason))
+    commands = []
     for line in lines:
         unresolved: list[str] = []
         words: list[str] = []
         for raw in unit_words(line.lstrip("-@:+!|")):
             words += _expanded(_specifiers(raw), env, unresolved, budget)
-        unit.commands.append(ScriptCommand(tuple(words), env, tuple(unresolved), text=line))
-    return unit
+        commands.append(ScriptCommand(tuple(words), env, tuple(unresolved), text=line))
+    return Reading(commands, notes=notes, changes=changes)
 
 
-def read_quadlet(text: str) -> tuple[list[ServerInvocation], list[str]]:
+def read_quadlet(text: str) -> Reading:
     """The server of a ``.container`` unit, and notes about its other lines."""
     container = Container()
     notes: list[str] = []
@@ -83,7 +75,7 @@ def read_quadlet(text: str) -> tuple[list[ServerInvocation], list[str]]:
         else:
             notes.append(omitted(f"{key} {value}".strip()))
     server = server_in_container(container)
-    return ([server] if server else []), notes
+    return Reading(entries=[FileEntry(server)] if server else [], notes=notes)
 
 
 def _add_container_key(container: Container, key: str, value: str) -> bool:
@@ -163,3 +155,19 @@ def _expanded(word: str, env: dict[str, str], unresolved: list[str], budget: Exp
         return match[0]
 
     return [_VARIABLE.sub(value, word)]
+
+
+QUADLET = Format(
+    "Quadlet units",
+    lambda text, path: read_quadlet(text),
+    r".*\.container",
+    re.compile(r"^\[Container\]\s*$", re.M).search,
+    decides=True,
+)
+UNIT = Format(
+    "systemd units",
+    lambda text, path: read_unit(text),
+    r".*\.service",
+    re.compile(r"^\[(?:Service|Unit)\]\s*$", re.M).search,
+    decides=True,
+)

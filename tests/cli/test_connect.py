@@ -10,12 +10,15 @@ import pytest
 
 from gpubox.cli import output
 from gpubox.cli.commands import connect
+from gpubox.clock import utc_now
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.gateway import detach
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.gateway.status import SCHEMA, GatewayStatus, ProfileStatus
+from gpubox.hardware.process import own_identity
 from gpubox.interchange.client_settings import CLIENTS
-from gpubox.paths import Paths
+from gpubox.paths import MAIN_INSTANCE, Paths
+from gpubox.server.state import InstanceState, Launch, RunningServer, save_state
 from tests.cli.verbs import gpubox, values
 
 STATUS = GatewayStatus(
@@ -130,3 +133,16 @@ def test_without_a_gateway_the_settings_name_the_server_itself(
     assert code == 0 and '"http://here:1/v1"' in out and "a itself" in err and "YOUR-KEY" not in out
     assert "YOUR-KEY" in gpubox(capfd, "connect", "curl", "--model", "open", "--url", "http://here:1")[1]
     assert gpubox(capfd, "connect", "curl", "--url", "http://here:1")[0] == ExitCode.USAGE
+
+
+def test_without_a_gateway_the_settings_name_the_server_that_runs(
+    running: list[GatewayStatus | None], capfd: pytest.CaptureFixture[str], paths: Paths
+) -> None:
+    running[:] = [None]
+    server = RunningServer(Launch("b", ("x",), "127.0.0.1", 41999), "id", utc_now(), own_identity())
+    save_state(paths.instance_state(MAIN_INSTANCE), InstanceState(server))
+
+    for words in ((), ("--model", "b")):
+        code, out, err = gpubox(capfd, "connect", "opencode", *words)
+        assert code == 0 and '"http://127.0.0.1:41999/v1"' in out and "b itself" in err
+    assert gpubox(capfd, "connect", "opencode", "--model", "a")[0] == ExitCode.NOT_RUNNING

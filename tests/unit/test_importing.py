@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.interchange.import_result import ImportSource
+from gpubox.interchange.conversion import ImportSource
 from gpubox.interchange.importing import import_text
 from gpubox.interchange.profile_draft import ImportedProfile
 from gpubox.interchange.reference_options import long_name, long_names, reference_options

@@ -9,11 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.cli.main import run
-from gpubox.clock import utc_now
-from gpubox.hardware.process import own_identity
-from gpubox.paths import MAIN_INSTANCE, Paths
-from gpubox.server.gateway_record import GatewayRecord, save_gateway
-from gpubox.server.state import InstanceState, Launch, RunningServer, save_state
+from gpubox.paths import Paths
 from tests import gguf_bytes
 
 BAT = str(Path(__file__).parents[1] / "fixtures" / "launches" / "article1-start-server.bat")
@@ -190,56 +186,9 @@ def test_nothing_to_import_is_exit_code_2(source: str, capsys: pytest.CaptureFix
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_export_points_a_client_at_the_box(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["export", "qwen36-mtp-16gb-stock", "--as", "opencode", "--url", "http://box:8081"]) == 0
-    values = json.loads(capsys.readouterr().out)
-    assert values["provider"]["gpubox"]["options"]["baseURL"] == "http://box:8081/v1"
-    assert run(["export", "qwen36-mtp-16gb-stock", "--as", "sh", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["text"].startswith("#!/bin/sh")
-
-
-def test_export_points_a_client_at_the_gateway_that_runs(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
-    save_gateway(paths, GatewayRecord(own_identity(), "127.0.0.1", 8765, "token", utc_now()))
-    assert run(["export", "qwen36-mtp-16gb-stock", "--as", "opencode"]) == 0
-    out, err = capsys.readouterr()
-    assert json.loads(out)["provider"]["gpubox"]["options"]["baseURL"] == "http://127.0.0.1:8765/v1"
-    assert "gpubox connect" in err
-
-
 def test_export_of_an_unknown_profile_or_kind_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["export", "nope", "--as", "sh"]) == 2
     assert run(["export", "demo", "--as", "nope"]) == 2
-
-
-def test_client_settings_name_where_the_profile_runs_and_say_so(
-    paths: Paths, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def base_url() -> str:
-        out, err = capsys.readouterr()
-        urls.append(err)
-        return str(json.loads(out)["provider"]["gpubox"]["options"]["baseURL"])
-
-    urls: list[str] = []
-    paths.profiles.mkdir(parents=True)
-    (paths.profiles / "fixed.toml").write_text('model = "a.gguf"\nport = 8123\n')
-    (paths.profiles / "any.toml").write_text('model = "a.gguf"\nport = 0\n')
-    assert run(["export", "fixed", "--as", "opencode"]) == 0
-    assert base_url() == "http://127.0.0.1:8123/v1"
-    assert "does not run" in urls[-1]
-    assert run(["export", "any", "--as", "opencode"]) == 0
-    assert base_url() == "http://127.0.0.1:8080/v1"
-    assert "port changes at each start" in urls[-1]
-
-    running = RunningServer(Launch("any", ("x",), "0.0.0.0", 41999), "id", utc_now(), own_identity())
-    save_state(paths.instance_state(MAIN_INSTANCE), InstanceState(running))
-    assert run(["export", "any", "--as", "opencode"]) == 0
-    assert base_url() == "http://127.0.0.1:41999/v1"
-    assert "any runs at http://127.0.0.1:41999" in urls[-1]
-    assert run(["export", "fixed", "--as", "opencode"]) == 0
-    assert base_url() == "http://127.0.0.1:8123/v1"
-    assert run(["export", "any", "--as", "opencode", "--url", "http://box:1"]) == 0
-    assert base_url() == "http://box:1/v1"
-    assert urls[-1] == ""
 
 
 @pytest.mark.parametrize("chosen", ["by default", "by its path"])

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.interchange import importing
+from gpubox.interchange.format import FileEntry, Format, Reading
 from gpubox.interchange.import_notes import MAX_OMITTED_LINES, redacted_line
 from gpubox.interchange.importing import import_source, import_text
-from gpubox.interchange.profile_draft import ImportedProfile
+from gpubox.interchange.profile_draft import ForeignSettings, ImportedProfile
 
 
 def import_one(text: str, file: str = "") -> ImportedProfile:
@@ -262,9 +264,9 @@ def test_a_long_file_has_a_bounded_number_of_lines_and_says_how_many_there_are_b
     ("file", "text", "words"),
     [
         ("x.yaml", "services:\n\t- a", ["YAML", "line 2"]),
-        ("x.yaml", "a: 1", ["models", "services", "manifests"]),
+        ("x.yaml", "a: 1", ["YAML", "it has a", "compose files"]),
         ("x.json", "{", ["JSON"]),
-        ("x.json", "[1]", ["JSON", "does not know"]),
+        ("x.json", "[1]", ["JSON", "which program"]),
         ("x.yml", "services: {db: {image: postgres}}", ["nothing here"]),
         ("Modelfile", "", ["nothing here"]),
         ("x.container", "[Container]\nImage=postgres\n", ["nothing here"]),
@@ -276,3 +278,21 @@ def test_broken_and_foreign_files_are_errors_of_one_sentence(file: str, text: st
     assert "\n" not in error.value.message
     for word in words:
         assert word in str(error.value)
+
+
+def test_a_format_is_one_file_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file would hold this value; FORMATS would get one line."""
+    dummy = Format(
+        "dummy's settings",
+        lambda text, path: Reading(entries=[FileEntry(ForeignSettings("d", ["-m", text.split()[1]]))]),
+        r".*\.dummy",
+        lambda text: text.startswith("dummy "),
+    )
+    monkeypatch.setattr(importing, "FORMATS", [*importing.FORMATS, dummy])
+
+    for file in ("", "x.dummy"):
+        (imported,) = import_text("dummy /a.gguf", file=file)
+        assert (imported.profile.name, imported.profile.model) == ("d", "/a.gguf")
+    with pytest.raises(UsageError) as error:
+        import_text("nothing")
+    assert "dummy's settings" in error.value.hint

@@ -14,7 +14,7 @@ from gpubox.cli.options import json_option
 from gpubox.engines.find import choose_engine
 from gpubox.engines.query import read_capabilities
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.interchange.import_result import ImportSource
+from gpubox.interchange.conversion import ImportSource
 from gpubox.interchange.importing import import_file, import_text, source_path
 from gpubox.interchange.option_updates import TargetEngine
 from gpubox.interchange.profile_draft import REFERENCE_ENGINE, ImportedProfile

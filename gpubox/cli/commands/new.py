@@ -48,6 +48,6 @@ def command(
 
 
 def _text_of(source: str, name: str, context: Context) -> str:
-    from gpubox.interchange.new_profile import draft_profile
+    from gpubox.interchange.importing import draft_profile
 
     return draft_profile(source, context.config, name=name).text

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpubox.bench.report.run_summaries import RunSummary
     from gpubox.config import Config
     from gpubox.engines.capabilities import Capabilities
-    from gpubox.interchange.new_profile import NewProfile
+    from gpubox.interchange.importing import NewProfile
     from gpubox.paths import Paths
     from gpubox.planner.plan import MemoryPlan
     from gpubox.planner.planner import Planner
@@ -191,7 +191,7 @@ class WorkshopService:
 
     def draft(self, source: str) -> NewProfile:
         """The profile of a model or of a command line. Writes nothing."""
-        from gpubox.interchange.new_profile import draft_profile
+        from gpubox.interchange.importing import draft_profile
 
         return draft_profile(source, self._config())
 
