@@ -12,6 +12,7 @@ from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.planner.launch_flags import read_launch_flags
 from gpubox.planner.plan import MemoryPlan
 from gpubox.planner.planner import Planner
+from gpubox.planner.verdict import judge
 from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import Profile
 from gpubox.server.held_instance import busy_error
@@ -71,21 +72,21 @@ def decide(profile: Profile, rpc: frozenset[str], servers: Sequence[PlacedServer
     # Its own instance is the only place for a companion, and for a profile called main.
     must = [server for server in servers if server.rpc & rpc or server.instance == profile.name]
     _check_may_go(profile, must, "both use the same RPC server or place")
-    first = plan(_names(must))
+    first = judge(plan(_names(must)))
     others = [server for server in servers if server not in must]
-    if first.verdict == "fits" or (profile.companion and first.verdict != "short"):
+    if first.fit == "fits" or (profile.companion and first.fit != "short"):
         return _placement(profile, servers, must)
     normal = [server for server in others if not server.companion]
-    if first.verdict == "unknown":
-        _check_may_go(profile, normal, f"whether both fit is not certain ({first.summary})")
+    if first.fit == "unknown":
+        _check_may_go(profile, normal, f"whether both fit is not certain ({first.words})")
         return _placement(profile, servers, [*must, *normal])
-    best = _fewest(others, lambda gone: plan(_names([*must, *gone])).verdict)
-    if best is None and first.verdict == "tight":
+    best = _fewest(others, lambda gone: judge(plan(_names([*must, *gone]))).fit)
+    if best is None and first.fit == "tight":
         best = ()  # it fits beside those that stay
     if best is None:
         best = tuple(server for server in normal if not server.stays)
         staying = [server for server in others if server.stays]
-        if staying and plan(_names([*must, *others])).verdict != "short":
+        if staying and judge(plan(_names([*must, *others]))).fit != "short":
             _check_may_go(profile, staying, "there is not enough memory for both")
     return _placement(profile, servers, [*must, *best])
 

@@ -90,7 +90,9 @@ def _device_plan(
         other_processes=device.other_processes,
         unmeasured_bytes=_ENCODER_COMPUTE_BYTES if encoder else 0,
         unaccounted_bytes=device.unaccounted_bytes,
-        reclaimable_bytes=(weights if key == HOST and flags.mapped else 0) + device.elastic_bytes,
+        mapped_bytes=weights if key == HOST and flags.mapped else 0,
+        touched_bytes=parts.touched if key == HOST and flags.mapped else 0,
+        elastic_bytes=device.elastic_bytes,
     )
 
 
@@ -122,6 +124,7 @@ def _from_run(parts: FormulaParts, run: MeasuredRun) -> FormulaParts:
         draft_kv=run.draft_context,
         draft_weights=run.draft_weights if own_model else {},  # a draft head shares the main model's
         encoder=parts.encoder,
+        touched=parts.touched,
         where=parts.where,
         cells=parts.cells,
         ubatch=parts.ubatch,

@@ -20,6 +20,7 @@ from gpubox.planner.launch_flags import LaunchFlags
 from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, DevicePlan, MemoryPlan
 from gpubox.planner.planner import Planner, Situation, changed_flags, read_flags
 from gpubox.planner.solve import solutions
+from gpubox.planner.verdict import judge
 from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.server.state import RunningServer
 
@@ -67,11 +68,13 @@ def plan_model(
     except GpuboxError as error:
         return MemoryPlan(name, (), "formula", idea.keep_free_bytes, problem=error.message.rstrip("."))
     plan = planner.plan_in(situation, {}, keep_free_bytes=idea.keep_free_bytes, may_dry_run=may_dry_run)
-    if may_dry_run and plan.verdict == "unknown":  # the engine could not measure it: an estimate is better than nothing
+    if (
+        may_dry_run and judge(plan).fit == "unknown"
+    ):  # the engine could not measure it: an estimate is better than nothing
         plan = planner.plan_in(situation, {}, keep_free_bytes=idea.keep_free_bytes)
     if model.metadata.get(f"{model.architecture}.nextn_predict_layers", 0):
         plan = replace(plan, draft_head=True, notes=(*plan.notes, _DRAFT_HEAD_NOTE))
-    if (plan.spare_bytes or 0) >= 0:
+    if (judge(plan).spare_bytes or 0) >= 0:
         return plan
     return replace(plan, solutions=solutions(planner, situation, keep_free_bytes=idea.keep_free_bytes))
 

@@ -9,7 +9,7 @@ from gpubox.models.gguf import GgufFile
 from gpubox.planner.cache_sizes import CacheCells, count_cells, effective_ubatch, kv_bytes, recurrent_bytes
 from gpubox.planner.launch_flags import LaunchFlags
 from gpubox.planner.model_shape import ModelShape, read_shape
-from gpubox.planner.placement import LayerDevices, ModelWeights, place_layers
+from gpubox.planner.placement import LayerDevices, ModelWeights, place_layers, used_tensors
 from gpubox.telemetry.memory_breakdown import HOST
 
 
@@ -20,11 +20,14 @@ class LoadedModel:
     file: GgufFile
     shape: ModelShape
     weights: ModelWeights
+    touched: ModelWeights
+    """What one token needs of the weights: no more than a row of the embedding, and the experts that it uses."""
 
     @classmethod
     def of(cls, file: GgufFile) -> LoadedModel:
         shape = read_shape(file)
-        return cls(file, shape, ModelWeights(file.tensors, shape))
+        used = ModelWeights(used_tensors(file.tensors, shape), shape)
+        return cls(file, shape, ModelWeights(file.tensors, shape), used)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class FormulaParts:
     draft_weights: Mapping[str, int]
     encoder: Mapping[str, int]
     """Weights of the picture encoder."""
+    touched: int
+    """What one token needs of the weights on the host, about."""
     where: LayerDevices
     cells: CacheCells
     ubatch: int
@@ -78,6 +83,7 @@ def calculate(
     shares = _shares(flags, used, doubts)
     where = place_layers(len(shape.layers), flags.gpu_layers, [d.key for d in used], shares)
     cells = count_cells(flags, shape)
+    touched = model.touched.on_devices(where, flags.overrides, draft_head=flags.mtp).get(HOST, 0)
     draft_kv: Mapping[str, int] = {}
     draft_weights: Mapping[str, int] = {}
     if flags.draft and flags.draft.model and draft:
@@ -103,6 +109,7 @@ def calculate(
         recurrent=recurrent_bytes(shape, where, flags),
         draft_kv=draft_kv,
         draft_weights=draft_weights,
+        touched=touched + (model.weights.tied_bytes if where.output == HOST else 0),
         encoder={used[0].key if used and flags.encoder_on_device else HOST: encoder_bytes} if encoder_bytes else {},
         where=where,
         cells=cells,

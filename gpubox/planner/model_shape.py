@@ -54,6 +54,8 @@ class ModelShape:
     v_padded: bool
     """Whether V differs between layers: without flash attention all get the largest."""
     experts: bool
+    expert_share: float
+    """Of the experts' weights, what one token uses; 1.0 without experts, or if the header does not say."""
     tied_output: bool
     """Whether the output uses the input's embedding."""
     doubts: tuple[str, ...]
@@ -94,6 +96,7 @@ def read_shape(model: GgufFile) -> ModelShape:
     if any(shape.k_width < 0 or shape.v_width < 0 or shape.k_width > 1 << 24 for shape in layers) or state_bytes < 0:
         doubts.append("unusual sizes in the header")
     names = {tensor.name for tensor in model.tensors}
+    experts, used = keys.number("expert_count", 0), keys.number("expert_used_count", 0)
     return ModelShape(
         layers=layers,
         draft_layers=draft,
@@ -101,7 +104,8 @@ def read_shape(model: GgufFile) -> ModelShape:
         window=window,
         rollback=_HYBRID.get(architecture, False),
         v_padded=len({shape.v_width for shape in layers if shape.v_width}) > 1,
-        experts=keys.number("expert_count", 0) > 0,
+        experts=experts > 0,
+        expert_share=used / experts if 0 < used < experts else 1.0,
         tied_output="output.weight" not in names and "token_embd.weight" in names,
         doubts=tuple(doubts),
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpubox.models.gguf_header import GGML_BLOCKS, GgufTensor
-from gpubox.planner.launch_flags import HOST_BUFFER
+from gpubox.planner.launch_flags import EXPERTS, HOST_BUFFER
 from gpubox.planner.model_shape import LAYER_TENSOR, ModelShape
 from gpubox.telemetry.memory_breakdown import HOST, device_key
 
@@ -23,6 +23,7 @@ _ALIGNMENT = 128
 _NESTED = re.compile(r"[+*}]\)*[+*{]|\([^()]*[+*}][^()]*\)[+*{]")
 """A repetition of a repetition, such as ``(a+)+``."""
 _ONE_LAYER = re.compile(r"blk\\\.(\d{1,4})\\\.")
+_EXPERT_TENSOR = re.compile(EXPERTS)
 _CUDA_ROW = 512
 """ggml-cuda pads the last row of a quantized tensor to a multiple of so many elements."""
 
@@ -104,6 +105,11 @@ class ModelWeights:
             bytes_of[where.output] += sizes[_pads(where.output)][self._tied]
         return dict(bytes_of)
 
+    @property
+    def tied_bytes(self) -> int:
+        """The embedding if it is the output, too; else 0."""
+        return self._tensors[self._tied].size_bytes if self._shape.tied_output and self._tied is not None else 0
+
     @staticmethod
     def _device(layer: int, where: LayerDevices) -> str:
         return HOST if layer == _INPUT_LAYER else where.output if layer == _OUTPUT_LAYER else where.layers[layer]
@@ -141,6 +147,17 @@ class ModelWeights:
 
 
 _INPUT_LAYER, _OUTPUT_LAYER = -2, -1
+
+
+def used_tensors(tensors: Sequence[GgufTensor], shape: ModelShape) -> list[GgufTensor]:
+    """The tensors with the size that one token reads of them, but for an output that is tied to the embedding."""
+
+    def share(name: str) -> float:
+        if _layer(name, shape) == _INPUT_LAYER:
+            return 0.0
+        return shape.expert_share if _EXPERT_TENSOR.search(name) else 1.0
+
+    return [tensor._replace(size_bytes=int(tensor.size_bytes * share(tensor.name))) for tensor in tensors]
 
 
 def _layer(name: str, shape: ModelShape) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,14 +27,17 @@ from gpubox.planner.launch_flags import LaunchFlags, canonical_memory_flag, read
 from gpubox.planner.learned import Unaccounted, flags_of_argv, read_breakdown
 from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, MemoryPlan
 from gpubox.planner.store import MeasuredRun, RunStore
+from gpubox.planner.verdict import judge
 from gpubox.profiles.profile import FlagValue, Profile, check_launched_here
-from gpubox.server.instance import instance_names, observe
+from gpubox.server.instance import instance_names, observe, place_of
 from gpubox.server.launch import expand_paths
 from gpubox.server.state import RunningServer, load_state
 from gpubox.telemetry.memory_breakdown import HOST
 from gpubox.units import GIB
 
 _READING_SECONDS = 1.0
+_LIST_SECONDS = 0.4
+"""After so long the rest of a list stays unknown. Headers that were read are cached, so the next time is quicker."""
 _SPILLING = ("GGML_CUDA_ENABLE_UNIFIED_MEMORY", "GGML_VK_PREFER_HOST_MEMORY", "GGML_VK_ALLOW_SYSMEM_FALLBACK")
 """Variables with which a card takes more than it has."""
 DRY_RUN_FREE_BYTES = GIB
@@ -248,6 +251,27 @@ class Planner:
         running = [*replaces, *(observe(self._paths, name).running for name in instance_names(self._paths))]
         words = {word for server in running if server for word in server.launch.argv}
         return any(endpoint in word.split(",") for endpoint in endpoints for word in words)
+
+
+def plan_profiles(profiles: Iterable[Profile], paths: Paths, config: Config) -> dict[str, MemoryPlan]:
+    """The plans by profile, without the unknown ones; from formulas and earlier measurements alone, so that
+    a list is quick. An engine is run once, for its devices. Never raises.
+    """
+    planner = Planner(paths, config)
+    plans: dict[str, MemoryPlan] = {}
+    deadline = time.monotonic() + _LIST_SECONDS
+    try:
+        running = {name: observe(paths, name).running for name in instance_names(paths)}
+        for profile in profiles:
+            if time.monotonic() > deadline:
+                break
+            replaces = running.get(place_of(profile, running.get(profile.name)))
+            plan = planner.plan(profile, replaces=(replaces,) if replaces else (), ask_devices="once")
+            if judge(plan).fit != "unknown":
+                plans[profile.name] = plan
+    except Exception:  # a list without verdicts is better than none
+        return plans
+    return plans
 
 
 def _engine_settings(env: Mapping[str, str]) -> tuple[Path, Path]:

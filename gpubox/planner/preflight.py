@@ -9,12 +9,12 @@ from gpubox.errors import ExitCode, GpuboxError
 from gpubox.planner.plan import MemoryPlan, Solution
 from gpubox.planner.planner import Planner, Situation
 from gpubox.planner.solve import solutions
+from gpubox.planner.verdict import judge
 from gpubox.profiles.profile import Profile
 from gpubox.server.state import RunningServer
 
 _NEAR_BYTES = 2 * units.GIB
 """A dry run is worth its second only if less than this is left without the compute buffers."""
-_SOLUTION_DRY_RUNS = 2
 
 
 def check_fits(planner: Planner, profile: Profile, *, replaces: Sequence[RunningServer]) -> str:
@@ -26,34 +26,29 @@ def check_fits(planner: Planner, profile: Profile, *, replaces: Sequence[Running
     try:
         situation = planner.situation(profile, replaces=replaces)
         plan = _plan(planner, situation)
-        short = plan.verdict == "short"
-        answers = solutions(planner, situation, dry_runs=_SOLUTION_DRY_RUNS) if short else ()
+        verdict = judge(plan)
+        answers = solutions(planner, situation, dry_runs=1) if verdict.fit == "short" else ()
     except Exception:
         return ""
-    if short:
+    if verdict.fit == "short":
         raise refusal(plan, answers)
-    return plan.summary if plan.verdict in ("fits", "tight") else ""
+    return "" if verdict.fit == "unknown" else verdict.words
 
 
 def refusal(plan: MemoryPlan, answers: tuple[Solution, ...]) -> GpuboxError:
     """The error for a plan that is short, with the flags that would fit."""
-    device = plan.tightest
-    assert device is not None
+    verdict = judge(plan)
+    device = next(device for device in plan.devices if device.device == verdict.device)
     needs, free = units.memory(device.total_bytes), units.memory(device.free_bytes)
-    message = f"{plan.profile} would not fit: {plan.summary} (it needs {needs}, {free} would be free)."
-    ways = "; ".join(f"{flag_words(answer)} ({answer.cost})" for answer in answers)
+    message = f"{plan.profile} would not fit: {verdict.words} (it needs {needs}, {free} would be free)."
+    ways = "; ".join(f"{answer.flag_words} ({answer.cost})" for answer in answers if answer.fits)
     return GpuboxError(message, f"It would fit with {ways}." if ways else "", code=ExitCode.WOULD_NOT_FIT)
-
-
-def flag_words(solution: Solution) -> str:
-    """``n-cpu-moe=22``, as ``--set`` takes it."""
-    return " ".join(f"{name}={value}" for name, value in solution.flags.items())
 
 
 def _plan(planner: Planner, situation: Situation) -> MemoryPlan:
     plan = planner.plan_in(situation, {})
     cards = [device.spare_bytes for device in plan.devices if device.kind != "host"]
-    near = any(spare is not None and spare < _NEAR_BYTES for spare in cards)
-    if plan.verdict != "short" and plan.compute_certainty in ("near", "unknown") and near:
+    near = any(spare is None or spare < _NEAR_BYTES for spare in cards)
+    if plan.compute_certainty in ("near", "unknown") and near and judge(plan).fit != "short":
         return planner.plan_in(situation, {}, may_dry_run=True)
     return plan

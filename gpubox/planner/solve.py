@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from gpubox.errors import UsageError
 from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, MemoryPlan, Solution
 from gpubox.planner.planner import Planner, Situation, read_flags
+from gpubox.planner.verdict import judge
 from gpubox.profiles.profile import FlagValue
 from gpubox.units import tokens
 
@@ -28,7 +29,9 @@ def solve(
     planner: Planner, situation: Situation, flag: str, *, keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES,
     dry_runs: int = 0,
 ) -> Solution | None:  # fmt: skip
-    """The best value of ``flag`` with which the profile fits and leaves ``keep_free_bytes`` free; None if none does.
+    """The best value of ``flag`` with which the profile fits and leaves ``keep_free_bytes`` free.
+
+    Where none fits, the one that reads the least from the disk for each token; None if none starts.
 
     ``dry_runs``: how often the engine may be asked at most. With 0 only what was measured before is known.
     Raises UsageError if ``flag`` cannot be solved for, or has no effect on this model.
@@ -40,26 +43,27 @@ def solve(
 
     best = _search(candidates, plan, dry_runs)
     if best is None:
-        return None
+        return _least_read(candidates, plan)
     index, chosen = best
-    flags = {name: value for name, value in candidates[index].items() if value is not None}
-    return Solution(flags, chosen.spare_bytes, _cost(situation, flag, flags))
+    flags = _without_none(candidates[index])
+    return Solution(flags, judge(chosen).spare_bytes, _cost(situation, flag, flags))
 
 
 def solutions(
     planner: Planner, situation: Situation, *, keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES, dry_runs: int = 0
 ) -> tuple[Solution, ...]:
-    """What the owner can change so that a profile fits, the cheapest first; at most three."""
+    """What the owner can change so that a profile fits, the cheapest first; at most three. The first is measured."""
     experts = situation.model.shape.experts
-    answers = []
+    answers: list[Solution] = []
     for flag in ("n-cpu-moe" if experts else "n-gpu-layers", "cache-type-k", "ctx-size"):
         if len(situation.devices) < 2 and flag in ("n-cpu-moe", "n-gpu-layers"):
             continue  # there is no card to relieve
+        runs = 0 if answers else dry_runs
         try:
-            answer = solve(planner, situation, flag, keep_free_bytes=keep_free_bytes, dry_runs=dry_runs)
+            answer = solve(planner, situation, flag, keep_free_bytes=keep_free_bytes, dry_runs=runs)
         except UsageError:
             continue
-        if answer:
+        if answer and (answer.fits or not answers):
             answers.append(answer)
     return tuple(answers)
 
@@ -70,10 +74,24 @@ def _search(
     """The first candidate that fits; they are ordered by what the owner prefers, which takes the most memory."""
     plans = [plan(values, False) for values in candidates]
     if not dry_runs:
-        return next(((i, each) for i, each in enumerate(plans) if each.verdict == "fits"), None)
+        return next(((i, each) for i, each in enumerate(plans) if judge(each).fit == "fits"), None)
     if any(each.doubts for each in plans):
         return _bisect(candidates, plan) if dry_runs >= MAX_DRY_RUNS else None
     return _confirm(candidates, plan, dry_runs)
+
+
+def _least_read(candidates: Sequence[Overrides], plan: Callable[[Overrides, bool], MemoryPlan]) -> Solution | None:
+    """Where nothing fits: the candidate that reads the least from the disk for each token."""
+    judged = [(judge(plan(values, False)), values) for values in candidates]
+    reading = [pair for pair in judged if pair[0].fit == "disk"]
+    if not reading:
+        return None
+    verdict, values = min(reading, key=lambda pair: pair[0].read_bytes_per_token)
+    return Solution(_without_none(values), verdict.spare_bytes, verdict.words, fits=False)
+
+
+def _without_none(values: Overrides) -> dict[str, FlagValue]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _confirm(
@@ -85,7 +103,7 @@ def _confirm(
     def fits(index: int) -> bool:
         if index not in measured:
             measured[index] = plan(candidates[index], True)
-        return measured[index].verdict == "fits"
+        return judge(measured[index]).fit == "fits"
 
     index = 0
     while len(measured) < most:
@@ -99,8 +117,9 @@ def _confirm(
             return index, measured[index]
         index += 1
         if index >= len(candidates):
-            break
-    return None
+            return None
+    rest = ((i, plan(candidates[i], False)) for i in range(index, len(candidates)))  # with what was measured now
+    return next(((i, each) for i, each in rest if judge(each).fit == "fits"), None)
 
 
 def _first(index: int, fits: Callable[[int], bool]) -> int | None:
@@ -115,7 +134,7 @@ def _bisect(
     while low <= high:
         middle = (low + high) // 2
         measured = plan(candidates[middle], True)
-        if measured.verdict == "fits":
+        if judge(measured).fit == "fits":
             answer, high = (middle, measured), middle - 1
         else:
             low = middle + 1
@@ -124,10 +143,12 @@ def _bisect(
 
 def _may_fit(plan: MemoryPlan) -> bool:
     """Whether nothing says that it does not fit; compute buffers that are not measured count as nothing."""
-    spares = [(device, device.spare_bytes) for device in plan.devices]
-    reserve = plan.keep_free_bytes
-    return bool(plan.devices) and all(
-        spare is not None and spare >= (0 if device.kind == "host" else reserve) for device, spare in spares
+    if not plan.devices or judge(plan).fit in ("short", "disk"):
+        return False
+    return all(
+        device.spare_bytes is not None
+        and device.spare_bytes + device.mapped_bytes >= (0 if device.kind == "host" else plan.keep_free_bytes)
+        for device in plan.devices
     )
 
 

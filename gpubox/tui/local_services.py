@@ -197,7 +197,7 @@ class LocalServices:
 
     def plans(self, catalog: ProfileCatalog, compatibility: Mapping[str, EngineCompatibility]) -> dict[str, MemoryPlan]:
         """Whether the profiles that could start would fit, as far as it is known without running an engine."""
-        from gpubox.planner.verdicts import plan_profiles
+        from gpubox.planner.planner import plan_profiles
 
         if self.read_only:
             return {}

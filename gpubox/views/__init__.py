@@ -1,6 +1,7 @@
 """The words, marks, rows and JSON of values, once for the screen and the verbs. Nothing here reads, prints or draws.
 
 fields.py   a value as JSON, by the names of its fields
+memory.py   a memory plan in words, as a table and as JSON
 marks.py    the one table of marks: memory verdicts, speed verdicts, grades, checks
 rows.py     a table: its header and its rows
 """

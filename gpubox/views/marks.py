@@ -25,6 +25,7 @@ class Mark:
 MEMORY: Mapping[str, Mark] = {
     "fits": Mark("✓", "it fits", "good"),
     "tight": Mark("◐", "it fits barely, or only with a part in RAM", "doubt"),
+    "disk": Mark("◔", "it starts, but reads weights from the disk for each token", "doubt"),
     "short": Mark("✗", "it does not fit", "bad"),
     "unknown": Mark("?", "not known; the details say why", "quiet"),
 }

@@ -26,6 +26,7 @@ from gpubox.models.gguf import check_gguf
 from gpubox.paths import Paths
 from gpubox.planner.plan import MemoryPlan
 from gpubox.planner.planner import Planner, Situation
+from gpubox.planner.verdict import judge
 from gpubox.profiles.argv import server_argv
 from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.server.log_parsing import parse_event
@@ -275,7 +276,7 @@ def run(todo: list[Case], planner: Planner, engine: Path, root: Path, *, formula
             plan = planner.plan(profile, may_dry_run=not formula)
             real = measure(engine, profile, root / "log")
         if real is None:
-            print(f"----  {case.name}: the server does not load; plan: {plan.summary}")
+            print(f"----  {case.name}: the server does not load; plan: {judge(plan).words}")
             continue
         rows = compare(plan, real)
         counted += 1
@@ -289,7 +290,7 @@ def run(todo: list[Case], planner: Planner, engine: Path, root: Path, *, formula
         table = not fine and all(row.within() and (row.total_within() or row.as_the_engine_says()) for row in rows)
         if not fine:
             (its_own if table else bad).append(case.name)
-        print("ok   " if fine else "TABLE" if table else "OFF  ", case.name, plan.method, plan.verdict)
+        print("ok   " if fine else "TABLE" if table else "OFF  ", case.name, plan.method, judge(plan).fit)
         if not fine:
             print("       ", plan.problem or plan.doubts)
             for row in rows:

@@ -13,6 +13,7 @@ from gpubox.models.local_models import LocalModel
 from gpubox.paths import Paths
 from gpubox.planner.finder import HubAnswer
 from gpubox.planner.plan import DevicePlan, MemoryPlan, Solution
+from gpubox.planner.verdict import judge
 from gpubox.profiles.profile import Profile
 from gpubox.tui.workshop.finder_service import FinderService
 from gpubox.units import GIB, MIB
@@ -46,7 +47,7 @@ def plan(name: str, size: int) -> MemoryPlan:
     card = DevicePlan("CUDA0", "gpu", size, GIB, 0, 310 * MIB, 0, None, 23 * GIB)
     host = DevicePlan("Host", "host", 500 * MIB, 0, 0, 40 * MIB, 0, None, 58 * GIB)
     made = MemoryPlan(name, (card, host), "formula", compute_certainty="near", adapts="layers")
-    if (made.spare_bytes or 0) >= 0:
+    if (judge(made).spare_bytes or 0) >= 0:
         return made
     solution = Solution({"n-cpu-moe": 14}, 700 * MIB, "the experts of 14 of 40 layers stay in RAM: slower generation")
     return replace(made, solutions=(solution,))

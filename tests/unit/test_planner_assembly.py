@@ -7,6 +7,7 @@ from gpubox.planner.compute import ComputeBuffers, Point, Structure
 from gpubox.planner.devices import DeviceMemoryNow
 from gpubox.planner.plan import MemoryPlan
 from gpubox.planner.store import MeasuredRun
+from gpubox.planner.verdict import judge
 from tests.unit.test_planner_formula import CARD, MIB, flags_of, parts, smollm
 
 GIB = 1 << 30
@@ -36,9 +37,9 @@ OURS = parts(smollm(), CARD, ctx_size=4096).weights["CUDA0"]
 
 def test_an_agreement_proves_what_was_doubtful() -> None:
     doubtful = plan(embeddings=True)
-    assert (doubtful.verdict, doubtful.doubts) == ("unknown", ("embeddings", "too old"))
+    assert (judge(doubtful).fit, doubtful.doubts) == ("unknown", ("embeddings", "too old"))
     proved = plan(OURS // MIB, embeddings=True)
-    assert (proved.verdict, proved.method, proved.doubts) == ("fits", "formula", ())
+    assert (judge(proved).fit, proved.method, proved.doubts) == ("fits", "formula", ())
     assert proved.devices[0].weights_bytes == OURS  # exact, where the engine's table has whole MiB
 
 
@@ -50,5 +51,5 @@ def test_a_disagreement_takes_the_engines_numbers() -> None:
 
 
 def test_what_no_table_shows_stays_a_doubt() -> None:
-    assert plan(OURS // MIB, lora="a.gguf").verdict == "unknown"
-    assert plan().verdict == "fits"
+    assert judge(plan(OURS // MIB, lora="a.gguf")).fit == "unknown"
+    assert judge(plan()).fit == "fits"

@@ -17,6 +17,7 @@ from gpubox.planner.plan import MemoryPlan
 from gpubox.planner.planner import Planner, Situation
 from gpubox.planner.solve import SOLVABLE, solutions, solve
 from gpubox.planner.store import MeasuredRun
+from gpubox.planner.verdict import judge
 from gpubox.profiles.profile import FlagValue, Profile
 from tests.unit.test_planner_formula import MIB, hybrid, smollm
 
@@ -67,7 +68,7 @@ def test_the_largest_context_and_the_best_cache_type(planner: Planner) -> None:
     assert context and context.flags["ctx-size"] == 68 * 1024
     assert context.spare_bytes is not None and 0 <= context.spare_bytes < MIB
     more = planner.plan_in(tight, {"ctx-size": 69 * 1024}, keep_free_bytes=0)
-    assert more.verdict == "short"
+    assert judge(more).fit == "short"
     cache = solve(planner, situation(250 * MIB, ctx_size=262144), "cache-type-k", keep_free_bytes=0)
     assert cache and cache.flags == {"cache-type-k": "q8_0", "cache-type-v": "q8_0"}
 
@@ -86,8 +87,10 @@ def test_what_is_suggested(planner: Planner) -> None:
 
 
 def test_a_problem_is_one_sentence_with_one_full_stop(planner: Planner, tmp_path: Path) -> None:
-    assert planner.plan(Profile("p", str(tmp_path / "m.gguf"))).summary.endswith("does not exist")
-    assert planner.plan(Profile("p", f"{tmp_path}/no/m.gguf")).summary.endswith(f"there is no folder {tmp_path}/no")
+    assert judge(planner.plan(Profile("p", str(tmp_path / "m.gguf")))).words.endswith("does not exist")
+    assert judge(planner.plan(Profile("p", f"{tmp_path}/no/m.gguf"))).words.endswith(
+        f"there is no folder {tmp_path}/no"
+    )
 
 
 def test_what_cannot_be_solved(planner: Planner) -> None:

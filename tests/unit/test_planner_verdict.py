@@ -1,4 +1,4 @@
-"""When a plan fits, is tight, short or unknown; and that a start is refused only when it is certain."""
+"""When a plan fits, is tight, short, on the disk or unknown; and that a start is refused only when it is certain."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from gpubox.planner.plan import DevicePlan, MemoryPlan, Solution
 from gpubox.planner.planner import Planner, Situation, changed_flags
 from gpubox.planner.preflight import check_fits, refusal
 from gpubox.planner.settings import parse_size
+from gpubox.planner.verdict import judge
 from gpubox.profiles.profile import Profile
 from tests.unit.test_planner_solve import situation
 
 GIB = 1 << 30
 CARD = DevicePlan("CUDA0", "gpu", 10 * GIB, 2 * GIB, 0, GIB, 0, 0, free_bytes=16 * GIB)
-HOST = DevicePlan("Host", "host", 8 * GIB, 0, 0, 0, 0, 0, free_bytes=32 * GIB, reclaimable_bytes=8 * GIB)
+HOST = DevicePlan(
+    "Host", "host", 8 * GIB, 0, 0, 0, 0, 0, free_bytes=32 * GIB, mapped_bytes=8 * GIB, touched_bytes=2 * GIB
+)
 PLAN = MemoryPlan("p", (CARD, HOST), "formula", compute_certainty="measured")
 
 
@@ -27,41 +30,53 @@ def on_card(**changes: object) -> MemoryPlan:
     return replace(PLAN, devices=(replace(CARD, **changes), HOST))  # type: ignore[arg-type]
 
 
-def test_verdicts() -> None:
-    assert (PLAN.verdict, PLAN.spare_bytes, PLAN.summary) == ("fits", 3 * GIB, "fits, 3.0 GiB to spare")
-    assert on_card(free_bytes=13 * GIB + 1).verdict == "tight"
-    short = on_card(free_bytes=11 * GIB)
-    assert (short.verdict, short.short_device, short.summary) == ("short", "CUDA0", "short by 2.0 GiB on CUDA0")
-    assert on_card(unaccounted_bytes=4 * GIB).verdict == "short"
-    assert on_card(free_bytes=None).verdict == "unknown"
-    assert replace(PLAN, devices=()).verdict == "unknown"
+def on_host(**changes: object) -> MemoryPlan:
+    return replace(PLAN, devices=(CARD, replace(HOST, **changes)))  # type: ignore[arg-type]
 
 
-def test_it_is_short_only_if_that_is_certain() -> None:
-    short = on_card(free_bytes=11 * GIB)
-    assert replace(short, doubts=("the architecture x",)).verdict == "unknown"
-    assert replace(short, method="dry-run").verdict == "short"
-    assert replace(short, problem="no engine").verdict == "unknown"
-    # compute buffers of another structure: without them it would fit
-    assert replace(on_card(free_bytes=12 * GIB + 1), compute_certainty="near").verdict == "tight"
-    assert replace(on_card(free_bytes=11 * GIB), compute_certainty="near").verdict == "short"
-    assert replace(on_card(free_bytes=12 * GIB + 1), compute_certainty="unknown").verdict == "unknown"
+SHORT = on_card(free_bytes=11 * GIB)
+BARELY = on_card(free_bytes=12 * GIB + 1)
 
 
-def test_what_the_engine_reduces_itself_is_not_short() -> None:
-    short = on_card(free_bytes=11 * GIB)
-    assert replace(short, adapts="context").verdict == "tight"
-    moved = replace(short, adapts="layers")
-    assert moved.verdict == "tight" and "the engine reduces it" in moved.summary
-    nowhere = replace(moved, devices=(replace(CARD, kv_bytes=90 * GIB), HOST))
-    assert nowhere.verdict == "short"
+@pytest.mark.parametrize(
+    ("plan", "fit", "words"),
+    [
+        (PLAN, "fits", "fits, 3.0 GiB to spare"),
+        (on_card(free_bytes=13 * GIB + 1), "tight", "tight, 0 MiB to spare"),
+        (SHORT, "short", "short by 2.0 GiB on CUDA0"),
+        (on_card(unaccounted_bytes=4 * GIB), "short", "short by 1.0 GiB on CUDA0"),
+        (on_card(free_bytes=None), "unknown", "memory unknown"),
+        (replace(PLAN, devices=()), "unknown", "memory unknown"),
+        # short only if that is certain
+        (replace(SHORT, doubts=("the architecture x",)), "unknown", "memory unknown: the architecture x"),
+        (replace(SHORT, method="dry-run"), "short", "short by 2.0 GiB on CUDA0"),
+        (replace(SHORT, problem="no engine"), "unknown", "memory unknown: no engine"),
+        # compute buffers of another structure: without them it would fit
+        (replace(BARELY, compute_certainty="near"), "tight", "tight, about 0 MiB to spare"),
+        (replace(SHORT, compute_certainty="near"), "short", "short by 2.0 GiB on CUDA0"),
+        (replace(BARELY, compute_certainty="unknown"), "unknown", "the compute buffers are not measured yet"),
+        # what the engine reduces itself is not short
+        (replace(SHORT, adapts="context"), "tight", "2.0 GiB too large for CUDA0; the engine reduces it"),
+        (replace(SHORT, adapts="layers"), "tight", "the engine reduces it"),
+        (replace(on_card(kv_bytes=90 * GIB), adapts="layers"), "short", "short by"),
+        # the RAM
+        (on_host(free_bytes=4 * GIB), "disk", "reads ~1.0 GiB from the disk for each token: at most ~2.8 tok/s"),
+        (on_host(free_bytes=4 * GIB, touched_bytes=0), "fits", "fits, 3.0 GiB to spare"),
+        (on_host(free_bytes=4 * GIB, mapped_bytes=0), "short", "short by 4.0 GiB on Host"),
+        (on_host(free_bytes=4 * GIB, mapped_bytes=0, elastic_bytes=8 * GIB), "tight", "4.0 GiB of Host would"),
+    ],
+)
+def test_verdicts(plan: MemoryPlan, fit: str, words: str) -> None:
+    verdict = judge(plan)
+    assert verdict.fit == fit and words in verdict.words
+    assert verdict.fit not in ("short", "tight", "disk") or verdict.device in ("CUDA0", "Host")
 
 
-def test_mapped_weights_need_no_room_in_ram() -> None:
-    crowded = replace(PLAN, devices=(CARD, replace(HOST, free_bytes=4 * GIB)))
-    assert crowded.verdict == "tight"
-    read = replace(PLAN, devices=(CARD, replace(HOST, free_bytes=4 * GIB, reclaimable_bytes=0)))
-    assert read.verdict == "short" and read.short_device == "Host"
+def test_weights_that_do_not_stay_in_the_ram_cost_time_and_say_what_helps() -> None:
+    verdict = judge(on_host(free_bytes=4 * GIB))
+    assert (verdict.device, verdict.spare_bytes, verdict.read_bytes_per_token) == ("Host", -4 * GIB, GIB)
+    quant, mmap = verdict.helps
+    assert "a quant of at most 14.0 GiB instead of 18.0 GiB" in quant and "no-mmap it would not start" in mmap
 
 
 class Planned(Planner):

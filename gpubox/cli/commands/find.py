@@ -12,7 +12,6 @@ import click
 
 from gpubox import units
 from gpubox.cli import diagnostics, output
-from gpubox.cli.commands.fit import plan_values
 from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode, GpuboxError, UsageError
@@ -25,7 +24,7 @@ from gpubox.planner.finder import Finder, HubAnswer
 from gpubox.planner.plan import MemoryPlan
 from gpubox.planner.planner import changed_flags
 from gpubox.planner.settings import parse_settings
-from gpubox.views.marks import MEMORY
+from gpubox.views.memory import memory_line, plan_fields
 
 _REDRAW_SECONDS = 0.2
 MAX_TEXT_CHARS = 300
@@ -138,7 +137,7 @@ def _print_local(models: Sequence[LocalModel], plans: dict[Any, MemoryPlan]) -> 
         output.emit("On this machine")
         output.emit_table(
             [
-                (f"  {model.name}", units.file_size(model.size_bytes), model.place, plan_words(plans[model.path]))
+                (f"  {model.name}", units.file_size(model.size_bytes), model.place, memory_line(plans[model.path]))
                 for model in models
             ]
         )
@@ -153,7 +152,7 @@ def _print_repository(repository: HubRepository, quants: PlannedQuants, on_disk:
             (
                 f"  {quant.label}", units.file_size(quant.size_bytes), _shards(quant),
                 "MTP" if _has_draft_head(plan) else "",
-                "on disk" if repository.reference(quant) in on_disk else "", plan_words(plan),
+                "on disk" if repository.reference(quant) in on_disk else "", memory_line(plan) if plan else "",
             )
             for quant, plan in quants
         ]
@@ -175,17 +174,6 @@ def _shards(quant: HubQuant) -> str:
     return f"{len(quant.files)} shards" if len(quant.files) > 1 else ""
 
 
-def plan_words(plan: MemoryPlan | None) -> str:
-    """The verdict with its mark, and what would make it fit."""
-    if plan is None:
-        return ""
-    words = MEMORY[plan.verdict].before(plan.summary)
-    if plan.solutions:
-        flags = " ".join(f"{name}={value}" for name, value in plan.solutions[0].flags.items())
-        words += f"; fits with {flags}"
-    return words
-
-
 # -- JSON -------------------------------------------------------------------------------------------------
 
 
@@ -196,7 +184,7 @@ def _local_values(model: LocalModel, plan: MemoryPlan) -> dict[str, Any]:
         "size_bytes": model.size_bytes,
         "place": model.place,
         "shards": model.shards,
-        "plan": plan_values(plan),
+        "plan": plan_fields(plan),
     }
 
 
@@ -215,7 +203,7 @@ def _repository_values(repository: HubRepository, quants: PlannedQuants, on_disk
                 "files": [file.name for file in quant.files],
                 "draft_head": _has_draft_head(plan),
                 "on_disk": repository.reference(quant) in on_disk,
-                "plan": plan_values(plan) if plan else None,
+                "plan": plan_fields(plan) if plan else None,
             }
             for quant, plan in quants
         ],

@@ -9,8 +9,8 @@ from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import MAIN_INSTANCE
-from gpubox.planner.plan import MemoryPlan
-from gpubox.planner.verdicts import plan_profiles
+from gpubox.planner.planner import plan_profiles
+from gpubox.planner.verdict import MemoryVerdict, judge
 from gpubox.profiles.loader import hides_shipped, visible_profiles
 from gpubox.server.engine_compatibility import EngineCompatibility, compatibility_by_profile
 from gpubox.server.instance import instance_names, observe
@@ -50,7 +50,7 @@ def command(context: Context, text: str | None, all_: bool, as_json: bool) -> in
         hidden, profiles = len(profiles) - len(visible), visible
     compatibility = compatibility_by_profile(profiles, context.paths, context.config)
     ready = [p for p in profiles if compatibility[p.name].ok and compatibility[p.name].model_present]
-    plans = plan_profiles(ready, context.paths, context.config)
+    verdicts = {name: judge(plan) for name, plan in plan_profiles(ready, context.paths, context.config).items()}
     if as_json:
         output.emit_json(
             {
@@ -69,8 +69,8 @@ def command(context: Context, text: str | None, all_: bool, as_json: bool) -> in
                         "model_present": compatibility[p.name].model_present,
                         "model_fetchable": compatibility[p.name].fetchable,
                         "model_missing": compatibility[p.name].missing or None,
-                        "memory_verdict": plans[p.name].verdict if p.name in plans else "unknown",
-                        "memory_spare_bytes": plans[p.name].spare_bytes if p.name in plans else None,
+                        "memory_verdict": verdicts[p.name].fit if p.name in verdicts else "unknown",
+                        "memory_spare_bytes": verdicts[p.name].spare_bytes if p.name in verdicts else None,
                     }
                     for p in profiles
                 ],
@@ -81,10 +81,10 @@ def command(context: Context, text: str | None, all_: bool, as_json: bool) -> in
         return ExitCode.OK if profiles or not text else ExitCode.FAILED
     rows = [
         (
-            "→" if p.elsewhere else _mark(p.name in running, compatibility[p.name], plans.get(p.name)),
+            "→" if p.elsewhere else _mark(p.name in running, compatibility[p.name], verdicts.get(p.name)),
             p.name,
             p.title,
-            p.elsewhere or compatibility[p.name].summary or (plans[p.name].summary if p.name in plans else ""),
+            p.elsewhere or compatibility[p.name].summary or (verdicts[p.name].words if p.name in verdicts else ""),
         )
         for p in profiles
     ]
@@ -102,6 +102,6 @@ def command(context: Context, text: str | None, all_: bool, as_json: bool) -> in
     return ExitCode.OK
 
 
-def _mark(running: bool, checked: EngineCompatibility, plan: MemoryPlan | None) -> str:
-    can_start = checked.ok and (checked.model_present or checked.fetchable) and not (plan and plan.verdict == "short")
+def _mark(running: bool, checked: EngineCompatibility, memory: MemoryVerdict | None) -> str:
+    can_start = checked.ok and (checked.model_present or checked.fetchable) and not (memory and memory.fit == "short")
     return "●" if running else "✓" if can_start else "!"

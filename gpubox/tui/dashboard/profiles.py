@@ -19,6 +19,7 @@ from textual.reactive import reactive
 from textual.widgets import Input
 
 from gpubox.errors import GpuboxError
+from gpubox.planner.verdict import judge
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.formatting import shorten
 from gpubox.tui.styled_lines import StyledLine, styled_line
@@ -79,13 +80,13 @@ class ProfileEntry:
         state = self.compatibility
         if state and state.summary and not (state.ok and (state.model_present or state.fetchable)):
             return state.summary
-        words = (self.plan.summary, self.profile.title) if self.plan else (self.profile.title,)
+        words = (judge(self.plan).words, self.profile.title) if self.plan else (self.profile.title,)
         return " · ".join(filter(None, words if self.is_short else reversed(words)))
 
     @property
     def is_short(self) -> bool:
         """Whether it would certainly not fit."""
-        return self.plan is not None and self.plan.verdict == "short"
+        return self.plan is not None and judge(self.plan).fit == "short"
 
     @property
     def search_text(self) -> str:

@@ -11,6 +11,7 @@ from textual.content import Content
 
 from gpubox import units
 from gpubox.bench.report.formatting import format_number
+from gpubox.planner.verdict import judge
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.dialogs import Dialog
 from gpubox.tui.formatting import time_or_date
@@ -124,8 +125,8 @@ def _memory_rows(left: MemoryPlan | None, right: MemoryPlan | None) -> list[Row]
             free = f" of {units.memory(device.free_bytes)} free" if device and device.free_bytes is not None else ""
             texts.append(f"{units.memory(device.total_bytes)}{free}" if device else units.UNKNOWN)
         rows.append((name, texts[0], texts[1], "", ""))
-    marks = [MEMORY[plan.verdict] for plan in (left, right)]
-    verdicts = [(mark.before(plan.summary), marked(mark)[1]) for mark, plan in zip(marks, (left, right), strict=True)]
+    judged = [judge(plan) for plan in (left, right)]
+    verdicts = [(MEMORY[v.fit].before(v.words), marked(MEMORY[v.fit])[1]) for v in judged]
     rows.append(("verdict", verdicts[0][0], verdicts[1][0], verdicts[0][1], verdicts[1][1]))
     return rows
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from gpubox import units
+from gpubox.planner.verdict import judge
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.styled_lines import StyledLine, gauge, marked, sanitize_to_width, styled_line
 from gpubox.tui.widgets.scrollable_lines import ScrollableLines
 from gpubox.tui.workshop.finder_rows import FinderRow
 from gpubox.views.marks import MEMORY
+from gpubox.views.memory import solution_line
 
 if TYPE_CHECKING:
     from gpubox.models.hub_download import HubProgress
@@ -100,13 +102,12 @@ def _pair(label: str, text: str, width: int) -> StyledLine:
 
 def _verdict_lines(plan: MemoryPlan, width: int) -> list[StyledLine]:
     """The verdict, and what would make the model fit."""
-    mark, colour = marked(MEMORY[plan.verdict])
-    lines = _wrapped(f"{mark} {plan.summary}", colour, width)
+    verdict = judge(plan)
+    mark, colour = marked(MEMORY[verdict.fit])
+    lines = _wrapped(f"{mark} {verdict.words}", colour, width)
     for solution in plan.solutions:
-        flags = " ".join(f"{name} = {value}" for name, value in solution.flags.items())
-        cost = f"; {solution.cost}" if solution.cost else ""
-        lines += _wrapped(f"  fits with {flags}: {units.memory(solution.spare_bytes)} to spare{cost}", "", width)
-    for note in plan.notes:
+        lines += _wrapped(f"  {solution_line(solution)}", "", width)
+    for note in (*plan.notes, *verdict.helps):
         lines += _wrapped(f"  {note}", "$quiet", width)
     return lines + (_wrapped(f"unclear: {'; '.join(plan.doubts)}", "$warning", width) if plan.doubts else [])
 

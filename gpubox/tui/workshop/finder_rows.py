@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from gpubox import units
+from gpubox.planner.verdict import judge
 from gpubox.tui.styled_lines import StyledLine, marked, pad_line, sanitize_to_width, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.views.marks import MEMORY
+from gpubox.views.memory import short_words
 
 if TYPE_CHECKING:
     from gpubox.models.hub_search import HubQuant, HubRepository
@@ -63,8 +65,8 @@ def _model_row(row: FinderRow, width: int) -> StyledLine:
     mark, colour = ("◌", "$quiet") if row.planning else ("·", "$quiet")
     words, words_style = ("reading the header …", "$quiet") if row.planning else ("", "")
     if row.plan:
-        mark, colour = marked(MEMORY[row.plan.verdict])
-        words = verdict_words(row.plan)
+        mark, colour = marked(MEMORY[judge(row.plan).fit])
+        words = short_words(row.plan)
     size = row.local.size_bytes if row.local else row.quant.size_bytes if row.quant else None
     place = row.local.place if row.local else "on disk" if row.on_disk else _shards(row.quant)
     place_cells = _PLACE_CELLS if width >= 72 else 0
@@ -77,19 +79,6 @@ def _model_row(row: FinderRow, width: int) -> StyledLine:
     left = (*styled_line("  ", (mark, colour), " "), *name, (f"{units.file_size(size):>{_SIZE_CELLS}}  ", ""))
     middle = (*placed, ("  ", "")) if place_cells else ()
     return (*left, *middle, (sanitize_to_width(words, max(0, width - beside - name_cells)), words_style))
-
-
-def verdict_words(plan: MemoryPlan) -> str:
-    """The verdict in a few words; its mark stands in front of the row."""
-    spare = plan.spare_bytes
-    if plan.solutions:
-        return f"with {', '.join(f'{name} {value}' for name, value in plan.solutions[0].flags.items())}"
-    if spare is None or plan.verdict == "unknown":
-        return plan.problem or "; ".join(plan.doubts) or "memory unknown"
-    if spare < 0:
-        return f"{units.memory(-spare)} too large" if plan.adapts else f"short by {units.memory(-spare)}"
-    about = "~" if plan.compute_certainty == "near" else ""
-    return f"{about}{units.memory(spare)} to spare"
 
 
 def _shards(quant: HubQuant | None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpubox import units
+from gpubox.planner.verdict import judge
 from gpubox.sanitize import sanitize_line
 from gpubox.telemetry.snapshot import DeviceMemory
 from gpubox.tui.dashboard.vram import MEMORY_PART_STYLES, memory_bar, used_bytes
@@ -44,8 +45,9 @@ def plan_lines(
 
 def verdict_line(plan: MemoryPlan, width: int) -> StyledLine:
     """Whether it fits, and what would."""
-    glyph, style = marked(MEMORY[plan.verdict])
-    text = styled_line((f"{glyph} ", style), (sanitize_line(plan.summary), style if plan.verdict != "fits" else ""))
+    verdict = judge(plan)
+    glyph, style = marked(MEMORY[verdict.fit])
+    text = styled_line((f"{glyph} ", style), (sanitize_line(verdict.words), style if verdict.fit != "fits" else ""))
     return truncate_line(text, width)
 
 

@@ -40,6 +40,7 @@ from gpubox.errors import UsageError
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.planner.planner import Planner, Situation, read_flags
 from gpubox.planner.solve import solve
+from gpubox.planner.verdict import judge
 from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.server.instance import observe
 from gpubox.server.launch import check_flags
@@ -182,9 +183,12 @@ def _fitting(
 def _misfit(planner: Planner, situation: Situation, overrides: Mapping[str, FlagValue], keep_free: int) -> str:
     changes = {flag: None if value == "" else value for flag, value in overrides.items()}
     plan = planner.plan_in(situation, changes, keep_free_bytes=keep_free)
-    if plan.verdict == "short":
+    fit = judge(plan).fit
+    if fit == "short":
         return "they would not fit"
-    if plan.verdict == "tight" and plan.compute_certainty != "unknown" and not plan.adapts:
+    if fit == "disk" and judge(planner.plan_in(situation, {}, keep_free_bytes=keep_free)).fit != "disk":
+        return "they would read weights from the disk for each token"
+    if fit == "tight" and plan.compute_certainty != "unknown" and not plan.adapts:
         on_card = any(device.kind != "host" for device in plan.devices)  # nothing is kept free of the RAM
         return f"they would leave less than {units.memory(keep_free)} free" if on_card else "they may not fit"
     return ""
