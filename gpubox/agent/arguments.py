@@ -10,7 +10,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from gpubox.agent.fenced_code import fenced_blocks
+from gpubox.agent.code_answer import fenced_blocks
 from gpubox.storage import read_json
 
 MAX_REPAIR_CHARACTERS = 8000

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpubox.agent.code_answer import ends_with_program
 from gpubox.agent.conversation import Conversation, request_messages
 from gpubox.agent.events import (
     Emit,
@@ -21,7 +22,6 @@ from gpubox.agent.events import (
     RoundRestarted,
     TextDelta,
 )
-from gpubox.agent.fenced_code import ends_with_program
 from gpubox.agent.repetition import RepetitionDetector
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.thinking import ThinkingSplitter, split_thinking

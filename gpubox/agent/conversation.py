@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from gpubox.agent.code_answer import python_program
 from gpubox.agent.events import AgentEvent, Message, MessageAdded, MessageShortened
-from gpubox.agent.fenced_code import python_program
 from gpubox.agent.tools import ToolCall, truncate_output
 
 REMOVED_OUTPUT = "[output removed to save context: {:,} characters]"

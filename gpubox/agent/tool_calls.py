@@ -18,9 +18,9 @@ from itertools import islice
 from typing import Any
 
 from gpubox.agent.arguments import load_json, read_arguments
+from gpubox.agent.code_answer import python_program
 from gpubox.agent.completion import ModelReply, RawToolCall
 from gpubox.agent.events import Notice
-from gpubox.agent.fenced_code import python_program
 from gpubox.agent.tool_protocol import CODE_TOOL, ToolProtocol
 from gpubox.agent.tools import Tool, ToolCall
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from gpubox.agent.arguments import read_arguments
-from gpubox.agent.fenced_code import ends_with_program, fenced_blocks, python_program
+from gpubox.agent.code_answer import ends_with_program, fenced_blocks, python_program
 from gpubox.agent.repetition import RepetitionDetector, without_repetition
 from gpubox.agent.thinking import ThinkingSplitter, split_thinking
 from gpubox.agent.tool_calls import text_tool_calls

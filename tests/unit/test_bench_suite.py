@@ -10,17 +10,10 @@ from typing import Any
 
 import pytest
 
+from gpubox.agent.code_answer import PYTHON, SCRIPT, code_blocks, code_in
 from gpubox.bench.kinds.suite import functional
 from gpubox.bench.kinds.suite.aggregate import TaskScore, standings
-from gpubox.bench.kinds.suite.answer import (
-    PYTHON,
-    SCRIPT,
-    SuiteAnswer,
-    answer_of_reply,
-    code_in,
-    code_pieces,
-    files_in,
-)
+from gpubox.bench.kinds.suite.answer import SuiteAnswer, answer_of_reply, files_in
 from gpubox.bench.kinds.suite.architecture import architecture_points
 from gpubox.bench.kinds.suite.bayes import bayes_points, concludes_correctly
 from gpubox.bench.kinds.suite.coding import lru_features, shortener_features, todo_features
@@ -99,7 +92,7 @@ def test_na_is_never_0() -> None:
 
 
 def python_in(answer: SuiteAnswer) -> str:
-    return code_in(answer, PYTHON, "", len)
+    return code_in(answer.text, PYTHON, "")
 
 
 BAD, GOOD = "```python\nBAD = 1\n```\n", "```python\nGOOD = 1\n```\n"
@@ -515,7 +508,7 @@ def test_an_answer_that_repeats_itself_for_ever_is_scored_at_once(piece: str) ->
     ],
 )  # fmt: skip
 def test_code_is_extracted_however_it_is_fenced(text: str, pieces: list[tuple[str, str]]) -> None:
-    assert [(piece.family, piece.path) for piece in code_pieces(SuiteAnswer(text, "content"))] == pieces
+    assert [(block.language, block.path) for block in code_blocks(text)] == pieces
 
 
 FORGED = {

@@ -1,11 +1,9 @@
-"""What several kinds of benchmark need: options, ids, the context check, Python parsing, parts of a report."""
+"""What several kinds of benchmark need: options, ids, the context check, parts of a report."""
 
 from __future__ import annotations
 
-import ast
 import math
 import statistics
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -46,16 +44,6 @@ def exceeds_context(tokens: int, target: str, active: ActiveTarget | None) -> st
     """
     size = active.context_tokens if active and active.target.name == target else None
     return f"needs a context of {tokens:,} tokens; a slot has {size:,}" if size and size < tokens else ""
-
-
-def parse_python(code: str) -> ast.Module | None:
-    """The syntax tree of a Python program; ``None`` if it does not parse."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
 
 
 def answered_starts(side: str, rows: ScoredItems, key: str) -> list[Start]:

@@ -5,20 +5,23 @@ Pure: the same record gives the same program, so that a stored run can be scored
 
 from __future__ import annotations
 
-import ast
-import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from gpubox.agent import events
-from gpubox.agent.fenced_code import PYTHON_LANGUAGES, fenced_blocks
+from gpubox.agent.code_answer import (
+    body_in_blocks,
+    fenced_blocks,
+    function_in_blocks,
+    plain_text,
+    unmarked_readings,
+)
 from gpubox.agent.thinking import split_thinking
 from gpubox.bench.kinds.humaneval.dataset import Problem, load_problems
-from gpubox.bench.kinds.shared import parse_python
 from gpubox.bench.measured_request import MeasuredReply, stored_reply
 from gpubox.bench.model import Item, RawRecord
 
@@ -136,45 +139,27 @@ def code_of_completion(problem: Problem, completion: str) -> ExtractedCode:
 
 
 def code_of_reply(problem: Problem, content: str, reasoning: str = "", executed: Sequence[str] = ()) -> ExtractedCode:
-    """The code of a chat answer: its last block that defines the function, else the last executed program that does.
+    """The code of a chat answer: what its blocks define, else the last executed program, else what stands in the prose.
 
     Code inside thinking never counts, closed or not. Only if the reply has no other text at all are closed blocks of
     ``reasoning_content`` used, with the source ``reasoning``.
     """
-    visible = split_thinking(content)[1]
-    if visible.strip():
-        code = _in_blocks(problem, visible) or _last_defining(problem, executed, "executed")
-        code = code or _last_defining(problem, [visible], "whole reply")
-    else:
-        code = _last_defining(problem, executed, "executed") or _in_blocks(problem, reasoning, source="reasoning")
-    return code or ExtractedCode()
+    attempts = _attempts(problem, plain_text(split_thinking(content)[1]), reasoning, executed)
+    return next((ExtractedCode(*codes, source) for source, codes in attempts if codes), ExtractedCode())
 
 
-def _in_blocks(problem: Problem, text: str, source: str = "answer") -> ExtractedCode | None:
-    codes = [
-        block.code
-        for block in fenced_blocks(text)
-        if (not block.language or block.language in PYTHON_LANGUAGES) and (block.closed or source == "answer")
-    ]
-    if whole := _last_defining(problem, codes, source):
-        return whole
-    for code in reversed(codes):
-        for body in (code, textwrap.indent(textwrap.dedent(code), "    ")):
-            if "return" in body and parse_python(problem.prompt + body):
-                return ExtractedCode(problem.prompt + body, code, "body" if source == "answer" else source)
-    return None
-
-
-def _last_defining(problem: Problem, codes: Sequence[str], source: str) -> ExtractedCode | None:
-    """The last program that defines the function. The prompt stays ahead: it has imports, and four have helpers."""
-    for code in reversed(codes):
-        tree = parse_python(code)
-        if tree and any(_defines(node, problem.entry_point) for node in tree.body):
-            return ExtractedCode(f"{problem.prompt}\n\n{code}", code, source)
-    return None
-
-
-def _defines(node: ast.stmt, name: str) -> bool:
-    if isinstance(node, ast.Assign):
-        return any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
-    return isinstance(node, ast.FunctionDef) and node.name == name
+def _attempts(
+    problem: Problem, text: str, reasoning: str, executed: Sequence[str]
+) -> Iterator[tuple[str, tuple[str, str] | None]]:
+    """Where the function may be, and what is there: the program and its code."""
+    name, prompt = problem.entry_point, problem.prompt
+    blocks = [block.code for block in fenced_blocks(text)]
+    yield "answer", function_in_blocks(blocks, name, prompt)
+    yield "body", body_in_blocks(blocks, name, prompt)
+    yield "executed", function_in_blocks(executed, name, prompt)
+    for runs in unmarked_readings(text):
+        yield "whole reply", function_in_blocks(runs, name, prompt)
+    yield "whole reply", body_in_blocks([text], name, prompt)
+    if not text.strip():
+        closed = [block.code for block in fenced_blocks(reasoning) if block.closed]
+        yield "reasoning", function_in_blocks(closed, name, prompt) or body_in_blocks(closed, name, prompt)

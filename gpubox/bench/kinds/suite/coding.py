@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterable
 
-from gpubox.bench.kinds.shared import parse_python
+from gpubox.agent.code_answer import parse_python
 
 Features = dict[str, bool]
 MAX_STATUS_CHARACTERS = 100

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpubox.bench.kinds.shared import parse_python
+from gpubox.agent.code_answer import PYTHON, SCRIPT, code_in, parse_python
 from gpubox.bench.kinds.suite import architecture, coding, debug_log, editing, functional, tool_use
 from gpubox.bench.kinds.suite.aggregate import TaskScore
-from gpubox.bench.kinds.suite.answer import PYTHON, SCRIPT, SuiteAnswer, answer_of_reply, code_in, files_in
+from gpubox.bench.kinds.suite.answer import SuiteAnswer, answer_of_reply, files_in
 from gpubox.bench.kinds.suite.bayes import bayes_points
 from gpubox.bench.kinds.suite.functional import MISSING_RUNTIME, NO_SANDBOX
 from gpubox.bench.kinds.suite.task_prompts import EXPRESS_FILES, FLASK_FILES, task_file
@@ -49,7 +49,7 @@ async def score_reply(
 
 async def _score_code(task: SuiteTask, answer: SuiteAnswer, sandbox: Callable[[], Sandbox]) -> dict[str, Any]:
     features_of, family, path, check = _CODE_TASKS[task.id]
-    code = code_in(answer, family, path, lambda text: sum(features_of(text).values()))
+    code = code_in(answer.text, family, path)
     features = features_of(code) if code.strip() else dict.fromkeys(features_of(""), False)
     penalty = 2 / 3 if family == PYTHON and parse_python(code) is None else 1.0
     values = {"items": features, "features": _share(features), "code": code, "penalty": penalty}
