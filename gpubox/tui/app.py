@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.bench.screen import BenchScreen
-    from gpubox.tui.chat.screen import ChatScreen
+    from gpubox.tui.chat.chat_screen import ChatScreen
     from gpubox.tui.clients.controller import GatewayController
     from gpubox.tui.clients.screen import ClientsScreen
     from gpubox.tui.local_services import LocalServices
@@ -188,7 +188,7 @@ class GpuboxApp(SurvivingApp):
     def open_chat(self) -> ChatScreen:
         """The chat screen, created at the first call."""
         if self.chat is None:
-            from gpubox.tui.chat.screen import ChatScreen
+            from gpubox.tui.chat.chat_screen import ChatScreen
 
             self.chat = ChatScreen(self.bridge.services.chat_service(), note=self.dashboard.header.note)
         return self.chat

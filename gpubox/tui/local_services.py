@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gpubox.telemetry.sampler import Sampler
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.bench.service import BenchService
-    from gpubox.tui.chat.service import ChatService
+    from gpubox.tui.chat.chats import Chats
     from gpubox.tui.clients.service import GatewayService
     from gpubox.tui.workshop.finder_service import FinderService
     from gpubox.tui.workshop.service import WorkshopService
@@ -343,10 +343,10 @@ class LocalServices:
         if self._cancel:
             self._cancel()
 
-    def chat_service(self) -> ChatService:
-        from gpubox.tui.chat.service import ChatService
+    def chat_service(self) -> Chats:
+        from gpubox.tui.chat.chats import Chats
 
-        return ChatService(self.paths, self.config, self.url, recording=bool(self.read_only) and not self.url)
+        return Chats(self.paths, self.config, self.url, recording=bool(self.read_only) and not self.url)
 
     def bench_service(self) -> BenchService:
         if self._bench is None:

@@ -81,9 +81,9 @@ def watch(url: str, told: Path, rest: float) -> None:
         await until(lambda: app.chat and app.chat.is_current and app.chat.sandbox)
         assert app.chat
         await asyncio.sleep(2)  # what is imported late is in by then
-        await app.chat.controller.change_settings(ChatSettings(tools=False))  # the code in it is to be shown, not run
+        await app.chat.change_settings(ChatSettings(tools=False))  # the code in it is to be shown, not run
         at_rest = await measured(rest)
-        app.chat.controller.ask("Explain everything.")
+        app.chat.ask("Explain everything.")
         late: list[float] = []
         listening = asyncio.create_task(listen(late))
         began, used = time.monotonic(), time.process_time()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from gpubox.agent import events as e
@@ -18,7 +18,8 @@ from gpubox.agent.transcript.search import SearchHit
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.tui.chat.service import ChatService, ProfileDefaults, SandboxStatus
+from gpubox.sandbox.policy import Confinement
+from gpubox.tui.chat.chats import Chats
 from tests.tui.fake import READY, FakeServices
 
 Step = e.AgentEvent | asyncio.Event | Callable[["FakeChat"], Awaitable[Sequence[e.AgentEvent]]]
@@ -173,7 +174,7 @@ class FakeChat(Chat):
         self.closed = True
 
 
-class FakeChats(ChatService):
+class FakeChats(Chats):
     """All chats. ``script`` is what the next turn plays."""
 
     def __init__(self, script: Sequence[Step] = ()) -> None:
@@ -182,7 +183,7 @@ class FakeChats(ChatService):
         self.asked: list[str] = []
         self.logs: dict[str, ChatLog] = {}
         self.error: GpuboxError | None = None
-        self.sandbox = SandboxStatus("bubblewrap")
+        self.sandbox = Confinement("bubblewrap")
         self.saved: list[tuple[str, str]] = []
         self.opened: list[FakeChat] = []
 
@@ -222,11 +223,11 @@ class FakeChats(ChatService):
     async def delete(self, name: str) -> None:
         del self.logs[name]
 
-    async def sandbox_status(self) -> SandboxStatus:
+    async def confinement(self) -> Confinement:
         return self.sandbox
 
-    async def profile_defaults(self, profile: str) -> ProfileDefaults:
-        return ProfileDefaults(SYSTEM_PROMPT, {"top_k": 20})
+    async def profile_defaults(self, profile: str) -> tuple[str, Mapping[str, float]]:
+        return SYSTEM_PROMPT, {"top_k": 20}
 
     async def save_file(self, text: str, path: str, folder: str) -> str:
         self.saved.append((path, text))
@@ -246,7 +247,7 @@ class FakeChats(ChatService):
         self.logs[name] = log
 
 
-class ChatServices(FakeServices):
+class Chatss(FakeServices):
     """All services, with these chats."""
 
     def __init__(self, chats: FakeChats | None = None) -> None:

@@ -14,32 +14,32 @@ from textual.widgets import Input
 from gpubox.agent import events as e
 from gpubox.agent.tools import ToolOutput
 from gpubox.errors import GpuboxError
+from gpubox.sandbox.policy import Confinement, Isolation
 from gpubox.tui import dialogs
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.chat import controller, settings_screen
+from gpubox.tui.chat import chat_settings, turn
 from gpubox.tui.chat.approval import ApprovalScreen
-from gpubox.tui.chat.screen import ChatScreen
-from gpubox.tui.chat.service import SandboxStatus
+from gpubox.tui.chat.chat_screen import ChatScreen
 from tests.tui.conftest import SIZE, app_of, drag, place, shows, text, until
 from tests.tui.fake import STOPPED
-from tests.tui.fake_chat import CODE, DIFF, WRITE, ChatServices, FakeChat, FakeChats, coding_turn, opening
+from tests.tui.fake_chat import CODE, DIFF, WRITE, Chatss, FakeChat, FakeChats, coding_turn, opening
 
 HOSTILE = "[/foo] [b]x[/b] \x1b[31mred\x1b[2J \u202eevil [@click=app.quit] " + "y" * 30_000 + " 👩‍💻 שלום"
 
 
 @pytest.fixture(autouse=True)
 def _prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller, "FRAME_SECONDS", 0.005)
-    monkeypatch.setattr(controller, "REST_FACTOR", 0)
+    monkeypatch.setattr(turn, "FRAME_SECONDS", 0.005)
+    monkeypatch.setattr(turn, "REST_FACTOR", 0)
     monkeypatch.setattr(dialogs, "TYPING_PAUSE_SECONDS", 0)
 
 
 @asynccontextmanager
 async def chatting(
-    chats: FakeChats, services: ChatServices | None = None, *, toasts: bool = False
+    chats: FakeChats, services: Chatss | None = None, *, toasts: bool = False
 ) -> AsyncIterator[tuple[Pilot[bool], ChatScreen]]:
     """The app with the chat in front."""
-    app = GpuboxApp(services or ChatServices(chats))
+    app = GpuboxApp(services or Chatss(chats))
     async with app.run_test(size=SIZE, notifications=toasts) as pilot:
         await until(pilot, lambda: app.overview, "a status")
         app.action_show_chat()
@@ -144,12 +144,12 @@ async def test_an_edited_prompt_replaces_the_last_turn() -> None:
         await until(pilot, lambda: len(chats.asked) == 3 and not screen.runner.running)
         assert [turn.header.text for turn in log.path()] == ["first one"] and len(log.turns) == 3
         await pilot.press("up", "escape")
-        assert screen.composer.text == "" and not screen.controller.editing
+        assert screen.composer.text == "" and not screen.editing
 
 
 async def test_without_a_server_the_prompt_stays_in_its_box() -> None:
     chats = FakeChats()
-    services = ChatServices(chats)
+    services = Chatss(chats)
     services.status, services.last = STOPPED, "qwen36-mtp-16gb"
     async with chatting(chats, services, toasts=True) as (pilot, screen):
         await shows(pilot, "No model runs, so nothing can answer.", "gpubox start qwen36-mtp-16gb", "gpubox demo")
@@ -178,8 +178,8 @@ async def test_a_prompt_repeated_after_a_failure_replaces_no_turn() -> None:
         chats.error = None
         await pilot.press("enter")
         await until(pilot, lambda: len(chats.asked) == 3 and not screen.runner.running)
-        assert screen.controller.chat
-        assert [turn.header.text for turn in screen.controller.chat.log.path()] == ["more", "more"]
+        assert screen.chat
+        assert [turn.header.text for turn in screen.chat.log.path()] == ["more", "more"]
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ async def test_a_write_needs_approval(downs: int, allowed: bool, approvals: str)
 async def test_an_approval_is_asked_once_and_not_answered_by_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = "+++ run.sh\n@@ -0,0 +1,1 @@\n+echo \x1b]0;rm -rf ~;\x07 done\u200d"
     async with chatting(FakeChats()) as (pilot, screen):
-        waiting = asyncio.create_task(screen.controller.approve(WRITE, hidden))
+        waiting = asyncio.create_task(screen.approve(WRITE, hidden))
         await shows(pilot, "+echo ␛]0;rm -rf ~;␇ done\ufffd", "yes, this once")
         await pilot.press(*"nay")
         question = pilot.app.screen
@@ -264,9 +264,7 @@ async def test_chats_are_searched_opened_renamed_and_deleted() -> None:
         await pilot.press("escape", "R")
         await shows(pilot, "Rename haskell")
         await pilot.press(*"fizz", "enter")
-        await until(
-            pilot, lambda: "fizz" in chats.logs and screen.controller.chat and screen.controller.chat.name == "fizz"
-        )
+        await until(pilot, lambda: "fizz" in chats.logs and screen.chat and screen.chat.name == "fizz")
         assert "haskell" not in chats.logs and chats.opened[0].closed
         await until(pilot, lambda: screen.composer.has_focus)
         await pilot.press("escape", "X")
@@ -282,10 +280,10 @@ async def test_a_branch_leaves_the_chat_as_it_is() -> None:
     chats = FakeChats(answer("More."))
     chats.keep("durations", ["one", "two"])
     async with chatting(chats) as (pilot, screen):
-        screen.controller.open_chat("durations")
+        screen.open_chat("durations")
         await shows(pilot, "❯ two")
         await pilot.press("escape", "b")
-        await until(pilot, lambda: screen.controller.chat and screen.controller.chat.name == "durations-2")
+        await until(pilot, lambda: screen.chat and screen.chat.name == "durations-2")
         await pilot.press("i")
         await say(pilot, "three")
         await over(pilot, screen)
@@ -318,23 +316,19 @@ async def test_settings_belong_to_one_chat() -> None:
         await pilot.press(*"hot", "ctrl+s")
         await shows(pilot, "temperature must be a number")
         await pilot.press(*["backspace"] * 3, *"0.2", "ctrl+s")
-        await until(
-            pilot, lambda: screen.controller.chat and screen.controller.chat.settings.sampling == {"temperature": 0.2}
-        )
-        assert screen.controller.chat and screen.controller.chat.settings.thinking is True
+        await until(pilot, lambda: screen.chat and screen.chat.settings.sampling == {"temperature": 0.2})
+        assert screen.chat and screen.chat.settings.thinking is True
         await shows(pilot, "thinking on", "temperature 0.2")
 
 
-async def test_the_isolation_is_always_shown() -> None:
-    for isolation, words in {
-        "": "programs are not run",
-        "none": "not confined",
-        "landlock": "landlock, weaker",
-    }.items():
-        chats = FakeChats()
-        chats.sandbox = SandboxStatus(isolation, "bubblewrap is not installed [/foo].")
-        async with chatting(chats) as (pilot, _):
-            await shows(pilot, words)
+@pytest.mark.parametrize(
+    ("isolation", "words"), [(None, "programs are not run"), ("none", "not confined"), ("landlock", "landlock, weaker")]
+)
+async def test_the_isolation_is_always_shown(isolation: Isolation | None, words: str) -> None:
+    chats = FakeChats()
+    chats.sandbox = Confinement(isolation, problem="bubblewrap is not installed [/foo].")
+    async with chatting(chats) as (pilot, _):
+        await shows(pilot, words)
 
 
 async def test_hostile_text_is_sanitized() -> None:
@@ -347,7 +341,7 @@ async def test_hostile_text_is_sanitized() -> None:
     chats = FakeChats([*opening(), *spoken])
     chats.keep("bad", [HOSTILE])
     async with chatting(chats) as (pilot, screen):
-        screen.controller.open_chat("bad")
+        screen.open_chat("bad")
         await shows(pilot, "more lines", "Answer 0 of bad.")
         await say(pilot, "again")
         await over(pilot, screen)
@@ -362,7 +356,7 @@ async def test_hostile_text_is_sanitized() -> None:
 
 async def test_keys_of_one_screen_do_nothing_on_the_other() -> None:
     chats = FakeChats()
-    services = ChatServices(chats)
+    services = Chatss(chats)
     async with chatting(chats, services) as (pilot, screen):
         await pilot.press(*"sr?q1", "escape")
         await until(pilot, lambda: screen.composer.text == "sr?q1" and screen.transcript.has_focus, "the letters")
@@ -405,7 +399,7 @@ async def test_quitting_ends_the_turn_and_closes_the_chat() -> None:
 async def test_the_palette_reaches_the_chat_from_the_dashboard() -> None:
     chats = FakeChats()
     chats.keep("durations", ["Parse 1h30m"])
-    app = GpuboxApp(ChatServices(chats))
+    app = GpuboxApp(Chatss(chats))
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: app.overview)
         app.action_run_by_id("chat_list")
@@ -423,14 +417,14 @@ async def test_an_unusable_workspace_is_refused() -> None:
         await until(pilot, lambda: isinstance(pilot.app.focused, Input))
         await pilot.press(*"/nowhere", "enter")
         await shows(pilot, "The workspace /nowhere cannot be used")
-        assert screen.controller.chat and not screen.controller.chat.settings.workdir
+        assert screen.chat and not screen.chat.settings.workdir
 
 
 def test_the_settings_fit_the_narrowest_terminal() -> None:
-    for row in settings_screen.SETTING_FIELDS:
+    for row in chat_settings.SETTING_FIELDS:
         assert len(row.label) <= 15, row.label
         assert len(row.about) <= 27, row.about
-    assert all(len(f"‹ {word} ›") <= 29 for values in settings_screen.CHOICES.values() for _, word in values)
+    assert all(len(f"‹ {word} ›") <= 29 for values in chat_settings.CHOICES.values() for _, word in values)
 
 
 async def test_text_of_the_transcript_is_selected_with_the_mouse_and_copied() -> None:

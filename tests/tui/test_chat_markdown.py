@@ -7,16 +7,7 @@ import random
 import pytest
 
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.chat.markdown import (
-    BLOCK_CHARS,
-    CODE_LINES,
-    MarkdownBlock,
-    MarkdownBlocks,
-    block_lines,
-    fences,
-    highlight_code,
-)
-from gpubox.tui.chat.wrap import LINE_CHARS, output_lines, wrap, wrap_hard
+from gpubox.tui.chat.markdown import LINE_CHARS, MarkdownStream, fences, highlight_code, output_lines, wrap, wrap_hard
 from gpubox.tui.styled_lines import StyledLine, cell_width
 
 DOCUMENT = """# A title
@@ -56,16 +47,6 @@ def texts(rows: list[StyledLine]) -> list[str]:
     return ["".join(text for text, _ in row).rstrip() for row in rows]
 
 
-def lines_of(blocks: MarkdownBlocks, width: int = 60) -> list[str]:
-    """The lines of all closed blocks."""
-    rows: list[StyledLine] = []
-    for block in blocks.closed:
-        if rows and not block.tight:
-            rows.append(())
-        rows += block_lines(block, width)
-    return texts(rows)
-
-
 def split(text: str, sizes: random.Random) -> list[str]:
     pieces, at = [], 0
     while at < len(text):
@@ -75,58 +56,59 @@ def split(text: str, sizes: random.Random) -> list[str]:
     return pieces
 
 
-def built(*pieces: str) -> MarkdownBlocks:
-    blocks = MarkdownBlocks()
+def laid_out(*pieces: str, width: int = 60) -> list[StyledLine]:
+    """The lines of a text after each piece was drawn."""
+    stream = MarkdownStream()
     for piece in pieces:
-        blocks.add(piece)
-    blocks.end()
-    return blocks
+        stream.add(piece)
+        stream.lines(width, over=False)
+    return stream.lines(width, over=True)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_blocks_do_not_depend_on_how_the_text_is_split(seed: int) -> None:
-    long_code = "```py\n" + "\n".join(f"x{i} = {i}" for i in range(3 * CODE_LINES)) + "\n```\nend\n"
-    text = DOCUMENT + long_code
-    assert built(*split(text, random.Random(seed))).closed == built(text).closed
+def test_lines_do_not_depend_on_how_the_text_is_split(seed: int) -> None:
+    code = '```py\n"""\n' + "\n".join(f"x{i} = {i}" for i in range(120)) + '\n"""\n```\nend\n'
+    text = DOCUMENT + code
+    assert laid_out(*split(text, random.Random(seed))) == laid_out(text)
 
 
-def test_closed_blocks_change_only_when_code_is_joined() -> None:
-    blocks = MarkdownBlocks()
-    seen: list[MarkdownBlock] = []
-    for char in DOCUMENT:
-        blocks.add(char)
-        if blocks.joined_from is not None:
-            del seen[blocks.joined_from :]
-        assert blocks.closed[: len(seen)] == seen
-        seen = list(blocks.closed)
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("```py\nx = 1\n```", [" py", " x = 1"]),
+        ("```py\nx = 1\n  ```  ", [" py", " x = 1"]),
+        ("```py\nx = 1", [" py", " x = 1"]),
+        ("```py\nx = 1\n", [" py", " x = 1"]),
+        ("Look:\n```", ["Look:", "", " code", ""]),
+    ],
+)
+def test_a_code_block_may_end_with_the_text(text: str, rows: list[str]) -> None:
+    assert texts(laid_out(text)) == rows
 
 
-def test_the_pieces_of_a_long_code_block_are_joined_at_its_end() -> None:
-    blocks = MarkdownBlocks()
-    blocks.add('```python\n"""\n' + "text\n" * CODE_LINES)
-    assert blocks.closed and blocks.tail and blocks.tail.code
-    blocks.add('"""\n```\n')
-    assert [block.language for block in blocks.closed] == ["python"] and blocks.joined_from == 0
-    assert blocks.closed[0].text.count("\n") == CODE_LINES + 1
+LONG = [
+    "word " * 4000,
+    "x" * 20_000,
+    "- item\n" * 3000,
+    "```\n" + ("y" * 9000 + "\n") * 5,
+    "```py\n" + "x = 1\n" * 7000,
+]
 
 
-def test_a_code_block_may_end_with_the_text() -> None:
-    for text in ("```py\nx = 1\n```", "```py\nx = 1\n  ```  ", "```py\nx = 1", "```py\nx = 1\n"):
-        (block,) = built(text).closed
-        assert block.code and block.text == "x = 1"
-    assert built("Look:\n```").closed[0].text == "Look:"
-
-
-@pytest.mark.parametrize("text", ["word " * 4000, "x" * 20_000, "- item\n" * 3000, "```\n" + "y" * 20_000])
-def test_a_block_without_an_end_is_split(text: str) -> None:
-    blocks = MarkdownBlocks()
-    for at in range(0, len(text), 50):
-        blocks.add(text[at : at + 50])
-        assert blocks.tail is None or len(blocks.tail.text) <= BLOCK_CHARS + 50
+@pytest.mark.parametrize("text", LONG, ids=lambda text: repr(text[:9]))
+def test_a_block_without_an_end_is_split_and_loses_nothing(text: str) -> None:
+    stream, parsed = MarkdownStream(), list[int]()
+    for at in range(0, len(text), 500):
+        stream.add(text[at : at + 500])
+        stream.lines(60, over=False)
+        parsed.append(len(stream.text) - stream.kept_chars)
+    assert max(parsed) <= 31_000 and parsed[-1] < len(text) / 2
+    shown, whole = ("".join(texts(rows)) for rows in (stream.lines(60, over=True), laid_out(text)))
+    assert shown.replace(" ", "") == whole.replace(" ", "")
 
 
 def test_a_document_is_drawn() -> None:
-    shown = lines_of(built(DOCUMENT))
+    shown = texts(laid_out(DOCUMENT))
     for line in (
         "A title",
         "1. Do this:",
@@ -151,8 +133,8 @@ def test_a_document_is_drawn() -> None:
 
 @pytest.mark.parametrize("width", [18, 41, 80, 200])
 def test_no_line_is_wider_than_it_may_be(width: int) -> None:
-    for block in built(DOCUMENT + "\n" + "日本語" * 200 + "\n\n" + "🙂" * 300).closed:
-        assert all(cell_width(row) <= width for row in block_lines(block, width))
+    rows = laid_out(DOCUMENT + "\n" + "日本語" * 200 + "\n\n" + "🙂" * 300, width=width)
+    assert all(cell_width(row) <= width for row in rows)
 
 
 def test_deep_nesting_and_odd_markup_break_nothing() -> None:
@@ -165,7 +147,7 @@ def test_deep_nesting_and_odd_markup_break_nothing() -> None:
         "|" * 500 + "\n|-",
         "\0\x7f\x85",
     ):
-        assert all(cell_width(row) <= 40 for block in built(text).closed for row in block_lines(block, 40))
+        assert all(cell_width(row) <= 40 for row in laid_out(text, width=40))
 
 
 def test_wrap_keeps_words_and_loses_none() -> None:

@@ -35,7 +35,7 @@ from gpubox.agent.settings import AgentSettings
 from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.errors import GpuboxError
 from gpubox.server.client import connect
-from gpubox.tui.chat.parts import waterfall
+from gpubox.tui.chat.turn_parts import waterfall
 from tests.scripted_server import FENCED, Play, ScriptedServer, call, chunk, runs, says
 from tests.unit.agent_turns import Echo, run_turn
 

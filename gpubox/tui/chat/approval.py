@@ -12,7 +12,7 @@ from textual.screen import Screen
 
 from gpubox.agent.tools import ToolCall
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.chat.parts import diff_lines
+from gpubox.tui.chat.turn_parts import diff_lines
 from gpubox.tui.dialogs import QuestionScreen
 from gpubox.tui.styled_lines import truncate_line
 from gpubox.tui.widgets.scrollable_lines import ScrollableLines

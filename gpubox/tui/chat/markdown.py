@@ -1,40 +1,42 @@
-"""Streamed Markdown as styled lines: text is split into blocks, and each block is laid out for a width. Pure.
+"""Streamed Markdown as styled lines for a width: only the last block of a stream is laid out again. Pure.
 
-Only the last block of a stream can change, so only that one is laid out again. The Markdown parser and Pygments are
-imported at first use.
+The Markdown parser and Pygments are imported at first use.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len, chop_cells
+
 from gpubox.sanitize import reveal_hidden, sanitize_line
-from gpubox.tui.chat.wrap import cut_long_line, wrap, wrap_hard
-from gpubox.tui.styled_lines import StyledLine, StyledText, cell_width, pad_line, truncate_line
+from gpubox.tui.styled_lines import StyledLine, StyledText, cell_width, merge_neighbours, pad_line, truncate_line
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
     from markdown_it.tree import SyntaxTreeNode
 
-CODE_LINES = 40
-"""An open code block is split after this many lines, and joined again when it is closed."""
-BLOCK_CHARS = 3000
-"""A longer block is split, at a space if it has one."""
-JOINED_CODE_CHARS = 60_000
-"""A longer code block stays split when it is closed."""
+LINE_CHARS = 20_000
+"""Longer lines are cut: nobody reads a megabyte on one line, and wrapping it would block the screen."""
+OPEN_BLOCK_CHARS = {"fence": 30_000, "table": 12_000, "bullet_list": 1500, "ordered_list": 1500}
+"""A longer block is split while it is streamed. Half a table has no header, half a program may have wrong colours."""
+OTHER_BLOCK_CHARS = 3000
 HIGHLIGHTED_CHARS = 60_000
 """Longer code has no colours: highlighting it would take longer than a frame."""
+MARKER_CHARS = 12
+"""A line begins with at most so many characters that say what block it is in."""
 MAX_DEPTH = 12
 """Deeper nesting is flattened: there is no width left, and hostile text must not exhaust the stack."""
 QUOTE_MARK = "▎ "
+MIN_COLUMN_CELLS = 3
 
-_FENCE = re.compile(r"(\s*)(`{3,}|~{3,})(.*)")
-_ITEM = re.compile(r"\s{0,3}(?:[-*+]|\d{1,9}[.)])(?:\s|$)")
+_WORDS = re.compile(r"\n|[^\S\n]+|\S+")
+
 _HEADING_STYLES = {"h1": "bold $heading", "h2": "bold $heading"}
 _MARK_STYLES = {"strong": "bold", "em": "italic", "s": "strike", "link": "underline"}
 _TOKEN_STYLES = (
@@ -59,164 +61,96 @@ _LANGUAGES = (
 """Languages that are highlighted."""
 
 
-@dataclass(frozen=True, slots=True)
-class MarkdownBlock:
-    """A piece of Markdown that can be laid out alone."""
-
-    text: str
-    tight: bool = False
-    """Whether it continues the block before it, without an empty line between them."""
-    code: bool = False
-    """Whether ``text`` is only lines of a code block in ``language``, without its fences."""
-    language: str = ""
-
-
-class MarkdownBlocks:
-    """Splits streamed text into blocks.
-
-    A closed block does not change, with one exception: the pieces of a long code block are joined when it ends.
-    """
+class MarkdownStream:
+    """The lines of a text that grows. Blocks that have ended keep theirs."""
 
     def __init__(self) -> None:
-        self.closed: list[MarkdownBlock] = []
-        self.joined_from: int | None = None
-        """Index of the first closed block that the last ``add`` or ``end`` replaced; ``None``: it replaced none."""
-        self._open = ""
-        self._line = 0
-        """Index in ``_open`` of the first line that has not been parsed yet."""
-        self._fence: tuple[str, str] | None = None
-        """Marker and language of the open code block; only for code blocks that start at the margin."""
-        self._inner_marker = ""
-        """Marker of an open code block inside a list."""
-        self._code_from = 0
-        """Index of the first closed block of the open code block."""
-        self._blank = False
-        self._tight = False
-
-    @property
-    def tail(self) -> MarkdownBlock | None:
-        """The block that is still open."""
-        if self._fence:
-            return MarkdownBlock(self._open.removesuffix("\n"), self._tight, True, self._fence[1])
-        return MarkdownBlock(self._open, self._tight) if self._open.strip() else None
+        self.text = ""
+        self._width = 0
+        self._lines: list[StyledLine] = []
+        """Of the blocks that have ended."""
+        self.kept_chars = 0
+        """Of ``text``, in blocks that have ended."""
+        self._continued = False
+        """Whether the open block is the rest of one that was split."""
+        self._fence = ""
+        """The line that opened the program whose rest is the open block."""
 
     def add(self, text: str) -> None:
-        """Appends ``text`` to the stream."""
-        self.joined_from = None
-        self._open += text
-        while (end := self._open.find("\n", self._line)) >= 0:
-            self._parse_line(self._open[self._line : end], end + 1)
-        partial = self._open[self._line :]
-        if self._blank and partial.strip() and not self._continues_list(partial):
-            self._close(self._line)
-        if len(self._open) > BLOCK_CHARS:
-            self._split()
+        """Appends ``text``."""
+        self.text += text.replace("\r", "")  # the parser would count it as the end of a line
 
-    def end(self) -> None:
-        """Ends the stream and closes the open block."""
-        self.joined_from = None
-        if last := self._open[self._line :]:
-            self._parse_line(last, len(self._open))
-        if self._fence:
-            self._end_code(len(self._open), len(self._open))
-        elif self._open.strip():
-            self._close(len(self._open))
+    def drop_code(self, code: str) -> None:
+        """Removes the last block if it is ``code``."""
+        blocks = _blocks(self.text)
+        if blocks and blocks[-1].type == "fence" and blocks[-1].content.strip() == code.strip():
+            self.text = self.text[: _start(self.text, blocks[-1])]
+            self._width = 0
 
-    def _parse_line(self, line: str, after: int) -> None:
-        """Parses one whole line, which starts at ``_line``; the next one starts at ``after``."""
-        if self._fence:
-            if line.strip().startswith(self._fence[0]) and not line.strip().strip(self._fence[0][0]):
-                self._end_code(self._line, after)
-            else:
-                self._line = after
-                if self._open.count("\n", 0, after) >= CODE_LINES:
-                    self._close_code(after)
-            return
-        fence = _FENCE.fullmatch(line)
-        if self._inner_marker:
-            if fence and fence[2].startswith(self._inner_marker) and not fence[3].strip():
-                self._inner_marker = ""
-            self._line = after
-            return
-        if not line.strip():
-            self._blank = self._blank or bool(self._open[: self._line].strip())
-            self._line = after
-            return
-        if self._blank and not self._continues_list(line):
-            after -= self._close(self._line)
-        if fence and (not fence[1] or not self._in_list):
-            if self._open[: self._line].strip():
-                after -= self._close(self._line)
-            self._fence = (fence[2], (fence[3].split() or [""])[0].strip("{}."))
-            self._code_from, self._open, self._line = len(self.closed), self._open[after:], 0
-            return
-        if fence:
-            self._inner_marker = fence[2]
-        elif self._line > BLOCK_CHARS // 2 and _ITEM.match(line) and self._in_list and not line[0].isspace():
-            after -= self._close(self._line)
-            self._tight = True
-        self._blank = False
-        self._line = after
+    def lines(self, width: int, *, over: bool) -> list[StyledLine]:
+        """The lines, at most ``width`` cells wide. ``over``: nothing will be added."""
+        if width != self._width:
+            self._width, self._lines, self.kept_chars, self._continued, self._fence = width, [], 0, False, ""
+        source = self._fence + self.text[self.kept_chars :]
+        blocks = _blocks(source)
+        if over:
+            self._keep(blocks)
+            self.kept_chars, self._fence = len(self.text), ""
+        if over or not blocks:
+            return list(self._lines)
+        *ended, last = blocks
+        if not ended and len(source) > OPEN_BLOCK_CHARS.get(last.type, OTHER_BLOCK_CHARS):
+            self._split(last, source)
+            return self.lines(width, over=False)
+        kept, continued, start = len(self._lines), self._continued, _start(source, last)
+        self._keep(ended)
+        lines = self._lines + self._block_lines(last, open_=True)
+        if "\n" in source[start:] or len(source) - start > MARKER_CHARS:
+            self.kept_chars += start - len(self._fence) if ended else 0
+            self._fence = "" if ended else self._fence
+        else:  # "2" may become "2.", the next item of a list that has not ended then
+            del self._lines[kept:]
+            self._continued = continued
+        return lines
 
-    @property
-    def _in_list(self) -> bool:
-        return bool(_ITEM.match(self._open.lstrip("\n")))
+    def _keep(self, blocks: Sequence[SyntaxTreeNode], *, open_: bool = False) -> None:
+        for block in blocks:
+            self._lines += self._block_lines(block, open_=open_)
+            self._continued = False
 
-    def _continues_list(self, line: str) -> bool:
-        """Whether a line after an empty line still belongs to the list before it."""
-        return self._in_list and line.startswith(("  ", "\t"))
+    def _block_lines(self, block: SyntaxTreeNode, *, open_: bool) -> list[StyledLine]:
+        gap: list[StyledLine] = [()] if self._lines and not self._continued else []
+        if block.type != "fence":
+            return gap + _node_lines(block, self._width, 0)
+        code, language = block.content.removesuffix("\n"), _language(block)
+        return gap + _code_lines(code, language, self._width, open_=open_, title=not self._continued)
 
-    def _close(self, end: int) -> int:
-        """Closes the first ``end`` characters of the open text as a block; returns ``end``."""
-        self.closed.append(MarkdownBlock(self._open[:end].strip("\n"), self._tight))
-        self._open, self._line, self._blank, self._tight = self._open[end:], 0, False, False
-        return end
-
-    def _close_code(self, end: int) -> None:
-        assert self._fence
-        self.closed.append(MarkdownBlock(self._open[:end].removesuffix("\n"), self._tight, True, self._fence[1]))
-        self._open, self._line, self._tight = self._open[end:], 0, True
-
-    def _end_code(self, end: int, after: int) -> None:
-        """Ends the code block at ``end`` and joins its pieces: a lexer needs the whole code for the right colours."""
-        assert self._fence
-        pieces = self.closed[self._code_from :]
-        last = self._open[:end].removesuffix("\n")
-        whole = "\n".join([*(piece.text for piece in pieces), *([last] if end or not pieces else [])])
-        if len(whole) <= JOINED_CODE_CHARS:
-            if pieces:
-                self.joined_from = self._code_from
-            self.closed[self._code_from :] = [MarkdownBlock(whole, False, True, self._fence[1])]
-        elif last:
-            self.closed.append(MarkdownBlock(last, True, True, self._fence[1]))
-        self._fence, self._tight = None, False
-        self._open, self._line = self._open[after:], 0
-
-    def _split(self) -> None:
-        """Closes most of a block that has become too long."""
-        if self._fence:
-            self._close_code(self._open.rfind("\n") + 1 or len(self._open))
-            return
-        if self._open.lstrip().startswith("|") and len(self._open) < 4 * BLOCK_CHARS:
-            return  # the second half of a table has no header and would be plain text
-        end = max(self._open.rfind(" "), self._open.rfind("\n")) + 1 or len(self._open)
-        line = self._line
-        self._close(end)
-        self._tight, self._inner_marker = True, ""
-        self._line = max(0, line - end)
+    def _split(self, block: SyntaxTreeNode, source: str) -> None:
+        """Ends most of a block that has become too long: all items of a list but the last, lines of code, or words."""
+        end, fence = max(source.rfind(" "), source.rfind("\n")) + 1, ""
+        if block.type == "fence":
+            start = _start(source, block)
+            fence = source[start : source.index("\n", start) + 1]
+            end = source.rfind("\n") + 1
+            end = end if end > start + len(fence) else 0
+        elif block.type in ("bullet_list", "ordered_list") and len(block.children) > 1:
+            end = _start(source, block.children[-1])
+        end = end or len(source)
+        self._keep(_blocks(source[:end]), open_=True)
+        self.kept_chars += end - len(self._fence)
+        self._fence, self._continued = fence, True
 
 
-# -- layout -------------------------------------------------------------------------------------------
-
-
-def block_lines(block: MarkdownBlock, width: int, *, open_: bool = False) -> list[StyledLine]:
-    """The lines of ``block``, at most ``width`` cells wide. ``open_``: the block is still streamed."""
-    if block.code:
-        return _code_lines(block.text, block.language, width, open_=open_, title=not block.tight)
+def _blocks(text: str) -> Sequence[SyntaxTreeNode]:
     from markdown_it.tree import SyntaxTreeNode
 
-    text = "\n".join(cut_long_line(line) for line in block.text.split("\n"))
-    return _nodes_lines(SyntaxTreeNode(_parser().parse(text)).children, width, 0)
+    return SyntaxTreeNode(_parser().parse("\n".join(map(cut_long_line, text.split("\n"))))).children
+
+
+def _start(text: str, block: SyntaxTreeNode) -> int:
+    """Where ``block`` of ``text`` begins."""
+    assert block.map
+    return sum(len(line) + 1 for line in text.split("\n", block.map[0])[: block.map[0]])
 
 
 def fences(text: str) -> list[tuple[str, str]]:
@@ -227,7 +161,9 @@ def fences(text: str) -> list[tuple[str, str]]:
 
 def preload() -> None:
     """Imports the parser and the common lexers, which takes longer than a frame: call it in a thread."""
-    block_lines(MarkdownBlock("*a* `b`\n\n- c"), 40)
+    stream = MarkdownStream()
+    stream.add("*a* `b`\n\n- c")
+    stream.lines(40, over=True)
     for language in ("python", "bash", "json"):
         highlight_code("x = 1", language)
 
@@ -237,6 +173,9 @@ def _parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
     return MarkdownIt("commonmark", {"maxNesting": 40}).enable(["table", "strikethrough"])
+
+
+# -- blocks -------------------------------------------------------------------------------------------
 
 
 def _nodes_lines(nodes: Sequence[SyntaxTreeNode], width: int, depth: int, *, tight: bool = False) -> list[StyledLine]:
@@ -255,8 +194,7 @@ def _node_lines(node: SyntaxTreeNode, width: int, depth: int) -> list[StyledLine
     if kind == "heading":
         return wrap(_inline(node, _HEADING_STYLES.get(node.tag, "bold")), width)
     if kind in ("fence", "code_block"):
-        language = (node.info.split() or [""])[0] if node.info else ""
-        return _code_lines(node.content.removesuffix("\n"), language, width)
+        return _code_lines(node.content.removesuffix("\n"), _language(node), width)
     if kind in ("bullet_list", "ordered_list") and depth < MAX_DEPTH:
         return _list_lines(node, width, depth)
     if kind == "blockquote" and depth < MAX_DEPTH:
@@ -288,31 +226,29 @@ def _list_lines(node: SyntaxTreeNode, width: int, depth: int) -> list[StyledLine
     return rows
 
 
+def _language(node: SyntaxTreeNode) -> str:
+    return (node.info.split() or [""])[0].strip("{}.")
+
+
 def _table_lines(node: SyntaxTreeNode, width: int) -> list[StyledLine]:
     """The table with columns as wide as their content; if that is too wide, the widest columns are cut."""
     table = [[_inline(cell) for cell in row.children] for part in node.children for row in part.children]
     count = max((len(row) for row in table), default=0)
-    if not count:
-        return []
-    widths = [max([3, *(cell_width(row[at]) for row in table if at < len(row))]) for at in range(count)]
-    available = max(3 * count, width - 3 * (count - 1))
-    while sum(widths) > available:
-        widest = max(range(count), key=lambda at: widths[at])
-        others = [w for at, w in enumerate(widths) if at != widest]
-        widths[widest] = max(3, max([w for w in others if w < widths[widest]], default=3), available - sum(others))
-        if widths[widest] == 3 or max(widths) == min(widths):
-            widths = [max(3, min(w, available // count)) for w in widths]
+    available = width - 3 * (count - 1)
+    widths = [max([MIN_COLUMN_CELLS, *(cell_width(row[at]) for row in table if at < len(row))]) for at in range(count)]
+    for limit in range(max(available, MIN_COLUMN_CELLS), MIN_COLUMN_CELLS - 1, -1):
+        if sum(min(size, limit) for size in widths) <= available:
             break
-    bar = (" │ ", "$line")
+    widths = [min(size, limit) for size in widths]
     rows: list[StyledLine] = []
     for number, row in enumerate(table):
         columns = [pad_line(row[at] if at < len(row) else (), widths[at]) for at in range(count)]
         if not number:
             columns = [tuple((text, f"bold {style}".strip()) for text, style in column) for column in columns]
-        spans = [span for at, column in enumerate(columns) for span in ((bar, *column) if at else column)]
+        spans = [span for at, column in enumerate(columns) for span in (((" │ ", "$line"),) if at else ()) + column]
         rows.append(truncate_line(tuple(spans), width))
         if not number:
-            rows.append(truncate_line((("─┼─".join("─" * w for w in widths), "$line"),), width))
+            rows.append(truncate_line((("─┼─".join("─" * size for size in widths), "$line"),), width))
     return rows
 
 
@@ -356,14 +292,26 @@ def _inline_spans(tokens: Sequence[Token], style: str) -> StyledLine:
 def _code_lines(text: str, language: str, width: int, *, open_: bool = False, title: bool = True) -> list[StyledLine]:
     """Code on its own background, under its language."""
     lines = [cut_long_line(line.expandtabs(4)) for line in text.split("\n")]
+    rows: list[StyledLine] = []
+    if title:
+        rows.append(_on_panel(((f" {sanitize_line(language) or 'code'}", "$quiet"),), width))
     if open_:
-        highlighted = [_highlight_line(line, language) for line in lines]
-    else:
-        highlighted = highlight_code("\n".join(lines), language)
-    rows: list[StyledLine] = [((f" {sanitize_line(language) or 'code'}", "$quiet"),)] if title else []
-    for line in highlighted:
-        rows += [((" ", ""), *part) for part in wrap_hard(line, width - 2)]
-    return [tuple((text, f"{style} on $panel".strip()) for text, style in pad_line(row, width)) for row in rows]
+        return rows + [row for line in lines for row in _open_code_rows(line, language, width)]
+    return rows + [row for line in highlight_code("\n".join(lines), language) for row in _code_rows(line, width)]
+
+
+def _code_rows(line: StyledLine, width: int) -> list[StyledLine]:
+    return [_on_panel(((" ", ""), *part), width) for part in wrap_hard(line, width - 2)]
+
+
+def _on_panel(row: StyledLine, width: int) -> StyledLine:
+    return tuple((text, f"{style} on $panel".strip()) for text, style in pad_line(row, width))
+
+
+@lru_cache(maxsize=4096)
+def _open_code_rows(line: str, language: str, width: int) -> list[StyledLine]:
+    """One line of code that is still streamed, highlighted without the lines before it."""
+    return _code_rows(highlight_code(line, language)[0], width)
 
 
 def highlight_code(code: str, language: str) -> list[StyledLine]:
@@ -384,12 +332,6 @@ def highlight_code(code: str, language: str) -> list[StyledLine]:
     return [tuple(rows[index]) if index < len(rows) else () for index in range(len(lines))]
 
 
-@lru_cache(maxsize=4096)
-def _highlight_line(line: str, language: str) -> StyledLine:
-    """One line of code that is still streamed, highlighted without the lines before it."""
-    return highlight_code(line, language)[0]
-
-
 @lru_cache(maxsize=64)
 def _token_style(token: str) -> str:
     return next((style for name, style in _TOKEN_STYLES if token.startswith(name)), "")
@@ -406,3 +348,75 @@ def _lexer(language: str) -> Any:
         return get_lexer_by_name(language.lower(), stripnl=False, ensurenl=False)
     except ClassNotFound:
         return None
+
+
+# -- wrapping -----------------------------------------------------------------------------------------
+
+
+def cut_long_line(line: str) -> str:
+    """``line`` cut after ``LINE_CHARS`` characters, with a count of the rest."""
+    if len(line) <= LINE_CHARS:
+        return line
+    return f"{line[:LINE_CHARS]} … {len(line) - LINE_CHARS:,} more characters"
+
+
+def output_lines(text: str) -> list[str]:
+    """The lines of a program's output. If a line was overwritten (``\\r``), only its last state is kept."""
+    lines = [sanitize_line(cut_long_line(line.removesuffix("\r").rpartition("\r")[2])) for line in text.split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def wrap(line: StyledLine, width: int, first: StyledLine = (), rest: StyledLine = ()) -> list[StyledLine]:
+    """Wraps ``line`` at words to at most ``width`` cells. ``first`` and ``rest`` are the prefixes of its rows."""
+    width = max(4, width - max(cell_width(first), cell_width(rest)))
+    text = "".join(text for text, _ in line)
+    starts, used = [0], 0
+    for match in _WORDS.finditer(text):
+        word, at = match[0], match.start()
+        if word == "\n":
+            starts.append(match.end())
+            used = 0
+            continue
+        size = cell_len(word)
+        if used and used + size > width and not word.isspace():
+            starts.append(at)
+            used = 0
+        if not used and size > width:
+            *full_rows, word = chop_cells(word, width)
+            for piece in full_rows:
+                at += len(piece)
+                starts.append(at)
+            size = cell_len(word)
+        used += size
+    rows = _cut(line, starts)
+    return [(*(rest if at else first), *_strip_end(row)) for at, row in enumerate(rows)]
+
+
+def wrap_hard(line: StyledLine, width: int) -> list[StyledLine]:
+    """Wraps ``line`` after exactly ``width`` cells, as code needs it: no space is dropped."""
+    pieces = chop_cells("".join(text for text, _ in line), max(4, width)) or [""]
+    return _cut(line, [0, *accumulate(map(len, pieces[:-1]))])
+
+
+def _cut(line: StyledLine, starts: Sequence[int]) -> list[StyledLine]:
+    """``line`` in rows, which begin at these characters."""
+    rows: list[list[StyledText]] = [[]]
+    position = 0
+    for text, style in line:
+        while len(rows) < len(starts) and starts[len(rows)] <= position + len(text):
+            cut = starts[len(rows)] - position
+            rows[-1].append((text[:cut], style))
+            rows.append([])
+            text, position = text[cut:], position + cut
+        rows[-1].append((text, style))
+        position += len(text)
+    return [merge_neighbours(row) for row in rows]
+
+
+def _strip_end(line: StyledLine) -> StyledLine:
+    """``line`` without spaces at its end."""
+    while line and line[-1][0].isspace():
+        line = line[:-1]
+    return (*line[:-1], (line[-1][0].rstrip(), line[-1][1])) if line else ()

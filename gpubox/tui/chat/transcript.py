@@ -11,13 +11,13 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gpubox.tui.chat.wrap import wrap
+from gpubox.tui.chat.markdown import wrap
 from gpubox.tui.styled_lines import StyledLine
 from gpubox.tui.widgets.scrollable_lines import ScrollableLines
 
 if TYPE_CHECKING:
-    from gpubox.tui.chat.parts import TurnPart
     from gpubox.tui.chat.turn import TurnView
+    from gpubox.tui.chat.turn_parts import TurnPart
 
 CACHED_STRIPS = 4000
 MAX_COLUMNS = 132

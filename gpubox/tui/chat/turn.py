@@ -1,32 +1,43 @@
-"""One turn of a chat: agent events in, parts of the transcript and the current progress out. No widget, no clock."""
+"""One turn of a chat: runs it; agent events in, parts of the transcript and the current progress out. No widget."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpubox.agent import events as e
 from gpubox.agent.thinking import split_thinking
 from gpubox.agent.tools import ToolCall
+from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat.markdown import fences
-from gpubox.tui.chat.parts import (
+from gpubox.tui.chat.turn_parts import (
     STOP_REASONS,
     AnswerPart,
-    ErrorPart,
-    NotePart,
+    LinesPart,
     PromptPart,
-    SummaryPart,
     ThinkingPart,
     ToolCallPart,
     TurnPart,
+    error_lines,
+    note_part,
     round_line,
+    waterfall,
 )
 from gpubox.tui.styled_lines import join_lines, styled_line
 
 if TYPE_CHECKING:
+    from gpubox.agent.chat import Chat
     from gpubox.agent.transcript.chat_log import Turn
 
+FRAME_SECONDS = 1 / 12
+"""Minimum time between two drawings of a turn."""
+REST_FACTOR = 12
+"""After a drawing, the next one waits at least this many times as long as it took: drawing must not fill a core."""
 MIN_SPEED_DELTAS = 5
 MIN_SPEED_SECONDS = 0.25
 PROTOCOL_LABELS = {
@@ -81,7 +92,7 @@ class TurnView:
         self.answered_by = answered_by
         """Profile and build, as far as they are known."""
         self._tool_calls: dict[str, ToolCallPart] = {}
-        self._round_notes: list[NotePart] = []
+        self._round_notes: list[LinesPart] = []
         self._round_start = 1
         """Index of the first part of the current round."""
 
@@ -143,7 +154,7 @@ class TurnView:
             case e.TurnFailed(message, hint, _, totals):
                 self.failed = True
                 self._close_part()
-                self.parts.append(ErrorPart(message, hint))
+                self.parts.append(LinesPart(lambda width: error_lines(message, hint, width)))
                 self._finish(totals, "")
             case _:
                 pass
@@ -152,7 +163,7 @@ class TurnView:
         """Ends a turn whose events broke off without a final event."""
         if not self.over:
             self._close_part()
-            self.parts.append(NotePart(styled_line((f"■ {why}", "$warning"))))
+            self.parts.append(note_part(styled_line((f"■ {why}", "$warning"))))
             self.over, self.progress.phase = True, "over"
 
     def _start_round(self) -> None:
@@ -171,7 +182,7 @@ class TurnView:
         model = sanitize_line(self.answered_by or event.model)
         protocol = PROTOCOL_LABELS.get(event.protocol, sanitize_line(event.protocol))
         row = join_lines([styled_line((model, "$secondary")), styled_line((protocol, "$quiet"))])
-        self.parts.append(NotePart(row))
+        self.parts.append(note_part(row))
 
     def _count_delta(self, phase: str, now: float) -> None:
         progress = self.progress
@@ -208,7 +219,7 @@ class TurnView:
 
     def _add_note(self, mark: str, text: str) -> None:
         self._close_part()
-        self.parts.append(NotePart(styled_line((mark, "$warning"), (sanitize_line(text), "$secondary"))))
+        self.parts.append(note_part(styled_line((mark, "$warning"), (sanitize_line(text), "$secondary"))))
 
     def _finish_round(self, event: e.RoundFinished) -> None:
         self._close_part()
@@ -224,7 +235,7 @@ class TurnView:
                 last.exact = not timing.draft_tokens  # with drafts a delta may hold several tokens
             last.changed()
         row = round_line(event.round, max(self.progress.rounds, event.round), timing)
-        note = NotePart(row, gap=isinstance(self.parts[-1], AnswerPart))
+        note = note_part(row, gap=isinstance(self.parts[-1], AnswerPart))
         self._round_notes.append(note)
         self.parts.append(note)
 
@@ -237,7 +248,7 @@ class TurnView:
         if len(self._round_notes) == 1:  # the summary repeats the figures of a single round
             self.parts.remove(self._round_notes[0])
         if totals.timing.wall_seconds:
-            self.parts.append(SummaryPart(totals, reason))
+            self.parts.append(LinesPart(lambda width: waterfall(totals, reason, width)))
         self.over, self.progress.phase = True, "over"
 
 
@@ -263,6 +274,79 @@ def stored_turn_view(turn: Turn) -> TurnView:
     if not view.over:
         view.stop("cut off: gpubox ended during this turn")
     return view
+
+
+class TurnRunner:
+    """Runs one turn at a time and calls ``draw`` a few times a second."""
+
+    def __init__(self, draw: Callable[[], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self.turn: TurnView | None = None
+        """The running turn, or the last one."""
+        self.running = False
+        self._started_at = 0.0
+        self._draw, self._clock = draw, clock
+        self._task: asyncio.Task[None] | None = None
+        self._chat: Chat | None = None
+        self._stopping = False
+        self._dirty = asyncio.Event()
+
+    @property
+    def seconds(self) -> float:
+        """Since the turn started."""
+        return self._clock() - self._started_at
+
+    async def run(self, chat: Chat, turn: TurnView, text: str) -> None:
+        """Runs the turn to its end. A GpuboxError becomes a part of the turn."""
+        self.turn, self.running, self._started_at = turn, True, self._clock()
+        self._chat, self._stopping = chat, False
+        self._task = asyncio.create_task(self._consume(chat, turn, text))
+        drawing = asyncio.create_task(self._draw_changes())
+        try:
+            await asyncio.wait([self._task])
+            if not self._task.cancelled() and (error := self._task.exception()):
+                raise error
+        finally:
+            if not self._task.done():  # the screen is being closed
+                self._task.cancel()
+                with contextlib.suppress(BaseException):
+                    await self._task
+            drawing.cancel()
+            self.running = False
+            turn.stop()
+            self._draw()
+
+    def stop(self) -> None:
+        """Stops the running turn and keeps its text. The second call does not wait for the final event."""
+        if not (self._task and not self._task.done() and self._chat):
+            return
+        if self._stopping or not self._chat.stop():
+            self._task.cancel()
+        self._stopping = True
+
+    async def _consume(self, chat: Chat, turn: TurnView, text: str) -> None:
+        try:
+            async with contextlib.aclosing(chat.send(text)) as events:
+                async for event in events:
+                    if isinstance(event, e.TurnStarted) and (endpoint := chat.endpoint):
+                        turn.answered_by = model_label(endpoint.profile_name or endpoint.model, endpoint.build)
+                    turn.apply(event, self._clock())
+                    self._dirty.set()
+                    if isinstance(event, e.ApprovalRequested):
+                        self._draw()
+                    if not isinstance(event, (e.TextDelta, e.ReasoningDelta)):
+                        await asyncio.sleep(0)
+        except GpuboxError as error:
+            turn.apply(e.TurnFailed(error.message, error.hint), self._clock())
+
+    async def _draw_changes(self) -> None:
+        """Draws after events, and once a second for the clock."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._dirty.wait(), 1.0)
+            self._dirty.clear()
+            started = self._clock()
+            self._draw()
+            await asyncio.sleep(max(FRAME_SECONDS, REST_FACTOR * (self._clock() - started)))
 
 
 # -- code snippets ------------------------------------------------------------------------------------

@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 
+from gpubox.agent.events import TurnFailed
+from gpubox.agent.transcript.records import ChatSettings
+from gpubox.errors import GpuboxError
+from gpubox.sanitize import sanitize_line
 from gpubox.threads import run_in_thread
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.chat.approval import ApprovalQueue
+from gpubox.tui.chat.chat_lines import chat_line, idle_line, no_server_lines, running_turn_line, welcome_lines
 from gpubox.tui.chat.chat_list import ChatList, ChatRows
 from gpubox.tui.chat.composer import Composer
-from gpubox.tui.chat.controller import ChatController
 from gpubox.tui.chat.markdown import preload
-from gpubox.tui.chat.status_lines import chat_line, idle_line, no_server_lines, running_turn_line, welcome_lines
 from gpubox.tui.chat.transcript import Transcript
-from gpubox.tui.chat.turn import CodeSnippet, code_snippets
-from gpubox.tui.dialogs import PromptScreen
+from gpubox.tui.chat.turn import CodeSnippet, TurnRunner, TurnView, code_snippets, stored_turn_view
+from gpubox.tui.dialogs import PromptScreen, ask
 from gpubox.tui.persistent_screen import PersistentScreen
 from gpubox.tui.styled_lines import StyledLine, styled_line
 from gpubox.tui.widgets.styled_lines import SingleLine
 
 if TYPE_CHECKING:
+    from gpubox.agent.chat import Chat
+    from gpubox.agent.tools import ToolCall
+    from gpubox.sandbox.policy import Confinement
     from gpubox.telemetry.snapshot import Snapshot, Throughput
-    from gpubox.tui.chat.service import ChatService, SandboxStatus
+    from gpubox.tui.chat.chats import Chats
     from gpubox.tui.messages import ServerOverview
 
+BUSY = "The answer is still coming; esc stops it."
 READINGS_SECONDS = 0.5
 """Minimum time between two drawings of new readings."""
 TURN_ACTIONS = {"chat_fold", "chat_last", "chat_new", "chat_retry", "chat_copy_code", "chat_save_code"}
@@ -37,7 +46,7 @@ TURN_ACTIONS = {"chat_fold", "chat_last", "chat_new", "chat_retry", "chat_copy_c
 
 
 class ChatScreen(PersistentScreen):
-    """Draws the chat and forwards keys to the controller. Turns run in its workers."""
+    """One open chat at a time; ``chat`` is ``None`` for a new one without a prompt. Turns run in workers."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy")]  # noqa: RUF012
     AUTO_FOCUS = "#composer"
@@ -52,16 +61,20 @@ class ChatScreen(PersistentScreen):
     ChatScreen.-roomy ChatList { width: 48; }
     """
 
-    def __init__(self, service: ChatService, *, note: str = "") -> None:
+    def __init__(self, chats: Chats, *, note: str = "") -> None:
         super().__init__(Scope.CHAT, note=note)
-        self.service = service
+        self.chats = chats
         self.chat_line, self.status_line = SingleLine("chat-line"), SingleLine("turn-line")
         self.transcript, self.composer, self.chat_list = Transcript(), Composer(), ChatList()
         self.chat_list.display = False
         self.approvals = ApprovalQueue(self)
-        self.controller = ChatController(self, service)
-        self.runner = self.controller.runner
-        self.sandbox: SandboxStatus | None = None
+        self.runner = TurnRunner(self.draw)
+        self.chat: Chat | None = None
+        self.new_settings = ChatSettings()
+        """Settings of a chat that has no file yet."""
+        self.editing = False
+        """Whether the next prompt replaces the last turn."""
+        self.sandbox: Confinement | None = None
         self.throughput: Throughput | None = None
         self._overview: ServerOverview | None = None
         self._readings_drawn_at = float("-inf")
@@ -86,11 +99,11 @@ class ChatScreen(PersistentScreen):
 
     async def on_unmount(self) -> None:
         self.runner.stop()
-        await self.controller.close()
+        await self.close()
 
     async def _prepare(self) -> None:
         await run_in_thread(preload)
-        self.sandbox = await self.service.sandbox_status()
+        self.sandbox = await self.chats.confinement()
         self.show_welcome()
         self.draw_lines()
 
@@ -131,10 +144,9 @@ class ChatScreen(PersistentScreen):
         """Draws the lines above and below the transcript."""
         if not self.is_mounted:
             return
-        chat, settings = self.controller.chat, self.controller.settings
-        name, problem = (chat.name, chat.problem) if chat else ("", "")
+        name, problem = (self.chat.name, self.chat.problem) if self.chat else ("", "")
         width = self.chat_line.content_size.width
-        self.chat_line.show([chat_line(name, settings, self.sandbox, problem, width)])
+        self.chat_line.show([chat_line(name, self.settings, self.sandbox, problem, width)])
         width, turn = self.status_line.content_size.width, self.runner.turn
         if self.runner.running and turn:
             row = running_turn_line(turn.progress, self.runner.seconds, time.monotonic(), self.throughput, width)
@@ -145,7 +157,7 @@ class ChatScreen(PersistentScreen):
         self._update_keys()
 
     def _idle_note(self) -> StyledLine:
-        if self.controller.editing:
+        if self.editing:
             return styled_line(("✎ ", "$accent"), ("⏎ sends it as a new branch; esc cancels", "$quiet"))
         reasons = self.no_server if self.transcript.turns else []
         return reasons[0] if reasons else ()
@@ -183,11 +195,7 @@ class ChatScreen(PersistentScreen):
 
     @on(Composer.Submitted)
     def _submitted(self, message: Composer.Submitted) -> None:
-        self.controller.ask(message.text)
-
-    @on(Composer.EditLastRequested)
-    def _edit_last_requested(self) -> None:
-        self.controller.edit_last()
+        self.ask(message.text)
 
     @on(Composer.PageKeyPressed)
     def _page_key_pressed(self, message: Composer.PageKeyPressed) -> None:
@@ -196,14 +204,11 @@ class ChatScreen(PersistentScreen):
 
     @on(ChatRows.RowOpened)
     def _row_opened(self, message: ChatRows.RowOpened) -> None:
-        self.controller.open_chat(message.value.name)
+        self.open_chat(message.value.name)
 
     @on(ChatList.SearchChanged)
-    def _search_changed(self) -> None:
-        self._read_list()
-
     def _read_list(self) -> None:
-        self.work(self.controller.read_list, "list", exclusive=True)
+        self.work(self.read_list, "list", exclusive=True)
 
     def show_list(self, shown: bool) -> None:
         """Opens or closes the list of chats."""
@@ -219,8 +224,10 @@ class ChatScreen(PersistentScreen):
             self.runner.stop()
         elif self.chat_list.display:
             self.show_list(False)
-        elif self.controller.editing:
-            self.controller.cancel_edit()
+        elif self.editing:
+            self.editing = False
+            self.composer.set_text("")
+            self.draw_lines()
         elif self.composer.has_focus and (self.composer.text or self.transcript.turns):
             self.set_focus(self.transcript)
         else:
@@ -233,18 +240,6 @@ class ChatScreen(PersistentScreen):
         self._unfolded = not self._unfolded
         self.transcript.fold_all(self._unfolded)
 
-    def action_chat_retry(self) -> None:
-        self.controller.retry()
-
-    def action_chat_new(self) -> None:
-        self.controller.new_chat()
-
-    def action_chat_branch(self) -> None:
-        self.controller.branch()
-
-    def action_chat_settings(self) -> None:
-        self.controller.edit_settings()
-
     def action_chat_list(self) -> None:
         self.show_list(not self.chat_list.display)
         self._read_list()
@@ -253,22 +248,6 @@ class ChatScreen(PersistentScreen):
         self.show_list(True)
         self.chat_list.focus_search()
         self._read_list()
-
-    def action_chat_rename(self) -> None:
-        if self.controller.chat and self.controller.chat.name:
-            self.controller.rename(self.controller.chat.name)
-
-    def action_chat_delete(self) -> None:
-        if self.controller.chat and self.controller.chat.name:
-            self.controller.delete(self.controller.chat.name)
-
-    def action_chat_rename_highlighted(self) -> None:
-        if chat := self.chat_list.rows.value:
-            self.controller.rename(chat.name)
-
-    def action_chat_delete_highlighted(self) -> None:
-        if chat := self.chat_list.rows.value:
-            self.controller.delete(chat.name)
 
     # -- copying and saving ---------------------------------------------------------------------------
 
@@ -302,12 +281,217 @@ class ChatScreen(PersistentScreen):
         self.work(lambda: self._save_code(snippets[len(snippets) - 1 - back]), "save")
 
     async def _save_code(self, snippet: CodeSnippet) -> None:
-        folder = self.controller.chat.settings.workdir if self.controller.chat else ""
+        folder = self.settings.workdir
         where = f"Relative to {folder}." if folder else "Relative to the folder in which gpubox was started."
         path = await self.app.push_screen_wait(PromptScreen("Save the code as", snippet.file_name, where))
         if path:
-            self.say(f"Saved: {await self.service.save_file(snippet.text, path, folder)}")
+            self.say(f"Saved: {await self.chats.save_file(snippet.text, path, folder)}")
 
     def _snippets_in_view(self) -> tuple[int, list[CodeSnippet]]:
         index = self.transcript.turn_in_view
         return (-1, []) if index is None else (index, code_snippets(self.transcript.turns[index]))
+
+    # -- the open chat --------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> ChatSettings:
+        return self.chat.settings if self.chat else self.new_settings
+
+    def busy(self) -> bool:
+        """Returns whether a turn runs, and tells the user so."""
+        if self.runner.running:
+            self.say(BUSY)
+        return self.runner.running
+
+    def _change(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs ``work`` in a worker, unless a turn runs."""
+        if not self.busy():
+            self.work(work, "chat")
+
+    async def close(self) -> None:
+        """Closes the open chat, if there is one."""
+        chat, self.chat, self.editing = self.chat, None, False
+        if chat:
+            await chat.close()
+
+    # -- turns ----------------------------------------------------------------------------------------
+
+    def ask(self, text: str) -> None:
+        """Runs a turn with the prompt ``text``. While no model can answer, the prompt stays in its box."""
+        if self.busy():
+            return
+        if rows := self.no_server:
+            self.say(" ".join("".join(part for part, _ in row).strip() for row in rows[:2]), bad=True)
+            return
+        self.composer.set_text("")
+        self.runner.running = True
+        self.work(lambda: self._run_turn(text), "turn")
+
+    async def _run_turn(self, text: str) -> None:
+        transcript, composer = self.transcript, self.composer
+        turns = transcript.turns
+        replaced = turns[-1] if self.editing and turns else None
+        self.editing = False
+        if replaced:
+            transcript.load(turns[:-1])
+        view = TurnView(text)
+        transcript.add(view)
+        self.draw_lines()
+        try:
+            if self.chat is None:
+                await self.change_settings(self.new_settings)
+            assert self.chat
+            chat = self.chat
+            if replaced and replaced.id and (turn := chat.log.turns.get(replaced.id)):
+                chat.rewind(turn.parent_id)
+            head = chat.log.head
+            await self.runner.run(chat, view, text)
+            if chat.log.head != head:  # the turn was written to the chat file
+                view.id = chat.log.head
+        except GpuboxError as error:
+            view.apply(TurnFailed(error.message, error.hint))
+            transcript.update_last()
+        finally:
+            self.runner.running = False
+        if view.failed and not view.answer and not composer.text:
+            composer.set_text(text)  # nothing was answered, so the prompt can be sent again
+            self.editing = bool(view.id)
+        self.draw_lines()
+        await self.read_list()
+
+    @on(Composer.EditLastRequested)
+    def edit_last(self) -> None:
+        """Puts the last prompt into the box, to be sent instead of the last turn."""
+        if self.transcript.turns and not self.runner.running:
+            self.editing = True
+            self.composer.set_text(self.transcript.turns[-1].prompt)
+            self.draw_lines()
+
+    def action_chat_retry(self) -> None:
+        """Sends the last prompt again, instead of the last turn."""
+        turns = self.transcript.turns
+        if turns and not self.busy():
+            self.editing = not self.no_server
+            self.ask(turns[-1].prompt)
+
+    async def approve(self, call: ToolCall, diff: str) -> bool:
+        """Asks the user to allow a tool call. ``all`` allows every later write in the workspace too."""
+        answer = await self.approvals.ask(call, diff)
+        if answer == "all" and self.chat:
+            await self.change_settings(msgspec.structs.replace(self.chat.settings, approvals="workspace"))
+        return answer != "no"
+
+    # -- chats ----------------------------------------------------------------------------------------
+
+    def open_chat(self, name: str) -> None:
+        """Opens another chat."""
+        if self.chat and self.chat.name == name:
+            self.show_list(False)
+        else:
+            self._change(lambda: self._open(name))
+
+    async def _open(self, name: str) -> None:
+        chat = await self.chats.open(name, self.approve)
+        await self.close()
+        self.chat, self.new_settings = chat, chat.settings
+        self._show_turns([stored_turn_view(turn) for turn in chat.log.path()])
+
+    def _show_turns(self, turns: list[TurnView]) -> None:
+        self.transcript.load(turns)
+        self.show_list(False)
+        self.show_welcome()
+        self.draw_lines()
+
+    def action_chat_new(self) -> None:
+        """Closes the open chat; the next prompt starts a new one."""
+
+        async def new_chat() -> None:
+            await self.close()
+            self._show_turns([])
+
+        self._change(new_chat)
+
+    def action_chat_branch(self) -> None:
+        """Continues after the turn in view in a new chat."""
+        index = self.transcript.turn_in_view
+        if (chat := self.chat) and index is not None and (turn := self.transcript.turns[index].id):
+            self._change(lambda: self._branch(chat, turn))
+
+    async def _branch(self, chat: Chat, turn: str) -> None:
+        old, name = chat.name, await self.chats.free_name(chat.name)
+        chat.branch(name, turn)
+        await self._open(name)
+        self.say(f"The new chat is {name}; {old} is unchanged.")
+
+    async def read_list(self) -> None:
+        """Updates the list of chats, if it is shown."""
+        if not self.chat_list.display:
+            return
+        chats = await self.chats.matching(self.chat_list.search.value.strip())
+        self.chat_list.show_chats(tuple(chats), self.chat.name if self.chat else "")
+
+    def action_chat_rename(self) -> None:
+        if self.chat and (name := self.chat.name):
+            self._change(lambda: self._rename(name))
+
+    def action_chat_rename_highlighted(self) -> None:
+        if chat := self.chat_list.rows.value:
+            self._change(lambda: self._rename(chat.name))
+
+    async def _rename(self, name: str) -> None:
+        new = await self.app.push_screen_wait(PromptScreen(f"Rename {sanitize_line(name)}", name))
+        if not new or new == name:
+            return
+        is_open = self.chat is not None and self.chat.name == name
+        if is_open:
+            await self.close()  # an open chat is locked
+        try:
+            await self.chats.rename(name, new)
+            name = new
+        finally:
+            if is_open:
+                await self._open(name)
+        await self.read_list()
+
+    def action_chat_delete(self) -> None:
+        if self.chat and (name := self.chat.name):
+            self._change(lambda: self._delete(name))
+
+    def action_chat_delete_highlighted(self) -> None:
+        if chat := self.chat_list.rows.value:
+            self._change(lambda: self._delete(chat.name))
+
+    async def _delete(self, name: str) -> None:
+        shown, body = sanitize_line(name), "All its turns and branches are deleted. This cannot be undone."
+        answers = (("n", "keep it", "no"), ("y", f"delete {shown}", "yes"))
+        if await ask(self.app, f"Delete {shown}?", body, *answers) != "yes":
+            return
+        if self.chat and self.chat.name == name:
+            await self.close()
+            self.transcript.load([])
+            self.show_welcome()
+        await self.chats.delete(name)
+        self.draw_lines()
+        await self.read_list()
+
+    # -- settings -------------------------------------------------------------------------------------
+
+    def action_chat_settings(self) -> None:
+        """Opens the form with the settings of this chat."""
+        self._change(self._edit_settings)
+
+    async def _edit_settings(self) -> None:
+        from gpubox.tui.chat.chat_settings import ChatSettingsScreen
+
+        defaults = await self.chats.profile_defaults(self.profile)
+        settings = await self.app.push_screen_wait(ChatSettingsScreen(self.settings, *defaults))
+        if settings is not None:
+            await self.change_settings(settings)
+
+    async def change_settings(self, settings: ChatSettings) -> None:
+        """Applies from the next turn on. Raises GpuboxError if the workspace cannot be used."""
+        if self.chat is None:
+            self.chat = await self.chats.open("", self.approve)
+        self.chat.change_settings(settings)
+        self.new_settings = self.chat.settings
+        self.draw_lines()

@@ -16,7 +16,6 @@ from textual.widgets import Input, Static, TextArea
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.transcript.records import ChatSettings
 from gpubox.errors import UsageError
-from gpubox.tui.chat.service import ProfileDefaults
 from gpubox.tui.dialogs import Dialog
 from gpubox.tui.widgets.form import CycleField, FormRow
 
@@ -79,7 +78,8 @@ class ChatSettingsScreen(Dialog[ChatSettings | None]):
         ("up", "app.focus_previous", "Previous"),
     ]
 
-    def __init__(self, settings: ChatSettings, defaults: ProfileDefaults) -> None:
+    def __init__(self, settings: ChatSettings, system_prompt: str, sampling: Mapping[str, float]) -> None:
+        """``system_prompt`` and ``sampling``: what the chat inherits from the profile."""
         super().__init__()
         self.settings = settings
         self.cycles = {
@@ -87,12 +87,12 @@ class ChatSettingsScreen(Dialog[ChatSettings | None]):
             for name, choices in CHOICES.items()
         }
         self.inputs = {
-            name: Input(text, compact=True, classes="value", placeholder=_placeholder(name, defaults))
+            name: Input(text, compact=True, classes="value", placeholder=_placeholder(name, sampling))
             for name, text in _field_texts(settings).items()
         }
         self.system_prompt = TextArea(
             settings.system_prompt or "", tab_behavior="focus", show_line_numbers=False,
-            highlight_cursor_line=False, placeholder=defaults.system_prompt,
+            highlight_cursor_line=False, placeholder=system_prompt,
         )  # fmt: skip
         self.system_prompt.cursor_blink = False
         self.error = Static("", id="error", markup=False)
@@ -144,9 +144,9 @@ def _changed_settings(
     )
 
 
-def _placeholder(name: str, defaults: ProfileDefaults) -> str:
+def _placeholder(name: str, sampling: Mapping[str, float]) -> str:
     """What an empty field means."""
-    if (value := defaults.sampling.get(name)) is not None:
+    if (value := sampling.get(name)) is not None:
         return f"{value:g}, from the profile"
     return next(field.default for field in SETTING_FIELDS if field.name == name)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gpubox import units
 from gpubox.agent.events import RoundTiming, TurnTotals
 from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.sanitize import reveal_hidden, sanitize_line
-from gpubox.tui.chat.markdown import MarkdownBlocks, block_lines, highlight_code
-from gpubox.tui.chat.wrap import cut_long_line, output_lines, wrap, wrap_hard
+from gpubox.tui.chat.markdown import MarkdownStream, cut_long_line, highlight_code, output_lines, wrap, wrap_hard
 from gpubox.tui.styled_lines import (
     StyledLine,
     StyledText,
@@ -61,6 +62,22 @@ class TurnPart:
         raise NotImplementedError
 
 
+class LinesPart(TurnPart):
+    """Lines that do not change: a note of gpubox itself, an error, the figures of the turn."""
+
+    def __init__(self, make: Callable[[int], list[StyledLine]], *, gap: bool = True) -> None:
+        super().__init__()
+        self._make, self.gap = make, gap
+
+    def make(self, width: int) -> list[StyledLine]:
+        return self._make(width)
+
+
+def note_part(row: StyledLine, *, gap: bool = False) -> LinesPart:
+    """A line of gpubox itself: which model answers, what was repaired, the figures of a round."""
+    return LinesPart(lambda width: wrap(row, width, (), INDENT), gap=gap)
+
+
 class PromptPart(TurnPart):
     """The user's prompt."""
 
@@ -83,17 +100,6 @@ def _text_rows(text: str, style: str, width: int, first: StyledLine, rest: Style
     for line in text.strip("\n").split("\n"):
         rows += wrap(((sanitize_line(cut_long_line(line)), style),), width, rest if rows else first, rest)
     return rows
-
-
-class NotePart(TurnPart):
-    """A line from gpubox itself: which model answers, what was repaired, the figures of a round."""
-
-    def __init__(self, row: StyledLine, *, gap: bool = False) -> None:
-        super().__init__()
-        self.row, self.gap = row, gap
-
-    def make(self, width: int) -> list[StyledLine]:
-        return wrap(self.row, width, (), INDENT)
 
 
 class ThinkingPart(TurnPart):
@@ -139,83 +145,43 @@ class ThinkingPart(TurnPart):
 
 
 class AnswerPart(TurnPart):
-    """Visible text, as Markdown. While it is streamed, only its last block is laid out again."""
+    """Visible text, as Markdown."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = MarkdownBlocks()
-        self.deltas: list[str] = []
+        self.text = ""
+        """As the model wrote it."""
         self.over = False
-        self._closed_lines: list[StyledLine] = []
-        self._starts: list[int] = []
-        """Index in ``_closed_lines`` at which each laid-out block starts."""
-        self._width = 0
-
-    @property
-    def text(self) -> str:
-        """The Markdown as the model wrote it."""
-        return "".join(self.deltas)
+        self._stream = MarkdownStream()
 
     def add(self, text: str) -> None:
         """Appends a delta."""
-        self.deltas.append(text)
-        self.blocks.add(text)
-        self._discard_joined()
+        self.text += text
+        self._stream.add(text)
         self.changed()
 
     def end(self) -> None:
         """Ends the text."""
-        if not self.over:
-            self.over = True
-            self.blocks.end()
-            self._discard_joined()
-            self.changed()
+        self.over = True
+        self.changed()
 
     def drop_code(self, code: str) -> None:
-        """Removes the last block if it is ``code``: the tool call that runs it shows it."""
-        closed = self.blocks.closed
-        if closed and closed[-1].code and closed[-1].text.strip() == code.strip():
-            self.blocks.joined_from = len(closed) - 1
-            self._discard_joined()
-            closed.pop()
-            self.changed()
-
-    def _discard_joined(self) -> None:
-        """Drops the lines of blocks that were replaced by a joined one."""
-        index = self.blocks.joined_from
-        if index is not None and index < len(self._starts):
-            del self._closed_lines[self._starts[index] :]
-            del self._starts[index:]
+        """Removes the last block from what is shown if it is ``code``: the tool call that runs it shows it."""
+        self._stream.drop_code(code)
+        self.changed()
 
     def make(self, width: int) -> list[StyledLine]:
-        if width != self._width:
-            self._width, self._closed_lines, self._starts = width, [], []
-        for block in self.blocks.closed[len(self._starts) :]:
-            self._starts.append(len(self._closed_lines))
-            if self._closed_lines and not block.tight:
-                self._closed_lines.append(())
-            self._closed_lines += block_lines(block, width)
-        tail = self.blocks.tail
-        if tail is None:
-            return list(self._closed_lines)
-        gap: list[StyledLine] = [()] if self._closed_lines and not tail.tight else []
-        return self._closed_lines + gap + block_lines(tail, width, open_=True)
+        return self._stream.lines(width, over=self.over)
 
 
-class ErrorPart(TurnPart):
+def error_lines(message: str, hint: str, width: int) -> list[StyledLine]:
     """Why a turn failed, and what to do about it."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__()
-        self.message, self.hint = message, hint
-
-    def make(self, width: int) -> list[StyledLine]:
-        rows: list[StyledLine] = []
-        for text, style in ((self.message, ""), (self.hint, "$quiet")):
-            for part in output_lines(text):
-                first: StyledLine = INDENT if rows else (("✗ ", "$error"),)
-                rows += wrap(((part, style),), width, first, INDENT)
-        return rows
+    rows: list[StyledLine] = []
+    for text, style in ((message, ""), (hint, "$quiet")):
+        for part in output_lines(text):
+            first: StyledLine = INDENT if rows else (("✗ ", "$error"),)
+            rows += wrap(((part, style),), width, first, INDENT)
+    return rows
 
 
 # -- tool calls ---------------------------------------------------------------------------------------
@@ -352,17 +318,6 @@ END_REASONS = {
     "length": "cut at max_tokens",
 }
 """Why a turn ended without a complete answer -> its label."""
-
-
-class SummaryPart(TurnPart):
-    """The figures of a finished turn, and a bar of where its time went."""
-
-    def __init__(self, totals: TurnTotals, reason: str) -> None:
-        super().__init__()
-        self.totals, self.reason = totals, reason
-
-    def make(self, width: int) -> list[StyledLine]:
-        return waterfall(self.totals, self.reason, width)
 
 
 def waterfall(totals: TurnTotals, reason: str, width: int) -> list[StyledLine]:

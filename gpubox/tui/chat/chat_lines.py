@@ -19,8 +19,8 @@ from gpubox.tui.styled_lines import (
 
 if TYPE_CHECKING:
     from gpubox.agent.transcript.records import ChatSettings
+    from gpubox.sandbox.policy import Confinement
     from gpubox.telemetry.snapshot import Throughput
-    from gpubox.tui.chat.service import SandboxStatus
     from gpubox.tui.chat.turn import TurnProgress, TurnView
     from gpubox.tui.messages import ServerOverview
 
@@ -31,6 +31,13 @@ ISOLATION_LABELS = {
     "": ("✗ programs are not run", "$warning"),
 }
 """Isolation of the model's programs -> label and style. It is always on the screen."""
+ISOLATION_SENTENCES = {
+    "bubblewrap": ("Its programs run in bubblewrap: no network, none of your files.", "$quiet"),
+    "landlock": ("Its programs run under Landlock, which is weaker: ", "$warning"),
+    "none": ("Its programs run unconfined with your rights: config.toml allows it.", "$error"),
+    "": ("Its programs are not run: ", "$warning"),
+}
+"""The same for an empty chat; after a colon comes the reason."""
 APPROVAL_LABELS = {"ask": "asks before it writes", "workspace": "may write in it", "never": "must not write in it"}
 PHASE_LABELS = {
     "asks": ("◌", "$quiet", "waits for the server"),
@@ -49,13 +56,13 @@ Prioritized = tuple[int, StyledLine]
 """A part of a line and its priority: the lowest are left out first."""
 
 
-def chat_line(name: str, settings: ChatSettings, sandbox: SandboxStatus | None, problem: str, width: int) -> StyledLine:
+def chat_line(name: str, settings: ChatSettings, sandbox: Confinement | None, problem: str, width: int) -> StyledLine:
     """Name, isolation, workspace and limits of the chat."""
     parts: list[Prioritized] = [(80, styled_line((sanitize_to_width(name, 40) or "new chat", "bold")))]
     if not settings.tools or settings.protocol == "none":
         parts.append((90, styled_line(("no tools", "$quiet"))))
     else:
-        label = ISOLATION_LABELS[sandbox.isolation] if sandbox else ("· checking the sandbox", "$quiet")
+        label = ISOLATION_LABELS[sandbox.isolation or ""] if sandbox else ("· checking the sandbox", "$quiet")
         parts.append((90, styled_line(label)))
         if settings.workdir:
             path = sanitize_to_width(settings.workdir, 400)
@@ -164,24 +171,16 @@ def no_server_lines(overview: ServerOverview | None) -> list[StyledLine]:
     ]
 
 
-def welcome_lines(sandbox: SandboxStatus | None) -> list[StyledLine]:
+def welcome_lines(sandbox: Confinement | None) -> list[StyledLine]:
     """What an empty chat shows while a model can answer."""
     rows = [
         styled_line(("Ask something.", "bold")),
         styled_line(("The model writes Python, runs it and corrects it.", "$quiet")),
     ]
-    if sandbox is None:
-        return rows
-    if sandbox.isolation == "bubblewrap":
-        rows.append(styled_line(("Its programs run in bubblewrap: no network, none of your files.", "$quiet")))
-    elif sandbox.isolation == "landlock":
-        warning = ("Its programs run under Landlock, which is weaker: ", "$warning")
-        rows.append(styled_line(warning, (sanitize_line(sandbox.reason), "$quiet")))
-    elif sandbox.isolation == "none":
-        rows.append(styled_line(("Its programs run unconfined with your rights: config.toml allows it.", "$error")))
-    else:
-        warning = ("Its programs are not run: ", "$warning")
-        rows.append(styled_line(warning, (sanitize_line(sandbox.reason), "$quiet")))
+    if sandbox:
+        sentence, style = ISOLATION_SENTENCES[sandbox.isolation or ""]
+        why = " ".join(filter(None, (sandbox.problem, sandbox.weakness, sandbox.hint)))
+        rows.append(styled_line((sentence, style), (sanitize_line(why) if sentence.endswith(": ") else "", "$quiet")))
     return rows
 
 

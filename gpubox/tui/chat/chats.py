@@ -1,9 +1,9 @@
-"""What the chat screen uses of the services below it: stored chats, the sandbox, profiles and files."""
+"""What the chat screen asks for: stored chats, the sandbox, the profile's defaults, and a file for a program."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,30 +18,13 @@ if TYPE_CHECKING:
     from gpubox.agent.transcript.search import SearchHit
     from gpubox.config import Config
     from gpubox.paths import Paths
+    from gpubox.sandbox.policy import Confinement
 
 READ_ONLY = "This is a recording: no model answers here."
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxStatus:
-    """How the model's programs are confined on this machine."""
-
-    isolation: str
-    """bubblewrap | landlock | none; empty: nothing confines them, so they are not run."""
-    reason: str = ""
-    """Why the isolation is not the best one, and what to do; empty if it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileDefaults:
-    """What a chat inherits from the running profile."""
-
-    system_prompt: str
-    sampling: Mapping[str, float]
-
-
-class ChatService:
-    """The stored chats. Methods raise GpuboxError; slow imports and disk access run in threads."""
+class Chats:
+    """The chats of this machine. Methods raise GpuboxError; slow imports and disk access run in threads."""
 
     def __init__(self, paths: Paths, config: Config, url: str | None = None, *, recording: bool = False) -> None:
         """``url``: a server that gpubox did not start answers. ``recording``: no server answers."""
@@ -58,6 +41,18 @@ class ChatService:
         from gpubox.agent.transcript.search import search
 
         return await run_in_thread(search, self.paths, text)
+
+    async def matching(self, text: str) -> list[ChatSummary]:
+        """The chats with ``text`` in their names, or in a prompt or an answer, which is their title then."""
+        chats = await self.summaries()
+        if not text:
+            return chats
+        excerpts = {hit.chat: hit.excerpt for hit in reversed(await self.search(text))}
+        return [
+            replace(chat, title=excerpts.get(chat.name, chat.title))
+            for chat in chats
+            if chat.name in excerpts or text.casefold() in chat.name.casefold()
+        ]
 
     async def open(self, name: str, approve: Approve) -> Chat:
         """Opens chat ``name``; empty: a new one. ``approve`` asks the user to allow a tool call."""
@@ -88,21 +83,19 @@ class ChatService:
 
         await run_in_thread(remove_chat, self.paths, name)
 
-    async def sandbox_status(self) -> SandboxStatus:
-        """How programs are confined; found by trying, once."""
+    async def confinement(self) -> Confinement:
+        """How the model's programs are confined on this machine; found by trying, once."""
         from gpubox.sandbox.probe import probe
 
-        confinement = await probe(self.config)
-        notes = " ".join(filter(None, (confinement.problem, confinement.weakness, confinement.hint)))
-        return SandboxStatus(confinement.isolation or "", notes)
+        return await probe(self.config)
 
-    async def profile_defaults(self, profile: str) -> ProfileDefaults:
+    async def profile_defaults(self, profile: str) -> tuple[str, Mapping[str, float]]:
+        """The system prompt and the sampling that a chat inherits from the running profile."""
         from gpubox.agent.settings import SYSTEM_PROMPT
         from gpubox.profiles.loader import load_catalog
 
-        catalog = await run_in_thread(load_catalog, self.paths)
-        known = catalog.profiles.get(profile)
-        return ProfileDefaults((known.chat.system if known else "") or SYSTEM_PROMPT, known.sampling if known else {})
+        known = (await run_in_thread(load_catalog, self.paths)).profiles.get(profile)
+        return (known.chat.system if known else "") or SYSTEM_PROMPT, known.sampling if known else {}
 
     async def save_file(self, text: str, path: str, folder: str) -> str:
         """Writes ``text`` to a new file, relative to ``folder``. Returns the absolute path."""
