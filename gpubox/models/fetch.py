@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gpubox.config import Config
@@ -10,10 +11,16 @@ from gpubox.errors import GpuboxError
 from gpubox.models import DownloadProgress
 from gpubox.models.demo_model import parse_demo
 from gpubox.models.find import hub_cache
-from gpubox.models.quants import parse_reference
+from gpubox.models.hub_client import HubClient
+from gpubox.models.hub_download import HubDownload, HubProgress, Retries
+from gpubox.models.hub_search import choose_quant, read_repository
+from gpubox.models.quants import HfReference, parse_reference
 from gpubox.models.resolve import resolve_model
 from gpubox.paths import Paths
 from gpubox.storage import free_bytes
+
+HUB_TIMEOUT_SECONDS = 5.0
+"""For the question of a size before the owner is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +45,7 @@ def plan_download(text: str, paths: Paths) -> DownloadPlan:
         size: int | None = parse_demo(text).size
         folder = paths.models
     else:
-        from gpubox.models.huggingface import quant_size
-
-        size, folder = quant_size(parse_reference(text)), hub_cache()
+        size, folder = _quant_size(parse_reference(text)), hub_cache()
     return DownloadPlan(size, folder, free_bytes(folder))
 
 
@@ -59,7 +64,30 @@ def fetch_model(text: str, paths: Paths, config: Config, on_progress: DownloadPr
     if source.path is not None:
         return source.path
     if source.fetch == "hf":
-        from gpubox.models.huggingface import fetch_quant
-
         return fetch_quant(parse_reference(text), on_progress)
     raise GpuboxError(f"The model {text!r} cannot be downloaded.", 'Only "hf:" and "demo:" models can be downloaded.')
+
+
+def fetch_quant(reference: HfReference, on_progress: DownloadProgress) -> Path:
+    """Downloads all shards of the wanted quant and returns the first. Resumes an interrupted download.
+
+    Raises GpuboxError if there is no such repository or quant, no access, no connection, or no space.
+    """
+
+    def report(progress: HubProgress) -> None:
+        on_progress(progress.done_bytes, progress.total_bytes, progress.waiting)
+
+    with HubClient() as client:
+        retries = Retries(partial(on_progress, 0, None))
+        repository = retries.run(lambda: read_repository(client, reference.repo))
+        quant = choose_quant(repository, reference.quant)
+        return HubDownload(repository, quant.files).run(client, report)
+
+
+def _quant_size(reference: HfReference) -> int | None:
+    """Bytes of all shards of the wanted quant; None without an answer of Hugging Face in HUB_TIMEOUT_SECONDS."""
+    try:
+        with HubClient(read_seconds=HUB_TIMEOUT_SECONDS) as client:
+            return choose_quant(read_repository(client, reference.repo), reference.quant).size_bytes
+    except GpuboxError:  # a download reports what is wrong
+        return None

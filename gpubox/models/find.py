@@ -36,10 +36,12 @@ def model_roots(config: Config, paths: Paths) -> list[Path]:
 
 def hub_cache() -> Path:
     """The cache that huggingface_hub and llama.cpp share: ``$HF_HUB_CACHE``, ``$HF_HOME/hub`` or the default."""
-    if named := _folder("HF_HUB_CACHE"):
-        return named
-    home = _folder("HF_HOME") or (_folder("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
-    return home / "hub"
+    return _folder("HF_HUB_CACHE") or hub_home() / "hub"
+
+
+def hub_home() -> Path:
+    """The folder of huggingface_hub's files: ``$HF_HOME`` or the default."""
+    return _folder("HF_HOME") or (_folder("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
 
 
 def find_models(config: Config, paths: Paths) -> list[Path]:

@@ -1,11 +1,13 @@
 """Talks to the Hugging Face Hub: JSON answers and parts of files, within limits of time and size; errors as sentences.
 
-huggingface_hub gives address and token. Its own client is not used: it waits without limit for an answer, repeats a
-refused search for half a minute, and (2.4) deletes an interrupted download instead of resuming it.
+Address, token and switches are those of huggingface_hub's variables and files. Its own client is not used: it waits
+without limit for an answer, repeats a refused search for half a minute, and (2.4) deletes an interrupted download
+instead of resuming it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import ssl
@@ -14,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -22,6 +25,7 @@ import httpx
 
 from gpubox import __version__
 from gpubox.errors import ExitCode, GpuboxError
+from gpubox.models.find import hub_home
 from gpubox.storage import read_json
 
 CONNECT_SECONDS = 5.0
@@ -31,7 +35,20 @@ ANSWER_SECONDS = 30.0
 """For a whole JSON answer."""
 _ANSWER_BYTES = 32 << 20
 _MAX_REDIRECTS = 8
+_ENDPOINT = "https://huggingface.co"
 _OFFLINE_HINT = "Check the network connection."
+
+
+def _is_on(variable: str) -> bool:
+    return os.environ.get(variable, "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def _token() -> str:
+    """The owner's token: from the environment, else where ``hf auth login`` keeps it; empty if there is none."""
+    given = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        given = given or Path(os.environ.get("HF_TOKEN_PATH") or hub_home() / "token").expanduser().read_text("utf-8")
+    return "".join((given or "").split())
 
 
 @cache
@@ -55,20 +72,12 @@ class HubClient:
     """One connection to the hub, for several threads. All methods raise GpuboxError."""
 
     def __init__(self, *, read_seconds: float = READ_SECONDS) -> None:
-        try:
-            from huggingface_hub import constants, get_token
-        except ImportError:
-            raise GpuboxError(
-                "huggingface_hub is not installed, so Hugging Face cannot be asked.", "pip install huggingface-hub"
-            ) from None
-        if constants.HF_HUB_OFFLINE:
+        if _is_on("HF_HUB_OFFLINE"):
             raise HubOfflineError("HF_HUB_OFFLINE is set, so Hugging Face is not asked.", "Unset it to search there.")
-        # not huggingface_hub's own headers: for them it asks the hub for a list of agents, keeps any answer for a day,
-        # and fails on an odd one at every start
         headers = {"User-Agent": f"gpubox/{__version__}"}
-        if not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN and (token := get_token()):
+        if not _is_on("HF_HUB_DISABLE_IMPLICIT_TOKEN") and (token := _token()):
             headers["Authorization"] = f"Bearer {token}"
-        self.endpoint = (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
+        self.endpoint = (os.environ.get("HF_ENDPOINT") or _ENDPOINT).rstrip("/")
         try:
             self._http = httpx.Client(
                 headers={**headers, "Accept-Encoding": "identity"},

@@ -15,11 +15,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar
 
 from gpubox import units
 from gpubox.errors import GpuboxError
+from gpubox.models import DownloadProgress
 from gpubox.models.find import hub_cache
 from gpubox.models.gguf import not_gguf
 from gpubox.models.gguf_header import MAGIC
@@ -253,6 +255,21 @@ class HubDownload:
     def _key(self, file: HubFile) -> str:
         """Names the part and the lock: the checksum, or a name of its own if the hub states none."""
         return file.sha256 or hashlib.sha256(f"{self.repository.revision}/{file.name}".encode()).hexdigest()
+
+
+def download_file(repo: str, name: str, on_progress: DownloadProgress, *, revision: str, folder: Path) -> Path:
+    """Downloads one file of a repository into ``folder``. Raises GpuboxError, and OSError if it cannot be stored."""
+    path = folder / Path(name).name
+
+    def fetch() -> None:
+        with path.open("ab") as file, client.file_part(repo, revision, name, file.tell()) as (chunks, length):
+            for chunk in chunks:
+                file.write(chunk)
+                on_progress(file.tell(), length, "")
+
+    with HubClient() as client:
+        Retries(partial(on_progress, 0, None)).run(fetch)
+    return path
 
 
 class _Meter:

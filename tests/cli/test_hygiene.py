@@ -40,14 +40,14 @@ def engine(paths: Paths, fake_engine: Path) -> None:
     "words", [("ls",), ("show", "demo"), ("logs",), ("doctor",), ("engines",), ("--help",), ("bench", "ls")]
 )
 def test_verbs_without_http_import_no_http_and_no_screen(words: tuple[str, ...]) -> None:
-    heavy = {"textual", "rich", "httpx", "huggingface_hub", "xllamacpp", "yaml"}
+    heavy = {"textual", "rich", "httpx", "xllamacpp", "yaml"}
 
     assert imported(*words) & heavy == set()
 
 
 @pytest.mark.parametrize("words", [("status",), ("ps",), ("stop",)])
 def test_verbs_with_http_import_no_screen(words: tuple[str, ...]) -> None:
-    assert imported(*words) & {"textual", "rich", "pygments", "huggingface_hub", "xllamacpp", "yaml"} == set()
+    assert imported(*words) & {"textual", "rich", "pygments", "xllamacpp", "yaml"} == set()
 
 
 POLLED = """
@@ -69,7 +69,7 @@ def polled() -> tuple[dict[str, Any], set[str]]:
 
 def test_what_is_polled_imports_only_what_it_needs(box: None) -> None:
     """Each of these modules would take a tenth of its time or more."""
-    never = {"click", "textual", "httpx", "psutil", "platformdirs", "msgspec", "huggingface_hub", "yaml", "pynvml"}
+    never = {"click", "textual", "httpx", "psutil", "platformdirs", "msgspec", "yaml", "pynvml"}
     never |= {"shutil", "tempfile", "email.message", "gpubox.engines.capabilities", "gpubox.server.supervisor"}
     stopped, modules = polled()
     assert modules & never - {"pynvml"} == set()

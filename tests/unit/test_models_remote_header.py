@@ -6,6 +6,7 @@ import errno
 import socket
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -109,17 +110,36 @@ def test_a_redirect_to_another_host_gets_no_token(hub: Hub, client: HubClient, m
         assert not any(headers.get("authorization", headers.get("Authorization")) for headers in cdn.headers)
 
 
-def test_the_hub_is_asked_for_nothing_but_what_the_owner_wants(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+@pytest.mark.parametrize(
+    ("variables", "sent"),
+    [
+        ({}, "Bearer hf_kept"),  # as `hf auth login` keeps it
+        ({"HF_TOKEN": "hf_secret"}, "Bearer hf_secret"),
+        ({"HUGGING_FACE_HUB_TOKEN": "hf_old"}, "Bearer hf_old"),
+        ({"HF_TOKEN_PATH": "/nowhere"}, None),
+        ({"HF_TOKEN": "hf_secret", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}, None),
+    ],
+)
+def test_the_owners_token_and_no_other_question(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variables: dict[str, str], sent: str | None
+) -> None:
+    (tmp_path / "token").write_text("hf_kept\n")
+    for name, value in {"HF_HOME": str(tmp_path), **variables}.items():
+        monkeypatch.setenv(name, value)
     hub.repositories["u/m"] = split_model("m-Q4_K_M", 1)
-    hub.bodies["/api/agent-harnesses"] = b"[]"  # huggingface_hub would keep it, and fail on it from then on
     with HubClient() as client:
         read_repository(client, "u/m")
 
     assert hub.paths == ["/api/models/u/m"]
     (headers,) = ({name.lower(): value for name, value in headers.items()} for headers in hub.headers)
-    assert headers["authorization"] == "Bearer hf_secret"
+    assert headers.get("authorization") == sent
     assert headers["user-agent"].startswith("gpubox/")
+
+
+def test_offline_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(GpuboxError, match="HF_HUB_OFFLINE is set"):
+        HubClient()
 
 
 LONG = struct.pack("<Q", 1 << 63)
