@@ -15,6 +15,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gpubox.agent.chat_files import (
+    branch_chat,
+    chat_path,
+    existing_chat,
+    free_name,
+    load_chat,
+    move_chat_file,
+    require_turn,
+)
+from gpubox.agent.chat_log import AnyChatRecord, ChatLog, ChatSettings, HeadMoved, SettingsChanged, TurnHeader
 from gpubox.agent.conversation import Conversation
 from gpubox.agent.endpoint import ServerEndpoint, find_endpoint
 from gpubox.agent.events import (
@@ -27,19 +37,8 @@ from gpubox.agent.events import (
     TurnStarted,
     TurnTotals,
 )
+from gpubox.agent.journal import ChatJournal
 from gpubox.agent.tools import Approve, Tool, ToolCall, deny_all
-from gpubox.agent.transcript.chat_files import (
-    branch_chat,
-    chat_path,
-    existing_chat,
-    free_name,
-    load_chat,
-    move_chat_file,
-    require_turn,
-)
-from gpubox.agent.transcript.chat_log import ChatLog
-from gpubox.agent.transcript.journal import ChatJournal
-from gpubox.agent.transcript.records import AnyChatRecord, ChatSettings, HeadMoved, SettingsChanged, TurnHeader
 from gpubox.agent.workspace import Workspace, create_scratch, remove_scratch
 from gpubox.clock import utc_now
 from gpubox.config import Config
@@ -265,8 +264,8 @@ class Chat:
         """The tools of the next turn. Raises GpuboxError if the workspace is no longer usable."""
         if not self.settings.tools:
             return []
-        from gpubox.agent.code_execution import CodeExecution
         from gpubox.agent.file_tools import file_tools
+        from gpubox.agent.tool_runner import CodeExecution
         from gpubox.sandbox.policy import Policy
         from gpubox.sandbox.runner import Sandbox
 

@@ -22,11 +22,10 @@ from gpubox.agent.events import (
     RoundRestarted,
     TextDelta,
 )
-from gpubox.agent.repetition import RepetitionDetector
+from gpubox.agent.reply_text import RepetitionDetector, ThinkingSplitter, split_thinking
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.thinking import ThinkingSplitter, split_thinking
 from gpubox.agent.timing import RequestMeasurements, TurnTimings
-from gpubox.agent.tool_protocol import ToolProtocol
+from gpubox.agent.tools import ToolProtocol
 from gpubox.errors import GpuboxError
 from gpubox.server.chunks import Chunk
 from gpubox.server.client import LlamaClient

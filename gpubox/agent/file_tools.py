@@ -1,20 +1,184 @@
-"""The tools of a workspace: list, read and search files; write and edit them once the owner approved the diff."""
+"""Lists, reads, searches and changes the files of a workspace for the model. Bounded in entries, bytes and time."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fnmatch
+import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-from gpubox.agent import browse, edits
+from gpubox import units
+from gpubox.agent import edits
 from gpubox.agent.edits import FileChange
+from gpubox.agent.settings import AgentSettings
 from gpubox.agent.tools import Tool, ToolCall, ToolOutput
-from gpubox.agent.workspace import Workspace
+from gpubox.agent.workspace import MAX_DEPTH, FolderEntry, Workspace, is_binary, list_folder, printable_path, read_at
 from gpubox.errors import GpuboxError
+from gpubox.sandbox.auto_run_files import OPEN_FOLDER
 from gpubox.threads import run_in_thread
+
+MAX_ENTRIES = 500
+"""Entries of one listing."""
+MAX_FOLDER_ENTRIES = 5000
+"""Entries of one folder that are read at all."""
+MAX_SEARCHED_BYTES = 64 * 1024 * 1024
+MAX_SEARCH_SECONDS = 10.0
+MAX_MATCHES = 100
+MAX_LINES = 400
+"""Lines of one read."""
+MAX_READ_CHARACTERS = AgentSettings().max_output_characters - 120
+"""With the note below them, the lines of one read are not shortened: the model would not see which it lacks."""
+_MAX_LINE_CHARACTERS = 400
+_SKIPPED_FOLDERS = {
+    ".git", ".hg", ".svn", ".venv", "__pycache__", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache"
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Walk:
+    """One walk through folders, and what it left out."""
+
+    stop: threading.Event
+    deadline: float = field(default_factory=lambda: time.monotonic() + MAX_SEARCH_SECONDS)
+    skipped: list[str] = field(default_factory=list)
+    ended_early: str = ""
+    """Why the walk did not see everything; empty: it did."""
+
+    def may_continue(self) -> bool:
+        """False after ``stop`` or the deadline."""
+        if not self.ended_early and self.stop.is_set():
+            self.ended_early = "stopped"
+        elif not self.ended_early and time.monotonic() > self.deadline:
+            self.ended_early = f"incomplete: stopped after {MAX_SEARCH_SECONDS:.0f} s"
+        return not self.ended_early
+
+    def report(self, lines: list[str]) -> str:
+        """``lines`` as text, with notes about what was left out."""
+        notes = [f"({self.ended_early})"] if self.ended_early else []
+        if self.skipped:
+            names = ", ".join(printable_path(path) for path in self.skipped[:5])
+            notes.append(f"(skipped: {names}{' …' if len(self.skipped) > 5 else ''})")
+        return "\n".join([*lines, *notes])
+
+
+def list_entries(workspace: Workspace, path: str, recursive: bool, stop: threading.Event) -> str:
+    """The entries of a folder, one per line. Raises GpuboxError."""
+    names = workspace.parts(path)
+    walk = Walk(stop)
+    lines: list[str] = []
+    with workspace.folder(names) as folder:
+        for entry, _ in _entries(workspace, folder, names, walk, recursive=recursive):
+            if len(lines) >= MAX_ENTRIES:
+                walk.ended_early = f"only the first {MAX_ENTRIES} are shown"
+                break
+            lines.append(_entry_line(entry))
+    return walk.report(lines or ["(empty)"])
+
+
+def read_lines(workspace: Workspace, path: str, first: int, count: int) -> str:
+    """Lines ``first`` (from 1) to ``first + count - 1`` of a text file, and the number of all. Raises GpuboxError."""
+    data = workspace.read(workspace.parts(path))
+    if is_binary(data):
+        raise GpuboxError(f"{printable_path(path)} is not text: {units.file_size(len(data))} of binary data.")
+    lines = data.decode("utf-8", errors="replace").splitlines()
+    if not lines:
+        return "(empty)"
+    if first > len(lines):
+        raise GpuboxError(f"{printable_path(path)} has only {len(lines)} lines.")
+    shown: list[str] = []
+    remaining = MAX_READ_CHARACTERS
+    for line in lines[first - 1 : first - 1 + min(count, MAX_LINES)]:
+        remaining -= len(line) + 1
+        if remaining < 0:
+            if not shown:
+                shown.append(line[:MAX_READ_CHARACTERS] + f" … ({len(line)} characters in this line)")
+            break
+        shown.append(line)
+    last = first - 1 + len(shown)
+    if first > 1 or last < len(lines):
+        following = f"; the next is line {last + 1}" if last < len(lines) else ""
+        shown.append(f"(lines {first} to {last} of {len(lines)}{following})")
+    return "\n".join(shown)
+
+
+def search(workspace: Workspace, text: str, path: str, glob: str, stop: threading.Event) -> str:
+    """The lines that contain ``text``, as ``path:line: text``; case does not matter.
+
+    ``text`` is not a regular expression: one that backtracks would block the thread. Raises GpuboxError.
+    """
+    if not text or "\n" in text or len(text) > 500:
+        raise GpuboxError("The text to search for must be one line of at most 500 characters.")
+    names, needle = workspace.parts(path), text.casefold()
+    walk, remaining_bytes = Walk(stop), MAX_SEARCHED_BYTES
+    matches: list[str] = []
+    with workspace.folder(names) as start:
+        for entry, folder in _entries(workspace, start, names, walk, recursive=True):
+            if entry.kind != "file" or (glob and not _glob_matches(entry.path, glob)):
+                continue
+            if entry.size_bytes > remaining_bytes:
+                walk.ended_early = f"incomplete: stopped after {MAX_SEARCHED_BYTES // 2**20} MiB"
+                break
+            try:
+                data, _ = read_at(folder, tuple(entry.path.split("/")))
+            except GpuboxError:
+                continue  # too large, or removed meanwhile
+            remaining_bytes -= len(data)
+            if is_binary(data):
+                continue
+            for number, line in enumerate(data.decode("utf-8", errors="replace").splitlines(), start=1):
+                if needle in line.casefold():
+                    matches.append(f"{printable_path(entry.path)}:{number}: {line.strip()[:_MAX_LINE_CHARACTERS]}")
+            if len(matches) >= MAX_MATCHES:
+                walk.ended_early = f"only the first {MAX_MATCHES} are shown"
+                break
+    return walk.report(matches[:MAX_MATCHES] or [f"No line contains {text!r}."])
+
+
+def _entries(
+    workspace: Workspace, folder: int, names: tuple[str, ...], walk: Walk, *, recursive: bool
+) -> Iterator[tuple[FolderEntry, int]]:
+    """The entries under the open folder ``folder``, each with the descriptor of its own folder."""
+    entries, truncated = list_folder(folder, names, MAX_FOLDER_ENTRIES, workspace.device)
+    if truncated:
+        walk.skipped.append(f"{'/'.join(names) or '.'} after its first {MAX_FOLDER_ENTRIES} entries")
+    for entry in entries:
+        if not walk.may_continue():
+            return
+        yield entry, folder
+        if not recursive or entry.kind != "folder":
+            continue
+        inner_names = (*names, entry.path.rpartition("/")[2])
+        inner = -1
+        if inner_names[-1] not in _SKIPPED_FOLDERS and entry.same_device and len(inner_names) < MAX_DEPTH:
+            with contextlib.suppress(OSError):
+                inner = os.open(inner_names[-1], OPEN_FOLDER, dir_fd=folder)
+        if inner < 0:
+            walk.skipped.append(entry.path)
+            continue
+        try:
+            yield from _entries(workspace, inner, inner_names, walk, recursive=True)
+        finally:
+            os.close(inner)
+
+
+def _entry_line(entry: FolderEntry) -> str:
+    path = printable_path(entry.path)
+    if entry.kind == "folder":
+        return f"{path}/"
+    if entry.kind == "link":
+        return f"{path} -> {printable_path(entry.link_target)} (a link, not followed)"
+    return f"{path}  {entry.size_bytes} bytes" if entry.kind == "file" else f"{path}  (not a regular file)"
+
+
+def _glob_matches(path: str, glob: str) -> bool:
+    return fnmatch.fnmatchcase(path, glob) or fnmatch.fnmatchcase(path.rpartition("/")[2], glob)
+
 
 CANCEL_TIMEOUT_SECONDS = 10.0
 """How long a cancelled write is waited for. If the disk takes longer, the write ends before it replaces the file."""
@@ -121,15 +285,15 @@ def file_tools(workspace: Workspace) -> list[Tool]:
 
     def list_files(call: ToolCall, stop: threading.Event) -> str:
         recursive = call.arguments.get("recursive") in (True, "true", "True", 1)
-        return browse.list_entries(workspace, _text(call, "path", "."), recursive, stop)
+        return list_entries(workspace, _text(call, "path", "."), recursive, stop)
 
     def read_file(call: ToolCall, stop: threading.Event) -> str:
-        first, count = _integer(call, "first_line", 1), _integer(call, "lines", browse.MAX_LINES)
-        return browse.read_lines(workspace, _text(call, "path"), max(1, first), max(1, count))
+        first, count = _integer(call, "first_line", 1), _integer(call, "lines", MAX_LINES)
+        return read_lines(workspace, _text(call, "path"), max(1, first), max(1, count))
 
     def search_files(call: ToolCall, stop: threading.Event) -> str:
         text, glob = _text(call, "text"), _text(call, "glob", "")
-        return browse.search(workspace, text, _text(call, "path", "."), glob[:200], stop)
+        return search(workspace, text, _text(call, "path", "."), glob[:200], stop)
 
     def plan_write(call: ToolCall) -> FileChange:
         return edits.plan_write(workspace, _text(call, "path"), _text(call, "content"))
@@ -153,7 +317,7 @@ def file_tools(workspace: Workspace) -> list[Tool]:
             {
                 "path": _PATH,
                 "first_line": {"type": "integer", "description": "First line to read, from 1.", "default": 1},
-                "lines": {"type": "integer", "description": "How many lines to read.", "default": browse.MAX_LINES},
+                "lines": {"type": "integer", "description": "How many lines to read.", "default": MAX_LINES},
             },
             read_file,
         ),

@@ -22,14 +22,12 @@ from gpubox.agent.events import (
     TurnStarted,
     TurnTotals,
 )
-from gpubox.agent.repetition import without_repetition
+from gpubox.agent.reply_text import ThinkingSplitter, without_repetition
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.thinking import ThinkingSplitter
 from gpubox.agent.timing import TurnTimings
 from gpubox.agent.tool_calls import ToolCallPlan, plan_tool_calls
-from gpubox.agent.tool_protocol import choose_protocol, context_size
 from gpubox.agent.tool_runner import CompletedCall, ToolRunner
-from gpubox.agent.tools import Approve, Tool, ToolCall, deny_all
+from gpubox.agent.tools import Approve, Tool, ToolCall, choose_protocol, context_size, deny_all
 from gpubox.errors import GpuboxError
 from gpubox.server.client import LlamaClient
 from gpubox.server.stream import ContextOverflow

@@ -1,12 +1,15 @@
-"""The interface between the agent loop and its tools: calls, outputs, the Tool protocol, approval."""
+"""Tools, and how a model calls them: calls, outputs, approval, and the protocol that fits a server."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
+
+from gpubox.agent.settings import AgentSettings
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROLS = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 127])
@@ -79,3 +82,98 @@ def truncate_output(text: str, limit: int) -> tuple[str, int]:
     half = limit // 2
     dropped += max(0, len(text) - 2 * half)
     return f"{text[:half]}\n[... {dropped:,} characters left out ...]\n{text[-half:]}", dropped
+
+
+CODE_TOOL = "code_execution"
+MAX_IGNORED_PROGRAMS = 2
+"""A model that wrote so many programs without calling the tool gets the fenced protocol."""
+
+NATIVE_PROMPT = (
+    "Each call of code_execution is a fresh Python interpreter: include everything it needs and print what you want "
+    "to see. Files stay. Do not repeat a call that gave you the answer. When you know the answer, say it."
+)
+FENCED_PROMPT = (
+    "You can run Python. To run a program, write it in one fenced block:\n"
+    "```python\nprint(6 * 7)\n```\n"
+    "and stop; what it printed comes back to you. Each program is a fresh interpreter: include everything it needs "
+    "and print what you want to see. Files stay. When you know the answer, say it in words, without a ```python block."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolProtocol:
+    """The protocol of one turn. The same settings give the same bytes of ``system_prompt`` and ``tools``."""
+
+    name: str
+    """``native``, ``fenced`` or ``none``."""
+    why: str
+    system_prompt: str
+    tools: tuple[dict[str, Any], ...] = ()
+    """The ``tools`` of a request."""
+    tool_names: tuple[str, ...] = ()
+    """The tools that the prompt describes."""
+    parallel: bool = False
+    """Whether one reply may hold several calls."""
+    system_role: bool = True
+    """Whether the template supports a system message."""
+
+    @property
+    def native(self) -> bool:
+        """Whether calls come as ``tool_calls``."""
+        return self.name == "native"
+
+
+def choose_protocol(
+    settings: AgentSettings, tools: Sequence[Tool], props: dict[str, Any] | None, *, ignored_programs: int = 0
+) -> ToolProtocol:
+    """The protocol for the model that llama-server's ``/props`` describes (``None``: the server has no ``/props``).
+
+    ``ignored_programs``: how many answers of this chat hold a program that the model wrote but did not run.
+    """
+    caps = (props or {}).get("chat_template_caps")
+    caps = caps if isinstance(caps, dict) else {}
+    names = tuple(tool.name for tool in tools)
+    has_code = CODE_TOOL in names
+    system_role = caps.get("supports_system_role") is not False
+
+    def protocol(name: str, why: str, prompt: str = "", **fields: Any) -> ToolProtocol:
+        system_prompt = "\n\n".join(part for part in (settings.system_prompt, prompt) if part)
+        return ToolProtocol(name, why, system_prompt, system_role=system_role, **fields)
+
+    if not tools or settings.protocol == "none":
+        return protocol("none", "no tools")
+    supported = bool(caps.get("supports_tools") and caps.get("supports_tool_calls"))
+    ignores_tools = supported and has_code and ignored_programs >= MAX_IGNORED_PROGRAMS
+    if settings.protocol == "native" or (settings.protocol == "auto" and supported and not ignores_tools):
+        return protocol(
+            "native",
+            "chosen in the settings" if settings.protocol == "native" else "the chat template supports tool calls",
+            NATIVE_PROMPT if has_code else "",
+            tools=tuple(_schema(tool) for tool in tools),
+            tool_names=names,
+            parallel=bool(caps.get("supports_parallel_tool_calls")),
+        )
+    why = (
+        "the chat template does not support tool calls"
+        if caps
+        else "the server does not report what its chat template supports"
+    )
+    if not has_code:
+        return protocol("none", why)
+    if settings.protocol == "fenced":
+        why = "chosen in the settings"
+    elif ignores_tools:
+        why = "the model writes programs instead of calling the tool"
+    return protocol("fenced", why, FENCED_PROMPT, tool_names=(CODE_TOOL,))
+
+
+def _schema(tool: Tool) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": function}
+
+
+def context_size(props: dict[str, Any] | None) -> int | None:
+    """Tokens of one slot's context, from ``/props``; ``None`` if unknown."""
+    generation = (props or {}).get("default_generation_settings")
+    size = generation.get("n_ctx") if isinstance(generation, dict) else None
+    return size if isinstance(size, int) and size > 0 else None

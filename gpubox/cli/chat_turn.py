@@ -9,10 +9,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from gpubox.agent.chat import CLOSE_TIMEOUT_SECONDS, Chat
+from gpubox.agent.chat_log import ChatSettings
 from gpubox.agent.endpoint import ServerEndpoint, find_endpoint
 from gpubox.agent.events import AgentEvent, ApprovalRequested, TurnFailed, TurnFinished, event_values
 from gpubox.agent.tools import ToolCall
-from gpubox.agent.transcript.records import ChatSettings
 from gpubox.cancellation import run_cancellable
 from gpubox.cli import diagnostics, output
 from gpubox.cli.chat_output import TextTurnOutput

@@ -7,11 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from gpubox import units
+from gpubox.agent.chat_files import chat_summaries, existing_chat, load_chat, search
+from gpubox.agent.chat_log import ChatLog, Turn
 from gpubox.agent.events import MessageAdded, TextDelta, ToolFinished, TurnFailed, event_values
-from gpubox.agent.thinking import split_thinking
-from gpubox.agent.transcript.chat_files import chat_summaries, existing_chat, load_chat
-from gpubox.agent.transcript.chat_log import ChatLog, Turn
-from gpubox.agent.transcript.search import search
+from gpubox.agent.reply_text import split_thinking
 from gpubox.cli import output
 from gpubox.cli.chat_output import tool_call_text, tool_result_line
 from gpubox.cli.context import Context

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
+from gpubox.agent.chat_files import chat_names, chat_path, load_chat
 from gpubox.agent.events import Notice, PrefillProgress, ReasoningDelta, TextDelta, ToolRequested, TurnFailed
 from gpubox.agent.tools import ToolCall
-from gpubox.agent.transcript.chat_files import chat_names, chat_path, load_chat
 from gpubox.cli.chat_output import TextTurnOutput
 from gpubox.cli.chat_turn import ApprovalPrompt
 from gpubox.cli.main import run

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpubox.agent.code_execution import CodeExecution
+from gpubox.agent.chat_files import chat_path, load_chat
+from gpubox.agent.chat_log import ChatSettings, SettingsChanged
 from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import AgentEvent, Message, RoundFinished, TextDelta, ToolFinished, TurnFinished, TurnStarted
+from gpubox.agent.journal import ChatJournal
 from gpubox.agent.loop import AgentLoop
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.transcript.chat_files import chat_path, load_chat
-from gpubox.agent.transcript.journal import ChatJournal
-from gpubox.agent.transcript.records import ChatSettings, SettingsChanged
+from gpubox.agent.tool_runner import CodeExecution
 from gpubox.cli.main import run
 from gpubox.config import Config
 from gpubox.sandbox.policy import Policy

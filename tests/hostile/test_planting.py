@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.agent.code_execution import CodeExecution
-from gpubox.agent.tool_protocol import CODE_TOOL
-from gpubox.agent.tools import ToolCall
+from gpubox.agent.tool_runner import CodeExecution
+from gpubox.agent.tools import CODE_TOOL, ToolCall
 from gpubox.errors import GpuboxError
 from gpubox.sandbox import quarantine
 from gpubox.sandbox.disk_usage import remove_tree

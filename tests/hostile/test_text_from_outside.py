@@ -26,10 +26,10 @@ from typing import Any
 
 import pytest
 
+from gpubox.agent.chat_log import TurnHeader
 from gpubox.agent.events import Message, MessageAdded, TurnFinished, TurnTotals
+from gpubox.agent.journal import ChatJournal
 from gpubox.agent.tools import ToolCall
-from gpubox.agent.transcript.journal import ChatJournal
-from gpubox.agent.transcript.records import TurnHeader
 from gpubox.clock import utc_now
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.gateway.ledger import Ledger

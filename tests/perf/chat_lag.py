@@ -67,7 +67,7 @@ def watch(url: str, told: Path, rest: float) -> None:
     """Opens the screen, asks, and writes down what it cost."""
     from textual.pilot import Pilot
 
-    from gpubox.agent.transcript.records import ChatSettings
+    from gpubox.agent.chat_log import ChatSettings
     from gpubox.config import Config
     from gpubox.paths import Paths
     from gpubox.tui.app import GpuboxApp

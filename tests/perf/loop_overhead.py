@@ -16,11 +16,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpubox.agent.code_execution import CodeExecution
 from gpubox.agent.conversation import Conversation
 from gpubox.agent.events import Message, RoundFinished, RoundTiming, TurnFailed, TurnFinished
 from gpubox.agent.loop import AgentLoop
 from gpubox.agent.settings import AgentSettings
+from gpubox.agent.tool_runner import CodeExecution
 from gpubox.config import Config
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.runner import Sandbox

@@ -8,13 +8,11 @@ from pathlib import Path
 
 from gpubox.agent import events as e
 from gpubox.agent.chat import Chat
+from gpubox.agent.chat_files import ChatSummary, SearchHit
+from gpubox.agent.chat_log import ChatLog, ChatSettings, HeadMoved, SettingsChanged, Turn, TurnHeader
 from gpubox.agent.endpoint import ServerEndpoint
 from gpubox.agent.settings import SYSTEM_PROMPT
 from gpubox.agent.tools import Approve, ToolCall, ToolOutput
-from gpubox.agent.transcript.chat_files import ChatSummary
-from gpubox.agent.transcript.chat_log import ChatLog, Turn
-from gpubox.agent.transcript.records import ChatSettings, HeadMoved, SettingsChanged, TurnHeader
-from gpubox.agent.transcript.search import SearchHit
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from gpubox.agent import events as e
+from gpubox.agent.chat_log import Turn, TurnHeader
 from gpubox.agent.tools import ToolCall, ToolOutput
-from gpubox.agent.transcript.chat_log import Turn
-from gpubox.agent.transcript.records import TurnHeader
 from gpubox.tui.chat.turn import TurnView, code_snippets, stored_turn_view
 from gpubox.tui.chat.turn_parts import AnswerPart, ThinkingPart, ToolCallPart, time_shares, waterfall
 from gpubox.tui.styled_lines import cell_width

@@ -11,6 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from gpubox.agent.chat_files import (
+    ChatSummary,
+    chat_names,
+    chat_path,
+    chat_summaries,
+    free_name,
+    load_chat,
+    remove_chat,
+    rename_chat,
+    search,
+)
+from gpubox.agent.chat_log import INTERRUPTED_CALL_OUTPUT, ChatLog, ChatSettings, HeadMoved, SettingsChanged, TurnHeader
 from gpubox.agent.events import (
     AgentEvent,
     Message,
@@ -24,21 +36,8 @@ from gpubox.agent.events import (
     TurnFinished,
     TurnTotals,
 )
+from gpubox.agent.journal import ChatJournal
 from gpubox.agent.tools import ToolCall
-from gpubox.agent.transcript.chat_files import (
-    ChatSummary,
-    chat_names,
-    chat_path,
-    chat_summaries,
-    free_name,
-    load_chat,
-    remove_chat,
-    rename_chat,
-)
-from gpubox.agent.transcript.chat_log import INTERRUPTED_CALL_OUTPUT, ChatLog
-from gpubox.agent.transcript.journal import ChatJournal
-from gpubox.agent.transcript.records import ChatSettings, HeadMoved, SettingsChanged, TurnHeader
-from gpubox.agent.transcript.search import search
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 
@@ -370,8 +369,8 @@ WRITER = """
 import sys
 from pathlib import Path
 from gpubox.agent.events import Message, MessageAdded, TextDelta
-from gpubox.agent.transcript.journal import ChatJournal
-from gpubox.agent.transcript.records import TurnHeader
+from gpubox.agent.journal import ChatJournal
+from gpubox.agent.chat_log import TurnHeader
 journal = ChatJournal(Path(sys.argv[1]))
 journal.add(TurnHeader("t1", "", "now", "Tell me."))
 for number in range(10**9):

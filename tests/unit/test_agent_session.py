@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from gpubox.agent.chat import Chat
+from gpubox.agent.chat_files import chat_names, chat_path, load_chat
+from gpubox.agent.chat_log import INTERRUPTED_CALL_OUTPUT, Approvals, ChatLog, ChatSettings
 from gpubox.agent.endpoint import ServerEndpoint, find_endpoint
 from gpubox.agent.events import AgentEvent, Notice, RoundFinished, TextDelta, TurnFinished
 from gpubox.agent.tools import ToolCall
-from gpubox.agent.transcript.chat_files import chat_names, chat_path, load_chat
-from gpubox.agent.transcript.chat_log import INTERRUPTED_CALL_OUTPUT, ChatLog
-from gpubox.agent.transcript.records import Approvals, ChatSettings
 from gpubox.agent.workspace import create_scratch, remove_scratch
 from gpubox.config import Config
 from gpubox.errors import ExitCode, GpuboxError, UsageError

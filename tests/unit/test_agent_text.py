@@ -6,11 +6,9 @@ import random
 
 import pytest
 
-from gpubox.agent.arguments import read_arguments
 from gpubox.agent.code_answer import ends_with_program, fenced_blocks, python_program
-from gpubox.agent.repetition import RepetitionDetector, without_repetition
-from gpubox.agent.thinking import ThinkingSplitter, split_thinking
-from gpubox.agent.tool_calls import text_tool_calls
+from gpubox.agent.reply_text import RepetitionDetector, ThinkingSplitter, split_thinking, without_repetition
+from gpubox.agent.tool_calls import read_arguments, text_tool_calls
 from gpubox.agent.tools import truncate_output
 
 REPLY = "<think>plan\n```python\nBAD\n```\nso</think>\n\nHere:\n```python\nGOOD = '<think>'\n```\nThat is all."

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.agent import browse, edits
+from gpubox.agent import edits, file_tools
 from gpubox.agent.tools import truncate_output
 from gpubox.agent.workspace import MAX_FILE_BYTES, Workspace
 from gpubox.errors import GpuboxError, UsageError
@@ -48,14 +48,14 @@ def refused(call: object, *arguments: object) -> str:
     ],
 )  # fmt: skip
 def test_a_path_out_of_the_workspace_is_refused(work: Workspace, outside: Path, path: str) -> None:
-    assert refused(browse.read_lines, work, path, 1, 10)
+    assert refused(file_tools.read_lines, work, path, 1, 10)
     assert refused(edits.plan_write, work, path, "x")
-    assert refused(browse.list_entries, work, path, False, ON)
+    assert refused(file_tools.list_entries, work, path, False, ON)
 
 
 @pytest.mark.parametrize("path", ["a.txt", "./a.txt", ".//a.txt", "/workspace/a.txt", "{root}/a.txt"])
 def test_the_ways_to_name_a_file(work: Workspace, path: str) -> None:
-    assert browse.read_lines(work, path.format(root=work.root), 1, 10) == "one\ntwo\nthree"
+    assert file_tools.read_lines(work, path.format(root=work.root), 1, 10) == "one\ntwo\nthree"
 
 
 def test_links_are_never_followed(work: Workspace, outside: Path) -> None:
@@ -64,16 +64,16 @@ def test_links_are_never_followed(work: Workspace, outside: Path) -> None:
     (work.root / "inner").symlink_to("a.txt")
     (work.root / "new").symlink_to(outside / "made.txt")
 
-    assert "is a link to a.txt" in refused(browse.read_lines, work, "inner", 1, 10)
+    assert "is a link to a.txt" in refused(file_tools.read_lines, work, "inner", 1, 10)
     for path in ("leaf", "folder/secret.txt", "folder"):
-        assert "is a link" in refused(browse.read_lines, work, path, 1, 10)
+        assert "is a link" in refused(file_tools.read_lines, work, path, 1, 10)
         assert "is a link" in refused(edits.plan_write, work, path, "x")
     assert "is a link" in refused(edits.plan_write, work, "new", "x")
     assert "is a link" in refused(edits.plan_write, work, "folder/made.txt", "x")
-    listed = browse.list_entries(work, ".", True, ON)
+    listed = file_tools.list_entries(work, ".", True, ON)
     assert "leaf -> " in listed
     assert "secret.txt\n" not in listed
-    assert "No line contains" in browse.search(work, "sesame", ".", "", ON)
+    assert "No line contains" in file_tools.search(work, "sesame", ".", "", ON)
     assert [path.name for path in outside.iterdir()] == ["secret.txt"]
 
 
@@ -91,16 +91,16 @@ def test_only_regular_files_are_opened(work: Workspace) -> None:
     with socket.socket(socket.AF_UNIX) as unix_socket:
         unix_socket.bind(str(work.root / "sock"))
     for path in ("pipe", "sock"):
-        assert "a device, a pipe or a socket" in refused(browse.read_lines, work, path, 1, 10)
+        assert "a device, a pipe or a socket" in refused(file_tools.read_lines, work, path, 1, 10)
         assert "a device, a pipe or a socket" in refused(edits.plan_write, work, path, "x")
-    assert "is a folder" in refused(browse.read_lines, work, "sub", 1, 10)
-    assert "No line contains" in browse.search(work, "sesame", ".", "", ON)  # and it comes back
+    assert "is a folder" in refused(file_tools.read_lines, work, "sub", 1, 10)
+    assert "No line contains" in file_tools.search(work, "sesame", ".", "", ON)  # and it comes back
 
 
 def test_a_device_is_never_opened(tmp_path: Path) -> None:
     device = Workspace(Path("/dev"), any_folder=True)
 
-    assert "a device" in refused(browse.read_lines, device, "zero", 1, 10)
+    assert "a device" in refused(file_tools.read_lines, device, "zero", 1, 10)
 
 
 def test_large_and_binary_files_are_refused(work: Workspace) -> None:
@@ -108,8 +108,8 @@ def test_large_and_binary_files_are_refused(work: Workspace) -> None:
         file.truncate(MAX_FILE_BYTES + 1)
     (work.root / "image").write_bytes(b"\x89PNG\0\0")
 
-    assert "too large" in refused(browse.read_lines, work, "huge", 1, 10)
-    assert "is not text" in refused(browse.read_lines, work, "image", 1, 10)
+    assert "too large" in refused(file_tools.read_lines, work, "huge", 1, 10)
+    assert "is not text" in refused(file_tools.read_lines, work, "image", 1, 10)
     assert "larger than" in refused(edits.plan_write, work, "new", "x" * (MAX_FILE_BYTES + 1))
 
 
@@ -140,57 +140,57 @@ def test_the_folder_above_the_home_and_a_link_to_it_are_too_wide(own_home: Path,
 
 def test_a_workspace_that_was_replaced_is_not_touched(work: Workspace, outside: Path) -> None:
     work.root.rename(work.root.parent / "moved")
-    assert "gone" in refused(browse.list_entries, work, ".", False, ON)
+    assert "gone" in refused(file_tools.list_entries, work, ".", False, ON)
     outside.rename(work.root)
-    assert "replaced by another folder" in refused(browse.list_entries, work, ".", False, ON)
+    assert "replaced by another folder" in refused(file_tools.list_entries, work, ".", False, ON)
 
 
 def test_listing(work: Workspace) -> None:
     (work.root / "node_modules/x").mkdir(parents=True)
     (work.root / "odd\x1b[31m").write_text("")
 
-    assert browse.list_entries(work, ".", False, ON).splitlines() == [
+    assert file_tools.list_entries(work, ".", False, ON).splitlines() == [
         "a.txt  14 bytes", "node_modules/", "odd\ufffd[31m  0 bytes", "sub/",
     ]  # fmt: skip
-    deep = browse.list_entries(work, ".", True, ON)
+    deep = file_tools.list_entries(work, ".", True, ON)
     assert "sub/b.py  13 bytes" in deep
     assert deep.endswith("(skipped: node_modules)")
-    assert browse.list_entries(work, "node_modules/x", False, ON) == "(empty)"
+    assert file_tools.list_entries(work, "node_modules/x", False, ON) == "(empty)"
 
 
 def test_a_long_listing_is_truncated(work: Workspace) -> None:
-    for number in range(browse.MAX_ENTRIES + 5):
+    for number in range(file_tools.MAX_ENTRIES + 5):
         (work.root / f"sub/{number}").touch()
 
-    listed = browse.list_entries(work, ".", True, ON).splitlines()
+    listed = file_tools.list_entries(work, ".", True, ON).splitlines()
 
-    assert len(listed) == browse.MAX_ENTRIES + 1
+    assert len(listed) == file_tools.MAX_ENTRIES + 1
     assert "only the first" in listed[-1]
 
 
 def test_reading_some_lines(work: Workspace) -> None:
-    assert browse.read_lines(work, "a.txt", 2, 1) == "two\n(lines 2 to 2 of 3; the next is line 3)"
-    assert "has only 3 lines" in refused(browse.read_lines, work, "a.txt", 4, 1)
+    assert file_tools.read_lines(work, "a.txt", 2, 1) == "two\n(lines 2 to 2 of 3; the next is line 3)"
+    assert "has only 3 lines" in refused(file_tools.read_lines, work, "a.txt", 4, 1)
     (work.root / "long").write_text("x" * 1_000_000 + "\nend\n")
-    read = browse.read_lines(work, "long", 1, 10)
-    assert len(read) < browse.MAX_READ_CHARACTERS + 200
+    read = file_tools.read_lines(work, "long", 1, 10)
+    assert len(read) < file_tools.MAX_READ_CHARACTERS + 200
     assert "1000000 characters" in read
     assert "(lines 1 to 1 of 2; the next is line 2)" in read
 
 
 def test_searching(work: Workspace) -> None:
-    assert browse.search(work, "TWO", ".", "", ON).splitlines() == ["a.txt:2: two", "sub/b.py:1: print('Two')"]
-    assert browse.search(work, "two", ".", "*.py", ON) == "sub/b.py:1: print('Two')"
-    assert browse.search(work, "two", "sub", "", ON) == "sub/b.py:1: print('Two')"
-    assert "No line contains" in browse.search(work, "t.o", ".", "", ON)
-    assert "one line" in refused(browse.search, work, "", ".", "", ON)
+    assert file_tools.search(work, "TWO", ".", "", ON).splitlines() == ["a.txt:2: two", "sub/b.py:1: print('Two')"]
+    assert file_tools.search(work, "two", ".", "*.py", ON) == "sub/b.py:1: print('Two')"
+    assert file_tools.search(work, "two", "sub", "", ON) == "sub/b.py:1: print('Two')"
+    assert "No line contains" in file_tools.search(work, "t.o", ".", "", ON)
+    assert "one line" in refused(file_tools.search, work, "", ".", "", ON)
 
 
 def test_a_search_that_is_stopped_ends(work: Workspace) -> None:
     stop = threading.Event()
     stop.set()
 
-    assert browse.search(work, "two", ".", "", stop).endswith("(stopped)")
+    assert file_tools.search(work, "two", ".", "", stop).endswith("(stopped)")
 
 
 @pytest.mark.parametrize("width", [0, 1, 30, 79, 400, 7_000, 9_000])
@@ -200,10 +200,10 @@ def test_reading_on_from_the_line_that_is_named_loses_nothing(work: Workspace, w
     read: list[str] = []
     first = 1
     while first:
-        text, dropped = truncate_output(browse.read_lines(work, "long", first, browse.MAX_LINES), 8000)
+        text, dropped = truncate_output(file_tools.read_lines(work, "long", first, file_tools.MAX_LINES), 8000)
         assert not dropped, "the middle would be lost"
         *lines, note = text.split("\n")
         read += lines
         assert note.startswith(f"(lines {first} to {len(read)} of {len(written)}") or width > 8000
         first = int(note.rpartition("next is line ")[2].rstrip(")")) if "next is line" in note else 0
-    assert [line.partition(" … (")[0] for line in read] == [line[: browse.MAX_READ_CHARACTERS] for line in written]
+    assert [line.partition(" … (")[0] for line in read] == [line[: file_tools.MAX_READ_CHARACTERS] for line in written]

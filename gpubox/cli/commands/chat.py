@@ -13,7 +13,7 @@ from gpubox.cli.options import PlainHelpOption, json_option
 from gpubox.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from gpubox.agent.transcript.records import ChatSettings
+    from gpubox.agent.chat_log import ChatSettings
 
 
 @click.group("chat", invoke_without_command=True)
@@ -149,7 +149,7 @@ def search(context: Context, text: str, as_json: bool) -> int:
 @click.pass_obj
 def rename(context: Context, name: str, new: str, as_json: bool) -> None:
     """Rename the chat NAME to NEW."""
-    from gpubox.agent.transcript import chat_files
+    from gpubox.agent import chat_files
 
     chat_files.rename_chat(context.paths, name, new)
     _print_result(as_json, new, f"{name} is now {new}.")
@@ -163,7 +163,7 @@ def rename(context: Context, name: str, new: str, as_json: bool) -> None:
 @click.pass_obj
 def branch(context: Context, name: str, new: str, turn: str | None, as_json: bool) -> None:
     """Copy the chat NAME to NEW."""
-    from gpubox.agent.transcript import chat_files
+    from gpubox.agent import chat_files
 
     log = chat_files.load_chat(chat_files.existing_chat(context.paths, name))
     chat_files.branch_chat(context.paths, log, new, turn)
@@ -180,7 +180,7 @@ def rewind(context: Context, name: str, turn: str | None, as_json: bool) -> None
 
     Nothing is deleted.
     """
-    from gpubox.agent.transcript.chat_files import rewind_chat
+    from gpubox.agent.chat_files import rewind_chat
 
     head = rewind_chat(context.paths, name, turn)
     _print_result(
@@ -194,7 +194,7 @@ def rewind(context: Context, name: str, turn: str | None, as_json: bool) -> None
 @click.pass_obj
 def rm(context: Context, names: tuple[str, ...], as_json: bool) -> None:
     """Delete the chats NAMES."""
-    from gpubox.agent.transcript import chat_files
+    from gpubox.agent import chat_files
 
     for name in names:
         chat_files.existing_chat(context.paths, name)

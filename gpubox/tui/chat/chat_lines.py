@@ -18,7 +18,7 @@ from gpubox.tui.styled_lines import (
 )
 
 if TYPE_CHECKING:
-    from gpubox.agent.transcript.records import ChatSettings
+    from gpubox.agent.chat_log import ChatSettings
     from gpubox.sandbox.policy import Confinement
     from gpubox.telemetry.snapshot import Throughput
     from gpubox.tui.chat.turn import TurnProgress, TurnView

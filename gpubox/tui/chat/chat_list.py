@@ -17,7 +17,7 @@ from gpubox.tui.styled_lines import StyledLine, cell_width, pad_line, sanitize_t
 from gpubox.tui.widgets.cursor_rows import CursorRows
 
 if TYPE_CHECKING:
-    from gpubox.agent.transcript.chat_files import ChatSummary
+    from gpubox.agent.chat_files import ChatSummary
 
 NARROW_CELLS = 48
 """Below this width a row has only the name and the time."""

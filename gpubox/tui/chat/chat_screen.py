@@ -12,8 +12,8 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 
+from gpubox.agent.chat_log import ChatSettings
 from gpubox.agent.events import TurnFailed
-from gpubox.agent.transcript.records import ChatSettings
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.threads import run_in_thread

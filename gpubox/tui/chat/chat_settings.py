@@ -13,8 +13,8 @@ from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Input, Static, TextArea
 
+from gpubox.agent.chat_log import ChatSettings
 from gpubox.agent.settings import AgentSettings
-from gpubox.agent.transcript.records import ChatSettings
 from gpubox.errors import UsageError
 from gpubox.tui.dialogs import Dialog
 from gpubox.tui.widgets.form import CycleField, FormRow

@@ -12,10 +12,9 @@ from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
+    from gpubox.agent.chat_files import ChatSummary, SearchHit
     from gpubox.agent.endpoint import ServerEndpoint
     from gpubox.agent.tools import Approve
-    from gpubox.agent.transcript.chat_files import ChatSummary
-    from gpubox.agent.transcript.search import SearchHit
     from gpubox.config import Config
     from gpubox.paths import Paths
     from gpubox.sandbox.policy import Confinement
@@ -32,13 +31,13 @@ class Chats:
 
     async def summaries(self) -> list[ChatSummary]:
         """Every chat, the last changed one first."""
-        from gpubox.agent.transcript.chat_files import chat_summaries
+        from gpubox.agent.chat_files import chat_summaries
 
         return await run_in_thread(chat_summaries, self.paths)
 
     async def search(self, text: str) -> list[SearchHit]:
         """The prompts and answers that contain ``text``."""
-        from gpubox.agent.transcript.search import search
+        from gpubox.agent.chat_files import search
 
         return await run_in_thread(search, self.paths, text)
 
@@ -69,17 +68,17 @@ class Chats:
 
     async def free_name(self, text: str) -> str:
         """A chat name made from ``text`` that is not in use."""
-        from gpubox.agent.transcript.chat_files import free_name
+        from gpubox.agent.chat_files import free_name
 
         return await run_in_thread(free_name, self.paths, text)
 
     async def rename(self, name: str, new: str) -> None:
-        from gpubox.agent.transcript.chat_files import rename_chat
+        from gpubox.agent.chat_files import rename_chat
 
         await run_in_thread(rename_chat, self.paths, name, new)
 
     async def delete(self, name: str) -> None:
-        from gpubox.agent.transcript.chat_files import remove_chat
+        from gpubox.agent.chat_files import remove_chat
 
         await run_in_thread(remove_chat, self.paths, name)
 

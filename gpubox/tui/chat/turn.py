@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpubox.agent import events as e
-from gpubox.agent.thinking import split_thinking
+from gpubox.agent.reply_text import split_thinking
 from gpubox.agent.tools import ToolCall
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
@@ -32,7 +32,7 @@ from gpubox.tui.styled_lines import join_lines, styled_line
 
 if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
-    from gpubox.agent.transcript.chat_log import Turn
+    from gpubox.agent.chat_log import Turn
 
 FRAME_SECONDS = 1 / 12
 """Minimum time between two drawings of a turn."""

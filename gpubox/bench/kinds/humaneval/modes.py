@@ -74,10 +74,10 @@ async def ask_agentic(
     Raises GpuboxError if the server is at fault.
     """
     from gpubox.agent import events
-    from gpubox.agent.code_execution import CodeExecution
     from gpubox.agent.conversation import Conversation
     from gpubox.agent.loop import AgentLoop
     from gpubox.agent.settings import AgentSettings
+    from gpubox.agent.tool_runner import CodeExecution
 
     tokens = options.reply_tokens("agentic")
     settings = AgentSettings(

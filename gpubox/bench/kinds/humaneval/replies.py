@@ -20,7 +20,7 @@ from gpubox.agent.code_answer import (
     plain_text,
     unmarked_readings,
 )
-from gpubox.agent.thinking import split_thinking
+from gpubox.agent.reply_text import split_thinking
 from gpubox.bench.kinds.humaneval.dataset import Problem, load_problems
 from gpubox.bench.measured_request import MeasuredReply, stored_reply
 from gpubox.bench.model import Item, RawRecord

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpubox.agent.code_answer import code_blocks, fenced_blocks
-from gpubox.agent.thinking import split_thinking
+from gpubox.agent.reply_text import split_thinking
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from pathlib import Path
 from msgspec import Raw
 
 from gpubox import __version__
+from gpubox.agent.chat_log import FORMAT, VERSION, ChatHeader, ChatRecord, LoggedEvent, encode
 from gpubox.agent.events import AgentEvent, GenerationStats, PrefillProgress, ReasoningDelta, TextDelta
-from gpubox.agent.transcript.records import FORMAT, VERSION, ChatHeader, ChatRecord, LoggedEvent, encode
 from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.storage import json_line, open_private, private_folder, try_lock

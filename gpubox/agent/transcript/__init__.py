@@ -1,1 +1,0 @@
-"""Chats on disk: one append-only JSON Lines file each, read back as a tree of turns."""
