@@ -20,8 +20,8 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.hardware.process import identity_of
 from gpubox.paths import Paths
 from gpubox.sandbox.auto_run_files import OPEN_FOLDER
-from gpubox.sandbox.disk_usage import remove_tree
 from gpubox.sandbox.policy import WORKSPACE_MOUNT
+from gpubox.sandbox.workspace_scan import remove_tree
 from gpubox.storage import private_folder
 
 MAX_FILE_BYTES = 8 * 1024 * 1024

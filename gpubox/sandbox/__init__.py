@@ -1,4 +1,20 @@
 """Runs a model's program so that it cannot harm the box: the kernel confines it.
 
 ``await Sandbox(config).run(code, Policy(workspace=folder))`` returns an Outcome.
+
+runner.py           Sandbox; which confinement works here, and what the owner can do if none does
+policy.py           what a program may use, how it is confined, how its run ended
+confined_run.py     one run, from its start to the death of its last process
+spawn.py            starts the confined process
+boot.py             runs inside, before the program: limits, user, locks
+monitor.py          runs inside, beside the program: memory of the kernel
+bubblewrap.py       the wall of namespaces: bwrap and its arguments
+landlock.py         the wall without namespaces
+seccomp.py          the system calls that are forbidden
+cgroup.py           a bound of all memory, where gpubox may make one
+idmapped_mount.py   lets the user of root's programs write to a workspace
+interpreter.py      which Python runs the program
+workspace_scan.py   what a program wrote, and how much
+quarantine.py       keeps files away that the owner's tools run by themselves
+auto_run_files.py   which files those are
 """

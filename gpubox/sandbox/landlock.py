@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gpubox.sandbox.disk_usage import remove_tree
 from gpubox.sandbox.interpreter import Interpreter
 from gpubox.sandbox.policy import Policy
+from gpubox.sandbox.workspace_scan import remove_tree
 
 _CREATE_RULESET, _VERSION_FLAG = 444, 1
 SIGNAL_SCOPE = 6

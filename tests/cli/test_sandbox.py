@@ -13,7 +13,7 @@ import pytest
 
 from gpubox.cli.main import run
 from gpubox.config import Config
-from gpubox.sandbox import bubblewrap, landlock, probe
+from gpubox.sandbox import bubblewrap, landlock, runner
 from gpubox.sandbox.policy import Confinement
 from gpubox.sandbox.quarantine import Quarantine
 from tests.guards import needs_open_python
@@ -21,7 +21,7 @@ from tests.guards import needs_open_python
 
 @pytest.fixture
 def confined() -> None:
-    confinement = asyncio.run(probe.probe(Config()))
+    confinement = asyncio.run(runner.probe(Config()))
     if confinement.isolation is None:
         pytest.skip(confinement.problem)
 
@@ -100,7 +100,7 @@ def test_what_is_read_only_is_said_and_what_cannot_be_checked_fails(
 def test_each_result_of_a_weaker_sandbox_says_what_is_weaker(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "_known", {"bubblewrap": Confinement("landlock")})
+    monkeypatch.setattr(runner, "_known", {"bubblewrap": Confinement("landlock")})
 
     assert run(["sandbox", "run", program(tmp_path, "print(1)")]) == 0
     assert "weaker: it cannot keep a program from changing the .git" in capfd.readouterr().err
@@ -114,7 +114,7 @@ def test_a_file_that_is_not_there_is_usage(tmp_path: Path, capfd: pytest.Capture
 def test_nothing_runs_where_nothing_confines(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "_known", {})
+    monkeypatch.setattr(runner, "_known", {})
     monkeypatch.setattr(bubblewrap, "installed", lambda: [])
 
     assert run(["sandbox", "run", program(tmp_path, "print('ran')"), "--json"]) == 1

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from gpubox.sandbox import bubblewrap
-from gpubox.sandbox.disk_usage import remove_tree
 from gpubox.sandbox.policy import Confinement
-from gpubox.sandbox.probe import try_confinement
-from gpubox.sandbox.runner import Sandbox
+from gpubox.sandbox.runner import Sandbox, try_confinement
+from gpubox.sandbox.workspace_scan import remove_tree
 from tests.hostile.world import World, new_world
 
 VARIANTS = (*(("as-root",) if os.geteuid() == 0 else ()), "as-user", "landlock")

@@ -15,9 +15,9 @@ from gpubox.agent.tool_runner import CodeExecution
 from gpubox.agent.tools import CODE_TOOL, ToolCall
 from gpubox.errors import GpuboxError
 from gpubox.sandbox import quarantine
-from gpubox.sandbox.disk_usage import remove_tree
 from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.runner import Sandbox
+from gpubox.sandbox.workspace_scan import remove_tree
 from tests.hostile.conftest import confinement
 from tests.hostile.planting import HARMLESS, PLANTS, Project
 from tests.sampling import sampled

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from gpubox.sandbox import quarantine
-from gpubox.sandbox.disk_usage import remove_tree
 from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.quarantine import Quarantine
 from gpubox.sandbox.runner import Sandbox
-from gpubox.sandbox.workspace_scan import scan
+from gpubox.sandbox.workspace_scan import remove_tree, scan
 from tests.hostile.test_runs import RUNNER, until
 from tests.hostile.world import World
 

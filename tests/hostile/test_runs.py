@@ -16,7 +16,7 @@ import pytest
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.sandbox import bubblewrap, probe
+from gpubox.sandbox import bubblewrap, runner
 from gpubox.sandbox.policy import Confinement, Policy
 from gpubox.sandbox.runner import Sandbox
 from gpubox.units import MIB
@@ -197,7 +197,7 @@ async def test_a_link_in_the_place_of_a_repository_leads_nowhere(sandbox: Sandbo
 
 
 async def test_an_owners_closed_folder_is_still_a_workspace(tmp_path: Path) -> None:
-    confinement = await probe.probe(Config())
+    confinement = await runner.probe(Config())
     if confinement.isolation is None:
         pytest.skip(confinement.problem)
     folder = tmp_path / "mine"
@@ -271,7 +271,7 @@ async def test_kill_9_of_gpubox_takes_the_program_with_it(sandbox: Sandbox, worl
 @pytest.fixture
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has not probed yet, on a machine without bubblewrap."""
-    monkeypatch.setattr(probe, "_known", {})
+    monkeypatch.setattr(runner, "_known", {})
     monkeypatch.setattr(bubblewrap, "installed", lambda: [])
 
 
@@ -287,7 +287,7 @@ async def test_nothing_runs_without_isolation() -> None:
 @pytest.mark.usefixtures("forgotten")
 @needs_open_python
 async def test_the_weakest_isolation_is_used_only_by_name() -> None:
-    weak = await probe.probe(Config(weakest_isolation="none"))
+    weak = await runner.probe(Config(weakest_isolation="none"))
 
     assert weak.isolation in ("landlock", "none")
     assert "bubblewrap is not installed" in weak.problem
@@ -298,10 +298,10 @@ async def test_the_message_of_a_refused_bwrap_is_reported(monkeypatch: pytest.Mo
     program = tmp_path / "bwrap"
     program.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
     program.chmod(0o755)
-    monkeypatch.setattr(probe, "_known", {})
+    monkeypatch.setattr(runner, "_known", {})
     monkeypatch.setattr(bubblewrap, "installed", lambda: [str(program)])
 
-    confinement = await probe.probe(Config())
+    confinement = await runner.probe(Config())
 
     assert confinement.isolation is None
     assert "setting up uid map: Permission denied" in confinement.problem

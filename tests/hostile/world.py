@@ -13,9 +13,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpubox.sandbox.disk_usage import remove_tree
 from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.runner import Sandbox
+from gpubox.sandbox.workspace_scan import remove_tree
 from tests.guards import OWNER
 from tests.hostile.programs import TRY, Hostile
 

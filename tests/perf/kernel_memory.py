@@ -19,8 +19,7 @@ from pathlib import Path
 from gpubox.config import Config
 from gpubox.sandbox.bubblewrap import installed
 from gpubox.sandbox.policy import Confinement, Policy
-from gpubox.sandbox.probe import probe
-from gpubox.sandbox.runner import Sandbox
+from gpubox.sandbox.runner import Sandbox, probe
 from tests.hostile.kernel_greed import PROGRAMS, SPREAD
 
 

@@ -19,8 +19,7 @@ from gpubox.config import Config
 from gpubox.sandbox.bubblewrap import installed
 from gpubox.sandbox.interpreter import find_interpreter
 from gpubox.sandbox.policy import Confinement
-from gpubox.sandbox.probe import probe
-from gpubox.sandbox.runner import Sandbox
+from gpubox.sandbox.runner import Sandbox, probe
 
 ENDS = ["--ro-bind", "/usr", "/usr", "--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"]
 

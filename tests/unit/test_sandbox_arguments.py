@@ -10,7 +10,7 @@ import pytest
 from gpubox.config import Config, load_config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.sandbox import bubblewrap, quarantine, remedies, spawn, workspace_scan
+from gpubox.sandbox import bubblewrap, quarantine, runner, spawn, workspace_scan
 from gpubox.sandbox.interpreter import Interpreter, find_interpreter, system_interpreter
 from gpubox.sandbox.policy import Policy
 
@@ -119,22 +119,22 @@ def test_this_machine_has_an_interpreter() -> None:
 @pytest.mark.parametrize(
     ("file", "value", "hint"),
     [
-        ("proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", remedies.APPARMOR),
-        ("proc/sys/kernel/unprivileged_userns_clone", "0", remedies.CLONE),
-        ("proc/sys/user/max_user_namespaces", "0", remedies.NONE_ALLOWED),
-        (".dockerenv", "", remedies.CONTAINER),
-        ("etc/hostname", "box", remedies.OTHERWISE),
+        ("proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", runner.APPARMOR),
+        ("proc/sys/kernel/unprivileged_userns_clone", "0", runner.CLONE),
+        ("proc/sys/user/max_user_namespaces", "0", runner.NONE_ALLOWED),
+        (".dockerenv", "", runner.CONTAINER),
+        ("etc/hostname", "box", runner.OTHERWISE),
     ],
 )
 def test_the_cure_depends_on_who_refuses(tmp_path: Path, file: str, value: str, hint: str) -> None:
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text(value)
 
-    assert remedies.remedy(tmp_path, installed=True).startswith(hint)
+    assert runner.remedy(tmp_path, installed=True).startswith(hint)
 
 
 def test_a_missing_bubblewrap_is_to_be_installed(tmp_path: Path) -> None:
-    assert remedies.remedy(tmp_path, installed=False).startswith(remedies.MISSING)
+    assert runner.remedy(tmp_path, installed=False).startswith(runner.MISSING)
 
 
 @pytest.mark.parametrize("value", ["bubblewrap", "landlock", "none"])

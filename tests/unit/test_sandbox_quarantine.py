@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from gpubox.errors import GpuboxError
-from gpubox.sandbox import auto_run_files, disk_usage, workspace_scan
+from gpubox.sandbox import auto_run_files, workspace_scan
 from gpubox.sandbox.auto_run_files import auto_run_kind, is_bare_repository
-from gpubox.sandbox.disk_usage import DiskMonitor, recent_changes, remove_tree
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.quarantine import Quarantine
+from gpubox.sandbox.workspace_scan import DiskMonitor, recent_changes, remove_tree
 
 
 @pytest.fixture(autouse=True)
@@ -365,11 +365,11 @@ def test_a_folder_deeper_than_any_path_is_reported_and_removed(tmp_path: Path) -
 
 def test_files_without_a_name_count_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monitor = DiskMonitor(Policy(workspace=tmp_path, disk_bytes=1000), None, {})
-    free_bytes, free_files, counts = disk_usage._free(tmp_path)
-    monkeypatch.setattr(disk_usage, "_free", lambda folder: (free_bytes - 10**9, free_files, counts))
+    free_bytes, free_files, counts = workspace_scan._free(tmp_path)
+    monkeypatch.setattr(workspace_scan, "_free", lambda folder: (free_bytes - 10**9, free_files, counts))
 
     assert monitor.exceeded_limit([]) == ""  # another program filled the disk
-    monkeypatch.setattr(disk_usage, "written_bytes", lambda pids: 2000)
+    monkeypatch.setattr(workspace_scan, "written_bytes", lambda pids: 2000)
     monitor._next_check = 0.0
     assert monitor.exceeded_limit([1]).startswith("disk: more than")
 

@@ -134,7 +134,7 @@ def _key(context: Context) -> Finding:
 
 
 def _sandbox(context: Context) -> Finding:
-    from gpubox.sandbox.probe import probe
+    from gpubox.sandbox.runner import probe
 
     confinement = asyncio.run(probe(context.config))
     if confinement.isolation is None:

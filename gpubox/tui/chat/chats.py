@@ -84,7 +84,7 @@ class Chats:
 
     async def confinement(self) -> Confinement:
         """How the model's programs are confined on this machine; found by trying, once."""
-        from gpubox.sandbox.probe import probe
+        from gpubox.sandbox.runner import probe
 
         return await probe(self.config)
 
