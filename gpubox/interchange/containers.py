@@ -1,4 +1,4 @@
-"""Containers of docker run, compose, Quadlet and Kubernetes, and their folders and ports on the host."""
+"""Containers of docker run, compose and Quadlet, and their folders and ports on the host."""
 
 from __future__ import annotations
 

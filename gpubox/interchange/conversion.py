@@ -12,8 +12,8 @@ from typing import Any
 from gpubox.errors import UsageError
 from gpubox.interchange.containers import ServerInvocation
 from gpubox.interchange.format import FileEntry, Reading
+from gpubox.interchange.given_options import TargetEngine
 from gpubox.interchange.import_notes import omitted
-from gpubox.interchange.option_updates import TargetEngine
 from gpubox.interchange.profile_draft import (
     REFERENCE_ENGINE,
     ForeignSettings,

@@ -16,7 +16,6 @@ from gpubox.interchange import (
     batch,
     compose,
     koboldcpp,
-    kubernetes,
     llama_swap,
     llamafile,
     lmstudio,
@@ -42,7 +41,6 @@ FORMATS: list[Format] = [
     systemd.QUADLET,
     systemd.UNIT,
     modelfile.FORMAT,
-    kubernetes.FORMAT,
     compose.FORMAT,
     llama_swap.FORMAT,
     lmstudio.FORMAT,
@@ -56,7 +54,7 @@ FORMATS: list[Format] = [
 _DEFAULT_CONTEXT = 32768
 _EMBEDDING_ARCHITECTURES = {"bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "modern-bert", "gemma-embedding"}
 _SYNTAXES: dict[str, tuple[str, Callable[[str], object]]] = {
-    "yaml": (r".*\.ya?ml", re.compile(r"^(?:models|services|apiVersion):", re.M).search),
+    "yaml": (r".*\.ya?ml", re.compile(r"^(?:models|services):", re.M).search),
     "json": (r".*\.(?:json|kcpps)", re.compile(r"\s*\{").match),
 }
 """Syntax -> (regular expression of file names, whether a text without a known name has it)."""

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 from gpubox.engines.capabilities import find_refusals
 from gpubox.engines.find import EMBEDDED
-from gpubox.interchange.given_options import GivenOption, read_options
+from gpubox.interchange.given_options import GivenOption, TargetEngine, read_options, update_options
 from gpubox.interchange.import_notes import is_secret, omitted
-from gpubox.interchange.option_updates import TargetEngine, update_options
 from gpubox.interchange.reference_options import reference_options, variable_arguments
 from gpubox.interchange.script import base_name
 from gpubox.profiles.argv import SECRET_NAME, argument_text

@@ -50,10 +50,8 @@ def leaf_texts(value: YamlValue, path: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
         if not value:
             yield path, "{}"
-        # Kubernetes has variables as {name: X, value: Y}, and the data of a Secret under any name.
-        name, kind = value.get("name"), value.get("kind")
-        hidden = {"value"} if isinstance(name, str) and is_secret(name) else set()
-        hidden |= {"data", "stringData"} if kind == "Secret" else set()
+        name = value.get("name")
+        hidden = {"value"} if isinstance(name, str) and is_secret(name) else set()  # {name: X, value: Y}
         for key, inner in value.items():
             inner_path = f"{path}.{key}" if path else key
             if key in hidden or (is_secret(key) and isinstance(inner, str)):

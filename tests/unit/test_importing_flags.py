@@ -8,7 +8,7 @@ import pytest
 
 from gpubox.engines.capabilities import find_refusals, parse_help, repeated_flags
 from gpubox.engines.replaced_flags import FORK_FLAGS, FORK_NAMES, FORMER_SWITCHES, REPLACED_FLAGS
-from gpubox.interchange.option_updates import TargetEngine
+from gpubox.interchange.given_options import TargetEngine
 from gpubox.interchange.profile_draft import REFERENCE_ENGINE, ProfileDraft, draft_from_arguments
 from gpubox.interchange.reference_options import long_names, reference_options
 from gpubox.profiles.argv import flag_argv

@@ -97,28 +97,6 @@ def test_scalars_of_yaml_stay_as_typed() -> None:
     assert (dict(profile.flags), profile.port) == ({"flash-attn": "on", "prio": "01"}, 8080)
 
 
-def test_every_pod_of_a_manifest_with_several_documents_is_read() -> None:
-    pod = "apiVersion: v1\nkind: Pod\nspec: {containers: [{image: 'llama.cpp:server', args: [-m, /%s.gguf]}]}"
-    secret = "apiVersion: v1\nkind: Secret\ndata: {llm: aHVzaA==}"
-    other = "kind: Pod\nspec: {containers: [{image: x, env: [{name: API_KEY, value: hush}, {name: A, value: b}]}]}"
-    profiles = import_text("\n---\n".join([pod % "a", secret, pod % "b", other]), file="all.yaml")
-    assert [imported.profile.model for imported in profiles] == ["/a.gguf", "/b.gguf"]
-    assert noted(profiles[0], "Secret data ***")
-    assert noted(profiles[0], "env[0].value ***")
-    assert noted(profiles[0], "env[1].value b")
-    assert "aHVzaA" not in str(profiles)
-    assert "hush" not in str(profiles)
-
-
-def test_variables_of_a_container_are_put_in_and_secrets_are_not() -> None:
-    env = "env: [{name: M, value: a}, {name: API_KEY, value: hush}, {name: CTX, value: '8'}]"
-    command = "command: [sh, -c], args: ['llama-server -m /$(M).gguf -c ${CTX} --alias $(API_KEY)']"
-    imported = import_one(f"apiVersion: v1\nkind: Pod\nspec: {{containers: [{{{command}, {env}}}]}}", "pod.yaml")
-    assert imported.profile.model == "/a.gguf"
-    assert imported.profile.flags["ctx-size"] == 8
-    assert "hush" not in str(imported)
-
-
 # --- PowerShell
 
 

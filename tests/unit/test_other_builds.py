@@ -13,7 +13,7 @@ from gpubox.engines.capabilities import find_refusals, parse_help
 from gpubox.engines.find import Engine
 from gpubox.engines.query import probe_capabilities
 from gpubox.errors import UsageError
-from gpubox.interchange.option_updates import TargetEngine
+from gpubox.interchange.given_options import TargetEngine
 from gpubox.interchange.profile_draft import draft_from_arguments
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile

@@ -15,8 +15,8 @@ from gpubox.engines.find import choose_engine
 from gpubox.engines.query import read_capabilities
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.interchange.conversion import ImportSource
+from gpubox.interchange.given_options import TargetEngine
 from gpubox.interchange.importing import import_file, import_text, source_path
-from gpubox.interchange.option_updates import TargetEngine
 from gpubox.interchange.profile_draft import REFERENCE_ENGINE, ImportedProfile
 from gpubox.interchange.script import MAX_INPUT_CHARS
 from gpubox.paths import Paths, shipped_profiles
@@ -45,8 +45,8 @@ def command(
       .sh .bat .ps1 scripts        llama-swap's config.yaml
       systemd and Quadlet units    llama.cpp's models.ini
       compose files                Ollama's Modelfile
-      Kubernetes manifests         LM Studio's JSON
-      .gguf models                 KoboldCpp's .kcpps, llamafile's .args
+      LM Studio's JSON             KoboldCpp's .kcpps, llamafile's .args
+      .gguf models
     """
     known = ImportSource(
         engines=context.config.engines,
