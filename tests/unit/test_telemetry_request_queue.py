@@ -137,7 +137,7 @@ def test_each_wait_is_the_true_one_whoever_leaves(seed: int, slots: int, leavers
 QUEUE = Path(__file__).parent.parent / "fixtures" / "logs" / "b11434-queue.log"
 SEEN = {8: 7.852, 10: 10.371, 13: 10.740, 15: 11.800, 16: 12.601, 17: 13.989, 131: 0.180, 133: 0.868, 144: 1.799,
         145: 3.237, 149: 3.761, 150: 4.910}  # fmt: skip
-"""By task: what each client measured (tests/perf/ttft.py, one slot), one more leaving in each round."""
+"""By task: what each client measured (one slot), one more leaving in each round."""
 
 
 def test_a_recorded_queue_gives_the_waits_that_the_clients_saw() -> None:
