@@ -1,7 +1,7 @@
 """Makes the README's pictures from a recording of a real server: the real screen, fed by what was read then.
 
 usage: python assets/make_pictures.py                    replays dashboard.jsonl into dashboard.svg
-       python assets/make_pictures.py --thin RAW.jsonl   makes dashboard.jsonl of what `gpubox record` wrote
+       python assets/make_pictures.py --thin RAW.jsonl   makes dashboard.jsonl of what `gpubox status --record` wrote
        python assets/make_pictures.py --post RUN         makes card.svg of a benchmark run's folder
 
 dashboard.jsonl is llama-server b11434 with a mixture of experts of random weights and an MTP head: 18 GB, 40 layers,

@@ -15,49 +15,49 @@ from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.errors import ExitCode, UsageError
 
-VERBS = {
-    "demo": "run a small model on the embedded engine",
-    "ls": "list profiles and whether they can start",
-    "show": "show one profile and its command line",
-    "fit": "predict the memory of a profile, and whether it fits",
-    "edit": "change a profile's file; comments stay",
-    "new": "make a profile from a model, a command line or another profile",
-    "rm": "delete a profile; --undo brings it back",
-    "try": "run a changed profile without writing it; then keep or revert",
-    "tune": "find the fastest flags of a profile that fit",
-    "advice": "say what to change on a profile, with the evidence",
-    "diff": "compare two profiles flag by flag",
-    "start": "start a profile if nothing runs",
-    "stop": "stop the server",
-    "restart": "restart the running profile",
-    "switch": "replace the running profile; restore it if the new one fails",
-    "serve": "answer all clients at one address, and switch by the model they name",
-    "status": "show what runs now",
-    "ps": "list running servers and their slots",
-    "logs": "print the server's log",
-    "requests": "list the last requests with their times and tokens",
-    "history": "sum up the last days by profile, client or day; say what became slower",
-    "clients": "list the gateway's clients: requests, tokens, times, errors",
-    "connect": "print the settings of opencode, aider, Continue, Cline, curl or Python for the gateway",
-    "keys": "list, make, revoke and forget the keys of the gateway's clients",
-    "chat": "ask the model; list, search and edit chats",
-    "sandbox": "run a program in the sandbox that the chat uses",
-    "record": "record all readings for `gpubox --replay FILE`",
-    "engines": "list llama-server binaries; build, choose and remove them",
-    "bench": "measure speed and quality, and read the results",
-    "doctor": "check what this machine has and what is missing",
-    "find": "find models on this machine and on Hugging Face, and say which would fit",
-    "import": "make profiles from scripts, units, other programs' files or models",
-    "schema": "print the JSON Schema of profiles or config.toml, for an editor",
-    "export": "write a profile as a unit, a script or a client's settings",
+SECTIONS: Mapping[str, Mapping[str, str]] = {
+    "Run": {
+        "demo": "run a small model on the embedded engine",
+        "start": "start a profile if nothing runs",
+        "stop": "stop the server",
+        "restart": "restart the running profile",
+        "switch": "replace the running profile; restore it if the new one fails",
+        "status": "show what runs now; record it for `gpubox --replay FILE`",
+        "logs": "print the server's log",
+        "doctor": "check what this machine has and what is missing",
+        "engines": "list llama-server binaries; build, choose and remove them",
+    },
+    "Profiles": {
+        "ls": "list profiles and whether they can start",
+        "show": "show one profile and its command line, or compare two",
+        "edit": "change, rename, copy or delete a profile; comments stay",
+        "import": "make profiles from models, command lines, scripts or other programs' files",
+        "export": "write a profile as a unit, a script or another program's file",
+        "find": "find models on this machine and on Hugging Face, and say which would fit",
+        "fit": "predict the memory of a profile, and whether it fits",
+        "advice": "say what to change on a profile, with the evidence",
+    },
+    "Measure": {
+        "try": "run a changed profile without writing it; then keep or revert",
+        "tune": "find the fastest flags of a profile that fit",
+        "bench": "measure speed and quality, and read the results",
+        "history": "sum up the last days, or list requests; say what became slower",
+    },
+    "Clients": {
+        "serve": "answer all clients at one address, and switch by the model they name",
+        "connect": "print the settings of opencode, aider, Continue, Cline, curl or Python for the gateway",
+        "clients": "list the gateway's clients; make and revoke their keys",
+    },
+    "Chat": {"chat": "ask the model; list, search and edit chats; run a program in their sandbox"},
 }
-_MODULES = {"import": "import_", "try": "try_"}
+VERBS = [verb for verbs in SECTIONS.values() for verb in verbs]
+_MODULES = {"import": "import_", "try": "try_", "start": "switch", "stop": "switch", "restart": "switch"}
 
 
 class VerbGroup(click.Group):
     """Finds a verb in its own module of ``gpubox.cli.commands``."""
 
-    sections: ClassVar[dict[str, Mapping[str, str]]] = {"Verbs": VERBS}
+    sections: ClassVar[Mapping[str, Mapping[str, str]]] = SECTIONS
     """Title -> the verbs below it in the help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -67,7 +67,7 @@ class VerbGroup(click.Group):
         if cmd_name not in VERBS:
             return None
         module = importlib.import_module(f"gpubox.cli.commands.{_MODULES.get(cmd_name, cmd_name)}")
-        command: click.Command = module.command
+        command: click.Command = getattr(module, f"{cmd_name}_command", None) or module.command
         return command
 
     def resolve_command(
@@ -99,7 +99,9 @@ class VerbGroup(click.Group):
 @click.version_option(__version__, prog_name="gpubox")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Read FILE instead of config.toml.")
 @click.option("--url", metavar="URL", help="Watch a server that gpubox did not start.")
-@click.option("--replay", type=click.Path(path_type=Path), metavar="FILE", help="Play a recording of `gpubox record`.")
+@click.option(
+    "--replay", type=click.Path(path_type=Path), metavar="FILE", help="Play a recording of `gpubox status --record`."
+)
 @click.pass_context
 def cli(ctx: click.Context, config: Path | None, url: str | None, replay: Path | None) -> None:
     """The control room of a home GPU box. Without a verb, the screen opens.

@@ -6,12 +6,13 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpubox.cli.terminal import sanitized_stdout
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
+from gpubox.views.rows import Table
 
 SCHEMA_VERSION = 1
 MAX_CELL_CHARS = 400
@@ -95,13 +96,15 @@ def error_values(error: GpuboxError | None) -> dict[str, Any]:
     }
 
 
-def emit_table(rows: Sequence[Sequence[str]], *, header: Sequence[str] = ()) -> None:
+def emit_table(table: Table) -> None:
     """Prints left-aligned columns, two spaces apart."""
-    table = [[_cell_text(cell) for cell in row] for row in ([header, *rows] if header else rows)]
-    if not table:
+    if not table.rows:
+        if table.empty:
+            emit(table.empty)
         return
-    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-    for row in table:
+    rows = [tuple(map(_cell_text, row)) for row in ([table.header, *table.rows] if table.header else table.rows)]
+    widths = Table(rows).widths
+    for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
         emit("  ".join([*cells, row[-1]]).rstrip())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -15,22 +14,22 @@ from gpubox.cli import output
 from gpubox.cli.chat_output import tool_call_text, tool_result_line
 from gpubox.cli.context import Context
 from gpubox.sanitize import reveal_hidden, sanitize_line
+from gpubox.views.fields import json_value
+from gpubox.views.rows import Table
 
 
 def list_chats(context: Context, as_json: bool) -> None:
     """Prints one line for each chat."""
     chats = chat_summaries(context.paths)
     if as_json:
-        values = [{**asdict(chat), "path": str(chat.path), "problem": chat.problem or None} for chat in chats]
-        output.emit_json({"chats": values})
-    elif chats:
+        output.emit_json({"chats": json_value(chats)})
+    else:
         rows = [
             (c.name, str(c.turns), _local(c.changed_at), c.profile, sanitize_line(c.problem or c.title)[:80])
             for c in chats
         ]
-        output.emit_table(rows, header=("NAME", "TURNS", "CHANGED", "PROFILE", "PROMPT"))
-    else:
-        output.emit('There are no chats yet. `gpubox chat -p "..."` starts one.')
+        empty = 'There are no chats yet. `gpubox chat -p "..."` starts one.'
+        output.emit_table(Table(rows, ("NAME", "TURNS", "CHANGED", "PROFILE", "PROMPT"), empty))
 
 
 def show_chat(context: Context, name: str, only_turns: bool, as_json: bool) -> None:
@@ -45,7 +44,7 @@ def show_chat(context: Context, name: str, only_turns: bool, as_json: bool) -> N
             (t.id, "*" if t.id in current else "", t.state, _model(t), sanitize_line(t.header.text)[:80])
             for t in log.turns.values()
         ]
-        output.emit_table(rows, header=("TURN", "", "STATE", "MODEL", "PROMPT"))
+        output.emit_table(Table(rows, ("TURN", "", "STATE", "MODEL", "PROMPT")))
         return
     for turn in log.path():
         _print_turn(turn)
@@ -58,9 +57,9 @@ def search_chats(context: Context, text: str, as_json: bool) -> bool:
     """Prints where ``text`` stands in all chats. Returns whether there is a hit."""
     hits = search(context.paths, text)
     if as_json:
-        output.emit_json({"hits": [asdict(hit) for hit in hits]})
+        output.emit_json({"hits": json_value(hits)})
     else:
-        output.emit_table([(hit.chat, hit.turn, _local(hit.at), hit.role, hit.excerpt) for hit in hits])
+        output.emit_table(Table([(hit.chat, hit.turn, _local(hit.at), hit.role, hit.excerpt) for hit in hits]))
     return bool(hits)
 
 

@@ -2,7 +2,7 @@
 
 A key is 256 random bits, so a fast hash is enough, and what the time of a comparison tells about a hash helps nobody.
 The gateway fails closed: while a key file is damaged, unreadable, readable by others or gone, no key is right. Another
-folder remembers that there was one (``Paths.key_memory``), until ``gpubox keys reset``.
+folder remembers that there was one (``Paths.key_memory``), until ``gpubox clients reset``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOCK_ATTEMPTS = 250
 _RACY_SECONDS = 0.1
 """A file that changed so lately may change again without another time stamp."""
 _REFUSED = "the gateway refuses every client until this is mended"
-_MEND = "Mend it, or bring it back. `gpubox keys reset` forgets all keys, and that there were any."
+_MEND = "Mend it, or bring it back. `gpubox clients reset` forgets all keys, and that there were any."
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class ClientKeys:
             if name in self.names:
                 raise UsageError(
                     f"There is a key for {name!r} already.",
-                    f"Choose another name, or replace it: gpubox keys revoke {name}, then add it again.",
+                    f"Choose another name, or replace it: gpubox clients revoke {name}, then add it again.",
                 )
             self._write((*self._keys, ClientKey(name, _digest(secret), utc_now())))
         return secret

@@ -52,7 +52,7 @@ def gateway_models(status: GatewayStatus | None, profiles: Mapping[str, Profile]
 def choose_model(models: Sequence[ClientModel], name: str | None) -> tuple[ClientModel, ...]:
     """``models`` with the one called ``name`` in front. Raises UsageError if there is none."""
     if not models:
-        raise UsageError("There is no profile that a client could use.", "`gpubox new` makes one.")
+        raise UsageError("There is no profile that a client could use.", "`gpubox import` makes one.")
     if name is None:
         return tuple(models)
     first = [model for model in models if model.name == name]

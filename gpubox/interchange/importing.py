@@ -99,6 +99,8 @@ def import_text(
     UsageError if the text is broken or starts no server.
     """
     path, known = Path(file), known or ImportSource()
+    if not file and re.fullmatch(r"(hf|demo):[^\s\"]+", text.strip()):
+        return [ImportedProfile(Profile(name or profile_name(text), model=text.strip()))]
     if len(text) > MAX_INPUT_CHARS or "\0" in text:
         raise UsageError(f"{path.name or 'This'} is not a launch command: it is binary or far too long.", _hint())
     text = text.replace("\r\n", "\n").encode(errors="replace").decode()
@@ -170,9 +172,6 @@ def draft_profile(source: str, config: Config, *, name: str | None = None) -> Ne
 
     Raises UsageError for anything else, and if ``source`` holds several profiles.
     """
-    source = source.strip()
-    if source.startswith(("hf:", "demo:")) and "\n" not in source and '"' not in source:
-        return NewProfile(name or profile_name(source), f'model = "{source}"\n')
     profiles = import_source(source, name=name, known=ImportSource(engines=config.engines, folders=(Path.cwd(),)))
     if len(profiles) != 1:
         raise UsageError(f"{source} holds {len(profiles)} profiles.", "`gpubox import` imports them.")
@@ -205,7 +204,7 @@ def default_flags(model: GgufFile) -> dict[str, FlagValue]:
 
 def source_path(source: str) -> Path | None:
     """The file that ``source`` names, or ``None`` for a pasted text. Raises UsageError if it cannot be read."""
-    if not source.strip() or "\n" in source or len(source) > 1024 or source.lstrip().startswith("-"):
+    if not source.strip() or "\n" in source or len(source) > 1024 or source.lstrip().startswith(("-", "hf:", "demo:")):
         return None
     try:
         path = Path(source.strip()).expanduser()

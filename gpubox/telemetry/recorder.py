@@ -129,7 +129,7 @@ def _snapshots(path: Path, lines: Iterator[bytes]) -> Iterator[Snapshot]:
     try:
         header = msgspec.json.decode(next(lines, b""), type=_Header)
     except DECODE_ERRORS:
-        raise UsageError(f"{path} is not a gpubox recording.", "`gpubox record FILE` makes one.") from None
+        raise UsageError(f"{path} is not a gpubox recording.", "`gpubox status --record FILE` makes one.") from None
     if header.format != HEADER or header.version != VERSION:
         raise UsageError(f"{path} was recorded by another version of gpubox ({header.gpubox}).")
     decoder = msgspec.json.Decoder(Snapshot)

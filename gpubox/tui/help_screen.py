@@ -14,11 +14,12 @@ from textual.widgets import Static
 
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import ACTIONS, Action, Scope, bindings
-from gpubox.tui.dashboard.profiles import PROFILE_MARKS
 from gpubox.tui.dialogs import Dialog
+from gpubox.tui.styled_lines import ROLE_STYLES
 from gpubox.tui.widgets.header import SERVER_STATES
 from gpubox.tui.widgets.scroll_keys import ScrollKeys
 from gpubox.tui.workshop.edit_session import EDIT_MARKS
+from gpubox.views.marks import PROFILES
 
 TERMS = (
     ("pp", "prompt processing, tok/s: prompt tokens / processing time, both without cached tokens."),
@@ -103,7 +104,8 @@ class HelpScreen(Dialog[None]):
         states = [(f"{glyph} {name}", meaning, colour) for name, (glyph, colour, meaning) in SERVER_STATES.items()]
         yield from _table("State of the server", states)
         yield from _table(
-            "Marks in the profile list", [(mark, text, colour) for mark, (colour, text) in PROFILE_MARKS.items()]
+            "Marks in the profile list",
+            [(mark.glyph, mark.meaning, ROLE_STYLES[mark.role]) for mark in PROFILES.values()],
         )
         yield from _table("Marks in the editor", [(mark, text, colour) for mark, (colour, text) in EDIT_MARKS.items()])
         yield from _table("Files", [(name, sanitize_line(path), "") for name, path in self.file_locations])

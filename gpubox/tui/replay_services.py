@@ -29,7 +29,7 @@ class ReplayServices(LocalServices):
         self._coming = iter(snapshots)
         first = next(self._coming, None)
         if first is None:
-            raise GpuboxError("The recording is empty.", "`gpubox record FILE` writes one.")
+            raise GpuboxError("The recording is empty.", "`gpubox status --record FILE` writes one.")
         self.current, self.next = first, next(self._coming, None)
         """What is shown now, and what comes then; ``None`` at the end."""
         self._first_at, self.speed = first.at, speed

@@ -20,7 +20,14 @@ StyledLine = tuple[StyledText, ...]
 
 QUIET = "$quiet"
 GAP = "   "
-ROLE_STYLES = {"good": "$success", "doubt": "$warning", "bad": "$error", "quiet": QUIET}
+ROLE_STYLES = {
+    "good": "$success",
+    "doubt": "$warning",
+    "bad": "$error",
+    "quiet": QUIET,
+    "busy": "$accent",
+    "offer": "$primary",
+}
 """The role of a mark -> its style."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Role = Literal["good", "doubt", "bad", "quiet"]
+Role = Literal["good", "doubt", "bad", "quiet", "busy", "offer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,21 @@ CHECKS: Mapping[str, Mark] = {
 }
 """What ``gpubox doctor`` finds."""
 
+PROFILES: Mapping[str, Mark] = {
+    "running": Mark("●", "runs", "good"),
+    "busy": Mark("◌", "is being started, stopped or downloaded", "busy"),
+    "ready": Mark("✓", "the engine accepts every flag, and the model is here", "quiet"),
+    "download": Mark("↓", "the engine accepts every flag; a start downloads the model first", "offer"),
+    "no model": Mark("?", "the model file of the profile is missing", "doubt"),
+    "refused": Mark("!", "the engine does not accept the profile, or it does not fit; the row says why", "doubt"),
+    "broken": Mark("✗", "the profile file is broken; the row says where", "bad"),
+    "model": Mark("+", "a model without a profile; Enter makes one", "offer"),
+    "elsewhere": Mark("→", "runs elsewhere: the gateway passes its requests on", "quiet"),
+    "not checked": Mark("·", "not checked yet", "quiet"),
+}
+"""A row in the list of profiles."""
+
 
 def legend(marks: Mapping[str, Mark], *left_out: str) -> str:
-    """One line for each mark, as the help of a verb shows it."""
-    return "\n".join(f"{mark.glyph}  {mark.meaning}" for key, mark in marks.items() if key not in left_out)
+    """One line for each mark, for the end of a verb's help."""
+    return "\b\n" + "\n".join(f"{mark.glyph}  {mark.meaning}" for key, mark in marks.items() if key not in left_out)

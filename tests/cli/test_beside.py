@@ -31,12 +31,14 @@ def test_each_verb_acts_on_the_server_of_its_profile(paths: Paths, capfd: pytest
     assert gpubox(capfd, "edit", "a", "--set", "port=0")[0] == 0
 
     assert gpubox(capfd, "start", "a")[0] == 0
-    before = {row["profile"]: (row["instance"], row["pid"]) for row in values(capfd, "ps")[1]["servers"]}
+    before = {row["profile"]: (row["instance"], row["pid"]) for row in values(capfd, "status", "--all")[1]["servers"]}
     assert {name: instance for name, (instance, _) in before.items()} == {"a": "main", "b": "b"}
     assert values(capfd, "switch", "b")[1]["message"] == "b is already running."
     assert values(capfd, "start", "b")[1]["message"] == "b is already running."
     assert "listening on" in gpubox(capfd, "logs", "a")[1]
-    assert {row["profile"]: (row["instance"], row["pid"]) for row in values(capfd, "ps")[1]["servers"]} == before
+    assert {
+        row["profile"]: (row["instance"], row["pid"]) for row in values(capfd, "status", "--all")[1]["servers"]
+    } == before
 
     assert values(capfd, "restart", "b")[1]["answering"] == "b"
     assert find_instance(paths, "b") == "b"

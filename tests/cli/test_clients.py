@@ -1,4 +1,4 @@
-"""``gpubox keys``, ``gpubox clients`` and ``gpubox serve --install``."""
+"""``gpubox clients`` and ``gpubox serve --install``."""
 
 from __future__ import annotations
 
@@ -42,45 +42,42 @@ def asked(paths: Paths) -> None:
 
 
 def test_keys_are_made_listed_and_revoked(capfd: Capture, paths: Paths) -> None:
-    assert gpubox(capfd, "keys")[1].startswith("There are no keys")
-    code, secret, said = gpubox(capfd, "keys", "add", "laptop")
+    assert values(capfd, "clients")[1]["key_required"] is False
+    code, secret, said = gpubox(capfd, "clients", "add", "laptop")
     assert (code, len(secret), said.count("laptop")) == (0, 47, 1)  # the key, alone on its line
     assert ClientKeys(paths.client_keys).client_of(secret.strip()) == "laptop"
     assert secret.strip() not in said
 
-    code, made = values(capfd, "keys", "add", "desk")
+    code, made = values(capfd, "clients", "add", "desk")
     assert ClientKeys(paths.client_keys).client_of(made["key"]) == "desk"
-    code, listed = values(capfd, "keys", "list")
-    assert [key["name"] for key in listed["keys"]] == ["laptop", "desk"]
-    assert (code, listed["required"], "key" in listed["keys"][0]) == (0, True, False)
-    assert gpubox(capfd, "keys")[1].splitlines()[1].startswith("laptop  20")
+    code, listed = values(capfd, "clients")
+    assert [(client["name"], client["has_key"]) for client in listed["clients"]] == [("laptop", True), ("desk", True)]
+    assert (code, listed["key_required"], made["key"] in str(listed)) == (0, True, False)
+    assert gpubox(capfd, "clients")[1].splitlines()[1].split()[-1].startswith("20")
 
-    assert gpubox(capfd, "keys", "revoke", "laptop")[:2] == (0, "laptop's key is revoked.\n")
-    code, _, said = gpubox(capfd, "keys", "revoke", "desk")
-    assert "the gateway refuses every client" in said
-    assert "the gateway refuses every client" in gpubox(capfd, "keys")[1]
+    assert gpubox(capfd, "clients", "revoke", "laptop")[:2] == (0, "laptop's key is revoked.\n")
+    for words in (("revoke", "desk"), ()):
+        assert "the gateway refuses every client" in gpubox(capfd, "clients", *words)[2]
 
 
 def test_keys_are_forgotten_only_on_purpose(capfd: Capture, paths: Paths) -> None:
-    gpubox(capfd, "keys", "add", "laptop")
+    gpubox(capfd, "clients", "add", "laptop")
     paths.client_keys.unlink()
-    for refused in (("keys",), ("keys", "add", "desk")):
-        code, _, said = gpubox(capfd, *refused)
-        assert code == 2
-        assert "client-keys.json is gone; the gateway refuses every client" in said
-        assert "`gpubox keys reset` forgets all keys" in said
-    for words in (("keys", "reset"), ("keys", "reset", "--json")):
-        code, _, said = gpubox(capfd, *words)
+    for code, words in ((0, ()), (2, ("add", "desk"))):
+        result, _, said = gpubox(capfd, "clients", *words)
+        assert (result, "client-keys.json is gone; the gateway refuses every client" in said) == (code, True)
+    for refused in (("reset",), ("reset", "--json")):
+        code, _, said = gpubox(capfd, "clients", *refused)
         assert (code, "Add --yes" in said) == (2, True)
-    assert gpubox(capfd, "keys", "reset", "--yes")[:2] == (0, "All keys are forgotten.\n")
-    assert gpubox(capfd, "keys")[1].startswith("There are no keys")
-    gpubox(capfd, "keys", "add", "laptop")
-    assert values(capfd, "keys", "reset", "--yes") == (
+    assert gpubox(capfd, "clients", "reset", "--yes")[:2] == (0, "All keys are forgotten.\n")
+    gpubox(capfd, "clients", "add", "laptop")
+    assert values(capfd, "clients", "reset", "--yes") == (
         0, {"schema_version": 1, "removed": ["laptop"], "required": False},
     )  # fmt: skip
     paths.api_key_file.write_text("secret")
     paths.api_key_file.chmod(0o600)
-    assert "The box's own API key is still needed." in gpubox(capfd, "keys", "reset", "-y")[1]
+    assert "The box's own API key is still needed." in gpubox(capfd, "clients", "reset", "-y")[1]
+    assert values(capfd, "clients")[1]["box_key"] is True
 
 
 @pytest.mark.parametrize(
@@ -95,32 +92,29 @@ def test_keys_are_forgotten_only_on_purpose(capfd: Capture, paths: Paths) -> Non
     ],
 )
 def test_wrong_names_are_one_sentence(capfd: Capture, words: tuple[str, ...], sentence: str) -> None:
-    gpubox(capfd, "keys", "add", "laptop")
+    gpubox(capfd, "clients", "add", "laptop")
 
-    code, out, err = gpubox(capfd, "keys", *words)
+    code, out, err = gpubox(capfd, "clients", *words)
 
     assert (code, out) == (2, "")
     assert sentence in err or "No such command" in err
 
 
 def test_a_damaged_key_file_is_said_and_not_written_over(capfd: Capture, paths: Paths) -> None:
-    gpubox(capfd, "keys", "add", "laptop")
+    gpubox(capfd, "clients", "add", "laptop")
     paths.client_keys.write_text("{")
 
-    for words in (("keys",), ("keys", "add", "desk"), ("keys", "revoke", "laptop")):
-        code, out, err = gpubox(capfd, *words)
-        assert (code, out) == (2, "")
-        assert "is damaged" in err
+    for code, words in ((2, ("add", "desk")), (2, ("revoke", "laptop")), (0, ())):
+        result, _, err = gpubox(capfd, "clients", *words)
+        assert (result, "is damaged" in err) == (code, True)
         assert "the gateway refuses every client until this is mended" in err
     assert paths.client_keys.read_text() == "{"
-    code, _, err = gpubox(capfd, "clients")
-    assert (code, "is damaged" in err) == (0, True)
 
 
 def test_a_key_that_nobody_could_read_is_not_kept(paths: Paths) -> None:
     """Stdout is closed or full."""
     for stdout in ("/dev/full", "closed"):
-        words = [sys.executable, "-m", "gpubox", "keys", "add", "laptop"]
+        words = [sys.executable, "-m", "gpubox", "clients", "add", "laptop"]
         if stdout == "closed":
             reader, writer = os.pipe()
             os.close(reader)
@@ -136,10 +130,10 @@ def test_clients_of_today(capfd: Capture, asked: None) -> None:
 
     assert code == 0
     assert [line.split() for line in out.splitlines()] == [
-        ["CLIENT", "NOW", "REQS", "READ", "REUSED", "OUT", "QUEUE", "TTFT", "TG", "ERR", "LEFT", "LAST"],
-        ["evil", "—", "1", "0", "0", "0", "0", "ms", "—", "—", "0", "1", "12:18:00"],
-        ["curl", "—", "1", "0", "0", "0", "2.5", "s", "—", "—", "1", "0", "12:12:00"],
-        ["laptop", "—", "2", "1,088", "39,512", "542", "0", "ms", "250", "ms", "41.2", "0", "0", "12:06:00"],
+        ["CLIENT", "NOW", "REQS", "READ", "REUSED", "OUT", "QUEUE", "TTFT", "TG", "ERR", "LEFT", "LAST", "KEY"],
+        ["evil", "—", "1", "0", "0", "0", "0", "ms", "—", "—", "0", "1", "12:18:00", "—"],
+        ["curl", "—", "1", "0", "0", "0", "2.5", "s", "—", "—", "1", "0", "12:12:00", "—"],
+        ["laptop", "—", "2", "1,088", "39,512", "542", "0", "ms", "250", "ms", "41.2", "0", "0", "12:06:00", "—"],
     ]
 
 

@@ -19,8 +19,9 @@ from gpubox.cli.main import VERBS
 
 PACKAGE = str(Path(gpubox.__file__).parent)
 QUICK = (
-    ["ls"], ["status"], ["ps"], ["show", "demo"], ["doctor"], ["engines"], ["chat", "ls"], ["bench", "ls"], ["--help"],
-    ["export", "demo", "--as", "systemd"], ["requests"], ["sandbox", "run", "--", "true"],
+    ["ls"], ["status"], ["status", "--all"],
+    ["show", "demo"], ["doctor"], ["engines"], ["chat", "ls"], ["bench", "ls"], ["--help"],
+    ["export", "demo", "--as", "systemd"], ["history", "--requests"], ["chat", "run", "--", "true"],
 )  # fmt: skip
 
 

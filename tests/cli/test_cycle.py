@@ -55,7 +55,7 @@ def test_start_look_switch_stop(box: int, paths: Paths, capfd: pytest.CaptureFix
     assert status["throughput"]["context_size_tokens"] == 4096
     assert [row["running"] for row in gpubox(capfd, "ls")[1]["profiles"] if row["name"] == "a"] == [True]
 
-    code, ps = gpubox(capfd, "ps")
+    code, ps = gpubox(capfd, "status", "--all")
     assert (code, [row["profile"] for row in ps["servers"]]) == (0, ["a"])
     assert run(["logs"]) == 0
     assert f"listening on http://127.0.0.1:{box}" in capfd.readouterr().out
@@ -95,7 +95,7 @@ def test_the_key_is_in_no_output_no_file_and_no_command_line(
     for words in (
         ["start", "lan"],
         ["status"],
-        ["ps"],
+        ["status", "--all"],
         ["ls"],
         ["show", "lan"],
         ["doctor"],

@@ -1,4 +1,4 @@
-"""``gpubox edit``, ``new``, ``rm`` and ``diff``, on real files and the help text of a real engine."""
+"""``gpubox edit``, ``import`` and ``show A B``, on real files and the help text of a real engine."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_broken_profile_can_be_mended_and_deleted(capfd: pytest.CaptureFixture
     path.write_text(path.read_text().replace("[flags]", "prot = 1\n[flags]"))
     assert gpubox(capfd, "edit", "a", "--set", "ctx-size=1024")[0] == 2
     path.write_text("model = \n")
-    assert gpubox(capfd, "rm", "a")[0] == 0
+    assert gpubox(capfd, "edit", "a", "--delete")[0] == 0
     assert not path.exists()
 
 
@@ -132,29 +132,37 @@ def test_an_editor_in_which_nothing_was_typed_leaves_no_copy(
     assert not list(paths.drafts.iterdir())
 
 
-def test_new_copies_a_profile_with_its_comments(capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
+def test_copy_takes_a_profile_with_its_comments(capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
     (paths.profiles / "a.toml").write_text("# mine\n" + (paths.profiles / "a.toml").read_text())
-    assert gpubox(capfd, "new", "c", "--copy", "a", "--set", "ctx-size=512")[0] == 0
+    assert gpubox(capfd, "edit", "a", "--copy", "c", "--set", "ctx-size=512")[0] == 0
     text = (paths.profiles / "c.toml").read_text()
     assert text.startswith("# mine\n") and "ctx-size = 512" in text
-    code, _, err = gpubox(capfd, "new", "c", "--copy", "a")
+    code, _, err = gpubox(capfd, "edit", "a", "--copy", "c")
     assert code == 2 and "already" in err
 
 
-def test_new_reads_a_pasted_command_line(capfd: pytest.CaptureFixture[str], paths: Paths, tiny_gguf: Path) -> None:
-    assert gpubox(capfd, "new", "pasted", f"llama-server -m {tiny_gguf} -c 4096 --parallel 2")[0] == 0
-    _, shown = values(capfd, "diff", "a", "pasted")
+def test_import_reads_a_pasted_command_line(capfd: pytest.CaptureFixture[str], tiny_gguf: Path) -> None:
+    line = f"llama-server -m {tiny_gguf} -c 4096 --parallel 2"
+    assert gpubox(capfd, "import", line, "--name", "pasted")[0] == 0
+    _, shown = values(capfd, "show", "a", "pasted")
     assert {key["name"]: (key["left"], key["right"]) for key in shown["keys"] if key["table"] == "flags"} == {
         "ctx-size": (2048, 4096),
         "parallel": (None, 2),
     }
 
 
-def test_rm_and_undo(capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
+def test_a_model_on_hugging_face_becomes_a_profile(capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
+    assert gpubox(capfd, "import", "hf:u/Small-GGUF:Q4_K_M")[0] == 0
+    assert 'model = "hf:u/Small-GGUF:Q4_K_M"' in (paths.profiles / "small-q4_k_m.toml").read_text()
+
+
+def test_delete_and_undelete(capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
     text = (paths.profiles / "a.toml").read_text()
-    assert gpubox(capfd, "rm", "a") == (0, "a is deleted. `gpubox rm --undo` brings it back.\n", "")
+    assert gpubox(capfd, "edit", "a", "--delete") == (
+        0, "a is deleted. `gpubox edit a --undelete` brings it back.\n", "",
+    )  # fmt: skip
     assert gpubox(capfd, "show", "a")[0] == 2
-    assert gpubox(capfd, "rm", "--undo")[0] == 0
+    assert gpubox(capfd, "edit", "a", "--undelete")[0] == 0
     assert (paths.profiles / "a.toml").read_text() == text
 
 
@@ -164,7 +172,7 @@ def test_rename(capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
     assert code == 2 and "already" in err
 
 
-def test_diff_treats_an_alias_as_the_same_flag(capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
+def test_show_of_two_treats_an_alias_as_the_same_flag(capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
     path = paths.profiles / "b.toml"
     path.write_text(path.read_text().replace("ctx-size = 4096", "c = 2048"))
-    assert gpubox(capfd, "diff", "a", "b") == (0, "a and b have the same flags and keys.\n", "")
+    assert gpubox(capfd, "show", "a", "b") == (0, "a and b have the same flags and keys.\n", "")

@@ -70,7 +70,8 @@ def box(
 @pytest.mark.parametrize("trouble", [FULL, READ_ONLY], ids=["full", "read-only"])
 def test_stop_status_and_ps_work_and_a_change_is_refused_before_it_stops_anything(box: Box, trouble: str) -> None:
     started, status, ps, switched, restarted, still, stopped, gone = box.run(
-        MOUNTED, ["start", "a"], trouble, ["status"], ["ps"], ["switch", "b"], ["restart", "a"], ["status"], ["stop"],
+        MOUNTED, ["start", "a"], trouble, ["status"], ["status", "--all"],
+        ["switch", "b"], ["restart", "a"], ["status"], ["stop"],
         ["status"],
     )  # fmt: skip
 

@@ -45,7 +45,7 @@ def test_verbs_without_http_import_no_http_and_no_screen(words: tuple[str, ...])
     assert imported(*words) & heavy == set()
 
 
-@pytest.mark.parametrize("words", [("status",), ("ps",), ("stop",)])
+@pytest.mark.parametrize("words", [("status",), ("status", "--all"), ("stop",)])
 def test_verbs_with_http_import_no_screen(words: tuple[str, ...]) -> None:
     assert imported(*words) & {"textual", "rich", "pygments", "xllamacpp", "yaml"} == set()
 

@@ -1,4 +1,4 @@
-"""``gpubox requests``, ``gpubox record`` and ``gpubox --replay``."""
+"""``gpubox history --requests``, ``gpubox status --record`` and ``gpubox --replay``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,56 +47,45 @@ def answered(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("served")
-def test_the_last_requests(capfd: pytest.CaptureFixture[str]) -> None:
-    every = answered(capfd, "requests")["requests"]
+def test_the_last_requests(paths: Paths, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    later = SimpleNamespace(time=lambda: time.time() + 3600)  # the log's times count from the start just now
+    monkeypatch.setattr("gpubox.cli.commands.history.time", later)
+    requests = ("history", "--requests", "-n", "1000")
+    every = answered(capfd, *requests)["requests"]
     first = next(request for request in every if request["prompt_tokens"] == 32)
     assert (first["slot"], first["generated_tokens"], first["cached_tokens"]) == (1, 150, 0)
     assert (first["tg_tokens_per_second"], first["draft_tokens_accepted"]) == (190.21, 110)
     assert first["draft_acceptance"] == pytest.approx(110 / 117)
     assert [request["number"] for request in every] == sorted(request["number"] for request in every)
-    (newest,) = answered(capfd, "requests", "-n", "1")["requests"]
+    (newest,) = answered(capfd, "history", "--requests", "-n", "1")["requests"]
     assert newest["number"] == every[-1]["number"]
 
-    assert run(["requests"]) == 0
+    assert run([*requests]) == 0
     head, *rows = capfd.readouterr().out.splitlines()
-    assert head.split() == ["TIME", "SLOT", "PROMPT", "OUT", "TTFT", "PP", "TG", "DRAFT", "TOOK", "END"]
-    assert len(rows) == len(every)
-    assert rows[every.index(first)].split()[1:4] == ["1", "32+0", "150"]
-    assert "94%" in rows[every.index(first)]
-
-
-@pytest.mark.usefixtures("served")
-def test_the_last_requests_of_a_long_log(paths: Paths, capfd: pytest.CaptureFixture[str]) -> None:
-    before = len(answered(capfd, "requests")["requests"])
-    with paths.instance_log("main").open("a") as log:
-        log.write("0.04.000.000 D srv  filler: x\n" * 40_000 + FIXTURE.read_text(encoding="utf-8"))
-
-    assert len(answered(capfd, "requests")["requests"]) == 2 * before
-
-
-def test_requests_where_nothing_runs(capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["requests"]) == 3
-    assert "Nothing is running." in capfd.readouterr().err
+    columns = ["TIME", "PROFILE", "CLIENT", "PROMPT", "OUT", "TTFT", "PP", "TG", "DRAFT", "TOOK", "END"]
+    assert (head.split(), len(rows)) == (columns, len(every))
+    row = rows[every.index(first)]
+    assert row.split()[2:6] == ["a", "—", "32+0", "150"] and "94%" in row
 
 
 @pytest.mark.usefixtures("served")
 def test_a_recording_ends_by_itself(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "r.jsonl"
 
-    values = answered(capfd, "record", str(file), "--seconds", "0.6")
+    values = answered(capfd, "status", "--record", str(file), "--seconds", "0.6")
 
     snapshots = list(read_recording(file))
     assert (values["path"], values["snapshots"]) == (str(file), len(snapshots))
     assert 1 <= len(snapshots) <= 4  # fewer on a busy machine, never more than 4 a second
     assert snapshots[-1].server.profile == "a"
-    assert run(["record", str(file)]) == 2
+    assert run(["status", "--record", str(file)]) == 2
     assert "exists already" in capfd.readouterr().err
 
 
 def test_a_recording_on_a_full_disk_says_so_and_goes_on(tmp_path: Path) -> None:
     """The size of the file is limited, and the limit is raised again during the recording."""
     file = tmp_path / "r.jsonl"
-    command = [sys.executable, "-m", "gpubox", "record", str(file)]
+    command = [sys.executable, "-m", "gpubox", "status", "--record", str(file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as record:
         assert record.stderr is not None
         assert "Ctrl-C stops" in record.stderr.readline()
@@ -115,7 +106,7 @@ def test_a_recording_on_a_full_disk_says_so_and_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_is_the_usual_end_of_a_recording(number: int, tmp_path: Path) -> None:
     file = tmp_path / "r.jsonl"
-    command = [sys.executable, "-m", "gpubox", "record", str(file)]
+    command = [sys.executable, "-m", "gpubox", "status", "--record", str(file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as record:
         assert record.stderr is not None
         assert "Ctrl-C stops" in record.stderr.readline()

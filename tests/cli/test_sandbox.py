@@ -1,4 +1,4 @@
-"""``gpubox sandbox run``."""
+"""``gpubox chat run``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_program_speaks_on_stdout_and_how_it_ended_on_stderr(
     folder = tmp_path / "w"
     folder.mkdir()
 
-    code = run(["sandbox", "run", program(tmp_path, "print('hi'); open('f', 'w')"), "--workdir", str(folder)])
+    code = run(["chat", "run", program(tmp_path, "print('hi'); open('f', 'w')"), "--workdir", str(folder)])
 
     out, err = capfd.readouterr()
     assert (code, out) == (0, "hi\n")
@@ -59,21 +59,22 @@ def test_the_program_speaks_on_stdout_and_how_it_ended_on_stderr(
 def test_a_program_that_fails_is_6(
     text: str, words: list[str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["sandbox", "run", program(tmp_path, text), *words]) == 6
+    assert run(["chat", "run", program(tmp_path, text), *words]) == 6
     assert message in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("confined")
 def test_json_is_the_whole_outcome(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["sandbox", "run", program(tmp_path, "1/0"), "--json"]) == 6
+    assert run(["chat", "run", program(tmp_path, "1/0"), "--json"]) == 6
 
     values = json.loads(capfd.readouterr().out)
     assert values["output"].endswith("ZeroDivisionError: division by zero\n")
     del values["output"], values["seconds"]
     assert values == {
-        "schema_version": 1, "ok": False, "exit_code": 1, "signal": None, "ended_by": "", "isolation": "bubblewrap",
-        "files_changed": [], "dropped_bytes": 0, "why": "", "quarantined": [], "not_quarantined": [], "quarantine": "",
-        "unchecked": [], "notes": [], "weakness": "",
+        "schema_version": 1, "ok": False, "exit_code": 1, "signal": None, "ended_by": None, "isolation": "bubblewrap",
+        "files_changed": [], "dropped_bytes": 0, "why": None, "quarantined": [], "not_quarantined": [],
+            "quarantine": None,
+        "unchecked": [], "notes": [], "weakness": None,
     }  # fmt: skip
 
 
@@ -84,7 +85,7 @@ def test_what_is_read_only_is_said_and_what_cannot_be_checked_fails(
     (tmp_path / "w/lib").mkdir(parents=True)
     (tmp_path / "store").touch()
     os.link(tmp_path / "store", tmp_path / "w/lib/x")
-    argv = ["sandbox", "run", program(tmp_path, "open('a', 'w')"), "--workdir", str(tmp_path / "w")]
+    argv = ["chat", "run", program(tmp_path, "open('a', 'w')"), "--workdir", str(tmp_path / "w")]
 
     assert run(argv) == 0
     assert "files changed: a\nlib: read-only for the program, because of files that" in capfd.readouterr().err
@@ -102,12 +103,12 @@ def test_each_result_of_a_weaker_sandbox_says_what_is_weaker(
 ) -> None:
     monkeypatch.setattr(runner, "_known", {"bubblewrap": Confinement("landlock")})
 
-    assert run(["sandbox", "run", program(tmp_path, "print(1)")]) == 0
+    assert run(["chat", "run", program(tmp_path, "print(1)")]) == 0
     assert "weaker: it cannot keep a program from changing the .git" in capfd.readouterr().err
 
 
 def test_a_file_that_is_not_there_is_usage(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(["sandbox", "run", str(tmp_path / "none.py")]) == 2
+    assert run(["chat", "run", str(tmp_path / "none.py")]) == 2
     assert "none.py cannot be read: No such file" in capfd.readouterr().err
 
 
@@ -117,7 +118,7 @@ def test_nothing_runs_where_nothing_confines(
     monkeypatch.setattr(runner, "_known", {})
     monkeypatch.setattr(bubblewrap, "installed", lambda: [])
 
-    assert run(["sandbox", "run", program(tmp_path, "print('ran')"), "--json"]) == 1
+    assert run(["chat", "run", program(tmp_path, "print('ran')"), "--json"]) == 1
 
     out, err = capfd.readouterr()
     assert "ran" not in out

@@ -170,24 +170,27 @@ def _words(world: Path, url: str, chat: str) -> Mapping[str, Sequence[tuple[str,
         "": [(), ("--url", ONE_LINE), ("--replay", ONE_LINE), ("--config", ONE_LINE, "ls")],
         "demo": [("--once", ONE_LINE)],
         "ls": [(), ("--json",), (ONE_LINE,)],
-        "show": [("evil",), ("evil", "--command"), ("evil", "--json"), ("refused",), ("broken",), ("name",), (ONE_LINE,)],
+        "show": [
+            ("evil",), ("evil", "--command"), ("evil", "--json"), ("refused",), ("broken",), ("name",), (ONE_LINE,), ("--schema",),
+            ("evil", "other"), ("evil", "refused", "--json"), ("evil", "other", "--all"), (ONE_LINE, "evil"), ("--schema", ONE_LINE),
+        ],
         "find": [("evil", "--disk"), ("", "--disk", "--json"), (ONE_LINE, "--disk")],
         "fit": [("evil",), ("evil", "--json"), ("evil", "--set", ONE_LINE), ("evil", "--keep-free", ONE_LINE), (ONE_LINE,)],
         "edit": [
             ("evil", "--set", f"alias={ONE_LINE}"), ("evil", "--unset", "alias", "--print", "--json"), ("evil", "--set", ONE_LINE),
-            ("evil", "--rename", ONE_LINE), ("broken", "--set", "port=1"), (ONE_LINE, "--set", "port=1"),
+            ("evil", "--copy", "made", "--json"), ("made", "--delete", "--json"), ("made", "--undelete"), (ONE_LINE, "--delete"),
+            ("evil", "--copy", ONE_LINE), ("evil", "--rename", ONE_LINE), ("broken", "--set", "port=1"), (ONE_LINE, "--set", "port=1"),
         ],
-        "new": [("made", "--copy", "evil", "--json"), ("made2", str(world)), (ONE_LINE, "--copy", "evil"), ("x", ONE_LINE)],
-        "rm": [("made", "--json"), (ONE_LINE,), ("--undo",), ("--undo", ONE_LINE)],
         "try": [("evil", "--set", "ctx-size=666", "--keep", "--no-measure"), ("evil", "--set", ONE_LINE, "--revert", "--json"), ()],
-        "diff": [("evil", "other"), ("evil", "refused", "--json"), ("evil", "other", "--all"), (ONE_LINE, "evil")],
         "start": [("dies",), ("dies", "--json"), ("refused",), (ONE_LINE,), ("evil",), ("evil", "--json")],
         "switch": [("dies",), ("other",), ("evil", "--json"), ("refused",), (ONE_LINE,)],
         "restart": [(), ("--json",), (ONE_LINE,)],
-        "status": [(), ("--json",), at, (*at, "--json"), ("--url", ONE_LINE)],
-        "ps": [(), ("--json",)],
+        "status": [
+            (), ("--json",), at, (*at, "--json"), ("--url", ONE_LINE), ("--all",), ("--all", "--json"),
+            ("--record", str(world.with_name("recording")), "--seconds", "0.1", *at),
+            ("--record", "/proc/nowhere/" + ONE_LINE, "--json"),
+        ],
         "logs": [(), ("--json",), ("--grep", ONE_LINE), (ONE_LINE,), ("-n", "500")],
-        "requests": [(), ("--json",)],
         "chat": [
             ("-p", HOSTILE, "--name", chat, *at), ("-p", "hi", "--continue", chat, "--approve", "workspace", *at, "--json"),
             ("-p", "hi", "--name", ONE_LINE, *at), ("-p", "hi", "--set", ONE_LINE, *at), ("-p", "hi"), ("-p", HOSTILE, "--json"),
@@ -199,8 +202,7 @@ def _words(world: Path, url: str, chat: str) -> Mapping[str, Sequence[tuple[str,
         "chat rename": [("branch", "renamed"), (ONE_LINE, "x"), ("renamed", ONE_LINE), ("renamed", "again", "--json")],
         "chat rewind": [(chat,), (chat, ONE_LINE), (chat, "--json")],
         "chat rm": [(ONE_LINE,), ("again",), ("branch2", "--json")],
-        "sandbox run": [(str(world.with_name("program.py")),), (str(world.with_name("program.py")), "--json"), (ONE_LINE,)],
-        "record": [(str(world.with_name("recording")), "--seconds", "0.1", *at), ("/proc/nowhere/" + ONE_LINE, "--json")],
+        "chat run": [(str(world.with_name("program.py")),), (str(world.with_name("program.py")), "--json"), (ONE_LINE,)],
         "engines": [(), ("--json",)],
         "engines build": [("--cpu", "--name", ONE_LINE), ("--cpu", "--version", ONE_LINE, "--json")],
         "engines use": [(ONE_LINE,), ("evil", "--json")],
@@ -226,7 +228,6 @@ def _words(world: Path, url: str, chat: str) -> Mapping[str, Sequence[tuple[str,
         "bench restore": [(), ("--json",)],
         "bench rm": [(ONE_LINE,), ("last", "--yes"), ("last", "--yes", "--json")],
         "doctor": [(), ("--json",)],
-        "schema": [(), ("config",), (ONE_LINE,)],
         "import": [
             (str(world), "--print"), (str(world), "--name", "taken"), (str(world), "--print", "--json"), (ONE_LINE,),
             (f"llama-server -m {ONE_LINE}", "--print"), (str(world), "--name", ONE_LINE),
@@ -236,11 +237,9 @@ def _words(world: Path, url: str, chat: str) -> Mapping[str, Sequence[tuple[str,
         "advice": [(), ("evil",), ("evil", "--all", "--json"), (ONE_LINE,), ("evil", "--dismiss", ONE_LINE)],
         "tune": [(ONE_LINE,), ("evil", "--over", ONE_LINE, "--json"), ("evil", "--save", ONE_LINE, "--goal", ONE_LINE)],
         "history": [(), ("--json",), ("--requests",), ("--by", "client"), ("--since", ONE_LINE)],
-        "keys": [(), ("--json",)],
-        "keys list": [(), ("--json",)],
-        "keys add": [(ONE_LINE,), ("laptop",), ("laptop", "--json")],
-        "keys revoke": [(ONE_LINE,), ("laptop", "--json")],
-        "keys reset": [("--yes",), ("--yes", "--json")],
+        "clients add": [(ONE_LINE,), ("laptop",), ("laptop", "--json")],
+        "clients revoke": [(ONE_LINE,), ("laptop", "--json")],
+        "clients reset": [("--yes",), ("--yes", "--json")],
         "clients": [(), ("--json",), ("--requests",), ("--days", "2", "--json")],
         "connect": [(), ("opencode",), ("curl", "--json"), (ONE_LINE,), ("aider", "--model", ONE_LINE)],
         "serve": [("--stop",), ("--stop", "--json"), ("--host", ONE_LINE), ("--port", "1", "--install", "--host", ONE_LINE)],
@@ -249,11 +248,11 @@ def _words(world: Path, url: str, chat: str) -> Mapping[str, Sequence[tuple[str,
 
 
 PARTS = {
-    "profiles": (("", "demo", "ls", "show", "find", "fit", "edit", "new", "rm", "try", "diff", "schema", "import", "export", "advice", "tune"), 50_000),
-    "servers": (("start", "switch", "restart", "status", "ps", "logs", "requests", "history", "engines", "doctor", "stop"), 100_000),
-    "chats": (("chat", "sandbox", "record"), 100_000),
+    "profiles": (("", "demo", "ls", "show", "find", "fit", "edit", "try", "import", "export", "advice", "tune"), 50_000),
+    "servers": (("start", "switch", "restart", "status", "logs", "history", "engines", "doctor", "stop"), 100_000),
+    "chats": (("chat",), 100_000),
     "bench": (("bench",), 40_000),
-    "gateway": (("keys", "clients", "connect", "serve"), 2_500),
+    "gateway": (("clients", "connect", "serve"), 2_500),
 }  # fmt: skip
 """The first words of the verbs that are tried one after another in one world, and how many bytes they print at least."""
 NIGHTLY = pytest.mark.nightly
@@ -267,7 +266,7 @@ def test_the_table_knows_every_verb() -> None:
     first_words = {verb.split(" ")[0] for verb in VERBS}
     assert sorted(word for verbs, _ in PARTS.values() for word in verbs) == sorted(first_words)
     speaks_json = {name for name, verb in VERBS.items() if any("--json" in p.opts for p in verb.params) and name}
-    assert {name for name in speaks_json if not any("--json" in words for words in table[name])} <= {"demo", "record"}
+    assert {name for name in speaks_json if not any("--json" in words for words in table[name])} <= {"demo"}
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
@@ -328,7 +327,7 @@ def test_whatever_a_server_answers(world: Path, foreign: HostileServer, tries: T
         foreign.status = status
         tries("status", *at)
         tries("chat", "-p", "hi", *at)
-        tries("record", str(world.with_name(f"recording{status}")), "--seconds", "0.01", *at)
+        tries("status", "--record", str(world.with_name(f"recording{status}")), "--seconds", "0.01", *at)
     foreign.well = ("/health", "/props", "/slots", "/v1/models")  # only requests to the model fail
     for foreign.status in (500, 429):
         tries("chat", "-p", "hi", *at)

@@ -45,7 +45,7 @@ def test_it_is_listed_and_shown(capfd: pytest.CaptureFixture[str]) -> None:
 def test_a_copy_has_no_aliases_and_a_clash_is_named(
     capfd: pytest.CaptureFixture[str], write_profile: Callable[[str, str], Path]
 ) -> None:
-    assert gpubox(capfd, "new", "copy", "--copy", "far")[0] == 0
+    assert gpubox(capfd, "edit", "far", "--copy", "copy")[0] == 0
     assert values(capfd, "show", "copy")[1]["aliases"] == []
     assert gpubox(capfd, "edit", "copy", "--set", "aliases=copy2,big")[0] == 0
 

@@ -248,7 +248,7 @@ def test_ls(gpubox: Box) -> None:
     assert gpubox("ls") == (
         0,
         "!  big    A big one    needs a fork: cache-type-k only in a TurboQuant fork\n"
-        "!  small  A small one  model missing: /m/small.gguf\n",
+        "?  small  A small one  model missing: /m/small.gguf\n",
         "",
     )
 
@@ -270,9 +270,9 @@ def test_ls_tells_a_model_to_download_from_one_that_is_missing(
     rows = {line.split()[1]: line for line in gpubox("ls")[1].splitlines()}
 
     assert rows["here"] == "✓  here"
-    assert rows["later"].split("  ", 1)[0] == "✓"
+    assert rows["later"].split("  ", 1)[0] == "↓"
     assert rows["later"].endswith("model not here yet, start downloads it")
-    assert rows["lost"].startswith("!")
+    assert rows["lost"].startswith("?")
     assert "There is no model 'lost.gguf'" in rows["lost"]
     values = {row["name"]: row for row in gpubox.json("ls")["profiles"]}
     assert [values[n]["model_fetchable"] for n in ("here", "later", "lost")] == [False, True, False]
@@ -405,8 +405,8 @@ def test_status_of_nothing_as_json(gpubox: Box) -> None:
 
 
 def test_ps_of_nothing(gpubox: Box) -> None:
-    assert gpubox("ps") == (3, "Nothing is running.\n", "")
-    assert gpubox.json("ps")["servers"] == []
+    assert gpubox("status", "--all") == (3, "Nothing is running.\n", "")
+    assert gpubox.json("status", "--all")["servers"] == []
 
 
 @pytest.mark.parametrize(
@@ -506,7 +506,7 @@ def test_a_state_folder_that_is_a_file_is_a_sentence(gpubox: Box, paths: Paths) 
     paths.state.parent.mkdir(parents=True, exist_ok=True)
     paths.state.write_text("")
 
-    for words in (("status",), ("ps",), ("ls",), ("logs",)):
+    for words in (("status",), ("status", "--all"), ("ls",), ("logs",)):
         code, _, err = gpubox(*words)
         assert code in (0, 3)
         assert "internal error" not in err
@@ -557,7 +557,7 @@ def test_doctor_calls_a_key_that_leaked_bad(gpubox: Box, paths: Paths) -> None:
 
 @pytest.mark.parametrize("file", ["profile", "config"])
 def test_schema_is_the_json_schema_of_the_file(gpubox: Box, file: str) -> None:
-    code, out, _ = gpubox("schema", file)
+    code, out, _ = gpubox("show", "--schema", file)
     schema = json.loads(out)
 
     assert (code, schema["title"], schema["additionalProperties"]) == (0, f"gpubox {file}", False)
@@ -567,7 +567,7 @@ def test_schema_is_the_json_schema_of_the_file(gpubox: Box, file: str) -> None:
         assert set(schema["properties"]["needs"]["properties"]) == {"vram-gib", "ram-gib", "engine"}
         shipped = {key for path in shipped_profiles().glob("*.toml") for key in read_toml(path)}
         assert shipped <= set(schema["properties"])
-    assert gpubox("schema")[1] == gpubox("schema", "profile")[1]
+    assert gpubox("show", "--schema")[1] == gpubox("show", "--schema", "profile")[1]
 
 
 def test_shipped_profiles_are_listed_where_they_are_asked_for(

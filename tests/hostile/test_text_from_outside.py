@@ -140,14 +140,14 @@ READERS: dict[str, Reader] = {
          ("export", "bad", "--as", "sh"), ("start", "bad"), (SCREEN,)),
     ),
     "api key": Reader("config/gpubox/api-key", (("status",), ("show", "good"), ("doctor",))),
-    "client keys": Reader("config/gpubox/client-keys.json", (("keys", "list"), ("keys", "add", "x"), ("connect",))),
+    "client keys": Reader("config/gpubox/client-keys.json", (("clients",), ("clients", "add", "x"), ("connect",))),
     "state": Reader(
         "state/gpubox/servers/main.json",
-        (("status",), ("ps",), ("logs", "-n", "1"), ("stop",), ("history",), ("status", "--json"), (SCREEN,)),
+        (("status",), ("status", "--all"), ("logs", "-n", "1"), ("stop",), ("history",), ("status", "--json"), (SCREEN,)),
     ),
-    "log": Reader("state/gpubox/logs/main.log", (("logs", "-n", "5"), ("requests",), ("status",), (SCREEN,))),
+    "log": Reader("state/gpubox/logs/main.log", (("logs", "-n", "5"), ("status",), (SCREEN,))),
     "failed log": Reader("state/gpubox/logs/main.log.failed", (("logs", "--failed"), (SCREEN,))),
-    "launch record": Reader("state/gpubox/logs/main.log.launch", (("history",), ("requests",))),
+    "launch record": Reader("state/gpubox/logs/main.log.launch", (("history",), ("history", "--requests"))),
     "trial": Reader("state/gpubox/trial.json", (("status",), ("try",), (SCREEN,))),
     "dismissed": Reader("state/gpubox/dismissed-advice.json", (("advice", "good"),)),
     "chat": Reader(
@@ -160,7 +160,7 @@ READERS: dict[str, Reader] = {
     "raw": Reader(f"{RUN}/raw.jsonl", (("bench", "rescore"), ("bench", "show"))),
     "summary": Reader(f"{RUN}/summary.json", (("bench", "ls"), ("bench", "leaderboard"))),
     "recording": Reader("files/recording.jsonl", ((SCREEN, "{path}"),)),
-    "history": Reader("state/gpubox/history.sqlite", (("history",), ("history", "--requests"), ("requests",), (SCREEN,))),
+    "history": Reader("state/gpubox/history.sqlite", (("history",), ("history", "--requests"), (SCREEN,))),
     "gateway record": Reader("state/gpubox/gateway/gateway.json", (("clients",), ("serve", "--stop"), ("status",))),
     "ledger": Reader("state/gpubox/gateway/ledger/{day}.jsonl", (("clients",), ("clients", "--requests"))),
     "model": Reader("models/odd.gguf", (("find", "", "--disk"), ("fit", "odd"), ("show", "odd"), ("import", "{path}", "--print"))),
@@ -168,7 +168,7 @@ READERS: dict[str, Reader] = {
         "home/.ollama/models/manifests/registry.ollama.ai/library/m/latest", (("find", "", "--disk"),)
     ),
     "engine's help": Reader("files/help", (("engines",), ("ls",), ("show", "good"), ("start", "good"))),
-    "server": Reader("files/served", (("status", "--url", "{url}"), ("chat", "-p", "hi", "--url", "{url}"), ("ps",))),
+    "server": Reader("files/served", (("status", "--url", "{url}"), ("chat", "-p", "hi", "--url", "{url}"), ("status", "--all"))),
     "hub": Reader("files/served", (("find", "word"),)),
     **{f"import {suffix}": _import(suffix) for suffix in (
         ".sh", ".bat", ".ps1", ".service", ".container", ".yaml", ".ini", ".json", ".kcpps", ".args", ".modelfile", "",

@@ -192,8 +192,8 @@ def shown_pp(lines: list[Line]) -> float | None:
 
 
 def compare_requests(errors: Errors, answers: list[dict[str, Any]]) -> None:
-    """Each request of this round in `gpubox requests`, by its slot."""
-    rows = json.loads(gpubox("requests", "-n", str(len(answers)), "--json"))["requests"]
+    """Each request of this round in `gpubox history --requests`, by its slot."""
+    rows = json.loads(gpubox("history", "--requests", "-n", str(len(answers)), "--json"))["requests"]
     by_slot = {row["slot"]: row for row in rows}
     if len(by_slot) != len(answers):
         errors.different.add("requests")

@@ -61,7 +61,7 @@ class Box:
         if thread:
             thread.start()
             time.sleep(1)
-        box.gpubox("record", str(self.target / f"{name}.jsonl"), "--seconds", "3" if base else "1")
+        box.gpubox("status", "--record", str(self.target / f"{name}.jsonl"), "--seconds", "3" if base else "1")
         ended.set()
         if thread:
             thread.join()

@@ -93,7 +93,7 @@ def follow(profile: str, given: dict[str, Any]) -> None:
 def record(folder: Path | None, name: str) -> None:
     """Keeps three seconds of readings."""
     if folder:
-        box.gpubox("record", str(folder / f"{name}.jsonl"), "--seconds", "3")
+        box.gpubox("status", "--record", str(folder / f"{name}.jsonl"), "--seconds", "3")
 
 
 def ask(base: str, count: int, words: int, tokens: int) -> None:
@@ -158,7 +158,10 @@ def mapped_weights(folder: Path, model: Path, endpoint: str, recordings: Path | 
             rate = (major_faults(pid) - faults) / (time.monotonic() - begin)
             done.set()
             thread.join()
-        speeds = [each["tg_tokens_per_second"] for each in json.loads(box.gpubox("requests", "--json"))["requests"]]
+        speeds = [
+            each["tg_tokens_per_second"]
+            for each in json.loads(box.gpubox("history", "--requests", "--json"))["requests"]
+        ]
         return given, rate, sum(speeds) / len(speeds)
 
     given, before, tg_before = pressed("mmap-fires", judge=True)

@@ -55,7 +55,7 @@ class Box:
         return self.keys[client]
 
     def _key(self, client: str) -> str:
-        return gpubox("keys", "add", client).strip().splitlines()[-1]
+        return gpubox("clients", "add", client).strip().splitlines()[-1]
 
     def swap(self) -> None:
         """Another client asks for the other model, which takes the place of the first. Ends the script on an error."""

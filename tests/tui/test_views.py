@@ -153,7 +153,7 @@ def test_a_missing_model_is_named_by_its_file() -> None:
         profile,
         EngineCompatibility("llama-server", True, missing="model missing: /models/qwen/Qwen3.gguf"),
     )
-    assert plain_text(profiles.entry_row(entry, "?", "", 50)).split() == ["?", "mine", "no", "Qwen3.gguf"]
+    assert plain_text(profiles.entry_row(entry, "no model", "", 50)).split() == ["?", "mine", "no", "Qwen3.gguf"]
     assert detail.model_state(entry, None) == "missing"
     elsewhere = replace(entry, profile=replace(profile, model="env:MODEL"))
     assert detail.model_state(elsewhere, None) == "missing: /models/qwen/Qwen3.gguf"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpubox.cli.commands.status import status_values
 from gpubox.telemetry.snapshot import DeviceMemory, Snapshot
+from gpubox.views.status import status_values
 
 
 def broken(snapshot: Snapshot) -> list[str]:

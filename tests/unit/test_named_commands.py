@@ -63,6 +63,8 @@ def test_every_command_that_is_named_exists() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("line", ["gpubox imprt x", "gpubox import --as y", "gpubox bench spede", "gpubox keys make X"])
+@pytest.mark.parametrize(
+    "line", ["gpubox imprt x", "gpubox import --as y", "gpubox bench spede", "gpubox engines make X"]
+)
 def test_a_command_that_does_not_exist_is_noticed(line: str) -> None:
     assert problem(line)

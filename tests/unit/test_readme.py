@@ -27,11 +27,11 @@ def test_every_verb_of_the_readme_exists() -> None:
 
 
 def test_every_client_of_the_readme_is_known_to_connect() -> None:
-    from gpubox.cli.main import VERBS
+    from gpubox.cli.main import SECTIONS
     from gpubox.interchange.client_settings import CLIENTS, client_name
 
     (readme,) = re.findall(r"^gpubox connect .*# the settings of a client: ([^;]*)", README, re.M)
-    help_text = VERBS["connect"].removeprefix("print the settings of ").removesuffix(" for the gateway")
+    help_text = SECTIONS["Clients"]["connect"].removeprefix("print the settings of ").removesuffix(" for the gateway")
     for listed in (readme, help_text):
         clients = re.split(r", | or ", listed)
         assert len(clients) > 5

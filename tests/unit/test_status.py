@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from gpubox.cli.commands.status import status_values
 from gpubox.config import Config
 from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.hardware.process import own_identity
@@ -23,6 +22,7 @@ from gpubox.telemetry.slot_rates import SlotRates
 from gpubox.telemetry.snapshot import Offload, Snapshot, Throughput, Totals
 from gpubox.telemetry.throughput import read_slots
 from gpubox.telemetry.throughput import throughput as throughput_of
+from gpubox.views.status import status_values
 
 LAUNCH = Launch("a", ("llama-server",), "127.0.0.1", 8080, {}, "fork", "/opt/llama-server", "b1", "/m.gguf", 9)
 NO_DRIVER = DriverReading((), problem="no NVIDIA driver")
@@ -235,7 +235,7 @@ def test_a_card_has_the_documented_keys() -> None:
         "power_limit_watts": None,
         "pcie_rx_bytes_per_second": None,
         "pcie_tx_bytes_per_second": 0,
-        "processes": ({"pid": 7, "name": None, "vram_bytes": None},),
+        "processes": [{"pid": 7, "name": None, "vram_bytes": None}],
     }
     assert {key: values[key] for key in documented} == documented
 

@@ -15,6 +15,7 @@ from gpubox.cli.bench.execution import execute, fetch_models, print_report, prin
 from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.views.rows import Table
 
 
 @click.command("ls")
@@ -55,10 +56,9 @@ def ls_command(context: Context, as_json: bool) -> None:
         )
     if as_json:
         output.emit_json({"runs": values})
-    elif rows:
-        output.emit_table(rows, header=("RUN", "KIND", "STATE", "DONE", "TOOK", ""))
     else:
-        output.emit("There are no runs yet. `gpubox bench speed` makes one.")
+        empty = "There are no runs yet. `gpubox bench speed` makes one."
+        output.emit_table(Table(rows, ("RUN", "KIND", "STATE", "DONE", "TOOK", ""), empty))
 
 
 @click.command("show")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpubox.cli import output
+from gpubox.cli.chat_program import run_command
 from gpubox.cli.context import Context, server_url
 from gpubox.cli.options import PlainHelpOption, json_option
 from gpubox.errors import ExitCode, UsageError
@@ -81,6 +82,9 @@ def command(
         return msgspec.structs.replace(settings, **given, sampling={**settings.sampling, **numbers})
 
     return send_prompt(ctx.obj, PromptRequest(text, chat or "", name or "", url, any_workdir, as_json), change)
+
+
+command.add_command(run_command)
 
 
 def _sampling(assignments: tuple[str, ...]) -> dict[str, float]:

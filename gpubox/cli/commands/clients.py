@@ -1,38 +1,27 @@
-"""``gpubox clients``."""
+"""``gpubox clients``: the gateway's clients, their requests and their keys."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import asdict, dataclass
+import sys
 from datetime import date, datetime, timedelta
-from typing import Any
 
 import click
 
-from gpubox import units
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.cli.options import PlainHelpOption, json_option, list_requests_option, listed_lines_option
-from gpubox.errors import GpuboxError
+from gpubox.errors import GpuboxError, UsageError
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.gateway.gateway_client import read_gateway
 from gpubox.gateway.ledger import KEPT_DAYS, Ledger
-from gpubox.gateway.status import ClientSums, FinishedRequest, GatewayStatus, LiveRequest
-
-_HEADER = ("CLIENT", "NOW", "REQS", "READ", "REUSED", "OUT", "QUEUE", "TTFT", "TG", "ERR", "LEFT", "LAST")
-_REQUEST_HEADER = ("TIME", "CLIENT", "PROFILE", "STATE", "PROMPT", "OUT", "QUEUE", "TTFT", "TG", "TOOK", "")
-
-
-@dataclass(frozen=True, slots=True)
-class _Client:
-    name: str
-    sums: ClientSums
-    last_at: str | None
-    live: tuple[LiveRequest, ...]
-    has_key: bool
+from gpubox.gateway.status import FinishedRequest, GatewayStatus
+from gpubox.profiles.profile import is_loopback
+from gpubox.server.gateway_record import load_gateway
+from gpubox.views.clients import client_requests_table, client_values, clients_table, collect_clients
+from gpubox.views.fields import json_value
 
 
-@click.command("clients")
+@click.group("clients", invoke_without_command=True)
 @click.option(
     "--days", type=click.IntRange(1, KEPT_DAYS), default=1, metavar="N", cls=PlainHelpOption,
     help=f"Sum up the last N days, today with them; at most {KEPT_DAYS}. [default: 1]",
@@ -40,9 +29,11 @@ class _Client:
 @list_requests_option
 @listed_lines_option
 @json_option
-@click.pass_obj
-def command(context: Context, days: int, list_requests: bool, lines: int, as_json: bool) -> None:
+@click.pass_context
+def command(ctx: click.Context, days: int, list_requests: bool, lines: int, as_json: bool) -> None:
     """List the gateway's clients and what they asked today. Times are as the client saw them.
+
+    As soon as there is a key, every request to the gateway needs one. A client sends it as its API key.
 
     \b
     NOW     requests that wait, or that are read or answered now
@@ -55,8 +46,14 @@ def command(context: Context, days: int, list_requests: bool, lines: int, as_jso
     TG      median tokens per second, as the server reports it
     ERR     requests that failed or were refused
     LEFT    requests whose client went away
+    KEY     when its key was made
     """
-    status, answers = _running(context)
+    if ctx.invoked_subcommand is not None:
+        if as_json:
+            raise UsageError("--json belongs after the verb.", f"Write: gpubox clients {ctx.invoked_subcommand} --json")
+        return
+    context: Context = ctx.obj
+    status, live_known = _running(context)
     keys = ClientKeys.of(context.paths)
     problems = status.problems if status else tuple(filter(None, (keys.problem,)))
     for problem in problems:
@@ -64,17 +61,25 @@ def command(context: Context, days: int, list_requests: bool, lines: int, as_jso
     ledger = Ledger(context.paths.ledger)
     today = datetime.now().astimezone().date()
     dates = [today - timedelta(age) for age in range(days)]
+    live = status.requests if status else ()
     if list_requests:
-        _print_requests(ledger, dates, status, lines, as_json)
-    else:
-        clients = _clients(ledger, dates, status, keys.names)
+        finished = _last_requests(ledger, dates, lines)
         if as_json:
-            base_url, paused = (status.base_url, status.paused) if status else (None, None)
-            values = [_client_values(client, answers) for client in clients]
-            gateway = {"base_url": base_url, "paused": paused, "problems": list(problems)}
-            output.emit_json({"days": days, **gateway, "clients": values})
+            output.emit_json({"requests": json_value(finished), "live": json_value(live)})
         else:
-            _print_clients(clients, days, has_gateway=status is not None)
+            output.emit_table(client_requests_table(finished, live))
+        return
+    clients = collect_clients(ledger.sums_of(dates), live, {key.name: key.made_at for key in keys.keys})
+    if as_json:
+        gateway = {"base_url": status and status.base_url, "paused": status and status.paused}
+        needed = {"key_required": keys.any, "box_key": keys.has_box_key, "problems": list(problems)}
+        values = [client_values(client, live_known=live_known) for client in clients]
+        output.emit_json({"days": days, **gateway, **needed, "clients": values})
+        return
+    when = "today" if days == 1 else f"in the last {days} days"
+    hint = "" if status else " `gpubox serve` starts the gateway."
+    output.emit_table(clients_table(clients, days, f"No client has sent a request {when}.{hint}"))
+    _note_no_key(keys)
 
 
 def _running(context: Context) -> tuple[GatewayStatus | None, bool]:
@@ -86,106 +91,75 @@ def _running(context: Context) -> tuple[GatewayStatus | None, bool]:
         return None, False
 
 
-def _clients(
-    ledger: Ledger, dates: list[date], status: GatewayStatus | None, with_key: tuple[str, ...]
-) -> list[_Client]:
-    """All that sent a request or have a key: those with live requests first, then by their last request."""
-    sums = ledger.sums_of(dates)
-    requests = status.requests if status else ()
-    names = dict.fromkeys((*sums, *(request.client for request in requests), *with_key))
-    clients = []
-    for name in names:
-        its_sums, last_at = sums.get(name, (ClientSums(), None))
-        live = tuple(request for request in requests if request.client == name)
-        clients.append(_Client(name, its_sums, last_at, live, name in with_key))
-    return sorted(clients, key=lambda client: (bool(client.live), client.last_at or ""), reverse=True)
-
-
-def _print_clients(clients: list[_Client], days: int, *, has_gateway: bool) -> None:
-    if clients:
-        output.emit_table([_client_row(client, days) for client in clients], header=_HEADER)
-    else:
-        when = "today" if days == 1 else f"in the last {days} days"
-        output.emit(
-            f"No client has sent a request {when}.{'' if has_gateway else ' `gpubox serve` starts the gateway.'}"
-        )
-
-
-def _client_values(client: _Client, answers: bool) -> dict[str, Any]:
-    """``answers``: whether the gateway said what is live; its own silence makes that unknown."""
-    sums = client.sums
-    live = Counter(request.state for request in client.live)
-    return {
-        "name": client.name,
-        "has_key": client.has_key,
-        **{f"{state}_requests": live[state] if answers else None for state in ("waiting", "reading", "generating")},
-        **asdict(sums),
-        "read_tokens": sums.read_tokens,
-        "last_at": client.last_at,
-    }
-
-
-def _client_row(client: _Client, days: int) -> tuple[str, ...]:
-    sums = client.sums
-    states = Counter(request.state for request in client.live)
-    now = ", ".join(f"{states[state]} {state}" for state in ("generating", "reading", "waiting") if states[state])
-    none = not sums.requests
-    return (
-        client.name,
-        now or units.UNKNOWN,
-        f"{sums.requests:,}",
-        *(f"{n:,}" for n in (sums.read_tokens, sums.cached_tokens, sums.generated_tokens)),
-        units.UNKNOWN if none else units.duration(sums.queue_seconds_max),
-        units.duration(sums.ttft_seconds_median),
-        units.rate(sums.tg_tokens_per_second_median),
-        f"{sums.errors:,}",
-        f"{sums.left:,}",
-        _last(client.last_at, days),
-    )
-
-
-def _last(at: str | None, days: int) -> str:
-    if not at:
-        return units.UNKNOWN
-    return units.time_of_day(at) if days == 1 else units.local_time(at, "%Y-%m-%d %H:%M")
-
-
-def _print_requests(ledger: Ledger, dates: list[date], status: GatewayStatus | None, lines: int, as_json: bool) -> None:
-    """Prints the last finished requests, then the live ones."""
+def _last_requests(ledger: Ledger, dates: list[date], lines: int) -> list[FinishedRequest]:
     finished: list[FinishedRequest] = []
     for day in dates:
         if len(finished) < lines:
             finished = [*ledger.last_requests(day, lines - len(finished)), *finished]
-    live = status.requests if status else ()
-    if as_json:
-        values = {"requests": [asdict(request) for request in finished], "live": [asdict(request) for request in live]}
-        output.emit_json(values)
-    elif finished or live:
-        rows = [*map(_finished_row, finished), *map(_live_row, live)]
-        output.emit_table(rows, header=_REQUEST_HEADER)
-    else:
-        output.emit("No request has finished yet.")
+    return finished
 
 
-def _finished_row(request: FinishedRequest) -> tuple[str, ...]:
-    return (
-        units.time_of_day(request.at),
-        request.client,
-        request.profile or units.UNKNOWN,
-        request.outcome if request.outcome in ("done", "left") else f"{request.outcome} {request.status}",
-        units.token_sum(request.prompt_tokens, request.cached_tokens, request.read_tokens),  # as the screen has it
-        units.tokens(request.generated_tokens),
-        units.duration(request.queue_seconds),
-        units.duration(request.ttft_seconds),
-        units.rate(request.tg_tokens_per_second),
-        units.duration(request.seconds),
-        request.error,
-    )
+def _note_no_key(keys: ClientKeys) -> None:
+    """Says it if keys are needed, and nobody has one."""
+    if keys.any and not (keys.names or keys.has_box_key or keys.problem):
+        diagnostics.note(
+            "  No key is left: the gateway refuses every client. `gpubox clients add NAME` makes a new key."
+        )
+        diagnostics.note("  `gpubox clients reset` lets it answer everybody again.")
 
 
-def _live_row(request: LiveRequest) -> tuple[str, ...]:
-    return (
-        "now", request.client, request.profile or units.UNKNOWN, request.state, units.UNKNOWN,
-        units.tokens(request.generated_tokens), units.duration(request.queue_seconds),
-        units.duration(request.ttft_seconds), units.UNKNOWN, units.duration(request.seconds), "",
-    )  # fmt: skip
+@command.command("add")
+@click.argument("name")
+@json_option
+@click.pass_obj
+def add_command(context: Context, name: str, as_json: bool) -> None:
+    """Make a key for the client NAME. It is printed once, alone on stdout: KEY=$(gpubox clients add laptop)"""
+    keys = ClientKeys.of(context.paths)
+    secret = keys.add(name)
+    try:
+        output.emit_result(secret, {"name": name, "key": secret}, as_json=as_json)
+    except BaseException:
+        keys.revoke(name)  # nobody has seen it
+        raise
+    if not as_json:
+        diagnostics.note(f"  This is {name}'s key. It is stored nowhere and not shown again.")
+
+
+@command.command("revoke")
+@click.argument("name")
+@json_option
+@click.pass_obj
+def revoke_command(context: Context, name: str, as_json: bool) -> None:
+    """Revoke the key of the client NAME.
+
+    A running gateway refuses its next request, and ends an answer that runs for it.
+    """
+    keys = ClientKeys.of(context.paths)
+    keys.revoke(name)
+    output.emit_result(f"{name}'s key is revoked.", {"name": name, "revoked": True}, as_json=as_json)
+    _note_no_key(keys)
+
+
+@command.command("reset")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@json_option
+@click.pass_obj
+def reset_command(context: Context, yes: bool, as_json: bool) -> None:
+    """Forget all keys of clients, and that there were any: the gateway answers without a key again.
+
+    This also ends the refusal after a key file was deleted or damaged. The box's own API key stays.
+    """
+    if not yes:
+        if as_json or not (sys.stdin.isatty() and diagnostics.stderr_is_terminal()):
+            raise UsageError("Forgetting all keys needs your confirmation.", "Add --yes.")
+        if not click.confirm("Forget all keys? The gateway then answers everybody who reaches it.", err=True):
+            return
+    keys = ClientKeys.of(context.paths)
+    names = keys.names
+    keys.reset()
+    required = keys.any
+    text = "All keys are forgotten." + (" The box's own API key is still needed." if required else "")
+    output.emit_result(text, {"removed": list(names), "required": required}, as_json=as_json)
+    gateway = load_gateway(context.paths)
+    if gateway and not required and not is_loopback(gateway.host):
+        diagnostics.note(f"  ! The gateway at {gateway.host}:{gateway.port} answers other machines without a key now.")

@@ -28,6 +28,7 @@ from gpubox.interchange.client_settings import (
 )
 from gpubox.profiles.profile import Profile
 from gpubox.server.instance import instance_names, observe
+from gpubox.views.rows import Table
 
 
 @click.command("connect")
@@ -126,7 +127,7 @@ def _list(as_json: bool) -> None:
     if as_json:
         output.emit_json({"clients": [{"name": name, "place": settings_place(name)} for name in CLIENTS]})
     else:
-        output.emit_table([(name, settings_place(name)) for name in CLIENTS], header=("CLIENT", "SETTINGS"))
+        output.emit_table(Table([(name, settings_place(name)) for name in CLIENTS], ("CLIENT", "SETTINGS")))
 
 
 def _started_gateway(context: Context, *, start: bool, may_ask: bool) -> GatewayStatus:

@@ -1,33 +1,36 @@
-"""``gpubox demo``."""
+"""``gpubox demo``: on the screen, or with ``--once`` in a server instance of its own, removed at the end."""
 
 from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import click
 
 from gpubox import units
 from gpubox.cancellation import run_cancellable
-from gpubox.cli import output
+from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.cli.operations import OperationOutput, ensure_model
-from gpubox.cli.temporary_instance import (
-    remove_abandoned_instances,
-    stop_and_remove,
-    stop_and_remove_after_failure,
-    temporary_instance,
-)
-from gpubox.config import api_key
+from gpubox.config import Config, api_key
 from gpubox.engines.find import choose_engine
 from gpubox.errors import GpuboxError
-from gpubox.paths import MAIN_INSTANCE
+from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.planner.supervisors import make_supervisor
 from gpubox.profiles.profile import Profile
 from gpubox.server.client import ChatCompletion, connect
 from gpubox.server.instance import observe
 from gpubox.server.supervisor import Supervisor
+from gpubox.storage import lock_file
 
 PROFILE = "demo"
 QUESTION = "In one sentence: what is a GPU?"
 MAX_TOKENS = 64
+PREFIX = "~once-"
+"""No profile can have such a name, so no companion's instance has it."""
 
 
 @click.command("demo")
@@ -107,3 +110,84 @@ def _print(question: str, answer: ChatCompletion) -> None:
             f"tg {units.rate(timings.tg_tokens_per_second)} tok/s ({units.tokens(timings.generated_tokens)} tokens)   "
             "timed by the server"
         )
+
+
+@contextmanager
+def temporary_instance(paths: Paths) -> Iterator[str]:
+    """The name of an instance that only this process uses. A lock marks it, which ends with the process."""
+    instance = f"{PREFIX}{os.getpid()}"
+    with _locked(paths, instance) as locked:
+        if not locked:
+            raise GpuboxError(f"The instance {instance} is in use.")  # a gpubox with this pid in another container
+        yield instance
+
+
+async def remove_abandoned_instances(paths: Paths, config: Config) -> None:
+    """Stops the servers of killed commands and removes their files."""
+    folder = paths.instance_state("x").parent
+    for instance in sorted({path.stem for path in folder.glob(f"{PREFIX}*.*")}):
+        with _locked(paths, instance) as abandoned:
+            if abandoned:
+                await stop_and_remove(make_supervisor(paths, config, instance))
+
+
+async def stop_and_remove(supervisor: Supervisor) -> None:
+    """Stops the server and removes the instance's files. An interrupt waits until that is done. Raises GpuboxError."""
+    task = asyncio.ensure_future(_stop_and_remove(supervisor))
+    interrupted = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            interrupted = True
+        except GpuboxError:
+            break
+    task.result()
+    if interrupted:
+        raise asyncio.CancelledError
+
+
+async def stop_and_remove_after_failure(supervisor: Supervisor) -> None:
+    """Like ``stop_and_remove``, but only notes an error: the caller raises the first one."""
+    try:
+        await stop_and_remove(supervisor)
+    except asyncio.CancelledError:
+        return  # a second interrupt; everything is removed
+    except (GpuboxError, OSError) as error:
+        diagnostics.note(f"  ! The files of {supervisor.instance} were not removed: {error}")
+
+
+async def _stop_and_remove(supervisor: Supervisor) -> None:
+    await supervisor.stop()
+    paths, instance = supervisor.paths, supervisor.instance
+    logs = paths.logs.glob(f"{paths.instance_log(instance).name}*")
+    state = paths.instance_state(instance)
+    states = state.parent.glob(f"{state.name}*")  # a kill during a write leaves a temporary file beside it
+    for path in (*states, paths.instance_lock(instance), paths.liveness_lock(instance), *logs):
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(paths: Paths, instance: str) -> Iterator[bool]:
+    """Locks ``instance`` inside the block and removes the lock file afterwards; ``False`` if it is locked already."""
+    path = paths.instance_state(instance).with_suffix(".run")
+    try:
+        while (descriptor := lock_file(path)) is not None and not _is_same_file(path, descriptor):
+            os.close(descriptor)  # its former owner removed it: a lock on a removed file protects nothing
+    except OSError as error:
+        raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
+    if descriptor is None:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _is_same_file(path: Path, descriptor: int) -> bool:
+    try:
+        return path.stat().st_ino == os.fstat(descriptor).st_ino
+    except FileNotFoundError:
+        return False

@@ -1,4 +1,4 @@
-"""``gpubox edit PROFILE``."""
+"""``gpubox edit PROFILE``: changes, copies, renames or deletes the owner's profile file."""
 
 from __future__ import annotations
 
@@ -11,18 +11,25 @@ from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.paths import MAIN_INSTANCE, shipped_profiles
 from gpubox.profiles.edit import (
     KeyValue,
     ProfileEdit,
     alias_names,
+    change_text,
+    copied_text,
+    delete_profile,
     edit_profile,
     key_path,
+    new_edit,
     rename_profile,
+    restore_deleted,
     save_edit,
     unchanged,
 )
 from gpubox.profiles.external_editor import edit_in_editor, typed_earlier
 from gpubox.profiles.profile import Profile
+from gpubox.server.instance import check_not_running, observe
 from gpubox.toml_edit import KeyPath
 
 
@@ -30,31 +37,39 @@ from gpubox.toml_edit import KeyPath
 @click.argument("profile")
 @click.option("--set", "sets", multiple=True, metavar="NAME=VALUE", help="Set a flag or another key; repeatable.")
 @click.option("--unset", multiple=True, metavar="NAME", help="Remove a flag or another key; repeatable.")
-@click.option("--rename", metavar="NEW", help="Give the profile another name.")
 @click.option("--editor", is_flag=True, help="Open the file in $EDITOR.")
+@click.option("--copy", "copy", metavar="NEW", help="Leave PROFILE as it is; write the changes into a copy, NEW.")
+@click.option("--rename", metavar="NEW", help="Give the profile another name.")
+@click.option("--delete", is_flag=True, help="Delete the profile; the model stays on disk.")
+@click.option("--undelete", is_flag=True, help="Bring the deleted profile back.")
 @click.option("--print", "only_print", is_flag=True, help="Print the changed lines and write nothing.")
 @click.option("--force", is_flag=True, help="Write flags that the engine refuses.")
 @json_option
 @click.pass_obj
 def command(
-    context: Context, profile: str, sets: tuple[str, ...], unset: tuple[str, ...], rename: str | None, editor: bool,
-    only_print: bool, force: bool, as_json: bool,
+    context: Context, profile: str, sets: tuple[str, ...], unset: tuple[str, ...], editor: bool, copy: str | None,
+    rename: str | None, delete: bool, undelete: bool, only_print: bool, force: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Change PROFILE's file. Comments and all other lines stay.
 
     NAME is a flag of llama-server (ctx-size), a key of the profile (port) or of one of its tables (chat.system).
     A shipped profile is copied into your folder first.
     """
-    edited = context.catalog.get_file(profile, context.paths.profiles)
-    if not (sets or unset or rename or editor):
+    changes = bool(sets or unset or editor)
+    if (copy is not None) + (rename is not None) + delete + undelete > 1 or (changes and (delete or undelete)):
+        raise UsageError("--copy, --rename, --delete and --undelete cannot be combined.", "Leave one of them out.")
+    if delete or undelete:
+        _delete(context, profile, undelete, as_json)
+        return
+    if not (changes or copy or rename):
         raise UsageError("Nothing to change.", f"Write: gpubox edit {profile} --set ctx-size=65536, or --editor.")
+    edited = context.profile(profile) if copy else context.catalog.get_file(profile, context.paths.profiles)
     path, diff = edited.path, list[str]()
-    if sets or unset or editor:
-        changes = parse_changes(sets, unset, edited, context)
-        start = edit_profile(edited, changes, context.paths) if changes else unchanged(edited, context.paths)
-        if editor and (earlier := typed_earlier(edited.name, context.paths)):
+    if changes or copy:
+        edit = _changed(context, edited, sets, unset, copy)
+        if editor and (earlier := typed_earlier(edit.name, context.paths)):
             diagnostics.note(f"  ! {earlier}")
-        with edit_in_editor(start, edited, context.paths) if editor else nullcontext(start) as edit:
+        with edit_in_editor(edit, edited, context.paths) if editor else nullcontext(edit) as edit:
             if not force:
                 check_edit(edit, context)
             path, diff = edit.path, list(edit.diff)
@@ -62,8 +77,12 @@ def command(
                 path = save_edit(edit, context.paths)
     if rename and not only_print:
         path = _rename(profile, rename, context)
+    name = copy or rename or profile
     if as_json:
-        output.emit_json({"name": rename or profile, "path": str(path), "changed": diff, "written": not only_print})
+        output.emit_json({"name": name, "path": str(path), "changed": diff, "written": not only_print})
+        return
+    if copy and not only_print:
+        output.emit(f"{copy}  {path}")
         return
     for line in diff or ["Nothing changed."] * (not rename):
         output.emit(line)
@@ -73,6 +92,30 @@ def command(
         output.emit(f"{profile} is called {rename} now.")
     if diff and not only_print:
         _note_running(profile, context)
+
+
+def _changed(
+    context: Context, edited: Profile, sets: tuple[str, ...], unset: tuple[str, ...], copy: str | None
+) -> ProfileEdit:
+    changes = parse_changes(sets, unset, edited, context) if sets or unset else {}
+    if copy:
+        return new_edit(copy, change_text(copied_text(edited), changes), context.paths)
+    return edit_profile(edited, changes, context.paths) if changes else unchanged(edited, context.paths)
+
+
+def _delete(context: Context, name: str, undo: bool, as_json: bool) -> None:
+    """Deletes the profile, or with ``undo`` brings it back."""
+    if undo:
+        path = restore_deleted(context.paths, name)
+        message = f"{name} is back: {path}"
+    else:
+        profile = context.catalog.get_file(name, context.paths.profiles)
+        check_not_running(name, context.paths, "is not deleted")
+        path = delete_profile(profile, context.paths)
+        shipped = (shipped_profiles() / f"{name}.toml").exists()
+        note = " The shipped profile of that name is visible again." if shipped else ""
+        message = f"{name} is deleted.{note} `gpubox edit {name} --undelete` brings it back."
+    output.emit_result(message, {"name": name, "path": str(path), "deleted": not undo}, as_json=as_json)
 
 
 def parse_changes(
@@ -117,16 +160,12 @@ def check_edit(edit: ProfileEdit, context: Context, hint: str = "Nothing is writ
 
 def _rename(old: str, new: str, context: Context) -> Path:
     from gpubox.profiles.loader import load_catalog
-    from gpubox.server.instance import check_not_running
 
     check_not_running(old, context.paths, "keeps its name")
     return rename_profile(load_catalog(context.paths).get(old), new, context.paths)
 
 
 def _note_running(profile: str, context: Context) -> None:
-    from gpubox.paths import MAIN_INSTANCE
-    from gpubox.server.instance import observe
-
     running = observe(context.paths, MAIN_INSTANCE).running
     if running and running.launch.profile == profile:
         diagnostics.note("  ! The running server keeps its old flags: `gpubox restart` uses the new ones.")

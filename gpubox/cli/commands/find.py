@@ -25,6 +25,7 @@ from gpubox.planner.plan import MemoryPlan
 from gpubox.planner.planner import changed_flags
 from gpubox.planner.settings import parse_settings
 from gpubox.views.memory import memory_line, plan_fields
+from gpubox.views.rows import Table
 
 _REDRAW_SECONDS = 0.2
 MAX_TEXT_CHARS = 300
@@ -50,7 +51,7 @@ def command(
     """Find models on this machine and on Hugging Face, and say which would fit.
 
     TEXT is words of a name, or a repository: user/name or user/name:QUANT. gpubox plans the memory of a new profile, as
-    `gpubox new` makes it, from the header of each model. It reads a few megabytes and downloads no model.
+    `gpubox import` makes it, from the header of each model. It reads a few megabytes and downloads no model.
 
     \b
     ✓  it fits
@@ -135,12 +136,11 @@ def _plan(
 def _print_local(models: Sequence[LocalModel], plans: dict[Any, MemoryPlan]) -> None:
     if models:
         output.emit("On this machine")
-        output.emit_table(
-            [
-                (f"  {model.name}", units.file_size(model.size_bytes), model.place, memory_line(plans[model.path]))
-                for model in models
-            ]
-        )
+        rows = [
+            (f"  {model.name}", units.file_size(model.size_bytes), model.place, memory_line(plans[model.path]))
+            for model in models
+        ]
+        output.emit_table(Table(rows))
 
 
 def _print_repository(repository: HubRepository, quants: PlannedQuants, on_disk: Collection[str]) -> None:
@@ -148,14 +148,14 @@ def _print_repository(repository: HubRepository, quants: PlannedQuants, on_disk:
     gated = "  gated: ask its owner for access" if repository.gated else ""
     output.emit(f"{repository.name}{downloads}  {repository.updated}{gated}".rstrip())
     output.emit_table(
-        [
+        Table([
             (
                 f"  {quant.label}", units.file_size(quant.size_bytes), _shards(quant),
                 "MTP" if _has_draft_head(plan) else "",
                 "on disk" if repository.reference(quant) in on_disk else "", memory_line(plan) if plan else "",
             )
             for quant, plan in quants
-        ]
+        ])
     )  # fmt: skip
     if not quants:
         output.emit("  It holds no GGUF model.")

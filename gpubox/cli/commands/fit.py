@@ -71,9 +71,8 @@ def command(
 
 
 def _print(plan: MemoryPlan) -> None:
-    table = device_table(plan)
     if plan.devices:
-        output.emit_table(table.rows, header=table.header)
+        output.emit_table(device_table(plan))
     for line in other_programs(plan):
         output.emit(f"  {line}")
     for line in plan_lines(plan):

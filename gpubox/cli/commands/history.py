@@ -20,11 +20,13 @@ from gpubox.gateway.ledger_clients import history_writer
 from gpubox.telemetry.history_queries import UNKNOWN_CLIENT, HistoryQueries
 from gpubox.telemetry.history_values import Slowdown, StoredRequest, UsageKey, UsageSum
 from gpubox.telemetry.slowdowns import slowdown_sentence
+from gpubox.views.fields import json_fields
+from gpubox.views.rows import Table
 
 CATCH_UP_SECONDS = 10.0
 JOULES_PER_KWH = 3.6e6
 _HEADER = ("REQS", "ERR", "READ", "REUSED", "OUT", "REUSE", "UP", "TG", "PP", "TTFT", "J/TOK", "KWH")
-_REQUEST_HEADER = ("TIME", "PROFILE", "CLIENT", "PROMPT", "OUT", "TTFT", "PP", "TG", "TOOK", "END")
+_REQUEST_HEADER = ("TIME", "PROFILE", "CLIENT", "PROMPT", "OUT", "TTFT", "PP", "TG", "DRAFT", "TOOK", "END", "")
 _SPAN = re.compile(r"(\d{1,4})([hd])")
 
 
@@ -53,6 +55,11 @@ def command(context: Context, since: str, by: str, list_requests: bool, lines: i
     TTFT    median; of a client as it saw it
     J/TOK   energy of the cards for each generated token, idle time with it
     KWH     energy of the cards while gpubox watched them; its cost with price-per-kwh in config.toml
+
+    \b
+    PROMPT  with --requests: processed + cached tokens
+    DRAFT   share of drafted tokens that were accepted
+    TOOK    from the start in a slot to the end
 
     Requests are also counted if no gpubox ran when they ended, as long as the log of their launch was still there.
     """
@@ -142,7 +149,7 @@ def _print_sums(sums: list[UsageSum], by: str, price: float | None) -> None:
         output.emit("Nothing is known of this time. The history begins with the first server that gpubox starts.")
         return
     header = (by.upper(), *_HEADER, *(("COST",) if price else ()))
-    output.emit_table([_row(usage, by, price) for usage in sums], header=header)
+    output.emit_table(Table([_row(usage, by, price) for usage in sums], header))
     observed, up = sum(s.observed_seconds for s in sums), sum(s.up_seconds or 0.0 for s in sums)
     if observed:
         output.emit(
@@ -194,16 +201,19 @@ def _slowdown_values(slowdown: Slowdown) -> dict[str, Any]:
 
 def _print_requests(requests: list[StoredRequest], as_json: bool) -> None:
     if as_json:
-        values = [{"profile": stored.profile, "client": stored.client, **asdict(stored.request)} for stored in requests]
+        values = [
+            {"profile": stored.profile, "client": stored.client, **json_fields(stored.request, "draft_acceptance")}
+            for stored in requests
+        ]
         output.emit_json({"requests": values})
-    elif requests:
-        output.emit_table([_request_row(stored) for stored in requests], header=_REQUEST_HEADER)
     else:
-        output.emit("No request is known of this time.")
+        rows = [_request_row(stored) for stored in requests]
+        output.emit_table(Table(rows, _REQUEST_HEADER, empty="No request is known of this time."))
 
 
 def _request_row(stored: StoredRequest) -> tuple[str, ...]:
-    request = stored.request
+    request, acceptance = stored.request, stored.request.draft_acceptance
+    restored = f"kept KV: {units.tokens(request.restored_tokens)} restored" if request.restored_tokens else ""
     return (
         units.local_time(request.at, "%Y-%m-%d %H:%M:%S"),
         stored.profile,
@@ -213,8 +223,10 @@ def _request_row(stored: StoredRequest) -> tuple[str, ...]:
         units.duration_at_least(request.ttft_seconds, request.slot_ttft_seconds),
         units.rate(request.pp_tokens_per_second),
         units.rate(request.tg_tokens_per_second),
+        units.UNKNOWN if acceptance is None else f"{acceptance:.0%}",
         units.duration(request.duration_seconds),
         request.stop_reason or units.UNKNOWN,
+        f"cache miss: {request.cache_miss}" if request.cache_miss else restored,
     )
 
 

@@ -21,6 +21,7 @@ from gpubox.interchange.profile_draft import REFERENCE_ENGINE, ImportedProfile
 from gpubox.interchange.script import MAX_INPUT_CHARS
 from gpubox.paths import Paths, shipped_profiles
 from gpubox.profiles.writer import profile_toml, save_profile
+from gpubox.views.fields import json_value
 
 
 # SOURCE may be a pasted list of flags that begins with dashes.
@@ -37,8 +38,8 @@ def command(
 ) -> None:
     """Make profiles from SOURCE.
 
-    SOURCE is a command line in quotes, a file, or - for stdin. Nothing in it is run. Settings that a profile
-    cannot hold are printed, and kept as a comment in the profile's file.
+    SOURCE is a command line in quotes, a file, a model on Hugging Face (hf:USER/REPO:QUANT), or - for stdin. Nothing in
+    it is run. Settings that a profile cannot hold are printed, and kept as a comment in the profile's file.
 
     \b
     Files:
@@ -72,7 +73,7 @@ def command(
             header = headers[profile.name]
             written[profile.name] = save_profile(profile, context.paths, overwrite=force, header=header)
     if as_json:
-        output.emit_json({"profiles": [_values(i, written.get(i.profile.name)) for i in profiles]})
+        output.emit_json({"profiles": [_values(imported, written) for imported in profiles]})
     elif only_print:
         if len(profiles) > 1:
             headers = {name: f"{name}.toml\n{header}" for name, header in headers.items()}
@@ -112,16 +113,7 @@ def _check_writable(profiles: list[ImportedProfile], paths: Paths, force: bool) 
             raise UsageError(f"There is a profile {profile.name!r} already: {path}.", f"Give {way}.")
 
 
-def _values(imported: ImportedProfile, path: Path | None) -> dict[str, Any]:
-    profile = imported.profile
-    return {
-        "name": profile.name,
-        "path": str(path) if path else None,
-        "model": profile.model or None,
-        "engine": profile.engine or None,
-        "host": profile.host,
-        "port": profile.port,
-        "flags": {key: list(value) if isinstance(value, tuple) else value for key, value in profile.flags.items()},
-        "sampling": dict(profile.sampling),
-        "notes": list(imported.notes),
-    }
+def _values(imported: ImportedProfile, written: dict[str, Path]) -> dict[str, Any]:
+    shown = ("name", "model", "engine", "host", "port", "flags", "sampling")
+    values = {name: json_value(getattr(imported.profile, name)) for name in shown}
+    return {**values, "path": json_value(written.get(imported.profile.name)), "notes": list(imported.notes)}

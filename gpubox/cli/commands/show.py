@@ -1,104 +1,109 @@
-"""``gpubox show PROFILE``."""
+"""``gpubox show``: one profile, two side by side, or the schema of the files."""
 
 from __future__ import annotations
-
-from dataclasses import asdict
-from typing import Any
 
 import click
 
 from gpubox.cli import output
 from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
-from gpubox.engines.capabilities import display_version
-from gpubox.errors import ExitCode, GpuboxError
-from gpubox.profiles.argv import command_line, redacted_env
+from gpubox.errors import ExitCode
 from gpubox.profiles.profile import Profile, check_launched_here
 from gpubox.sanitize import reveal_hidden
-from gpubox.server.engine_compatibility import locate_model
-from gpubox.server.launch import LaunchPreview, preview_launch
+from gpubox.views.fields import json_fields
+from gpubox.views.profile import comparison_table, launch_line, profile_facts, profile_values, refusal_text
 
 
 @click.command("show")
-@click.argument("profile")
-@json_option
+@click.argument("profile", required=False)
+@click.argument("other", required=False)
 @click.option("--command", "only_command", is_flag=True, help="Print only the command line.")
+@click.option("--all", "show_all", is_flag=True, help="With OTHER: also list what is the same.")
+@click.option(
+    "--schema", type=click.Choice(("profile", "config")), is_flag=False, flag_value="profile",
+    help="Print the JSON Schema of profiles, or of config.toml, for an editor.",
+)  # fmt: skip
+@json_option
 @click.pass_obj
-def command(context: Context, profile: str, as_json: bool, only_command: bool) -> int:
-    """Show PROFILE: its purpose, its exact command line, its needs.
+def command(
+    context: Context, profile: str | None, other: str | None, only_command: bool, show_all: bool, schema: str | None,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Show PROFILE: its purpose, its exact command line, its needs. With OTHER, compare the two.
 
-    Exits 2 if its engine does not accept a flag.
+    Editors complete and check profiles with their schema: run gpubox show --schema >
+    ~/.config/gpubox/profile.schema.json, and make this the first line of each profile's file: "#:schema
+    ../profile.schema.json". Taplo and Even Better TOML read it.
+
+    Exits 2 if the engine of PROFILE does not accept a flag.
     """
+    if schema:
+        _print_schema(schema)
+        return ExitCode.OK
+    if profile is None:
+        raise click.UsageError("Missing argument 'PROFILE'.")
+    if other is not None:
+        _compare(context, profile, other, show_all, as_json)
+        return ExitCode.OK
+    from gpubox.server.launch import preview_launch
+
     shown = context.profile(profile)
     preview = preview_launch(shown, context.paths, context.config)
-    line = command_line(preview.argv, redacted_env(shown.env)) if preview.argv else ""
     if only_command:
         check_launched_here(shown)
-        output.emit_verbatim(line)
+        output.emit_verbatim(launch_line(shown, preview))
     elif as_json:
-        output.emit_json(_values(shown, preview, line))
+        output.emit_json(profile_values(shown, preview))
     else:
-        _print(shown, preview, line, context)
+        output.emit(f"{shown.name}  {shown.title}".rstrip())
+        if shown.description:
+            output.emit_text(shown.description)
+        output.emit()
+        if shown.elsewhere:
+            output.emit(f"→ {shown.elsewhere} Its model there: {shown.model}.")
+        else:
+            output.emit_text(f"{reveal_hidden(launch_line(shown, preview))}\n")
+            _print_checks(shown, preview.engine, refusal_text(preview.refusal), preview.model_path, context)
+        for label, text in profile_facts(shown):
+            output.emit(f"  {label:8} {text}")
     return ExitCode.USAGE if preview.refusal else ExitCode.OK
 
 
-def _values(profile: Profile, preview: LaunchPreview, line: str) -> dict[str, Any]:
-    return {
-        "name": profile.name,
-        "title": profile.title or None,
-        "description": profile.description or None,
-        "path": str(profile.path),
-        "shipped": profile.shipped,
-        "model": profile.model,
-        "model_path": preview.model_path,
-        "engine": preview.engine or None,
-        "companion": profile.companion,
-        "upstream": profile.upstream or None,
-        "aliases": list(profile.aliases),
-        "pinned": profile.pinned,
-        "idle_seconds": profile.idle_seconds,
-        "command": line or None,
-        "argv": list(preview.argv),
-        "engine_accepts": preview.refusal is None if preview.argv else None,
-        "refusal": _refusal(preview.refusal),
-        "sampling": dict(profile.sampling),
-        "source": profile.source or None,
-        "references": [asdict(reference) for reference in profile.references],
-    }
+def _print_checks(profile: Profile, engine: str, refusal: str, model_path: str | None, context: Context) -> None:
+    """Whether the engine accepts it, and whether its model is here."""
+    from gpubox.engines.capabilities import display_version
+    from gpubox.server.engine_compatibility import locate_model
 
-
-def _refusal(error: GpuboxError | None) -> str | None:
-    return f"{error.message} {error.hint}".strip() if error else None
-
-
-def _print(profile: Profile, preview: LaunchPreview, line: str, context: Context) -> None:
-    output.emit(f"{profile.name}  {profile.title}".rstrip())
-    if profile.description:
-        output.emit_text(profile.description)
-    output.emit()
-    if profile.elsewhere:
-        output.emit(f"→ {profile.elsewhere} Its model there: {profile.model}.")
-    else:
-        output.emit_text(reveal_hidden(line))
-        output.emit()
-    if preview.refusal:
-        output.emit(f"✗ {_refusal(preview.refusal)}")
-    elif preview.argv:
-        output.emit(f"✓ {display_version(preview.engine)} accepts every flag")
-    if preview.model_path is None and not profile.elsewhere:
+    if refusal:
+        output.emit(f"✗ {refusal}")
+    elif engine:
+        output.emit(f"✓ {display_version(engine)} accepts every flag")
+    if model_path is None:
         _, fetchable, missing = locate_model(profile, context.paths, context.config)
         download = f"the model is not on this machine yet; `gpubox start` downloads it: {profile.model}"
         output.emit(f"! {download if fetchable else missing}")
-    needs = profile.needs
-    vram = f"{needs.vram_gib:g} GiB VRAM" if needs.vram_gib else ""
-    ram = f"{needs.ram_gib:g} GiB RAM" if needs.ram_gib else ""
-    if needed := ", ".join(filter(None, (vram, ram, needs.engine))):
-        output.emit(f"  needs    {needed}")
-    for reference in profile.references:
-        note = f"  ({reference.note})" if reference.note else ""
-        output.emit(f"  measured {reference.what}: {reference.value:g} {reference.unit}  {reference.hardware}{note}")
-    if profile.aliases:
-        output.emit(f"  aliases  {', '.join(profile.aliases)}")
-    if profile.source:
-        output.emit(f"  source   {profile.source}")
-    output.emit(f"  file     {profile.path}")
+
+
+def _compare(context: Context, left: str, right: str, show_all: bool, as_json: bool) -> None:
+    from gpubox.engines.query import canonical_names
+    from gpubox.profiles.comparison import compare_profiles
+
+    profiles = context.profile(left), context.profile(right)
+    names = canonical_names(profiles[0].engine, context.config, context.paths)
+    keys = [key for key in compare_profiles(*profiles, canonical=names) if show_all or not key.same]
+    if as_json:
+        output.emit_json({"left": left, "right": right, "keys": [json_fields(key, "same") for key in keys]})
+    else:
+        output.emit_table(comparison_table(left, right, keys))
+
+
+def _print_schema(file: str) -> None:
+    import json
+
+    from gpubox.config import Config
+    from gpubox.toml_table import json_schema
+
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"gpubox {file}"}
+    either = {"anyOf": [{"required": ["model"]}, {"required": ["upstream"]}]} if file == "profile" else {}
+    schema = json_schema(Profile if file == "profile" else Config)
+    output.emit_verbatim(json.dumps({**head, **schema, **either}, indent=2, ensure_ascii=False))

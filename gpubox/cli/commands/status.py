@@ -1,28 +1,27 @@
-"""``gpubox status``."""
+"""``gpubox status``: what runs now, once, again and again, or into a recording."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from dataclasses import asdict
-from datetime import datetime
+from pathlib import Path
 from typing import Any
 
-from gpubox import units
 from gpubox.cli import output
 from gpubox.cli.context import Context, server_url
-from gpubox.errors import ExitCode
+from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.hardware.nvml import read_driver
 from gpubox.paths import MAIN_INSTANCE
 from gpubox.server import watcher
 from gpubox.server.instance import instance_names, observe, running_servers
-from gpubox.server.other_server import LM_STUDIO, OLLAMA, OtherServerModel, OtherServerReading
 from gpubox.telemetry.sampler import Sampler
-from gpubox.telemetry.snapshot import DeviceMemory, Snapshot, Throughput
-from gpubox.telemetry.unknown_reasons import unknown_reasons
+from gpubox.telemetry.snapshot import Snapshot
+from gpubox.views.status import servers_table, servers_values, status_head, status_lines, status_values
 
 _CODES = {"stopped": 3, "crashed": 3, "unreachable": 3, "error": 4, "loading": 0, "stopping": 0}
+PERIOD_SECONDS = 0.25
+"""Between two readings of ``--watch`` and ``--record``, as on the screen."""
 
 
 def __getattr__(name: str) -> Any:
@@ -34,18 +33,37 @@ def __getattr__(name: str) -> Any:
     from gpubox.cli.options import PlainHelpOption, url_option
 
     @click.command("status")
-    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --watch one in each line.")
+    @click.option("--all", "everything", is_flag=True, help="List every running server of gpubox and its slots.")
     @click.option(
         "--watch", type=click.FloatRange(min=0.1), metavar="S", cls=PlainHelpOption, help="Print again every S seconds."
     )
+    @click.option(
+        "--record", type=click.Path(path_type=Path), metavar="FILE",
+        help="Record all readings into FILE, four times a second, until Ctrl-C.",
+    )  # fmt: skip
+    @click.option(
+        "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="N", cls=PlainHelpOption,
+        help="With --record: stop after N seconds.",
+    )  # fmt: skip
     @url_option
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --watch one in each line.")
     @click.pass_obj
-    def command(context: Context, as_json: bool, watch: float | None, url: str | None) -> int:
+    def command(
+        context: Context, everything: bool, watch: float | None, record: Path | None, seconds: float | None,
+        url: str | None, as_json: bool,
+    ) -> int:  # fmt: skip
         """Show what runs now.
+
+        `gpubox --replay FILE` plays a recording on the screen. It has numbers, paths (the home folder as ~) and the
+        server's state; it has no prompts, answers or keys.
 
         Exits 3 if nothing runs, 4 if the server does not answer.
         """
-        return show_status(context, as_json, watch, url)
+        if everything + (watch is not None) + (record is not None) > 1 or (everything and url):
+            raise UsageError("--all, --watch and --record cannot be combined.", "Leave one of them out.")
+        if record:
+            return _record(context, record, seconds, server_url(url), as_json)
+        return _show_all(context, as_json) if everything else show_status(context, as_json, watch, url)
 
     return command
 
@@ -99,173 +117,68 @@ async def _watch(context: Context, url: str | None, period: float, as_json: bool
                 if time.monotonic() >= due:
                     _show(snapshot, as_json, one_line=True)
                     due = max(due + period, time.monotonic())
-                await asyncio.sleep(min(0.25, period))
+                await asyncio.sleep(min(PERIOD_SECONDS, period))
 
 
 def _show(snapshot: Snapshot, as_json: bool, *, one_line: bool) -> None:
     if as_json:
         output.emit_json(status_values(snapshot), one_line=one_line)
-    else:
-        _print(snapshot)
-
-
-def status_values(snapshot: Snapshot) -> dict[str, Any]:
-    """The documented JSON object without its version. ``unknown`` has the reason of each ``null``, by its path."""
-    status, through = snapshot.server, snapshot.throughput
-    engine = {"path": status.engine_path, "version": status.engine_version}
-    sections: dict[str, Any] = {
-        "gpus": [asdict(gpu) for gpu in snapshot.driver.gpus],
-        "memory": [_device(device) for device in snapshot.memory],
-        "offload": {**asdict(snapshot.offload), "bottleneck_reason": snapshot.offload.bottleneck_reason or None},
-        "throughput": asdict(through),
-        "slots": [asdict(slot) for slot in snapshot.slots],
-        "totals": {name: value for name, value in asdict(snapshot.totals).items() if name != "requests_reason"},
-    }
-    return {
-        "time": snapshot.time,
-        "server": {
-            "state": status.state,
-            "profile": status.profile,
-            "pid": status.pid,
-            "base_url": status.base_url,
-            "model_path": status.model_path,
-            "engine": engine if status.engine_path or status.engine_version else None,
-            "started_at": status.started_at,
-            "load_seconds": status.load_seconds,
-            "exposed": status.exposed or None,
-            "message": status.message or None,
-            "operation": status.operation or None,
-        },
-        "driver": {"version": snapshot.driver.driver_version, "problem": snapshot.driver.problem or None},
-        **sections,
-        "unknown": unknown_reasons(snapshot, sections),
-        "other_server": _other_server_values(snapshot.other_server) if snapshot.other_server else None,
-        "problems": list(snapshot.problems),
-    }
-
-
-def _other_server_values(other_server: OtherServerReading) -> dict[str, Any]:
-    """Without the counters, which are in ``totals`` under llama-server's names."""
-    values = asdict(other_server)
-    del values["counters"]
-    return values
-
-
-def _device(device: DeviceMemory) -> dict[str, Any]:
-    values = asdict(device)
-    values["other_processes"] = [{"name": name, "vram_bytes": size} for name, size in device.other_processes]
-    return values
-
-
-def _print(snapshot: Snapshot) -> None:
-    from gpubox.engines.capabilities import display_version
-
-    status, through = snapshot.server, snapshot.throughput
-    mark = "●" if status.up else "○"
-    state = through.state if status.up or through.state == "stuck" else status.state
-    output.emit(f"{mark} {status.profile or status.base_url or 'no server'}  {state}")
-    for name, value in (
-        ("address", status.base_url and f"{status.base_url}{'  ' + status.exposed if status.exposed else ''}"),
-        ("model", status.model_path),
-        ("engine", " ".join(filter(None, (status.engine_path, display_version(status.engine_version or ""))))),
-        ("pid", status.pid and f"{status.pid}  since {status.started_at}"),
-        ("slots", _slots(through)),
-        ("speed", _speed(snapshot)),
-        ("context", _context(snapshot)),
-        ("limit", _bottleneck(snapshot)),
-        ("doing", status.operation),
-        ("note", "" if snapshot.other_server and status.message == snapshot.other_server.summary else status.message),
-    ):
-        if value:
-            output.emit(f"  {name:8} {value}")
-    for label, text in _other_server_lines(snapshot):
+        return
+    output.emit(status_head(snapshot))
+    for label, text in status_lines(snapshot):
         output.emit(f"  {label:8} {text}")
-    for device in snapshot.memory:
-        output.emit(f"  {_device_line(device)}")
-    if snapshot.driver.problem:
-        output.emit(f"  {'gpu':8} {units.UNKNOWN}  {snapshot.driver.problem}")
-    for problem in snapshot.problems:
-        output.emit(f"  {'missing':8} {problem}")
 
 
-def _slots(through: Throughput) -> str:
-    if not through.slots:
-        return ""
-    waiting = f", {through.queued_requests} waiting" if through.queued_requests else ""
-    return f"{through.busy_slots} of {through.slots} busy{waiting}"
+def _show_all(context: Context, as_json: bool) -> int:
+    from gpubox.server.status import ServerStatus, read_status
+
+    async def read() -> list[ServerStatus]:
+        instances = instance_names(context.paths)
+        for instance in instances:
+            watcher.ensure_watcher(context.paths, instance, observe(context.paths, instance).watched)
+        return await asyncio.gather(*(read_status(context.paths, context.config, instance) for instance in instances))
+
+    running = [status for status in asyncio.run(read()) if status.pid is not None]
+    if as_json:
+        output.emit_json(servers_values(running))
+    else:
+        output.emit_table(servers_table(running))
+    return ExitCode.OK if running else ExitCode.NOT_RUNNING
 
 
-def _other_server_lines(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """The lines about a server that is not llama-server."""
-    server, totals = snapshot.other_server, snapshot.totals
-    if server is None:
-        return []
-    lines = [("loaded", _model(model)) for model in server.models if model.loaded]
-    if not lines and server.dialect in (OLLAMA, LM_STUDIO):
-        lines = [("loaded", "none")]
-    if others := sum(not model.loaded for model in server.models):
-        lines.append(("has", f"{others} more model{'s' * (others != 1)}"))
-    if server.running_requests is not None:
-        waiting = units.tokens(server.waiting_requests)
-        lines.append(("requests", f"{server.running_requests} running, {waiting} waiting"))
-    if totals.generated_tokens is not None:
-        counts = (totals.prompt_tokens, totals.cached_tokens, totals.generated_tokens)
-        processed, cached, generated = (units.UNKNOWN if count is None else f"{count:,}" for count in counts)
-        lines.append(("tokens", f"{processed} processed, {cached} cached, {generated} generated"))
-    if server.kv_cache_used is not None:
-        lines.append(("kv cache", f"{server.kv_cache_used:.0%} used"))
-    return lines
+def _record(context: Context, file: Path, seconds: float | None, url: str | None, as_json: bool) -> int:
+    """Records until ``seconds`` are over or Ctrl-C. Raises GpuboxError if readings are missing in the file."""
+    from gpubox import __version__, units
+    from gpubox.cancellation import run_cancellable
+    from gpubox.cli import diagnostics
+    from gpubox.hardware.nvml_reader import DriverReader
+    from gpubox.telemetry.recorder import Recorder
 
+    async def sample() -> None:
+        with DriverReader() as driver:
+            async with Sampler(context.paths, context.config, driver.latest, url=url) as sampler:
+                due, problem = time.monotonic(), ""
+                while True:
+                    recorder.write(await sampler.sample())
+                    if recorder.problem != problem:
+                        problem = recorder.problem
+                        diagnostics.note(f"not recorded: {problem}" if problem else "recording again")
+                    due = max(due + PERIOD_SECONDS, time.monotonic())
+                    if seconds is not None and due >= began + seconds:
+                        return
+                    await asyncio.sleep(due - time.monotonic())
 
-def _model(model: OtherServerModel) -> str:
-    return model.description + (f"  until {_local_time(model.expires_at)}" if model.expires_at else "")
-
-
-def _local_time(iso: str) -> str:
-    try:
-        at = datetime.fromisoformat(iso).astimezone()
-    except (ValueError, OverflowError):
-        return iso[:40]
-    return f"{at:%H:%M}" if at.date() == datetime.now().astimezone().date() else f"{at:%Y-%m-%d %H:%M}"
-
-
-def _speed(snapshot: Snapshot) -> str:
-    through = snapshot.throughput
-    parts = [
-        f"{label} {units.rate(value)} tok/s"
-        for label, value in (
-            ("tg now", through.tg_tokens_per_second),
-            ("tg median", through.tg_median),
-            ("pp", through.pp_tokens_per_second),
-            ("effective", through.effective_tokens_per_second),
-            ("a request", through.request_tg_median),
+    began = time.monotonic()
+    with contextlib.closing(Recorder(file, __version__)) as recorder:
+        if seconds is None:
+            diagnostics.note(f"recording to {file}; Ctrl-C stops")
+        with contextlib.suppress(KeyboardInterrupt):  # the usual way to stop
+            run_cancellable(sample())
+    took = time.monotonic() - began
+    values = {"path": str(file.absolute()), "snapshots": recorder.count, "seconds": round(took, 3)}
+    output.emit_result(f"{recorder.count} readings in {units.duration(took)}: {file}", values, as_json=as_json)
+    if recorder.lost or recorder.problem:
+        raise GpuboxError(
+            f"The recording lacks {recorder.lost} readings: {recorder.last_problem}.", "Free some disk space."
         )
-        if value is not None
-    ]
-    if through.draft_acceptance is not None:
-        parts.append(f"acceptance {through.draft_acceptance:.1%}")
-    return "   ".join(parts)
-
-
-def _bottleneck(snapshot: Snapshot) -> str:
-    offload = snapshot.offload
-    return f"{offload.bottleneck}  ({offload.bottleneck_reason})" if offload.bottleneck else ""
-
-
-def _context(snapshot: Snapshot) -> str:
-    through = snapshot.throughput
-    if through.context_size_tokens is None:
-        return ""
-    of_slot = " in the fullest slot" if (through.slots or 0) > 1 else ""
-    return f"{units.tokens(through.context_used_tokens)} of {units.tokens(through.context_size_tokens)}{of_slot}"
-
-
-def _device_line(device: DeviceMemory) -> str:
-    named = [f"{name} {units.memory(size)}" for name, size in device.parts]
-    for name, size in (("other", device.other_processes_bytes), ("unaccounted", device.unaccounted_bytes)):
-        if size:
-            named.append(f"{name} {units.memory(size)}")
-    used = device.total_bytes - device.free_bytes if device.total_bytes and device.free_bytes is not None else None
-    total = f"  {units.memory(used)} of {units.memory(device.total_bytes)}" if device.total_bytes else ""
-    estimate = "~" if device.estimated else ""
-    return f"{'memory':8} {device.device}{total}  {estimate}{'  '.join(named)}".rstrip()
+    return ExitCode.OK

@@ -1,4 +1,4 @@
-"""``gpubox tune``: as ``gpubox bench tune``, and saves what it found."""
+"""``gpubox tune``: as ``gpubox tune``, and saves what it found."""
 
 from __future__ import annotations
 

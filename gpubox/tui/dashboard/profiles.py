@@ -22,9 +22,11 @@ from gpubox.errors import GpuboxError
 from gpubox.planner.verdict import judge
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.formatting import shorten
-from gpubox.tui.styled_lines import StyledLine, styled_line
+from gpubox.tui.styled_lines import QUIET, StyledLine, marked, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.filter_line import FilterLine
+from gpubox.views.marks import PROFILES
+from gpubox.views.profile import profile_state
 
 if TYPE_CHECKING:
     from gpubox.planner.plan import MemoryPlan
@@ -32,20 +34,8 @@ if TYPE_CHECKING:
     from gpubox.profiles.profile import Profile
     from gpubox.server.engine_compatibility import EngineCompatibility
 
-PROFILE_MARKS = {
-    "●": ("$success", "runs"),
-    "◌": ("$accent", "is being started, stopped or downloaded"),
-    "✓": ("$quiet", "the engine accepts every flag, and the model is here"),
-    "↓": ("$primary", "the engine accepts every flag; Enter downloads the model first"),
-    "?": ("$warning", "the model file of the profile is missing"),
-    "!": ("$warning", "the engine does not accept the profile; the row says why"),
-    "✗": ("$error", "the profile file is broken; the row says where"),
-    "+": ("$primary", "a model without a profile; Enter makes one"),
-    "→": ("$quiet", "runs elsewhere: the gateway passes its requests on"),
-    "·": ("$quiet", "not checked yet"),
-}
-"""Mark of a row -> its colour and meaning."""
 NAME_CELLS = 22
+NAME_STYLES = {"running": "bold", "busy": "bold", "refused": QUIET, "model": QUIET, "no model": QUIET}
 MODEL_MISSING = "model missing: "
 """EngineCompatibility's text begins so if the model file is missing."""
 
@@ -119,28 +109,20 @@ def filter_entries(entries: Iterable[ProfileEntry], search: str) -> tuple[Profil
     return tuple(sorted(matching, key=lambda entry: not all(term in entry.name.lower() for term in terms)))
 
 
-def entry_mark(entry: ProfileEntry, running: frozenset[str], operating_on: str) -> str:
-    """The mark of a row; ``operating_on`` names the profile of the operation under way."""
-    if entry.kind != "profile":
-        return "✗" if entry.kind == "broken" else "+"
+def entry_state(entry: ProfileEntry, running: frozenset[str], operating_on: str) -> str:
+    """The mark of a row, as a key of PROFILES; ``operating_on`` names the profile of the operation under way."""
+    if entry.profile is None:
+        return "broken" if entry.kind == "broken" else "model"
     if entry.name == operating_on:
-        return "◌"
-    if entry.name in running:
-        return "●"
-    if entry.profile and entry.profile.elsewhere:
-        return "→"
-    state = entry.compatibility
-    if state is None:
-        return "·"
-    if not state.ok or entry.is_short:
-        return "!"
-    return "✓" if state.model_present else "↓" if state.fetchable else "?"
+        return "busy"
+    memory = judge(entry.plan) if entry.plan else None
+    return profile_state(entry.profile, entry.compatibility, memory, running=entry.name in running)
 
 
-def entry_row(entry: ProfileEntry, mark: str, step: str, width: int, *, marked: bool = False) -> StyledLine:
+def entry_row(entry: ProfileEntry, state: str, step: str, width: int, *, compared: bool = False) -> StyledLine:
     """One row, ``width`` cells wide; ``step`` is the label of the operation's current step, if it is about this row.
 
-    ``marked``: it is the first of two profiles to compare.
+    ``compared``: it is the first of two profiles to compare.
     """
     name_cells = min(NAME_CELLS, max(10, width // 2 - 3))
     name = shorten(sanitize_line(entry.name), name_cells)
@@ -148,11 +130,14 @@ def entry_row(entry: ProfileEntry, mark: str, step: str, width: int, *, marked: 
     if text.startswith(MODEL_MISSING):  # the file name says more than the start of its path
         text = f"no {PurePath(text.removeprefix(MODEL_MISSING)).name}"
     return styled_line(
-        (mark, PROFILE_MARKS[mark][0]),
-        ("=", "bold $accent") if marked else " ",
-        (name.ljust(name_cells), "bold" if mark in "●◌" else "$quiet" if mark in "!+?" else ""),
+        marked(PROFILES[state]),
+        ("=", "bold $accent") if compared else " ",
+        (name.ljust(name_cells), NAME_STYLES.get(state, "")),
         "  ",
-        (shorten(text, max(0, width - name_cells - 4)), "$accent" if step else "$error" if mark == "✗" else "$quiet"),
+        (
+            shorten(text, max(0, width - name_cells - 4)),
+            "$accent" if step else "$error" if state == "broken" else "$quiet",
+        ),
     )
 
 
@@ -171,8 +156,8 @@ class ProfileRows(CursorRows[ProfileEntry]):
 
     def make_row(self, value: ProfileEntry, width: int) -> StyledLine:
         name, step = self.operation
-        mark, marked = entry_mark(value, self.running, name), bool(value.profile) and value.name == self.marked
-        return entry_row(value, mark, step if value.name == name else "", width, marked=marked)
+        state, compared = entry_state(value, self.running, name), bool(value.profile) and value.name == self.marked
+        return entry_row(value, state, step if value.name == name else "", width, compared=compared)
 
     def key(self, value: ProfileEntry) -> Hashable:
         return value.id

@@ -17,8 +17,8 @@ from gpubox.tui.dialogs import Dialog
 from gpubox.tui.formatting import time_or_date
 from gpubox.tui.styled_lines import QUIET, StyledLine, marked, sanitize_to_width, styled_line, truncate_line
 from gpubox.tui.widgets.scrollable_lines import ScrollableLines
-from gpubox.tui.workshop.edit_session import value_text
 from gpubox.views.marks import MEMORY
+from gpubox.views.profile import value_text
 
 if TYPE_CHECKING:
     from gpubox.bench.report.model import Metric
@@ -108,7 +108,7 @@ def _line(row: Row, label_cells: int, cells: int) -> StyledLine:
 
 def _key_row(key: ComparedKey) -> Row:
     style = QUIET if key.same else "$accent"
-    texts = [units.UNKNOWN if value is None else value_text(value) for value in (key.left, key.right)]
+    texts = [value_text(value, units.UNKNOWN) for value in (key.left, key.right)]
     styles = [QUIET if value is None else style for value in (key.left, key.right)]
     return key.label, texts[0], texts[1], styles[0], styles[1]
 

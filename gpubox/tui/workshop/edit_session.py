@@ -11,11 +11,11 @@ from gpubox.engines.capabilities import Capabilities, EngineOption
 from gpubox.engines.flag_changes import parse_flag_change
 from gpubox.engines.option_values import help_sentence, next_value, option_default, option_kind
 from gpubox.errors import UsageError
-from gpubox.profiles.argv import argument_text
 from gpubox.profiles.edit import KeyValue, ProfileEdit, alias_names
 from gpubox.profiles.profile import SAMPLING_FLAGS, SECRET_FLAGS, TOP_LEVEL_FLAGS, Profile
 from gpubox.toml_edit import KeyPath
 from gpubox.toml_table import TomlKey
+from gpubox.views.profile import value_text
 
 OWN_KEYS = (
     "model", "engine", "host", "port", "title", "companion", "restart", "aliases", "idle_seconds", "pinned", "upstream",
@@ -195,15 +195,6 @@ def _flag_row(name: str, value: KeyValue, option: EngineOption | None) -> Option
     if name in option.negatives:  # written as no-mmap: true
         option = replace(option, negatives=())
     return OptionRow(("flags", name), name, value, value, option_default(option), help_sentence(option), option)
-
-
-def value_text(value: KeyValue) -> str:
-    """A value as the list shows it."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return ", ".join(map(argument_text, value)) if isinstance(value, tuple) else argument_text(value)
 
 
 def editable_text(value: KeyValue) -> str:

@@ -35,10 +35,10 @@ from gpubox.tui.workshop.edit_session import (
     editable_text,
     refused_names,
     search_rows,
-    value_text,
 )
 from gpubox.tui.workshop.plan_lines import plan_lines
 from gpubox.tui.workshop.service import Assessment
+from gpubox.views.profile import value_text
 
 if TYPE_CHECKING:
     from gpubox.planner.plan import MemoryPlan

@@ -1,8 +1,8 @@
-"""``gpubox sandbox``."""
+"""``gpubox chat run FILE``: a program in the sandbox of the chat."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -11,16 +11,12 @@ from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.cli.options import PlainHelpOption, json_option
 from gpubox.errors import ExitCode, UsageError
+from gpubox.views.fields import json_fields
 
 _MAX_PROGRAM_BYTES = 4 * 1024 * 1024
 
 
-@click.group("sandbox")
-def command() -> None:
-    """Run a program in the sandbox that the chat uses."""
-
-
-@command.command("run")
+@click.command("run")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
 @click.option(
     "--workdir",
@@ -34,8 +30,8 @@ def command() -> None:
 )  # fmt: skip
 @json_option
 @click.pass_obj
-def run_file(context: Context, file: Path, workdir: Path | None, seconds: float | None, as_json: bool) -> int:
-    """Run the Python program FILE (- for stdin) in the sandbox.
+def run_command(context: Context, file: Path, workdir: Path | None, seconds: float | None, as_json: bool) -> int:
+    """Run the Python program FILE (- for stdin) in the sandbox that the chat uses.
 
     It has no network, sees only its workspace, and has limits of time and memory. Exits 6 if the program fails or
     is stopped.
@@ -51,7 +47,7 @@ def run_file(context: Context, file: Path, workdir: Path | None, seconds: float 
     code = _read(file)
     outcome = asyncio.run(Sandbox(context.config).run(code, policy))
     if as_json:
-        output.emit_json({**asdict(outcome), "ok": outcome.ok, "weakness": outcome.weakness})
+        output.emit_json(json_fields(outcome, "ok", "weakness"))
     else:
         if outcome.output:
             output.emit_verbatim(outcome.output.removesuffix("\n"))

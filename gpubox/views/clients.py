@@ -1,0 +1,107 @@
+"""The gateway's clients and their requests: rows and JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpubox import units
+from gpubox.gateway.status import ClientSums, FinishedRequest, LiveRequest, RequestState
+from gpubox.views.fields import json_fields
+from gpubox.views.rows import Table
+
+LIVE_STATES: tuple[RequestState, ...] = ("generating", "reading", "waiting")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientUsage:
+    """One client: what it asked in some days, and what it asks now."""
+
+    name: str
+    sums: ClientSums
+    last_at: str | None
+    live: tuple[LiveRequest, ...]
+    key_made_at: str | None
+    """When its key was made: ISO-8601 UTC; None if it has none."""
+
+
+def collect_clients(
+    sums: Mapping[str, tuple[ClientSums, str | None]], live: Sequence[LiveRequest], keys: Mapping[str, str]
+) -> list[ClientUsage]:
+    """All that sent a request or have a key (name -> when it was made): busy ones first, then the last used."""
+    clients = [
+        ClientUsage(
+            name, *sums.get(name, (ClientSums(), None)), tuple(r for r in live if r.client == name), keys.get(name)
+        )
+        for name in dict.fromkeys((*sums, *(request.client for request in live), *keys))
+    ]
+    return sorted(clients, key=lambda client: (bool(client.live), client.last_at or ""), reverse=True)
+
+
+def client_values(client: ClientUsage, *, live_known: bool) -> dict[str, Any]:
+    """``live_known``: whether the gateway said what is live; its own silence makes that unknown."""
+    live = Counter(request.state for request in client.live)
+    return {
+        **json_fields(client, without=("sums", "live")),
+        "has_key": client.key_made_at is not None,
+        **{f"{state}_requests": live[state] if live_known else None for state in LIVE_STATES},
+        **json_fields(client.sums, "read_tokens"),
+    }
+
+
+def clients_table(clients: Sequence[ClientUsage], days: int, empty: str) -> Table:
+    """One row for each client."""
+    header = ("CLIENT", "NOW", "REQS", "READ", "REUSED", "OUT", "QUEUE", "TTFT", "TG", "ERR", "LEFT", "LAST", "KEY")
+    return Table([_client_row(client, days) for client in clients], header, empty)
+
+
+def _client_row(client: ClientUsage, days: int) -> tuple[str, ...]:
+    sums, states = client.sums, Counter(request.state for request in client.live)
+    now = ", ".join(f"{states[state]} {state}" for state in LIVE_STATES if states[state])
+    counts = (sums.requests, sums.read_tokens, sums.cached_tokens, sums.generated_tokens)
+    return (
+        client.name,
+        now or units.UNKNOWN,
+        *(f"{count:,}" for count in counts),
+        units.duration(sums.queue_seconds_max) if sums.requests else units.UNKNOWN,
+        units.duration(sums.ttft_seconds_median),
+        units.rate(sums.tg_tokens_per_second_median),
+        f"{sums.errors:,}",
+        f"{sums.left:,}",
+        units.local_time(client.last_at or "", "%H:%M:%S" if days == 1 else "%Y-%m-%d %H:%M"),
+        units.local_time(client.key_made_at or "", "%Y-%m-%d"),
+    )
+
+
+def client_requests_table(finished: Iterable[FinishedRequest], live: Iterable[LiveRequest]) -> Table:
+    """The finished requests, then those that are not over."""
+    header = ("TIME", "CLIENT", "PROFILE", "STATE", "PROMPT", "OUT", "QUEUE", "TTFT", "TG", "TOOK", "")
+    rows = [
+        *(
+            _request_row(
+                units.time_of_day(request.at), end_words(request),
+                units.token_sum(request.prompt_tokens, request.cached_tokens, request.read_tokens),
+                request.tg_tokens_per_second, request.error, request,
+            )
+            for request in finished
+        ),
+        *(_request_row("now", request.state, units.UNKNOWN, None, "", request) for request in live),
+    ]  # fmt: skip
+    return Table(rows, header, empty="No request has finished yet.")
+
+
+def end_words(request: FinishedRequest) -> str:
+    """How a request ended: ``done``, ``left``, ``failed 503``."""
+    return request.outcome if request.outcome in ("done", "left") else f"{request.outcome} {request.status}"
+
+
+def _request_row(
+    when: str, state: str, prompt: str, tg: float | None, error: str, request: FinishedRequest | LiveRequest
+) -> tuple[str, ...]:
+    return (
+        when, request.client, request.profile or units.UNKNOWN, state, prompt, units.tokens(request.generated_tokens),
+        units.duration(request.queue_seconds), units.duration(request.ttft_seconds), units.rate(tg),
+        units.duration(request.seconds), error,
+    )  # fmt: skip

@@ -1,0 +1,173 @@
+"""What runs now, in words and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from gpubox import units
+from gpubox.server.other_server import LM_STUDIO, OLLAMA, OtherServerModel
+from gpubox.server.status import ServerStatus
+from gpubox.telemetry.snapshot import DeviceMemory, Snapshot, Throughput
+from gpubox.telemetry.unknown_reasons import unknown_reasons
+from gpubox.views.fields import json_fields, json_value
+from gpubox.views.rows import Table
+
+
+def status_values(snapshot: Snapshot) -> dict[str, Any]:
+    """The documented JSON object without its version. ``unknown`` has the reason of each ``null``, by its path."""
+    status = snapshot.server
+    engine = {"path": status.engine_path, "version": status.engine_version}
+    left_out = ("instance", "engine_path", "engine_version", "has_api_key", "slots")
+    sections: dict[str, Any] = {
+        "gpus": json_value(snapshot.driver.gpus),
+        "memory": [_device_values(device) for device in snapshot.memory],
+        "offload": json_fields(snapshot.offload),
+        "throughput": json_fields(snapshot.throughput),
+        "slots": json_value(snapshot.slots),
+        "totals": json_fields(snapshot.totals, without=("requests_reason",)),
+    }
+    other = snapshot.other_server
+    return {
+        "time": snapshot.time,
+        "server": {**json_fields(status, without=left_out), "engine": engine if any(engine.values()) else None},
+        "driver": {"version": snapshot.driver.driver_version, "problem": snapshot.driver.problem or None},
+        **sections,
+        "unknown": unknown_reasons(snapshot, sections),
+        # its counters are in totals, under llama-server's names
+        "other_server": json_fields(other, without=("counters",)) if other else None,
+        "problems": list(snapshot.problems),
+    }
+
+
+def _device_values(device: DeviceMemory) -> dict[str, Any]:
+    others = [{"name": name, "vram_bytes": size} for name, size in device.other_processes]
+    return {**json_fields(device), "other_processes": others}
+
+
+def status_head(snapshot: Snapshot) -> str:
+    """What runs, and what it does."""
+    status, through = snapshot.server, snapshot.throughput
+    state = through.state if status.up or through.state == "stuck" else status.state
+    return f"{'●' if status.up else '○'} {status.profile or status.base_url or 'no server'}  {state}"
+
+
+def status_lines(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """A label and a text for everything that is known of what runs."""
+    from gpubox.engines.capabilities import display_version
+
+    status, other = snapshot.server, snapshot.other_server
+    lines = (
+        ("address", "  ".join(filter(None, (status.base_url, status.exposed)))),
+        ("model", status.model_path),
+        ("engine", " ".join(filter(None, (status.engine_path, display_version(status.engine_version or ""))))),
+        ("pid", status.pid and f"{status.pid}  since {status.started_at}"),
+        ("slots", _slots(snapshot.throughput)),
+        ("speed", _speed(snapshot.throughput)),
+        ("context", _context(snapshot.throughput)),
+        ("limit", _bottleneck(snapshot)),
+        ("doing", status.operation),
+        ("note", "" if other and status.message == other.summary else status.message),
+    )
+    yield from ((label, text) for label, text in lines if text)
+    yield from _other_server_lines(snapshot)
+    for device in snapshot.memory:
+        yield "memory", _device_text(device)
+    if snapshot.driver.problem:
+        yield "gpu", f"{units.UNKNOWN}  {snapshot.driver.problem}"
+    yield from (("missing", problem) for problem in snapshot.problems)
+
+
+def _slots(through: Throughput) -> str:
+    if not through.slots:
+        return ""
+    waiting = f", {through.queued_requests} waiting" if through.queued_requests else ""
+    return f"{through.busy_slots} of {through.slots} busy{waiting}"
+
+
+def _speed(through: Throughput) -> str:
+    speeds = (
+        ("tg now", through.tg_tokens_per_second),
+        ("tg median", through.tg_median),
+        ("pp", through.pp_tokens_per_second),
+        ("effective", through.effective_tokens_per_second),
+        ("a request", through.request_tg_median),
+    )
+    parts = [f"{label} {units.rate(value)} tok/s" for label, value in speeds if value is not None]
+    if through.draft_acceptance is not None:
+        parts.append(f"acceptance {through.draft_acceptance:.1%}")
+    return "   ".join(parts)
+
+
+def _context(through: Throughput) -> str:
+    if through.context_size_tokens is None:
+        return ""
+    of_slot = " in the fullest slot" if (through.slots or 0) > 1 else ""
+    return f"{units.tokens(through.context_used_tokens)} of {units.tokens(through.context_size_tokens)}{of_slot}"
+
+
+def _bottleneck(snapshot: Snapshot) -> str:
+    offload = snapshot.offload
+    return f"{offload.bottleneck}  ({offload.bottleneck_reason})" if offload.bottleneck else ""
+
+
+def _device_text(device: DeviceMemory) -> str:
+    rest = (("other", device.other_processes_bytes), ("unaccounted", device.unaccounted_bytes))
+    named = [f"{name} {units.memory(size)}" for name, size in (*device.parts, *rest) if size]
+    used = device.total_bytes - device.free_bytes if device.total_bytes and device.free_bytes is not None else None
+    total = f"  {units.memory(used)} of {units.memory(device.total_bytes)}" if device.total_bytes else ""
+    return f"{device.device}{total}  {'~' if device.estimated else ''}{'  '.join(named)}".rstrip()
+
+
+def _other_server_lines(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """The lines about a server that is not llama-server."""
+    server, totals = snapshot.other_server, snapshot.totals
+    if server is None:
+        return
+    loaded = [model for model in server.models if model.loaded]
+    yield from (("loaded", _model(model)) for model in loaded)
+    if not loaded and server.dialect in (OLLAMA, LM_STUDIO):
+        yield "loaded", "none"
+    if others := len(server.models) - len(loaded):
+        yield "has", f"{others} more model{'s' * (others != 1)}"
+    if server.running_requests is not None:
+        yield "requests", f"{server.running_requests} running, {units.tokens(server.waiting_requests)} waiting"
+    if totals.generated_tokens is not None:
+        counts = (totals.prompt_tokens, totals.cached_tokens, totals.generated_tokens)
+        processed, cached, generated = (units.UNKNOWN if count is None else f"{count:,}" for count in counts)
+        yield "tokens", f"{processed} processed, {cached} cached, {generated} generated"
+    if server.kv_cache_used is not None:
+        yield "kv cache", f"{server.kv_cache_used:.0%} used"
+
+
+def _model(model: OtherServerModel) -> str:
+    return model.description + (f"  until {_local_time(model.expires_at)}" if model.expires_at else "")
+
+
+def _local_time(iso: str) -> str:
+    try:
+        at = datetime.fromisoformat(iso).astimezone()
+    except (ValueError, OverflowError):
+        return iso[:40]
+    return f"{at:%H:%M}" if at.date() == datetime.now().astimezone().date() else f"{at:%Y-%m-%d %H:%M}"
+
+
+def servers_values(servers: list[ServerStatus]) -> dict[str, Any]:
+    """All running servers and their slots, as JSON."""
+    return {"servers": [json_fields(server, without=("has_api_key",)) for server in servers]}
+
+
+def servers_table(servers: list[ServerStatus]) -> Table:
+    """A row for each slot of each running server."""
+    rows: list[tuple[str, ...]] = []
+    for server in servers:
+        head = (server.profile or units.UNKNOWN, str(server.pid), server.base_url or units.UNKNOWN, server.state)
+        rows += [] if server.slots else [(*head, *[units.UNKNOWN] * 3)]
+        for slot in server.slots or ():
+            context = f"{units.tokens(slot.context_used_tokens)} of {units.tokens(slot.context_size_tokens)}"
+            doing = f"{slot.index} {'busy' if slot.busy else 'idle'}"
+            rows.append((*head, doing, context, units.tokens(slot.generated_tokens)))
+            head = ("", "", "", "")
+    header = ("PROFILE", "PID", "ADDRESS", "STATE", "SLOT", "CONTEXT", "GENERATED")
+    return Table(rows, header, empty="Nothing is running.")
