@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from gpubox.tui.operation_progress import OperationProgress
     from gpubox.tui.operations import OperationController
     from gpubox.tui.workshop.controller import WorkshopController
-    from gpubox.tui.workshop.finder import FinderScreen
+    from gpubox.tui.workshop.models_screen import ModelsScreen
     from gpubox.tui.workshop.trial import TrialController
 
 PREVIEW_DELAY = 0.15
@@ -100,7 +100,7 @@ class GpuboxApp(SurvivingApp):
         self.dashboard = DashboardScreen(read_only=services.read_only, url=services.url)
         self.chat: ChatScreen | None = None
         self.bench: BenchScreen | None = None
-        self.models: FinderScreen | None = None
+        self.models: ModelsScreen | None = None
         self.clients: ClientsScreen | None = None
         self.add_mode("dashboard", lambda: self.dashboard)
         self.add_mode("chat", self.open_chat)
@@ -201,12 +201,12 @@ class GpuboxApp(SurvivingApp):
             self.bench = BenchScreen(self.bridge.services.bench_service(), note=self.dashboard.header.note)
         return self.bench
 
-    def open_models(self) -> FinderScreen:
+    def open_models(self) -> ModelsScreen:
         """The models screen, created at the first call."""
         if self.models is None:
-            from gpubox.tui.workshop.finder import FinderScreen
+            from gpubox.tui.workshop.models_screen import ModelsScreen
 
-            self.models = FinderScreen(self.bridge.services.finder_service(), note=self.dashboard.header.note)
+            self.models = ModelsScreen(self.bridge.services.finder_service(), note=self.dashboard.header.note)
         return self.models
 
     def open_clients(self) -> ClientsScreen:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gpubox.tui.bench.service import BenchService
     from gpubox.tui.chat.chats import Chats
     from gpubox.tui.clients.service import GatewayService
-    from gpubox.tui.workshop.finder_service import FinderService
+    from gpubox.tui.workshop.model_finder import ModelFinder
     from gpubox.tui.workshop.service import WorkshopService
 
 ATTACHED_READ_ONLY = "gpubox did not start this server, so it can only watch it."
@@ -381,10 +381,10 @@ class LocalServices:
     def _has_trial_record(self) -> bool:
         return not self.read_only and self.paths.trial_record.exists()
 
-    def finder_service(self) -> FinderService:
-        from gpubox.tui.workshop.finder_service import FinderService
+    def finder_service(self) -> ModelFinder:
+        from gpubox.tui.workshop.model_finder import ModelFinder
 
-        return FinderService(self.paths, self.config)
+        return ModelFinder(self.paths, self.config)
 
     def gateway_service(self) -> GatewayService:
         if self._gateway is None:

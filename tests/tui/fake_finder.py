@@ -15,7 +15,7 @@ from gpubox.planner.finder import HubAnswer
 from gpubox.planner.plan import DevicePlan, MemoryPlan, Solution
 from gpubox.planner.verdict import judge
 from gpubox.profiles.profile import Profile
-from gpubox.tui.workshop.finder_service import FinderService
+from gpubox.tui.workshop.model_finder import ModelFinder, ModelRow
 from gpubox.units import GIB, MIB
 from tests.tui.fake import GB, FakeServices
 
@@ -53,7 +53,7 @@ def plan(name: str, size: int) -> MemoryPlan:
     return replace(made, solutions=(solution,))
 
 
-class FakeFinder(FinderService):
+class FakeFinder(ModelFinder):
     """Answers at once. ``profiles`` lists what profiles were made of."""
 
     def __init__(self, paths: Paths) -> None:
@@ -64,32 +64,25 @@ class FakeFinder(FinderService):
         self.searched: list[str] = []
         self.measured: list[str] = []
 
-    async def on_disk(self, text: str) -> list[LocalModel]:
+    def on_disk(self, text: str) -> list[LocalModel]:
         return [model for model in LOCAL if text.lower() in model.name.lower()]
 
-    async def on_hub(self, text: str) -> HubAnswer:
+    def on_hub(self, text: str) -> HubAnswer:
         self.searched.append(text)
         return HubAnswer(problems=(self.problem,)) if self.problem else HubAnswer(self.repositories)
 
-    async def plan_local(self, model: LocalModel, *, may_dry_run: bool = False) -> MemoryPlan:
-        return plan(model.name, model.size_bytes or 0)
-
-    async def plan_quant(self, repository: HubRepository, quant: HubQuant, *, may_dry_run: bool = False) -> MemoryPlan:
-        made = plan(repository.reference(quant), quant.size_bytes or 0)
+    def plan(self, row: ModelRow, *, may_dry_run: bool) -> MemoryPlan:
+        made = plan(row.key, row.size_bytes or 0)
         if may_dry_run:
-            self.measured.append(quant.label)
+            self.measured.append(row.title)
             return replace(made, compute_certainty="measured")
-        if quant.label == "BF16":
+        if row.title == "BF16":
             return MemoryPlan(made.profile, (), "formula", problem="the header is longer than 16 MB")
         return made
 
-    async def profile_of_local(self, model: LocalModel, plan: MemoryPlan | None) -> Profile:
-        self.profiles.append(model.name)
-        return Profile("mine", str(model.path))
-
-    async def profile_of_quant(self, repository: HubRepository, quant: HubQuant, plan: MemoryPlan | None) -> Profile:
-        self.profiles.append(repository.reference(quant))
-        return Profile("mine", repository.reference(quant))
+    def new_profile(self, row: ModelRow) -> Profile:
+        self.profiles.append(row.local.name if row.local else row.key)
+        return Profile("mine", row.key)
 
 
 class FinderServices(FakeServices):

@@ -16,8 +16,7 @@ from gpubox.models.hub_download import HubProgress
 from gpubox.models.hub_search import read_repository
 from gpubox.paths import Paths
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.workshop.finder import FinderScreen
-from gpubox.tui.workshop.finder_details import download_line
+from gpubox.tui.workshop.models_screen import ModelsScreen, download_line
 from tests.hub import Hub, Stored, running_hub
 from tests.tui.conftest import opened, pictured, settled, shows, text, until
 from tests.tui.fake_finder import FinderServices
@@ -30,17 +29,17 @@ def services(paths: Paths) -> FinderServices:
     return FinderServices(paths)
 
 
-def screen_of(pilot: Pilot[bool]) -> FinderScreen:
+def screen_of(pilot: Pilot[bool]) -> ModelsScreen:
     assert isinstance(pilot.app, GpuboxApp)
     assert pilot.app.models
     return pilot.app.models
 
 
-async def searched(pilot: Pilot[bool], words: str = "qwen") -> FinderScreen:
+async def searched(pilot: Pilot[bool], words: str = "qwen") -> ModelsScreen:
     """The models screen, after a search from the dashboard."""
     await opened(pilot)
     await pilot.press("M")
-    await until(pilot, lambda: isinstance(pilot.app.screen, FinderScreen), "the models screen")
+    await until(pilot, lambda: isinstance(pilot.app.screen, ModelsScreen), "the models screen")
     await pilot.press("slash", *words, "enter")
     screen = screen_of(pilot)
     await until(pilot, lambda: screen.rows.values and not any(row.planning for row in screen.rows.values), "rows")
@@ -89,10 +88,10 @@ async def test_the_engine_measures_a_header(services: FinderServices) -> None:
     async with GpuboxApp(services).run_test(size=(200, 50), notifications=True) as pilot:
         await searched(pilot)
         await go_to(pilot, "Q4_K_M")
-        assert "~compute" in text(pilot)
+        assert "~ the compute" in text(pilot)
         await pilot.press("f")
         await until(pilot, lambda: services.finder_.measured == ["Q4_K_M"])
-        await until(pilot, lambda: "~compute" not in text(pilot))
+        await until(pilot, lambda: "~ the compute" not in text(pilot))
 
 
 async def test_profiles_are_made(services: FinderServices) -> None:

@@ -32,15 +32,27 @@ LABEL_CELLS = 8
 def plan_lines(
     plan: MemoryPlan | None, running: Sequence[DeviceMemory], width: int, *, devices: int, no_color: bool = False
 ) -> list[StyledLine]:
-    """The bars of at most ``devices`` devices (cards first), their parts, and the verdict."""
+    """The devices of a plan, and the verdict."""
     if plan is None:
         return [styled_line(("the memory is being planned …", QUIET))]
+    return [*device_lines(plan, running, width, devices=devices, no_color=no_color), verdict_line(plan, width)]
+
+
+def is_estimated(plan: MemoryPlan) -> bool:
+    """Whether the compute buffers are only estimated."""
+    return plan.compute_certainty in ("near", "unknown")
+
+
+def device_lines(
+    plan: MemoryPlan, running: Sequence[DeviceMemory], width: int, *, devices: int, no_color: bool = False
+) -> list[StyledLine]:
+    """The bars of at most ``devices`` devices, cards first, and their parts beside those of the running server."""
     lines: list[StyledLine] = []
     shown = [device for device in plan.devices if device.kind != "host"] or list(plan.devices)
     for device in shown[:devices]:
         now = next((memory for memory in running if _same_device(memory, device)), None)
-        lines += _device_lines(device, now, width, len(shown) > 1, no_color)
-    return [*lines, verdict_line(plan, width)]
+        lines += _device_lines(device, now, width, len(shown) > 1, no_color, "~" if is_estimated(plan) else "")
+    return lines
 
 
 def verdict_line(plan: MemoryPlan, width: int) -> StyledLine:
@@ -74,20 +86,23 @@ def _same_device(memory: DeviceMemory, device: DevicePlan) -> bool:
 
 
 def _device_lines(
-    device: DevicePlan, now: DeviceMemory | None, width: int, several: bool, no_color: bool
+    device: DevicePlan, now: DeviceMemory | None, width: int, several: bool, no_color: bool, compute_mark: str
 ) -> list[StyledLine]:
     planned = planned_memory(device)
     name = "RAM" if device.kind == "host" else sanitize_line(device.device)
     lines = [styled_line((name, "bold"))] if several else []
     total = planned.total_bytes
     used = device.total_bytes + (planned.other_processes_bytes or 0)
-    labels = ("now", "planned") if several else (f"{name} now", "planned")
+    labels = ("now", "planned") if several else (f"{name} now", "planned" if now else name)
     cells = max(LABEL_CELLS, len(labels[0]) + 1)
     if now and now.total_bytes:
         amount = part_of_total(used_bytes(now), now.total_bytes)
         lines.append(_bar_line(labels[0], amount, now, width, cells, no_color))
-    lines.append(_bar_line(labels[1], part_of_total(used, total), planned, width, cells, no_color))
-    lines += wrap_parts(_parts(planned, now), width, "  ")
+    amount = part_of_total(used, total)
+    if total is None:
+        amount = f"{part_of_total(device.total_bytes, device.free_bytes)} free"
+    lines.append(_bar_line(labels[1], amount, planned, width, cells, no_color))
+    lines += wrap_parts(_parts(planned, now, compute_mark), width, "  ")
     return lines
 
 
@@ -100,14 +115,15 @@ def _bar_line(
     return (*head, *bar, *text)
 
 
-def _parts(planned: DeviceMemory, now: DeviceMemory | None) -> list[StyledLine]:
+def _parts(planned: DeviceMemory, now: DeviceMemory | None, compute_mark: str) -> list[StyledLine]:
     """``weights 10.4 → 12.6 GiB``: each part, with the running server's where it differs."""
     before = dict(now.parts) if now else {}
     parts = []
     for kind, size in planned.parts:
         label, colour, _ = MEMORY_PART_STYLES[kind]
+        mark = compute_mark if kind == "compute" else ""
         old = before.get(kind)
         differs = old is not None and abs(old - size) > max(units.MIB * 8, size // 200)
         was = f"{units.memory(old)} → " if differs else ""
-        parts.append(styled_line(("■ ", colour), (f"{label} ", QUIET), (was, QUIET), units.memory(size)))
+        parts.append(styled_line(("■ ", colour), (f"{label} ", QUIET), (was, QUIET), f"{mark}{units.memory(size)}"))
     return parts
