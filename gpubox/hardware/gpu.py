@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 
@@ -52,6 +53,9 @@ class Gpu:
     """The most that the link can carry now, in each direction."""
     temperature_limit_celsius: int | None = None
     """The temperature at which the card begins to reduce its clocks."""
+    shared_total_bytes: int | None = None
+    """The part of ``vram_total_bytes`` that is the host's RAM (GTT of a GPU in the processor); None: all is its own."""
+    shared_used_bytes: int | None = None
     vram_reserved_bytes: int | None = None
     """Reserved by driver and firmware; part of ``vram_used_bytes``."""
     driver: str = "nvidia"
@@ -75,6 +79,12 @@ class DriverReading:
     problem: str = ""
     stale_seconds: float | None = None
     """The age of these readings while the driver does not answer; ``None`` while it does."""
+
+
+def pci_address(text: str | None) -> tuple[int, ...] | None:
+    """The same numbers for ``00000000:01:00.0`` of NVML, ``0000:01:00.0`` of sysfs and llama.cpp, and ``01:00``."""
+    match = re.fullmatch(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-9a-f]))?", (text or "").lower())
+    return tuple(int(part or "0", 16) for part in match.groups()) if match else None
 
 
 def scaled(value: float | None, divisor: float) -> float | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.hardware.nvml_card import NvmlBinding, fast_fields, memory_fields, slow_fields, traffic_fields
-from gpubox.hardware.sysfs import SYSFS, has_nvidia_card, read_sysfs_gpus
+from gpubox.hardware.sysfs import SYSFS, has_nvidia_card, read_drm_processes, read_sysfs_gpus
 
 QUERY_SECONDS = 3.0
 """The longest wait for the driver. A lost GPU can block a query forever."""
@@ -89,6 +89,8 @@ def _read_safely(details: bool, sysfs: Path) -> DriverReading:
     except Exception as error:  # the thread must not print a traceback
         reading = DriverReading((), problem=f"the NVIDIA driver cannot be queried: {error}")
     others = read_sysfs_gpus(sysfs)
+    if others:
+        others = read_sysfs_gpus(sysfs, read_drm_processes())
     return with_sysfs_gpus(reading, others, bool(others) and has_nvidia_card(sysfs))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from gpubox.hardware import nvml
 from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.hardware.nvml_card import NvmlBinding, ProcessNames, fast_fields, slow_fields, traffic_fields
-from gpubox.hardware.sysfs import SYSFS, has_nvidia_card, read_sysfs_gpus
+from gpubox.hardware.sysfs import SYSFS, DrmProcesses, has_nvidia_card, read_drm_processes, read_sysfs_gpus
 
 PERIOD_SECONDS = 0.25
 TRAFFIC_SECONDS = 1.0
@@ -53,6 +53,7 @@ class DriverReader:
         self._nvml: NvmlBinding | None = None
         self._cards: list[_Card] = []
         self._others: tuple[Gpu, ...] = ()
+        self._drm_processes: DrmProcesses = {}
         self._nvidia_card = False
         self._names: ProcessNames = {}
         self._version: str | None = None
@@ -125,9 +126,10 @@ class DriverReader:
         except Exception as error:  # a broken binding must not end the thread
             self._fail(f"the NVIDIA driver cannot be queried: {error}")
         if slow or self._others:
-            self._others = read_sysfs_gpus(self._sysfs)
+            self._others = read_sysfs_gpus(self._sysfs, self._drm_processes)
         if slow and self._others:
             self._nvidia_card = has_nvidia_card(self._sysfs)
+            self._drm_processes = read_drm_processes()  # looks into every process: not at each reading
         cards = sorted((card.gpu for card in self._cards), key=lambda gpu: gpu.index)
         reading = DriverReading(tuple(cards), self._version, self._problem())
         return nvml.with_sysfs_gpus(reading, self._others, self._nvidia_card)

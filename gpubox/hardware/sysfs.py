@@ -1,25 +1,37 @@
-"""AMD and Intel cards, from sysfs. NVIDIA's own driver shows nothing there."""
+"""AMD and Intel cards, from sysfs, and the processes on them, from /proc. NVIDIA's own driver shows nothing there.
+
+A GPU in an AMD processor has a few hundred MiB of its own (VRAM) and takes the rest from the RAM (GTT): both together
+are its memory. Kernel: Documentation/gpu/amdgpu/driver-misc.rst, Documentation/gpu/drm-usage-stats.rst.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpubox.hardware.gpu import Gpu, scaled
+from gpubox.hardware.gpu import Gpu, GpuProcess, pci_address, scaled
 
 SYSFS = Path("/sys")
+PROC = Path("/proc")
+DrmProcesses = Mapping[tuple[int, ...], Sequence[tuple[int, str | None, int, int]]]
+"""PCI address -> pid, name, and the bytes that a process has on the card and of the RAM that the card uses."""
+_MEMORY_KEY = re.compile(r"drm-(resident|memory|total)-(vram|local|gtt)\d*")
+_KIB = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _NVIDIA = "0x10de"
 _MAKERS = {"amdgpu": "AMD", "i915": "Intel", "xe": "Intel"}
 _INTEGRATED_INTEL = "0000:00:02.0"
 """The address of the GPU inside an Intel processor. It has no memory of its own, so it is not listed."""
 
 
-def read_sysfs_gpus(root: Path = SYSFS) -> tuple[Gpu, ...]:
+def read_sysfs_gpus(root: Path = SYSFS, processes: DrmProcesses | None = None) -> tuple[Gpu, ...]:
     """The AMD and Intel cards, numbered from 0 in the kernel's order. Never raises.
 
-    Of a suspended card only name and memory are read, so that it is not woken. sysfs shows neither link nor processes.
+    Of a suspended card only name and memory are read, so that it is not woken. sysfs shows no link.
+    ``processes``: those of ``read_drm_processes``, if they were read.
     """
     gpus: list[Gpu] = []
     for card in _cards(root):
@@ -30,8 +42,54 @@ def read_sysfs_gpus(root: Path = SYSFS) -> tuple[Gpu, ...]:
         fields = {**_identity(card / "device", uevent, driver), **_memory(card, driver)}
         if _text(card / "device/power/runtime_status") != "suspended":
             fields |= _activity(card, driver) | _sensors(card / "device/hwmon", driver)
-        gpus.append(Gpu(len(gpus), driver=driver, processes_known=False, **fields))
+        on_card = (processes or {}).get(pci_address(fields["bus_id"]) or (), ())
+        shares = fields.get("shared_total_bytes") is not None
+        known = tuple(GpuProcess(pid, name, own + shared * shares) for pid, name, own, shared in on_card)
+        gpus.append(Gpu(len(gpus), driver=driver, processes=known, processes_known=bool(known), **fields))
     return tuple(gpus)
+
+
+def read_drm_processes(proc: Path = PROC) -> DrmProcesses:
+    """The owner's processes on AMD and Intel cards, from ``/proc/PID/fdinfo``. Never raises."""
+    on_cards: dict[tuple[int, ...], list[tuple[int, str | None, int, int]]] = {}
+    for folder in _folders(proc):
+        clients: dict[tuple[tuple[int, ...], str], tuple[int, int]] = {}
+        for file in _folders(folder / "fd"):
+            with contextlib.suppress(OSError):
+                if str(file.readlink()).startswith("/dev/dri/"):
+                    text = (folder / "fdinfo" / file.name).read_text(encoding="utf-8", errors="replace")
+                    if client := _drm_client(text):
+                        clients[client[0]] = client[1]  # several files of one client show the same memory
+        for address in {address for address, _ in clients}:
+            sizes = [size for (at, _), size in clients.items() if at == address]
+            own, shared = (sum(column) for column in zip(*sizes, strict=True))
+            on_cards.setdefault(address, []).append((int(folder.name), _text(folder / "comm"), own, shared))
+    return on_cards
+
+
+def _folders(folder: Path) -> list[Path]:
+    """The numbered entries of a folder of /proc; empty if it is gone, or another user's."""
+    try:
+        return [folder / name for name in os.listdir(folder) if name.isdigit()]  # noqa: PTH208 - half the time of iterdir
+    except OSError:
+        return []
+
+
+def _drm_client(text: str) -> tuple[tuple[tuple[int, ...], str], tuple[int, int]] | None:
+    """Card and client of one open file, and the bytes that it has on the card and of the RAM."""
+    fields = {key: value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
+    address = pci_address(fields.get("drm-pdev"))
+    sizes: dict[str, dict[str, int]] = {}
+    for key, value in fields.items():
+        number, _, unit = value.partition(" ")
+        if (match := _MEMORY_KEY.fullmatch(key)) and number.isdecimal() and unit in _KIB:
+            kind = sizes.setdefault(match[1], {})
+            place = "gtt" if match[2] == "gtt" else "own"
+            kind[place] = kind.get(place, 0) + int(number) * _KIB[unit]
+    shown = next((sizes[kind] for kind in ("resident", "memory", "total") if kind in sizes), None)
+    if address is None or shown is None:
+        return None
+    return (address, fields.get("drm-client-id", "")), (shown.get("own", 0), shown.get("gtt", 0))
 
 
 def has_nvidia_card(root: Path = SYSFS) -> bool:
@@ -75,9 +133,15 @@ def _identity(device: Path, uevent: dict[str, str], driver: str) -> dict[str, An
 def _memory(card: Path, driver: str) -> dict[str, Any]:
     device = card / "device"
     if driver == "amdgpu":
+        total, used = _number(device / "mem_info_vram_total"), _number(device / "mem_info_vram_used")
+        gtt, gtt_used = _number(device / "mem_info_gtt_total"), _number(device / "mem_info_gtt_used")
+        if total is None or used is None or gtt is None or gtt_used is None or not _in_processor(device):
+            return {"vram_total_bytes": total, "vram_used_bytes": used}
         return {
-            "vram_total_bytes": _number(device / "mem_info_vram_total"),
-            "vram_used_bytes": _number(device / "mem_info_vram_used"),
+            "vram_total_bytes": total + gtt,
+            "vram_used_bytes": used + gtt_used,
+            "shared_total_bytes": gtt,
+            "shared_used_bytes": gtt_used,
         }
     # Only some kernels show the size, and the use is often visible to root only.
     total = _number(device / "tile0/physical_vram_size_bytes") or _number(card / "lmem_total_bytes")
@@ -86,6 +150,17 @@ def _memory(card: Path, driver: str) -> dict[str, Any]:
         "vram_total_bytes": total,
         "vram_used_bytes": total - free if total is not None and free is not None else None,
     }
+
+
+def _in_processor(device: Path) -> bool:
+    """Whether an AMD GPU is a part of the processor: only such a one measures the north bridge, or has no limits.
+
+    amdgpu_pm.c ``hwmon_attributes_visible``: in1 (vddnb) is shown for APUs only, fan and power limit for cards only.
+    """
+    hwmon = next(device.glob("hwmon/hwmon*"), None)
+    return hwmon is not None and (
+        (hwmon / "in1_input").exists() or not any((hwmon / name).exists() for name in ("pwm1", "power1_cap"))
+    )
 
 
 def _activity(card: Path, driver: str) -> dict[str, Any]:

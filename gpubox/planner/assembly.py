@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from gpubox.planner.compute import ComputeBuffers
@@ -34,14 +35,21 @@ def assemble(
         method, parts = "dry-run", _from_run(parts, run)
     elif run is None:  # an agreement proves the formula, whatever was doubtful about it
         unclear += [*parts.doubts, *([problem] if problem and parts.doubts else [])]
-    plans = tuple(_device_plan(device, parts, buffers, flags) for device in devices)
+    plans = [_device_plan(device, parts, buffers, flags) for device in devices]
+    shared = sum(
+        max(0, plan.total_bytes - device.own_free_bytes)
+        for plan, device in zip(plans, devices, strict=True)
+        if device.own_free_bytes is not None
+    )
+    if plans and shared and (host := plans[-1]).free_bytes is not None:  # what a GPU takes of the RAM is not free there
+        plans[-1] = replace(host, free_bytes=host.free_bytes - shared)
     keys = {device.key for device in devices}
     missing = [key for key in (*parts.weights, *buffers.main) if key not in keys]
     if missing:
         unclear.append(f"the device {missing[0]}")
     return MemoryPlan(
         profile=name,
-        devices=plans,
+        devices=tuple(plans),
         method=method,
         keep_free_bytes=keep_free_bytes,
         doubts=tuple(dict.fromkeys(unclear)),
@@ -90,6 +98,7 @@ def _device_plan(
         other_processes=device.other_processes,
         unmeasured_bytes=_ENCODER_COMPUTE_BYTES if encoder else 0,
         unaccounted_bytes=device.unaccounted_bytes,
+        driver_assumed=device.driver_assumed,
         mapped_bytes=weights if key == HOST and flags.mapped else 0,
         touched_bytes=parts.touched if key == HOST and flags.mapped else 0,
         elastic_bytes=device.elastic_bytes,

@@ -18,7 +18,7 @@ from gpubox.planner.cache_sizes import effective_ubatch
 from gpubox.planner.compute import MASK_BYTES
 from gpubox.planner.launch_flags import LaunchFlags
 from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, DevicePlan, MemoryPlan
-from gpubox.planner.planner import Planner, Situation, changed_flags, read_flags
+from gpubox.planner.planner import Planner, Situation, changed_flags, no_plan, read_flags
 from gpubox.planner.solve import solutions
 from gpubox.planner.verdict import judge
 from gpubox.profiles.profile import FlagValue, Profile
@@ -64,10 +64,11 @@ def plan_model(
         model = read_model(path, paths)
         flags = changed_flags(default_flags(model), idea.flags)
         profile = Profile(name=name, model=str(path), engine=idea.engine, flags=flags)
-        situation = planner.situation(profile, replaces=idea.replaces)
+        situation, plan = planner.prepare(
+            profile, replaces=idea.replaces, keep_free_bytes=idea.keep_free_bytes, may_dry_run=may_dry_run
+        )
     except GpuboxError as error:
-        return MemoryPlan(name, (), "formula", idea.keep_free_bytes, problem=error.message.rstrip("."))
-    plan = planner.plan_in(situation, {}, keep_free_bytes=idea.keep_free_bytes, may_dry_run=may_dry_run)
+        return no_plan(name, error, idea.keep_free_bytes)
     if (
         may_dry_run and judge(plan).fit == "unknown"
     ):  # the engine could not measure it: an estimate is better than nothing

@@ -1,8 +1,8 @@
 """The devices that an engine can use, and what is free on each once the replaced server has stopped. Blocks.
 
-Sources: the engine's own ``--list-devices`` (names and sizes; cached, because it opens a driver context), the driver
-for what is free on a card, /proc for the host. An RPC server serves one client at a time and lets all others wait, so
-it is not asked while the replaced server uses it.
+Sources: the engine's own ``--list-devices`` (names and sizes; cached, because it opens a driver context), its log for
+the PCI addresses, the driver for what is free on a card, /proc for the host. An RPC server serves one client at a time
+and lets all others wait, so it is not asked while the replaced server uses it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from gpubox.engines.find import Engine
 from gpubox.engines.query import run_engine
 from gpubox.errors import GpuboxError
-from gpubox.hardware.gpu import DriverReading, Gpu
+from gpubox.hardware.gpu import DriverReading, Gpu, pci_address
 from gpubox.hardware.host import HostReader, read_process, zfs_cache_bytes
 from gpubox.hardware.nvml import read_driver
 from gpubox.paths import Paths
@@ -36,7 +36,7 @@ Asking = Literal["always", "once", "never"]
 only if it was never asked, and no RPC server."""
 _LIST_SECONDS = 8.0
 _CACHE_BYTES = 1024 * 1024
-_SCHEMA = 1
+_SCHEMA = 2
 _LOG_HEAD_BYTES = 256 * 1024
 _LINE = re.compile(r"^(\S+): (.*) \((\d+) MiB, (\d+) MiB free\)$")
 _SELECTING = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GGML_VK_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
@@ -58,8 +58,12 @@ class DeviceMemoryNow:
     """While it still runs."""
     elastic_bytes: int = 0
     """What a launch may take beyond ``free_bytes``: swap; on Vulkan, memory that the driver moves to the RAM."""
+    own_free_bytes: int | None = None
+    """Of a GPU in the processor: the part of ``free_bytes`` that is not the host's RAM. None: all is its own."""
     unaccounted_bytes: int = 0
-    """What earlier runs took beyond llama.cpp's own table."""
+    """What the driver takes beyond llama.cpp's own table."""
+    driver_assumed: bool = False
+    """Whether that is assumed, because no run on this card showed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,8 @@ class ListedDevice:
     """The card's name, or the endpoint of an RPC device."""
     total_bytes: int
     free_bytes: int
+    bus_id: str = ""
+    """The PCI address, once a log or a dry run has told it; ``--list-devices`` does not."""
 
     @property
     def key(self) -> str:
@@ -96,20 +102,32 @@ def list_engine_devices(
 
     ``busy_rpc``: one of the RPC servers has a client, so asking it would wait for ever.
     """
-    key = _cache_key(engine, rpc, env)
-    cache = paths.plans / f"devices-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]}.json"
-    cached = _read_cache(cache, key)
+    cache = _DeviceCache(engine, rpc, env, paths)
+    cached = cache.read()
     if isinstance(cached, tuple) and not (rpc and ask == "always" and not busy_rpc):
         return EngineDevices(cached)
     if busy_rpc or ask == "never" or (ask == "once" and (rpc or cached is not None)):
         return EngineDevices((), cached if isinstance(cached, str) else "the engine's devices are not known yet")
     listed = _ask_engine(engine, rpc, env)
-    stored: list[Any] | str = listed.problem
-    if not listed.problem:
-        stored = [[device.label, device.name, device.total_bytes, device.free_bytes] for device in listed.listed]
-    with contextlib.suppress(OSError):
-        write_atomically(cache, json.dumps({"schema": _SCHEMA, "key": key, "devices": stored}).encode())
+    if isinstance(cached, tuple):
+        known = {device.label: device.bus_id for device in cached}
+        devices = tuple(replace(device, bus_id=known.get(device.label, "")) for device in listed.listed)
+        listed = replace(listed, listed=devices)
+    cache.write(listed.problem or listed.listed)
     return listed
+
+
+def learn_addresses(
+    engine: Engine, rpc: Sequence[str], env: Mapping[str, str], paths: Paths, seen: Iterable[LogDevice]
+) -> None:
+    """Keeps the PCI addresses of the devices that an engine named in its log, so that its cards are told apart."""
+    cache = _DeviceCache(engine, rpc, env, paths)
+    cached = cache.read()
+    addresses = {device.device: device.bus_id for device in seen if pci_address(device.bus_id)}
+    if isinstance(cached, tuple) and any(
+        addresses.get(device.label, device.bus_id) != device.bus_id for device in cached
+    ):
+        cache.write(tuple(replace(d, bus_id=addresses.get(d.label, d.bus_id)) for d in cached))
 
 
 def _ask_engine(engine: Engine, rpc: Sequence[str], env: Mapping[str, str]) -> EngineDevices:
@@ -131,10 +149,11 @@ def devices_now(
 ) -> list[DeviceMemoryNow]:
     """The memory of each listed device once ``replaces`` have stopped; ``logs`` are their logs. The host is last."""
     reading = read_driver() if reading is None else reading
-    gpus = _match_gpus(listed.listed, reading.gpus)
+    gpus = match_gpus(listed.listed, reading.gpus)
     started: dict[str, int] = {}
     for log in logs:
         started = {**_devices_at_start(log), **started}
+    host = _host(replaces)
     devices = []
     for device, gpu in zip(listed.listed, gpus, strict=True):
         if device.label.startswith("RPC"):
@@ -144,9 +163,11 @@ def devices_now(
             free = device.free_bytes if listed.fresh and not replaces else None
             devices.append(DeviceMemoryNow(device.key, "gpu", device.name, device.total_bytes, free))
         else:
-            devices.append(_card(device, gpu, replaces, reading))
-    devices.append(_host(replaces))
-    return devices
+            card = _card(device, gpu, replaces, reading)
+            if gpu.shared_total_bytes is not None:
+                card, host = _within_ram(card, gpu, host)
+            devices.append(card)
+    return [*devices, host]
 
 
 def _parse_line(line: str) -> ListedDevice | None:
@@ -156,29 +177,50 @@ def _parse_line(line: str) -> ListedDevice | None:
     return ListedDevice(match[1], match[2].strip(), int(match[3]) * MIB, int(match[4]) * MIB)
 
 
-def _match_gpus(listed: Sequence[ListedDevice], gpus: Sequence[Gpu]) -> list[Gpu | None]:
-    """The driver's card of each listed device: the same name, in the driver's order; None if that is not clear.
+def match_gpus(listed: Sequence[ListedDevice], gpus: Sequence[Gpu]) -> list[Gpu | None]:
+    """The driver's card of each listed device, by PCI address; None if that is not clear.
 
-    The engine names no address. Of equal cards the order is the same in both (both order by PCI address), unless
-    CUDA_VISIBLE_DEVICES changes it; then there are more cards than devices of that name, and none is matched.
+    Until the engine has named the addresses (in a log, or a dry run) cards are told apart by size and name. Of equal
+    cards the order is the same in both (both order by PCI address), unless CUDA_VISIBLE_DEVICES changes it; then there
+    are more cards than devices, and none is matched.
     """
-    devices = [device for device in listed if not device.label.startswith("RPC")]
+    by_address = {address: gpu for gpu in gpus if (address := pci_address(gpu.bus_id))}
     matches: dict[str, Gpu] = {}
-    if len(devices) == len(gpus) == 1:
-        matches[devices[0].label] = gpus[0]
-    else:
-        for name in {device.name for device in devices}:
-            same = [device for device in devices if device.name == name]
-            cards = [gpu for gpu in gpus if gpu.name and (gpu.name in name or name in gpu.name)]
-            if len(same) == len(cards):
-                matches |= {device.label: card for device, card in zip(same, cards, strict=True)}
-    return [gpu if (gpu := matches.get(device.label)) and _same_size(device, gpu) else None for device in listed]
+    for device in listed:
+        if gpu := by_address.get(pci_address(device.bus_id) or ()):
+            matches[device.label] = gpu
+    rest = [d for d in listed if not d.label.startswith("RPC") and not pci_address(d.bus_id)]
+    left = [gpu for gpu in gpus if gpu not in matches.values()]
+    for kind in {(device.name, device.total_bytes) for device in rest}:
+        same = [device for device in rest if (device.name, device.total_bytes) == kind]
+        cards = [gpu for gpu in left if _may_be(same[0], gpu)]
+        cards = [gpu for gpu in cards if gpu.name == same[0].name] or cards
+        if len(same) == len(cards):
+            matches |= {device.label: card for device, card in zip(same, cards, strict=True)}
+    return [matches.get(device.label) for device in listed]
 
 
-def _same_size(device: ListedDevice, gpu: Gpu) -> bool:
-    """Whether engine and driver mean the same memory. A GPU in the processor also uses the RAM."""
+def _may_be(device: ListedDevice, gpu: Gpu) -> bool:
+    """Whether engine and driver may mean the same card: of the same size, and of no other name."""
     total = gpu.vram_total_bytes
-    return total is not None and abs(device.total_bytes - total) <= total / 10
+    if total is None or device.total_bytes > total * 1.1:
+        return False
+    if gpu.shared_total_bytes is None and device.total_bytes < total * 0.9:
+        return False
+    generic = gpu.driver != "nvidia"  # sysfs mostly has no name
+    return generic or not gpu.name or gpu.name in device.name or device.name in gpu.name
+
+
+def _within_ram(card: DeviceMemoryNow, gpu: Gpu, host: DeviceMemoryNow) -> tuple[DeviceMemoryNow, DeviceMemoryNow]:
+    """A GPU in the processor and the host: what the GPU takes beyond its own memory is the host's."""
+    if card.free_bytes is None or card.free_now_bytes is None or host.free_bytes is None:
+        return card, host
+    held = card.free_bytes - card.free_now_bytes  # by the replaced servers
+    released = min(held, gpu.shared_used_bytes or 0)
+    available = host.free_bytes + released
+    own = card.free_now_bytes - (gpu.shared_total_bytes or 0) + (gpu.shared_used_bytes or 0) + held - released
+    free = min(card.free_bytes, own + available)
+    return replace(card, free_bytes=free, own_free_bytes=own), replace(host, free_bytes=available)
 
 
 def _card(device: ListedDevice, gpu: Gpu, replaces: Sequence[RunningServer], reading: DriverReading) -> DeviceMemoryNow:
@@ -221,9 +263,8 @@ def _host(replaces: Sequence[RunningServer]) -> DeviceMemoryNow:
     for server in replaces:
         if server.process and (process := read_process(server.process)):
             free += process.anon_bytes + process.locked_bytes  # its mapped files count as available already
-    free = min(free, host.ram_total_bytes)
-    elastic = host.swap_free_bytes + zfs_cache_bytes()
-    return DeviceMemoryNow(HOST, "host", "RAM", host.ram_total_bytes, free, elastic_bytes=elastic)
+    free = min(free + zfs_cache_bytes(), host.ram_total_bytes)
+    return DeviceMemoryNow(HOST, "host", "RAM", host.ram_total_bytes, free, elastic_bytes=host.swap_free_bytes)
 
 
 def _devices_at_start(log: Path) -> dict[str, int]:
@@ -239,24 +280,33 @@ def _devices_at_start(log: Path) -> dict[str, int]:
     return free
 
 
-def _cache_key(engine: Engine, rpc: Sequence[str], env: Mapping[str, str]) -> list[Any]:
-    try:
-        status = engine.path.stat()
-        file = [str(engine.path), status.st_mtime_ns, status.st_size]
-    except OSError:
-        file = [str(engine.path)]
-    selected = [env.get(name, os.environ.get(name, "")) for name in _SELECTING]
-    return [file, list(rpc), selected]
+class _DeviceCache:
+    """What an engine with given flags and variables listed, on disk."""
 
+    def __init__(self, engine: Engine, rpc: Sequence[str], env: Mapping[str, str], paths: Paths) -> None:
+        try:
+            status = engine.path.stat()
+            file: list[Any] = [str(engine.path), status.st_mtime_ns, status.st_size]
+        except OSError:
+            file = [str(engine.path)]
+        self._key = [file, list(rpc), [env.get(name, os.environ.get(name, "")) for name in _SELECTING]]
+        self._file = paths.plans / f"devices-{hashlib.sha256(json.dumps(self._key).encode()).hexdigest()[:24]}.json"
 
-def _read_cache(cache: Path, key: list[Any]) -> tuple[ListedDevice, ...] | str | None:
-    """The devices, or why the engine did not list them; None if it was not asked."""
-    try:
-        stored: Any = read_json(read_bytes(cache, _CACHE_BYTES), own=True)
-        if stored["schema"] != _SCHEMA or stored["key"] != key:
+    def read(self) -> tuple[ListedDevice, ...] | str | None:
+        """The devices, or why the engine did not list them; None if it was not asked."""
+        try:
+            stored: Any = read_json(read_bytes(self._file, _CACHE_BYTES), own=True)
+            if stored["schema"] != _SCHEMA or stored["key"] != self._key:
+                return None
+            if isinstance(stored["devices"], str):
+                return stored["devices"]
+            return tuple(ListedDevice(str(a), str(b), int(c), int(d), str(e)) for a, b, c, d, e in stored["devices"])
+        except (OSError, ValueError, KeyError, TypeError):
             return None
-        if isinstance(stored["devices"], str):
-            return stored["devices"]
-        return tuple(ListedDevice(str(a), str(b), int(c), int(d)) for a, b, c, d in stored["devices"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+
+    def write(self, devices: tuple[ListedDevice, ...] | str) -> None:
+        """Keeps them; without the file the engine is asked again."""
+        stored = devices if isinstance(devices, str) else [astuple(device) for device in devices]
+        with contextlib.suppress(OSError):
+            values = {"schema": _SCHEMA, "key": self._key, "devices": stored}
+            write_atomically(self._file, json.dumps(values).encode())

@@ -17,14 +17,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpubox.children import engine_environment
 from gpubox.engines.find import Engine
 from gpubox.errors import GpuboxError
 from gpubox.server.log import LISTENS
-from gpubox.server.log_events import DeviceBuffer
+from gpubox.server.log_events import DeviceBuffer, LogDevice
 from gpubox.server.log_parsing import parse_event
 from gpubox.storage import read_json
 from gpubox.telemetry.memory_breakdown import HOST, device_key
@@ -57,6 +57,10 @@ class DryRun:
 
     main: Measurement
     draft: Measurement | None
+    seen: tuple[LogDevice, ...] = ()
+    """The devices as the engine's log names them, with their PCI addresses."""
+    free: Mapping[str, int] = field(default_factory=dict)
+    """What was free on each device beside the engine's own driver context, the recurrent states allocated."""
 
 
 def run_dry(
@@ -86,24 +90,29 @@ class _TableReader:
         self._expects_draft = draft
         self._compute: dict[str, int] = {}
         self._measured: list[Measurement] = []
+        self._seen: dict[str, LogDevice] = {}
+        self._free: dict[str, int] = {}
 
     @property
     def result(self) -> DryRun | None:
         if not self._measured:
             return None
         draft = self._measured[1] if self._expects_draft and len(self._measured) > 1 else None
-        return DryRun(self._measured[0], draft)
+        return DryRun(self._measured[0], draft, tuple(self._seen.values()), self._free)
 
     def feed(self, text: str, table: list[dict[str, Any]] | None) -> bool:
         """Processes one line; True if all is known."""
         if table is not None:
+            self._free = self._free or {_row_key(row): row["free"] * MIB for row in table if _is_size(row.get("free"))}
             self._measured.append(self._measurement(table))
             self._compute = {}
             return len(self._measured) >= (2 if self._expects_draft else 1)
-        if "compute buffer size =" in text:
+        if "compute buffer size =" in text or "using device" in text:
             _, event = parse_event(text)
             if isinstance(event, DeviceBuffer) and event.kind == "compute":
                 self._compute[event.device] = event.size_bytes
+            elif isinstance(event, LogDevice):
+                self._seen[event.device] = event
         return bool(_END.search(text)) and bool(self._measured)
 
     def _measurement(self, rows: list[dict[str, Any]]) -> Measurement:

@@ -21,7 +21,7 @@ from gpubox.models.remote_header import fetch_header_file
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.planner.before_download import HeaderPlanner, LaunchIdea, plan_model
 from gpubox.planner.plan import MemoryPlan
-from gpubox.planner.planner import changed_flags
+from gpubox.planner.planner import changed_flags, no_plan
 from gpubox.profiles.loader import free_profile_name
 from gpubox.profiles.profile import Profile
 from gpubox.profiles.writer import save_profile
@@ -95,7 +95,8 @@ class Finder:
         try:
             path = self.header_of(client, repository, quant)
         except GpuboxError as error:
-            return MemoryPlan(name, (), "formula", idea.keep_free_bytes, problem=_short(error, repository))
+            plan = no_plan(name, error, idea.keep_free_bytes)
+            return replace(plan, problem=plan.problem.removeprefix(f"{repository.name}/"))  # its heading names it
         self._headers.setdefault(repository.name, path)
         return plan_model(self._planner, name, path, self.paths, idea, may_dry_run=may_dry_run)
 
@@ -138,11 +139,6 @@ def _read(client: HubClient, name: str) -> HubRepository | GpuboxError:
         return read_repository(client, name)
     except GpuboxError as error:
         return error
-
-
-def _short(error: GpuboxError, repository: HubRepository) -> str:
-    """The problem of one file in the list of its repository."""
-    return error.message.removeprefix(f"{repository.name}/").rstrip(".")
 
 
 def _in_parallel(work: Callable[[Item], T], items: Sequence[Item]) -> list[T]:

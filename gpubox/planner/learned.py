@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,16 @@ from gpubox.server.log_parsing import parse_event
 from gpubox.server.state import RunningServer
 from gpubox.storage import read_bytes, read_json, write_atomically
 from gpubox.telemetry.memory_breakdown import MemoryBreakdown
+from gpubox.units import MIB
 
 _SCHEMA = 1
 _FILE_BYTES = 1024 * 1024
 _LOG_HEAD_BYTES = 2 * 1024 * 1024
 _MAX_ROWS, _MAX_LAUNCHES = 500, 50
+_DRY_RUN = "*"
+"""In place of a profile's name."""
+ASSUMED_DRIVER_BYTES = 500 * MIB
+"""For the driver's context on a card that no run was seen on (published for CUDA: 343 to 456 MiB)."""
 
 
 class Unaccounted:
@@ -36,15 +41,23 @@ class Unaccounted:
         self._file = paths.plans / "unaccounted.json"
 
     def of_devices(self, profile: str, engine: str, devices: Iterable[str]) -> dict[str, int]:
-        """What a profile took on each device beyond the table; 0 if no run is known."""
+        """What a profile took on each device beyond the table, or else the least that another one took there.
+
+        A device that no run was seen on is missing.
+        """
         rows, _ = self._read()
-
-        def least(device: str) -> int:
+        beyond = {}
+        for device in devices:
             end = _key("", engine, device)
-            return min((size for key, size in rows.items() if key.endswith(end)), default=0)
+            seen = [size for key, size in rows.items() if key.endswith(end)]
+            if seen:
+                beyond[device] = rows.get(_key(profile, engine, device), min(seen))
+        return beyond
 
-        own = {device: rows.get(_key(profile, engine, device)) for device in devices}
-        return {device: least(device) if size is None else size for device, size in own.items()}
+    def learn_driver(self, engine: str, sizes: Mapping[str, int]) -> None:
+        """Keeps what the driver's context took on each device in a dry run."""
+        rows, launches = self._read()
+        self._write(rows | {_key(_DRY_RUN, engine, device): size for device, size in sizes.items()}, launches)
 
     def is_new(self, running: RunningServer) -> bool:
         """Whether nothing was learned from this launch yet, and it is ready."""
@@ -60,13 +73,12 @@ class Unaccounted:
             key = device_key_of(gpu, breakdown)
             if key and gpu.index in held and (table := breakdown.total_of(key)):
                 rows[_key(running.launch.profile, running.launch.engine, key)] = max(0, held[gpu.index] - table)
-        stored = {
-            "schema": _SCHEMA,
-            "rows": dict(list(rows.items())[-_MAX_ROWS:]),
-            "launches": [*launches, running.launch_id][-_MAX_LAUNCHES:],
-        }
+        self._write(rows, [*launches, running.launch_id])
+
+    def _write(self, rows: dict[str, int], launches: list[str]) -> None:
+        kept = {"rows": dict(list(rows.items())[-_MAX_ROWS:]), "launches": launches[-_MAX_LAUNCHES:]}
         with contextlib.suppress(OSError):
-            write_atomically(self._file, json.dumps(stored).encode())
+            write_atomically(self._file, json.dumps({"schema": _SCHEMA, **kept}).encode())
 
     def _read(self) -> tuple[dict[str, int], list[str]]:
         try:

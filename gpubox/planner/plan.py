@@ -38,6 +38,8 @@ class DevicePlan:
     """Other programs that hold memory on the device, the largest first."""
     unaccounted_bytes: int = 0
     """What the driver takes beyond the table (its context, kernels), as earlier runs showed, or as is assumed."""
+    driver_assumed: bool = False
+    """Whether that is assumed."""
     unmeasured_bytes: int = 0
     """What may come on top: the compute buffers of a picture encoder. Not part of the total."""
     mapped_bytes: int = 0

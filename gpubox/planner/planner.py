@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gpubox.config import Config
 from gpubox.engines.find import Engine, choose_engine
@@ -19,12 +20,12 @@ from gpubox.models.resolve import profile_model
 from gpubox.paths import Paths
 from gpubox.planner.assembly import assemble
 from gpubox.planner.compute import ComputeBuffers, Point, Structure, predict
-from gpubox.planner.devices import Asking, DeviceMemoryNow, devices_now, list_engine_devices
+from gpubox.planner.devices import Asking, DeviceMemoryNow, devices_now, learn_addresses, list_engine_devices
 from gpubox.planner.dry_command import can_dry_run, dry_argv, structure_of
-from gpubox.planner.dry_run import run_dry
+from gpubox.planner.dry_run import DryRun, run_dry
 from gpubox.planner.formula import FormulaParts, LoadedModel, OffloadDevice, calculate
 from gpubox.planner.launch_flags import LaunchFlags, canonical_memory_flag, read_launch_flags
-from gpubox.planner.learned import Unaccounted, flags_of_argv, read_breakdown
+from gpubox.planner.learned import ASSUMED_DRIVER_BYTES, Unaccounted, flags_of_argv, read_breakdown
 from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, MemoryPlan
 from gpubox.planner.store import MeasuredRun, RunStore
 from gpubox.planner.verdict import judge
@@ -36,6 +37,8 @@ from gpubox.telemetry.memory_breakdown import HOST
 from gpubox.units import GIB
 
 _READING_SECONDS = 1.0
+_DRY_RUN_VALID_SECONDS = 10.0
+"""So long counts what a dry run found free on a card that no driver reports."""
 _LIST_SECONDS = 0.4
 """After so long the rest of a list stays unknown. Headers that were read are cached, so the next time is quicker."""
 _SPILLING = ("GGML_CUDA_ENABLE_UNIFIED_MEMORY", "GGML_VK_PREFER_HOST_MEMORY", "GGML_VK_ALLOW_SYSMEM_FALLBACK")
@@ -74,21 +77,37 @@ class Planner:
         """Why a dry run failed. It is not tried again."""
         self._unaccounted = Unaccounted(paths)
         self._reading: tuple[float, DriverReading] | None = None
+        self._dry_runs = 0
+        self._free_in_dry_run: dict[str, tuple[float, int]] = {}
+        """When a dry run found how much free on a device, by its key."""
 
     def plan(
         self, profile: Profile, *, replaces: Sequence[RunningServer] = (),
         keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES, ask_devices: Asking = "always", may_dry_run: bool = False,
     ) -> MemoryPlan:  # fmt: skip
-        """The plan of ``profile``.
+        """As ``prepare``, without the situation. Never raises: a problem is part of the plan."""
+        options: dict[str, Any] = {"keep_free_bytes": keep_free_bytes, "ask_devices": ask_devices}
+        try:
+            return self.prepare(profile, replaces=replaces, may_dry_run=may_dry_run, **options)[1]
+        except GpuboxError as error:
+            return no_plan(profile.name, error, keep_free_bytes)
+
+    def prepare(
+        self, profile: Profile, *, replaces: Sequence[RunningServer] = (),
+        keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES, ask_devices: Asking = "always", may_dry_run: bool = False,
+    ) -> tuple[Situation, MemoryPlan]:  # fmt: skip
+        """The situation of ``profile`` and its plan. Raises GpuboxError if engine or model cannot be used.
 
         ``replaces``: the servers that stop first; what they hold counts as free. ``ask_devices``, ``may_dry_run``:
-        whether the engine may be run for that; both are cached. Never raises: a problem is part of the plan.
+        whether the engine may be run for that; both are cached. What a dry run says of the devices counts at once.
         """
-        try:
+        situation = self.situation(profile, replaces=replaces, ask_devices=ask_devices)
+        dry_runs = self._dry_runs
+        plan = self.plan_in(situation, {}, keep_free_bytes=keep_free_bytes, may_dry_run=may_dry_run)
+        if self._dry_runs > dry_runs:
             situation = self.situation(profile, replaces=replaces, ask_devices=ask_devices)
-        except GpuboxError as error:
-            return MemoryPlan(profile.name, (), "formula", keep_free_bytes, problem=error.message.rstrip("."))
-        return self.plan_in(situation, {}, keep_free_bytes=keep_free_bytes, may_dry_run=may_dry_run)
+            plan = self.plan_in(situation, {}, keep_free_bytes=keep_free_bytes)
+        return situation, plan
 
     def situation(
         self, profile: Profile, *, replaces: Sequence[RunningServer] = (), ask_devices: Asking = "always"
@@ -101,18 +120,32 @@ class Planner:
         env = {**os.environ, **profile.env}
         rpc = _read_flags(profile.flags, env).rpc
         busy = bool(rpc) and self._uses_rpc(rpc, replaces)
-        listed = list_engine_devices(engine, rpc, profile.env, self._paths, busy_rpc=busy, ask=ask_devices)
         reading, logs = self._driver(), self._logs_of(replaces)
         for running, log in logs:
             if self._unaccounted.is_new(running):
                 self._learn(running, log, reading)
-        now = devices_now(listed, replaces, [log for _, log in logs], reading)
-        beyond = self._unaccounted.of_devices(profile.name, engine.name, [device.key for device in now])
-        devices = tuple(replace(device, unaccounted_bytes=beyond[device.key]) for device in now)
+        listed = list_engine_devices(engine, rpc, profile.env, self._paths, busy_rpc=busy, ask=ask_devices)
+        beyond = self._unaccounted.of_devices(profile.name, engine.name, [device.key for device in listed.listed])
+        devices = tuple(
+            self._with_driver(device, beyond.get(device.key), [log for _, log in logs])
+            for device in devices_now(listed, replaces, [log for _, log in logs], reading)
+        )
         doubts = [listed.problem] if listed.problem else []
         if any(env.get(name, "0") not in ("", "0") for name in _SPILLING):
             doubts.append("memory that moves from the card to RAM")
         return Situation(profile, engine, path, argv, self.model(path), env, devices, tuple(doubts), busy)
+
+    def _with_driver(self, device: DeviceMemoryNow, beyond: int | None, logs: Sequence[Path]) -> DeviceMemoryNow:
+        """A device with what the driver's own context takes, which the engine's own reading has left out already."""
+        if device.kind != "gpu":
+            return device
+        if device.free_now_bytes is not None:
+            return replace(device, unaccounted_bytes=ASSUMED_DRIVER_BYTES if beyond is None else beyond,
+                           driver_assumed=beyond is None)  # fmt: skip
+        at, free = self._free_in_dry_run.get(device.key, (float("-inf"), 0))
+        if device.free_bytes is None and time.monotonic() - at < _DRY_RUN_VALID_SECONDS:
+            return replace(device, free_bytes=free + sum(read_breakdown(log).total_of(device.key) for log in logs))
+        return device
 
     def _model_path(self, profile: Profile) -> tuple[Path, tuple[str, ...]]:
         source = profile_model(profile, self._paths, self._config)
@@ -133,7 +166,7 @@ class Planner:
             flags = _read_flags(profile.flags, situation.env)
             parts = self._calculate(situation, flags)
         except GpuboxError as error:
-            return MemoryPlan(profile.name, (), "formula", keep_free_bytes, problem=error.message.rstrip("."))
+            return no_plan(profile.name, error, keep_free_bytes)
         structure = self._structure(situation, profile, flags, parts)
         buffers, run = self._measured(structure)
         problem = ""
@@ -205,7 +238,18 @@ class Planner:
             self._failures[structure] = error.message.rstrip(".")
             return self._failures[structure]
         self._store.add(MeasuredRun.of(structure, run))
+        self._dry_runs += 1
+        self._learn_devices(situation, flags, parts, run)
         return ""
+
+    def _learn_devices(self, situation: Situation, flags: LaunchFlags, parts: FormulaParts, run: DryRun) -> None:
+        """Keeps what a dry run says of the devices: addresses, what is free, and what the driver's context takes."""
+        learn_addresses(situation.engine, flags.rpc, situation.profile.env, self._paths, run.seen)
+        free = {key: size + parts.recurrent.get(key, 0) for key, size in run.free.items()}
+        self._free_in_dry_run |= {key: (time.monotonic(), size) for key, size in free.items()}
+        cards = [d for d in situation.devices if d.kind == "gpu" and d.key in free and d.free_now_bytes is not None]
+        contexts = {card.key: max(0, (card.free_now_bytes or 0) - free[card.key]) for card in cards}
+        self._unaccounted.learn_driver(situation.engine.name, contexts)
 
     def _learn(self, running: RunningServer, log: Path, reading: DriverReading) -> None:
         """Keeps what a real run took: its own compute buffers are truer than those of a dry run."""
@@ -221,6 +265,7 @@ class Planner:
             profile = Profile(launch.profile, launch.model_path, engine=launch.engine, env=launch.env, flags=flags)
             env = {**os.environ, **launch.env}
             values = _read_flags(flags, env)
+            learn_addresses(engine, values.rpc, launch.env, self._paths, breakdown.devices.values())
             listed = list_engine_devices(engine, values.rpc, launch.env, self._paths, busy_rpc=True, ask="never")
             if listed.problem:
                 return
@@ -272,6 +317,11 @@ def plan_profiles(profiles: Iterable[Profile], paths: Paths, config: Config) -> 
     except Exception:  # a list without verdicts is better than none
         return plans
     return plans
+
+
+def no_plan(name: str, error: GpuboxError, keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES) -> MemoryPlan:
+    """In place of a plan: why there is none."""
+    return MemoryPlan(name, (), "formula", keep_free_bytes, problem=error.message.rstrip("."))
 
 
 def _engine_settings(env: Mapping[str, str]) -> tuple[Path, Path]:

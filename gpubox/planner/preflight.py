@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpubox import units
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.planner.plan import MemoryPlan, Solution
-from gpubox.planner.planner import Planner, Situation
+from gpubox.planner.planner import Planner
 from gpubox.planner.solve import solutions
 from gpubox.planner.verdict import judge
 from gpubox.profiles.profile import Profile
@@ -24,8 +24,9 @@ def check_fits(planner: Planner, profile: Profile, *, replaces: Sequence[Running
     little memory. Whatever goes wrong in here is no reason to refuse a start.
     """
     try:
-        situation = planner.situation(profile, replaces=replaces)
-        plan = _plan(planner, situation)
+        situation, plan = planner.prepare(profile, replaces=replaces)
+        if _is_close(plan):
+            situation, plan = planner.prepare(profile, replaces=replaces, may_dry_run=True)
         verdict = judge(plan)
         answers = solutions(planner, situation, dry_runs=1) if verdict.fit == "short" else ()
     except Exception:
@@ -45,10 +46,9 @@ def refusal(plan: MemoryPlan, answers: tuple[Solution, ...]) -> GpuboxError:
     return GpuboxError(message, f"It would fit with {ways}." if ways else "", code=ExitCode.WOULD_NOT_FIT)
 
 
-def _plan(planner: Planner, situation: Situation) -> MemoryPlan:
-    plan = planner.plan_in(situation, {})
+def _is_close(plan: MemoryPlan) -> bool:
+    """Whether a dry run may change the verdict."""
+    if plan.compute_certainty not in ("near", "unknown") or judge(plan).fit == "short":
+        return False
     cards = [device.spare_bytes for device in plan.devices if device.kind != "host"]
-    near = any(spare is None or spare < _NEAR_BYTES for spare in cards)
-    if plan.compute_certainty in ("near", "unknown") and near and judge(plan).fit != "short":
-        return planner.plan_in(situation, {}, may_dry_run=True)
-    return plan
+    return any(spare is None or spare < _NEAR_BYTES for spare in cards)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gpubox import units
@@ -30,8 +30,8 @@ class MemoryVerdict:
     """What stays free on that device; negative: what is missing there, or does not stay in the RAM."""
     read_bytes_per_token: int = 0
     """What is read from the disk for each token, about."""
-    helps: tuple[str, ...] = ()
-    """What would help apart from flags, a clause each."""
+    remarks: tuple[str, ...] = ()
+    """What it rests on, and what would help apart from flags; a clause each."""
 
 
 def judge(plan: MemoryPlan) -> MemoryVerdict:
@@ -39,6 +39,14 @@ def judge(plan: MemoryPlan) -> MemoryVerdict:
 
     It is short only if that is certain: without the compute buffers, if those are not measured.
     """
+    verdict = _judge(plan)
+    if assumed := next((device.unaccounted_bytes for device in plan.devices if device.driver_assumed), 0):
+        remark = f"{units.memory(assumed)} assumed for the driver until this card has been seen"
+        return replace(verdict, remarks=(*verdict.remarks, remark))
+    return verdict
+
+
+def _judge(plan: MemoryPlan) -> MemoryVerdict:
     device = _tightest(plan)
     if not plan.devices or plan.problem or device is None:
         return _unknown(plan)
@@ -70,11 +78,6 @@ def judge(plan: MemoryPlan) -> MemoryVerdict:
     return MemoryVerdict(fit, f"{fit}, {about}{units.memory(max(0, spare))} to spare", device.device, spare)
 
 
-def read_seconds(verdict: MemoryVerdict) -> float:
-    """How long the disk takes for one token."""
-    return verdict.read_bytes_per_token / DISK_BYTES_PER_SECOND
-
-
 def _unknown(plan: MemoryPlan, device: DevicePlan | None = None) -> MemoryVerdict:
     unmeasured = "the compute buffers are not measured yet" if plan.compute_certainty == "unknown" else ""
     why = plan.problem or "; ".join(plan.doubts or plan.notes) or unmeasured
@@ -90,11 +93,11 @@ def _from_disk(plan: MemoryPlan, host: DevicePlan) -> MemoryVerdict:
     speed = f"{rate:.1f}" if rate < 10 else f"{rate:.0f}"
     words = f"reads ~{units.memory(read)} from the disk for each token: at most ~{speed} tok/s at 3 GB/s"
     weights = sum(device.weights_bytes for device in plan.devices)
-    helps = (
+    remarks = (
         f"a quant of at most {units.memory(weights - missing)} instead of {units.memory(weights)} stays in memory",
         f"with no-mmap it would not start: {units.memory(missing)} too little RAM",
     )
-    return MemoryVerdict("disk", words, host.device, host.spare_bytes, read, helps)
+    return MemoryVerdict("disk", words, host.device, host.spare_bytes, read, remarks)
 
 
 def _read_bytes(host: DevicePlan) -> int:

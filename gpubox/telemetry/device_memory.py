@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from dataclasses import replace
 
-from gpubox.hardware.gpu import Gpu
+from gpubox.hardware.gpu import Gpu, pci_address
 from gpubox.hardware.host import HostReading, ProcessReading
 from gpubox.telemetry.memory_breakdown import HOST, MemoryBreakdown
 from gpubox.telemetry.snapshot import DeviceKind, DeviceMemory
@@ -32,11 +32,12 @@ def reconcile_devices(
         key = device_key_of(gpu, breakdown)
         if key:
             card_keys.add(key)
-        devices.append(_card(gpu, key, breakdown, server_pid, loaded_used.get(gpu.index), gpu.index in loaded_whole))
+        card = _card(gpu, key, breakdown, server_pid, loaded_used.get(gpu.index), gpu.index in loaded_whole)
+        devices.append(_within_ram(card, gpu, host))
     if breakdown:
         devices += [_unseen(key, breakdown) for key in breakdown.keys if key != HOST and key not in card_keys]
         if HOST in breakdown.keys:
-            devices.append(_host(breakdown, host, process))
+            devices.append(_host(breakdown, host, process, sum(gpu.shared_used_bytes or 0 for gpu in gpus)))
     return tuple(devices)
 
 
@@ -49,20 +50,14 @@ def device_key_of(gpu: Gpu, breakdown: MemoryBreakdown | None) -> str | None:
     """llama.cpp's name of a card: by PCI address, which both report; else by index."""
     if breakdown is None:
         return None
-    address = _pci_address(gpu.bus_id)
+    address = pci_address(gpu.bus_id)
     for key, device in breakdown.devices.items():
-        if address and _pci_address(device.bus_id) == address:
+        if address and pci_address(device.bus_id) == address:
             return key
     cards = [k for k in breakdown.keys if k.startswith(("CUDA", "ROCm", "Vulkan", "SYCL")) and k[-1:].isdecimal()]
-    if any(_pci_address(breakdown.devices[k].bus_id) for k in cards if k in breakdown.devices):
+    if any(pci_address(breakdown.devices[k].bus_id) for k in cards if k in breakdown.devices):
         return None
     return next((key for key in cards if re.sub(r"\D", "", key) == str(gpu.index)), None)
-
-
-def _pci_address(text: str | None) -> tuple[int, ...] | None:
-    """The same numbers for ``00000000:01:00.0`` of NVML and ``0000:01:00.0`` of llama.cpp."""
-    match = re.fullmatch(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-9a-f]))?", (text or "").lower())
-    return tuple(int(part or "0", 16) for part in match.groups()) if match else None
 
 
 def _card(
@@ -99,6 +94,16 @@ def _card(
     )
 
 
+def _within_ram(card: DeviceMemory, gpu: Gpu, host: HostReading | None) -> DeviceMemory:
+    """A GPU in the processor can take no more of the RAM than is free: the rest is in use by programs."""
+    if gpu.shared_total_bytes is None or host is None or card.free_bytes is None:
+        return card
+    own = card.free_bytes - (gpu.shared_total_bytes - (gpu.shared_used_bytes or 0))
+    free = max(0, min(card.free_bytes, own + host.ram_available_bytes))
+    others = (card.other_processes_bytes or 0) + card.free_bytes - free
+    return replace(card, free_bytes=free, other_processes_bytes=others)
+
+
 def _logged(key: str, kind: DeviceKind, breakdown: MemoryBreakdown) -> DeviceMemory:
     """What the log knows of a device."""
     return DeviceMemory(
@@ -123,15 +128,19 @@ def _unseen(key: str, breakdown: MemoryBreakdown) -> DeviceMemory:
     return replace(logged, device=name, name=device.name, total_bytes=device.total_bytes)
 
 
-def _host(breakdown: MemoryBreakdown, host: HostReading | None, process: ProcessReading | None) -> DeviceMemory:
-    """The RAM, with parts that add up. Kernel: man 5 proc (meminfo, pid/status), mm/page_alloc.c si_mem_available.
+def _host(
+    breakdown: MemoryBreakdown, host: HostReading | None, process: ProcessReading | None, on_gpu: int
+) -> DeviceMemory:
+    """The RAM, with parts that add up, without the ``on_gpu`` bytes that are shown as a GPU's memory.
+
+    Kernel: man 5 proc (meminfo, pid/status), mm/page_alloc.c si_mem_available.
 
     MemAvailable counts the resident pages of a mapped GGUF as available, because they are page cache, unless they are
     locked. Here they are weights, and only the rest is free. Pinned memory (``CUDA_Host``) may be in no process's RSS.
     """
     known = breakdown.total_of(HOST)
-    total = host.ram_total_bytes if host else None
-    available = min(max(0, host.ram_available_bytes), host.ram_total_bytes) if host else None
+    total = host.ram_total_bytes - on_gpu if host else None
+    available = min(max(0, host.ram_available_bytes), total) if host and total is not None else None
     on_disk = free = others = unaccounted = None
     if process:
         mapped = min(breakdown.mapped_bytes, known)

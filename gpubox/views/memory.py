@@ -62,7 +62,7 @@ def plan_lines(plan: MemoryPlan) -> list[str]:
     return [
         *lines,
         *([f"  {source}"] if plan.devices else []),
-        *(f"  {note}" for note in (*plan.notes, *verdict.helps)),
+        *(f"  {note}" for note in (*plan.notes, *verdict.remarks)),
     ]
 
 
@@ -87,7 +87,7 @@ def plan_fields(plan: MemoryPlan) -> dict[str, Any]:
         "spare_bytes": verdict.spare_bytes,
         "short_device": verdict.device if verdict.fit == "short" else None,
         "read_bytes_per_token": verdict.read_bytes_per_token or None,
-        "helps": list(verdict.helps),
+        "remarks": list(verdict.remarks),
     }
 
 

@@ -22,7 +22,7 @@ RADEON = Gpu(0, name="Radeon", vram_total_bytes=8, vram_used_bytes=2)
 @pytest.fixture(autouse=True)
 def only_nvidia(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hides the cards and processes of the machine that runs the tests."""
-    monkeypatch.setattr(nvml, "read_sysfs_gpus", lambda root: ())
+    monkeypatch.setattr(nvml, "read_sysfs_gpus", lambda root, processes=None: ())
     monkeypatch.setattr(nvml_card, "process_name", lambda pid: None)
 
 
@@ -267,7 +267,7 @@ def test_a_card_lost_between_two_queries_is_marked(driver: Driver) -> None:
 
 
 def test_cards_of_other_makes_come_behind(driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(nvml, "read_sysfs_gpus", lambda root: (RADEON,))
+    monkeypatch.setattr(nvml, "read_sysfs_gpus", lambda root, processes=None: (RADEON,))
 
     assert [(gpu.index, gpu.name) for gpu in read_driver(sysfs=tmp_path).gpus] == [
         (0, "NVIDIA GeForce RTX 5060 Ti"),
@@ -281,7 +281,7 @@ def test_a_box_without_nvidia_card_lacks_no_driver(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, plugged: bool, problem: str
 ) -> None:
     driver.refuse("Init", "LibraryNotFound")
-    monkeypatch.setattr(nvml, "read_sysfs_gpus", lambda root: (RADEON,))
+    monkeypatch.setattr(nvml, "read_sysfs_gpus", lambda root, processes=None: (RADEON,))
     monkeypatch.setattr(nvml, "has_nvidia_card", lambda root: plugged)
 
     reading = read_driver()

@@ -140,7 +140,7 @@ def test_names_are_asked_for_again_because_a_pid_gets_a_new_owner(
 def test_cards_of_other_makes_are_behind_and_alone_they_are_enough(
     start: Start, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nvml_reader, "read_sysfs_gpus", lambda root: (Gpu(0),))
+    monkeypatch.setattr(nvml_reader, "read_sysfs_gpus", lambda root, processes=None: (Gpu(0),))
     driver = Driver()
     working_init = driver.nvmlInit
     driver.refuse("Init", "LibraryNotFound")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpubox.planner.assembly import assemble
 from gpubox.planner.compute import ComputeBuffers, Point, Structure
 from gpubox.planner.devices import DeviceMemoryNow
@@ -53,3 +55,19 @@ def test_a_disagreement_takes_the_engines_numbers() -> None:
 def test_what_no_table_shows_stays_a_doubt() -> None:
     assert judge(plan(OURS // MIB, lora="a.gguf")).fit == "unknown"
     assert judge(plan()).fit == "fits"
+
+
+def test_what_a_gpu_in_the_processor_takes_of_the_ram_is_not_free_there() -> None:
+    formula = parts(smollm(), CARD, ctx_size=4096)
+    apu = replace(DEVICES[0], own_free_bytes=10 * MIB)
+    made = assemble("p", (apu, DEVICES[1]), flags_of(ctx_size=4096), formula, BUFFERS, None, keep_free_bytes=0)
+    taken = made.devices[0].total_bytes - 10 * MIB
+    assert taken > 0 and made.devices[1].free_bytes == 60 * GIB - taken
+
+
+def test_what_is_assumed_for_the_driver_is_said() -> None:
+    formula = parts(smollm(), CARD, ctx_size=4096)
+    new = replace(DEVICES[0], unaccounted_bytes=500 * MIB, driver_assumed=True)
+    made = assemble("p", (new, DEVICES[1]), flags_of(ctx_size=4096), formula, BUFFERS, None, keep_free_bytes=0)
+    assert judge(made).remarks == ("500 MiB assumed for the driver until this card has been seen",)
+    assert made.devices[0].total_bytes - plan().devices[0].total_bytes == 500 * MIB

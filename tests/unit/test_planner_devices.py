@@ -13,8 +13,17 @@ from gpubox.engines.find import Engine
 from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
-from gpubox.planner.devices import EngineDevices, ListedDevice, devices_now, list_engine_devices
+from gpubox.planner.devices import (
+    DeviceMemoryNow,
+    EngineDevices,
+    ListedDevice,
+    devices_now,
+    learn_addresses,
+    list_engine_devices,
+    match_gpus,
+)
 from gpubox.planner.learned import Unaccounted, flags_of_argv, read_breakdown
+from gpubox.server.log_events import LogDevice
 from gpubox.server.state import Launch, RunningServer
 
 GIB = 1 << 30
@@ -42,17 +51,17 @@ def test_what_the_replaced_server_holds_counts_as_free() -> None:
     listed = EngineDevices((CARD,))
     assert free(listed, GPU) == [4 * GIB]
     assert free(listed, GPU, replaces=RUNNING) == [22 * GIB]
-    card = devices_now(listed, (RUNNING,), (), DriverReading((GPU,)))[0]
-    assert card.other_processes == (("Xorg", GIB),)
-    assert card.free_now_bytes == 4 * GIB
+    now = devices_now(listed, (RUNNING,), (), DriverReading((GPU,)))[0]
+    assert now.other_processes == (("Xorg", GIB),)
+    assert now.free_now_bytes == 4 * GIB
 
 
 def test_what_several_replaced_servers_hold_counts_as_free() -> None:
     listed = EngineDevices((CARD,))
     second = replace(RUNNING, process=replace(own_identity(), pid=7), loaded_vram=((0, GIB),))
     both = replace(GPU, processes=(*GPU.processes, GpuProcess(7, "llama-server", GIB)))
-    (card, _) = devices_now(listed, (RUNNING, second), (), DriverReading((both,)))
-    assert (card.free_bytes, card.other_processes) == (23 * GIB, (("Xorg", GIB),))
+    (now, _) = devices_now(listed, (RUNNING, second), (), DriverReading((both,)))
+    assert (now.free_bytes, now.other_processes) == (23 * GIB, (("Xorg", GIB),))
     unknown = replace(second, process=replace(own_identity(), pid=8), whole_card_gpus=(0,))
     assert devices_now(listed, (RUNNING, unknown), (), DriverReading((both,)))[0].free_bytes is None
 
@@ -71,25 +80,73 @@ def test_a_driver_that_hides_processes() -> None:
     assert free(listed, replace(GPU, processes=GPU.processes[1:]), replaces=RUNNING) == [4 * GIB]
 
 
-def test_several_cards_are_matched_by_name_and_size() -> None:
-    small = ListedDevice("CUDA1", "NVIDIA GeForce RTX 3060", 12 * GIB, 11 * GIB)
-    other = replace(Gpu(1), name="NVIDIA GeForce RTX 3060", vram_total_bytes=12 * GIB, vram_used_bytes=GIB)
-    assert free(EngineDevices((CARD, small)), other, GPU) == [4 * GIB, 11 * GIB]
-    assert free(EngineDevices((CARD,)), GPU, replace(GPU, index=1)) == [None]  # two such cards, one device: which?
-    shared = replace(GPU, vram_total_bytes=GIB // 2)  # the driver counts only a part of the memory
-    assert free(EngineDevices((CARD,)), shared) == [None]
-    assert free(EngineDevices((CARD,), fresh=True)) == [3 * GIB]  # no driver: the engine's own number
+def card(index: int, name: str, total: int, bus: str = "", driver: str = "nvidia") -> Gpu:
+    return replace(
+        Gpu(index), name=name, vram_total_bytes=total * GIB, vram_used_bytes=GIB, bus_id=bus or None, driver=driver
+    )
+
+
+def device(label: str, name: str, total: int, bus: str = "") -> ListedDevice:
+    return ListedDevice(label, name, total * GIB, 3 * GIB, bus)
+
+
+R3060, TI, R4090 = "NVIDIA GeForce RTX 3060", "NVIDIA GeForce RTX 3060 Ti", "NVIDIA GeForce RTX 4090"
+
+
+@pytest.mark.parametrize(
+    ("listed", "gpus", "matched"),
+    [
+        ([device("CUDA0", R4090, 24), device("CUDA1", R3060, 12)], [card(0, R3060, 12), card(1, R4090, 24)], [1, 0]),
+        # by address, whatever the names are; CUDA's own order is not the driver's
+        ([device("CUDA0", TI, 8, "0000:02:00.0"), device("CUDA1", R3060, 8, "0000:01:00.0")],
+         [card(0, R3060, 8, "00000000:01:00.0"), card(1, TI, 8, "00000000:02:00.0")], [1, 0]),
+        # one name in the other: size, and the same name, tell them apart before the addresses are known
+        ([device("CUDA0", TI, 8), device("CUDA1", R3060, 12)], [card(0, R3060, 12), card(1, TI, 8)], [1, 0]),
+        ([device("CUDA0", TI, 8), device("CUDA1", R3060, 8)], [card(0, R3060, 8), card(1, TI, 8)], [1, 0]),
+        # one of them is known by address: the other one is left
+        ([device("CUDA0", R4090, 24, "0000:02:00.0"), device("CUDA1", R4090, 24)],
+         [card(0, R4090, 24, "00000000:01:00.0"), card(1, R4090, 24, "00000000:02:00.0")], [1, 0]),
+        # two such cards, one device: which? And a card of which the driver counts only a part
+        ([device("CUDA0", R4090, 24)], [card(0, R4090, 24), card(1, R4090, 24)], [None]),
+        ([device("CUDA0", R4090, 24)], [card(0, R4090, 1)], [None]),
+        # sysfs has no names
+        ([device("ROCm0", "AMD Radeon RX 7900 XTX", 24), device("ROCm1", "AMD Radeon RX 7600", 8)],
+         [card(0, "AMD GPU 1002:7480", 8, driver="amdgpu"), card(1, "AMD GPU 1002:744c", 24, driver="amdgpu")], [1, 0]),
+    ],
+)  # fmt: skip
+def test_cards_are_matched(listed: list[ListedDevice], gpus: list[Gpu], matched: list[int | None]) -> None:
+    assert [gpu and gpu.index for gpu in match_gpus(listed, gpus)] == matched
+
+
+def test_without_a_driver_it_is_the_engines_own_number() -> None:
+    assert free(EngineDevices((CARD,), fresh=True)) == [3 * GIB]
     assert free(EngineDevices((CARD,))) == [None]
+
+
+def test_the_memory_of_a_gpu_in_the_processor_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    apu = replace(
+        card(0, "AMD GPU 1002:1586", 62, driver="amdgpu"),
+        vram_total_bytes=62 * GIB + GIB // 2, vram_used_bytes=21 * GIB,
+        shared_total_bytes=62 * GIB, shared_used_bytes=20 * GIB + GIB * 3 // 4,
+        processes=(GpuProcess(os.getpid(), "llama-server", 20 * GIB),),
+    )  # fmt: skip
+    host = DeviceMemoryNow("Host", "host", "RAM", 64 * GIB, 30 * GIB)
+    monkeypatch.setattr("gpubox.planner.devices._host", lambda replaces: host)
+    listed = EngineDevices((device("Vulkan0", "AMD Radeon Graphics (RADV GFX1151)", 62),))
+    now, ram = devices_now(listed, (), (), DriverReading((apu,)))
+    assert (now.free_bytes, now.own_free_bytes, ram.free_bytes) == (30 * GIB + GIB // 4, GIB // 4, 30 * GIB)
+    after, ram = devices_now(listed, (RUNNING,), (), DriverReading((apu,)))  # it has all but 1 GiB of what is used
+    assert (after.free_bytes, ram.free_bytes) == (50 * GIB + GIB // 4, 50 * GIB)
 
 
 def test_an_rpc_device_is_what_it_was_when_the_server_started(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("0.00.002.100 I cmn  common_param:   - RPC0    : 10.0.0.2:50052 (24105 MiB, 20000 MiB free)\n")
-    device = ListedDevice("RPC0", "10.0.0.2:50052", 24105 * MIB, 5 * MIB)
-    assert device.key == "RPC 10.0.0.2:50052"
-    now = devices_now(EngineDevices((device,)), (RUNNING,), (log,), DriverReading(()))
+    remote = ListedDevice("RPC0", "10.0.0.2:50052", 24105 * MIB, 5 * MIB)
+    assert remote.key == "RPC 10.0.0.2:50052"
+    now = devices_now(EngineDevices((remote,)), (RUNNING,), (log,), DriverReading(()))
     assert (now[0].kind, now[0].free_bytes) == ("rpc", 20000 * MIB)
-    assert devices_now(EngineDevices((device,), fresh=True), (), (), DriverReading(()))[0].free_bytes == 5 * MIB
+    assert devices_now(EngineDevices((remote,), fresh=True), (), (), DriverReading(()))[0].free_bytes == 5 * MIB
 
 
 def script(path: Path, text: str) -> Engine:
@@ -111,6 +168,10 @@ def test_the_engine_is_asked_once(tmp_path: Path) -> None:
     again = list_engine_devices(engine, (), {}, paths, busy_rpc=False, ask="never")
     assert again.listed == first.listed and not again.fresh
     assert (tmp_path / "asked").read_text() == "asked\n"
+    seen = LogDevice("CUDA0", "NVIDIA GeForce RTX 4090", "0000:01:00.0")
+    learn_addresses(engine, (), {}, paths, [seen, LogDevice("CUDA7", "x", "unknown id")])
+    told = list_engine_devices(engine, (), {}, paths, busy_rpc=False, ask="never")
+    assert [each.bus_id for each in told.listed] == ["0000:01:00.0"]
     list_engine_devices(engine, (), {"CUDA_VISIBLE_DEVICES": "1"}, paths, busy_rpc=False)
     assert (tmp_path / "asked").read_text() == "asked\nasked\n"
 
@@ -129,8 +190,8 @@ def test_an_engine_that_does_not_say_is_a_problem_and_no_crash(tmp_path: Path, t
     assert busy.problem  # it was not asked: that would wait for ever
 
 
-def of(learned: Unaccounted, profile: str, engine: str = "lab") -> int:
-    return learned.of_devices(profile, engine, ["CUDA0"])["CUDA0"]
+def of(learned: Unaccounted, profile: str, engine: str = "lab") -> int | None:
+    return learned.of_devices(profile, engine, ["CUDA0"]).get("CUDA0")
 
 
 def test_what_the_driver_adds_is_learned_from_real_runs(tmp_path: Path) -> None:
@@ -142,16 +203,19 @@ def test_what_the_driver_adds_is_learned_from_real_runs(tmp_path: Path) -> None:
         "0.00.300.000 I srv  llama_server: listening on http://127.0.0.1:1\n"
     )
     learned = Unaccounted(paths)
-    assert of(learned, "old") == 0
+    assert of(learned, "old") is None
+    learned.learn_driver("lab", {"CUDA0": 400 * MIB})
+    assert of(learned, "old") == 400 * MIB
+    learned.learn_driver("lab", {"CUDA0": 2 * GIB})
     assert learned.is_new(RUNNING)
     learned.learn(RUNNING, read_breakdown(log), DriverReading((GPU,)))
     assert not Unaccounted(paths).is_new(RUNNING)
     assert of(Unaccounted(paths), "old") == GIB
     assert of(Unaccounted(paths), "never ran") == GIB
-    assert of(Unaccounted(paths), "old", "other engine") == 0
+    assert of(Unaccounted(paths), "old", "other engine") is None
     for damage in ("", "[]", '{"schema": 1, "rows": {"a": "many"}}'):
         (paths.plans / "unaccounted.json").write_text(damage)
-        assert of(Unaccounted(paths), "old") == 0
+        assert of(Unaccounted(paths), "old") is None
 
 
 def test_the_flags_of_a_command_line() -> None:

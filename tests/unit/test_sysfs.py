@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.hardware.gpu import Gpu
-from gpubox.hardware.sysfs import has_nvidia_card, read_sysfs_gpus
+from gpubox.hardware.gpu import Gpu, GpuProcess
+from gpubox.hardware.sysfs import has_nvidia_card, read_drm_processes, read_sysfs_gpus
 
-GIB = 1024**3
+GIB, MIB = 1024**3, 1024**2
 
 RADEON = {
     "device/uevent": "DRIVER=amdgpu\nPCI_CLASS=30000\nPCI_ID=1002:744C\nPCI_SLOT_NAME=0000:03:00.0\n",
@@ -181,3 +181,56 @@ def test_an_nvidia_card_is_seen_without_its_driver(tmp_path: Path, vendor: str, 
     (device / "class").write_text(kind + "\n")
 
     assert has_nvidia_card(tmp_path) is present
+
+
+STRIX_HALO = {
+    "device/uevent": "DRIVER=amdgpu\nPCI_ID=1002:1586\nPCI_SLOT_NAME=0000:c5:00.0\n",
+    "device/mem_info_vram_total": f"{GIB // 2}\n",
+    "device/mem_info_vram_used": f"{GIB // 4}\n",
+    "device/mem_info_gtt_total": f"{124 * GIB}\n",
+    "device/mem_info_gtt_used": f"{40 * GIB}\n",
+    "device/hwmon/hwmon3/in1_input": "900\n",
+    "device/hwmon/hwmon3/power1_average": "55000000\n",
+}
+
+
+def test_a_gpu_in_the_processor_has_its_own_memory_and_the_rams(tmp_path: Path) -> None:
+    plug(tmp_path, "card0", STRIX_HALO)
+    plug(tmp_path, "card1", {**RADEON, "device/mem_info_gtt_total": f"{60 * GIB}\n", "device/mem_info_gtt_used": "9\n"})
+
+    apu, radeon = read_sysfs_gpus(tmp_path)
+
+    assert (apu.vram_total_bytes, apu.vram_used_bytes) == (124 * GIB + GIB // 2, 40 * GIB + GIB // 4)
+    assert (apu.shared_total_bytes, apu.shared_used_bytes) == (124 * GIB, 40 * GIB)
+    assert (radeon.vram_total_bytes, radeon.shared_total_bytes) == (24 * GIB, None)
+
+
+def open_drm(proc: Path, pid: int, fd: int, *lines: str, target: str = "/dev/dri/renderD128") -> None:
+    """Gives a process an open file of the driver, whose fdinfo has ``lines``."""
+    for folder in ("fd", "fdinfo"):
+        (proc / str(pid) / folder).mkdir(parents=True, exist_ok=True)
+    (proc / str(pid) / "comm").write_text("llama-server\n")
+    (proc / str(pid) / "fd" / str(fd)).symlink_to(target)
+    (proc / str(pid) / "fdinfo" / str(fd)).write_text("pos:\t0\n" + "\n".join(lines))
+
+
+def test_the_processes_on_a_card_are_those_of_fdinfo(tmp_path: Path) -> None:
+    proc, apu = tmp_path / "proc", ("drm-driver:\tamdgpu", "drm-pdev:\t0000:c5:00.0")
+    vram, gtt = "drm-memory-vram:\t131072 KiB", "drm-memory-gtt: \t20 GiB"
+    open_drm(proc, 70, 5, *apu, "drm-client-id:\t12", vram, gtt)
+    open_drm(proc, 70, 6, *apu, "drm-client-id:\t12", vram, gtt)  # the same client again
+    open_drm(proc, 70, 7, *apu, "drm-client-id:\t13", "drm-memory-vram:\t1024 KiB", "drm-resident-vram:\t512 KiB")
+    open_drm(proc, 70, 8, *apu, vram, target="/home/owner/file")
+    open_drm(
+        proc, 71, 3, "drm-pdev:\t0000:07:00.0", "drm-client-id: 1", "drm-resident-vram0: 3 GiB", "drm-total-gtt: x"
+    )
+    open_drm(proc, 72, 3, "no such keys", "drm-pdev: odd")
+    plug(tmp_path, "card0", STRIX_HALO)
+    plug(tmp_path, "card1", ARC)
+
+    apu_gpu, arc = read_sysfs_gpus(tmp_path, read_drm_processes(proc))
+
+    assert apu_gpu.processes == (GpuProcess(70, "llama-server", 20 * GIB + 128 * MIB + 512 * 1024),)
+    assert arc.processes == (GpuProcess(71, "llama-server", 3 * GIB),)
+    assert apu_gpu.processes_known and arc.processes_known
+    assert read_drm_processes(tmp_path / "none") == {}

@@ -200,6 +200,15 @@ def test_a_server_that_uses_no_card() -> None:
     assert (host.device, host.kind, host.weights_bytes, host.total_bytes) == (HOST, "host", GIB, 64 * GIB)
 
 
+def test_a_gpu_in_the_processor_and_the_ram_are_counted_once() -> None:
+    apu = card(used=20 * GIB, total=62 * GIB, shared_total_bytes=60 * GIB, shared_used_bytes=19 * GIB)
+    split = split_of(*on("Vulkan0"), DeviceBuffer("CPU", "model", GIB))
+    gpu, host = reconcile_devices(split, (apu,), HOST_NOW, PROCESS, SERVER, {})
+    assert (gpu.total_bytes, gpu.free_bytes) == (62 * GIB, 41 * GIB)  # 1 GiB of its own, and what is free of the RAM
+    assert host.total_bytes == 64 * GIB - 19 * GIB
+    assert (total_of(gpu), total_of(host)) == (gpu.total_bytes, host.total_bytes)
+
+
 def test_a_card_on_its_own_without_any_server() -> None:
     (memory,) = reconcile_devices(None, (card(processes=(GpuProcess(7, None, GIB),)),), HOST_NOW, None, None, {})
 

@@ -10,9 +10,9 @@ from gpubox.cli import output
 from gpubox.cli.commands.edit import check_edit, parse_changes
 from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
-from gpubox.errors import ExitCode
+from gpubox.errors import ExitCode, GpuboxError
 from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, MemoryPlan, Solution
-from gpubox.planner.planner import Planner
+from gpubox.planner.planner import Planner, no_plan
 from gpubox.planner.settings import parse_size
 from gpubox.planner.solve import MAX_DRY_RUNS, SOLVABLE, solutions, solve
 from gpubox.planner.verdict import judge
@@ -47,17 +47,19 @@ def command(
         target = replace(edit.profile, path=target.path)  # relative paths are those of the profile's own folder
     replaced = running_servers(context.paths, instance_of(target, context.paths))
     planner = Planner(context.paths, context.config)
-    plan = planner.plan(target, replaces=replaced, keep_free_bytes=keep, may_dry_run=True)
+    situation = None
+    try:
+        situation, plan = planner.prepare(target, replaces=replaced, keep_free_bytes=keep, may_dry_run=True)
+    except GpuboxError as error:
+        plan = no_plan(target.name, error, keep)
     verdict = judge(plan)
     if not as_json:
         _print(plan)  # at once: to find what would fit takes longer
     answers: tuple[Solution, ...] = ()
-    if solved:
-        situation = planner.situation(target, replaces=replaced)
+    if situation and solved:
         tried = [solve(planner, situation, flag, keep_free_bytes=keep, dry_runs=MAX_DRY_RUNS) for flag in solved]
         answers = tuple(answer for answer in tried if answer)
-    elif verdict.fit in ("short", "disk"):
-        situation = planner.situation(target, replaces=replaced)
+    elif situation and verdict.fit in ("short", "disk"):
         answers = solutions(planner, situation, keep_free_bytes=keep, dry_runs=1)
     if as_json:
         output.emit_json(plan_fields(replace(plan, solutions=answers)))

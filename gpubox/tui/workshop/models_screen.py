@@ -172,7 +172,7 @@ def _verdict_lines(plan: MemoryPlan, width: int) -> list[StyledLine]:
     lines = _wrapped(f"{mark} {verdict.words}", colour, width)
     for solution in plan.solutions:
         lines += _wrapped(f"  {solution_line(solution)}", "", width)
-    for note in (*plan.notes, *verdict.helps):
+    for note in (*plan.notes, *verdict.remarks):
         lines += _wrapped(f"  {note}", "$quiet", width)
     return lines + (_wrapped(f"unclear: {'; '.join(plan.doubts)}", "$warning", width) if plan.doubts else [])
 
