@@ -4,6 +4,7 @@ clients.py  the gateway's clients and their requests
 fields.py   a value as JSON, by the names of its fields
 memory.py   a memory plan in words, as a table and as JSON
 marks.py    the one table of marks: memory verdicts, speed verdicts, grades, checks
+models.py   models on this machine and on Hugging Face
 profile.py  a profile: its row in a list, all of it, two side by side
 rows.py     a table: its header and its rows
 status.py   what runs now

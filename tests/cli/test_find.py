@@ -60,8 +60,8 @@ def test_a_verdict_before_a_download(
     (quant,) = repository["quants"]
     assert (code, quant["plan"]["verdict"], len(quant["files"])) == (0, verdict, 4)
     assert quant["model"] == "hf:lab/Large-GGUF:Q4_K_M"
-    assert repository["projectors"][0]["file"] == "mmproj-F16.gguf"
-    assert repository["drafts"][0]["file"] == "mtp-Large.gguf"
+    assert repository["projectors"][0]["name"] == "mmproj-F16.gguf"
+    assert repository["drafts"][0]["files"][0]["name"] == "mtp-Large.gguf"
     assert hub.sent <= 16_000_000
     _, out, _ = gpubox(capfd, "find", "large")
     assert words in out
@@ -147,7 +147,7 @@ def test_a_quant_that_cannot_be_planned_is_still_listed(hub: Hub, capfd: pytest.
     assert "is not a GGUF" in out
     assert "Q8_0" in out
     _, answer = values(capfd, "find", "lab/Small-GGUF")
-    quants = {quant["quant"]: quant["draft_head"] for quant in answer["on_hub"][0]["quants"]}
+    quants = {quant["label"]: quant["draft_head"] for quant in answer["on_hub"][0]["quants"]}
     assert (quants["Q4_0"], quants["Q6_K"]) == (None, True)
 
 

@@ -31,10 +31,10 @@ from gpubox.tui.workshop.model_finder import ModelFinder, ModelRow
 from gpubox.tui.workshop.plan_lines import device_lines, is_estimated
 from gpubox.views.marks import MEMORY
 from gpubox.views.memory import short_words, solution_line
+from gpubox.views.models import shards_text
 
 if TYPE_CHECKING:
     from gpubox.models.hub_download import HubDownload, HubProgress
-    from gpubox.models.hub_search import HubQuant
     from gpubox.models.local_models import LocalModel
     from gpubox.planner.finder import HubAnswer
     from gpubox.planner.plan import MemoryPlan
@@ -81,7 +81,7 @@ def _model_row(row: ModelRow, width: int) -> StyledLine:
     if row.plan:
         mark, colour = marked(MEMORY[judge(row.plan).fit])
         words = short_words(row.plan)
-    place = row.local.place if row.local else "on disk" if row.on_disk else _shards(row.quant)
+    place = row.local.place if row.local else "on disk" if row.on_disk else shards_text(row.quant)
     place_cells = PLACE_CELLS if width >= 72 else 0
     if row.on_disk and not place_cells:
         words = f"on disk, {words}"
@@ -92,10 +92,6 @@ def _model_row(row: ModelRow, width: int) -> StyledLine:
     left = (*styled_line("  ", (mark, colour), " "), *name, (f"{units.file_size(row.size_bytes):>{SIZE_CELLS}}  ", ""))
     middle = (*placed, ("  ", "")) if place_cells else ()
     return (*left, *middle, (sanitize_to_width(words, max(0, width - beside - name_cells)), words_style))
-
-
-def _shards(quant: HubQuant | None) -> str:
-    return f"{len(quant.files)} shards" if quant and len(quant.files) > 1 else ""
 
 
 class ModelDetails(ScrollableLines):
