@@ -171,7 +171,7 @@ def test_a_reference_in_any_spelling(
 ) -> None:
     monkeypatch.setattr("gpubox.planner.planner.run_dry", partial(run_dry, timeout=0.2))  # the fake prints no table
     code, answer = values(capfd, "find", text)
-    assert (code, [quant["quant"] for quant in answer["on_hub"][0]["quants"]]) == (0, ["Q8_0"])
+    assert (code, [quant["label"] for quant in answer["on_hub"][0]["quants"]]) == (0, ["Q8_0"])
     assert gpubox(capfd, "find", text, "--download")[0] == 0
 
 
