@@ -104,7 +104,7 @@ class Planner:
         situation = self.situation(profile, replaces=replaces, ask_devices=ask_devices)
         dry_runs = self._dry_runs
         plan = self.plan_in(situation, {}, keep_free_bytes=keep_free_bytes, may_dry_run=may_dry_run)
-        if self._dry_runs > dry_runs:
+        if self._dry_runs > dry_runs and any(device.kind == "gpu" for device in situation.devices):
             situation = self.situation(profile, replaces=replaces, ask_devices=ask_devices)
             plan = self.plan_in(situation, {}, keep_free_bytes=keep_free_bytes)
         return situation, plan

@@ -107,9 +107,11 @@ def _confirm(
 
     index = 0
     while len(measured) < most:
-        likely = (i for i in range(index, len(candidates)) if _may_fit(plan(candidates[i], False)))
-        # What is known of other candidates may be wrong about the smallest: if none is likely, that one is asked.
-        index = next(likely, len(candidates) - 1)
+        last = len(candidates) - 1
+        likely = next((i for i in range(index, len(candidates)) if _may_fit(plan(candidates[i], False))), last)
+        if likely == last and judge(plan(candidates[last], False)).fit in ("short", "disk"):
+            return None  # without any compute buffers
+        index = likely
         if fits(index):
             # Buffers do not shrink in even steps: the one but next may fit where the next does not.
             while (better := _first(index, lambda i: len(measured) < most and fits(i))) is not None:
