@@ -1,12 +1,15 @@
-"""Prints the events of a chat turn as text: the answer on stdout as it comes, everything else on stderr."""
+"""Chats as text: the events of a turn as they come (the answer on stdout, all else on stderr), and stored chats."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpubox import units
+from gpubox.agent.chat_files import chat_summaries, existing_chat, load_chat, search
+from gpubox.agent.chat_log import ChatLog, Turn
 from gpubox.agent.events import (
     AgentEvent,
+    MessageAdded,
     Notice,
     PrefillProgress,
     ReasoningDelta,
@@ -17,11 +20,17 @@ from gpubox.agent.events import (
     TurnFailed,
     TurnFinished,
     TurnStarted,
+    event_values,
 )
+from gpubox.agent.reply_text import split_thinking
 from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.cli import diagnostics, output
+from gpubox.cli.context import Context
 from gpubox.errors import GpuboxError
-from gpubox.sanitize import reveal_hidden
+from gpubox.sanitize import reveal_hidden, sanitize_line
+from gpubox.views.fields import json_fields, json_value
+from gpubox.views.marks import GRADES
+from gpubox.views.rows import Table
 
 if TYPE_CHECKING:
     from gpubox.agent.chat import Chat
@@ -29,6 +38,7 @@ if TYPE_CHECKING:
 MAX_CARD_LINES = 24
 """Shown lines of a program or of its output: the first and the last ones."""
 MAX_LINE_CHARS = 400
+WHEN = "%Y-%m-%d %H:%M"
 
 
 class TextTurnOutput:
@@ -101,7 +111,7 @@ class TextTurnOutput:
         ]
         if totals.tool_calls:
             parts.append(f"tools {totals.tool_calls} in {units.duration(timing.tool_seconds)}")
-        self._note(f"  {'✓' if event.reason == 'answered' else '✗'} {'  '.join(parts)}")
+        self._note(f"  {GRADES[event.reason == 'answered'].before('  '.join(parts))}")
 
     def _note(self, text: str) -> None:
         self._end_line()
@@ -126,7 +136,7 @@ def tool_result_line(result: ToolOutput, *more: str) -> str:
     """How a call ended, in one line."""
     exit_code = "" if result.exit_code is None else f"exit {result.exit_code}"
     parts = [exit_code, result.ended_by, units.duration(result.seconds), result.isolation, *more]
-    return f"  {'✓' if result.ok else '✗'} {'  '.join(filter(None, parts))}"
+    return f"  {GRADES[result.ok].before('  '.join(filter(None, parts)))}"
 
 
 def _note_block(text: str) -> None:
@@ -137,3 +147,110 @@ def _note_block(text: str) -> None:
     for line in lines:
         rest = len(line) - MAX_LINE_CHARS
         diagnostics.note(f"  │ {line[:MAX_LINE_CHARS]}" + (f" … {rest:,} characters" if rest > 0 else ""))
+
+
+def list_chats(context: Context, as_json: bool) -> None:
+    """Prints one line for each chat."""
+    chats = chat_summaries(context.paths)
+    if as_json:
+        output.emit_json({"chats": json_value(chats)})
+    else:
+        rows = [
+            (c.name, str(c.turns), units.local_time(c.changed_at, WHEN), c.profile, _prompt(c.problem or c.title))
+            for c in chats
+        ]
+        empty = 'There are no chats yet. `gpubox chat -p "..."` starts one.'
+        output.emit_table(Table(rows, ("NAME", "TURNS", "CHANGED", "PROFILE", "PROMPT"), empty))
+
+
+def show_chat(context: Context, name: str, only_turns: bool, as_json: bool) -> None:
+    """Prints a chat, or with ``only_turns`` one line for each turn of all branches."""
+    log = load_chat(existing_chat(context.paths, name))
+    if as_json:
+        output.emit_json(_values(log))
+        return
+    if only_turns:
+        current = {turn.id for turn in log.path()}
+        rows = [
+            (t.id, "*" if t.id in current else "", t.state, _model(t), _prompt(t.header.text))
+            for t in log.turns.values()
+        ]
+        output.emit_table(Table(rows, ("TURN", "", "STATE", "MODEL", "PROMPT")))
+        return
+    for turn in log.path():
+        _print_turn(turn)
+    for count, reason in ((log.damaged_lines, "damaged"), (log.unknown_lines, "of a newer gpubox")):
+        if count:
+            output.emit(f"(not shown: {count} {'line' if count == 1 else 'lines'}, {reason})")
+
+
+def search_chats(context: Context, text: str, as_json: bool) -> bool:
+    """Prints where ``text`` stands in all chats. Returns whether there is a hit."""
+    hits = search(context.paths, text)
+    if as_json:
+        output.emit_json({"hits": json_value(hits)})
+    else:
+        rows = [(hit.chat, hit.turn, units.local_time(hit.at, WHEN), hit.role, hit.excerpt) for hit in hits]
+        output.emit_table(Table(rows))
+    return bool(hits)
+
+
+def _values(log: ChatLog) -> dict[str, Any]:
+    return {
+        "chat": log.name,
+        "created_at": log.created_at or None,
+        "settings": json_value(log.settings),
+        "head": log.head or None,
+        "turns": [
+            {
+                **json_fields(turn.header),
+                "state": turn.state,
+                "answer": turn.answer,
+                "events": [event_values(event) for event in turn.events],
+            }
+            for turn in log.turns.values()
+        ],
+        "path": [turn.id for turn in log.path()],
+        "damaged_lines": log.damaged_lines,
+        "unknown_lines": log.unknown_lines,
+    }
+
+
+def _print_turn(turn: Turn) -> None:
+    output.emit_text("\n".join(f"> {line}" for line in turn.header.text.split("\n")))
+    message = ""
+    for event in turn.events:
+        if isinstance(event, MessageAdded) and event.message.role == "assistant":
+            message = event.message.content
+            _print_text(split_thinking(message)[1])
+        elif isinstance(event, ToolFinished):
+            output.emit(f"  ▸ {event.call.name}")
+            program = tool_call_text(event.call)
+            if program.strip() not in message:  # a fenced program stands in the message
+                _print_block(reveal_hidden(program))
+            output.emit(tool_result_line(event.output))
+            _print_block(event.output.text)
+        elif isinstance(event, TurnFailed):
+            output.emit(f"  ✗ {event.message}")
+    _print_text("".join(event.text for event in turn.events if isinstance(event, TextDelta)))
+    output.emit_text(f"\n  ({sanitize_line(_model(turn))}: {turn.state})\n")
+
+
+def _print_text(text: str) -> None:
+    if text.strip():
+        output.emit_text(f"\n{text.strip()}\n")
+
+
+def _print_block(text: str) -> None:
+    for line in text.rstrip("\n").split("\n"):
+        output.emit(f"  │ {line}")
+
+
+def _model(turn: Turn) -> str:
+    header = turn.header
+    return f"{header.profile or header.model or units.UNKNOWN} {header.build}".rstrip()
+
+
+def _prompt(text: str) -> str:
+    """The beginning of a prompt, for a table."""
+    return sanitize_line(text)[:80]

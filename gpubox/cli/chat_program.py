@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import click
 
@@ -17,20 +18,18 @@ _MAX_PROGRAM_BYTES = 4 * 1024 * 1024
 
 
 @click.command("run")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True))
+@click.argument("file", type=click.File("rb"))
 @click.option(
-    "--workdir",
-    type=click.Path(path_type=Path),
-    metavar="FOLDER",
+    "--workdir", type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path), metavar="FOLDER",
     help="The workspace. [default: an empty one, removed afterwards]",
-)
+)  # fmt: skip
 @click.option(
     "--seconds", type=click.FloatRange(min=0.1, max=86400), metavar="N", cls=PlainHelpOption,
     help="Time limit in seconds. [default: 30]",
 )  # fmt: skip
 @json_option
 @click.pass_obj
-def run_command(context: Context, file: Path, workdir: Path | None, seconds: float | None, as_json: bool) -> int:
+def run_command(context: Context, file: BinaryIO, workdir: Path | None, seconds: float | None, as_json: bool) -> int:
     """Run the Python program FILE (- for stdin) in the sandbox that the chat uses.
 
     It has no network, sees only its workspace, and has limits of time and memory. Exits 6 if the program fails or
@@ -41,11 +40,13 @@ def run_command(context: Context, file: Path, workdir: Path | None, seconds: flo
     from gpubox.sandbox.policy import Policy
     from gpubox.sandbox.runner import Sandbox
 
-    policy = Policy(workspace=_folder(workdir) if workdir else None)
+    code = file.read(_MAX_PROGRAM_BYTES + 1)
+    if len(code) > _MAX_PROGRAM_BYTES:
+        raise UsageError(f"{file.name} is too large for a program.", "The limit is 4 MiB.")
+    policy = Policy(workspace=workdir)
     if seconds is not None:
         policy = replace(policy, wall_seconds=seconds, cpu_seconds=max(1, int(seconds + 1)))
-    code = _read(file)
-    outcome = asyncio.run(Sandbox(context.config).run(code, policy))
+    outcome = asyncio.run(Sandbox(context.config).run(code.decode("utf-8", "surrogateescape"), policy))
     if as_json:
         output.emit_json(json_fields(outcome, "ok", "weakness"))
     else:
@@ -57,21 +58,3 @@ def run_command(context: Context, file: Path, workdir: Path | None, seconds: flo
         reason = f": {outcome.why}" if outcome.why else ""
         diagnostics.note(f"{ending}{reason}, {outcome.seconds * 1000:.0f} ms, {outcome.isolation}")
     return ExitCode.OK if outcome.ok else ExitCode.PROGRAM_FAILED
-
-
-def _folder(path: Path) -> Path:
-    try:
-        return path.expanduser().resolve(strict=True)
-    except (OSError, RuntimeError) as error:
-        raise UsageError(f"{path} cannot be used: {getattr(error, 'strerror', error)}.") from None
-
-
-def _read(file: Path) -> str:
-    try:
-        with click.open_file(str(file), "rb") as stream:
-            data = stream.read(_MAX_PROGRAM_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
-    if len(data) > _MAX_PROGRAM_BYTES:
-        raise UsageError(f"{file} is too large for a program.", "The limit is 4 MiB.")
-    return bytes(data).decode("utf-8", "surrogateescape")

@@ -360,7 +360,7 @@ def test_the_chats_there_are(serve: Serve, chat: Callable[..., ChatResult], path
 
     turns = json.loads(chat("show", "c", "--json").out)["turns"]
     assert [turn["answer"] for turn in turns] == ["Red.", "Blue."]
-    assert chat("branch", "c", "d", "--at", turns[0]["turn"]).code == 0
+    assert chat("branch", "c", "d", "--at", turns[0]["turn_id"]).code == 0
     assert chat("branch", "c", "d").code == 2
     assert [turn.answer for turn in load_chat(chat_path(paths, "d")).path()] == ["Red."]
 

@@ -109,7 +109,7 @@ def test_each_result_of_a_weaker_sandbox_says_what_is_weaker(
 
 def test_a_file_that_is_not_there_is_usage(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["chat", "run", str(tmp_path / "none.py")]) == 2
-    assert "none.py cannot be read: No such file" in capfd.readouterr().err
+    assert "none.py': No such file or directory" in capfd.readouterr().err
 
 
 def test_nothing_runs_where_nothing_confines(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import click
 
@@ -18,6 +17,7 @@ from gpubox.hardware.nvml_reader import DriverReader
 from gpubox.telemetry.sampler import Sampler
 from gpubox.telemetry.snapshot import Snapshot
 from gpubox.toml_table import closest_match
+from gpubox.views.fields import json_fields
 
 WATCH_READINGS, WATCH_PAUSE = 12, 0.25
 """A server that works is read so often, because rules follow no single reading."""
@@ -59,7 +59,7 @@ def command(
                 "profile": judged.profile,
                 "bottleneck": offload.bottleneck if offload else None,
                 "bottleneck_reason": (offload.bottleneck_reason or None) if offload else None,
-                "advice": [_values(advice) for advice in shown],
+                "advice": [json_fields(advice, "diff", "command", without=("before",)) for advice in shown],
                 "dismissed": len(judged.advice) - len(judged.shown),
             }
         )
@@ -122,17 +122,3 @@ def _print(judged: AdviceList, shown: tuple[Advice, ...]) -> None:
         output.emit()
     if hidden:
         output.emit(more.strip())
-
-
-def _values(advice: Advice) -> dict[str, Any]:
-    return {
-        "rule": advice.rule,
-        "word": advice.word,
-        "sentence": advice.sentence,
-        "evidence": list(advice.evidence),
-        "changes": dict(advice.changes),
-        "diff": list(advice.diff),
-        "command": advice.command or None,
-        "try_profile": advice.try_profile,
-        "dismissed": advice.dismissed,
-    }

@@ -118,7 +118,7 @@ def _sampling(assignments: tuple[str, ...]) -> dict[str, float]:
 @click.pass_obj
 def ls(context: Context, as_json: bool) -> None:
     """List the chats, the last changed first."""
-    from gpubox.cli.stored_chats import list_chats
+    from gpubox.cli.chat_output import list_chats
 
     list_chats(context, as_json)
 
@@ -130,7 +130,7 @@ def ls(context: Context, as_json: bool) -> None:
 @click.pass_obj
 def show(context: Context, name: str, turns: bool, as_json: bool) -> None:
     """Print the chat NAME."""
-    from gpubox.cli.stored_chats import show_chat
+    from gpubox.cli.chat_output import show_chat
 
     show_chat(context, name, turns, as_json)
 
@@ -141,7 +141,7 @@ def show(context: Context, name: str, turns: bool, as_json: bool) -> None:
 @click.pass_obj
 def search(context: Context, text: str, as_json: bool) -> int:
     """Search all chats for TEXT. Exits 1 without a hit."""
-    from gpubox.cli.stored_chats import search_chats
+    from gpubox.cli.chat_output import search_chats
 
     return ExitCode.OK if search_chats(context, text, as_json) else ExitCode.FAILED
 

@@ -28,6 +28,7 @@ from gpubox.interchange.client_settings import (
 )
 from gpubox.profiles.profile import Profile
 from gpubox.server.instance import instance_names, observe
+from gpubox.views.fields import json_fields
 from gpubox.views.rows import Table
 
 
@@ -112,12 +113,7 @@ def _print_of_server(client: str, profile: Profile, url: str, as_json: bool) -> 
 
 def _print(snippet: Snippet, model: str, base_url: str, as_json: bool) -> None:
     if as_json:
-        output.emit_json(
-            {
-                "client": snippet.client, "model": model, "base_url": base_url, "place": snippet.where,
-                "needs_key": snippet.needs_key, "text": snippet.text,
-            }
-        )  # fmt: skip
+        output.emit_json({"model": model, "base_url": base_url, **json_fields(snippet, "needs_key")})
     else:
         output.emit_verbatim(snippet.text.rstrip("\n"))
         diagnostics.note(f"  This belongs into: {snippet.where}")
@@ -125,7 +121,7 @@ def _print(snippet: Snippet, model: str, base_url: str, as_json: bool) -> None:
 
 def _list(as_json: bool) -> None:
     if as_json:
-        output.emit_json({"clients": [{"name": name, "place": settings_place(name)} for name in CLIENTS]})
+        output.emit_json({"clients": [{"name": name, "where": settings_place(name)} for name in CLIENTS]})
     else:
         output.emit_table(Table([(name, settings_place(name)) for name in CLIENTS], ("CLIENT", "SETTINGS")))
 

@@ -25,6 +25,7 @@ from gpubox.server.client import ChatCompletion, connect
 from gpubox.server.instance import observe
 from gpubox.server.supervisor import Supervisor
 from gpubox.storage import lock_file
+from gpubox.views.fields import json_fields
 
 PROFILE = "demo"
 QUESTION = "In one sentence: what is a GPU?"
@@ -84,22 +85,9 @@ async def _ask_once(context: Context, profile: Profile, question: str, superviso
 
 
 def _values(profile: Profile, question: str, answer: ChatCompletion) -> dict[str, object]:
-    timings = answer.timings
-    return {
-        "ok": True,
-        "profile": profile.name,
-        "model": answer.model,
-        "question": question,
-        "answer": answer.text,
-        "finish_reason": answer.finish_reason,
-        "prompt_tokens": timings and timings.prompt_tokens,
-        "cached_tokens": timings and timings.cached_tokens,
-        "generated_tokens": timings and timings.generated_tokens,
-        "pp_tokens_per_second": timings and timings.pp_tokens_per_second,
-        "tg_tokens_per_second": timings and timings.tg_tokens_per_second,
-        "prompt_seconds": timings and timings.prompt_seconds,
-        "generation_seconds": timings and timings.generation_seconds,
-    }
+    timings = answer.timings and json_fields(answer.timings, "pp_tokens_per_second", "tg_tokens_per_second")
+    shown = {**json_fields(answer, without=("text", "timings")), "answer": answer.text, "timings": timings}
+    return {"ok": True, "profile": profile.name, "question": question, **shown}
 
 
 def _print(question: str, answer: ChatCompletion) -> None:

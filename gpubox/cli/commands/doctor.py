@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import click
 import psutil
@@ -27,6 +27,7 @@ from gpubox.paths import MAIN_INSTANCE
 from gpubox.server.engine_compatibility import compatibility_by_profile
 from gpubox.server.instance import instance_names, observe
 from gpubox.storage import existing_folder
+from gpubox.views.fields import json_value
 from gpubox.views.marks import CHECKS
 
 
@@ -51,7 +52,7 @@ def command(context: Context, as_json: bool) -> int:
     """
     findings = list(run_checks(context))
     if as_json:
-        output.emit_json({"findings": [asdict(finding) for finding in findings]})
+        output.emit_json({"findings": json_value(findings)})
     else:
         for finding in findings:
             output.emit(f"{CHECKS[finding.state].glyph} {finding.topic:9} {finding.text}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -17,6 +16,7 @@ from gpubox.paths import MAIN_INSTANCE
 from gpubox.server.instance import failed_log, find_instance, instance_names
 from gpubox.server.log import LogReader, RepeatFold, fold_repeats, parse_line, repeats_line, tail_lines, tail_text
 from gpubox.server.log_truncation import MAX_LOG_BYTES
+from gpubox.views.fields import json_fields
 
 FOLLOW_SECONDS = 0.25
 TAIL_BYTES = 4 * 1024 * 1024
@@ -61,7 +61,7 @@ def command(
     if not last_lines and not follow and not tail_text(path, 1):
         raise GpuboxError("There is no log yet.", "`gpubox start PROFILE` makes one.", code=ExitCode.NOT_RUNNING)
     if as_json and not follow:
-        values = [asdict(parse_line(line)) for line in last_lines]
+        values = [json_fields(parse_line(line)) for line in last_lines]
         output.emit_json({"path": str(path), "failure": failure or None, "lines": values})
         return
     if failure:
@@ -99,4 +99,4 @@ def _follow(reader: LogReader, grep: str | None, show: Callable[[str], None], fo
 
 
 def _emit_json(line: str) -> None:
-    output.emit_json(asdict(parse_line(line)), one_line=True)
+    output.emit_json(json_fields(parse_line(line)), one_line=True)
