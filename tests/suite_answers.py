@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from gpubox.bench.kinds.suite.scoring import score_of_values, score_reply
+from gpubox.bench.kinds.suite.suite import score_reply
 from gpubox.sandbox.runner import Sandbox
 
 ANSWERS = Path(__file__).parent / "fixtures/suite"
@@ -22,7 +22,7 @@ async def score_folder(
     async def score(name: str, text: str) -> tuple[float | None, dict[str, Any]]:
         async with gate:
             values = await score_reply(name[:3], text, "", "stop", lambda: sandbox)
-        return score_of_values(values).value, values
+        return 100 * values["share"] if values["share"] is not None else None, values
 
     files = [path for path in sorted((root / folder).glob("*.md")) if names is None or path.stem in names]
     answers = {path.stem: path.read_text(encoding="utf-8") for path in files}

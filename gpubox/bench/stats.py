@@ -10,7 +10,7 @@ import functools
 import math
 import random
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, TypeVar
@@ -19,6 +19,7 @@ T = TypeVar("T")
 Verdict = Literal["faster", "slower", "indistinguishable", "too few"]
 Z95 = 1.959963984540054
 RESAMPLES = 10_000
+PERMUTATIONS = 4999
 MIN_CLUSTERS = 5
 """With fewer prompts no interval is given, because they do not show their own spread."""
 MARGIN = 0.01
@@ -159,6 +160,27 @@ def mcnemar(only_first: int, only_second: int) -> float:
     if not n:
         return 1.0
     return min(1.0, 2 * sum(math.comb(n, i) for i in range(smaller + 1)) / (1 << n))
+
+
+def permutation_p(
+    first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]], weights: Mapping[str, float]
+) -> float:
+    """The two-sided p of the weighted difference of means over the tasks that both have: their answers are exchanged.
+
+    It needs no model of the points: if both are equal, every exchange within a task is as likely.
+    """
+    dice = random.Random(0)
+    sides = [(weights[task], [*first[task], *second[task]], len(first[task])) for task in first if task in second]
+
+    def difference(part: Callable[[list[float], int], list[float]]) -> float:
+        total = 0.0
+        for weight, pool, count in sides:
+            own = sum(part(pool, count))
+            total += weight * (own / count - (sum(pool) - own) / (len(pool) - count))
+        return abs(total)
+
+    observed = difference(lambda pool, count: pool[:count]) - 1e-9
+    return (1 + sum(difference(dice.sample) >= observed for _ in range(PERMUTATIONS))) / (1 + PERMUTATIONS)
 
 
 def bootstrap(

@@ -70,7 +70,7 @@ def test_a_run_of_all_modes_survives_kill_9(box: Box) -> None:
 def test_a_suite_run_survives_kill_9(box: Box) -> None:
     box.profile("demo", {"ctx-size": 2048})
     lines = lines_of_new_runs(box)
-    few = ("--tasks", "3.3,4.1,5.1", "--max-tokens", "8", "--speed-tokens", "8", "--ref-tps", "100")
+    few = ("--tasks", "3.3,4.1,5.1", "--max-tokens", "8", "--speed-tokens", "8", "--ref-tps", "100", "--repeats", "1")
     with subprocess.Popen([*SLOWLY, "bench", "suite", "demo", *few], stderr=subprocess.DEVNULL) as process:
         until(lambda: len(lines()) >= 1, process)
         process.kill()

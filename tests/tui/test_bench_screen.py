@@ -414,7 +414,7 @@ async def test_the_key_bar_shows_only_actions_that_do_something(box: Paths) -> N
          "gpubox bench humaneval a --mode agentic --limit 20"),
         ("quality", {"profile": "a", "second": "b", "needle": "--needle"}, "gpubox bench quality a b --needle"),
         ("quality", {"profile": "a", "set": "cache-type-k=q8_0"}, "gpubox bench quality a --set cache-type-k=q8_0"),
-        ("suite", {"profile": "a", "compat": "--compat"}, "gpubox bench suite a --compat"),
+        ("suite", {"profile": "a", "repeats": "2"}, "gpubox bench suite a --repeats 2"),
         ("suite", {"profile": "a", "max-tokens": "512"}, "gpubox bench suite a --max-tokens 512"),
         ("ab", {"profile": "a", "vary": "mmap", "prompts": "2", "max-tokens": "32"},
          "gpubox bench ab a --vary mmap --prompts 2 --max-tokens 32"),

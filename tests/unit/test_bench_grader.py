@@ -16,7 +16,7 @@ from gpubox.bench.kinds.humaneval import judge
 from gpubox.bench.kinds.humaneval.dataset import load_problems
 from gpubox.bench.kinds.humaneval.grader import Candidate, Grade, grade
 from gpubox.bench.kinds.humaneval.judge import decode_value, encode_value
-from gpubox.bench.kinds.suite.functional import check_todo
+from gpubox.bench.kinds.suite.programs import run_checks
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.runner import Sandbox
@@ -151,7 +151,7 @@ async def test_a_box_that_cannot_grade_fails_nobody() -> None:
     with pytest.raises(GpuboxError, match="cannot be graded here"):
         await grade([Candidate("x", PROBLEM, RIGHT["canonical"])], Broken())
     with pytest.raises(GpuboxError, match="No program runs"):
-        await check_todo("import argparse", Broken())
+        await run_checks("1.1", {"todo.py": ""}, [""], Broken(), {})
 
 
 class Busy(Sandbox):

@@ -14,7 +14,7 @@ from gpubox.bench.kinds.humaneval.humaneval_options import HumanEvalOptions
 from gpubox.bench.kinds.quality.quality_options import QualityOptions
 from gpubox.bench.kinds.soak.soak import SoakOptions
 from gpubox.bench.kinds.speed.workloads import SpeedOptions
-from gpubox.bench.kinds.suite.tasks import SuiteOptions
+from gpubox.bench.kinds.suite.suite import SuiteOptions
 from gpubox.bench.kinds.sweep.grid import SweepOptions
 from gpubox.bench.kinds.tune.protocol import TuneOptions
 from gpubox.cli.commands.bench import command as bench_command

@@ -1,9 +1,10 @@
-"""``suite``: the article's leaderboard, none of its three scoring bugs, n/a is never 0, rescoring changes nothing."""
+"""``suite``: the grades of every task, what is no answer, n/a is never 0, rescoring changes nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -11,20 +12,12 @@ from typing import Any
 import pytest
 
 from gpubox.agent.code_answer import PYTHON, SCRIPT, code_blocks, code_in
-from gpubox.bench.kinds.suite import functional
-from gpubox.bench.kinds.suite.aggregate import TaskScore, standings
-from gpubox.bench.kinds.suite.answer import SuiteAnswer, answer_of_reply, files_in
-from gpubox.bench.kinds.suite.architecture import architecture_points
-from gpubox.bench.kinds.suite.bayes import bayes_points, concludes_correctly
-from gpubox.bench.kinds.suite.coding import lru_features, shortener_features, todo_features
-from gpubox.bench.kinds.suite.debug_log import debug_log_points
-from gpubox.bench.kinds.suite.editing import bugfix_points, changed_files, pagination_features
-from gpubox.bench.kinds.suite.functional import check_express, check_todo
-from gpubox.bench.kinds.suite.scoring import score_of_values, score_reply
-from gpubox.bench.kinds.suite.task_prompts import EXPRESS_FILES, outage_log, task_file
-from gpubox.bench.kinds.suite.tasks import TASKS, parse_options
-from gpubox.bench.kinds.suite.tool_use import sequencing_points, structured_points
-from gpubox.bench.model import Plan, Target
+from gpubox.bench.kinds.suite.answers import GRADERS, final_answer
+from gpubox.bench.kinds.suite.programs import CHECKS, changed_lines, files_in, run_checks
+from gpubox.bench.kinds.suite.suite import answer_of_reply, parse_options, score_reply
+from gpubox.bench.kinds.suite.suite_report import Standing, standings, verdict_of
+from gpubox.bench.kinds.suite.tasks import EXPRESS_FILES, FLASK_FILES, TASKS, outage_log, task_file
+from gpubox.bench.model import Item, Plan, Result, Target
 from gpubox.bench.plan_runner import PlanRunner, rescore_run
 from gpubox.bench.report.load import info_and_report
 from gpubox.bench.report.model import Report, ReportTable
@@ -38,85 +31,71 @@ from gpubox.sandbox.runner import Sandbox
 from tests.bench_server import BenchServer
 from tests.scripted_server import Play, ScriptedServer, says
 
-# The article's tables: composites of 1.1 to 1.3, points of 3.1 to 3.3, 4.1 and 4.2, tok/s.
-ARTICLE: dict[str, tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...], tuple[float, ...]]] = {
-    "Codestral": ((94.0, 52.5, 60.0), (5, 8, 3), (4, 5), (80.1, 78.9, 78.5)),
-    "Devstral": ((94.0, 60.0, 60.0), (9, 10, 3), (4, 5), (78.6, 77.6, 77.3)),
-    "Qwen": ((100.0, 60.0, 60.0), (8, 10, 3), (5, 5), (206.7, 206.3, 204.6)),
-    "Gemma": ((100.0, 60.0, 60.0), (10, 10, 3), (5, 2), (180.2, 179.4, 177.7)),
-    "DeepSeek": ((60.0, 60.0, 60.0), (10, 8, 3), (5, 5), (77.6, 77.3, 75.9)),
-}
+
+def fenced(code: str) -> str:
+    return f"```python\n{code}```"
 
 
-def scores_of(name: str) -> dict[str, TaskScore]:
-    coding, reasoning, tools, _ = ARTICLE[name]
-    scores = {f"1.{i}": TaskScore(value / 100) for i, value in enumerate(coding, 1)}
-    scores |= {
-        f"3.{i}": TaskScore(value / most) for i, (value, most) in enumerate(zip(reasoning, (10, 10, 5), strict=True), 1)
-    }
-    return scores | {f"4.{i}": TaskScore(value / 5) for i, value in enumerate(tools, 1)}
+def share(task: str, text: str) -> float:
+    """Of a task that is graded without running anything."""
+    grader, most = GRADERS[task]
+    return sum(grader(text).values()) / most
 
 
-def test_the_articles_leaderboard() -> None:
-    scores = {name: scores_of(name) for name in ARTICLE}
-    rates = {name: row[3] for name, row in ARTICLE.items()}
-    board = standings(scores, rates, compat=True)
-    assert [(row.name, round(row.total or 0, 1)) for row in board] == [
-        ("Qwen", 85.3), ("Gemma", 78.1), ("Devstral", 70.7), ("DeepSeek", 67.5), ("Codestral", 65.9),
-    ]  # fmt: skip
-    shown = {row.name: [round(value or 0, 1) for value in row.categories.values()] for row in board}
-    assert shown["Gemma"] == [73.3, 86.7, 70.0, 87.0]
-    assert shown["Codestral"] == [68.8, 63.3, 90.0, 38.5]
-    assert board[0].agentic == pytest.approx(90.0)
+def test_na_is_never_0_and_counts_in_no_total() -> None:
+    def rows(**shares: float | None) -> list[tuple[Item, Result]]:
+        own = [(name[1:].replace("_", "."), value) for name, value in shares.items()]
+        return [(Item(f"{task}/1", "a", {"task": task}), Result(task, {"share": value})) for task, value in own]
 
-
-def test_the_articles_composite() -> None:
-    """60 of features and 40 of tests; two thirds where it does not parse; tests that did not run give nothing there."""
-    assert TaskScore(0.9, 1.0, True).compat == pytest.approx(94.0)
-    assert TaskScore(7 / 8, None, True).compat == pytest.approx(52.5)
-    assert TaskScore(1.0, 0.0, True).compat == pytest.approx(60.0)
-    assert TaskScore(0.9, 1.0, True, 2 / 3).compat == pytest.approx(94.0 * 2 / 3)
-
-
-def test_na_is_never_0() -> None:
-    assert TaskScore(7 / 8, None, True).value is None and TaskScore(7 / 8, None, True).keywords_only
-    assert TaskScore(1.0, 0.25, True).value == pytest.approx(25.0)  # features of what does not work are worth nothing
-    assert TaskScore(None).value is None
-    scores = {"1.1": TaskScore(0.5, 0.5, True), "1.2": TaskScore(None), "1.3": TaskScore(1.0, None, True)}
-    (alone,) = standings({"a": scores}, {"a": [50.0]})
+    speed = [(Item("5.1/1", "a", {"task": "5.1"}), Result("5.1", {"tg": 50.0}))]
+    (alone,) = standings({"a": [*rows(t1_1=0.5, t1_2=0.2, t1_3=None), *speed]}, ["5.1"], None)
     assert alone.categories == {"coding": 35.0, "reasoning": None, "tools": None, "speed": None}
     assert (alone.total, alone.missing) == (35.0, ("reasoning", "tools", "speed"))
-    (with_reference,) = standings({}, {"a": [50.0]}, ref_tps=100.0)
+    (with_reference,) = standings({"a": speed}, ["5.1"], 100.0)
     assert with_reference.categories["speed"] == 50.0 and with_reference.total == 50.0
-    assert standings({"a": {}}, {})[0].total is None
+    assert standings({"a": []}, [], None)[0].total is None
 
 
-def python_in(answer: SuiteAnswer) -> str:
-    return code_in(answer.text, PYTHON, "")
+def test_one_answer_ranks_nothing_and_three_tell_chance_from_better() -> None:
+    def verdict(*answers: dict[str, list[float]]) -> str:
+        names = "abcdefgh"
+        return verdict_of([Standing(name, own, {}, {}) for name, own in zip(names, answers, strict=False)])
+
+    tasks = [task.id for task in TASKS.values() if not task.max_tokens]
+    good, bad = ({task: [value] * 3 for task in tasks} for value in (100.0, 20.0))
+    assert verdict(good) == ""
+    assert verdict({"1.1": [100.0]}, {"1.1": [0.0]}) == "One sample of each task: no ranking."
+    assert verdict(bad, good) == "b gave the best answers."
+    assert verdict(bad, good, good).startswith("b gave better answers than a; ")
+    dice = random.Random(1)
+    equal = [
+        verdict(*({task: dice.choices([0.0, 50.0, 100.0], k=3) for task in tasks} for _ in range(4))) for _ in range(60)
+    ]
+    assert sum(not text.startswith("Cannot tell") for text in equal) <= 6
 
 
 BAD, GOOD = "```python\nBAD = 1\n```\n", "```python\nGOOD = 1\n```\n"
 
 
+def python_in(content: str, reasoning: str = "", end: str = "stop") -> str:
+    return code_in(answer_of_reply(content, reasoning, end)[0], PYTHON, "")
+
+
 def test_bug_1_thinking_that_is_not_closed_is_no_code() -> None:
-    cut = answer_of_reply(f"<think>plan\n{BAD}more", "", "length")
-    assert (cut.source, python_in(cut)) == ("cut", "")
-    assert python_in(answer_of_reply(f"<think>{BAD}</think>\n{GOOD}", "", "stop")) == "GOOD = 1\n"
-    assert python_in(answer_of_reply(f"plan {BAD[:4]}\n</think>\n{GOOD}", "", "stop")) == "GOOD = 1\n"
+    assert answer_of_reply(f"<think>plan\n{BAD}more", "", "length") == ("", "cut")
+    assert python_in(f"<think>{BAD}</think>\n{GOOD}") == "GOOD = 1\n"
+    assert python_in(f"plan {BAD[:4]}\n</think>\n{GOOD}") == "GOOD = 1\n"
     quoted = "```python\ntag = '<think>'\n```\n"
-    assert python_in(answer_of_reply(f"<think>x</think>{quoted}", "", "stop")) == "tag = '<think>'\n"
+    assert python_in(f"<think>x</think>{quoted}") == "tag = '<think>'\n"
     whole = f"<think>plan\n{BAD}</think>\nHere:\n{GOOD}"
-    for end in range(len(whole)):
-        assert "BAD" not in python_in(answer_of_reply(whole[:end], "", "length"))
+    assert not any("BAD" in python_in(whole[:end], end="length") for end in range(len(whole)))
 
 
 def test_bug_2_an_answer_in_reasoning_content_counts() -> None:
-    answer = answer_of_reply("", f"I think...\n{GOOD}", "stop")
-    assert (answer.source, python_in(answer)) == ("reasoning", "GOOD = 1\n")
-    both = answer_of_reply(GOOD, BAD, "stop")
-    assert (both.source, python_in(both)) == ("content", "GOOD = 1\n")
-    assert answer_of_reply("", "half a thou", "length").source == "cut"
-    assert answer_of_reply(" ", "", "stop").source == "empty"
+    assert python_in("", f"I think...\n{GOOD}") == python_in(GOOD, BAD) == "GOOD = 1\n"
+    sources = [answer_of_reply(*reply)[1] for reply in (("", GOOD, "stop"), (GOOD, BAD, "stop"), (" ", "", "stop"))]
+    assert sources == ["reasoning", "content", "empty"]
+    assert answer_of_reply("", "half a thou", "length")[1] == "cut"
 
 
 TODO = """
@@ -149,66 +128,33 @@ main()
 """
 
 
+async def todo_checks(code: str, sandbox: Sandbox) -> dict[str, bool]:
+    return await run_checks("1.1", {"todo.py": code}, [code], sandbox, {}) or {}
+
+
 async def test_bug_3_buy_milk_is_one_argument(sandbox: Sandbox) -> None:
     """An app with one positional and one with ``nargs="+"`` both pass all eight; one that tells its argv proves it."""
     single, several = TODO.replace("%NARGS%", ""), TODO.replace("%NARGS%", ', nargs="+"')
     recorder = "import sys\nif sys.argv[1:2] == ['add']: open('said', 'a').write(sys.argv[2] + chr(10))\n"
     recorder += "if sys.argv[1:2] == ['list']: print(open('said').read())\nprint('add list done delete edit')\n"
-    all_of = await asyncio.gather(*(check_todo(code, sandbox) for code in (single, several, recorder)))
+    all_of = await asyncio.gather(*(todo_checks(code, sandbox) for code in (single, several, recorder)))
     assert all(all_of[0].values()) and len(all_of[0]) == 8, all_of[0]
     assert all(all_of[1].values()), all_of[1]
     assert all_of[2]["add"] and all_of[2]["list"] and not all_of[2]["delete"]
-    assert all(todo_features(single).values())
 
 
-async def test_a_todo_app_that_lies_or_hangs_gets_nothing(sandbox: Sandbox) -> None:
-    lies = "import json\nprint(json.dumps(dict.fromkeys(['help', 'add', 'list'], True)))\nraise SystemExit(1)"
-    assert not any((await check_todo(lies, sandbox)).values())
-    assert not any((await check_todo("import os\nos.kill(os.getppid(), 9)", sandbox)).values())
-    assert not any((await check_todo("", sandbox)).values())
-    assert not any((await check_todo("print('add list done delete edit Buy milk')", sandbox)).values())
-    interactive = "while True:\n    if input('> ') == 'quit': break"
-    assert not (await check_todo(interactive, sandbox))["add"]
-
-
-def test_features_of_code() -> None:
-    ugly = TODO.replace("%NARGS%", "").replace("{id_:3} [{'x' if done else ' '}]", "{id_} {done}")
-    assert [name for name, present in todo_features(ugly).items() if not present] == ["pretty output"]
-    unsafe = TODO.replace('"INSERT INTO t (text) VALUES (?)", (text,)', "f\"INSERT INTO t (text) VALUES ('{text}')\"")
-    assert not todo_features(unsafe)["parameters in SQL"]
-    assert not any(todo_features("").values()) and not any(lru_features("").values())
-    lru = """
-    class LRUCache<K, V> { // assert( assert( assert( assert( assert(
-      private map = new Map<K, V>();
-      constructor(private capacity: number) {}
-      get(key: K): V | undefined {
-        const v = this.map.get(key); if (v !== undefined) { this.map.delete(key); this.map.set(key, v); } return v;
-      }
-      put(key: K, value: V): void {
-        this.map.delete(key);
-        if (this.map.size >= this.capacity) this.map.delete(this.map.keys().next().value!);
-        this.map.set(key, value);
-      }
-    }"""
-    assert [name for name, present in lru_features(lru).items() if not present] == ["five assertions"]
-    assert all(lru_features(lru + "\nconsole.assert(true);" * 5).values())
-    app = """
-from fastapi import FastAPI, HTTPException, Request
-from fastapi.responses import RedirectResponse
-from pydantic import BaseModel, HttpUrl
-import secrets, sqlite3
-app = FastAPI()
-db = sqlite3.connect("x"); db.execute("CREATE TABLE IF NOT EXISTS urls (code TEXT PRIMARY KEY, url TEXT)")
-class In(BaseModel): url: HttpUrl
-@app.post("/shorten")
-def shorten(item: In, request: Request):
-    if too_many(request.client.host): raise HTTPException(429)
-@app.get("/stats/{code}")
-def stats(code: str): raise HTTPException(404)
-@app.get("/{code}")
-def go(code: str): return RedirectResponse("x", 307)
-"""
-    assert all(shortener_features(app).values()), shortener_features(app)
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import json\nprint(json.dumps(dict.fromkeys(['help', 'add', 'list'], True)))\nraise SystemExit(1)",
+        "import os\nos.kill(os.getppid(), 9)",
+        "",
+        "print('add list done delete edit Buy milk')",
+        "while True:\n    if input('> ') == 'quit': break",
+    ],
+)
+async def test_a_todo_app_that_lies_or_hangs_gets_nothing(code: str, sandbox: Sandbox) -> None:
+    assert not any((await todo_checks(code, sandbox)).values())
 
 
 FIXED = task_file("express/middleware/auth.js").replace(
@@ -216,117 +162,106 @@ FIXED = task_file("express/middleware/auth.js").replace(
 )
 
 
-WHY = "The client sends Authorization: Bearer, but the middleware reads x-auth-token: always undefined, hence 401."
 CLIENT = task_file("express/client/api.js").replace("Authorization: `Bearer ${token}`", "'x-auth-token': token")
 
 
-def test_the_bug_fix_is_read() -> None:
-    originals = {path: task_file(f"express/{path}") for path in EXPRESS_FILES}
-    good = answer_of_reply(f"{WHY}\n\n**middleware/auth.js**\n```javascript\n{FIXED}```\n", "", "stop")
-    changed = changed_files(files_in(good, originals, SCRIPT))
-    assert bugfix_points(good.prose, changed) == {"found": 20, "fixed": 50, "minimal": 20, "explained": 10}
-    assert bugfix_points(good.prose, changed, False) == {"found": 20, "fixed": 0, "minimal": 0, "explained": 10}
-    other = answer_of_reply(f"{WHY}\n`client/api.js`:\n```js\n{CLIENT}```", "", "stop")
-    points = bugfix_points(other.prose, changed_files(files_in(other, originals, SCRIPT)))
-    assert points == {"found": 20, "fixed": 0, "minimal": 0, "explained": 10}
-    assert changed_files({"middleware/auth.js": task_file("express/middleware/auth.js")}) == {}
-    assert sum(bugfix_points("Looks fine to me.", {}).values()) == 0
-
-
 async def test_the_bug_fix_is_run_where_there_is_node(sandbox: Sandbox) -> None:
-    """The original and a changed client let nobody in; a right fix passes all; one that lets everybody in fails."""
-    before = await check_express({}, sandbox)
-    if before is None:
+    """A right fix gets all; a changed client, an open door and a forged verdict get nothing."""
+    head = "module.exports = function auth(req, res, next) {"
+    changes = {
+        "fixed": {"middleware/auth.js": FIXED},
+        "arrow": {"middleware/auth.js": FIXED.replace(head, "module.exports = async (req, res, next) => {")},
+        "large": {"middleware/auth.js": FIXED + "// more\n" * 10},
+        "client": {"client/api.js": CLIENT},
+        "open": {"middleware/auth.js": "module.exports = (req, res, next) => { req.user = 'ada'; next(); };"},
+        "broken": {"middleware/auth.js": "syntax error("},
+        "forged": {"middleware/auth.js": "console.log(JSON.stringify({'login': true, 'items': true}));process.exit(0)"},
+    }
+
+    async def scored(files: dict[str, str]) -> float | None:
+        text = "".join(f"{path}\n```js\n{code}```\n" for path, code in files.items())
+        value = (await score_reply("2.1", text, "", "stop", lambda: sandbox))["share"]
+        return None if value is None else float(value)
+
+    shares = dict(zip(changes, await asyncio.gather(*map(scored, changes.values())), strict=True))
+    if shares["fixed"] is None:
         pytest.skip("no Node.js in the sandbox")
-    assert [name for name, ok in before.items() if not ok] == ["accepts Bearer", "items"]
-    open_door = "module.exports = (req, res, next) => { req.user = 'ada'; next(); };"
-    arrow = FIXED.replace(
-        "module.exports = function auth(req, res, next) {", "module.exports = async (req, res, next) => {"
-    )
-    several = ({"middleware/auth.js": FIXED}, {"client/api.js": CLIENT}, {"middleware/auth.js": open_door},
-               {"middleware/auth.js": "syntax error("}, {"middleware/auth.js": arrow})  # fmt: skip
-    fixed, client, opened, broken, other = await asyncio.gather(*(check_express(files, sandbox) for files in several))
-    forged = (
-        "console.log(JSON.stringify({'login': true, 'accepts Bearer': true, 'items': true, 'no token: 401': true}));"
-    )
-    assert not any((await check_express({"middleware/auth.js": forged + "process.exit(0)"}, sandbox) or {}).values())
-    assert fixed and all(fixed.values()) and other == fixed
-    assert client == before
-    assert opened and not opened["no token: 401"] and not opened["wrong token: 401"]
-    assert broken and not any(broken.values())
+    assert shares == {"fixed": 1, "arrow": 1, "large": 0.875, "client": 0, "open": 0, "broken": 0, "forged": 0}
 
 
-def test_pagination_is_read() -> None:
-    original = {name: task_file(f"flask/{name}") for name in ("app.py", "test_app.py")}
-    assert not any(pagination_features(original).values())
-    app = original["app.py"].replace(
-        "        return jsonify(books)\n",
-        "        page = request.args.get('page', 1, type=int)\n"
-        "        per_page = request.args.get('per_page', 10, type=int)\n"
-        "        if page < 1 or not 1 <= per_page <= 100:\n            abort(400)\n"
-        "        part = books[(page - 1) * per_page:page * per_page]\n"
-        "        return jsonify(items=part, total=45, page=page, per_page=per_page, pages=5)\n",
-    )
-    assert all(pagination_features({"app.py": app}).values())
+def test_a_file_is_found_by_its_name_or_by_what_it_resembles() -> None:
+    originals = {path: task_file(f"express/{path}") for path in EXPRESS_FILES}
+    named = files_in(f"**middleware/auth.js**\n```javascript\n{FIXED}```\n", originals, SCRIPT)
+    assert named == files_in(f"The fix:\n```\n{FIXED}```", originals, SCRIPT) == {"middleware/auth.js": FIXED}
+    assert changed_lines(originals["middleware/auth.js"], FIXED) == 1
+
+
+WORK = "By Bayes' theorem: 0.6 × 0.01 = 0.006, 0.3 × 0.02 = 0.006, 0.1 × 0.05 = 0.005, in all 0.017, so 5/17.\n\n"
+RIGHT_PROBABILITIES = (
+    "5/17", "0.294", "29.4%", "≈ 0.2941", "$\\frac{5}{17}$", "\\boxed{5/17}", "29,4 %", "5/17 ≈ 29.4%", ".294", "0,294",
+    "about 29 percent", "29.41176 %", "5 in 17", "5 out of 17", "P(C|fail) = 5/17 ≈ 0.294", "0.005/0.017", "50/170",
+    "$\\dfrac{5}{17} \\approx 0.294$", "five seventeenths", "29%", "\n\n5/17", "0.1*0.05/0.017 = 5/17", "⁵⁄₁₇", "29.4",
+    "0.294 (29.4%)", "2.94 × 10^-1", "2.94e-1", "`5/17`", "$29.4\\%$", "\\(\\frac{5}{17}\\)",
+    "0.29411764705882354", "5/17.",
+    "P(C | failed) = \\frac{0.1 \\times 0.05}{0.017} = 0.294", "The probability is 5/17, or about 29.4%.",
+    "\\frac5{17}", "~29.4%", "5/17\r\n", "29.4 per cent", "500/1700",
+)  # fmt: skip
+WRONG_PROBABILITIES = (
+    "5%", "0.05", "6/17", "12/17", "0.353", "5/17 or 6/17", "0.294%", "17/5", "not 5/17", "", "unknown", "5/17%", "1/3",
+    "0.706", "50%", "29.4% or 35.3%", "5/17\nANSWER: 6/17", "0.0294", "2.94", "33%", "0.005", "3/17", "it isn't 29.4%",
+    "between 5% and 29.4%", "I do not know, perhaps 35%",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("value", RIGHT_PROBABILITIES)
+def test_a_probability_is_read_however_it_is_written(value: str) -> None:
+    assert share("3.3", f"{WORK}ANSWER: {value}") == 1
+
+
+@pytest.mark.parametrize("value", WRONG_PROBABILITIES)
+def test_another_probability_is_wrong(value: str) -> None:
+    assert share("3.3", f"{WORK}ANSWER: {value}") == 0
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [
-        "The answer is 5/17.", "P(C|error) = 0.005/0.017 = 5/17", "$$P(C|E) = \\frac{5}{17}$$",
-        "\\boxed{\\frac{5}{17}}", "Therefore the probability is about 29.4%.", "Die Antwort: 29,4 %",
-        "**Answer: ≈ 0.294**", "= .294 / 1, so ≈ 0.2941",
-        "P(C | fail) ≈ 0.29", "So there is roughly a 29% chance.", "\\boxed{0.294}", "\\boxed{29.4\\%}",
-        "**P(C|F) = 0.005 / 0.017 ≈ 0.294 (29.4%)**",
-        "The probability that server C handled it is approximately 29.41 percent.",
-        "= 5/17 ≈ 0.294, so about 29% of failures come from C even though it only handles 10% of the traffic.",
-        "Final answer:\n\n$$\\boxed{P(C \\mid E) = \\dfrac{5}{17} \\approx 0.294}$$",
-    ],
+    "mark",
+    ["ANSWER:", "**ANSWER:**", "Answer:", "### ANSWER:", "Final ANSWER:", "_ANSWER:_", "> ANSWER:", "<b>ANSWER:</b>",
+     "\\text{ANSWER: }", "$$\\text{ANSWER: }", "ANSWER =", "ANSWER: 1/2\nNo, ANSWER:"],
 )  # fmt: skip
-def test_the_bayes_answer_is_known_however_it_is_written(answer: str) -> None:
-    work = "By Bayes' theorem: 0.6 × 0.01 = 0.006, 0.3 × 0.02 = 0.006, 0.1 × 0.05 = 0.005, in all 0.017.\n\n"
-    assert concludes_correctly(work + answer)
-    assert sum(bayes_points(work + answer).values()) == 5
+def test_the_last_answer_counts_however_it_is_marked(mark: str) -> None:
+    assert share("3.3", f"{WORK}{mark} 5/17") == 1
+    assert share("3.3", WORK) == 0 and final_answer("The answer is clear") == ""
 
 
-@pytest.mark.parametrize(
-    "answer",
-    ["The answer is 5%.", "P(C|E) = 0.05", "Therefore it is 35.3%.", "0.294 would be wrong; the answer is 0.5.",
-     "It cannot be known.", "\\boxed{\\frac{6}{17}}", "So the answer is 0.005."],
-)  # fmt: skip
-def test_another_bayes_answer_is_wrong(answer: str) -> None:
-    assert not concludes_correctly(f"A: 60%, 1%. B: 30%, 2%. C: 10%, 5%.\n\nThe work is done.\n\n{answer}")
+OUTAGE = {
+    "immediate_cause": "H", "root_cause": "D", "contributing": ["B", "F", "G"], "consequence": "E",
+    "not_involved": ["A", "C", "I", "J"], "measures": [1, 2, 4],
+}  # fmt: skip
+STATEMENTS = ["CRDT", "OT", "OT", "CRDT", "CRDT", "OT", "CRDT", "OT"]
+EDITOR = {"position": 4, "text": "aXYbd", "elements": 6, "statements": STATEMENTS}
 
 
-def test_the_debug_log_rubric() -> None:
+def test_the_debug_log() -> None:
     log = outage_log()
-    assert outage_log() == log and 45 <= len(log.splitlines()) <= 65
-    good = """
-1. The immediate cause: the connection pool of 20 was exhausted, so requests timed out with 503.
-2. The nightly report-worker held one transaction open for 341 s.
-3. It ran SELECT * FROM orders without a LIMIT and loaded 2.4 million rows.
-4. It then updated row by row. The DNS warning is not related, and the GC pause is not the root cause.
-Fixes: commit in batches; stream the query with a cursor; use one bulk UPDATE ... WHERE.
-"""
-    assert sum(debug_log_points(good).values()) == 10
-    herring = debug_log_points("The root cause is the slow DNS lookup. The pool was not exhausted.")
-    assert sum(herring.values()) == 0
-    assert sum(debug_log_points("The pool was full. It was caused by a GC pause.").values()) == 2
-    assert sum(debug_log_points("").values()) == 0
+    assert outage_log() == log and 45 <= len(log.splitlines()) <= 65 and log in TASKS["3.1"].prompt
+    text = json.dumps(OUTAGE)
+    loose = {**OUTAGE, "immediate_cause": "h: the pool", "contributing": "G, b, F", "measures": ["1", "2", "4"]}
+    for right in (text, f"\n```json\n{json.dumps(OUTAGE, indent=2)}\n```", f"**{text}**", json.dumps(loose)):
+        assert share("3.1", f"The DNS lookup is a red herring.\n\nANSWER: {right}") == 1
+    herring = {**{key: ["A", "B"] for key in OUTAGE}, "immediate_cause": "A", "root_cause": "A"}
+    for wrong in ("", "D", "[]", json.dumps(herring), '{"root_cause": null}', '{"measures": {"1": 2}}'):
+        assert share("3.1", f"{text}\nANSWER: {wrong}") == 0
+    assert share("3.1", f"ANSWER: {json.dumps({**OUTAGE, 'root_cause': 'C'})}") == 0.8
 
 
-def test_the_architecture_rubric() -> None:
-    good = """
-CRDTs: operations commute, so replicas converge. OT transforms concurrent operations against each other.
-Offline: a CRDT merges edits when a client reconnects, while OT has to rebase them on reconnect.
-OT needs a central server for ordering; CRDTs work peer to peer.
-CRDTs cost memory for tombstones; OT is complex to get right.
-I recommend a CRDT, because offline edits are required.
-"""
-    assert architecture_points(good) == dict.fromkeys(
-        ("how it works", "offline", "server", "cost", "recommendation"), 2
-    )
-    assert sum(architecture_points("I recommend OT.").values()) < 3
+def test_the_architecture() -> None:
+    numbered = dict(enumerate((f"{n} {name.lower()}" for n, name in enumerate(STATEMENTS, 1)), 1))
+    for right in (EDITOR, {**EDITOR, "position": "4", "statements": numbered}):
+        assert share("3.2", f"I recommend a CRDT.\nANSWER: {json.dumps(right)}") == 1
+    for guess in ("CRDT", "OT", "both", ""):
+        wrong = {"position": 2, "text": "aXYcd", "elements": 5, "statements": [guess] * 8}
+        assert share("3.2", f"ANSWER: {json.dumps(wrong)}") == 0
+    assert share("3.2", f"ANSWER: {json.dumps({**EDITOR, 'statements': STATEMENTS[:7]})}") == 0.6
 
 
 USERS = [
@@ -340,26 +275,24 @@ PLAN = [
 ]
 
 
-def test_structured_output() -> None:
-    assert sum(structured_points(json.dumps([{}] * 5)).values()) == 0
-    assert sum(structured_points(json.dumps(USERS)).values()) == 5
-    assert sum(structured_points(f"```json\n{json.dumps(USERS)}\n```").values()) == 4
-    assert structured_points(json.dumps([{**USERS[0], "active": 1}, *USERS[1:]]))["the types"] == 0
-    assert structured_points(json.dumps([{**USERS[0], "id": True}, *USERS[1:]]))["the types"] == 0
-    assert structured_points(json.dumps([USERS[0]] * 5))["values"] == 0
-    assert structured_points(json.dumps(USERS[:4]))["five objects"] == 0
-    assert sum(structured_points("I cannot.").values()) == 0
+@pytest.mark.parametrize(
+    ("task", "value", "wanted"),
+    [
+        ("4.1", [{}] * 5, 0), ("4.1", USERS, 5), ("4.1", USERS[:4], 4), ("4.1", [USERS[0]] * 5, 4),
+        ("4.1", [{**USERS[0], "active": 1}, *USERS[1:]], 4), ("4.1", [{**USERS[0], "id": True}, *USERS[1:]], 4),
+        ("4.2", PLAN, 5), ("4.2", PLAN[0], 2), ("4.2", PLAN[::-1], 1), 
+        ("4.2", [*PLAN, {"tool": "mail", "args": {}}], 1),
+        ("4.2", [{"tool": "read_file", "args": {"path": "/etc/passwd"}}, *PLAN[1:]], 1),
+        ("4.2", [{**PLAN[0], "args": {"file": "hosts.txt"}}, *PLAN[1:]], 4),
+    ],
+)  # fmt: skip
+def test_structured_output_and_tool_sequencing(task: str, value: object, wanted: int) -> None:
+    assert share(task, json.dumps(value)) == wanted / 5
 
 
-def test_tool_sequencing() -> None:
-    other = [{"tool": "read_file", "args": {"path": "/etc/passwd"}}, *PLAN[1:]]
-    assert sum(sequencing_points(json.dumps(other)).values()) == 1
-    assert sum(sequencing_points(json.dumps(PLAN)).values()) == 5
-    assert sum(sequencing_points(json.dumps(PLAN[:1]) + " Now I need the result.").values()) == 2  # the article's Gemma
-    assert sum(sequencing_points(json.dumps(PLAN[:1][0])).values()) == 2
-    assert sequencing_points(json.dumps(PLAN[::-1]))["order"] == 0
-    assert sequencing_points(json.dumps([*PLAN, {"tool": "send_mail", "args": {}}]))["known tools"] == 0
-    assert sequencing_points(json.dumps([{**PLAN[0], "args": {"file": "x"}}, *PLAN[1:]]))["arguments"] == 0
+def test_text_around_json() -> None:
+    assert share("4.1", f"```json\n{json.dumps(USERS)}\n```") == 0.8 and share("4.1", "I cannot.") == 0
+    assert share("4.2", json.dumps(PLAN[:1]) + " Now I need the result.") == 0.4
 
 
 async def ran(tmp_path: Path, options: dict[str, Any], *plays: Play) -> tuple[Run, Report, list[dict[str, Any]]]:
@@ -383,16 +316,15 @@ async def test_a_run_of_all_rows_is_scored_reported_and_scored_again_alike(tmp_p
     plays = [
         says(f"```python\n{code}```"), says("```python\nimport fastapi\n```"), says("I would rather not."),
         says(f"auth\nmiddleware/auth.js\n```js\n{FIXED}```"), says("<think>never ends", finish="length"),
-        says("The pool is exhausted."), says("CRDT"), says(reasoning="By Bayes the answer is 5/17."),
+        says("The pool is exhausted."), says("CRDT"), says(reasoning="By Bayes:\nANSWER: 5/17"),
         says(json.dumps(USERS)), says(json.dumps(PLAN)), *[says("x " * 9) for _ in range(12)],
     ]  # fmt: skip
-    run, report, bodies = await ran(tmp_path, {"speed_tokens": 8, "ref_tps": 200000.0}, *plays)
+    run, report, bodies = await ran(tmp_path, {"speed_tokens": 8, "ref_tps": 200000.0, "repeats": 1}, *plays)
     results = run.results()
     assert len(results) == 10 + 12 and all(result.ok for result in results.values())
-    assert results["1.1/1"].values["functional"] == results["1.1/1"].values["features"] == 1.0
-    assert results["1.2/1"].values["functional"] == 0.0 and "away" not in results["1.2/1"].values
+    assert results["1.1/1"].values["share"] == 1.0 and results["1.2/1"].values["share"] == 0.0
     assert results["2.2/1"].values["source"] == "cut"
-    assert (results["3.3/1"].values["source"], results["3.3/1"].values["features"]) == ("reasoning", 0.6)
+    assert (results["3.3/1"].values["source"], results["3.3/1"].values["share"]) == ("reasoning", 1.0)
     assert [body["max_tokens"] for body in bodies[:10]] == [4096] * 10
     assert "temperature" not in bodies[0] and bodies[-1]["temperature"] == 0.0 and bodies[-1]["ignore_eos"]
     points = {m.group: m.estimate.value for m in report.metrics if m.name == "points"}
@@ -401,8 +333,7 @@ async def test_a_run_of_all_rows_is_scored_reported_and_scored_again_alike(tmp_p
         0.4 * points["coding"] + 0.2 * (points["reasoning"] + points["tools"] + points["speed"])
     )
     (row,) = table(report, "Leaderboard").rows
-    assert row[1] == "box" and row[5] == "50.0"
-    assert table(report, "Leaderboard as the article counts").rows
+    assert row[0] == "box" and row[4] == "50.0"
     tasks = {str(line[0])[:3]: line for line in table(report, "Tasks").rows}
     assert "max_tokens ended the thinking" in str(tasks["2.2"][4])
     assert "max_tokens ended the thinking" in "\n".join(row_texts(report_rows(run.info, report)))
@@ -411,26 +342,20 @@ async def test_a_run_of_all_rows_is_scored_reported_and_scored_again_alike(tmp_p
 
 async def test_a_row_that_was_refused_is_na(tmp_path: Path) -> None:
     refused = Play(status=400, body={"error": {"message": "no", "type": "invalid_request_error"}})
-    _, report, _ = await ran(tmp_path, {"tasks": ["3.3", "4.1"]}, refused, says(json.dumps(USERS)))
+    _, report, _ = await ran(tmp_path, {"tasks": ["3.3", "4.1"], "repeats": 1}, refused, says(json.dumps(USERS)))
     (row,) = table(report, "Leaderboard").rows
-    assert row[2:6] == (None, None, "100.0", None) and row[6] == "100.0"
+    assert row[1:5] == (None, None, "100.0", None) and row[5] == "100.0"
     assert any(note.startswith("Not measured: 3.3/1") for note in report.notes)
     assert any("no points for coding, reasoning, speed" in note for note in report.notes)
 
 
-async def test_without_a_sandbox_functional_tests_are_na() -> None:
-    code = TODO.replace("%NARGS%", "")
-
+async def test_without_a_sandbox_programs_are_na() -> None:
     def nothing() -> Sandbox:
         return Sandbox(Config(), confinement=Confinement(None, problem="no user namespaces"))
 
-    todo = await score_reply("1.1", f"```python\n{code}```", "", "stop", nothing)
-    fixed = await score_reply("2.1", f"auth\nmiddleware/auth.js\n```js\n{FIXED}```", "", "stop", nothing)
-
-    assert (todo["features"], todo["functional"], score_of_values(todo).value) == (1.0, None, None)
-    assert score_of_values(todo).keywords_only and score_of_values(fixed).keywords_only
-    assert todo["unavailable"] == fixed["unavailable"] == "no sandbox works here"
-    assert fixed["items"]["fixed"] == 50  # read off the middleware
+    for task, text in (("1.1", fenced(TODO.replace("%NARGS%", ""))), ("2.1", f"middleware/auth.js\n```js\n{FIXED}```")):
+        values = await score_reply(task, text, "", "stop", nothing)
+        assert (values["share"], values["unavailable"]) == (None, "no sandbox works here")
 
 
 async def test_speed_rows_are_cold_and_of_one_length_or_flagged(tmp_path: Path) -> None:
@@ -467,7 +392,7 @@ async def test_every_row_has_a_scorer_and_gives_nothing_for_nothing() -> None:
         if task.max_tokens:
             continue
         values = await score_reply(name, "", "", "stop", none)
-        assert score_of_values(values).value == 0.0 and values["source"] == "empty"
+        assert values["share"] == 0.0 and values["source"] == "empty"
 
 
 @pytest.mark.parametrize(
@@ -486,9 +411,10 @@ def test_an_answer_that_repeats_itself_for_ever_is_scored_at_once(piece: str) ->
     text = piece * (40_000 // len(piece))
     originals = {path: task_file(f"express/{path}") for path in EXPRESS_FILES}
     began = time.process_time()
-    for points in (debug_log_points, architecture_points, bayes_points, structured_points, sequencing_points):
-        points(text)
-    files_in(SuiteAnswer(text, "content"), originals, SCRIPT)
+    for task in GRADERS:
+        share(task, text)
+        share(task, f"ANSWER: {text}")
+    files_in(text, originals, SCRIPT)
     assert time.process_time() - began < 10
 
 
@@ -525,13 +451,14 @@ FORGED = {
 
 @pytest.mark.parametrize("name", FORGED)
 async def test_an_app_that_forges_gets_nothing(name: str, sandbox: Sandbox) -> None:
-    code = FORGED[name]
-    shortener = code % (functional.SHORTENER_CHECKS,) if "%r" in code else code
-    pages = code % (functional.PAGINATION_CHECKS,) if "%r" in code else code
-    files = {"app.py": pages, "test_app.py": task_file("flask/test_app.py")}
+    shortener, pages = (
+        FORGED[name] % (CHECKS[task].names,) if "%r" in FORGED[name] else FORGED[name] for task in ("1.2", "2.2")
+    )
+    tests = task_file(f"flask/{FLASK_FILES[1]}")
 
-    checks = await asyncio.gather(
-        functional.check_shortener(shortener, sandbox), functional.check_pagination(files, sandbox)
+    first, second = await asyncio.gather(
+        score_reply("1.2", fenced(shortener), "", "stop", lambda: sandbox),
+        score_reply("2.2", f"app.py\n{fenced(pages)}\ntest_app.py\n{fenced(tests)}", "", "stop", lambda: sandbox),
     )
 
-    assert sum(checks[0].values()) <= 1 and not any(checks[1].values())
+    assert sum(first["points"].values()) <= 1 and second["share"] == 0

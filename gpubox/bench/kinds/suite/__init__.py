@@ -1,6 +1,12 @@
-"""``suite``: the article's comparison of 12 tasks in 13 rows and five groups, without its scoring bugs.
+"""``suite``: 12 tasks in 13 rows and five groups. A task that cannot be graded on this box is n/a (``None``), never 0.
 
-A task that cannot be scored on this box is n/a (``None``), never 0.
+suite.py           the kind: its options, its items, the score of one reply
+tasks.py           what is asked, and the answers to what is no program
+answers.py         grades the line ANSWER: and JSON
+programs.py        finds the programs in an answer and has them run
+sandbox_checks.py  runs inside the sandbox: what works of a program
+suite_report.py    results -> report and leaderboard
+fixtures/          the small apps of 2.1 and 2.2, and shims of their frameworks
 """
 
 from __future__ import annotations
@@ -19,8 +25,8 @@ Groups of tasks, with their share of the total:
   4     tool use                           20 %
   5     speed                              20 %
 
-Programs run in the sandbox. A task whose program cannot run here shows a keyword score, which counts in no total.
---compat computes the totals as the article "Round 3: twelve tasks, five local models" does.
+Programs run in the sandbox and get points for what works. The other tasks ask for JSON or for a last line
+ANSWER:, and only that is graded. A task whose program cannot run here is left out of the total.
 """
 KIND = Kind(
     "suite",
@@ -29,12 +35,11 @@ KIND = Kind(
     "gpubox.bench.kinds.suite.suite:Suite",
     (
         BenchOption("tasks", "Tasks to run, such as 1.1,5.3", "list", "all", "LIST"),
-        BenchOption("repeats", "Answers per task", default="1", detail="their mean counts", in_form=True),
         BenchOption(
-            "compat",
-            "Totals as in the article",
-            "switch",
-            choices=(("", "of all tasks"), ("--compat", "as in the article")),
+            "repeats",
+            "Answers per task",
+            default="3",
+            detail="their mean counts; one answer ranks nothing",
             in_form=True,
         ),
         BenchOption(

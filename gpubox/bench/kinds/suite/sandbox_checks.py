@@ -1,23 +1,117 @@
-"""Runs inside the sandbox: asks the apps of 1.2, 2.1 and 2.2 as their clients do.
+"""Runs inside the sandbox: uses the programs of the suite as people and their clients do, and says what works.
 
-The app has a process of its own (driver.py or driver.js, with shims of its framework) that takes requests and gives
-replies, both as lines of JSON: it never learns what is checked, and needs no socket. Stands alone: its text is sent
-there, followed by ``check_main``.
+Stands alone: its text is sent there (see ``programs``), followed by a call of ``main`` with one of its checks. The
+program under test has a process of its own, which gets commands or requests and never learns what is checked. The
+verdict is a line of JSON that begins with a secret mark from the input; the program cannot learn the mark, because the
+memory of this process cannot be read.
 """
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import json
 import os
+import random
+import re
 import secrets
 import select
 import shutil
 import subprocess
 import sys
 import time
+from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+
+
+def main(checks: Callable[..., dict[str, bool] | None]) -> None:
+    """Runs ``checks`` on the input from stdin. It returns ``None`` if the sandbox lacks what it needs."""
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+    sys.path[:] = [path for path in sys.path if path and path != str(Path.cwd())]  # the program writes there
+    values = json.loads(sys.stdin.read())
+    for name, text in values["files"].items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text, encoding="utf-8")
+    verdict = checks(**values["arguments"])
+    os.write(1, (values["mark"] + json.dumps(verdict) + "\n").encode())
+
+
+# --- 1.1: the todo app ---
+
+COMMANDS = {
+    "add": ("add", "new", "create"),
+    "list": ("list", "ls", "show", "view"),
+    "done": ("done", "complete", "finish", "toggle", "mark"),
+    "delete": ("delete", "remove", "rm", "del"),
+    "edit": ("edit", "update", "change", "rename", "modify"),
+}
+COMMAND_SECONDS = 20
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    """Runs the app: its exit code (-1 if it did not end) and its output."""
+    env = {**os.environ, "TODO_DB": str(Path.cwd() / "todos.db"), "COLUMNS": "200"}
+    try:
+        process = subprocess.run(
+            [sys.executable or "python3", "todo.py", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=COMMAND_SECONDS,
+            env=env,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return -1, ""
+    return process.returncode, process.stdout.decode("utf-8", "replace")
+
+
+def command_names(help_text: str) -> dict[str, str]:
+    """The app's own names of the five commands, from its help."""
+    words = set(re.findall(r"[a-z]+", help_text.lower()))
+    return {command: next((name for name in names if name in words), names[0]) for command, names in COMMANDS.items()}
+
+
+def id_of(text: str, listing: str, default: str) -> str:
+    """The id that the listing shows beside ``text``."""
+    line = next((line for line in listing.splitlines() if text in line), "")
+    number = re.search(r"\d+", line.replace(text, ""))
+    return number[0] if number else default
+
+
+def check_todo() -> dict[str, bool]:
+    """All eight; none for an app that cannot keep and list a todo, because a stub passes the help and the refusal."""
+    code, help_text = run("--help")
+    names = command_names(help_text)
+    first_text, second_text = (f"{word} {secrets.token_hex(3)}" for word in ("Buy milk", "Call mum"))
+    add_code, _ = run(names["add"], first_text)
+    _, listing = run(names["list"])
+    if add_code != 0 or first_text not in listing:
+        return {}
+    results = {"help": code == 0 and bool(help_text.strip()), "add": True, "list": True}
+    run(names["add"], second_text)
+    _, listing = run(names["list"])
+    has_second = second_text in listing
+    results["keeps"] = first_text in listing and has_second
+    first, second = id_of(first_text, listing, "1"), id_of(second_text, listing, "2")
+    code, _ = run(names["edit"], first, "Buy oat milk")
+    _, edited = run(names["list"])
+    results["edit"] = code == 0 and "Buy oat milk" in edited and first_text not in edited and second_text in edited
+    code, _ = run(names["done"], first)
+    _, after = run(names["list"])
+    results["done"] = code == 0 and results["keeps"] and after != edited and second_text in after
+    code, _ = run(names["delete"], second)
+    _, after = run(names["list"])
+    results["delete"] = code == 0 and has_second and second_text not in after
+    code, output = run(names["delete"], "9999")
+    results["unknown id"] = "Traceback" not in output and (code not in (0, -1) or bool(output.strip()))
+    return results
+
+
+# --- 1.2, 2.1 and 2.2: the apps of a server ---
 
 REPLY_SECONDS = 20.0
 MAX_REPLY_BYTES = 1 << 20
@@ -209,3 +303,107 @@ def check_express() -> dict[str, bool] | None:
         "no token: 401": (none, empty[0]) == (401, 401),
         "wrong token: 401": wrong[0] == 401,
     }
+
+
+# --- 1.3: the cache ---
+
+LRU_SECONDS = 60
+TYPESCRIPT_OPTIONS: tuple[list[str], ...] = (["--experimental-transform-types"], ["--experimental-strip-types"], [])
+"""Node.js 22.7 and newer, 22.6, and versions that need no option."""
+TRIAL = """class Trial<T> { constructor(private size: number) {} get(): number { return this.size } }
+const trial: Trial<string> = new Trial(3);
+process.stdout.write(String(trial.get()));
+"""
+PLAIN_TRIAL = "const t: number = 3;\nprocess.stdout.write(String(t));\n"
+
+
+def node_command() -> list[str] | None:
+    """The command that runs TypeScript here, if there is one."""
+    pattern = re.compile(r"node(?:js)?-?\d*")
+    nodes = sorted(str(path) for path in Path("/usr/bin").iterdir() if pattern.fullmatch(path.name))
+    for text, node, options in itertools.product((TRIAL, PLAIN_TRIAL), nodes, TYPESCRIPT_OPTIONS):
+        Path("trial.ts").write_text(text, encoding="utf-8")
+        # The type stripper is WebAssembly, whose trap handler reserves more address space than the sandbox allows.
+        command = [node, "--no-warnings", "--disable-wasm-trap-handler", *options]
+        trial = subprocess.run([*command, "trial.ts"], capture_output=True, stdin=subprocess.DEVNULL, check=False)
+        if trial.returncode == 0 and trial.stdout == b"3":
+            return command
+    return None
+
+
+def run_operations(command: list[str], operations: list[list[Any]]) -> list[Any]:
+    """The result of each operation; empty if the cache does not run."""
+    lines = "".join(json.dumps(operation) + "\n" for operation in operations).encode()
+    try:
+        cache = subprocess.run(
+            [*command, "lru.mjs"], input=lines, capture_output=True, timeout=LRU_SECONDS, check=False
+        )
+        replies = [json.loads(line) for line in cache.stdout.decode("utf-8", "replace").splitlines()]
+    except (subprocess.TimeoutExpired, OSError, ValueError):
+        return []
+    return replies[1:] if replies[:1] == ["ready"] else []
+
+
+def is_correct(replies: list[Any], operations: list[list[Any]]) -> bool:
+    """Whether every reply is that of a correct cache."""
+    entries: OrderedDict[Any, Any] = OrderedDict()
+    capacity = 0
+    if len(replies) != len(operations):
+        return False
+    for reply, (name, *arguments) in zip(replies, operations):  # noqa: B905 - Python 3.9
+        if name == "get":
+            key = arguments[0]
+            if key in entries:
+                entries.move_to_end(key)
+            missing = (None, -1)
+            value = reply.get("value") if isinstance(reply, dict) else reply
+            if not isinstance(reply, dict) or (value != entries[key] if key in entries else value not in missing):
+                return False
+            continue
+        if name == "new":
+            entries, capacity = OrderedDict(), arguments[0]
+        else:
+            key, value = arguments
+            entries[key] = value
+            entries.move_to_end(key)
+            if len(entries) > capacity:
+                entries.popitem(last=False)
+        if reply not in ("made", "put"):
+            return False
+    return True
+
+
+def check_lru() -> dict[str, bool] | None:
+    """Seven checks; none if it keeps nothing or everything, ``None`` without TypeScript."""
+    command = node_command()
+    if command is None:
+        return None
+    dice = random.SystemRandom()
+    a, b, c = (f"k{dice.randrange(10**6)}" for _ in range(3))
+    put = {key: ["put", key, dice.randrange(1, 10**6)] for key in (a, b, c)}
+    plans: dict[str, list[list[Any]]] = {
+        "keeps": [["new", 2], put[a], ["get", a], ["get", b]],
+        "evicts the oldest": [["new", 2], put[a], put[b], put[c], ["get", a], ["get", b], ["get", c]],
+        "get refreshes": [["new", 2], put[a], put[b], ["get", a], put[c], ["get", a], ["get", b]],
+        "put refreshes": [["new", 2], put[a], put[b], ["put", a, 7], put[c], ["get", a], ["get", b], ["get", c]],
+        "capacity of 1": [["new", 1], put[a], put[b], ["get", a], ["get", b]],
+        "any order": [["new", 5], *(
+            ["put", f"k{dice.randrange(9)}", n] if dice.random() < 0.5 else ["get", f"k{dice.randrange(9)}"]
+            for n in range(1, 300)
+        )],
+    }  # fmt: skip
+    replies = run_operations(command, [operation for plan in plans.values() for operation in plan])
+    results: dict[str, bool] = {}
+    for check, operations in plans.items():
+        results[check] = is_correct(replies[: len(operations)], operations)
+        replies = replies[len(operations) :]
+    if not results["keeps"] or not results["evicts the oldest"]:
+        return {}
+    try:
+        tests = subprocess.run(
+            [*command, "lru.ts"], capture_output=True, stdin=subprocess.DEVNULL, timeout=LRU_SECONDS, check=False
+        )
+        results["its tests pass"] = tests.returncode == 0 and b"Assertion failed" not in tests.stderr
+    except subprocess.TimeoutExpired:
+        results["its tests pass"] = False
+    return results
