@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpubox.agent.thinking import split_thinking
+from gpubox.agent.reply_text import split_thinking
 from gpubox.bench.benchmark import Benchmark, check_items
 from gpubox.bench.kind import PlanContext
 from gpubox.bench.kinds.shared import convert_options, exceeds_context, id_prefix
