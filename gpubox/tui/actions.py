@@ -273,11 +273,10 @@ _BOUND_ELSEWHERE = {
     "chat_last",
 }
 """Their keys are bound by the list, by Textual and by the prompt themselves."""
-_APP_ACTIONS = {"stop", "restart", "failed_log", "bench_speed"}
+_APP_ACTIONS = {"stop", "restart", "failed_log", "bench_speed", "tune", "advice"}
 """Actions of the dashboard that the app performs; the dashboard screen performs the others."""
 WORKSHOP_ACTIONS = frozenset({
     "edit", "external_editor", "trial", "new_profile", "duplicate", "rename", "delete", "undo_delete", "compare",
-    "tune",
 })  # fmt: skip
 """Actions of the dashboard that the WorkshopController performs."""
 _SCREENS = ("show_chat", "show_bench", "show_models", "show_clients")

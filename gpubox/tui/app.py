@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-from collections.abc import Callable
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,31 +12,30 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import events, on
 from textual.app import SystemCommand
 from textual.binding import BindingType
-from textual.command import Provider
 
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.threads import run_in_thread
 from gpubox.tui import theme
-from gpubox.tui.actions import ACTIONS_BY_ID, Scope, action_name, bindings
+from gpubox.tui.actions import ACTIONS, ACTIONS_BY_ID, Scope, action_name, bindings
+from gpubox.tui.base_screen import PersistentScreen, PushedScreen
 from gpubox.tui.bridge import ServiceBridge
-from gpubox.tui.dashboard.profiles import ProfileEntry, ProfilePane
+from gpubox.tui.dashboard.profiles import ProfilePane
 from gpubox.tui.dashboard.screen import DashboardScreen
-from gpubox.tui.formatting import SanitizeFilter
-from gpubox.tui.leaving import Leaving
 from gpubox.tui.messages import (
     GatewayChanged,
-    GatewayView,
     LogLinesRead,
     OperationEnded,
     OperationUpdated,
     ProfileEntriesRead,
-    ServerOverview,
+    ProfileEntry,
+    ProfileWanted,
+    ScreenOpened,
     ServerOverviewChanged,
     SnapshotTaken,
+    TrialChanged,
 )
-from gpubox.tui.persistent_screen import PersistentScreen, PushedScreen
-from gpubox.tui.survival import SurvivingApp
+from gpubox.tui.survival import SanitizeFilter, SurvivingApp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -50,12 +48,10 @@ if TYPE_CHECKING:
     from gpubox.tui.chat.chat_screen import ChatScreen
     from gpubox.tui.clients.controller import GatewayController
     from gpubox.tui.clients.screen import ClientsScreen
-    from gpubox.tui.local_services import LocalServices
-    from gpubox.tui.operation_progress import OperationProgress
     from gpubox.tui.operations import OperationController
+    from gpubox.tui.services import LocalServices
     from gpubox.tui.workshop.controller import WorkshopController
     from gpubox.tui.workshop.models_screen import ModelsScreen
-    from gpubox.tui.workshop.trial import TrialController
 
 PREVIEW_DELAY = 0.15
 """Seconds a row is highlighted before its engine is asked, so that scrolling asks no engine."""
@@ -66,12 +62,6 @@ MODES = {Scope.LIST: "dashboard", Scope.DASHBOARD: "dashboard", Scope.CHAT: "cha
          Scope.MODELS: "models", Scope.CLIENTS: "clients"}  # fmt: skip
 
 
-def _palette() -> type[Provider]:
-    from gpubox.tui.palette import ActionProvider
-
-    return ActionProvider
-
-
 class GpuboxApp(SurvivingApp):
     """``run`` returns whether the owner left during an operation."""
 
@@ -79,7 +69,6 @@ class GpuboxApp(SurvivingApp):
     # The app's, not the screen's: styles of a screen are parsed in a second pass before the first paint.
     CSS_PATH = Path(__file__).parent / "dashboard" / "dashboard.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.ANYWHERE)]
-    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_palette}
     DEFAULT_MODE = "dashboard"
     COMMAND_PALETTE_BINDING = ACTIONS_BY_ID["command_palette"].key
 
@@ -93,11 +82,7 @@ class GpuboxApp(SurvivingApp):
         self.stylesheet.set_variables(self.get_css_variables())
         self.animation_level = "none"
         self.bridge = ServiceBridge(self, services)
-        self.overview: ServerOverview | None = None
-        self.entries: tuple[ProfileEntry, ...] = ()
-        self.operation: OperationProgress | None = None
-        """The operation that runs, or ran last."""
-        self.dashboard = DashboardScreen(read_only=services.read_only, url=services.url)
+        self.dashboard = DashboardScreen(note=services.note, url=services.url)
         self.chat: ChatScreen | None = None
         self.bench: BenchScreen | None = None
         self.models: ModelsScreen | None = None
@@ -109,27 +94,24 @@ class GpuboxApp(SurvivingApp):
         self.add_mode("clients", self.open_clients)
         self._start = start
         self._first_highlighted = False
-        self.trial: TrialController | None = None
-        """The trial that is under way in this gpubox, or was the last."""
-        self.leaving = Leaving(self)
 
     @cached_property
     def operations(self) -> OperationController:
         from gpubox.tui.operations import OperationController  # imports gpubox.server: not before the first paint
 
-        return OperationController(self)
+        return OperationController(self.bridge)
 
     @cached_property
     def workshop(self) -> WorkshopController:
         from gpubox.tui.workshop.controller import WorkshopController
 
-        return WorkshopController(self)
+        return WorkshopController(self.bridge, self.operations, self.dashboard.profiles)
 
     @cached_property
     def gateway_controller(self) -> GatewayController:
         from gpubox.tui.clients.controller import GatewayController
 
-        return GatewayController(self, self.bridge.services.gateway_service())
+        return GatewayController(self.bridge, self.bridge.services.gateway_service())
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key) and not event.is_forwarded:
@@ -143,7 +125,16 @@ class GpuboxApp(SurvivingApp):
         return (self._sanitize_filter, *super().get_line_filters())
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        return ()  # the palette has the actions instead
+        """What the palette finds: the actions, and one line for each profile."""
+        for action in ACTIONS:
+            if action.palette:
+                about = f"{action.key_label}  {action.help}"
+                yield SystemCommand(action.title, about, partial(self.action_run_by_id, action.id))
+        yield SystemCommand("Change the colours", "Choose another theme for this session", self.search_themes)
+        for entry in self.bridge.entries:
+            if entry.profile:
+                title, about = f"Switch to {sanitize_line(entry.name)}", sanitize_line(entry.summary)
+                yield SystemCommand(title, about, partial(self.choose, entry), False)
 
     def on_mount(self) -> None:
         self._tick()
@@ -156,7 +147,7 @@ class GpuboxApp(SurvivingApp):
             gc.freeze()
             gc.enable()
         if not self.is_headless:
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.leaving.quit)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.leave)
         self.dashboard.mount_content()
         self.bridge.start()
         self.bridge.run(self._poll_bench, "poll-bench")
@@ -174,10 +165,6 @@ class GpuboxApp(SurvivingApp):
         if taken_at is not None:
             self.dashboard.show_stale(asyncio.get_running_loop().time() - taken_at > STALE_SECONDS)
 
-    def say(self, text: str, *, bad: bool = False) -> None:
-        """Shows a notification; as a warning if ``bad``."""
-        self.notify(sanitize_line(text), severity="warning" if bad else "information", markup=False, timeout=6)
-
     def say_failure(self, text: str, details: str) -> None:
         self.bridge.services.save_traceback(details)
         if text:
@@ -190,7 +177,7 @@ class GpuboxApp(SurvivingApp):
         if self.chat is None:
             from gpubox.tui.chat.chat_screen import ChatScreen
 
-            self.chat = ChatScreen(self.bridge.services.chat_service(), note=self.dashboard.header.note)
+            self.chat = ChatScreen(self.bridge.services.chat_service(), note=self.bridge.services.note)
         return self.chat
 
     def open_bench(self) -> BenchScreen:
@@ -198,7 +185,7 @@ class GpuboxApp(SurvivingApp):
         if self.bench is None:
             from gpubox.tui.bench.screen import BenchScreen
 
-            self.bench = BenchScreen(self.bridge.services.bench_service(), note=self.dashboard.header.note)
+            self.bench = BenchScreen(self.bridge.services.bench_service(), self.bridge)
         return self.bench
 
     def open_models(self) -> ModelsScreen:
@@ -206,7 +193,7 @@ class GpuboxApp(SurvivingApp):
         if self.models is None:
             from gpubox.tui.workshop.models_screen import ModelsScreen
 
-            self.models = ModelsScreen(self.bridge.services.finder_service(), note=self.dashboard.header.note)
+            self.models = ModelsScreen(self.bridge.services.finder_service(), self.bridge)
         return self.models
 
     def open_clients(self) -> ClientsScreen:
@@ -216,18 +203,20 @@ class GpuboxApp(SurvivingApp):
 
             services = self.bridge.services
             address = "" if services.read_only else "{}:{}".format(*services.gateway_service().address())
-            self.clients = ClientsScreen(note=self.dashboard.header.note, address=address, shown=not services.read_only)
-            self.clients.show_gateway(self.gateway)
+            self.clients = ClientsScreen(
+                self.bridge, self.gateway_controller, address=address, shown=not services.read_only
+            )
+            self.clients.show_gateway(self.bridge.gateway.view)
         return self.clients
 
     def broadcast(self, snapshot: Snapshot | None = None) -> None:
-        """Passes the overview and new readings to the other screens, and to a workshop screen on top."""
-        top = [screen for screen in self.screen_stack[-1:] if isinstance(screen, PushedScreen)]  # none yet at the start
-        for screen in dict.fromkeys((self.chat, self.bench, self.models, self.clients, *top)):
+        """Passes the overview and new readings to the other screens, and to those that are pushed on top."""
+        pushed = [screen for screen in self.screen_stack if isinstance(screen, PushedScreen)]
+        for screen in (self.chat, self.bench, self.models, self.clients, *pushed):
             if screen is None:
                 continue
             screen.header.copy_values(self.dashboard.header)
-            screen.show_overview(self.overview)
+            screen.show_overview(self.bridge.overview)
             if snapshot:
                 screen.show_snapshot(snapshot)
 
@@ -242,7 +231,7 @@ class GpuboxApp(SurvivingApp):
             except GpuboxError:
                 run = None
             trial = await run_in_thread(services.trial_profile)
-            if self.trial is None or not self.trial.under_way:
+            if not self.bridge.trial:
                 self.dashboard.header.trial = trial or ""
             if not recording:
                 self.dashboard.header.bench = f"bench {run.info.plan.kind} {run.count}" if run else ""
@@ -263,17 +252,10 @@ class GpuboxApp(SurvivingApp):
         if name:
             self.say(f"The trial of {name} was left behind by another gpubox. What ran before runs again.")
 
-    def show_trial(self) -> None:
-        """Shows the trial of this gpubox as it is now."""
-        from gpubox.tui.workshop.trial import TrialScreen
-
-        if (trial := self.trial) is None:
-            return
-        self.dashboard.header.trial = trial.profile if trial.under_way else ""
-        self.dashboard.show_trial(trial.progress.summary)
-        for screen in self.screen_stack:
-            if isinstance(screen, TrialScreen):
-                screen.refresh_trial()
+    @on(TrialChanged)
+    def _trial_changed(self, message: TrialChanged) -> None:
+        self.dashboard.header.trial = self.bridge.trial
+        self.dashboard.show_trial(message.summary)
         self.broadcast()
 
     def action_workshop(self, action: str) -> None:
@@ -282,29 +264,22 @@ class GpuboxApp(SurvivingApp):
 
     # -- messages of the bridge -------------------------------------------------------------------------
 
+    @on(ScreenOpened)
+    def _screen_opened(self) -> None:
+        self.broadcast()
+
     @on(ServerOverviewChanged)
-    def _overview_changed(self, message: ServerOverviewChanged) -> None:
-        self.overview = message.overview
-        self.dashboard.show_overview(message.overview)
+    def _overview_changed(self) -> None:
+        assert self.bridge.overview is not None
+        self.dashboard.show_overview(self.bridge.overview)
         self.broadcast()
         self._highlight_first()
 
-    @property
-    def gateway(self) -> GatewayView | None:
-        """The gateway that runs."""
-        return self.bridge.gateway.view
-
-    async def refresh_gateway(self) -> None:
-        """Asks the gateway now; what it says is shown as always."""
-        await self.bridge.gateway.poll()
-
     @on(GatewayChanged)
-    def _gateway_changed(self, message: GatewayChanged) -> None:
-        view = message.view
-        self.dashboard.show_gateway(view)
-        for screen in (self.clients, *self.screen_stack[-1:]):
-            if isinstance(screen, PersistentScreen) and screen is not self.dashboard:
-                screen.show_gateway(view)
+    def _gateway_changed(self) -> None:
+        for screen in dict.fromkeys((self.dashboard, self.clients, self.screen_stack[-1])):
+            if isinstance(screen, PersistentScreen):
+                screen.show_gateway(self.bridge.gateway.view)
         self.broadcast()
 
     def action_gateway(self, action: str) -> None:
@@ -320,10 +295,9 @@ class GpuboxApp(SurvivingApp):
             self.broadcast(taken[0])
 
     @on(ProfileEntriesRead)
-    def _entries_read(self, message: ProfileEntriesRead) -> None:
-        self.entries = message.entries
+    def _entries_read(self) -> None:
         self.dashboard.profiles.hides_shipped = self.bridge.hides_shipped
-        self.dashboard.profiles.entries = message.entries
+        self.dashboard.profiles.entries = self.bridge.entries
         self._highlight_first()
 
     @on(LogLinesRead)
@@ -338,18 +312,21 @@ class GpuboxApp(SurvivingApp):
     def _focused(self) -> None:
         self.dashboard.throttled = False
 
+    @on(ProfileWanted)
+    def _profile_wanted(self, message: ProfileWanted) -> None:
+        self.dashboard.profiles.highlight(f"profile:{message.name}")
+
     def _highlight_first(self) -> None:
         """Once profiles and overview are known: highlights what runs or ran, and starts the profile of ``start``."""
-        if not self.entries or self.overview is None:
+        entries, overview = self.bridge.entries, self.bridge.overview
+        if not entries or overview is None:
             return
         if not self._first_highlighted:
             self._first_highlighted = True
-            name = self._start or self.overview.status.profile or self.overview.last_profile
-            first = next((entry for entry in self.entries if entry.profile), self.entries[0])  # not a broken file
+            name = self._start or overview.status.profile or overview.last_profile
+            first = next((entry for entry in entries if entry.profile), entries[0])  # not a broken file
             self.dashboard.profiles.highlight(f"profile:{name}" if name else first.id)
-        if self._start and (
-            entry := next((e for e in self.entries if e.name == self._start and e.kind != "model"), None)
-        ):
+        if self._start and (entry := next((e for e in entries if e.name == self._start and e.kind != "model"), None)):
             self._start = None
             self.choose(entry, may_download=True)  # `gpubox demo` has named the download already
 
@@ -380,30 +357,23 @@ class GpuboxApp(SurvivingApp):
     def action_restart(self) -> None:
         self.bridge.run(self.operations.restart, "server")
 
-    def show_operation(self, operation: OperationProgress) -> None:
-        """Replaces the operation that the dashboard shows."""
-        self.operation = operation
-        if self.dashboard.is_mounted:
-            self.dashboard.show_operation(operation)
-
-    def highlight_profile(self, name: str) -> None:
-        """Highlights the profile in the list."""
-        self.dashboard.profiles.highlight(f"profile:{name}")
-
     @on(OperationUpdated)
     def _operation_updated(self, message: OperationUpdated) -> None:
         from gpubox.server.events import Step, StepStarted
         from gpubox.tui.operation_progress import OperationProgress
 
-        event = message.event
-        self.show_operation((self.operation or OperationProgress("", "")).with_event(event))
+        bridge, event = self.bridge, message.event
+        if event is not None:
+            bridge.operation = (bridge.operation or OperationProgress("", "")).with_event(event)
+        if self.dashboard.is_mounted:
+            self.dashboard.show_operation(bridge.operation)
         if isinstance(event, StepStarted) and event.step in (Step.LOAD, Step.RESTORE):
             self.dashboard.log_pane.note(f"── {event.step} {sanitize_line(event.profile)} ──")
-        self.leaving.operation_updated()
+        self.operations.updated()
 
     @on(OperationEnded)
     def _operation_ended(self) -> None:
-        self.leaving.operation_ended()
+        self.operations.ended()
 
     # -- actions ----------------------------------------------------------------------------------------
 
@@ -449,6 +419,21 @@ class GpuboxApp(SurvivingApp):
     def action_show_clients(self) -> None:
         self._show_mode("clients")
 
+    def action_tune(self) -> None:
+        if reason := self.bridge.services.read_only:
+            self.say(reason, bad=True)
+            return
+        self._show_mode("bench")
+        self.open_bench().controller.tune(self.dashboard.profiles.entry)
+
+    def action_advice(self) -> None:
+        self.bridge.run(self._show_advice, "advice", exclusive=True)
+
+    async def _show_advice(self) -> None:
+        from gpubox.tui.advice import show_advice
+
+        await show_advice(self.workshop)
+
     def action_bench_speed(self) -> None:
         self._show_mode("bench")
         self.open_bench().action_bench_measure()
@@ -477,11 +462,11 @@ class GpuboxApp(SurvivingApp):
     async def action_back(self) -> None:
         if self.screen is not self.dashboard:
             return  # the other screens handle esc themselves
-        if self.dashboard.go_back() or not self.bridge.operation_running or self.operation is None:
+        if self.dashboard.go_back() or not self.bridge.operation_running or self.bridge.operation is None:
             return
-        if self.operation.is_waiting:
+        if self.bridge.operation.is_waiting:
             self.bridge.services.cancel()
-        elif self.operation.can_cancel:
+        elif self.bridge.operation.can_cancel:
             self.bridge.run(self.operations.ask_cancel, "ask")
 
     async def action_quit(self) -> None:
@@ -489,8 +474,15 @@ class GpuboxApp(SurvivingApp):
         if "workshop" in self.__dict__ and self.workshop.must_ask:
             self.bridge.run(self._ask_quit, "quit", exclusive=True)
         else:
-            self.leaving.quit()
+            self.leave()
+
+    def leave(self) -> None:
+        """Leaves at once if no operation runs; else when it has ended, or at the second request."""
+        if self.bridge.operation_running:
+            self.operations.quit()
+        else:
+            self.exit(False)
 
     async def _ask_quit(self) -> None:
         if await self.workshop.may_quit():
-            self.leaving.quit()
+            self.leave()

@@ -1,6 +1,6 @@
-"""The bridge between services and screen: polls the services, and posts what changed as Textual messages.
+"""The bridge between services and screens: polls the services, keeps what is known, and posts what changed as messages.
 
-Operations are run by ``operations.OperationController``, which posts their events in the same way.
+All below the app know the services and the app's state through it. ``operations`` posts its events in the same way.
 """
 
 from __future__ import annotations
@@ -14,22 +14,25 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpubox.errors import GpuboxError
-from gpubox.sanitize import sanitize_line
 from gpubox.threads import run_in_thread
-from gpubox.tui.advice.poller import AdvicePoller
-from gpubox.tui.clients.poller import GatewayPoller
-from gpubox.tui.dashboard.profiles import ProfileEntry, build_entries
 from gpubox.tui.messages import (
+    AdviceChanged,
+    GatewayChanged,
+    GatewayView,
     LogLinesRead,
     ProfileEntriesRead,
+    ProfileEntry,
+    ProfileWanted,
     ServerOverview,
     ServerOverviewChanged,
     SnapshotTaken,
+    build_entries,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gpubox.advisor.advisor import AdviceList
     from gpubox.planner.plan import MemoryPlan
     from gpubox.profiles.loader import ProfileCatalog
     from gpubox.profiles.profile import Profile
@@ -38,7 +41,8 @@ if TYPE_CHECKING:
     from gpubox.telemetry.history import History
     from gpubox.telemetry.history_writer import HistoryWriter
     from gpubox.telemetry.snapshot import Snapshot
-    from gpubox.tui.local_services import LocalServices
+    from gpubox.tui.operation_progress import OperationProgress
+    from gpubox.tui.services import LocalServices
     from gpubox.tui.survival import SurvivingApp
 
 PROFILES_POLL_SECONDS = 2.0
@@ -53,6 +57,12 @@ HISTORY_SECONDS = 3.0
 """After the first sample, the file of the history is opened: the screen has painted by then."""
 RETRY_SECONDS = 2.0
 """Pause after a sample that failed."""
+GATEWAY_SECONDS, NO_GATEWAY_SECONDS = 1.0, 2.0
+"""While a gateway runs, and while none does."""
+GATEWAY_ENDED = "The gateway has ended; its clients reach no model now. C shows how to start it."
+ADVICE_SECONDS = 4.0
+FIRST_ADVICE_SECONDS = 3.0
+"""The screen opens, and the first readings come, before the advisor's modules are imported."""
 IDLE_STATES = ("idle", "ready", "sleeping", "down")
 
 
@@ -66,10 +76,15 @@ class ServiceBridge:
         self.operation_ended = threading.Event()
         """Set while no operation runs, even if the screen is gone."""
         self.operation_ended.set()
+        self.overview: ServerOverview | None = None
+        self.entries: tuple[ProfileEntry, ...] = ()
         self.hides_shipped = False
         """Whether the owner's settings hide the shipped profiles."""
+        self.operation: OperationProgress | None = None
+        """The operation that runs, or ran last."""
+        self.trial = ""
+        """The profile that is tried in this gpubox; empty: none is."""
         self.poller, self.gateway, self.advice = SnapshotPoller(self), GatewayPoller(self), AdvicePoller(self)
-        self._overview: ServerOverview | None = None
         self._compatibility: dict[str, EngineCompatibility] = {}
         self._plans: dict[str, MemoryPlan] = {}
         self._models: list[Path] = []
@@ -107,13 +122,9 @@ class ServiceBridge:
         """Posts the overview if it changed."""
         if self.operation_running:  # the operation's own progress says more than its record on disk
             overview = replace(overview, status=replace(overview.status, operation="", message=""))
-        if overview != self._overview:
-            self._overview = overview
-            self.app.post_message(ServerOverviewChanged(overview))
-
-    def report_problem(self, text: str) -> None:
-        """Shows a warning."""
-        self.app.notify(sanitize_line(text), severity="warning", markup=False, timeout=8)
+        if overview != self.overview:
+            self.overview = overview
+            self.app.post_message(ServerOverviewChanged())
 
     async def refresh(self) -> None:
         """Reads profiles and overview again: after an operation a model or an engine may be new."""
@@ -132,9 +143,11 @@ class ServiceBridge:
 
     async def read_entries(self) -> None:
         """Reads the profiles and posts them at once; then again after asking the engines and finding models."""
+        from gpubox.profiles.loader import hides_shipped
+
         services = self.services
         catalog = await run_in_thread(services.catalog)
-        self.hides_shipped = services.hides_shipped(catalog)
+        self.hides_shipped = hides_shipped(catalog.profiles.values(), services.config.shipped_profiles)
         self._post_entries(catalog)
         self._compatibility = await run_in_thread(services.compatibility, catalog)
         self._post_entries(catalog)
@@ -145,9 +158,13 @@ class ServiceBridge:
 
     def _post_entries(self, catalog: ProfileCatalog) -> None:
         # With the previous compatibility: rows keep their marks while the engines are asked again.
-        self.app.post_message(
-            ProfileEntriesRead(build_entries(catalog, self._compatibility, self._models, self._plans))
-        )
+        self.entries = build_entries(catalog, self._compatibility, self._models, self._plans)
+        self.app.post_message(ProfileEntriesRead())
+
+    async def show_profile(self, name: str) -> None:
+        """Highlights a profile that may be new in the list."""
+        self.app.post_message(ProfileWanted(name))
+        await self.read_entries()
 
     async def _poll_log(self) -> None:
         while True:
@@ -244,7 +261,7 @@ class SnapshotPoller:
         self.bridge.report_overview(ServerOverview(snapshot.server, companions, None if snapshot.server.pid else last))
         crashed = snapshot.server.state == "crashed" and not self.bridge.operation_running
         if crashed and not self._crash_handled and (outcome := await run_in_thread(services.handle_crash)):
-            self.bridge.report_problem(outcome)
+            self.bridge.app.say(outcome, bad=True)
         self._crash_handled = crashed
         queued, self.pending = self.pending is not None, (snapshot, self.history)
         if not queued:
@@ -266,9 +283,90 @@ class SnapshotPoller:
         if self._writer:
             self._writer.push(snapshot)
         while self._history_problems:
-            self.bridge.report_problem(self._history_problems.popleft())
+            self.bridge.app.say(self._history_problems.popleft(), bad=True)
 
     def _report_problem(self, text: str) -> None:
         if not self._problem_reported:
             self._problem_reported = True
-            self.bridge.report_problem(text)
+            self.bridge.app.say(text, bad=True)
+
+
+class GatewayPoller:
+    """Asks the gateway while one runs, and looks for one while none does. Posts what it says if it changed."""
+
+    def __init__(self, bridge: ServiceBridge) -> None:
+        self.bridge = bridge
+        self.view: GatewayView | None = None
+        self.is_stopped_here = False
+        """Whether this screen stops the gateway, so that its end is no news."""
+        self._lock = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Polls until cancelled."""
+        while True:
+            await self.poll()
+            await asyncio.sleep(GATEWAY_SECONDS if self.view else NO_GATEWAY_SECONDS)
+
+    async def poll(self) -> None:
+        """Asks once."""
+        services = self.bridge.services
+        async with self._lock:
+            try:
+                view = await run_in_thread(services.gateway)
+            except (GpuboxError, OSError) as error:
+                view = GatewayView(self.view.base_url if self.view else "", problem=str(error))
+            except Exception:  # a bug in a reader must not end the screen
+                services.save_traceback(traceback.format_exc())
+                view = None
+            if view != self.view:
+                if view is None and not self.is_stopped_here:
+                    self.bridge.app.say(GATEWAY_ENDED, bad=True)
+                self.view, self.is_stopped_here = view, False
+                self.bridge.app.post_message(GatewayChanged())
+
+
+class AdvicePoller:
+    """Asks the advisor every few seconds about what runs. Posts that its answer changed."""
+
+    def __init__(self, bridge: ServiceBridge) -> None:
+        self.bridge = bridge
+        self.advice: AdviceList | None = None
+        self._read: object = None
+        self._lock = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Polls until cancelled."""
+        await asyncio.sleep(FIRST_ADVICE_SECONDS)
+        while True:
+            # At rest the same readings come again and again: nothing new can be said of them.
+            read = _advice_marker(self.bridge.poller.newest)
+            if read != self._read:
+                self._read = read
+                await self.poll()
+            await asyncio.sleep(ADVICE_SECONDS)
+
+    async def poll(self) -> None:
+        """Asks once."""
+        services, snapshot = self.bridge.services, self.bridge.poller.newest
+        async with self._lock:
+            try:
+                advice = await run_in_thread(services.advice, snapshot) if snapshot else None
+            except GpuboxError:
+                advice = None
+            except Exception:  # a bug in a rule must not end the screen
+                services.save_traceback(traceback.format_exc())
+                advice = None
+            if advice != self.advice:
+                self.advice = advice
+                self.bridge.app.post_message(AdviceChanged())
+
+
+def _advice_marker(snapshot: Snapshot | None) -> object:
+    """What of the readings an advice can change with, while the server does nothing."""
+    if snapshot is None:
+        return None
+    server, speeds = snapshot.server, snapshot.throughput
+    busy = snapshot.at if speeds.working else None
+    host = next((device.on_disk_bytes for device in snapshot.memory if device.kind == "host"), None)
+    others = [device.other_processes_bytes for device in snapshot.memory if device.kind == "gpu"]
+    return server.pid, server.started_at, server.profile, speeds.state, busy, len(snapshot.requests), host, others

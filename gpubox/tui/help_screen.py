@@ -17,7 +17,7 @@ from gpubox.tui.actions import ACTIONS, Action, Scope, bindings
 from gpubox.tui.dialogs import Dialog
 from gpubox.tui.styled_lines import ROLE_STYLES
 from gpubox.tui.widgets.header import SERVER_STATES
-from gpubox.tui.widgets.scroll_keys import ScrollKeys
+from gpubox.tui.widgets.lines import ScrollKeys
 from gpubox.tui.workshop.edit_session import EDIT_MARKS
 from gpubox.views.marks import PROFILES
 

@@ -1,16 +1,27 @@
-"""What the bridge and the operations tell the app: values and Textual messages."""
+"""What the bridge and the operations know and tell: values (what runs, the rows of the profile list) and messages."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
 
 from textual.message import Message
 
+from gpubox.errors import GpuboxError
+from gpubox.planner.verdict import judge
+from gpubox.views.profile import profile_state
+
 if TYPE_CHECKING:
     from gpubox.gateway.status import GatewayStatus
+    from gpubox.planner.plan import MemoryPlan
+    from gpubox.profiles.loader import ProfileCatalog
+    from gpubox.profiles.profile import Profile
+    from gpubox.server.engine_compatibility import EngineCompatibility
     from gpubox.server.status import ServerStatus
-    from gpubox.tui.dashboard.profiles import ProfileEntry
     from gpubox.tui.operation_progress import OperationEvent
 
 
@@ -66,12 +77,87 @@ class GatewaySummary:
     problem: str = ""
 
 
-class GatewayChanged(Message):
-    """Sent only if what is known of the gateway differs from before; ``None``: none runs."""
+@dataclass(frozen=True, slots=True)
+class ProfileEntry:
+    """One row of the list. ``id`` is unique, and stays the same when the entry changes."""
 
-    def __init__(self, view: GatewayView | None) -> None:
-        super().__init__()
-        self.view = view
+    id: str
+    kind: Literal["profile", "broken", "model"]
+    name: str
+    profile: Profile | None = None
+    compatibility: EngineCompatibility | None = None
+    """``None`` until the engine has been asked."""
+    error: GpuboxError | None = None
+    model: Path | None = None
+    plan: MemoryPlan | None = None
+    """Whether it would fit; ``None`` if that is unknown."""
+
+    @property
+    def summary(self) -> str:
+        """The text beside the name."""
+        if self.kind == "broken" and self.error:
+            # The path is left out: the row has no room for the folder, and the name is beside it.
+            file = re.escape(f"{self.name.removesuffix('.toml')}.toml")
+            return re.sub(rf"^.*?{file}:? (is )?", "", self.error.message, count=1)
+        if self.kind == "model":
+            return "a model without a profile: Enter makes one"
+        assert self.profile is not None
+        if self.profile.elsewhere:
+            return self.profile.elsewhere
+        state = self.compatibility
+        if state and state.summary and not (state.ok and (state.model_present or state.fetchable)):
+            return state.summary
+        words = (judge(self.plan).words, self.profile.title) if self.plan else (self.profile.title,)
+        return " · ".join(filter(None, words if self.is_short else reversed(words)))
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it would certainly not fit."""
+        return self.plan is not None and judge(self.plan).fit == "short"
+
+    @property
+    def search_text(self) -> str:
+        """The text that a search matches, in lower case."""
+        profile = self.profile
+        details = f"{profile.title} {profile.description} {profile.model}" if profile else ""
+        return f"{self.name} {self.summary} {details} {self.model or ''}".lower()
+
+
+def build_entries(
+    catalog: ProfileCatalog,
+    compatibility: Mapping[str, EngineCompatibility],
+    models: Iterable[Path],
+    plans: Mapping[str, MemoryPlan] = MappingProxyType({}),
+) -> tuple[ProfileEntry, ...]:
+    """Broken files, then the profiles in the catalog's order, then the models that no profile names."""
+    entries = [ProfileEntry(f"broken:{name}", "broken", name, error=e) for name, e in sorted(catalog.broken.items())]
+    entries += [
+        ProfileEntry(f"profile:{p.name}", "profile", p.name, p, compatibility.get(p.name), plan=plans.get(p.name))
+        for p in catalog.profiles.values()
+    ]
+    entries += [ProfileEntry(f"model:{path}", "model", path.name, model=path) for path in models]
+    return tuple(entries)
+
+
+def filter_entries(entries: Iterable[ProfileEntry], search: str) -> tuple[ProfileEntry, ...]:
+    """The entries that contain every word of ``search``; those with all words in their name come first."""
+    terms = search.lower().split()
+    matching = [entry for entry in entries if all(term in entry.search_text for term in terms)]
+    return tuple(sorted(matching, key=lambda entry: not all(term in entry.name.lower() for term in terms)))
+
+
+def entry_state(entry: ProfileEntry, running: frozenset[str], operating_on: str) -> str:
+    """The mark of a row, as a key of PROFILES; ``operating_on`` names the profile of the operation under way."""
+    if entry.profile is None:
+        return "broken" if entry.kind == "broken" else "model"
+    if entry.name == operating_on:
+        return "busy"
+    memory = judge(entry.plan) if entry.plan else None
+    return profile_state(entry.profile, entry.compatibility, memory, running=entry.name in running)
+
+
+class GatewayChanged(Message):
+    """The bridge knows something else of the gateway than before."""
 
 
 class AdviceChanged(Message):
@@ -79,11 +165,7 @@ class AdviceChanged(Message):
 
 
 class ServerOverviewChanged(Message):
-    """Sent only if the overview differs from the last one."""
-
-    def __init__(self, overview: ServerOverview) -> None:
-        super().__init__()
-        self.overview = overview
+    """The bridge's overview differs from the last one."""
 
 
 class SnapshotTaken(Message):
@@ -91,11 +173,7 @@ class SnapshotTaken(Message):
 
 
 class ProfileEntriesRead(Message):
-    """The profile list, after a change of its files or of their compatibility."""
-
-    def __init__(self, entries: tuple[ProfileEntry, ...]) -> None:
-        super().__init__()
-        self.entries = entries
+    """The bridge has read the profile list, after a change of its files or of their compatibility."""
 
 
 class LogLinesRead(Message):
@@ -106,10 +184,30 @@ class LogLinesRead(Message):
         self.lines = lines
 
 
-class OperationUpdated(Message):
-    """An event of the running operation."""
+class ScreenOpened(Message):
+    """A full screen is there, and shows nothing yet."""
 
-    def __init__(self, event: OperationEvent) -> None:
+
+class ProfileWanted(Message):
+    """This profile is to be highlighted in the list."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+
+class TrialChanged(Message):
+    """The trial of this gpubox is at another step. ``summary``: in one line; empty: there is nothing to say of it."""
+
+    def __init__(self, summary: str) -> None:
+        super().__init__()
+        self.summary = summary
+
+
+class OperationUpdated(Message):
+    """An event of the running operation; ``None``: it begins."""
+
+    def __init__(self, event: OperationEvent | None) -> None:
         super().__init__()
         self.event = event
 

@@ -19,7 +19,7 @@ from gpubox.server.events import (
     StepStarted,
     WaitingForSlots,
 )
-from gpubox.tui.formatting import block_bar, part_of_total
+from gpubox.tui.styled_lines import block_bar, part_of_total
 
 BAR_CELLS = 10
 STALL_SECONDS = 2.0

@@ -1,6 +1,7 @@
 """Start, switch, restart and stop: the questions to the owner, the download, then the Supervisor's operation.
 
-One switch: ``dashboard/profiles.py`` (Enter) -> ``app.py`` -> here -> ``local_services.py`` -> Supervisor.switch.
+One switch: ``dashboard/profiles.py`` (Enter) -> ``app.py`` -> here -> ``services.py`` -> Supervisor.switch.
+Closing gpubox while one runs is answered here too: when it has ended, or during a load, which goes on by itself.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from gpubox.tui.messages import OperationEnded, OperationUpdated
 from gpubox.tui.operation_progress import DownloadStatus, OperationAborted, OperationProgress
 
 if TYPE_CHECKING:
-    from gpubox.tui.app import GpuboxApp
-    from gpubox.tui.dashboard.profiles import ProfileEntry
+    from gpubox.tui.bridge import ServiceBridge
+    from gpubox.tui.messages import ProfileEntry
 
 DOWNLOAD_REPORT_SECONDS = 0.2
 T = TypeVar("T")
@@ -31,14 +32,21 @@ Emit = Callable[[Any], None]
 class OperationController:
     """Runs one operation at a time, inside workers of the app, because it waits for the owner's answers."""
 
-    def __init__(self, app: GpuboxApp) -> None:
-        self.app, self.bridge, self.services = app, app.bridge, app.bridge.services
+    def __init__(self, bridge: ServiceBridge) -> None:
+        self.bridge, self.app, self.services = bridge, bridge.app, bridge.services
         self._download_stopped = False
+        self._quit_requests = 0
+        """How often closing was asked for during an operation."""
+
+    def begin(self, kind: str, profile: str) -> None:
+        """Shows that an operation begins."""
+        self.bridge.operation = OperationProgress(kind, profile)
+        self.app.post_message(OperationUpdated(None))
 
     async def choose(self, entry: ProfileEntry, *, may_download: bool = False) -> None:
         """Acts on a selected row. ``may_download``: the owner has already agreed to the download."""
-        if self.bridge.operation_running and self.app.operation and self.app.operation.is_waiting:
-            await self._ask_waiting_again(self.app.operation)
+        if self.bridge.operation_running and self.bridge.operation and self.bridge.operation.is_waiting:
+            await self._ask_waiting_again(self.bridge.operation)
         elif self.is_refused():
             return
         elif entry.kind == "broken" and entry.error:
@@ -52,7 +60,7 @@ class OperationController:
         """Restarts the active server, or starts again the profile that died."""
         if self.is_refused():
             return
-        overview = self.app.overview
+        overview = self.bridge.overview
         name = (overview.status.profile or overview.last_profile) if overview else None
         if name is None:
             self.app.say("Nothing runs and nothing ran before. Enter starts the highlighted profile.")
@@ -67,7 +75,7 @@ class OperationController:
         """Stops the highlighted companion if it runs, else the active server."""
         if self.is_refused():
             return
-        overview = self.app.overview
+        overview = self.bridge.overview
         companion = entry.name if entry and overview and entry.name in overview.companions else None
         name = companion or (overview.status.profile if overview and overview.status.pid is not None else None)
         if overview is None or name is None:
@@ -80,12 +88,12 @@ class OperationController:
         shown = sanitize_line(name)
         answers = (("n", "keep it running", "no"), ("y", f"stop {shown}", "yes"))
         if await ask(self.app, f"Stop {shown}?", body, *answers) == "yes":
-            self.app.show_operation(OperationProgress("stop", name))
+            self.begin("stop", name)
             await self._run("stop", companion or "main", stop_now=False, allow_exposed=False)
 
     async def ask_cancel(self) -> None:
         """Asks whether to cancel the operation; the previous server then comes back."""
-        operation = self.app.operation
+        operation = self.bridge.operation
         if operation is None or not self.bridge.operation_running:
             return
         body = "The previous server is restored." if operation.kind != "start" else "No server runs then."
@@ -94,32 +102,28 @@ class OperationController:
         if await ask(self.app, title, body, *answers) == "yes" and self.bridge.operation_running:
             self.services.cancel()
 
-    def stop_download(self) -> None:
-        """Ends the download at its next progress report; the part on disk is kept."""
-        self._download_stopped = True
-
     def is_refused(self) -> bool:
         """Whether nothing can be changed now; tells the owner why."""
         if self.services.read_only:
             self.app.say(self.services.read_only, bad=True)
-        elif (trial := self.app.trial) and trial.under_way:
-            self.app.say(f"A trial of {trial.profile} is under way: T shows it.")
+        elif self.bridge.trial:
+            self.app.say(f"A trial of {self.bridge.trial} is under way: T shows it.")
             return True
         elif self.bridge.operation_running:
-            operation = self.app.operation
+            operation = self.bridge.operation
             self.app.say(
                 f"A {operation.kind} is already under way." if operation else "An operation is already under way."
             )
         return bool(self.services.read_only) or self.bridge.operation_running
 
     def _find_profile(self, name: str) -> Profile | None:
-        return next((entry.profile for entry in self.app.entries if entry.profile and entry.name == name), None)
+        return next((entry.profile for entry in self.bridge.entries if entry.profile and entry.name == name), None)
 
     async def _start(self, profile: Profile, may_download: bool) -> None:
         if profile.elsewhere:
             self.app.say(sanitize_line(profile.elsewhere))
             return
-        overview = self.app.overview
+        overview = self.bridge.overview
         active = overview.status.profile if overview and overview.status.pid is not None else None
         beside = profile.companion or bool(overview and profile.name in overview.companions)
         kind = "switch" if active and not beside else "start"
@@ -136,13 +140,13 @@ class OperationController:
         if downloads:
             if not may_download and not await self._ask_download(profile, "start" if kind == "restart" else kind):
                 return
-            self.app.show_operation(OperationProgress(kind, profile.name))
+            self.begin(kind, profile.name)
             if not await self._download(profile):
                 return
         anyway = await self.ask_memory(profile)
         answer = await self.ask_busy(change) if anyway is not None and change else "wait"
         if anyway is not None and answer:
-            self.app.show_operation(OperationProgress(kind, profile.name))
+            self.begin(kind, profile.name)
             await self._run(kind, profile, stop_now=answer == "now", allow_exposed=allow_exposed, anyway=anyway)
         elif downloads:
             self._emit(OperationAborted(GpuboxError("The model is downloaded; nothing else was changed.")))
@@ -155,8 +159,7 @@ class OperationController:
             self.app.say(str(error), bad=True)
             return
         self.app.say(f"Made the profile {profile.name}: {profile.path or ''}".rstrip(": "))
-        self.app.highlight_profile(profile.name)
-        await self.bridge.read_entries()
+        await self.bridge.show_profile(profile.name)
 
     # -- questions --------------------------------------------------------------------------------------
 
@@ -199,7 +202,7 @@ class OperationController:
         return True if await ask(self.app, "It would not fit into memory", body, *answers) == "anyway" else None
 
     def _busy_slots(self) -> list[str]:
-        overview = self.app.overview
+        overview = self.bridge.overview
         return [str(slot) for slot in (overview.status.slots or ()) if slot.busy] if overview else []
 
     async def ask_busy(self, change: str) -> str | None:
@@ -207,7 +210,7 @@ class OperationController:
         busy = self._busy_slots()
         if not busy:
             return "wait"
-        limit = units.rough_duration(self.services.wait_seconds())
+        limit = units.rough_duration(self.services.config.wait_seconds)
         body = f"{_sentence(busy)} Requests that are cut off must be repeated."
         change = sanitize_line(change)
         answers = (
@@ -215,7 +218,7 @@ class OperationController:
             ("n", f"{change} now", "now"),
             ("c", "leave it running", "cancel"),
         )
-        name = self.app.overview.status.profile if self.app.overview else None
+        name = self.bridge.overview.status.profile if self.bridge.overview else None
         title = f"{sanitize_line(name or 'The server')} is busy"
         answer = await ask(self.app, title, body, *answers)
         return None if answer == "cancel" else answer
@@ -224,14 +227,14 @@ class OperationController:
         """Asks the busy question again while the operation waits for slots."""
         to_profile = f" to {operation.profile}" if operation.kind == "switch" else ""
         answer = await self.ask_busy(f"{operation.kind}{to_profile}")
-        if not (self.app.operation and self.app.operation.is_waiting) or answer == "wait":
+        if not (self.bridge.operation and self.bridge.operation.is_waiting) or answer == "wait":
             return
         self.services.cancel()
         while self.bridge.operation_running:
             await asyncio.sleep(0.02)
         profile = self._find_profile(operation.profile)
         if answer == "now" and profile and (allow_exposed := await self.ask_exposed(profile)) is not None:
-            self.app.show_operation(OperationProgress(operation.kind, profile.name))
+            self.begin(operation.kind, profile.name)
             # its memory was checked before it waited
             await self._run(operation.kind, profile, stop_now=True, allow_exposed=allow_exposed, anyway=True)
 
@@ -294,6 +297,41 @@ class OperationController:
             self.bridge.operation_running = False
             self.app.post_message(OperationEnded())
             await self.bridge.refresh()
+
+    # -- closing gpubox ---------------------------------------------------------------------------------
+
+    def quit(self) -> None:
+        """Leaves when the operation has ended, at the second request as soon as that is safe."""
+        self._quit_requests += 1
+        operation = self.bridge.operation
+        if operation and operation.is_downloading:
+            self._download_stopped = True  # at its next report; the part on disk is kept
+            self.app.exit(False)
+        elif self._quit_requests == 1:
+            kind = operation.kind if operation else "operation"
+            self.app.say(f"The {kind} is under way; gpubox closes when it has ended. Press q again to close it now.")
+        else:
+            self._leave_if_safe()
+
+    def updated(self) -> None:
+        """The operation made progress: leaves as soon as that is safe, if it was asked for twice."""
+        if self._quit_requests > 1:
+            self._leave_if_safe()
+
+    def ended(self) -> None:
+        """Leaves if it was asked for."""
+        if self._quit_requests:
+            self.app.exit(False)
+
+    def _leave_if_safe(self) -> None:
+        """Leaves if a server is loading, which continues by itself; never between two servers."""
+        operation = self.bridge.operation
+        if operation and operation.is_waiting:
+            self.services.cancel()
+        elif operation and operation.can_leave:
+            self.app.exit(True)
+        else:
+            self.app.say("gpubox is between two servers. It closes as soon as the new one is loading.")
 
     def _emit(self, event: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the screen is gone; the operation continues without it

@@ -1,11 +1,12 @@
-"""Lines of styled text as plain tuples: cheap to make, exact to compare, aligned by the helpers here. Pure.
+"""Lines of styled text as plain tuples: cheap to make, exact to compare. Short texts for narrow places. Pure.
 
 Textual's Content compares only its text. A pane that repaints only what changed must see a change of colour too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from itertools import groupby
 
 from rich.cells import cell_len, set_cell_size
@@ -128,3 +129,37 @@ def sanitize_to_width(text: str | None, width: int) -> str:
     """Text from outside without control characters, cut to ``width`` cells."""
     shown = sanitize_line(text or "")
     return shown if cell_len(shown) <= width else set_cell_size(shown, max(0, width - 1)).rstrip() + "…"
+
+
+def shorten(text: str, width: int) -> str:
+    """``text`` cut to ``width`` characters, at a word boundary if there is one, with an ellipsis."""
+    if len(text) <= width:
+        return text
+    cut = text[: max(0, width - 1)]
+    space = cut.rfind(" ")
+    return (cut[:space] if space > width // 2 else cut).rstrip(" ,:;.") + "…"
+
+
+def part_of_total(part: float | None, total: float | None, text: Callable[[float | None], str] = units.memory) -> str:
+    """``0.6 of 1.9 GiB``: the unit is written once if both have the same. ``text`` formats one number."""
+    part_text, total_text = text(part), text(total)
+    number, _, unit = part_text.partition(" ")
+    return f"{number if unit and total_text.endswith(unit) else part_text} of {total_text}"
+
+
+def block_bar(fraction: float, width: int) -> str:
+    """A bar of ``width`` cells, ``fraction`` (0 to 1) of them filled."""
+    filled = round(max(0.0, min(1.0, fraction)) * width)
+    return "▓" * filled + "░" * (width - filled)
+
+
+def time_or_date(iso: str) -> str:
+    """A moment as lists show it: the time today, else the date."""
+    try:
+        at = datetime.fromisoformat(iso).astimezone()
+    except ValueError:
+        return ""
+    today = datetime.now().astimezone().date()
+    if at.date() == today:
+        return f"{at:%H:%M}"
+    return f"{at:%d %b}" if at.year == today.year else f"{at:%Y-%m}"

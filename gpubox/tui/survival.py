@@ -1,4 +1,4 @@
-"""The base of the app: after an exception of a handler, a worker or a timer the screen says so and goes on."""
+"""The base of the app: after an exception the screen says so and goes on; no control character reaches the terminal."""
 
 from __future__ import annotations
 
@@ -6,19 +6,38 @@ import sys
 import time
 import traceback
 from collections import deque
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from rich.cells import cell_len
+from rich.segment import Segment
 from textual.app import App
+from textual.filter import LineFilter
 from textual.message import Message
 from textual.message_pump import MessagePump
 from textual.worker import WorkerFailed
 
 from gpubox.errors import GpuboxError
+from gpubox.sanitize import blank_controls, sanitize_line
+
+if TYPE_CHECKING:
+    from textual.color import Color
 
 STORM, STORM_SECONDS = 100, 2.0
 """So many exceptions in so short a time end the app: it does nothing else any more."""
 SAY_AGAIN_SECONDS = 60.0
 """What keeps failing is said as often: its pane shows nothing new."""
+
+
+class SanitizeFilter(LineFilter):
+    """Blanks control characters in every drawn line; the line keeps its width.
+
+    Views sanitize their own text, so that it is laid out as it is drawn. This is for a view that forgets to.
+    """
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        if all(segment.text.isprintable() for segment in segments):
+            return segments
+        return [Segment(blank_controls(segment.text, cell_len), segment.style, segment.control) for segment in segments]
 
 
 class SurvivingApp(App[bool]):
@@ -35,6 +54,10 @@ class SurvivingApp(App[bool]):
         self._failures: deque[float] = deque(maxlen=STORM)
         self._said: dict[str, float] = {}
         """Each failure, and when it was said."""
+
+    def say(self, text: str, *, bad: bool = False) -> None:
+        """Shows a notification; as a warning if ``bad``."""
+        self.notify(sanitize_line(text), severity="warning" if bad else "information", markup=False, timeout=6)
 
     def say_failure(self, text: str, details: str) -> None:
         """Shows ``text`` in a line; ``details`` is a traceback to keep."""

@@ -42,8 +42,7 @@ async def screen(words: list[str]) -> int:
     from gpubox.config import load_config
     from gpubox.paths import Paths
     from gpubox.tui.app import GpuboxApp
-    from gpubox.tui.local_services import LocalServices
-    from gpubox.tui.replay_services import open_recording
+    from gpubox.tui.services import LocalServices, open_recording
 
     paths = Paths.default()
     config = load_config(paths)
@@ -51,7 +50,9 @@ async def screen(words: list[str]) -> int:
     app = GpuboxApp(services)
     async with app.run_test(size=(100, 30), notifications=True) as pilot:
         until = time.monotonic() + 10
-        while time.monotonic() < until and not (app.entries and app.overview and app.bridge.poller.newest):
+        while time.monotonic() < until and not (
+            app.bridge.entries and app.bridge.overview and app.bridge.poller.newest
+        ):
             await asyncio.sleep(0.02)
         for key in ("t", "v", "l", "c", "escape", "B", "escape", "C", "escape", "question_mark", "escape"):
             await pilot.press(key)

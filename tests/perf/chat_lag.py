@@ -71,12 +71,12 @@ def watch(url: str, told: Path, rest: float) -> None:
     from gpubox.config import Config
     from gpubox.paths import Paths
     from gpubox.tui.app import GpuboxApp
-    from gpubox.tui.local_services import LocalServices
+    from gpubox.tui.services import LocalServices
 
     app = GpuboxApp(LocalServices(Paths.default(), Config(), url))
 
     async def drive(pilot: Pilot[Any]) -> None:
-        await until(lambda: app.overview and app.overview.status.up)
+        await until(lambda: app.bridge.overview and app.bridge.overview.status.up)
         app.action_show_chat()
         await until(lambda: app.chat and app.chat.is_current and app.chat.sandbox)
         assert app.chat

@@ -18,11 +18,9 @@ from gpubox.bench import stats
 from gpubox.bench.kinds.tune import search
 from gpubox.bench.kinds.tune.surface import fit_surface
 from gpubox.tui import app, bridge
-from gpubox.tui.advice import poller as advice_poller
-from gpubox.tui.clients import poller
 from gpubox.tui.dashboard import history_reader, screen
 from gpubox.tui.survival import SurvivingApp
-from gpubox.tui.widgets import snapshot_pane
+from gpubox.tui.widgets import lines
 from tests.sampling import once
 from tests.tui.contrast import unreadable
 from tests.tui.fake import FakeServices
@@ -45,10 +43,10 @@ def _quiet(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(bridge, name, 0.01)
     monkeypatch.setattr(bridge, "COMPANIONS_SECONDS", 0.0)
     monkeypatch.setattr(SurvivingApp, "survives", False)
-    monkeypatch.setattr(poller, "GATEWAY_SECONDS", 0.01)
-    monkeypatch.setattr(poller, "NO_GATEWAY_SECONDS", 0.01)
-    monkeypatch.setattr(advice_poller, "FIRST_ADVICE_SECONDS", 0.01)
-    monkeypatch.setattr(advice_poller, "ADVICE_SECONDS", 0.01)
+    monkeypatch.setattr(bridge, "GATEWAY_SECONDS", 0.01)
+    monkeypatch.setattr(bridge, "NO_GATEWAY_SECONDS", 0.01)
+    monkeypatch.setattr(bridge, "FIRST_ADVICE_SECONDS", 0.01)
+    monkeypatch.setattr(bridge, "ADVICE_SECONDS", 0.01)
     monkeypatch.setattr(app, "PREVIEW_DELAY", 0.0)
     monkeypatch.setattr(search, "fit_surface", FIT)
     monkeypatch.setattr(stats, "mean_over_prompts", MEAN)
@@ -57,7 +55,7 @@ def _quiet(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screen, "REQUESTS_SECONDS", 0.0)
     # What is drawn must not depend on how long a loaded machine took: old readings, and panes that shrink later.
     monkeypatch.setattr(app, "STALE_SECONDS", float("inf"))
-    monkeypatch.setattr(snapshot_pane, "SHRINK_DRAWS", 0)
+    monkeypatch.setattr(lines, "SHRINK_DRAWS", 0)
     # The pilot would wait until the process is idle: a loaded machine looks idle, and a busy one never is. Tests poll.
     monkeypatch.setattr(_wait, "SLEEP_GRANULARITY", 0.002)
     monkeypatch.setattr(_wait, "SLEEP_IDLE", float("inf"))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubox.advisor.advisor import AdviceList
+from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.models.fetch import DownloadPlan
 from gpubox.planner.plan import MemoryPlan
@@ -23,8 +24,8 @@ from gpubox.server.log import parse_line
 from gpubox.server.responses import Slot
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.snapshot import Snapshot
-from gpubox.tui.local_services import LocalServices
 from gpubox.tui.messages import GatewayView, ServerOverview
+from gpubox.tui.services import LocalServices
 from tests.tui.fake_history import FakeHistory
 from tests.tui.snapshots import snapshot
 
@@ -75,6 +76,7 @@ class FakeServices(LocalServices):
     def __init__(self, status: ServerStatus = READY, profiles: Sequence[Profile] = PROFILES) -> None:
         self.url: str | None = None
         self.read_only = ""
+        self.config = Config(shipped_profiles="show")
         self.status = status
         self.last: str | None = None
         self.profiles = list(profiles)
@@ -87,7 +89,6 @@ class FakeServices(LocalServices):
         self.planned: dict[str, MemoryPlan] = {}
         self.short: dict[str, GpuboxError] = {}
         """Why profiles would not fit."""
-        self.hides = False
         self.lines: list[str] = []
         self.version = 0
         self.script: list[Any] = []
@@ -166,9 +167,6 @@ class FakeServices(LocalServices):
             return self.failure
         raise GpuboxError("No start has failed, and no server has died.")
 
-    def wait_seconds(self) -> float:
-        return 600.0
-
     def handle_crash(self) -> str:
         return self.death
 
@@ -204,9 +202,6 @@ class FakeServices(LocalServices):
 
     def catalog(self) -> ProfileCatalog:
         return ProfileCatalog({p.name: p for p in self.profiles}, dict(self.broken))
-
-    def hides_shipped(self, catalog: ProfileCatalog) -> bool:
-        return self.hides
 
     def compatibility(self, catalog: ProfileCatalog) -> dict[str, EngineCompatibility]:
         if not self.engine:

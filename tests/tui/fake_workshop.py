@@ -49,8 +49,5 @@ class WorkshopServices(FakeServices):
     def catalog(self) -> ProfileCatalog:
         return load_catalog(self.paths)
 
-    def hides_shipped(self, catalog: ProfileCatalog) -> bool:
-        return False
-
     def profiles_marker(self) -> object:
         return sorted((path.name, path.stat().st_mtime_ns) for path in self.paths.profiles.glob("*.toml"))

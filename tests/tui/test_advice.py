@@ -16,8 +16,7 @@ from gpubox.paths import Paths
 from gpubox.profiles.loader import load_catalog
 from gpubox.telemetry.snapshot import Snapshot
 from gpubox.tui import app as app_module
-from gpubox.tui.advice.lines import advice_details, advice_line
-from gpubox.tui.advice.screen import AdviceScreen
+from gpubox.tui.advice import AdviceScreen, advice_details, advice_line
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.styled_lines import cell_width
 from gpubox.tui.workshop.trial import TrialScreen
@@ -151,7 +150,7 @@ async def test_without_a_server_the_highlighted_profile_is_judged() -> None:
     app = GpuboxApp(fake)
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
-        app.highlight_profile("qwen36-256k")
+        app.dashboard.profiles.highlight(f"profile:{'qwen36-256k'}")
         await pilot.press("A")
         await shows(pilot, "Advice for qwen36-256k")
 

@@ -41,7 +41,7 @@ async def chatting(
     """The app with the chat in front."""
     app = GpuboxApp(services or Chatss(chats))
     async with app.run_test(size=SIZE, notifications=toasts) as pilot:
-        await until(pilot, lambda: app.overview, "a status")
+        await until(pilot, lambda: app.bridge.overview, "a status")
         app.action_show_chat()
         await until(pilot, lambda: app.chat and app.chat.is_current and app.chat.composer.has_focus, "the chat")
         assert app.chat
@@ -401,7 +401,7 @@ async def test_the_palette_reaches_the_chat_from_the_dashboard() -> None:
     chats.keep("durations", ["Parse 1h30m"])
     app = GpuboxApp(Chatss(chats))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: app.overview)
+        await until(pilot, lambda: app.bridge.overview)
         app.action_run_by_id("chat_list")
         await shows(pilot, "durations", "⏎ open")
         app.action_run_by_id("zoom_log")

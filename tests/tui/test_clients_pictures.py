@@ -55,6 +55,6 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
     app = GpuboxApp(services)
     async with app.run_test(size=SIZES[size]) as pilot:
         await opened(pilot)
-        await until(pilot, lambda: app_of(pilot).gateway)
+        await until(pilot, lambda: app_of(pilot).bridge.gateway.view)
         await play(pilot)
         await pictured(pilot, snapshot)

@@ -15,7 +15,7 @@ from gpubox.server.events import Step, StepDone, StepStarted, WaitingForSlots
 from gpubox.tui.actions import ACTIONS
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.dashboard import screen
-from gpubox.tui.local_services import ATTACHED_READ_ONLY
+from gpubox.tui.services import ATTACHED_READ_ONLY
 from tests.tui.conftest import SIZE, opened, settled, shows, text, until
 from tests.tui.fake import BUSY, DEMO, MINE, READY, STOPPED, FakeServices, Gate, rollback_events, switch_events
 
@@ -261,7 +261,7 @@ async def test_the_result_of_a_successful_operation_disappears(
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)
         await choose(pilot, "qwen36-256k")
-        await until(pilot, lambda: pilot.app.operation and pilot.app.operation.succeeded)  # type: ignore[attr-defined]
+        await until(pilot, lambda: pilot.app.bridge.operation and pilot.app.bridge.operation.succeeded)  # type: ignore[attr-defined]
         await until(pilot, lambda: pilot.app.dashboard._operation is None)  # type: ignore[attr-defined]
         await until(pilot, lambda: "answers in" not in text(pilot))
 

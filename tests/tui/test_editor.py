@@ -27,7 +27,7 @@ def services(paths: Paths, fake_engine: Path, tiny_gguf: Path, monkeypatch: pyte
 async def open_editor(pilot: Pilot[bool]) -> EditorScreen:
     await opened(pilot)
     app = app_of(pilot)
-    app.highlight_profile("mine")
+    app.dashboard.profiles.highlight(f"profile:{'mine'}")
     await pilot.press("e")
     await until(pilot, lambda: isinstance(app.screen, EditorScreen) and app.screen.assessment.words, "the editor")
     assert isinstance(app.screen, EditorScreen)
@@ -212,7 +212,7 @@ async def test_a_shipped_profile_becomes_the_owners(services: WorkshopServices) 
     app = GpuboxApp(services)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await opened(pilot)
-        app.highlight_profile("demo")
+        app.dashboard.profiles.highlight(f"profile:{'demo'}")
         await pilot.press("e")
         await shows(pilot, "saving makes your own copy")
         await pilot.press("plus", "ctrl+s")

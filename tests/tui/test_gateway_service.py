@@ -17,7 +17,7 @@ from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.server.gateway_record import GatewayRecord, save_gateway
 from gpubox.server.launch import free_port
-from gpubox.tui.local_services import LocalServices
+from gpubox.tui.services import LocalServices
 
 
 def services(paths: Paths, *, url: str | None = None) -> LocalServices:

@@ -14,7 +14,8 @@ from textual.color import Color
 from gpubox.errors import UsageError
 from gpubox.sanitize import sanitize_line, sanitize_paragraph
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.formatting import SanitizeFilter, block_bar, shorten
+from gpubox.tui.styled_lines import block_bar, shorten
+from gpubox.tui.survival import SanitizeFilter
 from tests.hostile_text import ATTACKS
 from tests.tui.conftest import SIZE, opened, shows, text, until
 from tests.tui.fake import MINE, READY, FakeServices

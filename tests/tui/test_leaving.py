@@ -20,8 +20,7 @@ from gpubox.server.gateway_record import GatewayRecord, save_gateway
 from gpubox.server.state import InstanceState, Launch, RunningServer, save_state
 from gpubox.tui import run
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.run import run_app
-from gpubox.tui.terminal_exit import exit_summary
+from gpubox.tui.run import exit_summary, run_app
 from tests.conftest import WAIT_SECONDS
 from tests.tui.conftest import SIZE, opened, text, until
 from tests.tui.fake import READY, FakeServices, Gate, switch_events

@@ -7,8 +7,8 @@ import os
 from gpubox.config import load_config
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
-from gpubox.tui.dashboard.profiles import ProfileEntry, build_entries
-from gpubox.tui.local_services import LocalServices
+from gpubox.tui.messages import ProfileEntry, build_entries
+from gpubox.tui.services import LocalServices
 
 
 def write(paths: Paths, text: str, at: int) -> None:

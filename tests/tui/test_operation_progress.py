@@ -13,7 +13,7 @@ from gpubox.tui.operation_progress import (
     OperationProgress,
     progress_parts,
 )
-from gpubox.tui.widgets.status_lines import wrap_phrases
+from gpubox.tui.widgets.lines import wrap_phrases
 
 GB = 1_000_000_000
 

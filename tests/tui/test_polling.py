@@ -23,7 +23,7 @@ from gpubox.server.state import load_state, save_state
 from gpubox.tui import bridge as bridge_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bridge import ServiceBridge, SnapshotPoller
-from gpubox.tui.local_services import LocalServices
+from gpubox.tui.services import LocalServices
 from tests.tui.conftest import SIZE, opened, text, until
 from tests.tui.fake import BUSY, READY, STOPPED, FakeServices
 from tests.unit.llama_box import LlamaBox
@@ -82,7 +82,7 @@ class Stub(FakeServices):
 def bridge_to(services: FakeServices) -> tuple[ServiceBridge, list[Any]]:
     """A bridge without a screen, and the messages that it posts."""
     posted: list[Any] = []
-    app = SimpleNamespace(post_message=posted.append, notify=lambda *words, **more: posted.append(words))
+    app = SimpleNamespace(post_message=posted.append, say=lambda text, bad: posted.append(text))
     return ServiceBridge(app, services), posted  # type: ignore[arg-type]
 
 
@@ -118,13 +118,13 @@ async def test_a_crash_is_handled_once_and_so_is_the_next_one() -> None:
     for status, expected in ((READY, 0), (CRASHED, 1), (CRASHED, 1), (READY, 1), (CRASHED, 2)):
         stub.status = status
         await watching.sample()
-        assert posted.count((stub.death,)) == expected
+        assert posted.count(stub.death) == expected
 
     bridge.operation_running, stub.status = True, READY
     await watching.sample()
     stub.status = CRASHED  # during our own operation, whose progress says it
     await watching.sample()
-    assert posted.count((stub.death,)) == 2
+    assert posted.count(stub.death) == 2
 
 
 async def test_an_idle_server_is_sampled_seldom_until_there_is_activity(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +238,7 @@ async def test_snapshots_go_into_the_history_until_the_screen_closes(
     pushed: list[Any] = []
     closed: list[bool] = []
     told: list[str] = []
-    monkeypatch.setattr(ServiceBridge, "report_problem", lambda bridge, problem: told.append(problem))
+    monkeypatch.setattr(GpuboxApp, "say", lambda app, text, bad: told.append(text))
 
     def writer(on_problem: Callable[[str], object]) -> Any:
         assert threading.current_thread() is not threading.main_thread()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.widgets.styled_lines import StyledLines
+from gpubox.tui.widgets.lines import StyledLines
 from tests.tui.conftest import drag, opened, settled, shows, until
 from tests.tui.fake import FakeServices
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from gpubox.config import Config
 from gpubox.tui.app import GpuboxApp
 from tests.tui.conftest import SIZE, opened, settled, shows, text, until
 from tests.tui.fake import READY, FakeServices
 
 
 async def test_they_are_hidden_where_the_settings_say_so_but_for_what_runs_and_h_shows_them(fake: FakeServices) -> None:
-    fake.hides, fake.status = True, READY  # qwen36-mtp-16gb, a shipped one
+    fake.config, fake.status = Config(shipped_profiles="hide"), READY  # qwen36-mtp-16gb, a shipped one
     async with GpuboxApp(fake).run_test(size=(200, 50)) as pilot:
         await opened(pilot)
         await shows(pilot, "mine", "qwen36-mtp-16gb", "H shows the shipped ones")

@@ -10,7 +10,7 @@ from textual.widget import Widget
 
 from gpubox.tui import bridge, survival
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.local_services import LocalServices
+from gpubox.tui.services import LocalServices
 from gpubox.tui.survival import STORM, SurvivingApp
 from tests.sampling import sampled
 from tests.tui.conftest import SIZE, opened, shows, until

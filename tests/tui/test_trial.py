@@ -111,7 +111,7 @@ def services(paths: Paths, fake_engine: Path, tiny_gguf: Path, monkeypatch: pyte
 async def start(pilot: Pilot[bool]) -> None:
     """From the dashboard: n-cpu-moe one less, and T."""
     await opened(pilot)
-    app_of(pilot).highlight_profile("mine")
+    app_of(pilot).dashboard.profiles.highlight(f"profile:{'mine'}")
     await pilot.press("e")
     await until(pilot, lambda: isinstance(pilot.app.screen, EditorScreen))
     await pilot.press("j", "minus", "T")
@@ -130,7 +130,7 @@ async def test_change_try_and_keep_take_five_keys(services: TrialServices) -> No
         assert services.trials.did == ["before", "switch", "after"] and moe(services) == 22
         await pilot.press("k")
         await shows(pilot, "mine is written")
-        assert moe(services) == 21 and app.trial and not app.trial.under_way
+        assert moe(services) == 21 and app.workshop.trial and not app.workshop.trial.under_way
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is app.dashboard)
 
@@ -210,7 +210,7 @@ async def test_a_change_that_does_not_start(services: TrialServices) -> None:
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await start(pilot)
         await shows(pilot, "✗ out of VRAM", "The change is not written.")
-        assert app.trial and not app.trial.under_way and moe(services) == 22
+        assert app.workshop.trial and not app.workshop.trial.under_way and moe(services) == 22
         await pilot.press("escape", "T")
         await shows(pilot, "edit mine", "n-cpu-moe 21 instead of 22")
 
@@ -223,7 +223,7 @@ async def test_a_file_that_changed_during_the_trial_is_not_overwritten(services:
         path.write_text(path.read_text().replace("2048", "4096"))
         await pilot.press("k")
         await shows(pilot, "✗ ", "r revert")
-        trial = app_of(pilot).trial
+        trial = app_of(pilot).workshop.trial
         assert trial and "was changed by another program meanwhile" in trial.progress.problem
         await pilot.press("r")
         await shows(pilot, "The change is reverted")
@@ -254,7 +254,7 @@ async def test_a_busy_server_is_asked_about_first(services: TrialServices) -> No
     app = GpuboxApp(services)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await opened(pilot)
-        app.highlight_profile("mine")
+        app.dashboard.profiles.highlight(f"profile:{'mine'}")
         await pilot.press("e")
         await until(pilot, lambda: isinstance(app.screen, EditorScreen))
         await pilot.press("j", "minus", "T")

@@ -35,7 +35,7 @@ async def test_the_plan_is_shown_before_the_highlighted_profile_is_tuned(paths: 
         app, bench = pilot.app, bench_of(services)
         assert isinstance(app, GpuboxApp)
         bench.planned = PLAN
-        app.highlight_profile("qwen36-256k")
+        app.dashboard.profiles.highlight(f"profile:{'qwen36-256k'}")
         await until(pilot, lambda: (entry := app.dashboard.profiles.entry) and entry.name == "qwen36-256k")
         await pilot.press("U")
         await shows(pilot, "Tune qwen36-256k?", "72 sets of flags", "12 too large", "gpubox bench tune qwen36-256k")

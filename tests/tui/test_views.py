@@ -13,6 +13,7 @@ from gpubox.telemetry.history import History
 from gpubox.telemetry.snapshot import Throughput
 from gpubox.tui.dashboard import detail, graph, profiles, requests, throughput, vram
 from gpubox.tui.dashboard.layout import visible_panes
+from gpubox.tui.messages import ProfileEntry
 from gpubox.tui.styled_lines import StyledLine, cell_width
 from tests.tui.fake import BUSY, MINE, READY
 from tests.tui.scenes import SCENES
@@ -146,7 +147,7 @@ def test_a_tiny_terminal_shows_one_pane() -> None:
 
 def test_a_missing_model_is_named_by_its_file() -> None:
     profile = replace(MINE, model="/models/qwen/Qwen3.gguf")
-    entry = profiles.ProfileEntry(
+    entry = ProfileEntry(
         "profile:mine",
         "profile",
         "mine",

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from gpubox.paths import Paths
 from gpubox.profiles.loader import load_catalog
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.local_services import ATTACHED_READ_ONLY
+from gpubox.tui.services import ATTACHED_READ_ONLY
 from gpubox.tui.workshop.comparison import ComparisonScreen
 from gpubox.tui.workshop.new_profile import SourceScreen
 from tests.bench_runs import speed_run
@@ -32,7 +32,7 @@ def services(
 async def highlight(pilot: Pilot[bool], name: str = "mine") -> None:
     await opened(pilot)
     dashboard = app_of(pilot).dashboard
-    app_of(pilot).highlight_profile(name)
+    app_of(pilot).dashboard.profiles.highlight(f"profile:{name}")
     await until(pilot, lambda: dashboard.profiles.entry and dashboard.profiles.entry.name == name, name)
 
 
@@ -81,7 +81,7 @@ async def test_deletes_after_a_question_and_brings_it_back(services: WorkshopSer
         await shows(pilot, "Delete mine?")
         await pilot.press("y")
         await shows(pilot, "mine is deleted. u brings it back.")
-        await until(pilot, lambda: all(entry.name != "mine" for entry in app.entries))
+        await until(pilot, lambda: all(entry.name != "mine" for entry in app.bridge.entries))
         await pilot.press("u")
         await shows(pilot, "mine is back")
         await until(pilot, lambda: app.dashboard.profiles.entry and app.dashboard.profiles.entry.name == "mine")
@@ -124,7 +124,7 @@ async def test_a_model_without_a_profile_is_the_proposal(services: WorkshopServi
     services.new_models = [tiny_gguf]
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await opened(pilot)
-        await until(pilot, lambda: any(entry.kind == "model" for entry in app.entries))
+        await until(pilot, lambda: any(entry.kind == "model" for entry in app.bridge.entries))
         app.dashboard.profiles.highlight(f"model:{tiny_gguf}")
         await pilot.press("n")
         await until(pilot, lambda: isinstance(app.screen, SourceScreen) and app.screen.source.text == str(tiny_gguf))

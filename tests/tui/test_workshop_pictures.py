@@ -111,7 +111,7 @@ async def edit(pilot: Pilot[bool]) -> None:
 async def compare(pilot: Pilot[bool]) -> None:
     await pilot.press("equals_sign")
     await until(pilot, lambda: app_of(pilot).dashboard.profiles.rows.marked)
-    app_of(pilot).highlight_profile(QWEN_256K.name)
+    app_of(pilot).dashboard.profiles.highlight(f"profile:{QWEN_256K.name}")
     await pilot.press("equals_sign")
     await shows(pilot, "Flags and keys", "262144", "verdict")
     app_of(pilot).clear_notifications()
@@ -137,6 +137,6 @@ async def test_picture(
     app = GpuboxApp(PictureServices(paths))
     async with app.run_test(size=SIZES[size]) as pilot:
         await opened(pilot)
-        app.highlight_profile(QWEN.name)
+        app.dashboard.profiles.highlight(f"profile:{QWEN.name}")
         await SCENES[scene](pilot)
         await pictured(pilot, snapshot)

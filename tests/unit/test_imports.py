@@ -49,7 +49,7 @@ def test_only_output_and_diagnostics_print(writer: str) -> None:
 
 
 def test_the_first_paint_imports_nothing_that_is_needed_only_later() -> None:
-    painting = "import gpubox.cli.commands.screen, gpubox.tui.app, gpubox.tui.terminal_exit, gpubox.tui.local_services"
+    painting = "import gpubox.cli.commands.screen, gpubox.tui.app, gpubox.tui.run, gpubox.tui.services"
     later = [
         "gpubox.advisor", "gpubox.agent", "gpubox.hardware", "gpubox.sandbox", "gpubox.server", "gpubox.telemetry",
         "gpubox.tui.chat", "click", "httpx", "markdown_it", "msgspec", "psutil", "pygments", "pynvml",

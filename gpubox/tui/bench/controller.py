@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpubox.bench.report.run_summaries import RunSummary
     from gpubox.tui.bench.screen import BenchScreen
     from gpubox.tui.bench.service import BenchService
-    from gpubox.tui.dashboard.profiles import ProfileEntry
+    from gpubox.tui.messages import ProfileEntry
 
 ONE_AT_A_TIME = "Another run is active, and only one can run at a time. Select it and press x to stop it."
 EXPORT_FORMATS = (("m", "Markdown", "md"), ("s", "SVG charts", "svg"), ("c", "CSV", "csv"), ("j", "JSON", "json"))

@@ -20,7 +20,7 @@ from gpubox.sanitize import sanitize_line
 from gpubox.tui.bench.run_list import measured_label
 from gpubox.tui.bench.tune_lines import ended_tune_lines, tune_lines
 from gpubox.tui.styled_lines import StyledLine, gauge, join_lines, sanitize_to_width, styled_line, truncate_line
-from gpubox.tui.widgets.scrollable_lines import ScrollableLines
+from gpubox.tui.widgets.lines import ScrollableLines
 
 if TYPE_CHECKING:
     from gpubox.bench.kinds.tune.progress import TuneProgress

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from gpubox.tui.formatting import time_or_date
-from gpubox.tui.styled_lines import StyledLine, cell_width, pad_line, sanitize_to_width, styled_line
+from gpubox.tui.styled_lines import StyledLine, cell_width, pad_line, sanitize_to_width, styled_line, time_or_date
 from gpubox.tui.widgets.cursor_rows import CursorRows
 
 if TYPE_CHECKING:

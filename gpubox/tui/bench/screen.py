@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -13,6 +13,7 @@ from textual.containers import Horizontal
 
 from gpubox.errors import GpuboxError
 from gpubox.tui.actions import Scope, bindings
+from gpubox.tui.base_screen import PersistentScreen
 from gpubox.tui.bench.controller import BenchController
 from gpubox.tui.bench.report_pane import (
     ReportPane,
@@ -24,15 +25,15 @@ from gpubox.tui.bench.report_pane import (
     summary_line,
 )
 from gpubox.tui.bench.run_list import RunRows
-from gpubox.tui.persistent_screen import PersistentScreen
 from gpubox.tui.styled_lines import styled_line
-from gpubox.tui.widgets.styled_lines import SingleLine
+from gpubox.tui.widgets.lines import SingleLine
 
 if TYPE_CHECKING:
     from gpubox.bench.report.run_progress import RunProgress
     from gpubox.bench.report.run_summaries import RunSummary
     from gpubox.telemetry.snapshot import Snapshot, Throughput
     from gpubox.tui.bench.service import BenchService
+    from gpubox.tui.bridge import ServiceBridge
     from gpubox.tui.messages import ServerOverview
 
 LIVE_REDRAW_SECONDS = 0.5
@@ -59,9 +60,9 @@ class BenchScreen(PersistentScreen):
     BenchScreen.-pane-only RunRows { display: none; }
     """
 
-    def __init__(self, service: BenchService, *, note: str = "") -> None:
-        super().__init__(Scope.BENCH, note=note)
-        self.service, self.line = service, SingleLine("bench-line")
+    def __init__(self, service: BenchService, bridge: ServiceBridge) -> None:
+        super().__init__(Scope.BENCH, note=bridge.services.note)
+        self.service, self.bridge, self.line = service, bridge, SingleLine("bench-line")
         self.rows, self.pane = RunRows(), ReportPane()
         self.rows.border_title = "Runs"
         self.controller = BenchController(self, service)
@@ -134,14 +135,12 @@ class BenchScreen(PersistentScreen):
 
     def profiles(self) -> tuple[list[str], str]:
         """The user's profiles, and the running one."""
-        app: Any = self.app
-        names = [entry.name for entry in app.entries if entry.profile and not entry.profile.companion]
+        names = [entry.name for entry in self.bridge.entries if entry.profile and not entry.profile.companion]
         return names, (self._overview.status.profile if self._overview else "") or ""
 
     def tokens_per_second(self) -> float | None:
         """tg of the running server, if its requests reported it."""
-        app: Any = self.app
-        snapshot: Snapshot | None = app.dashboard.throughput.snapshot  # works before this screen was opened
+        snapshot = self.bridge.poller.newest
         throughput = snapshot.throughput if snapshot else None
         return (throughput.tg_median or throughput.tg_tokens_per_second) if throughput else None
 

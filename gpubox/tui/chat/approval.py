@@ -15,7 +15,7 @@ from gpubox.sanitize import sanitize_line
 from gpubox.tui.chat.turn_parts import diff_lines
 from gpubox.tui.dialogs import QuestionScreen
 from gpubox.tui.styled_lines import truncate_line
-from gpubox.tui.widgets.scrollable_lines import ScrollableLines
+from gpubox.tui.widgets.lines import ScrollableLines
 
 ANSWERS = (("n", "no", "no"), ("y", "yes, this once", "yes"), ("a", "yes, and all later ones in this chat", "all"))
 

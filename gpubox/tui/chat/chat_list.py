@@ -12,8 +12,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input
 
-from gpubox.tui.formatting import time_or_date
-from gpubox.tui.styled_lines import StyledLine, cell_width, pad_line, sanitize_to_width, styled_line
+from gpubox.tui.styled_lines import StyledLine, cell_width, pad_line, sanitize_to_width, styled_line, time_or_date
 from gpubox.tui.widgets.cursor_rows import CursorRows
 
 if TYPE_CHECKING:

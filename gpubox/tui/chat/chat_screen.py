@@ -18,6 +18,7 @@ from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.threads import run_in_thread
 from gpubox.tui.actions import Scope, bindings
+from gpubox.tui.base_screen import PersistentScreen
 from gpubox.tui.chat.approval import ApprovalQueue
 from gpubox.tui.chat.chat_lines import chat_line, idle_line, no_server_lines, running_turn_line, welcome_lines
 from gpubox.tui.chat.chat_list import ChatList, ChatRows
@@ -26,9 +27,8 @@ from gpubox.tui.chat.markdown import preload
 from gpubox.tui.chat.transcript import Transcript
 from gpubox.tui.chat.turn import CodeSnippet, TurnRunner, TurnView, code_snippets, stored_turn_view
 from gpubox.tui.dialogs import PromptScreen, ask
-from gpubox.tui.persistent_screen import PersistentScreen
 from gpubox.tui.styled_lines import StyledLine, styled_line
-from gpubox.tui.widgets.styled_lines import SingleLine
+from gpubox.tui.widgets.lines import SingleLine
 
 if TYPE_CHECKING:
     from gpubox.agent.chat import Chat

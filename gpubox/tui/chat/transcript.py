@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 from gpubox.tui.chat.markdown import wrap
 from gpubox.tui.styled_lines import StyledLine
-from gpubox.tui.widgets.scrollable_lines import ScrollableLines
+from gpubox.tui.widgets.lines import ScrollableLines
 
 if TYPE_CHECKING:
     from gpubox.tui.chat.turn import TurnView

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import chop_cells
 from textual.app import ComposeResult
@@ -17,16 +17,15 @@ from gpubox.interchange.client_settings import CLIENTS, KEY_PLACEHOLDER, ClientM
 from gpubox.sanitize import sanitize_line
 from gpubox.threads import run_in_thread
 from gpubox.tui.actions import Scope, bindings
+from gpubox.tui.base_screen import PushedScreen
 from gpubox.tui.dialogs import PromptScreen
-from gpubox.tui.persistent_screen import PushedScreen
 from gpubox.tui.styled_lines import StyledLine, join_lines, sanitize_to_width, styled_line, truncate_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
-from gpubox.tui.widgets.scrollable_lines import ScrollableLines
-from gpubox.tui.widgets.styled_lines import StyledLines
+from gpubox.tui.widgets.lines import ScrollableLines, StyledLines
 
 if TYPE_CHECKING:
     from gpubox.profiles.profile import Profile
-    from gpubox.tui.app import GpuboxApp
+    from gpubox.tui.bridge import ServiceBridge
     from gpubox.tui.clients.service import GatewayService
     from gpubox.tui.messages import GatewayView
 
@@ -94,9 +93,11 @@ class ConnectScreen(PushedScreen):
     ConnectScreen #connect-body { height: 1fr; }
     """
 
-    def __init__(self, view: GatewayView, profiles: Mapping[str, Profile], service: GatewayService) -> None:
+    def __init__(
+        self, bridge: ServiceBridge, view: GatewayView, profiles: Mapping[str, Profile], service: GatewayService
+    ) -> None:
         super().__init__(Scope.CONNECT)
-        self.view, self.profiles, self.service = view, profiles, service
+        self.bridge, self.view, self.profiles, self.service = bridge, view, profiles, service
         self.names, self.text, self.lines = ClientNames(), SnippetText(), ConnectLines()
         self.names.values = tuple(CLIENTS)
         self.model = ""
@@ -221,7 +222,7 @@ class ConnectScreen(PushedScreen):
 
     def action_connect_key(self) -> None:
         # the app's: it must outlive this screen
-        cast("GpuboxApp", self.app).bridge.run(self._make_key, "connect-key", exclusive=True)
+        self.bridge.run(self._make_key, "connect-key", exclusive=True)
 
     async def _make_key(self) -> None:
         proposed = self._key_name
@@ -239,7 +240,7 @@ class ConnectScreen(PushedScreen):
             self.say(str(error), bad=True)
             return
         self._secrets[proposed] = (name, secret)
-        await cast("GpuboxApp", self.app).refresh_gateway()
+        await self.bridge.gateway.poll()
         self._draw()
 
     def action_connect_back(self) -> None:

@@ -12,7 +12,7 @@ from gpubox.threads import run_in_thread
 from gpubox.tui.dialogs import ask
 
 if TYPE_CHECKING:
-    from gpubox.tui.app import GpuboxApp
+    from gpubox.tui.bridge import ServiceBridge
     from gpubox.tui.clients.service import GatewayService
 
 T = TypeVar("T")
@@ -22,14 +22,14 @@ NO_GATEWAY = "No gateway runs. C shows how to start one."
 class GatewayController:
     """The keys of the dashboard and the Clients screen that change the gateway."""
 
-    def __init__(self, app: GpuboxApp, service: GatewayService) -> None:
-        self.app, self.service = app, service
+    def __init__(self, bridge: ServiceBridge, service: GatewayService) -> None:
+        self.bridge, self.app, self.service = bridge, bridge.app, service
         self._busy = False
 
     async def act(self, action: str) -> None:
         """Performs the action of a key."""
-        if self.app.bridge.services.read_only:
-            self.app.say(self.app.bridge.services.read_only, bad=True)
+        if self.bridge.services.read_only:
+            self.app.say(self.bridge.services.read_only, bad=True)
             return
         work = {"hold": self.toggle_pause, "connect": self.connect, "toggle": self.start_or_stop}[action]
         if self._busy:  # a key pressed twice must not start two
@@ -44,7 +44,7 @@ class GatewayController:
 
     async def toggle_pause(self) -> None:
         """Holds all requests, or lets them go on."""
-        view = self.app.gateway
+        view = self.bridge.gateway.view
         if view is None or view.status is None:
             self.app.say(NO_GATEWAY if view is None else view.problem, bad=True)
             return
@@ -52,10 +52,10 @@ class GatewayController:
 
     async def start_or_stop(self) -> None:
         """Starts a gateway, or stops the one that runs after asking."""
-        if self.app.gateway is None:
+        if self.bridge.gateway.view is None:
             await self._start()
             return
-        status = self.app.gateway.status
+        status = self.bridge.gateway.view.status
         running = len(status.requests) if status else 0
         body = (
             "Its clients cannot reach any model through it then. The servers go on, and answer at their own addresses."
@@ -65,7 +65,7 @@ class GatewayController:
             body = f"{one} under way. {body}"
         answers = (("n", "keep it running", "no"), ("y", "stop the gateway", "yes"))
         if await ask(self.app, "Stop the gateway?", body, *answers) == "yes":
-            poller = self.app.bridge.gateway
+            poller = self.bridge.gateway
             poller.is_stopped_here = True
             try:
                 await self._do(self.service.stop)
@@ -77,7 +77,7 @@ class GatewayController:
         """Shows the settings of a client; without a gateway, offers to start one."""
         from gpubox.tui.clients.connect import ConnectScreen
 
-        if self.app.gateway is None:
+        if self.bridge.gateway.view is None:
             host, port = self.service.address()
             body = (
                 f"A client needs one address that stays. The gateway listens on {sanitize_line(host)}:{port}, loads "
@@ -88,8 +88,8 @@ class GatewayController:
                 return
             await self._start()
         profiles = await run_in_thread(self.service.profiles)
-        if self.app.gateway is not None:
-            await self.app.push_screen(ConnectScreen(self.app.gateway, profiles, self.service))
+        if self.bridge.gateway.view is not None:
+            await self.app.push_screen(ConnectScreen(self.bridge, self.bridge.gateway.view, profiles, self.service))
 
     async def _start(self) -> None:
         base_url = await self._do(self.service.start)
@@ -100,4 +100,4 @@ class GatewayController:
         try:
             return await run_in_thread(partial(work, *values))
         finally:
-            await self.app.refresh_gateway()
+            await self.bridge.gateway.poll()

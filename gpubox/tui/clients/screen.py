@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -14,6 +15,7 @@ from textual.widgets import Static
 
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Scope, bindings
+from gpubox.tui.base_screen import PersistentScreen
 from gpubox.tui.clients.lines import (
     CLIENT_COLUMNS,
     REQUEST_COLUMNS,
@@ -27,13 +29,14 @@ from gpubox.tui.clients.lines import (
     request_line,
 )
 from gpubox.tui.dialogs import FieldsScreen
-from gpubox.tui.persistent_screen import PersistentScreen
 from gpubox.tui.widgets.cursor_rows import CursorRows
-from gpubox.tui.widgets.styled_lines import SingleLine, StyledLines
+from gpubox.tui.widgets.lines import SingleLine, StyledLines
 
 if TYPE_CHECKING:
     from gpubox.gateway.status import FinishedRequest
     from gpubox.telemetry.snapshot import Snapshot
+    from gpubox.tui.bridge import ServiceBridge
+    from gpubox.tui.clients.controller import GatewayController
     from gpubox.tui.messages import GatewayView, ServerOverview
     from gpubox.tui.styled_lines import StyledLine
 
@@ -112,9 +115,12 @@ class ClientsScreen(PersistentScreen):
     ClientsScreen #no-gateway { height: 1fr; padding: 2 4; }
     """
 
-    def __init__(self, *, note: str = "", address: str = "", shown: bool = True) -> None:
+    def __init__(
+        self, bridge: ServiceBridge, controller: GatewayController, *, address: str = "", shown: bool = True
+    ) -> None:
         """``address``: where a gateway would listen. ``shown``: False where another machine is shown."""
-        super().__init__(Scope.CLIENTS, note=note)
+        super().__init__(Scope.CLIENTS, note=bridge.services.note)
+        self.bridge, self.controller = bridge, controller
         self.address, self.shown = address, shown
         self.lines, self.rows, self.finished = GatewayLines(), ClientRows(), FinishedRows()
         self.client_columns, self.request_columns = SingleLine("client-columns"), SingleLine("request-columns")
@@ -252,8 +258,7 @@ class ClientsScreen(PersistentScreen):
             self.app.switch_mode("dashboard")
 
     def _gateway_action(self, action: str) -> None:
-        app: Any = self.app
-        app.action_gateway(action)
+        self.bridge.run(partial(self.controller.act, action), "gateway")
 
     def action_clients_toggle(self) -> None:
         self._gateway_action("toggle")

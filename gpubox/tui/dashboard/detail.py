@@ -16,12 +16,13 @@ from textual.widgets import Static
 from gpubox import units
 from gpubox.sanitize import sanitize_line, sanitize_paragraph
 from gpubox.tui.actions import Scope, bindings
-from gpubox.tui.dashboard.profiles import MODEL_MISSING, ProfileEntry
-from gpubox.tui.widgets.scroll_keys import ScrollKeys
+from gpubox.tui.dashboard.profiles import MODEL_MISSING
+from gpubox.tui.widgets.lines import ScrollKeys
 
 if TYPE_CHECKING:
     from gpubox.profiles.profile import Profile
     from gpubox.server.launch import LaunchPreview
+    from gpubox.tui.messages import ProfileEntry
 
 LABEL_CELLS = 9
 

@@ -11,7 +11,7 @@ from gpubox.tui.dashboard.throughput import ThroughputPane
 if TYPE_CHECKING:
     from gpubox.server.status import ServerStatus
     from gpubox.tui.dashboard.history_reader import HistoryAnswer, HistoryReader, HistoryWish
-    from gpubox.tui.local_services import LocalServices
+    from gpubox.tui.services import LocalServices
 
 
 class HistoryController:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpubox.telemetry.history_values import Slowdown, StoredRequest
     from gpubox.tui.dashboard.request_history import RequestFilter
     from gpubox.tui.dashboard.stored_graph import StoredGraph, Zoom
-    from gpubox.tui.local_services import LocalServices
+    from gpubox.tui.services import LocalServices
 
 REQUESTS_SECONDS, SLOWDOWNS_SECONDS = 30.0, 600.0
 FIRST_SLOWDOWNS_SECONDS = 10.0

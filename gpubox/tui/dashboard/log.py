@@ -19,9 +19,8 @@ from textual.widgets import Input, Static
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.dialogs import Dialog
-from gpubox.tui.widgets.filter_line import FilterLine
-from gpubox.tui.widgets.scroll_keys import ScrollKeys
-from gpubox.tui.widgets.styled_lines import StyledLines
+from gpubox.tui.widgets.form import FilterLine
+from gpubox.tui.widgets.lines import ScrollKeys, StyledLines
 
 if TYPE_CHECKING:
     from gpubox.server.log import LogLine, RepeatFold

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 from gpubox import units
 from gpubox.tui.dashboard.vram import used_bytes
-from gpubox.tui.formatting import part_of_total
 from gpubox.tui.styled_lines import (
     QUIET,
     StyledLine,
     fit_by_priority,
     labelled_line,
+    part_of_total,
     sanitize_to_width,
     styled_line,
     wrap_parts,
 )
-from gpubox.tui.widgets.snapshot_pane import SnapshotPane
+from gpubox.tui.widgets.lines import SnapshotPane
 
 if TYPE_CHECKING:
     from gpubox.telemetry.snapshot import DeviceMemory, Snapshot

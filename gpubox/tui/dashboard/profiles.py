@@ -5,12 +5,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path, PurePath
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Hashable
+from pathlib import PurePath
 
 from textual import events, on
 from textual.containers import Vertical
@@ -18,105 +14,17 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Input
 
-from gpubox.errors import GpuboxError
-from gpubox.planner.verdict import judge
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.formatting import shorten
-from gpubox.tui.styled_lines import QUIET, StyledLine, marked, styled_line
+from gpubox.tui.messages import ProfileEntry, entry_state, filter_entries
+from gpubox.tui.styled_lines import QUIET, StyledLine, marked, shorten, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
-from gpubox.tui.widgets.filter_line import FilterLine
+from gpubox.tui.widgets.form import FilterLine
 from gpubox.views.marks import PROFILES
-from gpubox.views.profile import profile_state
-
-if TYPE_CHECKING:
-    from gpubox.planner.plan import MemoryPlan
-    from gpubox.profiles.loader import ProfileCatalog
-    from gpubox.profiles.profile import Profile
-    from gpubox.server.engine_compatibility import EngineCompatibility
 
 NAME_CELLS = 22
 NAME_STYLES = {"running": "bold", "busy": "bold", "refused": QUIET, "model": QUIET, "no model": QUIET}
 MODEL_MISSING = "model missing: "
 """EngineCompatibility's text begins so if the model file is missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileEntry:
-    """One row of the list. ``id`` is unique, and stays the same when the entry changes."""
-
-    id: str
-    kind: Literal["profile", "broken", "model"]
-    name: str
-    profile: Profile | None = None
-    compatibility: EngineCompatibility | None = None
-    """``None`` until the engine has been asked."""
-    error: GpuboxError | None = None
-    model: Path | None = None
-    plan: MemoryPlan | None = None
-    """Whether it would fit; ``None`` if that is unknown."""
-
-    @property
-    def summary(self) -> str:
-        """The text beside the name."""
-        if self.kind == "broken" and self.error:
-            # The path is left out: the row has no room for the folder, and the name is beside it.
-            file = re.escape(f"{self.name.removesuffix('.toml')}.toml")
-            return re.sub(rf"^.*?{file}:? (is )?", "", self.error.message, count=1)
-        if self.kind == "model":
-            return "a model without a profile: Enter makes one"
-        assert self.profile is not None
-        if self.profile.elsewhere:
-            return self.profile.elsewhere
-        state = self.compatibility
-        if state and state.summary and not (state.ok and (state.model_present or state.fetchable)):
-            return state.summary
-        words = (judge(self.plan).words, self.profile.title) if self.plan else (self.profile.title,)
-        return " · ".join(filter(None, words if self.is_short else reversed(words)))
-
-    @property
-    def is_short(self) -> bool:
-        """Whether it would certainly not fit."""
-        return self.plan is not None and judge(self.plan).fit == "short"
-
-    @property
-    def search_text(self) -> str:
-        """The text that a search matches, in lower case."""
-        profile = self.profile
-        details = f"{profile.title} {profile.description} {profile.model}" if profile else ""
-        return f"{self.name} {self.summary} {details} {self.model or ''}".lower()
-
-
-def build_entries(
-    catalog: ProfileCatalog,
-    compatibility: Mapping[str, EngineCompatibility],
-    models: Iterable[Path],
-    plans: Mapping[str, MemoryPlan] = MappingProxyType({}),
-) -> tuple[ProfileEntry, ...]:
-    """Broken files, then the profiles in the catalog's order, then the models that no profile names."""
-    entries = [ProfileEntry(f"broken:{name}", "broken", name, error=e) for name, e in sorted(catalog.broken.items())]
-    entries += [
-        ProfileEntry(f"profile:{p.name}", "profile", p.name, p, compatibility.get(p.name), plan=plans.get(p.name))
-        for p in catalog.profiles.values()
-    ]
-    entries += [ProfileEntry(f"model:{path}", "model", path.name, model=path) for path in models]
-    return tuple(entries)
-
-
-def filter_entries(entries: Iterable[ProfileEntry], search: str) -> tuple[ProfileEntry, ...]:
-    """The entries that contain every word of ``search``; those with all words in their name come first."""
-    terms = search.lower().split()
-    matching = [entry for entry in entries if all(term in entry.search_text for term in terms)]
-    return tuple(sorted(matching, key=lambda entry: not all(term in entry.name.lower() for term in terms)))
-
-
-def entry_state(entry: ProfileEntry, running: frozenset[str], operating_on: str) -> str:
-    """The mark of a row, as a key of PROFILES; ``operating_on`` names the profile of the operation under way."""
-    if entry.profile is None:
-        return "broken" if entry.kind == "broken" else "model"
-    if entry.name == operating_on:
-        return "busy"
-    memory = judge(entry.plan) if entry.plan else None
-    return profile_state(entry.profile, entry.compatibility, memory, running=entry.name in running)
 
 
 def entry_row(entry: ProfileEntry, state: str, step: str, width: int, *, compared: bool = False) -> StyledLine:

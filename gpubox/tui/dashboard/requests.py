@@ -24,8 +24,8 @@ from gpubox.tui.styled_lines import (
     styled_line,
 )
 from gpubox.tui.widgets.cursor_rows import CursorRows
-from gpubox.tui.widgets.filter_line import FilterLine
-from gpubox.tui.widgets.styled_lines import SingleLine
+from gpubox.tui.widgets.form import FilterLine
+from gpubox.tui.widgets.lines import SingleLine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

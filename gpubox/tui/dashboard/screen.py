@@ -10,32 +10,29 @@ from typing import TYPE_CHECKING
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
-from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input
 
-from gpubox import units
-from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import OPENS_INPUT, Scope, bindings
-from gpubox.tui.advice.line import StatusOrAdvice
+from gpubox.tui.base_screen import PersistentScreen
 from gpubox.tui.dashboard.detail import DetailPane, shell_command
 from gpubox.tui.dashboard.history_controller import HistoryController
 from gpubox.tui.dashboard.layout import LEFT, MAIN, SIDE, visible_panes
 from gpubox.tui.dashboard.log import LogPane
 from gpubox.tui.dashboard.offload import OffloadPane
-from gpubox.tui.dashboard.profiles import ProfileEntry, ProfilePane
+from gpubox.tui.dashboard.profiles import ProfilePane
 from gpubox.tui.dashboard.requests import RequestRows, RequestsPane, request_fields
+from gpubox.tui.dashboard.status import StatusOrAdvice, status_phrases
 from gpubox.tui.dashboard.throughput import ThroughputPane
 from gpubox.tui.dashboard.vram import VramPane, gpu_readings
-from gpubox.tui.persistent_screen import PersistentScreen
-from gpubox.tui.widgets.snapshot_pane import SnapshotPane
+from gpubox.tui.widgets.lines import SnapshotPane
 
 if TYPE_CHECKING:
     from gpubox.gateway.status import GatewayStatus
     from gpubox.server.launch import LaunchPreview
     from gpubox.telemetry.history import History
     from gpubox.telemetry.snapshot import Snapshot
-    from gpubox.tui.messages import GatewayView, ServerOverview
+    from gpubox.tui.messages import GatewayView, ProfileEntry, ServerOverview
     from gpubox.tui.operation_progress import OperationProgress
 
 NO_LOG = "No log yet. Enter starts the highlighted profile."
@@ -58,13 +55,12 @@ class DashboardScreen(PersistentScreen):
     AUTO_FOCUS = ""
     BINDINGS = [*bindings(Scope.DASHBOARD)]  # noqa: RUF012
 
-    def __init__(self, *, read_only: str, url: str | None) -> None:
+    def __init__(self, *, note: str, url: str | None) -> None:
         # The class of the width from the start saves a second first paint.
         width = shutil.get_terminal_size().columns
         classes = [name for least, name in self.HORIZONTAL_BREAKPOINTS if width >= least][-1]
-        note = "attached, read only" if url else "recording" if read_only else ""
         super().__init__(Scope.DASHBOARD, note=note, classes=classes)
-        self.read_only = bool(read_only)
+        self.read_only = bool(note)
         self.status = StatusOrAdvice("operation")
         self.vram, self.offload, self.profiles = VramPane(), OffloadPane(), ProfilePane()
         self.throughput, self.requests = ThroughputPane(), RequestsPane()
@@ -286,30 +282,10 @@ class DashboardScreen(PersistentScreen):
         self.keys.typing, self.keys.hidden_actions = typing, frozenset(hidden)
 
     def _update_status(self) -> None:
-        """Shows the last operation, or why nothing runs. A later crash is more important than the operation."""
-        overview, operation = self._overview, self._operation
         self._update_keys()
-        if self._trial:
-            self.status.show([Content.assemble(("◌ ", "$accent"), sanitize_line(self._trial))])
-            return
-        phrases = self._gateway_phrases()
-        changing = operation is not None and not operation.ended
-        gateway_acts = self._gateway is not None and self._gateway.operation is not None
-        if operation and (changing or not (gateway_acts or (overview and _is_outdated(operation, overview)))):
-            from gpubox.tui.operation_progress import progress_parts
-
-            self.status.show([*phrases, *progress_parts(operation)])
-            return
-        status = overview.status if overview else None
-        if status and status.operation and not gateway_acts:
-            phrases.append(Content.assemble(("◌ ", "$accent"), "another gpubox: ", sanitize_line(status.operation)))
-        if status and status.message:
-            failed = status.state in ("crashed", "error", "unreachable")
-            glyph = ("✗ ", "$error") if failed else ("○ ", "$quiet")
-            phrases.append(Content.assemble(glyph, sanitize_line(status.message)))
-            if overview and status.state == "crashed" and overview.last_profile and not self.read_only:
-                phrases.append(Content.styled(f"r starts {sanitize_line(overview.last_profile)} again", "$accent"))
-        self.status.show(phrases)
+        self.status.show(
+            status_phrases(self._overview, self._operation, self._gateway, self._trial, read_only=self.read_only)
+        )
 
     def _live_client(self, snapshot: Snapshot) -> str:
         """Whose request the server works on: only if it works on one, and the gateway sent it one."""
@@ -318,24 +294,6 @@ class DashboardScreen(PersistentScreen):
         profile = snapshot.server.profile
         live = [r.client for r in self._gateway.requests if r.profile == profile and r.state != "waiting"]
         return live[0] if len(live) == 1 else ""
-
-    def _gateway_phrases(self) -> list[Content]:
-        """That the gateway holds all requests, and what it does to a server for whom."""
-        gateway = self._gateway
-        if gateway is None:
-            return []
-        phrases = []
-        if gateway.paused:
-            loud = (" ▐▐ PAUSED ", "bold reverse $warning")
-            phrases.append(Content.assemble(loud, (" the gateway holds all requests; P lets them go on", "$warning")))
-        if gateway.operation and not (self._operation and not self._operation.ended):
-            from gpubox.tui.clients.lines import operation_step, operation_text
-
-            words = operation_text(gateway.operation)
-            phrases.append(Content.assemble(("◌ ", "$accent"), "gateway: ", (words, "bold")))
-            step = f"{operation_step(gateway.operation)} {units.rough_duration(gateway.operation.seconds)}"
-            phrases.append(Content.styled(step, "$quiet"))
-        return phrases
 
     # -- zoom and focus ---------------------------------------------------------------------------------
 
@@ -430,11 +388,6 @@ class DashboardScreen(PersistentScreen):
             self.toggle_zoom("log")
         self.log_pane.filter.open()
 
-    def action_advice(self) -> None:
-        from gpubox.tui.advice.controller import open_advice
-
-        open_advice(self.app)
-
     def action_zoom(self, panes: str) -> None:
         self.toggle_zoom(panes)
 
@@ -444,12 +397,3 @@ class DashboardScreen(PersistentScreen):
             self.say("The highlighted row has no command line to copy.")
             return
         self.copy(shell_command(entry.profile, preview.argv), f"the command line of {entry.name}")
-
-
-def _is_outdated(operation: OperationProgress, overview: ServerOverview) -> bool:
-    """Whether the server's state changed after the operation ended."""
-    status = overview.status
-    if status.state == "crashed" or status.operation:
-        return True
-    answered = operation.succeeded and operation.finished is not None and operation.finished.answering is not None
-    return answered and status.state == "stopped" and bool(status.message)

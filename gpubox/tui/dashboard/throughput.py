@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from gpubox import units
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.dashboard import graph
-from gpubox.tui.formatting import block_bar
 from gpubox.tui.styled_lines import (
     QUIET,
     StyledLine,
+    block_bar,
     cell_width,
     fit_by_priority,
     gauge,
@@ -20,7 +20,7 @@ from gpubox.tui.styled_lines import (
     sanitize_to_width,
     styled_line,
 )
-from gpubox.tui.widgets.snapshot_pane import SnapshotPane
+from gpubox.tui.widgets.lines import SnapshotPane
 
 if TYPE_CHECKING:
     from gpubox.telemetry.history import History

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpubox import units
-from gpubox.tui.formatting import part_of_total
 from gpubox.tui.styled_lines import (
     GAP,
     QUIET,
@@ -19,11 +18,12 @@ from gpubox.tui.styled_lines import (
     dimmed,
     fit_by_priority,
     join_lines,
+    part_of_total,
     sanitize_to_width,
     styled_line,
     wrap_parts,
 )
-from gpubox.tui.widgets.snapshot_pane import SnapshotPane
+from gpubox.tui.widgets.lines import SnapshotPane
 
 if TYPE_CHECKING:
     from gpubox.hardware.gpu import Gpu

@@ -13,7 +13,7 @@ from textual.scroll_view import ScrollView
 
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.styled_lines import pad_line
-from gpubox.tui.widgets.styled_lines import StyledLines
+from gpubox.tui.widgets.lines import StyledLines
 
 if TYPE_CHECKING:
     from gpubox.tui.styled_lines import StyledLine

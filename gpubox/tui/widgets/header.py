@@ -12,8 +12,8 @@ from textual.reactive import reactive
 from textual.widget import Widget
 
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.formatting import shorten
 from gpubox.tui.messages import GatewaySummary, ServerOverview
+from gpubox.tui.styled_lines import shorten
 
 SERVER_STATES = {
     "ready": ("●", "$success", "waits for a request"),

@@ -14,9 +14,16 @@ from gpubox.bench.report.formatting import format_number
 from gpubox.planner.verdict import judge
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.dialogs import Dialog
-from gpubox.tui.formatting import time_or_date
-from gpubox.tui.styled_lines import QUIET, StyledLine, marked, sanitize_to_width, styled_line, truncate_line
-from gpubox.tui.widgets.scrollable_lines import ScrollableLines
+from gpubox.tui.styled_lines import (
+    QUIET,
+    StyledLine,
+    marked,
+    sanitize_to_width,
+    styled_line,
+    time_or_date,
+    truncate_line,
+)
+from gpubox.tui.widgets.lines import ScrollableLines
 from gpubox.views.marks import MEMORY
 from gpubox.views.profile import value_text
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpubox.profiles.edit import ProfileEdit
-    from gpubox.tui.app import GpuboxApp
-    from gpubox.tui.dashboard.profiles import ProfileEntry
+    from gpubox.tui.bridge import ServiceBridge
+    from gpubox.tui.dashboard.profiles import ProfilePane
+    from gpubox.tui.messages import ProfileEntry
+    from gpubox.tui.operations import OperationController
     from gpubox.tui.workshop.edit_session import EditSession
     from gpubox.tui.workshop.editor import EditorScreen
+    from gpubox.tui.workshop.service import WorkshopService
+    from gpubox.tui.workshop.trial import TrialController
 
 SHIPPED = "is shipped with gpubox: e makes your own copy, D one under another name."
 
@@ -28,22 +32,28 @@ SHIPPED = "is shipped with gpubox: e makes your own copy, D one under another na
 class WorkshopController:
     """Each method runs in a worker of the app, because it waits for answers. All raise GpuboxError."""
 
-    def __init__(self, app: GpuboxApp) -> None:
-        self.app = app
-        self.service = app.bridge.services.workshop_service()
+    def __init__(self, bridge: ServiceBridge, operations: OperationController, profiles: ProfilePane) -> None:
+        """``profiles``: the list whose highlighted row the actions are about."""
+        self.bridge, self.app, self.operations, self.profiles = bridge, bridge.app, operations, profiles
+        self.trial: TrialController | None = None
+        """The trial that is under way in this gpubox, or was the last."""
         self._marked = ""
         """The first of two profiles to compare."""
         self._last: tuple[EditSession, ProfileEdit] | None = None
         """What was tried last, unless it was kept."""
 
+    @property
+    def service(self) -> WorkshopService:
+        return self.bridge.services.workshop_service()
+
     async def act(self, action: str) -> None:
         """Performs one of WORKSHOP_ACTIONS on the highlighted row."""
-        entry = self.app.dashboard.profiles.entry
+        entry = self.profiles.entry
         if action not in ("compare", "trial") and self._is_read_only():
             return
         methods: dict[str, Any] = {
             "edit": self._edit, "external_editor": self._edit_externally, "duplicate": self._duplicate,
-            "rename": self._rename, "delete": self._delete, "compare": self._compare, "tune": self._tune,
+            "rename": self._rename, "delete": self._delete, "compare": self._compare,
         }  # fmt: skip
         try:
             if action == "trial":
@@ -59,12 +69,8 @@ class WorkshopController:
         except GpuboxError as error:
             self.app.say(str(error), bad=True)
 
-    async def _tune(self, entry: ProfileEntry) -> None:
-        self.app.action_show_bench()
-        self.app.open_bench().controller.tune(entry)
-
     def _is_read_only(self) -> bool:
-        if reason := self.app.bridge.services.read_only:
+        if reason := self.bridge.services.read_only:
             self.app.say(reason, bad=True)
         return bool(reason)
 
@@ -83,23 +89,21 @@ class WorkshopController:
         """Shows the editor with a session."""
         from gpubox.tui.workshop.editor import EditorScreen
 
-        screen = EditorScreen(session, self, note=self.app.dashboard.header.note)
-        snapshot = self.app.dashboard.vram.snapshot
+        screen = EditorScreen(session, self, note=self.bridge.services.note)
+        snapshot = self.bridge.poller.newest
         screen.memory = snapshot.memory if snapshot else ()
         self.app.push_screen(screen)
-        self.app.broadcast()
 
     def saved(self, name: str, path: str = "") -> None:
         """Tells that a profile is on disk, and shows it."""
-        overview = self.app.overview
+        overview = self.bridge.overview
         running = overview is not None and name in overview.running
         note = " r restarts the server with it." if running else ""
         self.app.say(f"{name} is saved{f': {path}' if path else ''}.{note}")
         self._show(name)
 
     def _show(self, name: str) -> None:
-        self.app.highlight_profile(name)
-        self.app.bridge.run(self.app.bridge.read_entries, "entries", exclusive=True)
+        self.bridge.run(partial(self.bridge.show_profile, name), "entries", exclusive=True)
 
     async def _edit_externally(self, entry: ProfileEntry) -> None:
         profile = entry.profile
@@ -196,7 +200,7 @@ class WorkshopController:
         if await ask(self.app, f"Delete {name}?", body, *answers) == "yes":
             await run_in_thread(self.service.delete, profile)
             self.app.say(f"{profile.name} is deleted. u brings it back.")
-            self.app.bridge.run(self.app.bridge.read_entries, "entries", exclusive=True)
+            self.bridge.run(self.bridge.read_entries, "entries", exclusive=True)
 
     async def _undo_delete(self) -> None:
         path = await run_in_thread(self.service.restore_deleted)
@@ -225,7 +229,7 @@ class WorkshopController:
         if entry.profile is None:
             self.app.say("Only profiles whose files are valid can be compared.")
             return
-        first = next((e.profile for e in self.app.entries if e.profile and e.name == self._marked), None)
+        first = next((e.profile for e in self.bridge.entries if e.profile and e.name == self._marked), None)
         if first is None or first.name == entry.name:
             self._mark("" if first else entry.name)
             return
@@ -237,20 +241,38 @@ class WorkshopController:
 
     def _mark(self, name: str) -> None:
         self._marked = name
-        self.app.dashboard.profiles.mark(name)
+        self.profiles.mark(name)
         self.app.say(f"= on another profile compares it with {name}." if name else "Nothing is marked.")
 
     # -- trying ---------------------------------------------------------------------------------------
 
+    async def change(self, profile: Profile, changes: Mapping[str, Any]) -> tuple[EditSession, ProfileEdit, str]:
+        """A session with changes of flags by their names, the changed profile, and why its engine refuses it."""
+        from gpubox.engines.flag_changes import flag_key
+        from gpubox.profiles.edit import key_path
+
+        session = await run_in_thread(self.service.open_profile, profile)
+        rows = {row.path: row for row in session.rows}
+        for name, value in changes.items():
+            path = key_path(name)
+            if path[0] == "flags":
+                path = ("flags", flag_key(name, profile, session.capabilities))
+            if path in rows:
+                session.set(rows[path], value)
+            else:
+                session.changes[path] = value
+        edit = await run_in_thread(self.service.edit, session.base, session.changes)
+        return session, edit, await run_in_thread(self.service.check, edit)
+
     def try_once(self, session: EditSession, edit: ProfileEdit) -> None:
         """Starts the trial of a changed profile."""
-        self.app.bridge.run(partial(self._try, session, edit), "trial")
+        self.bridge.run(partial(self._try, session, edit), "trial")
 
     async def _try(self, session: EditSession, edit: ProfileEdit) -> None:
-        app, operations, profile = self.app, self.app.operations, edit.profile
+        app, operations, profile = self.app, self.operations, edit.profile
         if operations.is_refused():
             return
-        if await run_in_thread(app.bridge.services.needs_download, profile):
+        if await run_in_thread(self.bridge.services.needs_download, profile):
             app.say("The model is not on this machine yet: Enter on the profile downloads it.", bad=True)
             return
         if (allow_exposed := await operations.ask_exposed(profile)) is None:
@@ -265,7 +287,7 @@ class WorkshopController:
 
         if self._editors and app.screen is self._editors[-1]:
             app.pop_screen()  # the session keeps the changes
-        trial = app.trial = TrialController(app, self.service, session, edit)
+        trial = self.trial = TrialController(self.bridge, operations, self.service, session, edit)
         self._last = session, edit
         if app.current_mode == "dashboard":
             self.show_trial_screen()
@@ -281,16 +303,15 @@ class WorkshopController:
         """Shows the trial."""
         from gpubox.tui.workshop.trial import TrialScreen
 
-        if self.app.trial:
-            self.app.push_screen(TrialScreen(self.app.trial, note=self.app.dashboard.header.note))
-            self.app.broadcast()
+        if self.trial:
+            self.app.push_screen(TrialScreen(self.trial, note=self.bridge.services.note))
 
     async def _show_or_repeat_trial(self) -> None:
-        if self.app.trial and self.app.trial.under_way:
+        if self.trial and self.trial.under_way:
             self.show_trial_screen()
         elif self._is_read_only():
             return
-        elif name := await run_in_thread(self.app.bridge.services.trial_profile):
+        elif name := await run_in_thread(self.bridge.services.trial_profile):
             self.app.say(f"{name} is being tried in another gpubox: keep or revert it there.")
         elif self._last:
             self.open_editor(self._last[0])
@@ -306,7 +327,7 @@ class WorkshopController:
     @property
     def must_ask(self) -> bool:
         """Whether closing gpubox would lose something."""
-        trial = self.app.trial
+        trial = self.trial
         return bool(trial and trial.under_way) or any(editor.session.unsaved for editor in self._editors)
 
     async def may_quit(self) -> bool:
@@ -314,7 +335,7 @@ class WorkshopController:
         for editor in self._editors:
             if not await editor.may_leave():
                 return False
-        trial = self.app.trial
+        trial = self.trial
         if trial is None or not trial.under_way:
             return True
         answers = [("n", "stay", "no"), ("r", "revert it, then quit", "revert")]

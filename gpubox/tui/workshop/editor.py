@@ -20,14 +20,12 @@ from gpubox.planner.verdict import judge
 from gpubox.sanitize import sanitize_line
 from gpubox.threads import run_in_thread
 from gpubox.tui.actions import OPENS_INPUT, Scope, bindings
+from gpubox.tui.base_screen import PushedScreen
 from gpubox.tui.dialogs import ask
-from gpubox.tui.persistent_screen import PushedScreen
 from gpubox.tui.styled_lines import StyledLine, cell_width, fit_by_priority, sanitize_to_width, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
-from gpubox.tui.widgets.filter_line import FilterLine
-from gpubox.tui.widgets.scrollable_lines import ScrollableLines
-from gpubox.tui.widgets.status_lines import StatusLines
-from gpubox.tui.widgets.styled_lines import SingleLine
+from gpubox.tui.widgets.form import FilterLine
+from gpubox.tui.widgets.lines import ScrollableLines, SingleLine, StatusLines
 from gpubox.tui.workshop.edit_session import (
     EDIT_MARKS,
     OptionRow,

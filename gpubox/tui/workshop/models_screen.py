@@ -21,12 +21,11 @@ from gpubox.planner.verdict import judge
 from gpubox.sanitize import sanitize_line
 from gpubox.threads import run_in_thread
 from gpubox.tui.actions import Scope, bindings
+from gpubox.tui.base_screen import PersistentScreen
 from gpubox.tui.dialogs import ask
-from gpubox.tui.persistent_screen import PersistentScreen
 from gpubox.tui.styled_lines import StyledLine, gauge, marked, pad_line, sanitize_to_width, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
-from gpubox.tui.widgets.scrollable_lines import ScrollableLines
-from gpubox.tui.widgets.styled_lines import SingleLine
+from gpubox.tui.widgets.lines import ScrollableLines, SingleLine
 from gpubox.tui.workshop.model_finder import ModelFinder, ModelRow
 from gpubox.tui.workshop.plan_lines import device_lines, is_estimated
 from gpubox.views.marks import MEMORY
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from gpubox.planner.finder import HubAnswer
     from gpubox.planner.plan import MemoryPlan
     from gpubox.telemetry.snapshot import Snapshot
+    from gpubox.tui.bridge import ServiceBridge
     from gpubox.tui.messages import ServerOverview
 
 DRAW_SECONDS = 0.25
@@ -216,9 +216,9 @@ class ModelsScreen(PersistentScreen):
     ModelsScreen.-narrow ModelDetails { width: 1fr; height: 8; }
     """
 
-    def __init__(self, finder: ModelFinder, *, note: str = "") -> None:
-        super().__init__(Scope.MODELS, note=note)
-        self.finder = finder
+    def __init__(self, finder: ModelFinder, bridge: ServiceBridge) -> None:
+        super().__init__(Scope.MODELS, note=bridge.services.note)
+        self.finder, self.bridge = finder, bridge
         self.search = Input(
             placeholder="/ words of a name, user/name, or the address of a page; enter searches", compact=True,
             id="finder-search",
@@ -398,11 +398,8 @@ class ModelsScreen(PersistentScreen):
 
     async def _make_profile(self, row: ModelRow) -> None:
         profile = await run_in_thread(self.finder.new_profile, row)
-        app: Any = self.app
         self.say(f"Made the profile {profile.name}; 1 shows it.")
-        app.highlight_profile(profile.name)
-        await app.bridge.read_entries()
-        app.highlight_profile(profile.name)
+        await self.bridge.show_profile(profile.name)
 
     # -- the download ---------------------------------------------------------------------------------
 

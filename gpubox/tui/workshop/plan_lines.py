@@ -10,13 +10,13 @@ from gpubox.planner.verdict import judge
 from gpubox.sanitize import sanitize_line
 from gpubox.telemetry.snapshot import DeviceMemory
 from gpubox.tui.dashboard.vram import MEMORY_PART_STYLES, memory_bar, used_bytes
-from gpubox.tui.formatting import part_of_total
 from gpubox.tui.styled_lines import (
     QUIET,
     StyledLine,
     cell_width,
     marked,
     pad_line,
+    part_of_total,
     styled_line,
     truncate_line,
     wrap_parts,

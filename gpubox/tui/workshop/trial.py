@@ -19,15 +19,17 @@ from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.threads import run_in_thread
 from gpubox.tui.actions import Scope, bindings
+from gpubox.tui.base_screen import PushedScreen
+from gpubox.tui.messages import TrialChanged
 from gpubox.tui.operation_progress import OperationProgress, progress_parts
-from gpubox.tui.persistent_screen import PushedScreen
-from gpubox.tui.widgets.status_lines import GAP, wrap_phrases
+from gpubox.tui.widgets.lines import PHRASE_GAP, wrap_phrases
 
 if TYPE_CHECKING:
     from gpubox.profiles.edit import ProfileEdit
     from gpubox.server.trial import Trial
-    from gpubox.tui.app import GpuboxApp
+    from gpubox.tui.bridge import ServiceBridge
     from gpubox.tui.messages import ServerOverview
+    from gpubox.tui.operations import OperationController
     from gpubox.tui.workshop.edit_session import EditSession
     from gpubox.tui.workshop.service import WorkshopService
 
@@ -73,8 +75,15 @@ class TrialProgress:
 class TrialController:
     """One trial at a time. It goes on while its screen is closed; the owner's decision ends it."""
 
-    def __init__(self, app: GpuboxApp, service: WorkshopService, session: EditSession, edit: ProfileEdit) -> None:
-        self.app, self.service, self.edit = app, service, edit
+    def __init__(
+        self,
+        bridge: ServiceBridge,
+        operations: OperationController,
+        service: WorkshopService,
+        session: EditSession,
+        edit: ProfileEdit,
+    ) -> None:
+        self.bridge, self.operations, self.service, self.edit = bridge, operations, service, edit
         from gpubox.tui.workshop.edit_session import describe_changes
 
         self.profile = edit.name
@@ -101,7 +110,7 @@ class TrialController:
         except GpuboxError as error:
             self._show(stage=Stage.OVER, problem=str(error), outcome="The change is not written.")
         except Exception as error:  # a fault of gpubox must not leave the tried server behind
-            self.app.bridge.services.save_traceback(traceback.format_exc())
+            self.bridge.services.save_traceback(traceback.format_exc())
             self._show(problem=f"gpubox failed: {type(error).__name__}: {error}. What ran before is restored.")
             if self._trial:
                 with contextlib.suppress(GpuboxError):
@@ -112,7 +121,7 @@ class TrialController:
         return self._decision == "keep" and not self.progress.problem
 
     async def _run(self, stop_now: bool, allow_exposed: bool, anyway: bool) -> None:
-        profile, operations = self.edit.profile, self.app.operations
+        profile = self.edit.profile
         first, tokens = "", 0
         if await run_in_thread(self.service.answering, profile):
             first, tokens = await self._measure(Stage.BEFORE)
@@ -122,8 +131,8 @@ class TrialController:
             self._show(stage=Stage.OVER, outcome="Nothing was switched, and nothing is written.")
             return
         self._show(stage=Stage.SWITCH)
-        self.app.show_operation(OperationProgress("trial", self.profile))
-        self._trial = await operations.perform(
+        self.operations.begin("trial", self.profile)
+        self._trial = await self.operations.perform(
             lambda emit: self.service.begin_trial(self.edit, stop_now, allow_exposed, emit, anyway=anyway)
         )
         if not self._decision:
@@ -166,8 +175,8 @@ class TrialController:
             self._show(stage=Stage.ENDING, problem="")
             if self._decision == "revert":
                 previous = trial.record.previous.profile if trial.record.previous else ""
-                self.app.show_operation(OperationProgress("revert", previous or self.profile))
-                await self.app.operations.perform(lambda emit: self.service.revert(trial))
+                self.operations.begin("revert", previous or self.profile)
+                await self.operations.perform(lambda emit: self.service.revert(trial))
                 back = f"{previous} runs as before" if previous else "nothing runs, as before"
                 self._show(stage=Stage.OVER, outcome=f"The change is reverted: {back}.")
                 return
@@ -183,7 +192,8 @@ class TrialController:
 
     def _show(self, **changes: object) -> None:
         self.progress = replace(self.progress, **changes)  # type: ignore[arg-type]
-        self.app.show_trial()
+        self.bridge.trial = self.profile if self.under_way else ""
+        self.bridge.app.post_message(TrialChanged(self.progress.summary))
 
     # -- decisions ------------------------------------------------------------------------------------
 
@@ -200,7 +210,7 @@ class TrialController:
             return
         self._decide("revert")
         if self.progress.stage is Stage.SWITCH:
-            self.app.bridge.services.cancel()
+            self.bridge.services.cancel()
         self._stop.set()
 
     def skip(self) -> None:
@@ -252,7 +262,7 @@ def trial_lines(progress: TrialProgress, operation: OperationProgress | None, li
 
 def _keys(*keys: tuple[str, str]) -> Content:
     texts = [Content.assemble((key, "bold $primary"), " ", (text, "$quiet")) for key, text in keys]
-    return Content(GAP).join(texts)
+    return Content(PHRASE_GAP).join(texts)
 
 
 class TrialScreen(PushedScreen):
@@ -292,9 +302,8 @@ class TrialScreen(PushedScreen):
         if not self.is_mounted:
             return
         progress = self.trial.progress
-        app = self.trial.app
         live = self.header.bench.removeprefix("bench speed ")
-        operation = app.operation if progress.stage in (Stage.SWITCH, Stage.ENDING) else None
+        operation = self.trial.bridge.operation if progress.stage in (Stage.SWITCH, Stage.ENDING) else None
         self.text.update(trial_lines(progress, operation, live, max(20, self.app.size.width - 8)))
         hidden = {"trial_skip"} if progress.stage not in (Stage.BEFORE, Stage.AFTER) else set()
         if progress.stage is not Stage.DECIDE:

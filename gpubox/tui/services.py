@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,10 +43,8 @@ if TYPE_CHECKING:
 
 ATTACHED_READ_ONLY = "gpubox did not start this server, so it can only watch it."
 LOG_TAIL_BYTES = 512 * 1024
-_SAMPLER_MODULES = (
-    "gpubox.hardware.nvml_reader", "gpubox.server.server_process", "gpubox.telemetry.history",
-    "gpubox.telemetry.sampler",
-)  # fmt: skip
+REPLAY_STEPS = 1000
+"""Snapshots of a recording that are passed over at once: the screen must get its turn, however dense they are."""
 
 
 class LocalServices:
@@ -65,7 +64,11 @@ class LocalServices:
         self._bench: BenchService | None = None
         self._workshop: WorkshopService | None = None
         self._gateway: GatewayService | None = None
-        self._advisor: Advisor | None = None
+
+    @property
+    def note(self) -> str:
+        """What every header says of a server that gpubox does not own."""
+        return "attached, read only" if self.url else "recording" if self.read_only else ""
 
     def clock(self) -> datetime:
         return datetime.now()
@@ -89,8 +92,8 @@ class LocalServices:
     async def snapshot(self) -> Snapshot:
         """Takes all readings."""
         if self._sampler is None:
-            for module in _SAMPLER_MODULES:
-                await run_in_thread(import_module, module)
+            for module in ("hardware.nvml_reader", "telemetry.history", "telemetry.sampler"):
+                await run_in_thread(import_module, f"gpubox.{module}")
             from gpubox.hardware.nvml_reader import DriverReader
             from gpubox.telemetry.sampler import Sampler
 
@@ -183,12 +186,6 @@ class LocalServices:
             name = self.paths.config_file.name
             return replace(catalog, broken={**catalog.broken, name: error})
         return catalog
-
-    def hides_shipped(self, catalog: ProfileCatalog) -> bool:
-        """Whether the list leaves out the shipped profiles at first."""
-        from gpubox.profiles.loader import hides_shipped
-
-        return hides_shipped(catalog.profiles.values(), self.config.shipped_profiles)
 
     def compatibility(self, catalog: ProfileCatalog) -> dict[str, EngineCompatibility]:
         from gpubox.server.engine_compatibility import compatibility_by_profile
@@ -335,9 +332,6 @@ class LocalServices:
         finally:
             self._cancel = None
 
-    def wait_seconds(self) -> float:
-        return self.config.wait_seconds
-
     def cancel(self) -> None:
         """Cancels the running operation: the old server is left alone, or comes back."""
         if self._cancel:
@@ -403,26 +397,21 @@ class LocalServices:
         """The advice about ``profile``, else about what runs. None for a server that gpubox did not start."""
         if self.read_only:
             return None
-        advisor = self._the_advisor()
         if snapshot:
-            advisor.observe(snapshot)
-        return advisor.advise(profile, snapshot)
+            self._advisor.observe(snapshot)
+        return self._advisor.advise(profile, snapshot)
 
     def dismiss_advice(self, profile: str, rule: str, dismiss: bool, snapshot: Snapshot | None) -> AdviceList | None:
         """Dismisses an advice for good, or shows it again. Returns the advice as it is then."""
-        dismissals = self._the_advisor().dismissals
-        if dismiss:
-            dismissals.dismiss(profile, rule)
-        else:
-            dismissals.restore(profile, rule)
+        dismissals = self._advisor.dismissals
+        (dismissals.dismiss if dismiss else dismissals.restore)(profile, rule)
         return self.advice(snapshot, profile)
 
-    def _the_advisor(self) -> Advisor:
-        if self._advisor is None:
-            from gpubox.advisor.advisor import Advisor
+    @cached_property
+    def _advisor(self) -> Advisor:
+        from gpubox.advisor.advisor import Advisor
 
-            self._advisor = Advisor(self.paths, lambda: self.config)
-        return self._advisor
+        return Advisor(self.paths, lambda: self.config)
 
     def profile_named(self, name: str) -> Profile:
         """The profile as it is on disk now. Raises UsageError if it is gone or does not load."""
@@ -446,6 +435,55 @@ class LocalServices:
             ("state", str(paths.state)),
             ("cache", str(paths.cache)),
         ]
+
+
+class ReplayServices(LocalServices):
+    """Plays ``snapshots`` once and stops at the last one. Changes nothing on this machine."""
+
+    def __init__(self, snapshots: Iterable[Snapshot], paths: Paths, config: Config, *, speed: float = 1.0) -> None:
+        super().__init__(paths, config, url=None)
+        self._coming = iter(snapshots)
+        first = next(self._coming, None)
+        if first is None:
+            raise GpuboxError("The recording is empty.", "`gpubox status --record FILE` writes one.")
+        self.current, self.next = first, next(self._coming, None)
+        """What is shown now, and what comes then; ``None`` at the end."""
+        self._first_at, self.speed = first.at, speed
+        self.read_only = "This is a recording: nothing in it can be changed."
+        self._started: float | None = None
+
+    def clock(self) -> datetime:
+        return datetime.fromisoformat(self.current.time).astimezone()
+
+    async def overview(self) -> ServerOverview:
+        return ServerOverview(self.current.server)
+
+    async def snapshot(self) -> Snapshot:
+        if self._started is None:
+            self._started = time.monotonic()
+        for _ in range(REPLAY_STEPS):
+            if self.next is None or not self.activity_marker():
+                break
+            self.current, self.next = self.next, None
+            self.next = next(self._coming, None)
+        return self.current
+
+    def activity_marker(self) -> bool:
+        elapsed = time.monotonic() - self._started if self._started is not None else 0.0
+        return self.next is not None and self.next.at <= self._first_at + elapsed * self.speed
+
+    def companions_and_last(self) -> tuple[tuple[str, ...], str | None]:
+        return (), None
+
+    def read_log(self) -> list[str]:
+        return []  # the log of this machine's server is no part of the recording
+
+
+def open_recording(path: Path, paths: Paths, config: Config) -> ReplayServices:
+    """The services that play the file. Raises GpuboxError if it is not a recording."""
+    from gpubox.telemetry.recorder import read_recording
+
+    return ReplayServices(read_recording(path), paths, config)
 
 
 def _file_stats(paths: Iterable[Path]) -> dict[Path, tuple[int, int, int]]:

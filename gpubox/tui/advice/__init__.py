@@ -1,1 +1,0 @@
-"""The advice on the screen: one line on the dashboard, and the list behind the key A."""

@@ -1,0 +1,126 @@
+"""The bases of the full screens, and the key bar in their last row.
+
+The app creates one dashboard, chat and Bench screen and feeds it, also in the background. The screens of the workshop
+are pushed on top of the dashboard, and fed while they are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any
+
+from textual.app import RenderResult
+from textual.content import Content
+from textual.reactive import reactive
+from textual.screen import Screen
+from textual.style import Style
+from textual.widget import Widget
+
+from gpubox.errors import GpuboxError
+from gpubox.sanitize import sanitize_line
+from gpubox.tui.actions import Action, Scope, key_bar_actions, types_text
+from gpubox.tui.messages import ScreenOpened
+from gpubox.tui.widgets.header import StatusHeader
+
+if TYPE_CHECKING:
+    from gpubox.telemetry.snapshot import Snapshot
+    from gpubox.tui.messages import GatewayView, ServerOverview
+
+CLIPBOARD_HINT = "(Needs a terminal with OSC 52; tmux: set-clipboard on.)"
+_POSITIONS = {
+    **{f"bench_{action}": 80 for action in ("resume", "restore", "save", "compare", "live")},  # they come and go
+    "help": 90, "command_palette": 91, "quit": 92,
+}  # fmt: skip
+"""Actions that stand at the end of the bar, whatever their priority."""
+
+
+class KeyBar(Widget):
+    """One row. On a narrow terminal actions of low priority are dropped; the help screen lists them all."""
+
+    DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
+
+    read_only: reactive[bool] = reactive(False)
+    hidden_actions: reactive[frozenset[str]] = reactive(frozenset[str]())
+    """Ids of actions that do nothing now."""
+    labels: reactive[Mapping[str, str]] = reactive({})
+    """Labels by action id that replace those of the table."""
+    typing: reactive[bool] = reactive(False)
+    """Whether a text input has the focus, so that letters are typed."""
+
+    def __init__(self, scope: Scope) -> None:
+        super().__init__()
+        self.scope = scope
+
+    def on_mount(self) -> None:
+        self.auto_links = False  # the keys are clickable, but not styled as links
+
+    def render(self) -> RenderResult:
+        all_actions = key_bar_actions(self.scope)
+        actions = [
+            action
+            for action in all_actions
+            if action.id not in self.hidden_actions
+            and not (self.read_only and action.changes_server)
+            and not (self.typing and types_text(action))
+        ]
+        while sum(len(self._key(a)) + 1 + len(self._label(a)) + 2 for a in actions) - 2 > self.size.width:
+            actions.pop()
+        actions.sort(key=lambda action: _POSITIONS.get(action.id, all_actions.index(action)))
+        return Content("  ").join([self._entry(action) for action in actions])
+
+    def _entry(self, action: Action) -> Content:
+        click = Style.from_meta({"@click": f"app.run_by_id('{action.id}')"})
+        text = Content.assemble((self._key(action), "bold $primary"), " ", (self._label(action), "$quiet"))
+        return text.stylize(click)
+
+    def _key(self, action: Action) -> str:
+        return action.key_label_typing or action.key_label if self.typing else action.key_label
+
+    def _label(self, action: Action) -> str:
+        return self.labels.get(action.id, action.bar_label)
+
+
+class PersistentScreen(Screen[None]):
+    """Has a header and a key bar."""
+
+    def __init__(self, scope: Scope, *, note: str = "", classes: str = "") -> None:
+        super().__init__(classes=classes)
+        self.header, self.keys = StatusHeader(), KeyBar(scope)
+        self.header.note = note
+
+    def on_mount(self) -> None:
+        self.post_message(ScreenOpened())
+
+    def say(self, text: str, *, bad: bool = False) -> None:
+        """Shows a notification; as a warning if ``bad``."""
+        self.notify(sanitize_line(text), severity="warning" if bad else "information", markup=False, timeout=6)
+
+    def show_gateway(self, view: GatewayView | None) -> None:
+        """What the gateway says now; ``None``: none runs. The header shows its summary already."""
+
+    def copy(self, text: str, label: str) -> None:
+        """Copies ``text`` to the terminal's clipboard and says that ``label`` was copied."""
+        self.app.copy_to_clipboard(text)
+        self.say(f"Copied {label}. {CLIPBOARD_HINT}")
+
+    def work(self, work: Callable[[], Coroutine[Any, Any, None]], group: str, *, exclusive: bool = False) -> None:
+        """Runs ``work`` in a worker, and shows a GpuboxError as a warning."""
+
+        async def run() -> None:
+            try:
+                await work()
+            except GpuboxError as error:
+                self.say(str(error), bad=True)
+
+        worker: Any = run
+        self.run_worker(worker, group=group, exclusive=exclusive)
+
+
+class PushedScreen(PersistentScreen):
+    """A screen of the workshop."""
+
+    def show_overview(self, overview: ServerOverview | None) -> None:
+        """What runs now. The header shows it already."""
+
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        """New readings. The header shows them already."""

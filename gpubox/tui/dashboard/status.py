@@ -1,0 +1,113 @@
+"""The line under the dashboard's header: what happens; while nothing does, the most urgent advice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from textual import events
+from textual.content import Content
+
+from gpubox import units
+from gpubox.sanitize import sanitize_line
+from gpubox.tui.widgets.lines import StatusLines
+
+if TYPE_CHECKING:
+    from gpubox.advisor.advisor import AdviceList
+    from gpubox.gateway.status import GatewayStatus
+    from gpubox.tui.messages import ServerOverview
+    from gpubox.tui.operation_progress import OperationProgress
+
+LEAST_ROWS = 16
+"""With fewer rows there is none for advice."""
+
+
+class StatusOrAdvice(StatusLines):
+    """Shows phrases; without phrases one calm line of advice."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._happening: tuple[Content, ...] = ()
+        self._judged: AdviceList | None = None
+
+    def show(self, phrases: Sequence[Content]) -> None:
+        self._happening = tuple(phrases)
+        self._show()
+
+    def show_advice(self, judged: AdviceList | None) -> None:
+        """Shows another advice, if nothing happens."""
+        self._judged = judged
+        self._show()
+
+    def _show(self) -> None:
+        super().show(self._happening or self._advice())
+
+    def _advice(self) -> tuple[Content, ...]:
+        if self._judged is None or self.app.size.height < LEAST_ROWS:
+            return ()
+        from gpubox.tui.advice import advice_line
+
+        line = advice_line(self._judged, (self.content_size.width or self.app.size.width - 2))
+        return (Content.assemble(*line),) if line else ()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._show()
+        super().on_resize(event)
+
+
+def status_phrases(
+    overview: ServerOverview | None,
+    operation: OperationProgress | None,
+    gateway: GatewayStatus | None,
+    trial: str,
+    *,
+    read_only: bool,
+) -> list[Content]:
+    """What happens: the trial, else what the gateway does, and the last operation or why nothing runs.
+
+    A later crash is more important than the operation.
+    """
+    if trial:
+        return [Content.assemble(("◌ ", "$accent"), sanitize_line(trial))]
+    changing = operation is not None and not operation.ended
+    gateway_acts = gateway is not None and gateway.operation is not None
+    phrases = _gateway_phrases(gateway, changing)
+    if operation and (changing or not (gateway_acts or (overview and _is_outdated(operation, overview)))):
+        from gpubox.tui.operation_progress import progress_parts
+
+        return [*phrases, *progress_parts(operation)]
+    status = overview.status if overview else None
+    if status and status.operation and not gateway_acts:
+        phrases.append(Content.assemble(("◌ ", "$accent"), "another gpubox: ", sanitize_line(status.operation)))
+    if status and status.message:
+        failed = status.state in ("crashed", "error", "unreachable")
+        glyph = ("✗ ", "$error") if failed else ("○ ", "$quiet")
+        phrases.append(Content.assemble(glyph, sanitize_line(status.message)))
+        if overview and status.state == "crashed" and overview.last_profile and not read_only:
+            phrases.append(Content.styled(f"r starts {sanitize_line(overview.last_profile)} again", "$accent"))
+    return phrases
+
+
+def _gateway_phrases(gateway: GatewayStatus | None, changing: bool) -> list[Content]:
+    """That the gateway holds all requests, and what it does to a server for whom."""
+    phrases = []
+    if gateway and gateway.paused:
+        loud = (" ▐▐ PAUSED ", "bold reverse $warning")
+        phrases.append(Content.assemble(loud, (" the gateway holds all requests; P lets them go on", "$warning")))
+    if gateway and gateway.operation and not changing:
+        from gpubox.tui.clients.lines import operation_step, operation_text
+
+        words = operation_text(gateway.operation)
+        phrases.append(Content.assemble(("◌ ", "$accent"), "gateway: ", (words, "bold")))
+        step = f"{operation_step(gateway.operation)} {units.rough_duration(gateway.operation.seconds)}"
+        phrases.append(Content.styled(step, "$quiet"))
+    return phrases
+
+
+def _is_outdated(operation: OperationProgress, overview: ServerOverview) -> bool:
+    """Whether the server's state changed after the operation ended."""
+    status = overview.status
+    if status.state == "crashed" or status.operation:
+        return True
+    answered = operation.succeeded and operation.finished is not None and operation.finished.answering is not None
+    return answered and status.state == "stopped" and bool(status.message)
