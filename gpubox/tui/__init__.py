@@ -1,1 +1,21 @@
-"""The screen. The only package that imports Textual."""
+"""The screen: draws values and passes on what the owner does. The only package that imports Textual.
+
+run.py                 runs the screen in this terminal, from its start to what it prints when it closes
+app.py                 creates the screens, passes them what the bridge posts, performs the actions of all screens
+actions.py             every action once: keys, key bar, palette and help are made from this table
+bridge.py              polls the services, keeps what is known, posts what changed as messages
+messages.py            those messages, and the values they are about
+services.py            what the screen asks of this machine, or of a recording
+operations.py          start, switch, restart, stop: questions, download, the Supervisor's operation; closing meanwhile
+operation_progress.py  an operation from its events to lines
+advice.py              the screen of the advice
+help_screen.py         keys, terms, marks and file locations
+base_screen.py         the base of full screens, and the key bar
+dialogs.py             a question, a prompt for a line, a table of fields
+survival.py            the base of the app: goes on after an exception
+styled_lines.py        lines of styled text as tuples, and short texts
+theme.py               the colours and their meanings
+widgets/               what screens are made of: header, lines, rows with a cursor, form
+dashboard/             the first screen, one file a pane
+chat/ bench/ workshop/ clients/   the other screens
+"""

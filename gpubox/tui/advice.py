@@ -18,7 +18,7 @@ from gpubox.sanitize import sanitize_line
 from gpubox.threads import run_in_thread
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PushedScreen
-from gpubox.tui.styled_lines import QUIET, StyledLine, cell_width, sanitize_to_width, styled_line, truncate_line
+from gpubox.tui.styled_lines import QUIET, StyledLine, styled_line, truncate_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.lines import ScrollableLines
 
@@ -31,20 +31,6 @@ if TYPE_CHECKING:
 
 NO_PROFILE = "Nothing runs, and no profile is highlighted."
 INDENT = "  "
-
-
-def advice_line(judged: AdviceList, width: int) -> StyledLine:
-    """The most urgent advice in one line, and how many more there are; empty if there is none."""
-    shown = judged.shown
-    if not shown:
-        return ()
-    first, more = shown[0], len(shown) - 1
-    end = styled_line((f"  {f'+{more} more  ' if more else ''}", QUIET), ("A", "bold $primary"), (" advice", QUIET))
-    head = styled_line(("→ ", "$accent"), (sanitize_line(first.word), "bold"), "  ")
-    room = width - cell_width(head) - cell_width(end)
-    if room < 12:
-        return truncate_line(head, width)
-    return (*head, (sanitize_to_width(first.sentence, room), QUIET), *end)
 
 
 def advice_row(advice: Advice, width: int) -> StyledLine:

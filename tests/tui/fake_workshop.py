@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpubox.config import Config, load_config
@@ -38,7 +39,7 @@ class WorkshopServices(FakeServices):
 
     def __init__(self, paths: Paths, config: Config, profiles: Sequence[Profile], status: ServerStatus = READY) -> None:
         super().__init__(status, profiles)
-        self.paths, self.config = paths, config
+        self.paths, self.config = paths, replace(config, shipped_profiles="show")
         self.absent = set()
         self._cancel = None
         self.shop = WorkshopService(paths, lambda: self.config, self.run_operation)

@@ -16,8 +16,9 @@ from gpubox.paths import Paths
 from gpubox.profiles.loader import load_catalog
 from gpubox.telemetry.snapshot import Snapshot
 from gpubox.tui import app as app_module
-from gpubox.tui.advice import AdviceScreen, advice_details, advice_line
+from gpubox.tui.advice import AdviceScreen, advice_details
 from gpubox.tui.app import GpuboxApp
+from gpubox.tui.dashboard.status import advice_line
 from gpubox.tui.styled_lines import cell_width
 from gpubox.tui.workshop.trial import TrialScreen
 from tests.tui.conftest import SIZE, on_screen, opened, pictured, shows, text, until

@@ -20,6 +20,7 @@ from gpubox.tui.styled_lines import (
     sanitize_to_width,
     styled_line,
 )
+from gpubox.tui.widgets.header import ACTIVITY_STYLES
 from gpubox.tui.widgets.lines import SnapshotPane
 
 if TYPE_CHECKING:
@@ -29,18 +30,6 @@ if TYPE_CHECKING:
     from gpubox.tui.dashboard.stored_graph import StoredGraph, Zoom
 
 LABEL_CELLS = 9
-ACTIVITY_STYLES = {
-    "prefill": ("●", "$accent", "processes a prompt"),
-    "answering": ("●", "$primary", "generates the answer"),
-    "idle": ("●", "$success", "waits for a request"),
-    "ready": ("●", "$success", "answers; whether it is busy is not known"),
-    "loading": ("◌", "$accent", "a model is being loaded"),
-    "stopping": ("◌", "$accent", "is shutting down"),
-    "sleeping": ("○", "$secondary", "released its memory; the next request wakes it"),
-    "stuck": ("✗", "$error", "runs, but makes no progress"),
-    "down": ("○", "$quiet", "nothing answers"),
-}
-"""Activity of the server (Throughput.state) -> glyph, colour and meaning."""
 MESSAGE_CELLS = 160
 SLOWER_ALONE = 0.9
 """A request below this share of the total speed shared the server with others."""

@@ -26,6 +26,18 @@ SERVER_STATES = {
     "error": ("✗", "$error", "answers with an error"),
 }
 """State of a server -> glyph, colour and meaning."""
+ACTIVITY_STYLES = {
+    "prefill": ("●", "$accent", "processes a prompt"),
+    "answering": ("●", "$primary", "generates the answer"),
+    "idle": ("●", "$success", "waits for a request"),
+    "ready": ("●", "$success", "answers; whether it is busy is not known"),
+    "loading": ("◌", "$accent", "a model is being loaded"),
+    "stopping": ("◌", "$accent", "is shutting down"),
+    "sleeping": ("○", "$secondary", "released its memory; the next request wakes it"),
+    "stuck": ("✗", "$error", "runs, but makes no progress"),
+    "down": ("○", "$quiet", "nothing answers"),
+}
+"""Activity of the server (Throughput.state) -> glyph, colour and meaning."""
 GAP = "   "
 GPU_NAME, GPU_READINGS, GPU_LOST = 15, 45, 97
 GPU_PRIORITIES = (GPU_NAME, GPU_READINGS, GPU_LOST)
@@ -93,8 +105,6 @@ class StatusHeader(Widget):
         state = status.state
         glyph, colour, _ = SERVER_STATES.get(state, ("?", "$warning", ""))
         if status.up and self.activity in SPECIFIC_ACTIVITIES:
-            from gpubox.tui.dashboard.throughput import ACTIVITY_STYLES
-
             state = self.activity
             glyph, colour, _ = ACTIVITY_STYLES[state]
         what_runs: list[Any] = [(glyph, colour)]
