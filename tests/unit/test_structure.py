@@ -26,7 +26,7 @@ TUI_LAYERS = (
     "operations",
     "bridge",
     "services",
-    "chat.chats bench.service clients.service workshop.service workshop.finder_service workshop.edit_session",
+    "chat.chats bench.service clients.service workshop.service workshop.model_finder workshop.edit_session",
     "base_screen dialogs",
     "widgets",
     "messages operation_progress survival",
