@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import click
 
@@ -15,7 +14,7 @@ from gpubox.cancellation import run_cancellable
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.cli.operations import OperationOutput, ensure_model
-from gpubox.config import Config, api_key
+from gpubox.config import api_key
 from gpubox.engines.find import choose_engine
 from gpubox.errors import GpuboxError
 from gpubox.paths import MAIN_INSTANCE, Paths
@@ -30,7 +29,7 @@ from gpubox.views.fields import json_fields
 PROFILE = "demo"
 QUESTION = "In one sentence: what is a GPU?"
 MAX_TOKENS = 64
-PREFIX = "~once-"
+INSTANCE = "~once"
 """No profile can have such a name, so no companion's instance has it."""
 
 
@@ -50,8 +49,8 @@ def command(context: Context, once: bool, ask: str, as_json: bool) -> None:
         _open(context, profile)
         return
     ensure_model(context, profile)
-    with temporary_instance(context.paths) as instance:
-        supervisor = make_supervisor(context.paths, context.config, instance, OperationOutput())
+    with _alone(context.paths):
+        supervisor = make_supervisor(context.paths, context.config, INSTANCE, OperationOutput())
         answer = run_cancellable(_ask_once(context, profile, ask, supervisor))
     if as_json:
         output.emit_json(_values(profile, ask, answer))
@@ -72,7 +71,7 @@ def _open(context: Context, profile: Profile) -> None:
 
 
 async def _ask_once(context: Context, profile: Profile, question: str, supervisor: Supervisor) -> ChatCompletion:
-    await remove_abandoned_instances(context.paths, context.config)
+    await stop_and_remove(supervisor)  # what a killed one left
     try:
         running = await supervisor.start(profile)
         async with connect(running.launch.base_url, api_key(context.paths)) as client:
@@ -101,22 +100,19 @@ def _print(question: str, answer: ChatCompletion) -> None:
 
 
 @contextmanager
-def temporary_instance(paths: Paths) -> Iterator[str]:
-    """The name of an instance that only this process uses. A lock marks it, which ends with the process."""
-    instance = f"{PREFIX}{os.getpid()}"
-    with _locked(paths, instance) as locked:
-        if not locked:
-            raise GpuboxError(f"The instance {instance} is in use.")  # a gpubox with this pid in another container
-        yield instance
-
-
-async def remove_abandoned_instances(paths: Paths, config: Config) -> None:
-    """Stops the servers of killed commands and removes their files."""
-    folder = paths.instance_state("x").parent
-    for instance in sorted({path.stem for path in folder.glob(f"{PREFIX}*.*")}):
-        with _locked(paths, instance) as abandoned:
-            if abandoned:
-                await stop_and_remove(make_supervisor(paths, config, instance))
+def _alone(paths: Paths) -> Iterator[None]:
+    """Raises GpuboxError if another ``demo --once`` runs."""
+    path = paths.state / "demo.lock"
+    try:
+        descriptor = lock_file(path)
+    except OSError as error:
+        raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
+    if descriptor is None:
+        raise GpuboxError("Another `gpubox demo --once` runs.", "Wait for its answer.")
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 async def stop_and_remove(supervisor: Supervisor) -> None:
@@ -153,29 +149,3 @@ async def _stop_and_remove(supervisor: Supervisor) -> None:
     states = state.parent.glob(f"{state.name}*")  # a kill during a write leaves a temporary file beside it
     for path in (*states, paths.instance_lock(instance), paths.liveness_lock(instance), *logs):
         path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _locked(paths: Paths, instance: str) -> Iterator[bool]:
-    """Locks ``instance`` inside the block and removes the lock file afterwards; ``False`` if it is locked already."""
-    path = paths.instance_state(instance).with_suffix(".run")
-    try:
-        while (descriptor := lock_file(path)) is not None and not _is_same_file(path, descriptor):
-            os.close(descriptor)  # its former owner removed it: a lock on a removed file protects nothing
-    except OSError as error:
-        raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
-    if descriptor is None:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        path.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _is_same_file(path: Path, descriptor: int) -> bool:
-    try:
-        return path.stat().st_ino == os.fstat(descriptor).st_ino
-    except FileNotFoundError:
-        return False
