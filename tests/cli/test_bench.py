@@ -103,7 +103,7 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
     ],
 )
 def test_what_cannot_be_is_said(
-    box: None, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, message: str
+    box: int, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, message: str
 ) -> None:
     exit_code, out, err = gpubox(capfd, "bench", *words)
 
@@ -129,7 +129,7 @@ def test_help_lists_kinds_and_runs(capfd: pytest.CaptureFixture[str]) -> None:
     assert gpubox(capfd, "bench", "speed", "--help")[0] == 0
 
 
-def test_what_ran_before_runs_again(box: None, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_ran_before_runs_again(box: int, capfd: pytest.CaptureFixture[str]) -> None:
     assert gpubox(capfd, "start", "a")[0] == 0
 
     code, out, err = gpubox(capfd, "bench", "speed", "b", *QUICK, "--no-llama-bench")
@@ -145,7 +145,7 @@ def test_what_ran_before_runs_again(box: None, capfd: pytest.CaptureFixture[str]
     (("switch", "a"), "a was started in place of b", "a"), (("stop",), "b was stopped", None),
 ])  # fmt: skip
 def test_what_the_owner_does_to_the_server_meanwhile_ends_the_run_and_stays(
-    box: None, capfd: pytest.CaptureFixture[str], paths: Paths, monkeypatch: pytest.MonkeyPatch,
+    box: int, capfd: pytest.CaptureFixture[str], paths: Paths, monkeypatch: pytest.MonkeyPatch,
     words: tuple[str, ...], message: str, profile: str | None,
 ) -> None:  # fmt: skip
     real = Speed.execute
@@ -171,14 +171,14 @@ def test_what_the_owner_does_to_the_server_meanwhile_ends_the_run_and_stays(
     assert values(capfd, "status")[1]["server"]["profile"] == profile
 
 
-def test_where_nothing_ran_nothing_runs_afterwards(box: None, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
+def test_where_nothing_ran_nothing_runs_afterwards(box: int, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
     assert gpubox(capfd, "bench", "speed", "b", *QUICK)[0] == 0
 
     assert find_by_marker(f"{paths.state}|") == []
 
 
 def test_a_busy_server_is_not_measured_unasked(
-    box: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    box: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_BUSY", "1")
     assert gpubox(capfd, "start", "a")[0] == 0
@@ -242,7 +242,7 @@ def test_a_run_is_made_ready_for_a_forum(capfd: pytest.CaptureFixture[str], path
     assert (code, "cannot be written" in err) == (1, True)
 
 
-def test_a_plan_is_told_and_nothing_is_done(box: None, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
+def test_a_plan_is_told_and_nothing_is_done(box: int, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
     code, outline = values(capfd, "bench", "speed", "a", "--dry-run", *QUICK)
     assert code == 0
     assert (outline["items"], outline["starts"], outline["restored_profile"], outline["seconds"]) == (

@@ -28,7 +28,7 @@ def running(capfd: pytest.CaptureFixture[str]) -> str | None:
 
 
 def test_a_sweep_tells_its_plan_keeps_what_cannot_load_and_is_saved(
-    box: None, capfd: pytest.CaptureFixture[str], paths: Paths
+    box: int, capfd: pytest.CaptureFixture[str], paths: Paths
 ) -> None:
     assert gpubox(capfd, "start", "b")[0] == 0
 
@@ -49,7 +49,7 @@ def test_a_sweep_tells_its_plan_keeps_what_cannot_load_and_is_saved(
 
 
 def test_a_sweep_over_files_of_this_folder_and_over_profiles(
-    box: None, capfd: pytest.CaptureFixture[str], tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    box: int, capfd: pytest.CaptureFixture[str], tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     write_profile: Callable[[str, str], Path], paths: Paths,
 ) -> None:  # fmt: skip
     for quant in ("Q4_K_M", "Q8_0"):
@@ -81,7 +81,7 @@ def test_a_sweep_over_files_of_this_folder_and_over_profiles(
 
 
 def test_a_cell_whose_server_dies_is_left_after_the_second_death(
-    box: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, paths: Paths
+    box: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, paths: Paths
 ) -> None:
     monkeypatch.setenv("FAKE_DIES_WITH", "2048")
 
@@ -96,7 +96,7 @@ def test_a_cell_whose_server_dies_is_left_after_the_second_death(
     assert re.search(r"crash in 00\d/ctx-size=2048/warm-up", out)
 
 
-def test_ab_of_two_profiles_says_how_often_it_restarts(box: None, capfd: pytest.CaptureFixture[str]) -> None:
+def test_ab_of_two_profiles_says_how_often_it_restarts(box: int, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = gpubox(capfd, "bench", "ab", "a", "b", *TINY, *TWICE, "--json")
 
     assert code == 0, err
@@ -111,7 +111,7 @@ def test_ab_of_two_profiles_says_how_often_it_restarts(box: None, capfd: pytest.
     assert (code, "Choose one with --cell: a, b." in err) == (2, True)
 
 
-def test_speed_over_several_starts_has_its_interval_over_them(box: None, capfd: pytest.CaptureFixture[str]) -> None:
+def test_speed_over_several_starts_has_its_interval_over_them(box: int, capfd: pytest.CaptureFixture[str]) -> None:
     quick = ("--preset", "quick", "--repeats", "2", "--max-tokens", "8")
     code, out, err = gpubox(capfd, "bench", "speed", "a", "b", "--starts", "2", *quick, "--json")
 
@@ -124,7 +124,7 @@ def test_speed_over_several_starts_has_its_interval_over_them(box: None, capfd: 
     assert (code, "cannot restart a server given by its address" in err) == (2, True)
 
 
-def test_ab_of_one_profile_asked_two_ways_starts_it_once(box: None, capfd: pytest.CaptureFixture[str]) -> None:
+def test_ab_of_one_profile_asked_two_ways_starts_it_once(box: int, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = gpubox(capfd, "bench", "ab", "a", "--vary", "thinking", "--domains", "code", *TINY)
 
     assert code == 0, err
@@ -133,7 +133,7 @@ def test_ab_of_one_profile_asked_two_ways_starts_it_once(box: None, capfd: pytes
     assert "nothing was restarted" in out
 
 
-def test_soak_of_what_runs(box: None, capfd: pytest.CaptureFixture[str]) -> None:
+def test_soak_of_what_runs(box: int, capfd: pytest.CaptureFixture[str]) -> None:
     assert gpubox(capfd, "start", "a")[0] == 0
 
     code, out, err = gpubox(capfd, "bench", "soak", "--minutes", "0.01", "--window", "0.3", "--max-tokens", "8")
@@ -181,7 +181,7 @@ def test_soak_of_what_runs(box: None, capfd: pytest.CaptureFixture[str]) -> None
     ],
 )
 def test_what_cannot_be_is_said(
-    box: None, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
+    box: int, capfd: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
 ) -> None:
     code, out, err = gpubox(capfd, "bench", *words)
 
@@ -198,7 +198,7 @@ def killed(paths: Paths, *, applied_argv: tuple[str, ...]) -> str:
 
 
 @pytest.mark.parametrize("between", [False, True])
-def test_restore_after_a_killed_run(box: None, capfd: pytest.CaptureFixture[str], paths: Paths, between: bool) -> None:
+def test_restore_after_a_killed_run(box: int, capfd: pytest.CaptureFixture[str], paths: Paths, between: bool) -> None:
     assert gpubox(capfd, "start", "a")[0] == 0
     name = killed(paths, applied_argv=SWITCHING)
     assert gpubox(capfd, "switch", "b")[0] == 0
@@ -218,7 +218,7 @@ def test_restore_after_a_killed_run(box: None, capfd: pytest.CaptureFixture[str]
 
 
 def test_the_next_run_restores_what_a_killed_one_left(
-    box: None, capfd: pytest.CaptureFixture[str], paths: Paths
+    box: int, capfd: pytest.CaptureFixture[str], paths: Paths
 ) -> None:
     assert gpubox(capfd, "start", "a")[0] == 0
     name = killed(paths, applied_argv=SWITCHING)
@@ -233,7 +233,7 @@ def test_the_next_run_restores_what_a_killed_one_left(
 
 @pytest.mark.parametrize(("applied_argv", "chosen"), [(("something", "else"), "b"), (SWITCHING, "synthetic")])
 def test_a_server_that_the_owner_chose_since_stays(
-    box: None, capfd: pytest.CaptureFixture[str], paths: Paths, applied_argv: tuple[str, ...], chosen: str
+    box: int, capfd: pytest.CaptureFixture[str], paths: Paths, applied_argv: tuple[str, ...], chosen: str
 ) -> None:
     assert gpubox(capfd, "start", "a")[0] == 0
     killed(paths, applied_argv=applied_argv)

@@ -23,7 +23,7 @@ from tests.quality_program import write_model, write_program
 
 
 @pytest.fixture
-def quants(box: None, tmp_path: Path, write_profile: Any) -> Path:
+def quants(box: int, tmp_path: Path, write_profile: Any) -> Path:
     """Profiles f16, q8_0, q4_0, q2_k, other (another vocabulary), broken and slow."""
     write_program(tmp_path)
     for name in ("f16", "q8_0", "q4_0", "q2_k", "broken", "slow"):

@@ -3,92 +3,72 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpubox.cli.main import run
 from gpubox.hardware.process import find_by_marker
 from gpubox.paths import Paths
-from gpubox.server.launch import free_port
+from tests.cli.verbs import values
 
 Write = Callable[[str, str], Path]
 
 
-@pytest.fixture
-def box(paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Write) -> Iterator[int]:
-    """Profiles a, b and one for the LAN, on one port. Running servers are killed at the end."""
-    port = free_port("127.0.0.1")
-    for name, more in (
-        ("a", ""),
-        ("b", "[flags]\nctx-size = 4096"),
-        ("lan", 'host = "0.0.0.0"'),
-        ("bad", "[flags]\nnope = 1"),
-    ):
-        write_profile(name, f'model = "{tiny_gguf}"\nport = {port}\n{more}\n')
-    paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
-    yield port
-    for identity, _ in find_by_marker(f"{paths.state}|"):
-        os.kill(identity.pid, signal.SIGKILL)
-
-
-def gpubox(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
-    capfd.readouterr()
-    code = run([*words, "--json"])
-    return code, json.loads(capfd.readouterr().out)
+@pytest.fixture(autouse=True)
+def _more_profiles(box: int, tiny_gguf: Path, write_profile: Write) -> None:
+    """One for the LAN, and one that the engine refuses."""
+    for name, more in (("lan", 'host = "0.0.0.0"'), ("bad", "[flags]\nnope = 1")):
+        write_profile(name, f'model = "{tiny_gguf}"\nport = {box}\n{more}\n')
 
 
 def test_start_look_switch_stop(box: int, paths: Paths, capfd: pytest.CaptureFixture[str]) -> None:
-    code, started = gpubox(capfd, "start", "a")
+    code, started = values(capfd, "start", "a")
     assert (code, started["ok"], started["answering"], started["exit_code"]) == (0, True, "a", 0)
 
-    code, status = gpubox(capfd, "status")
+    code, status = values(capfd, "status")
     server = status["server"]
     assert (code, server["state"], server["profile"], server["exposed"]) == (0, "ready", "a", None)
     assert server["base_url"] == f"http://127.0.0.1:{box}"
     assert status["throughput"]["context_size_tokens"] == 4096
-    assert [row["running"] for row in gpubox(capfd, "ls")[1]["profiles"] if row["name"] == "a"] == [True]
+    assert [row["running"] for row in values(capfd, "ls")[1]["profiles"] if row["name"] == "a"] == [True]
 
-    code, ps = gpubox(capfd, "status", "--all")
+    code, ps = values(capfd, "status", "--all")
     assert (code, [row["profile"] for row in ps["servers"]]) == (0, ["a"])
     assert run(["logs"]) == 0
     assert f"listening on http://127.0.0.1:{box}" in capfd.readouterr().out
 
-    code, refused = gpubox(capfd, "switch", "bad")
+    code, refused = values(capfd, "switch", "bad")
     assert (code, refused["ok"], refused["answering"]) == (2, False, "a")
     assert "nope" in refused["error"]
-    assert gpubox(capfd, "start", "b")[0] == 1
-    assert gpubox(capfd, "status")[1]["server"]["pid"] == server["pid"]
+    assert values(capfd, "start", "b")[0] == 1
+    assert values(capfd, "status")[1]["server"]["pid"] == server["pid"]
 
-    code, switched = gpubox(capfd, "switch", "b")
+    code, switched = values(capfd, "switch", "b")
     assert (code, switched["answering"]) == (0, "b")
     (survivor,) = find_by_marker(f"{paths.state}|")
-    assert survivor[0].pid == gpubox(capfd, "status")[1]["server"]["pid"] != server["pid"]
+    assert survivor[0].pid == values(capfd, "status")[1]["server"]["pid"] != server["pid"]
 
-    code, stopped = gpubox(capfd, "stop")
+    code, stopped = values(capfd, "stop")
     assert (code, stopped["answering"]) == (0, None)
     assert find_by_marker(f"{paths.state}|") == []
-    assert gpubox(capfd, "status")[1]["server"]["message"] == "b was stopped."
+    assert values(capfd, "status")[1]["server"]["message"] == "b was stopped."
 
 
-def test_an_open_server_needs_a_key_or_a_word(box: int, capfd: pytest.CaptureFixture[str]) -> None:
-    code, refused = gpubox(capfd, "start", "lan")
+def test_an_open_server_needs_a_key_or_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+    code, refused = values(capfd, "start", "lan")
     assert code == 2
     assert "without an API key" in refused["error"]
 
-    assert gpubox(capfd, "start", "lan", "--yes")[0] == 0
-    assert gpubox(capfd, "status")[1]["server"]["exposed"] == "LAN, no key"
+    assert values(capfd, "start", "lan", "--yes")[0] == 0
+    assert values(capfd, "status")[1]["server"]["exposed"] == "LAN, no key"
 
 
-def test_the_key_is_in_no_output_no_file_and_no_command_line(
-    box: int, paths: Paths, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_key_is_in_no_output_no_file_and_no_command_line(paths: Paths, capfd: pytest.CaptureFixture[str]) -> None:
     paths.api_key_file.write_text("sesame-open\n")
     paths.api_key_file.chmod(0o600)
     texts: list[str] = []
@@ -114,19 +94,18 @@ def test_the_key_is_in_no_output_no_file_and_no_command_line(
         texts += [file.read_text(errors="replace") for file in folder.rglob("*") if file.is_file()]
 
     assert not [text for text in texts if "sesame-open" in text]
-    assert gpubox(capfd, "status")[1]["server"]["exposed"] == "LAN, key"
+    assert values(capfd, "status")[1]["server"]["exposed"] == "LAN, key"
     paths.api_key_file.unlink()
-    status = gpubox(capfd, "status")[1]["server"]
+    status = values(capfd, "status")[1]["server"]
     assert (status["state"], status["exposed"]) == ("ready", "LAN, key")
     assert "needs an API key" in status["message"]
     assert run(["stop"]) == 0
 
 
-def test_stop_all_is_one_json_object(box: int, write_profile: Write, tiny_gguf: Path, capfd: Any) -> None:
-    write_profile("beside", f'model = "{tiny_gguf}"\nport = 0\ncompanion = true\n')
-    assert gpubox(capfd, "start", "a")[0] == gpubox(capfd, "start", "beside")[0] == 0
+def test_stop_all_is_one_json_object(capfd: pytest.CaptureFixture[str]) -> None:
+    assert values(capfd, "start", "a")[0] == values(capfd, "start", "beside")[0] == 0
 
-    code, stopped = gpubox(capfd, "stop", "--all")
+    code, stopped = values(capfd, "stop", "--all")
 
     assert (code, stopped["ok"], stopped["exit_code"]) == (0, True, 0)
     assert [(r["ok"], r["operation"], r["profile"]) for r in stopped["results"]] == [
@@ -136,10 +115,10 @@ def test_stop_all_is_one_json_object(box: int, write_profile: Write, tiny_gguf: 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interrupt_while_it_waits_is_one_json_object_and_130(
-    number: int, box: int, paths: Paths, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    number: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FAKE_BUSY", "1")
-    assert gpubox(capfd, "start", "a")[0] == 0
+    assert values(capfd, "start", "a")[0] == 0
     command = [sys.executable, "-m", "gpubox", "switch", "b", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as switch:
         assert switch.stderr is not None
@@ -152,6 +131,6 @@ def test_an_interrupt_while_it_waits_is_one_json_object_and_130(
 
     assert switch.returncode == 130
     assert err == "gpubox: interrupted\n"
-    values = json.loads(out)
-    assert (values["ok"], values["error"], values["exit_code"]) == (False, "interrupted", 130)
-    assert values["answering"] == "a"
+    said = json.loads(out)
+    assert (said["ok"], said["error"], said["exit_code"]) == (False, "interrupted", 130)
+    assert said["answering"] == "a"

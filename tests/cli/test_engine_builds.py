@@ -267,7 +267,7 @@ def test_two_gpuboxes_do_not_build_the_same_engine(
 # -- use and rm ------------------------------------------------------------------------------------------------------
 
 
-def test_use_writes_one_line_and_profiles_take_it(capfd: pytest.CaptureFixture[str], paths: Paths, box: None) -> None:
+def test_use_writes_one_line_and_profiles_take_it(capfd: pytest.CaptureFixture[str], paths: Paths, box: int) -> None:
     text = paths.config_file.read_text() + "# my forks follow\n"
     paths.config_file.write_text(text)
     values(capfd, "engines", "build", "--cpu")
@@ -283,7 +283,7 @@ def test_use_writes_one_line_and_profiles_take_it(capfd: pytest.CaptureFixture[s
 
 
 def test_rm_keeps_the_default_engine_and_the_one_that_runs(
-    capfd: pytest.CaptureFixture[str], paths: Paths, box: None, write_profile: Write
+    capfd: pytest.CaptureFixture[str], paths: Paths, box: int, write_profile: Write
 ) -> None:
     values(capfd, "engines", "build", "--cpu")
     values(capfd, "engines", "use", "b11434-cpu")

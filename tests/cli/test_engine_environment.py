@@ -63,7 +63,7 @@ class Witness:
 
 
 @pytest.fixture
-def witness(box: None, paths: Paths, fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Witness:
+def witness(box: int, paths: Paths, fake_engine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Witness:
     """The engine is a script that writes down its environment; its owner has variables of his own, and for gpubox."""
     folder = tmp_path / "calls"
     folder.mkdir()

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,6 @@ import pytest
 
 from gpubox.hardware.process import find_by_marker
 from gpubox.paths import Paths
-from gpubox.server.launch import free_port
 from tests.cli.verbs import may_mount
 
 MOUNTED = "mount -t tmpfs -o size=128m none {state} && cp {marker} {state}/marker"
@@ -51,25 +47,15 @@ class Box:
 
 
 @pytest.fixture
-def box(
-    paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Callable[[str, str], Path], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Box]:  # fmt: skip
+def mounted(box: int, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
     monkeypatch.delenv("GPUBOX_WATCHER")  # a watcher would restart a server that was stopped without a record
-    port = free_port("127.0.0.1")
-    for name in "ab":
-        write_profile(name, f'model = "{tiny_gguf}"\nport = {port}\ntitle = "{name}"\n')
-    write_profile("beside", f'model = "{tiny_gguf}"\nport = 0\ncompanion = true\n')
-    paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
     (tmp_path / "answers").mkdir()
-    yield Box(paths, tmp_path / "answers")
-    for identity, _ in find_by_marker(f"{paths.state}|"):
-        os.kill(identity.pid, signal.SIGKILL)
+    return Box(paths, tmp_path / "answers")
 
 
 @pytest.mark.parametrize("trouble", [FULL, READ_ONLY], ids=["full", "read-only"])
-def test_stop_status_and_ps_work_and_a_change_is_refused_before_it_stops_anything(box: Box, trouble: str) -> None:
-    started, status, ps, switched, restarted, still, stopped, gone = box.run(
+def test_stop_status_and_ps_work_and_a_change_is_refused_before_it_stops_anything(mounted: Box, trouble: str) -> None:
+    started, status, ps, switched, restarted, still, stopped, gone = mounted.run(
         MOUNTED, ["start", "a"], trouble, ["status"], ["status", "--all"],
         ["switch", "b"], ["restart", "a"], ["status"], ["stop"],
         ["status"],
@@ -86,7 +72,7 @@ def test_stop_status_and_ps_work_and_a_change_is_refused_before_it_stops_anythin
     assert (stopped["ok"], stopped["answering"]) == (True, None), stopped
     assert gone["server"]["state"] == "stopped"
     assert gone["server"]["pid"] is None
-    assert find_by_marker(f"{box.paths.state}|") == []
+    assert find_by_marker(f"{mounted.paths.state}|") == []
     if trouble is READ_ONLY:
         assert "The state file does not show this" in stopped["message"]
         assert "Whether it was stopped or died is unknown" in gone["server"]["message"]
@@ -96,16 +82,16 @@ def test_stop_status_and_ps_work_and_a_change_is_refused_before_it_stops_anythin
 
 
 @pytest.mark.parametrize("trouble", [FULL, READ_ONLY], ids=["full", "read-only"])
-def test_stop_all_stops_all_of_them(box: Box, trouble: str) -> None:
-    *started, stopped = box.run(MOUNTED, ["start", "a"], ["start", "beside"], trouble, ["stop", "--all"])
+def test_stop_all_stops_all_of_them(mounted: Box, trouble: str) -> None:
+    *started, stopped = mounted.run(MOUNTED, ["start", "a"], ["start", "beside"], trouble, ["stop", "--all"])
 
     assert all(answer["ok"] for answer in started)
     assert stopped["ok"], stopped
-    assert find_by_marker(f"{box.paths.state}|") == []
+    assert find_by_marker(f"{mounted.paths.state}|") == []
 
 
-def test_a_disk_that_has_room_again_takes_the_next_start(box: Box) -> None:
-    *_, stopped, again, status = box.run(
+def test_a_disk_that_has_room_again_takes_the_next_start(mounted: Box) -> None:
+    *_, stopped, again, status = mounted.run(
         MOUNTED, ["start", "a"], FULL, ["stop"], "rm {state}/ballast {state}/rest", ["start", "b"], ["status"]
     )
 

@@ -67,7 +67,7 @@ def polled() -> tuple[dict[str, Any], set[str]]:
     return json.loads(done.stdout), set(json.loads(done.stderr.rpartition("MODULES")[2]))
 
 
-def test_what_is_polled_imports_only_what_it_needs(box: None) -> None:
+def test_what_is_polled_imports_only_what_it_needs(box: int) -> None:
     """Each of these modules would take a tenth of its time or more."""
     never = {"click", "textual", "httpx", "psutil", "platformdirs", "msgspec", "yaml", "pynvml"}
     never |= {"shutil", "tempfile", "email.message", "gpubox.engines.capabilities", "gpubox.server.supervisor"}

@@ -60,7 +60,7 @@ CASES = [(how, moment) for how in ("switch", "restart", "place") for moment in (
 
 
 @pytest.fixture(autouse=True)
-def watchers(box: None, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def watchers(box: int, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each server has its watcher, as in normal use."""
     monkeypatch.delenv("GPUBOX_WATCHER")
     path = paths.profiles / "beside.toml"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,9 @@ import pytest
 from gpubox.cli.main import run
 from gpubox.hardware.process import find_by_marker, is_alive
 from gpubox.paths import Paths
-from gpubox.server.launch import free_port
 from tests.conftest import until
 
+Write = Callable[[str, str], Path]
 IDLE = "9.00.000.000 I srv  update_slots: all slots are idle\n"
 DIES = """#!/bin/sh
 case "$*" in
@@ -28,21 +28,20 @@ esac
 """
 
 
-@pytest.fixture
-def box(
-    paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Callable[[str, str], Path], tmp_path: Path
-) -> Iterator[None]:
-    port = free_port("127.0.0.1")
+@pytest.fixture(autouse=True)
+def _engine_that_dies(
+    box: int,
+    paths: Paths,
+    fake_engine: Path,
+    tiny_gguf: Path,
+    write_profile: Callable[[str, str], Path],
+    tmp_path: Path,
+) -> None:
     (tmp_path / "dies").write_text(DIES.format(fake=fake_engine))
     (tmp_path / "dies").chmod(0o755)
-    write_profile("a", f'model = "{tiny_gguf}"\nport = {port}\n')
-    write_profile("dies", f'model = "{tiny_gguf}"\nport = {port}\nengine = "dies"\n')
-    paths.config_file.write_text(
-        f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\ndies = "{tmp_path / "dies"}"\n'
-    )
-    yield
-    for identity, _ in find_by_marker(f"{paths.state}|"):
-        os.kill(identity.pid, signal.SIGKILL)
+    write_profile("dies", f'model = "{tiny_gguf}"\nport = {box}\nengine = "dies"\n')
+    with paths.config_file.open("a") as config:
+        config.write(f'dies = "{tmp_path / "dies"}"\n')
 
 
 def logs(capfd: pytest.CaptureFixture[str], *words: str) -> str:
@@ -51,9 +50,7 @@ def logs(capfd: pytest.CaptureFixture[str], *words: str) -> str:
     return capfd.readouterr().out
 
 
-def test_the_log_of_a_failed_switch_is_there_when_what_ran_is_back(
-    box: None, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_log_of_a_failed_switch_is_there_when_what_ran_is_back(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["start", "a"]) == 0
     assert run(["logs", "--failed"]) == 3
     capfd.readouterr()
@@ -80,7 +77,7 @@ def test_the_log_of_a_failed_switch_is_there_when_what_ran_is_back(
 
 
 def test_the_log_of_a_server_that_died_stays_when_the_next_one_runs(
-    box: None, paths: Paths, capfd: pytest.CaptureFixture[str]
+    paths: Paths, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["start", "a"]) == 0
     with paths.instance_log("main").open("a") as log:
@@ -97,7 +94,7 @@ def test_the_log_of_a_server_that_died_stays_when_the_next_one_runs(
 
 
 def test_hours_of_an_idle_server_are_folded_and_the_lines_before_them_are_found(
-    box: None, paths: Paths, capfd: pytest.CaptureFixture[str]
+    paths: Paths, capfd: pytest.CaptureFixture[str]
 ) -> None:
     paths.logs.mkdir(parents=True)
     before = [f"1.00.000.000 I slot print_timing: id  0 | task {n} | eval time" for n in range(60)]
@@ -109,7 +106,7 @@ def test_hours_of_an_idle_server_are_folded_and_the_lines_before_them_are_found(
     assert logs(capfd, "--grep", "task 59 ").splitlines() == before[-1:]
 
 
-def test_a_log_that_is_no_file_holds_nothing_up(box: None, paths: Paths) -> None:
+def test_a_log_that_is_no_file_holds_nothing_up(paths: Paths) -> None:
     paths.logs.mkdir(parents=True)
     os.mkfifo(paths.instance_log("main"))
 

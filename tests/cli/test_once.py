@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,14 +23,8 @@ ONCE = [sys.executable, "-m", "gpubox", "demo", "--once", "--json"]
 
 
 @pytest.fixture(autouse=True)
-def box(
-    paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Write, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+def _demo(box: int, tiny_gguf: Path, write_profile: Write) -> None:
     write_profile("demo", f'model = "{tiny_gguf}"\nport = 0\n')
-    paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
-    yield
-    for identity, _ in find_by_marker(f"{paths.state}|"):
-        os.kill(identity.pid, signal.SIGKILL)
 
 
 def begin(gate: Path) -> subprocess.Popen[str]:

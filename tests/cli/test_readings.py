@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +15,6 @@ from typing import Any
 import pytest
 
 from gpubox.cli.main import run
-from gpubox.hardware.process import find_by_marker
 from gpubox.paths import Paths
 from gpubox.telemetry.recorder import read_recording
 from tests.conftest import until
@@ -26,18 +23,11 @@ FIXTURE = Path(__file__).parents[1] / "fixtures" / "logs" / "b11434-moe-mtp-rpc.
 
 
 @pytest.fixture
-def served(
-    paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Callable[[str, str], Path]
-) -> Iterator[None]:
+def served(box: int, paths: Paths) -> None:
     """A server with the log of real requests."""
-    write_profile("a", f'model = "{tiny_gguf}"\nport = 0\n')
-    paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')
     assert run(["start", "a"]) == 0
     with paths.instance_log("main").open("a") as log:
         log.write(FIXTURE.read_text(encoding="utf-8"))
-    yield
-    for identity, _ in find_by_marker(f"{paths.state}|"):
-        os.kill(identity.pid, signal.SIGKILL)
 
 
 def answered(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
