@@ -23,6 +23,8 @@ _LOCK_PAUSE_SECONDS = 0.02
 _LINE_BYTES, _RECORDS_BYTES = 1 << 24, 1 << 30
 DECODE_ERRORS = (ValueError, RecursionError)
 """What msgspec and tomllib raise for text that they cannot decode."""
+_CACHE_SCHEMA = 1
+"""Of what is kept in caches: another number makes gpubox find it out again."""
 MAX_JSON_DEPTH = 100
 """Nothing that gpubox reads is nested so deeply; code that walks through a value is safe far beyond it."""
 _ODD_JSON = r"[\ud800-\udfff]|\\u[dD][89a-fA-F]|\d{19}|[eE]\+?0*\d{3}"
@@ -314,6 +316,21 @@ def read_json(text: str | bytes | bytearray, *, own: bool = False, strict: bool 
         if not level:
             return _harmless(value, _LONE_BUT_BYTES if own else _LONE) if re.search(_ODD_JSON, text) else value
     raise ValueError("it is nested too deeply")
+
+
+def read_cache(file: Path, key: Any, limit: int) -> Any:
+    """What ``write_cache`` kept under ``key``; None if there is nothing, or what belongs to another key or gpubox."""
+    try:
+        stored = read_json(read_bytes(file, limit), own=True)
+        return stored["value"] if stored["cache"] == _CACHE_SCHEMA and stored["key"] == key else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_cache(file: Path, key: Any, value: Any) -> None:
+    """Keeps a value that can be found out again: what goes wrong costs only time, and is ignored."""
+    with contextlib.suppress(OSError, ValueError):
+        write_atomically(file, json.dumps({"cache": _CACHE_SCHEMA, "key": key, "value": value}).encode())
 
 
 def json_line(value: Any) -> bytes:

@@ -27,7 +27,7 @@ from gpubox.hardware.process import environment_of
 from gpubox.models.header_cache import read_model
 from gpubox.models.resolve import profile_model
 from gpubox.paths import MAIN_INSTANCE, Paths
-from gpubox.planner.learned import flags_of_argv
+from gpubox.planner.measured import flags_of_argv
 from gpubox.planner.planner import Planner
 from gpubox.profiles.loader import load_catalog
 from gpubox.profiles.profile import FlagValue, Profile, is_loopback

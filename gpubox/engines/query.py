@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import signal
@@ -20,11 +19,10 @@ from gpubox.engines.capabilities import Capabilities, EngineOption, parse_help
 from gpubox.engines.find import Engine, check_runnable, choose_engine
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
-from gpubox.storage import read_bytes, read_json, write_atomically
+from gpubox.storage import read_cache, write_cache
 
 TIMEOUT_SECONDS = 20.0
 CACHE_BYTES = 16 * 1024 * 1024
-_SCHEMA = 3
 _VERSION = re.compile(r"^version:\s*(.+?)\s*$", re.M)
 _MISSING_LIBRARY = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 """What the dynamic linker says (glibc's elf/dl-load.c); Python repeats it when an extension module does not load."""
@@ -96,7 +94,8 @@ def read_capabilities(engine: Engine, paths: Paths) -> Capabilities:
     if cached := _read_cache(cache, key):
         return cached
     capabilities = probe_capabilities(engine)
-    _write_cache(cache, key, capabilities)
+    options = [astuple(option) for option in capabilities.options]
+    write_cache(cache, key, [capabilities.version, options])
     return capabilities
 
 
@@ -169,24 +168,14 @@ def _cache_key(engine: Engine) -> dict[str, list[int]]:
 
 def _read_cache(cache: Path, key: Mapping[str, list[int]]) -> Capabilities | None:
     try:
-        stored: Any = read_json(read_bytes(cache, CACHE_BYTES), own=True)
-        if stored["schema"] != _SCHEMA or stored["key"] != key:
-            return None
-        options = tuple(EngineOption(*map(_from_json, fields)) for fields in stored["options"])
-        return Capabilities.of(str(stored["version"]), options)
-    except (OSError, ValueError, KeyError, TypeError):
+        version, options = read_cache(cache, key, CACHE_BYTES)
+        return Capabilities.of(str(version), tuple(EngineOption(*map(_from_json, fields)) for fields in options))
+    except (ValueError, TypeError):
         return None
 
 
 def _from_json(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
-
-
-def _write_cache(cache: Path, key: Mapping[str, list[int]], capabilities: Capabilities) -> None:
-    options = [astuple(option) for option in capabilities.options]
-    stored = {"schema": _SCHEMA, "key": key, "version": capabilities.version, "options": options}
-    with contextlib.suppress(OSError):  # without the cache the engine is asked again
-        write_atomically(cache, json.dumps(stored).encode())
 
 
 def canonical_names(name: str, config: Config, paths: Paths) -> Callable[[str], str]:

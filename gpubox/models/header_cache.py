@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 from gpubox.models.gguf import GgufFile, check_gguf, shard_names
 from gpubox.models.gguf_header import GgufTensor, MetadataValue
 from gpubox.paths import Paths
-from gpubox.storage import read_bytes, read_json, write_atomically
+from gpubox.storage import read_cache, write_cache
 
-_SCHEMA = 1
 _CACHE_BYTES = 64 * 1024 * 1024
 
 
@@ -28,12 +25,8 @@ def read_model(path: Path, paths: Paths) -> GgufFile:
         return cached
     model = check_gguf(path)
     if key and key == _key(path):  # it did not change meanwhile
-        stored = {
-            "schema": _SCHEMA, "key": key, "size": model.size, "architecture": model.architecture, "name": model.name,
-            "metadata": dict(model.metadata), "tensors": model.tensors,
-        }  # fmt: skip
-        with contextlib.suppress(OSError, ValueError):  # without the cache it is read again
-            write_atomically(cache, json.dumps(stored).encode())
+        facts = (model.size, model.architecture, model.name, dict(model.metadata), model.tensors)
+        write_cache(cache, key, facts)
     return model
 
 
@@ -47,20 +40,19 @@ def _key(path: Path) -> list[list[int]]:
 
 
 def _read(cache: Path, key: list[list[int]], path: Path) -> GgufFile | None:
+    kept = read_cache(cache, key, _CACHE_BYTES)
     try:
-        stored: Any = read_json(read_bytes(cache, _CACHE_BYTES), own=True)
-        if stored["schema"] != _SCHEMA or stored["key"] != key:
-            return None
+        size, architecture, name, metadata, tensors = kept
         return GgufFile(
             path=path,
-            size=int(stored["size"]),
+            size=int(size),
             shards=tuple(path.with_name(name) for name in shard_names(path.name)),
-            architecture=str(stored["architecture"]),
-            name=str(stored["name"]),
-            metadata={name: _value(value) for name, value in stored["metadata"].items()},
-            tensors=tuple(GgufTensor(name, kind, tuple(shape), size) for name, kind, shape, size in stored["tensors"]),
+            architecture=str(architecture),
+            name=str(name),
+            metadata={key: _value(value) for key, value in metadata.items()},
+            tensors=tuple(GgufTensor(name, kind, tuple(shape), size) for name, kind, shape, size in tensors),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError):
         return None
 
 

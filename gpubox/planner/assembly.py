@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from gpubox.planner.compute import ComputeBuffers
+from gpubox.planner.compute import ComputeBuffers, MeasuredRun
 from gpubox.planner.devices import DeviceMemoryNow
 from gpubox.planner.formula import FormulaParts
 from gpubox.planner.launch_flags import LaunchFlags
 from gpubox.planner.plan import DevicePlan, MemoryPlan, Method
-from gpubox.planner.store import MeasuredRun
 from gpubox.telemetry.memory_breakdown import HOST
-from gpubox.units import GIB, MIB
+from gpubox.units import MIB
 
 _ENCODER_COMPUTE_BYTES = 512 * MIB
 """What the compute buffers of a picture encoder may take; the engine's table does not count them."""
@@ -53,18 +52,10 @@ def assemble(
         method=method,
         keep_free_bytes=keep_free_bytes,
         doubts=tuple(dict.fromkeys(unclear)),
-        compute_certainty=buffers.certainty,
+        is_estimated=buffers.certainty == "near",
         adapts=adapts(flags),
-        compute_bound_bytes=_compute_bound(flags, parts),
-        notes=tuple(filter(None, (disagreement, problem if buffers.certainty == "unknown" else ""))),
+        notes=tuple(filter(None, (disagreement, problem if buffers.certainty == "near" else ""))),
     )
-
-
-def _compute_bound(flags: LaunchFlags, parts: FormulaParts) -> int | None:
-    """More than the compute buffers of a device can take with flash attention; None without it."""
-    if flags.flash_attention == "off":
-        return None
-    return 2 * GIB + 8 * parts.ubatch * parts.cells.cells  # four copies of the mask, for several devices
 
 
 def adapts(flags: LaunchFlags) -> Literal["", "context", "layers"]:
@@ -82,16 +73,15 @@ def _device_plan(
     key = device.key
     encoder = parts.encoder.get(key, 0)
     weights = parts.weights.get(key, 0) + encoder
-    known = buffers.certainty != "unknown"
-    draft_compute = buffers.draft.get(key, 0) if known else None
+    draft_compute = buffers.draft.get(key, 0)
     return DevicePlan(
         device=key,
         kind=device.kind,
         weights_bytes=weights,
         kv_bytes=parts.kv.get(key, 0),
         recurrent_bytes=parts.recurrent.get(key, 0),
-        compute_bytes=buffers.main.get(key, 0) if known else None,
-        draft_bytes=parts.draft_kv.get(key, 0) + parts.draft_weights.get(key, 0) + (draft_compute or 0),
+        compute_bytes=buffers.main.get(key, 0),
+        draft_bytes=parts.draft_kv.get(key, 0) + parts.draft_weights.get(key, 0) + draft_compute,
         draft_compute_bytes=draft_compute,
         free_bytes=device.free_bytes,
         total_memory_bytes=device.total_bytes,
@@ -108,9 +98,9 @@ def _device_plan(
 def _disagreement(parts: FormulaParts, run: MeasuredRun) -> str:
     """Where the engine's own table differs from the formula; its numbers are rounded down to MiB."""
     pairs = [
-        ("weights", parts.weights, run.weights),
-        ("context", _sum(parts.kv, parts.recurrent), run.context),
-        ("draft context", parts.draft_kv, run.draft_context),
+        ("weights", parts.weights, run.main.weights),
+        ("context", _sum(parts.kv, parts.recurrent), run.main.context),
+        ("draft context", parts.draft_kv, run.draft.context),
     ]
     for what, planned, measured in pairs:
         for key in {*planned, *measured}:
@@ -123,23 +113,15 @@ def _disagreement(parts: FormulaParts, run: MeasuredRun) -> str:
 
 def _from_run(parts: FormulaParts, run: MeasuredRun) -> FormulaParts:
     """The parts as the engine measured them. Its context is divided by the formula's recurrent states."""
-    kv = {key: max(0, size - min(size, parts.recurrent.get(key, 0))) for key, size in run.context.items()}
-    recurrent = {key: min(run.context.get(key, 0), size) for key, size in parts.recurrent.items()}
-    own_model = bool(parts.draft_weights)
-    return FormulaParts(
-        weights=run.weights,
-        kv=kv,
-        recurrent=recurrent,
-        draft_kv=run.draft_context,
-        draft_weights=run.draft_weights if own_model else {},  # a draft head shares the main model's
-        encoder=parts.encoder,
-        touched=parts.touched,
-        where=parts.where,
-        cells=parts.cells,
-        ubatch=parts.ubatch,
-        windowed=parts.windowed,
-        cpu_expert_layers=parts.cpu_expert_layers,
-        split=parts.split,
+    context = run.main.context
+    return replace(
+        parts,
+        weights=run.main.weights,
+        kv={key: max(0, size - min(size, parts.recurrent.get(key, 0))) for key, size in context.items()},
+        recurrent={key: min(context.get(key, 0), size) for key, size in parts.recurrent.items()},
+        draft_kv=run.draft.context,
+        draft_weights=run.draft.weights if parts.draft_weights else {},  # a draft head shares the main model's
+        doubts=(),
     )
 
 

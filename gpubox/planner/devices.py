@@ -27,7 +27,7 @@ from gpubox.paths import Paths
 from gpubox.server.log_events import LogDevice
 from gpubox.server.log_parsing import parse_event
 from gpubox.server.state import RunningServer
-from gpubox.storage import read_bytes, read_json, write_atomically
+from gpubox.storage import read_cache, write_cache
 from gpubox.telemetry.memory_breakdown import HOST
 from gpubox.units import MIB
 
@@ -36,7 +36,6 @@ Asking = Literal["always", "once", "never"]
 only if it was never asked, and no RPC server."""
 _LIST_SECONDS = 8.0
 _CACHE_BYTES = 1024 * 1024
-_SCHEMA = 2
 _LOG_HEAD_BYTES = 256 * 1024
 _LINE = re.compile(r"^(\S+): (.*) \((\d+) MiB, (\d+) MiB free\)$")
 _SELECTING = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "GGML_VK_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
@@ -294,19 +293,13 @@ class _DeviceCache:
 
     def read(self) -> tuple[ListedDevice, ...] | str | None:
         """The devices, or why the engine did not list them; None if it was not asked."""
+        kept = read_cache(self._file, self._key, _CACHE_BYTES)
         try:
-            stored: Any = read_json(read_bytes(self._file, _CACHE_BYTES), own=True)
-            if stored["schema"] != _SCHEMA or stored["key"] != self._key:
-                return None
-            if isinstance(stored["devices"], str):
-                return stored["devices"]
-            return tuple(ListedDevice(str(a), str(b), int(c), int(d), str(e)) for a, b, c, d, e in stored["devices"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return kept if kept is None or isinstance(kept, str) else tuple(ListedDevice(*each) for each in kept)
+        except TypeError:
             return None
 
     def write(self, devices: tuple[ListedDevice, ...] | str) -> None:
         """Keeps them; without the file the engine is asked again."""
         stored = devices if isinstance(devices, str) else [astuple(device) for device in devices]
-        with contextlib.suppress(OSError):
-            values = {"schema": _SCHEMA, "key": self._key, "devices": stored}
-            write_atomically(self._file, json.dumps(values).encode())
+        write_cache(self._file, self._key, stored)

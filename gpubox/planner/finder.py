@@ -1,9 +1,13 @@
-"""Finds models on this machine and on Hugging Face, plans them, and downloads them. For the verb and the screen."""
+"""Finds models on this machine and on Hugging Face, and plans them, also when only their header is here.
+
+``models.remote_header`` makes a stand-in with the real header, which the planner reads as any model, and an engine can
+measure in a dry run.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -19,16 +23,19 @@ from gpubox.models.hub_search import HubQuant, HubRepository, read_repository, r
 from gpubox.models.local_models import LocalModel, find_local_models
 from gpubox.models.remote_header import fetch_header_file
 from gpubox.paths import MAIN_INSTANCE, Paths
-from gpubox.planner.before_download import HeaderPlanner, LaunchIdea, plan_model
-from gpubox.planner.plan import MemoryPlan
-from gpubox.planner.planner import changed_flags, no_plan
+from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, MemoryPlan
+from gpubox.planner.planner import Planner, changed_flags, no_plan
+from gpubox.planner.solve import solutions
+from gpubox.planner.verdict import judge
 from gpubox.profiles.loader import free_profile_name
-from gpubox.profiles.profile import Profile
+from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.profiles.writer import save_profile
 from gpubox.server.instance import running_servers
+from gpubox.server.state import RunningServer
 
 T = TypeVar("T")
 Item = TypeVar("Item")
+_DRAFT_HEAD_NOTE = "it contains a draft head (MTP): spec-type draft-mtp uses it"
 _CONNECTIONS = 4
 """So many repositories or headers are read at once."""
 
@@ -44,12 +51,24 @@ class HubAnswer:
     """References of the quants that are on this machine already."""
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchIdea:
+    """How a model would be launched that has no profile yet."""
+
+    flags: Mapping[str, FlagValue | None]
+    """Set over those that a new profile gets; None removes one."""
+    engine: str = ""
+    replaces: Sequence[RunningServer] = ()
+    """The servers that would stop first."""
+    keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES
+
+
 class Finder:
     """The models for the owner's texts. Methods block, and are safe in several threads."""
 
     def __init__(self, paths: Paths, config: Config) -> None:
         self.paths, self.config = paths, config
-        self._planner = HeaderPlanner(paths, config)
+        self._planner = Planner(paths, config)
         self._headers: dict[str, Path] = {}
         """Repository -> a header of it that was fetched."""
 
@@ -132,6 +151,33 @@ class Finder:
     def header_of(self, client: HubClient, repository: HubRepository, quant: HubQuant) -> Path:
         """The stand-in of a quant. Raises GpuboxError."""
         return fetch_header_file(client, repository, quant, self.paths, self._headers.get(repository.name))
+
+
+def plan_model(
+    planner: Planner, name: str, path: Path, paths: Paths, idea: LaunchIdea, *, may_dry_run: bool = False
+) -> MemoryPlan:
+    """The plan of a model with the flags that a new profile for it gets, and what would make it fit if it does not.
+
+    Blocks. Never raises: a problem is part of the plan.
+    """
+    try:
+        model = read_model(path, paths)
+        flags = changed_flags(default_flags(model), idea.flags)
+        profile = Profile(name=name, model=str(path), engine=idea.engine, flags=flags)
+        situation, plan = planner.prepare(
+            profile, replaces=idea.replaces, keep_free_bytes=idea.keep_free_bytes, may_dry_run=may_dry_run
+        )
+    except GpuboxError as error:
+        return no_plan(name, error, idea.keep_free_bytes)
+    if (
+        may_dry_run and judge(plan).fit == "unknown"
+    ):  # the engine could not measure it: an estimate is better than nothing
+        plan = planner.plan_in(situation, {}, keep_free_bytes=idea.keep_free_bytes)
+    if model.metadata.get(f"{model.architecture}.nextn_predict_layers", 0):
+        plan = replace(plan, draft_head=True, notes=(*plan.notes, _DRAFT_HEAD_NOTE))
+    if (judge(plan).spare_bytes or 0) >= 0:
+        return plan
+    return replace(plan, solutions=solutions(planner, situation, keep_free_bytes=idea.keep_free_bytes))
 
 
 def _read(client: HubClient, name: str) -> HubRepository | GpuboxError:

@@ -21,68 +21,21 @@ ALL_LAYERS = 1 << 20
 AUTO_SLOTS = 4
 """The slots of ``--parallel -1`` (the default), which also makes the KV cache unified."""
 
-_SPELLINGS = {
-    "ctx-size": ("c",),
-    "n-gpu-layers": ("ngl", "gpu-layers"),
-    "n-cpu-moe": ("ncmoe",),
-    "cpu-moe": ("cmoe",),
-    "n-cpu-ffn": ("ncffn",),
-    "override-tensor": ("ot",),
-    "cache-type-k": ("ctk",),
-    "cache-type-v": ("ctv",),
-    "parallel": ("np",),
-    "kv-unified": ("kvu",),
-    "no-kv-unified": ("no-kvu",),
-    "kv-unified-per-slot": (),
-    "batch-size": ("b",),
-    "ubatch-size": ("ub",),
-    "flash-attn": ("fa",),
-    "kv-offload": ("kvo",),
-    "no-kv-offload": ("nkvo",),
-    "swa-full": (),
-    "split-mode": ("sm",),
-    "tensor-split": ("ts",),
-    "main-gpu": ("mg",),
-    "device": ("dev",),
-    "rpc": (),
-    "fit": (),
-    "spec-type": (),
-    "spec-draft-n-max": (),
-    "spec-draft-model": ("md", "model-draft"),
-    "spec-draft-hf": ("hfd", "hfrd", "hf-repo-draft"),
-    "spec-draft-ngl": ("ngld", "gpu-layers-draft", "n-gpu-layers-draft"),
-    "spec-draft-type-k": ("ctkd", "cache-type-k-draft"),
-    "spec-draft-type-v": ("ctvd", "cache-type-v-draft"),
-    "spec-draft-device": ("devd", "device-draft"),
-    "spec-draft-override-tensor": ("otd", "override-tensor-draft"),
-    "spec-draft-cpu-moe": ("cmoed", "cpu-moe-draft"),
-    "spec-draft-n-cpu-moe": ("ncmoed", "n-cpu-moe-draft"),
-    "spec-default": (),
-    "mmproj": ("mm",),
-    "mmproj-url": ("mmu",),
-    "mmproj-offload": (),
-    "no-mmproj-offload": (),
-    "no-mmproj": ("no-mmproj-auto",),
-    "mmproj-device": ("mmdev",),
-    "lora": (),
-    "lora-scaled": (),
-    "control-vector": (),
-    "control-vector-scaled": (),
-    "override-kv": (),
-    "embeddings": ("embedding",),
-    "reranking": ("rerank",),
-    "load-mode": ("lm",),
-    "lazy-mode": ("lzm",),
-    "mmap": (),
-    "no-mmap": (),
-    "mlock": (),
-    "op-offload": (),
-    "no-op-offload": (),
-    "repack": (),
-    "no-repack": ("nr",),
-    "no-host": (),
-}
-_CANONICAL = {alias: name for name, aliases in _SPELLINGS.items() for alias in (name, *aliases)}
+_SPELLINGS = (
+    "ctx-size c, n-gpu-layers ngl gpu-layers, n-cpu-moe ncmoe, cpu-moe cmoe, n-cpu-ffn ncffn, override-tensor ot, "
+    "cache-type-k ctk, cache-type-v ctv, parallel np, kv-unified kvu, no-kv-unified no-kvu, kv-unified-per-slot, "
+    "batch-size b, ubatch-size ub, flash-attn fa, kv-offload kvo, no-kv-offload nkvo, swa-full, split-mode sm, "
+    "tensor-split ts, main-gpu mg, device dev, rpc, fit, spec-type, spec-draft-n-max, spec-draft-model md "
+    "model-draft, spec-draft-hf hfd hfrd hf-repo-draft, spec-draft-ngl ngld gpu-layers-draft n-gpu-layers-draft, "
+    "spec-draft-type-k ctkd cache-type-k-draft, spec-draft-type-v ctvd cache-type-v-draft, spec-draft-device devd "
+    "device-draft, spec-draft-override-tensor otd override-tensor-draft, spec-draft-cpu-moe cmoed cpu-moe-draft, "
+    "spec-draft-n-cpu-moe ncmoed n-cpu-moe-draft, spec-default, mmproj mm, mmproj-url mmu, mmproj-offload, "
+    "no-mmproj-offload, no-mmproj no-mmproj-auto, mmproj-device mmdev, lora, lora-scaled, control-vector, "
+    "control-vector-scaled, override-kv, embeddings embedding, reranking rerank, load-mode lm, lazy-mode lzm, mmap, "
+    "no-mmap, mlock, op-offload, no-op-offload, repack, no-repack nr, no-host "
+)
+"""The flags that decide memory, each with its other names."""
+_CANONICAL = {name: names.split()[0] for names in _SPELLINGS.split(",") for name in names.split()}
 _ENVIRONMENT = {
     "ctx-size": "LLAMA_ARG_CTX_SIZE", "n-gpu-layers": "LLAMA_ARG_N_GPU_LAYERS", "n-cpu-moe": "LLAMA_ARG_N_CPU_MOE",
     "cpu-moe": "LLAMA_ARG_CPU_MOE", "n-cpu-ffn": "LLAMA_ARG_N_CPU_FFN", "override-tensor": "LLAMA_ARG_OVERRIDE_TENSOR",

@@ -24,12 +24,11 @@ class DevicePlan:
     weights_bytes: int
     kv_bytes: int
     recurrent_bytes: int
-    compute_bytes: int | None
-    """None: not measured yet for this structure."""
+    compute_bytes: int
     draft_bytes: int
     """KV cache and compute buffers of the draft context, and the weights of a draft model of its own."""
-    draft_compute_bytes: int | None
-    """The part of ``draft_bytes`` that is compute buffers; None: not measured yet."""
+    draft_compute_bytes: int
+    """The part of ``draft_bytes`` that is compute buffers."""
     free_bytes: int | None
     """What is free once the replaced server has stopped; None: unknown."""
     total_memory_bytes: int | None = None
@@ -52,7 +51,7 @@ class DevicePlan:
     @property
     def total_bytes(self) -> int:
         """What the launch takes, as far as it is known."""
-        parts = (self.weights_bytes, self.kv_bytes, self.recurrent_bytes, self.compute_bytes or 0, self.draft_bytes)
+        parts = (self.weights_bytes, self.kv_bytes, self.recurrent_bytes, self.compute_bytes, self.draft_bytes)
         return sum(parts) + self.unaccounted_bytes
 
     @property
@@ -94,10 +93,8 @@ class MemoryPlan:
     notes: tuple[str, ...] = ()
     draft_head: bool = False
     """Whether the model contains a draft head (only plans of models without a profile say it)."""
-    compute_certainty: Literal["measured", "law", "near", "unknown"] = "measured"
-    """Where the compute buffers come from: see ``compute.Certainty``."""
-    compute_bound_bytes: int | None = None
-    """What the compute buffers of a device certainly stay below; None: unknown."""
+    is_estimated: bool = False
+    """Whether no run of these flags, nor a law, tells the compute buffers."""
     adapts: Literal["", "context", "layers"] = ""
     """What the engine itself reduces until it fits, because the profile does not set it (``--fit``)."""
     solutions: tuple[Solution, ...] = ()

@@ -19,15 +19,13 @@ from gpubox.models.header_cache import read_model
 from gpubox.models.resolve import profile_model
 from gpubox.paths import Paths
 from gpubox.planner.assembly import assemble
-from gpubox.planner.compute import ComputeBuffers, Point, Structure, predict
+from gpubox.planner.compute import ComputeBuffers, MeasuredRun, Measurement, Structure, estimate, predict
 from gpubox.planner.devices import Asking, DeviceMemoryNow, devices_now, learn_addresses, list_engine_devices
-from gpubox.planner.dry_command import can_dry_run, dry_argv, structure_of
-from gpubox.planner.dry_run import DryRun, run_dry
+from gpubox.planner.dry_run import DryRun, can_dry_run, dry_argv, run_dry, structure_of
 from gpubox.planner.formula import FormulaParts, LoadedModel, OffloadDevice, calculate
 from gpubox.planner.launch_flags import LaunchFlags, canonical_memory_flag, read_launch_flags
-from gpubox.planner.learned import ASSUMED_DRIVER_BYTES, Unaccounted, flags_of_argv, read_breakdown
+from gpubox.planner.measured import ASSUMED_DRIVER_BYTES, RunStore, Unaccounted, flags_of_argv, read_breakdown
 from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, MemoryPlan
-from gpubox.planner.store import MeasuredRun, RunStore
 from gpubox.planner.verdict import judge
 from gpubox.profiles.profile import FlagValue, Profile, check_launched_here
 from gpubox.server.instance import instance_names, observe, place_of
@@ -170,9 +168,13 @@ class Planner:
         structure = self._structure(situation, profile, flags, parts)
         buffers, run = self._measured(structure)
         problem = ""
-        if may_dry_run and run is None and (buffers.certainty in ("near", "unknown") or parts.doubts):
+        if may_dry_run and run is None and (buffers is None or buffers.certainty == "near" or parts.doubts):
             problem = self._dry_run(situation, profile, flags, parts, structure)
             buffers, run = self._measured(structure)
+        if buffers is None:
+            cards = [device.key for device in situation.devices if device.key != HOST and parts.weights.get(device.key)]
+            flash = flags.flash_attention != "off"
+            buffers = estimate(situation.model.file, parts.ubatch, parts.cells.context, cards, HOST, flash=flash)
         return assemble(
             profile.name, situation.devices, flags, parts, buffers, run,
             keep_free_bytes=keep_free_bytes, doubts=situation.doubts, problem=problem,
@@ -214,11 +216,11 @@ class Planner:
         devices = [device.key for device in situation.devices]
         return structure_of(profile, flags, parts, situation.engine, files, devices, situation.env)
 
-    def _measured(self, structure: Structure) -> tuple[ComputeBuffers, MeasuredRun | None]:
+    def _measured(self, structure: Structure) -> tuple[ComputeBuffers | None, MeasuredRun | None]:
         """The compute buffers, and the run of exactly this structure if there is one."""
         runs = self._store.runs(structure.family)
-        exact = next((run for run in reversed(runs) if run.point.structure == structure), None)
-        return predict(structure, [run.point for run in runs]), exact
+        exact = next((run for run in reversed(runs) if run.structure == structure), None)
+        return predict(structure, runs), exact
 
     def _dry_run(
         self, situation: Situation, profile: Profile, flags: LaunchFlags, parts: FormulaParts, structure: Structure
@@ -237,7 +239,7 @@ class Planner:
         except GpuboxError as error:
             self._failures[structure] = error.message.rstrip(".")
             return self._failures[structure]
-        self._store.add(MeasuredRun.of(structure, run))
+        self._store.add(MeasuredRun(structure, run.main, run.draft))
         self._dry_runs += 1
         self._learn_devices(situation, flags, parts, run)
         return ""
@@ -280,8 +282,8 @@ class Planner:
             return  # its weights and caches would be taken for proved
         draft = {key: size for key in breakdown.keys if (size := breakdown.bytes_of("compute", key, draft=True))}
         context = {key: parts.kv.get(key, 0) + parts.recurrent.get(key, 0) for key in {*parts.kv, *parts.recurrent}}
-        point = Point(structure, compute, draft)
-        self._store.add(MeasuredRun(point, parts.weights, context, parts.draft_weights, parts.draft_kv))
+        main = Measurement(parts.weights, context, compute)
+        self._store.add(MeasuredRun(structure, main, Measurement(parts.draft_weights, parts.draft_kv, draft)))
 
     def _logs_of(self, servers: Sequence[RunningServer]) -> list[tuple[RunningServer, Path]]:
         """Each server that is on record, with its log."""

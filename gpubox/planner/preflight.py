@@ -48,7 +48,7 @@ def refusal(plan: MemoryPlan, answers: tuple[Solution, ...]) -> GpuboxError:
 
 def _is_close(plan: MemoryPlan) -> bool:
     """Whether a dry run may change the verdict."""
-    if plan.compute_certainty not in ("near", "unknown") or judge(plan).fit == "short":
+    if not plan.is_estimated or judge(plan).fit == "short":
         return False
     cards = [device.spare_bytes for device in plan.devices if device.kind != "host"]
     return any(spare is None or spare < _NEAR_BYTES for spare in cards)

@@ -51,8 +51,7 @@ def _judge(plan: MemoryPlan) -> MemoryVerdict:
     if not plan.devices or plan.problem or device is None:
         return _unknown(plan)
     spare = _hard_spare(device) or 0
-    measured = plan.compute_certainty in ("measured", "law")
-    least = [_hard_spare(each, with_compute=measured) for each in plan.devices]
+    least = [_hard_spare(each, with_compute=not plan.is_estimated) for each in plan.devices]
     if plan.doubts:
         return _unknown(plan, device)
     if any(left is not None and left < 0 for left in least):
@@ -60,7 +59,7 @@ def _judge(plan: MemoryPlan) -> MemoryVerdict:
             words = f"{units.memory(-spare)} too large for {device.device}; the engine reduces it"
             return MemoryVerdict("tight", words, device.device, spare)
         return MemoryVerdict("short", f"short by {units.memory(-spare)} on {device.device}", device.device, spare)
-    if None in least or (plan.compute_certainty == "unknown" and plan.compute_bound_bytes is None):
+    if None in least:
         return _unknown(plan, device)
     if (host := plan.devices[-1]).kind == "host" and _read_bytes(host) >= _LEAST_READ_BYTES:
         return _from_disk(plan, host)
@@ -70,17 +69,13 @@ def _judge(plan: MemoryPlan) -> MemoryVerdict:
             words = f"tight, {units.memory(swapped)} of {each.device} would be swapped out"
             return MemoryVerdict("tight", words, each.device, each.spare_bytes)
     tight = any((_hard_spare(each) or 0) < _reserve(plan, each) for each in plan.devices)
-    if tight and plan.compute_certainty == "unknown":
-        words = f"tight, {units.memory(max(0, spare))} left for compute buffers"
-        return MemoryVerdict("tight", words, device.device, spare)
-    about = "" if measured else "about "
+    about = "about " if plan.is_estimated else ""
     fit: Fit = "tight" if tight else "fits"
     return MemoryVerdict(fit, f"{fit}, {about}{units.memory(max(0, spare))} to spare", device.device, spare)
 
 
 def _unknown(plan: MemoryPlan, device: DevicePlan | None = None) -> MemoryVerdict:
-    unmeasured = "the compute buffers are not measured yet" if plan.compute_certainty == "unknown" else ""
-    why = plan.problem or "; ".join(plan.doubts or plan.notes) or unmeasured
+    why = plan.problem or "; ".join(plan.doubts or plan.notes)
     words = f"memory unknown: {why}" if why else "memory unknown"
     spare = _hard_spare(device) if device else None
     return MemoryVerdict("unknown", words, device.device if device else None, spare)
@@ -108,10 +103,7 @@ def _read_bytes(host: DevicePlan) -> int:
 
 def _reserve(plan: MemoryPlan, device: DevicePlan) -> int:
     """What must stay free: more if the compute buffers are those of a similar structure only."""
-    doubt = (device.compute_bytes or 0) // 2 if plan.compute_certainty == "near" else 0
-    if plan.compute_certainty == "unknown":
-        doubt = plan.compute_bound_bytes or 0
-    doubt += device.unmeasured_bytes
+    doubt = (device.compute_bytes // 2 if plan.is_estimated else 0) + device.unmeasured_bytes
     return doubt + (0 if device.kind == "host" else plan.keep_free_bytes)
 
 
@@ -137,5 +129,5 @@ def _hard_spare(device: DevicePlan, *, with_compute: bool = True) -> int | None:
     """What is left if the kernel drops what it can read again from the disk, and swaps."""
     if (spare := device.spare_bytes) is None:
         return None
-    computed = 0 if with_compute else (device.compute_bytes or 0) + (device.draft_compute_bytes or 0)
+    computed = 0 if with_compute else device.compute_bytes + device.draft_compute_bytes
     return spare + device.mapped_bytes + device.elastic_bytes + computed

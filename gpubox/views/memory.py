@@ -31,7 +31,7 @@ def short_words(plan: MemoryPlan) -> str:
     spare = verdict.spare_bytes or 0
     if spare < 0:
         return f"{units.memory(-spare)} too large" if plan.adapts else f"short by {units.memory(-spare)}"
-    about = "~" if plan.compute_certainty == "near" else ""
+    about = "~" if plan.is_estimated else ""
     return f"{about}{units.memory(spare)} to spare"
 
 

@@ -44,9 +44,9 @@ OTHER = replace(
 
 def plan(name: str, size: int) -> MemoryPlan:
     """A plan on a card of 24 GiB with RAM for two more models."""
-    card = DevicePlan("CUDA0", "gpu", size, GIB, 0, 310 * MIB, 0, None, 23 * GIB)
-    host = DevicePlan("Host", "host", 500 * MIB, 0, 0, 40 * MIB, 0, None, 58 * GIB)
-    made = MemoryPlan(name, (card, host), "formula", compute_certainty="near", adapts="layers")
+    card = DevicePlan("CUDA0", "gpu", size, GIB, 0, 310 * MIB, 0, 0, 23 * GIB)
+    host = DevicePlan("Host", "host", 500 * MIB, 0, 0, 40 * MIB, 0, 0, 58 * GIB)
+    made = MemoryPlan(name, (card, host), "formula", is_estimated=True, adapts="layers")
     if (judge(made).spare_bytes or 0) >= 0:
         return made
     solution = Solution({"n-cpu-moe": 14}, 700 * MIB, "the experts of 14 of 40 layers stay in RAM: slower generation")
@@ -75,7 +75,7 @@ class FakeFinder(ModelFinder):
         made = plan(row.key, row.size_bytes or 0)
         if may_dry_run:
             self.measured.append(row.title)
-            return replace(made, compute_certainty="measured")
+            return replace(made, is_estimated=False)
         if row.title == "BF16":
             return MemoryPlan(made.profile, (), "formula", problem="the header is longer than 16 MB")
         return made

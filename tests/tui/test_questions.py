@@ -92,7 +92,7 @@ async def test_a_profile_that_would_not_fit_is_asked_about(fake: FakeServices) -
 
 async def test_the_list_says_what_would_not_fit(fake: FakeServices) -> None:
     device = DevicePlan("CUDA0", "gpu", 20 << 30, 0, 0, 0, 0, 0, free_bytes=16 << 30)
-    fake.planned["qwen36-256k"] = MemoryPlan("qwen36-256k", (device,), "formula", compute_certainty="measured")
+    fake.planned["qwen36-256k"] = MemoryPlan("qwen36-256k", (device,), "formula")
     app = GpuboxApp(fake)
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)

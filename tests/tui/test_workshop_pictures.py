@@ -54,7 +54,7 @@ def planned(moe: int) -> MemoryPlan:
         free_bytes=CARD_BYTES - 300 * MIB, total_memory_bytes=CARD_BYTES,
     )  # fmt: skip
     host = DevicePlan("Host", "host", int((10.6 - (22 - moe) * 0.55) * GIB), 0, 0, 100 * MIB, 0, 0, 40 * GIB, 64 * GIB)
-    return MemoryPlan("qwen36-mtp-16gb", (card, host), "dry-run", compute_certainty="measured")
+    return MemoryPlan("qwen36-mtp-16gb", (card, host), "dry-run")
 
 
 class PlannedWorkshop(FakeTrials):

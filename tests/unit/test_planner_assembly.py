@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpubox.planner.assembly import assemble
-from gpubox.planner.compute import ComputeBuffers, Point, Structure
+from gpubox.planner.compute import ComputeBuffers, MeasuredRun, Measurement, Structure
 from gpubox.planner.devices import DeviceMemoryNow
 from gpubox.planner.plan import MemoryPlan
-from gpubox.planner.store import MeasuredRun
 from gpubox.planner.verdict import judge
 from tests.unit.test_planner_formula import CARD, MIB, flags_of, parts, smollm
 
@@ -28,8 +27,8 @@ def plan(weights: int | None = None, context: int = 90, **flags: object) -> Memo
     run = None
     if weights is not None:
         host = formula.weights["Host"] // MIB * MIB
-        point = Point(STRUCTURE, BUFFERS.main, {})
-        run = MeasuredRun(point, {"CUDA0": weights * MIB, "Host": host}, {"CUDA0": context * MIB}, {}, {})
+        said = Measurement({"CUDA0": weights * MIB, "Host": host}, {"CUDA0": context * MIB}, BUFFERS.main)
+        run = MeasuredRun(STRUCTURE, said)
     read = flags_of(**given)  # type: ignore[arg-type]
     return assemble("p", DEVICES, read, formula, BUFFERS, run, keep_free_bytes=0, problem="" if run else "too old")
 

@@ -10,24 +10,24 @@ import pytest
 from gpubox.config import Config
 from gpubox.paths import Paths
 from gpubox.planner import planner as planner_module
-from gpubox.planner.before_download import HeaderPlanner, LaunchIdea, plan_model
-from gpubox.planner.planner import Situation
+from gpubox.planner.finder import LaunchIdea, plan_model
+from gpubox.planner.planner import Planner, Situation
 from gpubox.profiles.profile import FlagValue, Profile
 from tests.gguf_bytes import model
 from tests.unit.test_planner_solve import GIB, situation
 
 
 @pytest.fixture
-def planner(tmp_path: Path) -> HeaderPlanner:
-    return HeaderPlanner(Paths(tmp_path / "c", tmp_path / "s", tmp_path / "cache"), Config())
+def planner(tmp_path: Path) -> Planner:
+    return Planner(Paths(tmp_path / "c", tmp_path / "s", tmp_path / "cache"), Config())
 
 
-def compute_bytes(planner: HeaderPlanner, where: Situation, **overrides: FlagValue | None) -> int | None:
+def compute_bytes(planner: Planner, where: Situation, **overrides: FlagValue | None) -> int | None:
     changes = {name.replace("_", "-"): value for name, value in overrides.items()}
     return planner.plan_in(where, changes).devices[0].compute_bytes
 
 
-def test_the_estimate_is_of_the_flags_that_count(planner: HeaderPlanner) -> None:
+def test_the_estimate_is_of_the_flags_that_count(planner: Planner) -> None:
     wanted = compute_bytes(planner, situation(GIB, ctx_size=8192, ubatch_size=128))
     plain = situation(GIB, ctx_size=65536)
     assert wanted and wanted != compute_bytes(planner, plain)
@@ -45,7 +45,7 @@ def test_the_estimate_is_of_the_flags_that_count(planner: HeaderPlanner) -> None
     ],
 )
 def test_an_alias_replaces_the_flag_of_a_new_profile(
-    planner: HeaderPlanner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: dict[str, FlagValue | None],
+    planner: Planner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: dict[str, FlagValue | None],
     expected: dict[str, FlagValue],
 ) -> None:  # fmt: skip
     path = tmp_path / "m.gguf"

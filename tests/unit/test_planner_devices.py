@@ -22,7 +22,7 @@ from gpubox.planner.devices import (
     list_engine_devices,
     match_gpus,
 )
-from gpubox.planner.learned import Unaccounted, flags_of_argv, read_breakdown
+from gpubox.planner.measured import Unaccounted, flags_of_argv, read_breakdown
 from gpubox.server.log_events import LogDevice
 from gpubox.server.state import Launch, RunningServer
 

@@ -15,6 +15,7 @@ import pytest
 from gpubox.engines.find import Engine
 from gpubox.errors import GpuboxError
 from gpubox.hardware.process import identity_of
+from gpubox.planner.compute import Measurement
 from gpubox.planner.dry_run import DryRun, run_dry
 
 MIB = 1 << 20
@@ -68,7 +69,7 @@ def wait_gone(pid: int) -> None:
 
 def test_the_table_and_the_exact_buffers(tmp_path: Path) -> None:
     run = measure(tmp_path, *MAIN)
-    assert run.draft is None
+    assert run.draft == Measurement()
     assert run.main.weights == {"RPC 127.0.0.1:21761": 32 * MIB, "Host": 32 * MIB}
     assert run.main.compute == {"RPC 127.0.0.1:21761": round(14.25 * MIB), "Host": round(11.05 * MIB)}
     assert run.main.context == {"RPC 127.0.0.1:21761": 4 * MIB, "Host": 0}
@@ -79,7 +80,7 @@ def test_a_draft_is_measured_after_the_model(tmp_path: Path) -> None:
     assert run.draft and run.draft.compute == {"RPC 127.0.0.1:21761": round(9.02 * MIB)}
     assert run.draft.context == {"RPC 127.0.0.1:21761": 2 * MIB}
     alone = measure(tmp_path, *MAIN, END, draft=True)  # it could not be measured
-    assert alone.draft is None
+    assert alone.draft == Measurement()
 
 
 def test_an_engine_that_prints_only_the_table(tmp_path: Path) -> None:

@@ -11,12 +11,11 @@ from gpubox.config import Config
 from gpubox.engines.find import Engine
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
-from gpubox.planner.compute import ComputeBuffers, Structure
+from gpubox.planner.compute import ComputeBuffers, MeasuredRun, Structure
 from gpubox.planner.devices import DeviceMemoryNow
 from gpubox.planner.plan import MemoryPlan
 from gpubox.planner.planner import Planner, Situation
 from gpubox.planner.solve import SOLVABLE, solutions, solve
-from gpubox.planner.store import MeasuredRun
 from gpubox.planner.verdict import judge
 from gpubox.profiles.profile import FlagValue, Profile
 from tests.unit.test_planner_formula import MIB, hybrid, smollm

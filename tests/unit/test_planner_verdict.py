@@ -23,7 +23,7 @@ CARD = DevicePlan("CUDA0", "gpu", 10 * GIB, 2 * GIB, 0, GIB, 0, 0, free_bytes=16
 HOST = DevicePlan(
     "Host", "host", 8 * GIB, 0, 0, 0, 0, 0, free_bytes=32 * GIB, mapped_bytes=8 * GIB, touched_bytes=2 * GIB
 )
-PLAN = MemoryPlan("p", (CARD, HOST), "formula", compute_certainty="measured")
+PLAN = MemoryPlan("p", (CARD, HOST), "formula")
 
 
 def on_card(**changes: object) -> MemoryPlan:
@@ -52,9 +52,8 @@ BARELY = on_card(free_bytes=12 * GIB + 1)
         (replace(SHORT, method="dry-run"), "short", "short by 2.0 GiB on CUDA0"),
         (replace(SHORT, problem="no engine"), "unknown", "memory unknown: no engine"),
         # compute buffers of another structure: without them it would fit
-        (replace(BARELY, compute_certainty="near"), "tight", "tight, about 0 MiB to spare"),
-        (replace(SHORT, compute_certainty="near"), "short", "short by 2.0 GiB on CUDA0"),
-        (replace(BARELY, compute_certainty="unknown"), "unknown", "the compute buffers are not measured yet"),
+        (replace(BARELY, is_estimated=True), "tight", "tight, about 0 MiB to spare"),
+        (replace(SHORT, is_estimated=True), "short", "short by 2.0 GiB on CUDA0"),
         # what the engine reduces itself is not short
         (replace(SHORT, adapts="context"), "tight", "2.0 GiB too large for CUDA0; the engine reduces it"),
         (replace(SHORT, adapts="layers"), "tight", "the engine reduces it"),

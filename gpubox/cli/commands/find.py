@@ -17,8 +17,7 @@ from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.models.hub_client import HubClient
 from gpubox.models.hub_download import HubDownload, HubProgress
 from gpubox.models.hub_search import HubQuant, HubRepository, choose_quant, named_reference, read_repository
-from gpubox.planner.before_download import LaunchIdea
-from gpubox.planner.finder import Finder, HubAnswer
+from gpubox.planner.finder import Finder, HubAnswer, LaunchIdea
 from gpubox.planner.planner import changed_flags
 from gpubox.planner.settings import parse_settings
 from gpubox.views.marks import MEMORY, legend

@@ -16,7 +16,6 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.planner.verdict import judge
 from gpubox.sanitize import sanitize_line
 from gpubox.threads import run_in_thread
 from gpubox.tui.actions import OPENS_INPUT, Scope, bindings
@@ -289,7 +288,8 @@ class EditorScreen(PushedScreen):
             return
         self.plan = await run_in_thread(self.service.plan, changed)
         self._draw_facts()
-        if self.plan and judge(self.plan).fit == "unknown" and not self.plan.problem and not self.assessment.refusals:
+        unsure = self.plan and (self.plan.is_estimated or self.plan.doubts) and not self.plan.problem
+        if unsure and not self.assessment.refusals:
             await asyncio.sleep(DRY_RUN_DELAY)
             self.plan = await run_in_thread(self.service.plan, changed, may_dry_run=True)
             self._draw_facts()

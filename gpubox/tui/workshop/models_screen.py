@@ -27,7 +27,7 @@ from gpubox.tui.styled_lines import StyledLine, gauge, marked, pad_line, sanitiz
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.lines import ScrollableLines, SingleLine
 from gpubox.tui.workshop.model_finder import ModelFinder, ModelRow
-from gpubox.tui.workshop.plan_lines import device_lines, is_estimated
+from gpubox.tui.workshop.plan_lines import device_lines
 from gpubox.views.marks import MEMORY
 from gpubox.views.memory import short_words, solution_line
 from gpubox.views.models import shards_text
@@ -122,7 +122,7 @@ def detail_lines(row: ModelRow | None, width: int) -> list[StyledLine]:
     if row.plan:
         lines += [*_verdict_lines(row.plan, width), (), *device_lines(row.plan, (), width, devices=MAX_DEVICES)]
         if row.plan.devices:
-            lines += [*_wrapped(ESTIMATED if is_estimated(row.plan) else "", "$quiet", width), ()]
+            lines += [*_wrapped(ESTIMATED if row.plan.is_estimated else "", "$quiet", width), ()]
     elif row.planning:
         lines += [styled_line(("Its header is being read …", "$quiet")), ()]
     return lines + _facts(row, width)

@@ -38,11 +38,6 @@ def plan_lines(
     return [*device_lines(plan, running, width, devices=devices, no_color=no_color), verdict_line(plan, width)]
 
 
-def is_estimated(plan: MemoryPlan) -> bool:
-    """Whether the compute buffers are only estimated."""
-    return plan.compute_certainty in ("near", "unknown")
-
-
 def device_lines(
     plan: MemoryPlan, running: Sequence[DeviceMemory], width: int, *, devices: int, no_color: bool = False
 ) -> list[StyledLine]:
@@ -51,7 +46,7 @@ def device_lines(
     shown = [device for device in plan.devices if device.kind != "host"] or list(plan.devices)
     for device in shown[:devices]:
         now = next((memory for memory in running if _same_device(memory, device)), None)
-        lines += _device_lines(device, now, width, len(shown) > 1, no_color, "~" if is_estimated(plan) else "")
+        lines += _device_lines(device, now, width, len(shown) > 1, no_color, "~" if plan.is_estimated else "")
     return lines
 
 

@@ -188,7 +188,7 @@ def _misfit(planner: Planner, situation: Situation, overrides: Mapping[str, Flag
         return "they would not fit"
     if fit == "disk" and judge(planner.plan_in(situation, {}, keep_free_bytes=keep_free)).fit != "disk":
         return "they would read weights from the disk for each token"
-    if fit == "tight" and plan.compute_certainty != "unknown" and not plan.adapts:
+    if fit == "tight" and not plan.adapts:
         on_card = any(device.kind != "host" for device in plan.devices)  # nothing is kept free of the RAM
         return f"they would leave less than {units.memory(keep_free)} free" if on_card else "they may not fit"
     return ""

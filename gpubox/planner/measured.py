@@ -1,37 +1,87 @@
-"""What real runs teach: what launches took beyond the planner's table (driver context, kernels), and compute buffers.
+"""What planning keeps on disk: the runs that were measured, and what launches took beyond the planner's table.
 
 The driver says what a server held when it was ready (the record has it), its log says what llama.cpp allocated; the
-difference is kept for each profile and device. A profile that never ran gets the least that another one with the
-same engine took: the driver's context.
+difference (driver context, kernels) is kept for each profile and device. A profile that never ran gets the least that
+another one with the same engine took, or a dry run showed: the driver's context.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gpubox.engines.capabilities import Capabilities
 from gpubox.hardware.gpu import DriverReading
 from gpubox.paths import Paths
+from gpubox.planner.compute import MeasuredRun, Measurement, Structure
 from gpubox.profiles.profile import TOP_LEVEL_FLAGS, FlagValue
 from gpubox.server.log import LISTENS
 from gpubox.server.log_parsing import parse_event
 from gpubox.server.state import RunningServer
-from gpubox.storage import read_bytes, read_json, write_atomically
+from gpubox.storage import read_cache, write_cache
 from gpubox.telemetry.memory_breakdown import MemoryBreakdown
 from gpubox.units import MIB
 
-_SCHEMA = 1
-_FILE_BYTES = 1024 * 1024
+_FILE_BYTES = 4 * 1024 * 1024
 _LOG_HEAD_BYTES = 2 * 1024 * 1024
+_MAX_RUNS = 128
+"""Of one family. The oldest are dropped."""
 _MAX_ROWS, _MAX_LAUNCHES = 500, 50
 _DRY_RUN = "*"
 """In place of a profile's name."""
 ASSUMED_DRIVER_BYTES = 500 * MIB
 """For the driver's context on a card that no run was seen on (published for CUDA: 343 to 456 MiB)."""
+
+
+class RunStore:
+    """The measured runs by family. Losing them costs only time."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._folder = paths.plans
+        self._families: dict[str, list[MeasuredRun]] = {}
+
+    def runs(self, family: str) -> list[MeasuredRun]:
+        """The runs of one family, the oldest first."""
+        if family not in self._families:
+            self._families[family] = self._read(family)
+        return self._families[family]
+
+    def add(self, run: MeasuredRun) -> None:
+        """Keeps a run, and replaces an earlier one of the same structure."""
+        family = run.structure.family
+        present = self._read(family)  # another gpubox may have added some
+        runs = [old for old in present if old.structure != run.structure]
+        runs = [*runs, run][-_MAX_RUNS:]
+        self._families[family] = runs
+        write_cache(self._folder / f"{family}.json", family, [asdict(each) for each in runs])
+
+    def _read(self, family: str) -> list[MeasuredRun]:
+        try:
+            return [
+                _run(values, family)
+                for values in read_cache(self._folder / f"{family}.json", family, _FILE_BYTES) or []
+            ]
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return []
+
+
+def _run(values: Mapping[str, Any], family: str) -> MeasuredRun:
+    structure = Structure(**values["structure"])
+    numbers = (structure.gpu_layers, structure.cpu_expert_layers, structure.slots, structure.ubatch, structure.cells)
+    if structure.family != family or not all(isinstance(number, int) for number in numbers):
+        raise ValueError("a run of another family")
+    main, draft = (
+        Measurement(*(_sizes(values[part][name]) for name in ("weights", "context", "compute")))
+        for part in ("main", "draft")
+    )
+    return MeasuredRun(structure, main, draft)
+
+
+def _sizes(values: Mapping[str, Any]) -> dict[str, int]:
+    return {str(device): int(size) for device, size in values.items()}
 
 
 class Unaccounted:
@@ -77,17 +127,14 @@ class Unaccounted:
 
     def _write(self, rows: dict[str, int], launches: list[str]) -> None:
         kept = {"rows": dict(list(rows.items())[-_MAX_ROWS:]), "launches": launches[-_MAX_LAUNCHES:]}
-        with contextlib.suppress(OSError):
-            write_atomically(self._file, json.dumps({"schema": _SCHEMA, **kept}).encode())
+        write_cache(self._file, "unaccounted", kept)
 
     def _read(self) -> tuple[dict[str, int], list[str]]:
         try:
-            stored: Any = read_json(read_bytes(self._file, _FILE_BYTES), own=True)
-            if stored["schema"] != _SCHEMA:
-                return {}, []
-            rows = {str(key): int(size) for key, size in stored["rows"].items()}
-            return rows, [str(launch) for launch in stored["launches"]]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            kept = read_cache(self._file, "unaccounted", _FILE_BYTES) or {"rows": {}, "launches": []}
+            rows = {str(key): int(size) for key, size in kept["rows"].items()}
+            return rows, [str(launch) for launch in kept["launches"]]
+        except (ValueError, KeyError, TypeError, AttributeError):
             return {}, []
 
 
