@@ -8,9 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from gpubox.bench.benchmark import make_benchmark
-from gpubox.bench.model import Flag, Machine, Plan, Provenance, Result, Target
+from gpubox.bench.model import Flag, Machine, Plan, Provenance, Result, RunInfo, Target
+from gpubox.bench.report.load import ReportBundle
+from gpubox.bench.report.model import Report
 from gpubox.bench.run_store import Run, create_run
 from gpubox.paths import Paths
+from gpubox.views.documents import document_rows, row_texts
+from gpubox.views.runs import report_document
 
 OPTIONS: dict[str, Any] = {"prompts": ["short", "code"], "depths": [0, 8192], "repeats": 5}
 MACHINE = Machine(
@@ -81,3 +85,8 @@ def _values(values: Mapping[str, Any], tg: float, *, draft: bool) -> dict[str, A
         "joules_per_token": 3.4,
         "timed_by": "server",
     }
+
+
+def report_lines(info: RunInfo, report: Report, width: int | None = None) -> list[str]:
+    """A report as a verb prints it, with its charts."""
+    return list(row_texts(document_rows(report_document(ReportBundle(info, report)), width, plots=True)))

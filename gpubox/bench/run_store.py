@@ -96,7 +96,7 @@ def readable_results(run: Run) -> Iterator[None]:
     except Exception as error:
         raise GpuboxError(
             f"{run.id}: {unreadable_reason(error)}.",
-            "`gpubox bench rescore` scores its stored replies again; `gpubox bench rm` removes the run.",
+            "`gpubox bench resume --rescore` scores its stored replies again; `gpubox bench rm` removes the run.",
         ) from error
 
 
@@ -260,18 +260,24 @@ def runs_in(folder: Path) -> list[Run]:
 
 def find_run(paths: Paths, name: str) -> Run:
     """The run with this id, an unambiguous part of an id, or ``last``. Raises UsageError."""
+    matches = find_runs(paths, name)
+    if len(matches) == 1:
+        return matches[0]
+    ids = ", ".join(run.id for run in matches[-3:])
+    raise UsageError(f"{len(matches)} runs match {name!r}: {ids}.", "Give a longer part of the id.")
+
+
+def find_runs(paths: Paths, name: str) -> list[Run]:
+    """The run with this id, or all whose id holds ``name``, or the ``last``. Raises UsageError if there is none."""
     runs = list_runs(paths)
     if not runs:
         raise UsageError("There is no run yet.", "`gpubox bench speed` makes one.")
     if name == "last":
-        return runs[-1]
+        return runs[-1:]
     matches = [run for run in runs if run.id == name] or [run for run in runs if name in run.id]
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
-        ids = ", ".join(run.id for run in matches[-3:])
-        raise UsageError(f"{len(matches)} runs match {name!r}: {ids}.", "Give a longer part of the id.")
-    raise UsageError(f"There is no run {name!r}.", f"The last one is {runs[-1].id}; `gpubox bench ls` lists them.")
+    if not matches:
+        raise UsageError(f"There is no run {name!r}.", f"The last one is {runs[-1].id}; `gpubox bench ls` lists them.")
+    return matches
 
 
 def _pretty(value: Any) -> bytes:

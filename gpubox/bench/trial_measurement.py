@@ -63,20 +63,16 @@ async def measure_running(
 
 
 def summarize(comparison: RunComparison) -> str:
-    """One sentence about tg: faster, slower, or no difference that one start of each can show."""
+    """One sentence about tg: faster, slower, equal, or that one start of each cannot tell it."""
     row = next((row for row in comparison.rows if row.name == "tg"), None)
     if row is None or row.ratio is None:
         return "The speed could not be compared."
-    change = f"{row.ratio - 1:+.1%}"
-    interval = f" (95 % interval {row.low - 1:+.1%} to {row.high - 1:+.1%})" if row.low and row.high else ""
-    if row.outcome in ("better", "regression"):
-        return f"tg is {'faster' if row.outcome == 'better' else 'slower'}: {change}{interval}."
-    smallest = ""
-    if row.detectable_difference:
-        smallest = f" With one start of each, differences under {row.detectable_difference:.0%} cannot be detected."
-    if (row.detectable_difference or 0) >= 1:
-        smallest = " The measured speeds vary too much to detect any."
-    return f"No difference in tg was detected: {change}{interval}.{smallest}"
+    figures = f"tg {row.first:.1f} before, {row.second:.1f} after"
+    if row.outcome in ("better", "worse"):
+        return f"The change is {'faster' if row.outcome == 'better' else 'slower'}: {figures}."
+    if row.outcome == "equal":
+        return f"Both are equally fast, within {100 * (row.within or 0):.0f} %: {figures}."
+    return f"Whether the change is faster cannot be told from one start of each: {figures}. `gpubox bench ab` tells it."
 
 
 def _no_profile(name: str) -> Profile:

@@ -36,11 +36,12 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
 
     assert code == 0, err
     shown = re.sub(r"\d{8}-\d{6}-speed-[\d.-]+", "ID", out.replace(server.url.removeprefix("http://"), "HOST"))
+    shown = re.sub(r"\d{4}-\d\d-\d\d, finished, [\d:.]+ ?m?s?", "DATE, finished, TIME", shown)
     assert [re.sub(r" {2,}", "  ", line).strip() for line in shown.splitlines() if "TTFT" not in line] == [
-        "Speed over HTTP  (ID, finished)",
+        "Speed over HTTP  (ID, DATE, finished, TIME)",
         "",
-        "HOST  gpubox  b1-test",
-        "MEAN  ± SD  MEDIAN  95 % CI or range  N",
+        "HOST  (gpubox  b1-test)",
+        "mean  ± sd  median  95 % CI or range  n",
         "pp  100.0  ± 0.0000  100.0  range 100.0 – 100.0  2  tok/s",
         "tg  50.00  ± 0.0000  50.00  range 50.00 – 50.00  2  tok/s",
         "mean accepted length  2.00  2.00  —  1  tokens/step",
@@ -58,11 +59,11 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
     assert "\x1b" not in err
 
     code, listed = values(capfd, "bench", "ls")
-    assert (code, [(r["kind"], r["state"], r["items_done"]) for r in listed["runs"]]) == (0, [("speed", "finished", 6)])
+    assert (code, [(r["kind"], r["state"], r["done"]) for r in listed["runs"]]) == (0, [("speed", "finished", 6)])
     code, shown_again = values(capfd, "bench", "show")
     assert (code, shown_again["run"]["state"], len(shown_again["report"]["metrics"])) == (0, "finished", 9)
     assert "before" not in shown_again["run"]
-    assert "every result is the same" in gpubox(capfd, "bench", "rescore", "last")[1]
+    assert "every result is the same" in gpubox(capfd, "bench", "resume", "--rescore", "last")[1]
     assert "there is nothing left to do" in gpubox(capfd, "bench", "resume")[2]
     code, _, err = gpubox(capfd, "bench", "rm", "last")
     assert (code, "Add --yes" in err) == (2, True)
@@ -125,7 +126,8 @@ def test_help_lists_kinds_and_runs(capfd: pytest.CaptureFixture[str]) -> None:
     code, out, _ = gpubox(capfd, "bench", "--help")
 
     assert code == 0
-    assert all(f"\n  {verb} " in out for verb in ("speed", "ls", "show", "resume", "rescore", "rm"))
+    assert all(f"\n  {verb} " in out for verb in ("speed", "ls", "show", "resume", "save", "rm"))
+    assert len(re.findall(r"\n  [a-z]+ {2,}", out)) == 12, "twelve verbs"
     assert gpubox(capfd, "bench", "speed", "--help")[0] == 0
 
 
@@ -135,7 +137,7 @@ def test_what_ran_before_runs_again(box: int, capfd: pytest.CaptureFixture[str])
     code, out, err = gpubox(capfd, "bench", "speed", "b", *QUICK, "--no-llama-bench")
 
     assert code == 0, err
-    assert "b  tiny.gguf" in out
+    assert "b  (tiny.gguf" in out
     assert "50.00" in out
     server = values(capfd, "status")[1]["server"]
     assert (server["profile"], server["state"]) == ("a", "ready")
@@ -191,55 +193,68 @@ def test_a_busy_server_is_not_measured_unasked(
     assert "--now" in err
 
 
-def test_compare_leaderboard_and_export_of_runs_that_are_there(
+def test_one_verb_shows_one_run_compares_two_and_ranks_many(
     capfd: pytest.CaptureFixture[str], paths: Paths, tmp_path: Path
 ) -> None:
     first = speed_run(paths, "a", tg=60.0, seed=1)
-    second = speed_run(paths, "b", tg=40.0, seed=2)
+    second = speed_run(paths, "b", tg=40.0, seed=2, argv=("llama-server", "b"))
 
-    code, out, _ = gpubox(capfd, "bench", "compare", first.id, second.id)
-    assert code == 0
-    assert "regression" in out
-    assert "Second against first" in out
-    code, comparison = values(capfd, "bench", "compare", first.id, second.id)
-    assert {row["outcome"] for row in comparison["comparison"]["rows"] if row["name"] == "tg"} == {"regression"}
-    code, out, _ = gpubox(capfd, "bench", "leaderboard")
-    assert [line.split()[:2] for line in out.splitlines() if line[:1].isdigit()] == [["1", "a"], ["2", "b"]]
-    code, out, _ = gpubox(capfd, "bench", "show", first.id)
-    assert "tg, tok/s" in out
-    assert "MEAN" in out
+    def show(*words: str) -> str:
+        code, out, err = gpubox(capfd, "bench", "show", *words)
+        assert code == 0, err
+        return out
 
-    file = tmp_path / "x.svg"
-    code, out, err = gpubox(capfd, "bench", "export", "compare", first.id, second.id, "--svg", "-o", str(file))
-    assert (code, out) == (0, "")
-    assert file.read_text().startswith("<svg")
-    code, out, _ = gpubox(capfd, "bench", "export", "leaderboard", "speed", "--csv")
-    assert out.startswith("kind,protocol,rank")
-    code, _, err = gpubox(capfd, "bench", "export", "nothing-like-it")
-    assert (code, "no run" in err) == (2, True)
-    code, _, err = gpubox(capfd, "bench", "export", first.id, "--svg", "-o", str(tmp_path / "no" / "x.svg"))
-    assert (code, "cannot be written" in err) == (1, True)
+    assert "tg, tok/s" in show(first.id)
+    assert show(first.id, second.id).splitlines()[:2] == [
+        "b against a  (two speed runs)", show(first.id, second.id, "--no-plots").splitlines()[1]
+    ]  # fmt: skip
+    assert "`gpubox bench ab a b` tells it" in show(first.id, second.id)
+    code, comparison = values(capfd, "bench", "show", first.id, second.id)
+    assert {row["outcome"] for row in comparison["comparison"]["rows"]} == {"cannot tell"}
+    assert "cannot be told" in comparison["comparison"]["verdict"]
+    ranked: tuple[tuple[str, ...], ...]
+    ranked = (("--as", "leaderboard"), ("--as", "leaderboard", "speed"), (first.id, second.id, "last"))
+    for words in ranked:
+        assert [line.split()[:2] for line in show(*words).splitlines() if line[:1].isdigit()] == [
+            ["1", "a"],
+            ["2", "b"],
+        ]
+    assert show("--as", "leaderboard", "--as", "csv").startswith("kind,protocol,rank")
+    assert show(first.id, "--as", "markdown").startswith("## Speed over HTTP")
+
+    for name, start in (("x.svg", "<svg"), ("x.csv", "name,group"), ("x.md", "## "), ("x.json", "{")):
+        file = tmp_path / name
+        assert show(first.id, second.id, "-o", str(file)) == ""
+        assert file.read_text().startswith(start)
+    no_folder = str(tmp_path / "no" / "x.svg")
+    refused: tuple[tuple[tuple[str, ...], int, str], ...] = (
+        (("nothing-like-it",), 2, "no run"),
+        (("speed",), 2, "2 runs match"),
+        ((first.id, "-o", no_folder), 1, "cannot be written"),
+        (("--as", "csv", "--as", "svg"), 2, "cannot be combined"),
+        (("--as", "post", first.id, second.id), 2, "of one run"),
+        (("--as", "post", "--as", "csv"), 2, "not written as csv"),
+    )
+    for words, code, message in refused:
+        exit_code, _, err = gpubox(capfd, "bench", "show", *words)
+        assert (exit_code, message in err) == (code, True), err
 
 
 def test_a_run_is_made_ready_for_a_forum(capfd: pytest.CaptureFixture[str], paths: Paths, tmp_path: Path) -> None:
     run = speed_run(paths, "annas-box")
     card = tmp_path / "card.svg"
 
-    code, out, _ = gpubox(capfd, "bench", "post")
+    code, out, _ = gpubox(capfd, "bench", "show", "--as", "post")
     assert code == 0
     assert out.startswith("**Qwen3.6-35B-A3B Q4_K_M** on NVIDIA GeForce RTX 4080 SUPER")
     assert "| flags | `-ncmoe 20` |" in out
-    code, out, err = gpubox(capfd, "bench", "post", run.id, "--svg", str(card))
+    code, out, _ = gpubox(capfd, "bench", "show", run.id, "--as", "card", "-o", str(card))
     assert (code, out) == (0, "")
     assert card.read_text().startswith("<svg")
     assert "annas-box" not in card.read_text()
-    code, values_ = values(capfd, "bench", "post", run.id)
-    assert values_["post"]["rows"][0]["cells"]["TTFT"] == {
-        "value": 0.05, "n": 5, "sd": 0.0, "median": 0.05, "low": None, "high": None, "method": "", "minimum": 0.05,
-        "maximum": 0.05,
-    }  # fmt: skip
-    code, _, err = gpubox(capfd, "bench", "post", run.id, "--svg", str(tmp_path / "no" / "x.svg"))
-    assert (code, "cannot be written" in err) == (1, True)
+    code, values_ = values(capfd, "bench", "show", run.id, "--as", "post")
+    cell = values_["post"]["rows"][0]["cells"]["TTFT"]
+    assert (cell["value"], cell["n"], cell["low"], cell["maximum"]) == (0.05, 5, None, 0.05)
 
 
 def test_a_plan_is_told_and_nothing_is_done(box: int, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:

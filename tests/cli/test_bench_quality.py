@@ -60,7 +60,7 @@ def test_quants_are_ordered_with_disjoint_intervals(quants: Path, paths: Paths, 
     assert values["run"]["provenance"]["q4_0"]["model_sha256"]
     assert calls(quants) == ["f16 base", "f16 compared", "q8_0 compared", "q4_0 compared", "q2_k compared"]
     assert not list(find_run(paths, "last").folder.glob("scratch*"))  # the logits are deleted
-    code, out, _ = gpubox(capfd, "bench", "export", "last", "--md")
+    code, out, _ = gpubox(capfd, "bench", "show", "last", "--as", "markdown")
     assert code == 0
     assert "| q2_k − q4_0 |" in out
     assert "farther" in out
@@ -167,27 +167,27 @@ def test_logits_that_are_gone_are_written_again(quants: Path, paths: Paths, capf
 
 
 def test_the_frontier_joins_quality_and_speed_of_the_same_launch(quants: Path, paths: Paths, capfd: Any) -> None:
-    assert gpubox(capfd, "bench", "frontier")[0] == 2  # no quality run yet
+    assert gpubox(capfd, "bench", "show", "--as", "frontier")[0] == 2  # no quality run yet
     assert gpubox(capfd, "bench", "quality", "f16", "q8_0", "q4_0", "q2_k")[0] == 0
     quality = find_run(paths, "last").info
     for name, tg in (("f16", 20.0), ("q8_0", 40.0), ("q4_0", 70.0), ("q2_k", 60.0)):
         _speed_of(paths, quality.provenance[name], tg)
 
-    code, out, err = gpubox(capfd, "bench", "frontier", "--json")
+    code, out, err = gpubox(capfd, "bench", "show", "--as", "frontier", "--json")
 
     assert code == 0, err
     points = json.loads(out)["frontier"]["points"]
     assert [(p["name"], round(p["tg"]["value"], -1), p["on_frontier"]) for p in points] == [
         ("f16", 20, True), ("q8_0", 40, True), ("q4_0", 70, True), ("q2_k", 60, False),
     ]  # fmt: skip
-    code, out, _ = gpubox(capfd, "bench", "frontier")
+    code, out, _ = gpubox(capfd, "bench", "show", "--as", "frontier")
     assert code == 0
     assert "lower is better" in out
-    code, out, _ = gpubox(capfd, "bench", "export", "frontier", "--svg")
+    code, out, _ = gpubox(capfd, "bench", "show", "--as", "frontier", "--as", "svg")
     assert code == 0
     assert "<polyline" in out
-    for form, begins in (("--md", "## Quality against speed: KL from f16"), ("--csv", "target,measure,quality")):
-        assert gpubox(capfd, "bench", "export", "frontier", form)[1].startswith(begins)
+    for form, begins in (("markdown", "## Quality against speed: KL from f16"), ("csv", "target,measure,quality")):
+        assert gpubox(capfd, "bench", "show", "--as", "frontier", "--as", form)[1].startswith(begins)
 
 
 def _speed_of(paths: Paths, provenance: Any, tg: float) -> None:

@@ -26,7 +26,7 @@ def test_a_suite_of_two_tasks(capsys: pytest.CaptureFixture[str]) -> None:
     points = {m["group"]: m["estimate"]["value"] for m in values["report"]["metrics"]}
     assert points == {"weighted total": 0.0, "reasoning": 0.0, "tools": 0.0}
     assert values["run"]["plan"]["options"]["tasks"] == ["3.2", "4.2"]
-    assert run(["bench", "leaderboard"]) == 0
+    assert run(["bench", "show", "--as", "leaderboard"]) == 0
     assert "weighted total" in capsys.readouterr().out
 
 

@@ -74,7 +74,7 @@ def test_a_tune_survives_kill_9_and_keeps_its_time_and_its_verdict(profiles: Box
         profiles, 2, "tune", "swept", "--over", "threads=1,2", "--minutes", "0.05", "--context", "0", *TINY
     )
     assert not before_is_back(profiles)
-    assert gpubox("bench", "restore").returncode == 0
+    assert gpubox("bench", "resume", "--restore").returncode == 0
     assert before_is_back(profiles)
 
     values = resumed(profiles, kept)

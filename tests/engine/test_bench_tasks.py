@@ -61,7 +61,7 @@ def test_a_run_of_all_modes_survives_kill_9(box: Box) -> None:
     assert first["prompt"] and all(isinstance(token, int) for token in first["prompt"])
     assert "<|im_end|>" in first["stop"]  # the model's end of text, as lm-eval adds it
 
-    again = gpubox("bench", "rescore", "--json")
+    again = gpubox("bench", "resume", "--rescore", "--json")
     assert json.loads(again.stdout)["changed"] == [] and json.loads(again.stdout)["scored"] == 3
     assert box.servers() == []
 

@@ -1,9 +1,7 @@
 """How often verdicts of gpubox are wrong, and how often they detect a real difference, in simulated runs.
 
     .venv/bin/python tests/perf/verdicts.py ab 1000
-    .venv/bin/python tests/perf/verdicts.py compare 1000
     .venv/bin/python tests/perf/verdicts.py sweep 300
-    .venv/bin/python tests/perf/verdicts.py leaderboard 1000
 
 The simulated box shares no formula with the code under test: prompts differ by 12 %, answers by 1 %, launches by the
 amount in the row, and one kind of disturbance lasts for the whole run. The functions under test are those that the
@@ -17,31 +15,21 @@ import math
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from gpubox.bench.benchmark import make_benchmark
 from gpubox.bench.kinds.ab.ab import Ab
 from gpubox.bench.kinds.ab.verdict import contrast_rows
 from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
 from gpubox.bench.kinds.sweep.ranking import rank_cells
 from gpubox.bench.kinds.sweep.sweep import Sweep
-from gpubox.bench.model import Item, Plan, Provenance, Result, Target
+from gpubox.bench.model import Item, Plan, Result, Target
 from gpubox.bench.questions import question_of
-from gpubox.bench.report.load import load_comparison, load_leaderboards
-from gpubox.bench.run_store import Run, create_run
-from gpubox.paths import Paths
 
 ANSWER_SD, PROMPT_SD = 0.01, 0.12
 NOISES = ("launch 0 %", "launch 0.5 %", "launch 1 %", "launch 2 %", "AR(0.9) 3 %", "two states -5 %", "drift -10 %")
 Scored = list[tuple[Item, Result]]
-FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
-"""Thousands of runs are stored and synced: in memory, where there is such a place."""
-SPEED: dict[str, Any] = {"prompts": ["short", "code"], "depths": [0, 8192], "repeats": 5}
 
 
 class Box:
@@ -166,85 +154,9 @@ def sweep_rows(runs: int) -> Iterator[str]:
             )
 
 
-# -- stored runs: compare and leaderboard -----------------------------------------------------------------------------
-
-
-def stored(paths: Paths, profile: str, box: Box, true: float = 0.0) -> Run:
-    """A finished run of ``bench speed`` with one start."""
-    plan = Plan("speed", (Target(profile, profile=profile),), SPEED)
-    items = list(make_benchmark(plan).items())
-    run = create_run(paths, plan, items)
-    box.start()
-    lines = []
-    for item in items:
-        rate = box.rate(str(item.values["prompt"]), true) / (1 + item.values["depth"] / 40000)
-        lines.append(Result(item.id, values(rate)))
-    with run.owned():
-        run.replace_results(lines)
-        provenance = Provenance(
-            profile, profile=profile, argv=("llama-server", profile), model_path="m.gguf", engine_sha256="e"
-        )
-        run.save(replace(run.info, state="finished", provenance={profile: provenance}))
-    return run
-
-
-def two_runs(noise: str, true: float, seed: int, past: int) -> tuple[bool, bool, bool]:
-    """``past`` runs of one profile, then two more: any row with a verdict, tg found, the interval of tg holds it."""
-    dice = random.Random(f"{noise}{true}{seed}{past}")
-    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
-        paths = Paths(Path(folder), Path(folder), Path(folder))
-        count = len(list(make_benchmark(Plan("speed", (Target("p", "p"),), SPEED)).items()))
-        box = Box(noise, dice, count * (past + 2))
-        box.launch_sd = max(box.launch_sd, 1e-9)
-        for _ in range(past):
-            stored(paths, "p", box)
-        first, second = stored(paths, "p", box), stored(paths, "p", box, math.log1p(true))
-        rows = load_comparison(first, second).rows
-    verdicts = [row for row in rows if row.outcome in ("better", "regression")]
-    tg = [row for row in rows if row.name == "tg"]
-    low, high = tg[0].low, tg[0].high
-    holds = low is not None and high is not None and low <= 1 + true <= high
-    return bool(verdicts), any(row.outcome == "better" for row in tg), holds
-
-
-def compare_rows(runs: int) -> Iterator[str]:
-    for past in (0, 8):
-        for true in (0.0, 0.10):
-            for noise in NOISES if not true else NOISES[2:3]:
-                outcomes = [two_runs(noise, true, seed, past) for seed in range(runs)]
-                wrong, right, holds = (100 * sum(outcome[i] for outcome in outcomes) / runs for i in range(3))
-                yield (
-                    f"compare {noise:<16} true {true:.0%}, {past} past runs: any row a verdict {wrong:5.1f} %, "
-                    f"tg found {right:5.1f} %, coverage {holds:5.1f} %"
-                )
-
-
-def board(noise: str, seed: int, past: int, profiles: int = 3) -> bool:
-    """Whether any of several equal profiles is called behind the first."""
-    dice = random.Random(f"{noise}{seed}{past}")
-    with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
-        paths = Paths(Path(folder), Path(folder), Path(folder))
-        count = len(list(make_benchmark(Plan("speed", (Target("p", "p"),), SPEED)).items()))
-        box = Box(noise, dice, count * (past + 1) * profiles)
-        for _ in range(past + 1):
-            for number in range(profiles):
-                stored(paths, f"p{number}", box)
-        (board,) = load_leaderboards(paths, "speed")
-    return not all(entry.tied for entry in board.entries)
-
-
-def leaderboard_rows(runs: int) -> Iterator[str]:
-    for past in (0, 6):
-        for noise in NOISES:
-            share = 100 * sum(board(noise, seed, past) for seed in range(runs)) / runs
-            yield f"leaderboard {noise:<16} {past} past runs of each: any of three untied {share:5.1f} %"
-
-
 KINDS: dict[str, Callable[[int], Iterator[str]]] = {
     "ab": ab_rows,
     "sweep": sweep_rows,
-    "compare": compare_rows,
-    "leaderboard": leaderboard_rows,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
@@ -12,9 +12,6 @@ from gpubox.bench.kinds.tune.live import tune_progress
 from gpubox.bench.kinds.tune.progress import TuneProgress
 from gpubox.bench.model import Plan, Result
 from gpubox.bench.plan_outline import PlanOutline
-from gpubox.bench.report.leaderboard import Leaderboard
-from gpubox.bench.report.load import ReportBundle, load_comparison, load_leaderboards, load_report
-from gpubox.bench.report.run_comparison import RunComparison
 from gpubox.bench.report.run_progress import RunFollower, RunProgress
 from gpubox.bench.report.run_summaries import RunSummary, run_summaries
 from gpubox.bench.run_store import Run, create_run, find_run
@@ -83,18 +80,12 @@ class FakeBench(BenchService):
     def profile(self, name: str) -> Profile:
         return ProfileCatalog({profile.name: profile for profile in PROFILES}, {}).get(name)
 
-    async def report(self, run: str) -> ReportBundle:
-        return load_report(find_run(self.paths, run), self.profile)
+    def _profiles(self) -> Callable[[str], Profile]:
+        return self.profile
 
     async def tune(self, run: str) -> TuneProgress:
         stored = find_run(self.paths, run)
         return tune_progress(stored.info.plan, stored.scored())
-
-    async def comparison(self, first: str, second: str) -> RunComparison:
-        return load_comparison(find_run(self.paths, first), find_run(self.paths, second))
-
-    async def leaderboards(self) -> list[Leaderboard]:
-        return load_leaderboards(self.paths)
 
     async def outline(self, arguments: Sequence[str]) -> PlanOutline:
         return self.planned
@@ -132,9 +123,9 @@ class FakeBench(BenchService):
                 find_run(self.paths, head.id).save(replace(head.info, restore_pending=False))
         return "qwen36-256k"
 
-    async def export(self, target: Sequence[str], file_format: str) -> str:
-        self.asked.append(("export", *target, file_format))
-        return f"{target[0]}.{file_format}"
+    async def export(self, view: str, runs: Sequence[str], form: str) -> str:
+        self.asked.append(("export", view, *runs, form))
+        return f"{view}.{form}"
 
 
 class BenchServices(FakeServices):

@@ -105,7 +105,7 @@ async def test_two_marked_runs_are_compared_and_exported(box: Paths) -> None:
         await pilot.press("v")
         await shows(pilot, "Mark two runs")
         await pilot.press("space", "j", "space", "v")
-        await shows(pilot, "Comparison", "regression")
+        await shows(pilot, "Comparison", "started the same flags", "0.500")
         await pilot.press("e")
         await shows(pilot, "Without paths")
         await pilot.press("s")
@@ -153,7 +153,7 @@ async def test_the_leaderboard(box: Paths) -> None:
     async with benching(box) as (pilot, _):
         await shows(pilot, "2 runs")
         await pilot.press("L")
-        await shows(pilot, "Leaderboard", "PROFILE")
+        await shows(pilot, "Leaderboard", "profile")
         board = [line for line in text(pilot).splitlines() if "1  fast" in line or "2  slow" in line]
         assert len(board) == 2
         await pilot.press("x", "r")  # no run is selected

@@ -38,7 +38,7 @@ async def test_the_plan_is_shown_before_the_highlighted_profile_is_tuned(paths: 
         app.dashboard.profiles.highlight(f"profile:{'qwen36-256k'}")
         await until(pilot, lambda: (entry := app.dashboard.profiles.entry) and entry.name == "qwen36-256k")
         await pilot.press("U")
-        await shows(pilot, "Tune qwen36-256k?", "72 sets of flags", "12 too large", "gpubox bench tune qwen36-256k")
+        await shows(pilot, "Tune qwen36-256k?", "72 sets of flags", "12 too large", "gpubox tune qwen36-256k")
         await shows(pilot, "Afterwards qwen36-mtp-16gb runs again.")
         await pilot.press("n")
         await until(pilot, lambda: screen_of(pilot).is_current)

@@ -13,10 +13,10 @@ from gpubox.bench.report.chart import Chart, ChartBar
 from gpubox.bench.report.load import info_and_report
 from gpubox.bench.report.model import Series
 from gpubox.bench.report.plot import plot
-from gpubox.bench.report.report_rows import report_rows, row_texts
 from gpubox.bench.report.svg import svg
 from gpubox.paths import Paths
-from tests.bench_runs import speed_run
+from gpubox.views.documents import row_texts
+from tests.bench_runs import report_lines, speed_run
 
 
 def text_boxes(drawing: str) -> list[tuple[str, float, float, float, float]]:
@@ -74,7 +74,7 @@ def test_the_ten_runs_of_the_game_are_ten_rows(tmp_path: Path) -> None:
     with run.owned():
         run.add_result(Result("game/cold/d0/7", error="the server died"))
     info, report = info_and_report(run)
-    rows = list(row_texts(report_rows(info, report, plots=True)))
+    rows = report_lines(info, report)
 
     (table,) = report.tables
     assert table.columns == ("run", "tg, tok/s", "drafted", "accepted", "acceptance, %")

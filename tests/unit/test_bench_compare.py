@@ -1,28 +1,31 @@
-"""Comparison of two runs: noise between runs limits it, p values are corrected, flags show in every form."""
+"""Which of stored runs is faster: two compared, many ranked; what is told, what is not, and what would tell it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpubox.bench import stats
-from gpubox.bench.model import Flag, Plan, Provenance, RunInfo
-from gpubox.bench.report.chart import charts
-from gpubox.bench.report.formats import FORMS, export_text
-from gpubox.bench.report.leaderboard import leaderboard_rows
-from gpubox.bench.report.load import load_comparison, load_leaderboards, load_report
+from gpubox.bench.compare.history import compare_past, looks, looks_needed, told
+from gpubox.bench.model import Flag, Plan, Provenance, RunInfo, Target
+from gpubox.bench.report.leaderboard import make_leaderboards
+from gpubox.bench.report.load import load_comparison, load_leaderboards
 from gpubox.bench.report.model import Metric, Report
-from gpubox.bench.report.plot import StyledRow
-from gpubox.bench.report.report_rows import row_texts
-from gpubox.bench.report.run_comparison import compare_runs, comparison_rows, run_differences
-from gpubox.bench.report.run_summaries import run_summaries
+from gpubox.bench.report.run_comparison import ComparedRow, compare_runs, run_differences
+from gpubox.bench.report.run_summaries import RunSummary, run_summaries
+from gpubox.bench.run_store import Run
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
+from gpubox.views.documents import document_rows, document_text, row_texts
+from gpubox.views.runs import comparison_verdict, leaderboard_verdict, run_documents
 from tests.bench_runs import speed_run
+
+FORMS = ("markdown", "csv", "json", "svg")
 
 
 @pytest.fixture
@@ -34,11 +37,106 @@ def no_profile(name: str) -> Profile:
     raise UsageError(f"There is no profile {name}.")
 
 
-def text_of(rows: list[StyledRow]) -> list[str]:
-    return list(row_texts(rows))
+def shown(box: Paths, view: str, *runs: str, width: int | None = None) -> list[str]:
+    return [line for own in run_documents(box, no_profile, view, runs) for line in row_texts(document_rows(own, width))]
 
 
-def metric(name: str, method: str, values: list[float], *, better: str = "higher") -> Metric:
+def measured(box: Paths, rates: dict[str, float], rounds: int = 1, spread: float = 0.001) -> dict[str, Run]:
+    """Runs of each profile in turn; the last one of each."""
+    last = {}
+    for number in range(rounds):
+        for at, (name, rate) in enumerate(rates.items()):
+            argv = ("/opt/llama/llama-server", "--alias-of", name)
+            last[name] = speed_run(box, name, tg=rate, seed=50 * number + at, spread=spread, argv=argv)
+    return last
+
+
+# -- the rule -------------------------------------------------------------------------------------------------------
+
+
+def past(*values: float, first: int = 0, step: int = 1) -> list[tuple[float, float]]:
+    return [(first + step * number, value) for number, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "answer"),
+    [
+        ((50, 51, 49, 50), (60, 61, 59, 60), "higher"),
+        ((60, 61, 59, 60), (50, 51, 49, 50), "lower"),
+        ((50, 51, 49), (60, 61, 59), "cannot tell"),  # three looks at each are too few for anything
+        ((50, 51, 49, 50, 50), (60, 61, 30, 60, 60), "cannot tell"),  # a bad start is one of five
+        ((50, 51, 49, 50, 50, 50, 51, 50), (60, 61, 30, 60, 60, 61, 59, 60), "higher"),
+        ((50.0, 50.1, 50.2, 50.1), (50.1, 50.2, 50.0, 50.1), "equal"),
+        ((50, 55, 50, 55, 50), (50, 55, 55, 50, 55), "cannot tell"),  # two modes
+    ],
+)
+def test_runs_in_turn_are_compared_by_their_ranks(first: Sequence[float], second: Sequence[float], answer: str) -> None:
+    compared = compare_past(past(*first, step=2), past(*second, first=1, step=2))
+    assert compared.answer == answer
+    assert (compared.low is None) == (len(first) < 4)
+
+
+def test_runs_of_one_side_that_follow_each_other_count_once() -> None:
+    blocks = past(50, 51, 49, 50, 52), past(60, 61, 59, 60, 62, first=5)
+    assert [len(side) for side in looks(*blocks)] == [1, 1]
+    assert compare_past(*blocks).answer == "cannot tell"
+    assert (looks_needed(), looks_needed(0.05 / 120)) == (4, 8)
+
+
+def test_equal_is_said_only_if_the_whole_interval_lies_inside() -> None:
+    assert [told(low, high) for low, high in ((0.99, 1.01), (0.96, 1.01), (0.9, 1.04), (None, None), (1.02, 1.03))] == [
+        "equal", "equal", "cannot tell", "cannot tell", "higher",
+    ]  # fmt: skip
+
+
+# -- two runs -------------------------------------------------------------------------------------------------------
+
+
+def test_one_run_of_each_tells_nothing_but_what_would_tell_it(box: Paths) -> None:
+    runs = measured(box, {"slow": 48.0, "fast": 60.0})
+    ids = runs["slow"].id, runs["fast"].id
+
+    comparison = load_comparison(runs["slow"], runs["fast"])
+    assert {row.outcome for row in comparison.rows} == {"cannot tell"}
+    verdict = comparison_verdict(comparison)
+    assert re.search(
+        r"cannot be told .* only once, not 5 times\. `gpubox bench ab slow fast` tells it in .*\d:\d\d", verdict
+    )
+    assert not re.search(r"%|\bCI\b|interval", verdict)
+    assert any("--alias-of slow → fast" in text for text in comparison.differs)
+    for form in FORMS:
+        assert document_text(run_documents(box, no_profile, "compare", ids), form)
+
+
+def test_past_runs_in_turn_tell_which_is_faster_and_what_is_equal(box: Paths) -> None:
+    runs = measured(box, {"a": 60.0, "b": 66.0, "c": 60.0}, rounds=6)
+
+    verdicts = {name: comparison_verdict(load_comparison(runs["a"], runs[name])) for name in "bc"}
+    assert verdicts == {"b": "b is faster than a.", "c": "a and c are equally fast, within 1 %."}
+    assert comparison_verdict(load_comparison(runs["b"], runs["a"])) == "a is slower than b."
+    main = load_comparison(runs["a"], runs["b"]).main
+    assert (main.name, main.n, main.method) == ("tg", 6, "past runs")
+    assert main.ratio == pytest.approx(1.1, abs=0.01)
+    assert "▲ faster" in "\n".join(shown(box, "compare", runs["a"].id, runs["b"].id))
+
+
+def test_two_runs_of_one_launch_differ_by_chance(box: Paths) -> None:
+    first, second = speed_run(box, tg=60.0, seed=1), speed_run(box, tg=70.0, seed=2)
+
+    comparison = load_comparison(first, second)
+    assert comparison.differs == ()
+    assert comparison_verdict(comparison).startswith("Both runs started the same flags on the same box")
+
+
+def test_a_comparison_fits_the_terminal(box: Paths) -> None:
+    runs = measured(box, {"a": 60.0, "b": 66.0}, rounds=5)
+    for width in (80, 120):
+        lines = shown(box, "compare", runs["a"].id, runs["b"].id, width=width)
+        assert max(map(len, lines)) <= width
+        assert any("short, cold, depth 8192" in line for line in lines)
+
+
+def metric(name: str, method: str, values: Sequence[float], *, better: str = "higher") -> Metric:
     estimate = replace(stats.estimate(values), method=method)
     samples = tuple((f"task-{at}", value) for at, value in enumerate(values))
     return Metric(name, "", "p", "%", better, estimate, samples)  # type: ignore[arg-type]
@@ -48,67 +146,55 @@ def run_of(*metrics: Metric, kind: str = "speed") -> tuple[RunInfo, Report]:
     return RunInfo("id", Plan(kind, ()), "t", 0), Report(kind, "t", metrics)
 
 
-def test_differences_within_the_noise_between_runs_are_no_verdict(box: Paths) -> None:
-    first = speed_run(box, tg=60.0, seed=1)
-    again = speed_run(box, tg=62.0, seed=2)
-    slower = speed_run(box, tg=48.0, seed=3, argv=("/opt/llama/llama-server", "--n-cpu-moe", "28"))
-
-    same = load_comparison(first, again)
-    assert {row.outcome for row in same.rows if row.name == "tg"} == {"noise"}
-    assert same.differs == ()
-    text = "\n".join(text_of(list(comparison_rows(same))))
-    assert re.search(r"differences in speed under about \d+(?: to \d+)? % cannot be detected", text)
-    assert "2.5 % from run to run is assumed, because this box has no history of them" in text
-    assert "corrected for the" in text
-    assert "gpubox bench ab" in text
-
-    worse = load_comparison(first, slower)
-    assert {row.outcome for row in worse.rows if row.name == "tg"} == {"regression"}
-    assert {row.outcome for row in worse.rows if row.name == "TTFT"} == {"noise"}
-    assert any("--n-cpu-moe 20 → 28" in text for text in worse.differs)
-    text = "\n".join(text_of(list(comparison_rows(worse))))
-    assert "regression" in text
-    better = load_comparison(slower, first)
-    assert {row.outcome for row in better.rows if row.name == "tg"} == {"better"}
-    for form in FORMS:
-        assert export_text(box, no_profile, ["compare", first.id, slower.id], form)
+def row_of(first: Metric, second: Metric) -> ComparedRow:
+    return compare_runs(run_of(first), run_of(second)).rows[0]
 
 
-def test_repeated_runs_give_the_noise_between_runs(box: Paths) -> None:
-    for seed, rate in enumerate((60.0, 60.2, 59.9, 60.1, 60.0)):
-        speed_run(box, tg=rate, seed=seed, spread=0.001)
-    first, second = speed_run(box, tg=60.0, spread=0.001, seed=9), speed_run(box, tg=63.0, spread=0.001, seed=10)
-
-    comparison = load_comparison(first, second)
-
-    assert {row.outcome for row in comparison.rows if row.name == "tg"} == {"better"}
-    assert "in at least 5 past runs" in comparison.noise
-    other = speed_run(box, "another", tg=63.0, spread=0.001, seed=10, argv=("/opt/llama/llama-server", "-c", "9"))
-    assert "assumed" in load_comparison(first, other).noise  # of that one there is no history
-    (tg,) = (row for row in comparison.rows if row.name == "tg" and row.group == "short, cold, depth 0")
-    assert tg.detectable_difference is not None
-    assert 0.01 < tg.detectable_difference < 0.05
+PASSED = [100.0] * 40 + [0.0] * 24
+TEN = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]
 
 
-def test_flags_show_in_every_form_of_a_comparison_a_leaderboard_and_a_chart(box: Paths) -> None:
-    busy = [Flag("busy CPU", "other programs kept 1.2 cores busy"), Flag("throttling", "held back")]
-    first, second = speed_run(box, tg=60.0, seed=1), speed_run(box, tg=40.0, seed=2, flags=busy)
+@pytest.mark.parametrize(
+    ("first", "second", "better", "method", "outcome"),
+    [
+        (PASSED, [100.0] * 56 + [0.0] * 8, "higher", "McNemar", "better"),
+        (PASSED, PASSED, "higher", "McNemar", "cannot tell"),
+        (TEN, [value * 1.05 + at / 100 for at, value in enumerate(TEN)], "higher", "paired by prompt", "better"),
+        (TEN, [value * 1.05 + at / 100 for at, value in enumerate(TEN)], "lower", "paired by prompt", "worse"),
+        (TEN[:3], TEN[1:4], "higher", "", "cannot tell"),  # three prompts are too few
+        ([100.0, 60.0, 0.0, 80.0, 50.0], [100.0, 60.0, 0.0, 80.0, 50.0], "higher", "paired by prompt", "equal"),
+    ],
+)
+def test_what_no_start_changes_is_paired_by_prompt(
+    first: Sequence[float], second: Sequence[float], better: str, method: str, outcome: str
+) -> None:
+    row = row_of(metric("x", "", first, better=better), metric("x", "", second, better=better))
+    assert (row.method, row.outcome) == (method, outcome)
 
-    comparison = load_comparison(first, second)
-    text = "\n".join(text_of(list(comparison_rows(comparison, 100))))
 
-    assert "doubtful: busy CPU in 1 item, throttling in 1 item" in text
-    bundle = load_report(second, no_profile)
-    assert all("busy CPU" in chart.title for chart in charts(bundle.report))
-    assert run_summaries(box)[-1].headline.endswith("! busy CPU, throttling")
-    board = "\n".join(text_of(list(leaderboard_rows(load_leaderboards(box, "speed"), 100))))
-    assert "is doubtful: busy CPU, throttling" in board
-    for form in FORMS:
-        for what in (["compare", first.id, second.id], ["leaderboard", "speed"], [second.id]):
-            assert re.search("busy.CPU", export_text(box, no_profile, what, form)), (form, what)
+def test_the_rows_of_a_table_share_its_level() -> None:
+    """11 of 13 problems changed sides: alone a verdict, among ten rows none; the main row keeps half of the level."""
+    lost, won = [100.0] * 2 + [0.0] * 11, [0.0] * 2 + [100.0] * 11
+
+    def rows(values: Sequence[float], count: int) -> list[Metric]:
+        return [replace(metric("pass@1", "", values), group=f"row {at}") for at in range(count)]
+
+    outcomes = [
+        [row.outcome for row in compare_runs(run_of(*rows(lost, count)), run_of(*rows(won, count))).rows]
+        for count in (1, 10)
+    ]
+    assert outcomes == [["better"], ["better", *["cannot tell"] * 9]]
 
 
-def test_differences_of_url_targets_are_listed_for_every_target(box: Paths) -> None:
+def test_runs_without_a_common_row_are_not_compared(box: Paths) -> None:
+    first = speed_run(box)
+    other = speed_run(box, options={"prompts": ["long"], "depths": [0], "prefixes": ["cold"], "repeats": 2})
+
+    with pytest.raises(UsageError, match="no row in common"):
+        load_comparison(first, other)
+
+
+def test_differences_of_url_targets_are_listed_for_every_target() -> None:
     infos = []
     for dialect, model, names in (("vllm", "m1", "ab"), ("ollama", "m2", "ac")):
         provenance = {n: Provenance(n, url=f"http://{n}", dialect=dialect if n != "a" else "vllm",
@@ -128,66 +214,71 @@ def test_a_comparison_shows_no_key(box: Paths) -> None:
     assert load_comparison(*runs).differs == ("The flags differ: -c 1 → 2.",)
 
 
-def test_three_prompts_are_too_few_for_a_verdict() -> None:
-    some, others = [10.0, 40.0, 60.0], [11.0, 44.0, 66.0]
-    row = compare_runs(run_of(metric("acceptance", "", some)), run_of(metric("acceptance", "", others))).rows[0]
-
-    assert (row.method, row.outcome) == ("paired by prompt", "too few")
-    assert row.ratio == pytest.approx(1.1)
+# -- many runs ------------------------------------------------------------------------------------------------------
 
 
-def test_runs_without_a_common_row_are_not_compared(box: Paths) -> None:
-    first = speed_run(box)
-    other = speed_run(box, options={"prompts": ["long"], "depths": [0], "prefixes": ["cold"], "repeats": 2})
+def test_a_leaderboard_ranks_profiles_of_one_protocol_by_their_last_run(box: Paths) -> None:
+    speed_run(box, "old-and-new", tg=10.0)
+    speed_run(box, "old-and-new", tg=80.0)
+    speed_run(box, "slow", tg=30.0, flags=[Flag("swap", "9 MiB were swapped")])
+    speed_run(box, "unfinished", tg=99.0, share=0.5, state="interrupted")
+    speed_run(box, "other-protocol", tg=99.0, options={"preset": "quick"})
 
-    with pytest.raises(UsageError, match="no row in common"):
-        load_comparison(first, other)
+    boards = load_leaderboards(box, ["speed"])
 
-
-def test_pass_rates_are_compared_by_mcnemar() -> None:
-    passed = [100.0] * 40 + [0.0] * 24
-    gained = [100.0] * 56 + [0.0] * 8
-
-    row = compare_runs(run_of(metric("pass@1", "Wilson", passed)), run_of(metric("pass@1", "Wilson", gained))).rows[0]
-    assert (row.method, row.outcome, row.n) == ("McNemar", "better", 64)
-    assert row.p is not None
-    assert row.p < 0.001
-
-    row = compare_runs(run_of(metric("pass@1", "Wilson", passed)), run_of(metric("pass@1", "Wilson", passed))).rows[0]
-    assert (row.outcome, row.p) == ("noise", 1.0)
-
-
-def test_prompts_are_paired() -> None:
-    slow = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]
-    fast = [value * (1.05 + 0.002 * at) for at, value in enumerate(slow)]
-
-    paired = compare_runs(run_of(metric("acceptance", "", slow)), run_of(metric("acceptance", "", fast))).rows[0]
-    assert (paired.method, paired.outcome) == ("paired by prompt", "better")
-    lower = compare_runs(
-        run_of(metric("words", "", slow, better="lower")), run_of(metric("words", "", fast, better="lower"))
-    ).rows[0]
-    assert lower.outcome == "regression"
+    assert len(boards) == 2
+    board = next(board for board in boards if len(board.entries) == 2)
+    assert [(entry.name, entry.against_first, entry.flagged) for entry in board.entries] == [
+        ("old-and-new", "equal", ()), ("slow", "cannot tell", ("swap",)),
+    ]  # fmt: skip
+    assert "whether slow is behind cannot be told" in leaderboard_verdict(board)
+    assert "`gpubox bench ab old-and-new slow` tells it" in leaderboard_verdict(board)
+    lines = shown(box, "leaderboard", width=80)
+    assert max(map(len, lines)) <= 80
+    assert any("! speed, slow is doubtful: swap" in line for line in lines)
+    assert "only profile" in leaderboard_verdict(load_leaderboards(box, ["other-protocol"])[0])
+    for form in FORMS:
+        assert "slow" in document_text(run_documents(box, no_profile, "leaderboard"), form)
+    with pytest.raises(UsageError, match="no run"):
+        load_leaderboards(box, ["nonsense"])
 
 
-def test_p_values_are_corrected_for_the_number_of_rows() -> None:
-    """2.4 standard errors: alone a verdict, among ten rows none."""
-
-    def rows_(count: int, factor: float) -> list[Metric]:
-        return [replace(metric("tg", "", [50.0 * factor]), group=f"row {at}", unit="tok/s") for at in range(count)]
-
-    alone = compare_runs(run_of(*rows_(1, 1.0)), run_of(*rows_(1, 1.10))).rows
-    among = compare_runs(run_of(*rows_(10, 1.0)), run_of(*rows_(10, 1.0)[1:], *rows_(1, 1.10))).rows
-
-    assert [row.outcome for row in alone] == ["better"]
-    assert {row.outcome for row in among} == {"noise"}
+def test_profiles_measured_in_turn_are_told_apart(box: Paths) -> None:
+    measured(box, {"a": 60.0, "b": 66.0, "c": 50.0}, rounds=5)
+    (board,) = load_leaderboards(box)
+    assert [entry.against_first for entry in board.entries] == ["equal", "worse", "worse"]
+    assert leaderboard_verdict(board) == "b is the fastest of the 3."
 
 
-def test_tasks_of_a_suite_are_paired_even_if_one_scored_zero() -> None:
-    tasks = [100.0, 60.0, 0.0, 80.0, 50.0, 90.0, 70.0, 100.0]
-    same = compare_runs(
-        run_of(metric("points", "", tasks), kind="suite"), run_of(metric("points", "", tasks), kind="suite")
+def suite_summary(name: str, points: float, repeats: int) -> RunSummary:
+    samples = tuple(
+        (f"{task}.1/{number}", points + task + number) for task in range(12) for number in range(1, repeats + 1)
     )
-    assert [(row.method, row.outcome) for row in same.rows] == [("McNemar", "noise")]
+    own = Metric("points", "weighted total", name, "of 100", "higher", stats.Estimate(points, 12), samples)
+    info = RunInfo(name, Plan("suite", (Target(name, name),)), "t", 12, state="finished")
+    return RunSummary(name, info, title="suite", metrics=(own,))
+
+
+def test_a_suite_with_one_sample_of_each_task_has_no_ranking() -> None:
+    once, thrice = ([suite_summary(name, at, repeats) for name, at in (("a", 60.0), ("b", 40.0))] for repeats in (1, 3))
+    (board,) = make_leaderboards(once)
+    assert leaderboard_verdict(board).startswith("One sample: no ranking.")
+    (board,) = make_leaderboards(thrice)
+    assert leaderboard_verdict(board) == "a is the best of the 2."
+
+
+def test_flags_show_in_every_form(box: Paths) -> None:
+    busy = [Flag("busy CPU", "other programs kept 1.2 cores busy"), Flag("throttling", "held back")]
+    first, second = speed_run(box, "a", tg=60.0, seed=1), speed_run(box, "b", tg=40.0, seed=2, flags=busy)
+
+    assert "doubtful: busy CPU in 1 item, throttling in 1 item" in comparison_verdict(load_comparison(first, second))
+    assert run_summaries(box)[-1].headline.endswith("! busy CPU, throttling")
+    views = (("report", second.id), ("compare", first.id, second.id), ("leaderboard",))
+    for view, *runs in views:
+        assert re.search("busy CPU", "\n".join(shown(box, view, *runs, width=100)))
+        for form in FORMS:
+            text = document_text(run_documents(box, no_profile, view, runs), form)
+            assert re.search("busy.CPU", text), (form, view)
 
 
 def test_welchs_interval_is_the_textbooks() -> None:

@@ -19,12 +19,12 @@ from gpubox.bench.model import Item, Plan, Result, RunInfo, Target
 from gpubox.bench.plan_runner import PlanRunner, rescore_run
 from gpubox.bench.report.load import info_and_report
 from gpubox.bench.report.model import Report, ReportTable
-from gpubox.bench.report.report_rows import report_rows, row_texts
 from gpubox.bench.run_store import Run, find_run
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.sandbox.runner import Sandbox
+from tests.bench_runs import report_lines
 from tests.scripted_server import FENCED, Play, ScriptedServer, runs, says
 
 P0 = load_problems()["HumanEval/0"]
@@ -107,7 +107,7 @@ async def test_chat_takes_code_from_the_answer_only(tmp_path: Path) -> None:
     assert any("reasoning_content" in note for note in report.notes)
     assert "tools" not in bodies[0] and bodies[0]["chat_template_kwargs"] == {"enable_thinking": False}
     assert "assert candidate" in P0.test and "assert candidate" not in str(bodies)
-    text = "\n".join(row_texts(report_rows(run.info, report)))
+    text = "\n".join(report_lines(run.info, report))
     assert "2 of 4" in text and "50.00 %" in text and "± 28.87" in text  # sd (n-1) over the root of n
     assert "no code" in text
 

@@ -20,18 +20,14 @@ from gpubox.bench import stats
 from gpubox.bench.benchmark import make_benchmark
 from gpubox.bench.model import Flag, Plan, Result, RunInfo, Target
 from gpubox.bench.plan_runner import PlanRunner
-from gpubox.bench.report import formats
 from gpubox.bench.report.chart import Chart, ChartBar, charts, ticks
-from gpubox.bench.report.formats import FORMS, export_text
 from gpubox.bench.report.formatting import interval_title, validity_warnings
-from gpubox.bench.report.leaderboard import leaderboard_rows
-from gpubox.bench.report.load import ReportBundle, load_comparison, load_leaderboards, load_report
+from gpubox.bench.report.load import ReportBundle, load_comparison, load_report
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series
 from gpubox.bench.report.plot import StyledRow, plot
 from gpubox.bench.report.post import make_post
 from gpubox.bench.report.redact import redact_report
 from gpubox.bench.report.references import compare_with_references
-from gpubox.bench.report.report_rows import report_rows, row_texts
 from gpubox.bench.report.run_progress import RunFollower
 from gpubox.bench.report.run_summaries import SUMMARY, active_run, run_summaries
 from gpubox.bench.report.svg import svg
@@ -40,6 +36,8 @@ from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile, ReferenceFigure
+from gpubox.views.documents import document_rows, document_text, row_texts
+from gpubox.views.runs import report_document, run_documents
 from tests.bench_runs import speed_run
 
 
@@ -52,10 +50,15 @@ def no_profile(name: str) -> Profile:
     raise UsageError(f"There is no profile {name}.")
 
 
+FORMS = ("markdown", "csv", "json", "svg")
+
+
 def shown(bundle: ReportBundle, width: int | None = None) -> str:
-    return "\n".join(
-        row_texts(report_rows(bundle.info, bundle.report, width=width, plots=True, references=bundle.references))
-    )
+    return "\n".join(row_texts(document_rows(report_document(bundle), width, plots=True)))
+
+
+def written(box: Paths, form: str, view: str, *runs: str) -> str:
+    return document_text(run_documents(box, no_profile, view, runs), form)
 
 
 def text_of(rows: list[StyledRow]) -> list[str]:
@@ -170,9 +173,8 @@ def test_reports_hide_paths_hosts_and_keys(box: Paths, monkeypatch: pytest.Monke
 )  # fmt: skip
 def test_exports_hide_the_host_in_a_runs_id(box: Paths, url: str) -> None:
     first, second = (speed_run(box, url.partition("://")[2], url=url) for _ in range(2))
-    everything = "".join(export_text(box, no_profile, what, form) for form in FORMS for what in (
-        [first.id], ["compare", first.id, second.id], ["leaderboard"],
-    ))  # fmt: skip
+    views = (("report", first.id), ("compare", first.id, second.id), ("leaderboard",))
+    everything = "".join(written(box, form, *view) for form in FORMS for view in views)
 
     assert [word for word in ("mybox", "my_box", "my-box", "very", "fd00") if word in everything] == []
     assert first.id[:15] in everything
@@ -206,7 +208,8 @@ def test_untrusted_text_is_no_markup_in_any_form(box: Paths) -> None:
     )
     info = RunInfo("id", Plan("humaneval", (Target("p", profile="p"),)), "t", 0)
 
-    marked = formats.report_markdown(info, report)
+    document = report_document(ReportBundle(info, report))
+    marked = document_text([document], "markdown")
     assert "\x1b" not in marked and "\x00" not in marked
     spoken = [line for line in marked.splitlines() if "evil" in line and not line.startswith("    ")]
     summary, text = spoken.pop(3), spoken.pop(3)
@@ -215,21 +218,21 @@ def test_untrusted_text_is_no_markup_in_any_form(box: Paths) -> None:
     assert len(spoken) == 5
     assert not [line for line in spoken if re.search(r"(?<!\\)[<\[]", line)]
     assert "| `--flag <x>` |" in marked
-    drawn = ET.fromstring(formats.report_svg(info, report))  # an escape character is no XML
+    drawn = ET.fromstring(document_text([document], "svg"))  # an escape character is no XML
     assert any("evil" in (text.text or "") for text in drawn.iter())
-    assert "\x1b" not in "".join(row_texts(report_rows(info, report)))
+    assert "\x1b" not in "".join(row_texts(document_rows(document)))
 
 
 def test_every_form_of_an_export(box: Paths) -> None:
     run = speed_run(box)
-    texts_ = {form: export_text(box, no_profile, [run.id], form) for form in FORMS}
+    texts_ = {form: written(box, form, "report", run.id) for form in FORMS}
 
-    assert "| short, cold, depth 0 | tg |" in texts_["md"]
-    assert "RTX 4080 SUPER" in texts_["md"]
+    assert "| short, cold, depth 0 | TTFT |" in texts_["markdown"]
+    assert "RTX 4080 SUPER" in texts_["markdown"]
     assert "/opt/llama" not in "".join(texts_.values())
     table = list(csv.DictReader(io.StringIO(texts_["csv"])))
-    tg = next(row for row in table if (row["group"], row["metric"]) == ("short, cold, depth 0", "tg"))
-    assert float(tg["mean"]) == pytest.approx(60, rel=0.03)
+    tg = next(row for row in table if (row["group"], row["name"]) == ("short, cold, depth 0", "tg"))
+    assert float(tg["value"]) == pytest.approx(60, rel=0.03)
     assert (tg["low"], tg["high"]) == ("", "")  # one start has no interval
     values = json.loads(texts_["json"])
     assert (values["schema_version"], values["run"]["id"], "before" in values["run"]) == (1, run.id, False)
@@ -293,7 +296,7 @@ def test_hostile_names_cannot_leave_a_chart_or_a_table(box: Paths) -> None:
     assert "<script>" not in svg([Chart("<b>", "x", bars=bars)])
     assert ET.fromstring(svg([Chart("<b>", "x", bars=bars)])) is not None
     report = Report("speed", "a\x1b[31m | b", notes=("x\x1b[2J",))
-    text = "\n".join(row_texts(report_rows(RunInfo("id", Plan("speed", ()), "t", 0), report)))
+    text = shown(ReportBundle(RunInfo("id", Plan("speed", ()), "t", 0), report))
     assert "\x1b" not in text
 
 
@@ -305,33 +308,6 @@ def test_a_value_of_zero_and_a_single_point_can_be_drawn() -> None:
 
 
 # -- many runs ------------------------------------------------------------------------------------------------------
-
-
-def test_a_leaderboard_ranks_profiles_of_one_protocol_by_their_last_run(box: Paths) -> None:
-    speed_run(box, "old-and-new", tg=10.0)
-    speed_run(box, "old-and-new", tg=80.0)
-    speed_run(box, "slow", tg=30.0, flags=[Flag("swap", "9 MiB were swapped")])
-    speed_run(box, "as-fast", tg=80.1, seed=5)
-    speed_run(box, "unfinished", tg=99.0, share=0.5, state="interrupted")
-    speed_run(box, "other-protocol", tg=99.0, options={"preset": "quick"})
-
-    boards = load_leaderboards(box, "speed")
-
-    assert len(boards) == 2
-    board = next(board for board in boards if len(board.entries) == 3)
-    names = [entry.name for entry in board.entries]
-    assert set(names[:2]) == {"as-fast", "old-and-new"}
-    assert (names[2], board.entries[2].flagged) == ("slow", ("swap",))
-    assert [entry.tied for entry in board.entries] == [True, True, False]
-    assert "2.5 % from run to run is assumed" in board.note
-    assert "all 3 pairs of entries" in board.note
-    lines = text_of(list(leaderboard_rows(boards, 80)))
-    assert max(map(len, lines)) <= 80
-    assert any("≈" in line for line in lines)
-    for form in FORMS:
-        assert "slow" in export_text(box, no_profile, ["leaderboard"], form)
-    with pytest.raises(UsageError, match="no leaderboard"):
-        load_leaderboards(box, "nonsense")
 
 
 def test_summaries_read_the_results_of_each_run_once(box: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,21 +392,12 @@ def test_the_active_run_is_found_among_many(box: Paths) -> None:
     assert runs[1].owner is None
 
 
-def test_invalid_exports_are_refused(box: Paths) -> None:
-    with pytest.raises(GpuboxError, match="no run"):
-        export_text(box, no_profile, ["last"], "md")
-    speed_run(box)
-    with pytest.raises(UsageError, match="two runs"):
-        export_text(box, no_profile, ["compare"], "md")
-    with pytest.raises(UsageError, match="Export one run"):
-        export_text(box, no_profile, ["last", "last"], "md")
-
-
 def test_a_run_of_one_row_is_drawn_with_its_interval() -> None:
     estimate = stats.estimate([50.0, 51.0, 52.0, 53.0, 54.0])
     metric = Metric("tg", "short", "p", "tok/s", "higher", estimate, ())
     info = RunInfo("id", Plan("speed", (Target("p", profile="p"),)), "t", 5)
-    drawn = formats.report_svg(info, Report("speed", "Speed over HTTP", (metric,)))
+    document = report_document(ReportBundle(info, Report("speed", "Speed over HTTP", (metric,))))
+    drawn = document_text([document], "svg")
 
     assert "<rect" in drawn and ">tg, tok/s: token generation, p, 95 % CI<" in drawn
     assert drawn.count('stroke="#24292f"') == 3  # the interval: a line and its two ends

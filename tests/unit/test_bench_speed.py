@@ -18,12 +18,12 @@ from gpubox.bench.plan_runner import PlanRunner
 from gpubox.bench.prompts import CHAT_PROMPTS, filler_text
 from gpubox.bench.report.load import info_and_report
 from gpubox.bench.report.model import Metric, Report
-from gpubox.bench.report.report_rows import report_rows, row_texts
 from gpubox.bench.run_store import Run, find_run
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.profile import FlagValue
+from tests.bench_runs import report_lines
 from tests.bench_server import BenchServer
 
 SMALL: dict[str, Any] = {"prompts": ["short"], "depths": [0, 64], "repeats": 2, "max_tokens": 8}
@@ -63,7 +63,7 @@ async def test_llama_server_times_itself(tmp_path: Path) -> None:
     assert report.flags == ()
     assert sum(1 for name in {m.group for m in report.metrics} if "warm" in name) == 2
     assert all(m.name != "pp" for m in report.metrics if "warm" in m.group)
-    text = "\n".join(row_texts(report_rows(run.info, report)))
+    text = "\n".join(report_lines(run.info, report))
     assert "short, cold, depth 0" in text
     assert "50.00" in text
 
@@ -258,7 +258,7 @@ def test_llama_bench_gets_the_profiles_flags() -> None:
 
 
 def flat(report: Report) -> Sequence[str]:
-    return list(row_texts(report_rows(RunInfo("id", Plan("speed", ()), "t", 0), report)))
+    return report_lines(RunInfo("id", Plan("speed", ()), "t", 0), report)
 
 
 def test_an_empty_report_is_a_title() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from dataclasses import replace
 
 import pytest
 
@@ -150,18 +149,3 @@ def test_noise_between_starts_comes_from_runs_with_several_starts() -> None:
     assert 0.01 < noise.sd < 0.03
     assert NoiseHistory(lambda: summaries[2:]).between_starts([known]) == Noise()
     assert target_identity(known) == target_identity(summaries[2].info.provenance["p"] if summaries[2].info else known)
-
-
-def test_noise_between_runs_needs_four_other_runs_of_the_same_row() -> None:
-    summaries = [summary(number, 50.0 + number) for number in range(6)]
-    info = summaries[0].info
-    assert info is not None
-    row = summaries[0].metrics[0]
-    history = NoiseHistory(lambda: summaries)
-
-    noise = history.between_runs(info, row, ("r0", "r5"))
-
-    assert (noise.dof, noise.runs) == (3, 4)
-    assert noise.sd == pytest.approx(statistics.stdev(map(math.log, (51, 52, 53, 54))))
-    assert history.between_runs(info, row, ("r0", "r1", "r5")) == Noise()
-    assert history.between_runs(replace(info, plan=replace(info.plan, kind="soak")), row, ()) == Noise()

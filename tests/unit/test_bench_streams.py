@@ -23,12 +23,13 @@ from gpubox.bench.report.chart import charts
 from gpubox.bench.report.load import info_and_report
 from gpubox.bench.report.model import Report
 from gpubox.bench.report.plot import plot
-from gpubox.bench.report.report_rows import report_rows, row_texts
 from gpubox.bench.report.svg import svg
 from gpubox.bench.run_store import find_run
 from gpubox.config import Config
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
+from gpubox.views.documents import row_texts
+from tests.bench_runs import report_lines
 from tests.bench_server import BenchServer
 
 
@@ -157,7 +158,7 @@ def test_the_knee_is_in_the_table_the_chart_and_the_sentence() -> None:
     assert ">knee</text>" in svg([chart])
     grown = report_of(speed(streams=[1, 4, 8]), {1: 100.0, 4: 300.0, 8: 400.0})
     assert grown.notes[0] == "No knee up to 8 streams: aggregate tg still grows (+33.3 % from 4 to 8)."
-    text = "\n".join(row_texts(report_rows(RunInfo("id", Plan("speed", ()), "t", 0), report, width=80)))
+    text = "\n".join(report_lines(RunInfo("id", Plan("speed", ()), "t", 0), report, 80))
     assert "had to wait" in text
 
 

@@ -21,13 +21,13 @@ from gpubox.bench.model import Item, Plan, Result, Target
 from gpubox.bench.plan_runner import PlanRunner, rescore_run
 from gpubox.bench.report.load import info_and_report
 from gpubox.bench.report.model import Report, ReportTable
-from gpubox.bench.report.report_rows import report_rows, row_texts
 from gpubox.bench.run_store import Run, find_run
 from gpubox.config import Config
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.sandbox.policy import Confinement
 from gpubox.sandbox.runner import Sandbox
+from tests.bench_runs import report_lines
 from tests.bench_server import BenchServer
 from tests.scripted_server import Play, ScriptedServer, says
 
@@ -336,7 +336,7 @@ async def test_a_run_of_all_rows_is_scored_reported_and_scored_again_alike(tmp_p
     assert row[0] == "box" and row[4] == "50.0"
     tasks = {str(line[0])[:3]: line for line in table(report, "Tasks").rows}
     assert "max_tokens ended the thinking" in str(tasks["2.2"][4])
-    assert "max_tokens ended the thinking" in "\n".join(row_texts(report_rows(run.info, report)))
+    assert "max_tokens ended the thinking" in "\n".join(report_lines(run.info, report))
     assert await rescore_run(run, Config()) == (22, [])
 
 

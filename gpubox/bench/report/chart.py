@@ -44,14 +44,30 @@ class ChartBar:
 
 
 @dataclass(frozen=True, slots=True)
+class ChartPoint:
+    """A point with a letter, which a table explains."""
+
+    letter: str
+    name: str
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    size: float = 0.0
+    """0 to 1: the area of the point in a picture."""
+    stands_out: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Chart:
-    """Either ``bars``, or ``series`` over x."""
+    """Either ``bars``, or ``series`` and ``points`` over x."""
 
     title: str
     y_label: str
     x_label: str = ""
     bars: tuple[ChartBar, ...] = ()
     series: tuple[Series, ...] = ()
+    points: tuple[ChartPoint, ...] = ()
     centre: float | None = None
     """If set, bars are drawn as points with intervals around a line at this value; otherwise they begin at 0."""
 
@@ -144,8 +160,8 @@ def bar_range(chart: Chart) -> tuple[float, float]:
 
 def line_ranges(chart: Chart) -> tuple[float, float, float, float]:
     """The least and the greatest x and y of a line chart; y begins at 0 if that costs less than half of the height."""
-    xs = [x for series in chart.series for x, _ in series.points]
-    ys = [y for series in chart.series for _, y in series.points]
+    xs = [*(x for series in chart.series for x, _ in series.points), *(point.x for point in chart.points)]
+    ys = [*(y for series in chart.series for _, y in series.points), *(point.y for point in chart.points)]
     low, high = min(ys), max(ys)
     ends = [end for series in chart.series for _, *both in series.intervals for end in both]
     room = INTERVAL_ROOM * abs(
@@ -154,7 +170,8 @@ def line_ranges(chart: Chart) -> tuple[float, float, float, float]:
     low, high = max(low - room, min([low, *ends])), min(high + room, max([high, *ends]))
     if 0 <= low < high / 2 or low == high >= 0:
         low = 0.0
-    return min(xs), max(xs), low, high
+    margin = ((max(xs) - min(xs)) or max(xs)) / 8 if chart.points else 0.0  # a point has a name beside it
+    return max(0.0, min(xs) - margin) if chart.points else min(xs), max(xs) + margin, low, high
 
 
 def x_ticks(chart: Chart, max_ticks: int) -> list[tuple[float, str]]:
@@ -162,9 +179,12 @@ def x_ticks(chart: Chart, max_ticks: int) -> list[tuple[float, str]]:
 
     The labels may overlap: who draws them leaves some out.
     """
-    if names := chart.series[0].x_names:
+    if names := chart.series[0].x_names if chart.series else ():
         return [(float(place), name) for place, name in enumerate(names, 1)]
     xs = sorted({x for series in chart.series for x, _ in series.points})
+    if chart.points:
+        left, right, _, _ = line_ranges(chart)
+        return [(tick, tick_text(tick)) for tick in ticks(left, right, max_ticks) if left <= tick <= right]
     if len(xs) <= MAX_MEASURED_TICKS and all(x == round(x) for x in xs):
         return [(x, tick_text(x)) for x in xs]
     inside = [tick for tick in ticks(xs[0], xs[-1], max_ticks) if xs[0] <= tick <= xs[-1]]

@@ -15,9 +15,10 @@ from typing import Any, Literal
 
 from gpubox import units
 from gpubox.bench.model import Provenance, RunInfo
+from gpubox.bench.report.chart import Chart, ChartPoint
 from gpubox.bench.report.formatting import DOUBTFUL, format_interval, format_number
-from gpubox.bench.report.model import Metric
-from gpubox.bench.report.noise_history import protocol_of, target_identity
+from gpubox.bench.report.model import Metric, Series
+from gpubox.bench.report.past_figures import protocol_of, target_identity
 from gpubox.bench.report.run_summaries import RunSummary
 from gpubox.bench.stats import Estimate
 from gpubox.errors import UsageError
@@ -209,6 +210,25 @@ def frontier_cells(frontier: Frontier) -> Iterator[tuple[str, ...]]:
             units.file_size(point.model_bytes) if point.model_bytes else units.UNKNOWN,
             "● frontier" if point.on_frontier else "",
         )
+
+
+def frontier_chart(frontier: Frontier) -> Chart:
+    """tg to the right, quality upwards (less is lower): a letter for each launch, a line through the frontier."""
+    sizes = [point.vram_bytes for _, point in frontier.drawn if point.vram_bytes]
+    points, path = [], []
+    for letter, point in frontier.drawn:
+        assert point.tg is not None
+        vram = f", {units.memory(point.vram_bytes)}" if point.vram_bytes else ""
+        size = (point.vram_bytes or 0) / max(sizes) if sizes else 0.0
+        at = (point.tg.value, point.quality.value)
+        ends = (point.quality.low, point.quality.high)
+        points.append(ChartPoint(letter, point.name + vram, *at, *ends, size, point.on_frontier))
+        path += [at] if point.on_frontier else []
+    unit = f", {frontier.unit}" if frontier.unit else ""
+    title = "Quality against speed; the larger a point, the more VRAM" if sizes else "Quality against speed"
+    y_label = f"{frontier.measure}{unit} (lower is better)"
+    line = (Series(title, "", "tg, tok/s", y_label, tuple(sorted(path))),) if len(path) > 1 else ()
+    return Chart(title, y_label, "tg, tok/s", series=line, points=tuple(points))
 
 
 def frontier_notes(frontier: Frontier) -> Iterator[str]:

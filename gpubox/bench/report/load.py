@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from gpubox.bench.benchmark import make_benchmark
 from gpubox.bench.model import RunInfo, ScoredItems
@@ -15,8 +13,7 @@ from gpubox.bench.report.noise_history import NoiseHistory
 from gpubox.bench.report.redact import Redactor, redact_report
 from gpubox.bench.report.references import ReferenceComparison, compare_with_references
 from gpubox.bench.report.run_summaries import run_summaries, sibling_summaries
-from gpubox.bench.run_store import Run, find_run, readable_results
-from gpubox.errors import UsageError
+from gpubox.bench.run_store import Run, find_run, find_runs, readable_results
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
 
@@ -65,22 +62,24 @@ def load_report(run: Run, profile_of: Callable[[str], Profile]) -> ReportBundle:
 
 def load_comparison(first: Run, second: Run) -> RunComparison:
     """``second`` against ``first``, redacted. Raises GpuboxError."""
+    from gpubox.bench.report.past_figures import PastFigures
     from gpubox.bench.report.run_comparison import compare_runs
 
     a, b = info_and_report(first), info_and_report(second)
-    comparison = compare_runs(a, b, NoiseHistory(lambda: sibling_summaries(first)))
-    return Redactor((a[0], b[0])).redact(comparison)
+    return Redactor((a[0], b[0])).redact(compare_runs(a, b, PastFigures(sibling_summaries(first))))
 
 
-def load_leaderboards(paths: Paths, kind: str = "") -> list[Leaderboard]:
-    """The leaderboards of ``kind``, of all kinds if empty; redacted. Raises UsageError."""
-    from gpubox.bench.report.leaderboard import RANKING_METRICS, make_leaderboards
+def load_leaderboards(paths: Paths, wanted: Sequence[str] = ()) -> list[Leaderboard]:
+    """The leaderboards of the runs whose ids hold a word of ``wanted``, of all without one; redacted.
 
-    if kind and kind not in RANKING_METRICS:
-        raise UsageError(f"There is no leaderboard of {kind!r}.", f"There are: {', '.join(RANKING_METRICS)}.")
+    Raises UsageError if a word matches no run.
+    """
+    from gpubox.bench.report.leaderboard import make_leaderboards
+
+    ids = {run.id for word in wanted for run in find_runs(paths, word)}
     summaries = run_summaries(paths)
     redactor = Redactor(run.info for run in summaries if run.info)
-    return [redactor.redact(board) for board in make_leaderboards(summaries, kind, NoiseHistory(lambda: summaries))]
+    return [redactor.redact(board) for board in make_leaderboards(summaries, ids)]
 
 
 def load_frontier(paths: Paths, wanted: Sequence[str] = (), by: By = "kl") -> Frontier:
@@ -91,15 +90,3 @@ def load_frontier(paths: Paths, wanted: Sequence[str] = (), by: By = "kl") -> Fr
     summaries = run_summaries(paths)
     redactor = Redactor(run.info for run in summaries if run.info)
     return redactor.redact(make_frontier(summaries, ids, by))
-
-
-def bundle_values(bundle: ReportBundle) -> dict[str, Any]:
-    """The bundle as JSON values, without the fields that concern only this box."""
-    run = msgspec.to_builtins(bundle.info)
-    for private in ("previous", "restore_pending", "applied_argv", "schema"):
-        run.pop(private, None)
-    return {
-        "run": run,
-        "report": msgspec.to_builtins(bundle.report),
-        "references": msgspec.to_builtins(bundle.references),
-    }

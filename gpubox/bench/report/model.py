@@ -10,6 +10,8 @@ from gpubox.bench.stats import Estimate
 
 Better = Literal["higher", "lower", ""]
 Value = str | int | float | None
+SPEED_UNITS = frozenset({"tok/s", "s", "ms", "min", "J/token"})
+"""Units of metrics that vary from start to start."""
 
 
 @dataclass(frozen=True, slots=True)

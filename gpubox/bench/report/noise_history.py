@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from gpubox.bench.model import Plan, Provenance, RunInfo
-from gpubox.bench.provenance import comparable_argv
+from gpubox.bench.model import Provenance
 from gpubox.bench.report.model import Metric
+from gpubox.bench.report.past_figures import protocol_of, target_identity
 from gpubox.bench.report.run_summaries import RunSummary
-from gpubox.bench.start_comparison import PRIOR_SD, Noise
+from gpubox.bench.start_comparison import Noise
 
 MIN_DEGREES_OF_FREEDOM = 3
 """With fewer, the assumed PRIOR_SD is used."""
-_IRRELEVANT_OPTIONS = {"price"}
-
-
-def target_identity(provenance: Provenance) -> str:
-    """Equal for starts that are the same: model, engine, command line (see ``comparable_argv``), environment."""
-    model = provenance.model_sha256 or provenance.model_path
-    engine = provenance.engine_sha256 or provenance.engine_version or provenance.dialect
-    return repr((model, engine, comparable_argv(provenance.argv)[1:], dict(provenance.env)))
-
-
-def protocol_of(plan: Plan) -> tuple[str, str]:
-    """Equal for runs whose figures are comparable."""
-    options = {name: repr(value) for name, value in plan.options.items() if name not in _IRRELEVANT_OPTIONS}
-    return plan.kind, repr(sorted(options.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +64,6 @@ class NoiseHistory:
         variance = sum(own * own_dof for own, own_dof in variances) / dof
         return Noise(math.sqrt(variance), dof, dof + len(variances))
 
-    def between_runs(self, info: RunInfo, row: Metric, exclude: Collection[str]) -> Noise:
-        """From the same row in runs with the protocol of ``info``; with too few of them the assumed noise."""
-        if row.target not in info.provenance:
-            return Noise()
-        identity, protocol = target_identity(info.provenance[row.target]), protocol_of(info.plan)
-        return _noise_between_runs(
-            figure for figure in self._figures
-            if (figure.target, figure.protocol) == (identity, protocol) and figure.run not in exclude
-            and (figure.metric.name, figure.metric.group) == (row.name, row.group)
-        )  # fmt: skip
-
-
-NO_HISTORY = NoiseHistory(lambda: ())
-"""Of a box without runs: all noise is assumed."""
-
 
 def _noise_between_runs(figures: Iterable[_PastFigure]) -> Noise:
     """From the row that the most runs have."""
@@ -105,16 +76,3 @@ def _noise_between_runs(figures: Iterable[_PastFigure]) -> Noise:
     if len(logs) - 1 < MIN_DEGREES_OF_FREEDOM:
         return Noise()
     return Noise(statistics.stdev(logs), len(logs) - 1, len(logs))
-
-
-def describe_noise(noises: Sequence[Noise]) -> str:
-    """A clause that says how large the noise of a table is and how that is known."""
-    known = [noise for noise in noises if noise.runs]
-    which = "some of them" if known else "them"
-    assumed = f"{100 * PRIOR_SD:.1f} % from run to run is assumed, because this box has no history of {which}"
-    if not known:
-        return assumed
-    low, high = (f"{100 * pick(noise.sd for noise in known):.1f}" for pick in (min, max))
-    sd = f"{low} %" if low == high else f"{low} to {high} %"
-    past = f"{sd} from run to run in at least {min(noise.runs for noise in known)} past runs"
-    return past if len(known) == len(noises) else f"{past}; {assumed}"

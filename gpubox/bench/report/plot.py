@@ -79,10 +79,15 @@ def _lines(chart: Chart, width: int, height: int) -> list[StyledRow]:
         canvas.draw(dots, colour, marked=len(dots) <= MAX_MARKED_POINTS)
         if series.mark:
             canvas.annotate(round((series.mark[0] - left) * x_scale * 2) // 2, series.mark[1])
+    cells = [canvas.row(y) for y in range(height)]
+    for point in chart.points:
+        column, row = round((point.x - left) * x_scale), round((high - point.y) / (high - low) * (height - 1))
+        column += cells[row][column][0].isalpha() and column + 1 < columns  # beside a letter that is there already
+        cells[row][column] = (point.letter, "good" if point.stands_out else "quiet")
     rows = _legend(chart.legend, width)
     if chart.y_label:
         rows.append(((f"{'':{margin}} {chart.y_label}", "quiet"),))
-    rows += y_axis_rows([canvas.row(y) for y in range(height)], y_ticks, margin)
+    rows += y_axis_rows(cells, y_ticks, margin)
     x_label: StyledRow = ((f"{'':{margin + 2}}{chart.x_label}", "quiet"),)
     x_axis = x_axis_rows(x_ticks(chart, max(2, columns // 12)), columns, margin + 1, left, x_scale)
     return [*rows, *x_axis, *([x_label] if chart.x_label else [])]

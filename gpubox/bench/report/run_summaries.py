@@ -11,14 +11,14 @@ import msgspec
 from gpubox import units
 from gpubox.bench.benchmark import flagged_headline, make_benchmark
 from gpubox.bench.model import RunInfo
-from gpubox.bench.report.model import Metric
+from gpubox.bench.report.model import SPEED_UNITS, Metric
 from gpubox.bench.run_store import RESULTS_FILE, RUN_FILE, Run, list_runs, runs_in, unreadable_reason
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 from gpubox.storage import DECODE_ERRORS, read_bytes
 
 SUMMARY = ".summary.json"
-VERSION = 5
+VERSION = 6
 NEWEST = 4
 """The active run is looked for among this many, the last ones saved."""
 
@@ -37,12 +37,33 @@ class RunSummary:
     flags: tuple[str, ...] = ()
     """Kinds of flags."""
     metrics: tuple[Metric, ...] = ()
-    """Without samples."""
+    """Without the samples of speeds, which are many."""
     problem: str = ""
 
     @property
     def state(self) -> str:
         return self.info.state if self.info else "damaged"
+
+    @property
+    def kind(self) -> str:
+        return self.info.plan.kind if self.info else ""
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The names of what it measures."""
+        return tuple(target.name for target in self.info.plan.targets) if self.info else ()
+
+    @property
+    def items(self) -> int | None:
+        return self.info.items if self.info else None
+
+    @property
+    def seconds(self) -> float | None:
+        return self.info.seconds if self.info else None
+
+    @property
+    def created_at(self) -> str:
+        return self.info.created_at if self.info else ""
 
     @property
     def restore_pending(self) -> str:
@@ -111,7 +132,7 @@ def _summarise(run: Run, info: RunInfo) -> RunSummary:
         flagged_headline(benchmark, scored),
         report.title,
         tuple(dict.fromkeys(flag.kind for flag in report.flags)),
-        tuple(replace(metric, samples=()) for metric in report.metrics),
+        tuple(replace(metric, samples=()) if metric.unit in SPEED_UNITS else metric for metric in report.metrics),
     )
     if info.state != "running":
         with contextlib.suppress(GpuboxError):

@@ -5,6 +5,7 @@ Written by hand, because every plotting library brings an array library that not
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
@@ -142,6 +143,17 @@ def _lines(chart: Chart, top: float) -> tuple[list[str], float]:
         parts.append(f'<polyline points="{coordinates}" fill="none" stroke="{colour}" stroke-width="2"/>')
         if len(points) <= MAX_MARKED_POINTS:
             parts += [circle_element(x, y, 3.5, colour) for x, y in points]
+    for mark in chart.points:
+        x, y = point(mark.x, mark.y)
+        colour = COLOURS[0] if mark.stands_out else COLOURS[5]
+        if mark.low is not None and mark.high is not None:
+            low, high = (point(mark.x, end)[1] for end in (mark.low, mark.high))
+            parts.append(line_element(x, max(top, high), x, min(bottom, low), colour))
+        parts.append(circle_element(x, y, 4 + 8 * math.sqrt(mark.size), colour))
+        at_end = x > LEFT + width * 0.7
+        name = f"{mark.letter} {mark.name}"
+        parts.append(text_element(x - 14 if at_end else x + 14, y - 8, name, text_anchor="end" if at_end else "start",
+                                  paint_order="stroke", stroke="#ffffff", stroke_width=4))  # fmt: skip
     parts.append(line_element(LEFT, top, LEFT, bottom, QUIET_COLOUR))
     parts.append(line_element(LEFT, bottom, LEFT + width, bottom, QUIET_COLOUR))
     parts.append(text_element(LEFT + width, bottom + 38, chart.x_label, text_anchor="end", fill=QUIET_COLOUR))

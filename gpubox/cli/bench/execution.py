@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -13,9 +13,6 @@ from gpubox.bench.run_store import Run, find_run
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.errors import GpuboxError
-
-if TYPE_CHECKING:
-    from gpubox.bench.report.plot import StyledRow
 
 
 def fetch_models(context: Context, targets: Sequence[Target]) -> None:
@@ -126,23 +123,19 @@ def execute(context: Context, work: Plan | Run, *, now: bool, as_json: bool, fin
 
 
 def print_report(
-    context: Context, run: Run, *, as_json: bool, error: GpuboxError | None = None, plots: bool = False,
+    context: Context, run: Run, *, as_json: bool, error: GpuboxError | None = None,
     values: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """Prints the report of the results so far, as text or as one JSON object."""
-    from gpubox.bench.report.load import bundle_values, load_report
-    from gpubox.bench.report.report_rows import report_rows
+    from gpubox.bench.report.load import load_report
+    from gpubox.views.documents import document_rows, row_texts
+    from gpubox.views.fields import json_value
+    from gpubox.views.runs import report_document
 
     bundle = load_report(run, context.profile)
+    document = report_document(bundle)
     if as_json:
-        output.emit_json({**output.error_values(error), **bundle_values(bundle), **(values or {})})
+        shown: dict[str, Any] = json_value(document.values)
+        output.emit_json({**output.error_values(error), **shown, **(values or {})})
     elif bundle.report.metrics or bundle.report.tables or not error:
-        rows = report_rows(bundle.info, bundle.report, width=output.width(), plots=plots, references=bundle.references)
-        print_rows(rows)
-
-
-def print_rows(rows: Iterable[StyledRow]) -> None:
-    """Prints a report, a comparison or leaderboards."""
-    from gpubox.bench.report.report_rows import row_texts
-
-    output.emit_text("\n".join(row_texts(rows)))
+        output.emit_text("\n".join(row_texts(document_rows(document, output.width()))))

@@ -10,18 +10,13 @@ import click
 from gpubox.bench.kinds import all_kinds
 from gpubox.cli.main import VerbGroup
 
+TUNE = "tune"
+"""A kind that is a verb of its own: ``gpubox tune``."""
 RUN_VERBS = {
     "ls": "list all runs",
-    "show": "show the report of a run",
-    "compare": "compare two runs row by row",
-    "leaderboard": "rank the profiles",
-    "frontier": "quality against speed against VRAM",
-    "export": "write a report, comparison, leaderboard or frontier",
-    "post": "write one card and one Markdown block for a forum",
+    "show": "show a run, compare two, rank many; or write a file or a post",
     "resume": "continue an interrupted run",
-    "rescore": "score the stored replies of a run again",
     "save": "save the best of a sweep or tune as a profile",
-    "restore": "restore the server that ran before a killed run",
     "rm": "delete runs",
 }
 
@@ -31,10 +26,11 @@ class BenchGroup(VerbGroup):
 
     @property
     def sections(self) -> dict[str, Mapping[str, str]]:  # type: ignore[override] # the kinds may grow
-        return {"Kinds": {kind.name: kind.summary for kind in all_kinds().values()}, "Runs": RUN_VERBS}
+        kinds = {kind.name: kind.summary for kind in all_kinds().values() if kind.name != TUNE}
+        return {"Kinds": kinds, "Runs": RUN_VERBS}
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if kind := all_kinds().get(cmd_name):
+        if (kind := all_kinds().get(cmd_name)) and cmd_name != TUNE:
             from gpubox.cli.bench.kinds import kind_command
 
             return kind_command(kind)

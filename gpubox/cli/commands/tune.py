@@ -1,4 +1,4 @@
-"""``gpubox tune``: as ``gpubox tune``, and saves what it found."""
+"""``gpubox tune``: a kind of benchmark with a verb of its own, which also saves what it found."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from gpubox.tui.messages import ProfileEntry
 
 ONE_AT_A_TIME = "Another run is active, and only one can run at a time. Select it and press x to stop it."
-EXPORT_FORMATS = (("m", "Markdown", "md"), ("s", "SVG charts", "svg"), ("c", "CSV", "csv"), ("j", "JSON", "json"))
-"""Key, label and file extension."""
+EXPORT_KEYS = (("m", "Markdown", "markdown"), ("s", "SVG charts", "svg"), ("c", "CSV", "csv"), ("j", "JSON", "json"))
+"""Key, label and form."""
 
 
 def has_best_cell(run: RunSummary) -> bool:
@@ -234,11 +234,11 @@ class BenchController:
             self.screen.work(self._export, "bench-export")
 
     async def _export(self) -> None:
-        target = self.screen.export_target
-        title, body = f"Export {' '.join(target)}", "Without paths, host names and keys."
-        if file_format := await ask(self.screen.app, title, body, *EXPORT_FORMATS):
+        view, *runs = self.screen.export_target
+        title, body = f"Export {' and '.join(runs) or view}", "Without paths, host names and keys."
+        if form := await ask(self.screen.app, title, body, *EXPORT_KEYS):
             try:
-                self.screen.say(f"Wrote {await self.service.export(target, file_format)}")
+                self.screen.say(f"Wrote {await self.service.export(view, runs, form)}")
             except GpuboxError as error:
                 self.screen.say(str(error), bad=True)
 

@@ -18,6 +18,7 @@ from gpubox.bench.kind import BenchOption
 from gpubox.bench.kinds import all_kinds
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
+from gpubox.tui.bench.service import bench_words
 from gpubox.tui.dialogs import Dialog
 from gpubox.tui.widgets.form import CycleField, FormRow
 
@@ -80,7 +81,7 @@ def bench_arguments(kind: str, values: Mapping[str, str], url: str | None = None
 
 def bench_command_line(arguments: Sequence[str]) -> str:
     """The command line that does the same in a terminal."""
-    return shlex.join(["gpubox", "bench", *arguments])
+    return shlex.join(["gpubox", *bench_words(arguments)])
 
 
 class PlanScreen(Dialog[list[str] | None]):

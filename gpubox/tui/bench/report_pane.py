@@ -11,22 +11,18 @@ from gpubox import units
 from gpubox.bench.kinds import all_kinds
 from gpubox.bench.report.chart import Chart
 from gpubox.bench.report.formatting import format_number
-from gpubox.bench.report.leaderboard import Leaderboard, leaderboard_rows
 from gpubox.bench.report.model import Series
 from gpubox.bench.report.plot import StyledRow, plot
-from gpubox.bench.report.report_rows import report_rows
-from gpubox.bench.report.run_comparison import comparison_rows
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.bench.run_list import measured_label
 from gpubox.tui.bench.tune_lines import ended_tune_lines, tune_lines
 from gpubox.tui.styled_lines import StyledLine, gauge, join_lines, sanitize_to_width, styled_line, truncate_line
 from gpubox.tui.widgets.lines import ScrollableLines
+from gpubox.views.documents import CHART_COLUMNS, Document, document_rows
 
 if TYPE_CHECKING:
     from gpubox.bench.kinds.tune.progress import TuneProgress
-    from gpubox.bench.model import Result
-    from gpubox.bench.report.load import ReportBundle
-    from gpubox.bench.report.run_comparison import RunComparison
+    from gpubox.bench.model import Result, RunInfo
     from gpubox.bench.report.run_progress import RunProgress
     from gpubox.telemetry.snapshot import Throughput
 
@@ -35,8 +31,6 @@ ROLE_STYLES = {
     "s0": "$primary", "s1": "$accent", "s2": "$success", "s3": "$mem-kv", "s4": "$error", "s5": "$secondary",
 }  # fmt: skip
 """Role of a text in a report -> its style."""
-CHART_COLUMNS = 110
-"""Charts are not drawn wider than this."""
 GAUGE_COLUMNS = 60
 
 MakeLines = Callable[[int], list[StyledLine]]
@@ -74,22 +68,20 @@ class ReportPane(ScrollableLines):
         return "\n".join("".join(text for text, _ in row).rstrip() for row in self.drawn)
 
 
-def report_lines(bundle: ReportBundle, tune: TuneProgress | None, width: int) -> list[StyledLine]:
+def document_lines(documents: Sequence[Document], width: int) -> list[StyledLine]:
+    """A report, a comparison or the leaderboards of all protocols."""
+    lines: list[StyledLine] = []
+    for document in documents:
+        lines += [*([()] if lines else []), *_styled(document_rows(document, width, plots=True), width)]
+    return lines
+
+
+def report_lines(
+    run: RunInfo, documents: Sequence[Document], tune: TuneProgress | None, width: int
+) -> list[StyledLine]:
     """The report of a run; of a tune with its outcome above it."""
-    rows = report_rows(bundle.info, bundle.report, width=width, plots=True, references=bundle.references)
-    if tune is None:
-        return _styled(rows, width)
-    return [*ended_tune_lines(tune, measured_label(bundle.info), width), (), *_styled(rows, width)]
-
-
-def comparison_lines(comparison: RunComparison, width: int) -> list[StyledLine]:
-    """Two runs, row by row, and as charts."""
-    return _styled(comparison_rows(comparison, width, plots=True), width)
-
-
-def leaderboard_lines(leaderboards: Sequence[Leaderboard], width: int) -> list[StyledLine]:
-    """The leaderboards of all protocols."""
-    return _styled(leaderboard_rows(leaderboards, width), width)
+    lines = document_lines(documents, width)
+    return [*ended_tune_lines(tune, measured_label(run), width), (), *lines] if tune else lines
 
 
 def kind_overview_lines(width: int) -> list[StyledLine]:

@@ -18,9 +18,8 @@ from gpubox.tui.bench.controller import BenchController
 from gpubox.tui.bench.report_pane import (
     ReportPane,
     active_run_lines,
-    comparison_lines,
+    document_lines,
     kind_overview_lines,
-    leaderboard_lines,
     report_lines,
     summary_line,
 )
@@ -126,12 +125,12 @@ class BenchScreen(PersistentScreen):
 
     @property
     def export_target(self) -> list[str]:
-        """What the pane shows, as arguments of ``bench export``."""
+        """What the pane shows: a view of ``bench show``, and its runs."""
         if self._view == COMPARISON:
             return ["compare", *self.rows.marked]
         if self._view == LEADERBOARD:
             return ["leaderboard"]
-        return [self.rows.value.id] if self.rows.value else []
+        return ["report", self.rows.value.id] if self.rows.value else []
 
     def profiles(self) -> tuple[list[str], str]:
         """The user's profiles, and the running one."""
@@ -228,24 +227,25 @@ class BenchScreen(PersistentScreen):
         run = self.rows.value
         if run is None:
             return
-        if run.problem:
+        info = run.info
+        if run.problem or info is None:
             self.pane.put(run.id, run.id, lambda width: [styled_line((run.problem, "$error"))])
             return
-        bundle = await self.service.report(run.id)
-        tune = await self.service.tune(run.id) if bundle.info.plan.kind == "tune" else None
-        self.pane.put(run.id, run.id, lambda width: report_lines(bundle, tune, width))
+        documents = await self.service.documents("report", [run.id])
+        tune = await self.service.tune(run.id) if run.kind == "tune" else None
+        self.pane.put(run.id, run.id, lambda width: report_lines(info, documents, tune, width))
 
     async def _show_comparison(self) -> None:
         try:
-            comparison = await self.service.comparison(*self.rows.marked)
+            documents = await self.service.documents("compare", self.rows.marked)
         except GpuboxError:
             self.action_bench_back()
             raise
-        self.pane.put(COMPARISON, "Comparison", lambda width: comparison_lines(comparison, width))
+        self.pane.put(COMPARISON, "Comparison", lambda width: document_lines(documents, width))
 
     async def _show_leaderboard(self) -> None:
-        leaderboards = await self.service.leaderboards()
-        self.pane.put(LEADERBOARD, "Leaderboard", lambda width: leaderboard_lines(leaderboards, width))
+        documents = await self.service.documents("leaderboard")
+        self.pane.put(LEADERBOARD, "Leaderboard", lambda width: document_lines(documents, width))
 
     def on_resize(self, event: events.Resize) -> None:
         self.call_after_refresh(self._draw_line)

@@ -26,19 +26,19 @@ from gpubox.threads import run_in_thread
 if TYPE_CHECKING:
     from gpubox.bench.kinds.tune.progress import TuneProgress
     from gpubox.bench.plan_outline import PlanOutline
-    from gpubox.bench.report.leaderboard import Leaderboard
-    from gpubox.bench.report.load import ReportBundle
-    from gpubox.bench.report.run_comparison import RunComparison
     from gpubox.bench.report.run_progress import RunFollower, RunProgress
     from gpubox.bench.report.run_summaries import RunSummary
     from gpubox.bench.run_store import Run
     from gpubox.config import Config
     from gpubox.paths import Paths
     from gpubox.profiles.profile import Profile
+    from gpubox.views.documents import Document
 
 POLL_SECONDS = 0.5
 OUTLINE_TIMEOUT_SECONDS = 60.0
 POSTS = "gpubox-posts"
+EXPORT_FORMS = {"markdown": ".md", "svg": ".svg", "csv": ".csv", "json": ".json"}
+"""The forms of a view, and the ends of their file names."""
 RUN_KEPT = "Its results are kept; r resumes it."
 
 
@@ -58,6 +58,11 @@ class PostedRun:
     markdown: str
     card: Path
     """The SVG; the Markdown block lies next to it."""
+
+
+def bench_words(arguments: Sequence[str]) -> list[str]:
+    """The words after ``gpubox`` that run ``arguments``: a tune is a verb of its own."""
+    return list(arguments) if arguments[0] == "tune" else ["bench", *arguments]
 
 
 class BenchService:
@@ -92,10 +97,11 @@ class BenchService:
             self._follower = RunFollower(run)
         return self._follower.read()
 
-    async def report(self, run: str) -> ReportBundle:
-        from gpubox.bench.report.load import load_report
+    async def documents(self, view: str, runs: Sequence[str] = ()) -> list[Document]:
+        """A view of ``gpubox bench show``: report, compare or leaderboard."""
+        from gpubox.views.runs import run_documents
 
-        return await run_in_thread(lambda: load_report(self._find(run), self._profiles()))
+        return await run_in_thread(lambda: run_documents(self.paths, self._profiles(), view, runs))
 
     async def tune(self, run: str) -> TuneProgress:
         """What a tune has found, and the flags to change for it. Slow: it fits a model."""
@@ -108,16 +114,6 @@ class BenchService:
                 return tune_progress(stored.info.plan, stored.scored())
 
         return await run_in_thread(read)
-
-    async def comparison(self, first: str, second: str) -> RunComparison:
-        from gpubox.bench.report.load import load_comparison
-
-        return await run_in_thread(lambda: load_comparison(self._find(first), self._find(second)))
-
-    async def leaderboards(self) -> list[Leaderboard]:
-        from gpubox.bench.report.load import load_leaderboards
-
-        return await run_in_thread(load_leaderboards, self.paths)
 
     async def outline(self, arguments: Sequence[str]) -> PlanOutline:
         """What ``gpubox bench ARGUMENTS`` would do."""
@@ -152,7 +148,7 @@ class BenchService:
     async def _run_to_end(self, arguments: Sequence[str]) -> tuple[int, dict[str, Any], str]:
         """Runs ``gpubox bench ARGUMENTS --json``: exit code, JSON object, and stderr."""
         with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
-            process = await run_in_thread(_start, [*self._command(), *arguments, "--json"], stdout, stderr)
+            process = await run_in_thread(_start, [*self._command(arguments), "--json"], stdout, stderr)
             while process.poll() is None:
                 await asyncio.sleep(POLL_SECONDS)
             return process.returncode, _json_object(_read(stdout)), _read(stderr)
@@ -193,41 +189,31 @@ class BenchService:
 
     async def restore(self) -> str:
         """Restores the server that ran before a killed run. Returns its profile; empty if nothing ran."""
-        code, values, stderr = await self._run_to_end(["restore"])
+        code, values, stderr = await self._run_to_end(["resume", "--restore"])
         if code:
             raise _reported_error(values, stderr)
         return str(values.get("profile") or "")
 
-    async def export(self, target: Sequence[str], file_format: str) -> str:
-        """Writes ``target`` to a file in the current folder. Returns its path."""
-        from gpubox.bench.report.formats import export_text, write_export
+    async def export(self, view: str, runs: Sequence[str], form: str) -> str:
+        """Writes a view to a file in the current folder, as one of EXPORT_FORMS. Returns its path."""
+        from gpubox.views.documents import document_text
 
-        def write() -> str:
-            text = export_text(self.paths, self._profiles(), target, file_format)
-            stem = "-against-".join(target[1:]) if target[0] == "compare" else target[0]
-            path = Path.cwd() / f"{stem}.{file_format}"
-            write_export(text, path)
-            return str(path)
-
-        return await run_in_thread(write)
+        documents = await self.documents(view, runs)
+        path = Path.cwd() / ("-against-".join(runs or [view]) + EXPORT_FORMS[form])
+        await run_in_thread(lambda: _write(path, document_text(documents, form)))
+        return str(path)
 
     async def post(self, run: str) -> PostedRun:
         """Writes the card and the Markdown block of a run into the folder POSTS below the current one."""
-        from gpubox.bench.report.formats import write_export
         from gpubox.bench.report.post import make_post
         from gpubox.bench.report.post_card import post_svg
         from gpubox.bench.report.post_text import post_markdown
 
         def write() -> PostedRun:
             post = make_post(self._find(run))
-            folder = Path.cwd() / POSTS
-            try:
-                folder.mkdir(exist_ok=True)
-            except OSError as error:
-                raise GpuboxError(f"{folder} cannot be made: {error.strerror}.") from None
-            posted = PostedRun(post_markdown(post), folder / f"{post.file_stem}.svg")
-            write_export(posted.markdown, posted.card.with_suffix(".md"))
-            write_export(post_svg(post), posted.card)
+            posted = PostedRun(post_markdown(post), Path.cwd() / POSTS / f"{post.file_stem}.svg")
+            _write(posted.card.with_suffix(".md"), posted.markdown)
+            _write(posted.card, post_svg(post))
             return posted
 
         return await run_in_thread(write)
@@ -242,13 +228,13 @@ class BenchService:
 
         return load_catalog(self.paths).get
 
-    def _command(self) -> list[str]:
-        return own_program("gpubox.cli.entry", *self.paths.options, "bench")
+    def _command(self, arguments: Sequence[str]) -> list[str]:
+        return own_program("gpubox.cli.entry", *self.paths.options, *bench_words(arguments))
 
     def _run_briefly(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
         try:
             return subprocess.run(
-                [*self._command(), *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                self._command(arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True,
                 timeout=OUTLINE_TIMEOUT_SECONDS,
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError) as error:
@@ -258,6 +244,14 @@ class BenchService:
 def _start(command: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> subprocess.Popen[bytes]:
     # In a session of its own, the process survives Ctrl-C and the end of this terminal.
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
 
 
 def _read(file: IO[bytes]) -> str:

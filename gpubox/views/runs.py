@@ -1,0 +1,387 @@
+"""Stored runs as documents: a report, two runs compared, leaderboards, the frontier; each opens with a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from gpubox import units
+from gpubox.bench.kinds.ab.plan import PROMPTS, STARTS, TOKENS
+from gpubox.bench.questions import DOMAINS
+from gpubox.bench.report.chart import (
+    MAX_BARS,
+    Chart,
+    ChartBar,
+    bar_charts,
+    charts,
+    interval_suffix,
+    metric_title,
+)
+from gpubox.bench.report.formatting import (
+    DOUBTFUL,
+    format_interval,
+    format_number,
+    format_sd,
+    format_value,
+    interval_title,
+    validity_warnings,
+)
+from gpubox.bench.report.frontier import By, Frontier, frontier_cells, frontier_chart, frontier_notes
+from gpubox.bench.report.leaderboard import Leaderboard
+from gpubox.bench.report.load import ReportBundle, load_comparison, load_frontier, load_leaderboards, load_report
+from gpubox.bench.report.model import SPEED_UNITS, Metric
+from gpubox.bench.report.references import ReferenceComparison
+from gpubox.bench.report.run_comparison import ComparedRow, RunComparison
+from gpubox.bench.run_store import find_run
+from gpubox.paths import Paths
+from gpubox.profiles.profile import Profile
+from gpubox.views.documents import Document, Section
+from gpubox.views.fields import json_fields
+from gpubox.views.marks import SPEED, Mark
+
+LOAD_SECONDS = 20
+"""Assumed for the load of a model, in the time of an A/B run."""
+_MARKS = {"better": "faster", "worse": "slower", "equal": "equal", "cannot tell": "cannot tell"}
+"""Outcome -> its mark in the table of speeds."""
+
+
+def run_documents(
+    paths: Paths, profile_of: Callable[[str], Profile], view: str, runs: Sequence[str] = (), by: By = "kl"
+) -> list[Document]:
+    """``view``: ``report`` of a run, ``compare`` of two, ``leaderboard`` or ``frontier`` of any. Raises GpuboxError."""
+    if view == "leaderboard":
+        return leaderboard_documents(load_leaderboards(paths, runs))
+    if view == "frontier":
+        return [frontier_document(load_frontier(paths, runs, by))]
+    stored = [find_run(paths, run) for run in runs or ("last",)]
+    if view == "compare":
+        return [comparison_document(load_comparison(*stored))]
+    return [report_document(load_report(stored[0], profile_of))]
+
+
+# -- one run --------------------------------------------------------------------------------------------------------
+
+
+def report_document(bundle: ReportBundle) -> Document:
+    """The report of a run so far."""
+    info, report = bundle.info, bundle.report
+    sections = [
+        _metric_section(bundle, target, [metric for metric in report.metrics if metric.target == target])
+        for target in dict.fromkeys(metric.target for metric in report.metrics)
+    ]
+    for table in report.tables:
+        rows = [[format_value(value) for value in row] for row in table.rows]
+        sections.append(Section(table.title, table.columns, rows, table.note, details=table.details))
+    if bundle.references:
+        sections.append(_reference_section(bundle.references))
+    took = f", {units.duration(info.seconds)}" if info.seconds else ""
+    kinds = " ".join(dict.fromkeys(flag.kind.replace(" ", "-") for flag in report.flags))
+    records = [
+        {"run": info.id, "kind": report.kind, **json_fields(metric, without=("estimate", "samples", "starts")),
+         **json_fields(metric.estimate), "flags": kinds}
+        for metric in report.metrics
+    ]  # fmt: skip
+    return Document(
+        report.title,
+        f"{info.id}, {info.created_at[:10]}, {info.state}{took}",
+        report.verdict,
+        sections,
+        charts(report) or list(bar_charts(report.metrics, min_rows=1)),
+        (*report.notes, *validity_warnings(report.flags)),
+        report.text,
+        list(_facts(bundle)),
+        records,
+        {
+            "run": json_fields(info, without=("previous", "restore_pending", "applied_argv", "schema")),
+            "report": report,
+            "references": bundle.references,
+        },
+    )
+
+
+def _metric_section(bundle: ReportBundle, target: str, metrics: Sequence[Metric]) -> Section:
+    own = bundle.info.provenance.get(target)
+    details = (own.model_path.rpartition("/")[2], own.engine_version or own.dialect) if own else ()
+    intervals = [format_interval(metric.estimate) for metric in metrics]
+    rows = [
+        (metric.group, metric.name, format_number(metric.estimate.value), format_sd(metric.estimate),
+         format_number(metric.estimate.median), interval, str(metric.estimate.n), metric.unit)
+        for metric, interval in zip(metrics, intervals, strict=True)
+    ]  # fmt: skip
+    header = ("", "", "mean", "± sd", "median", interval_title(intervals), "n", "")
+    narrow = ((1, 2, 3, 5, 6, 7), (1, 2, 5, 7), (1, 2, 5))
+    return Section(target, header, rows, "  ".join(filter(None, details)), narrow)
+
+
+def _reference_section(references: Sequence[ReferenceComparison]) -> Section:
+    rows = [
+        (pair.what, f"{pair.reference:g} {pair.unit}", f"{format_number(pair.measured)} {pair.unit}",
+         f"{pair.ratio:.2f}x" if pair.ratio else "", pair.hardware, pair.note, pair.article)
+        for pair in references
+    ]  # fmt: skip
+    header = ("", "published", "measured", "ratio", "their hardware", "", "source")
+    note = "measured on other hardware than yours"
+    return Section("Compared with published figures", header, rows, note, ((0, 1, 2, 3, 4, 5), (0, 1, 2, 3)))
+
+
+def _facts(bundle: ReportBundle) -> Iterator[tuple[str, str]]:
+    info = bundle.info
+    for name, own in info.provenance.items():
+        yield "profile", own.profile or name
+        yield "engine", f"{own.engine_version or own.dialect} {own.engine_sha256[:12]}".strip()
+        size = f" ({units.file_size(own.model_bytes)})" if own.model_bytes else ""
+        yield "model", f"{own.model_path.rpartition('/')[2]}{size} {own.model_sha256[:12]}".strip()
+        if own.argv:
+            yield "command line", f"`{' '.join(own.argv)}`"
+    if machine := info.machine:
+        for gpu in machine.gpus:
+            power = f", power cap {gpu['power_limit_watts']:.0f} W" if gpu.get("power_limit_watts") else ""
+            yield "GPU", f"{gpu.get('name', '?')}, {units.memory(gpu.get('vram_total_bytes'))}{power}"
+        cores, driver = (
+            (f"{machine.cores} cores" if machine.cores else ""),
+            machine.driver and f"driver {machine.driver}",
+        )
+        parts = (machine.cpu, cores, units.memory(machine.ram_bytes), driver, machine.kernel)
+        yield "machine", ", ".join(filter(None, parts))
+        if machine.gpu_processes:
+            yield "also on the GPU", ", ".join(machine.gpu_processes)
+        if machine.sandbox:
+            yield "sandbox", machine.sandbox
+        yield "gpubox", machine.gpubox
+
+
+# -- two runs -------------------------------------------------------------------------------------------------------
+
+
+def comparison_document(comparison: RunComparison) -> Document:
+    """The second run against the first."""
+    intervals = [format_ratio_interval(row) for row in comparison.rows]
+    rows = [
+        (row.group, row.name, format_number(row.first), format_number(row.second), row.unit, format_ratio(row.ratio),
+         interval, outcome_text(row))
+        for row, interval in zip(comparison.rows, intervals, strict=True)
+    ]  # fmt: skip
+    header = ("", "", "first", "second", "", "ratio", "interval", "")
+    narrow = ((1, 2, 3, 5, 6, 7), (1, 2, 3, 5, 7), (1, 2, 3, 7))
+    marks = [_mark(row.outcome) for row in comparison.rows]
+    notes = [f"first: {comparison.first}. second: {comparison.second}.", *comparison.differs]
+    if any(row.low is not None for row in comparison.rows):
+        count = len(comparison.rows)
+        notes.append(f"In at most 5 % of such tables any of the {count} intervals misses: they are wider for it.")
+    if comparison.left_out:
+        notes.append(f"Only in one of the runs: {'; '.join(comparison.left_out[:6])}.")
+    flags = comparison.validity.removeprefix(" - ")
+    bars = tuple(
+        ChartBar(", ".join(filter(None, (row.name, row.group))), row.ratio, row.low, row.high)
+        for row in sorted(comparison.rows, key=lambda row: row.outcome == "cannot tell")[:MAX_BARS]
+        if row.ratio is not None
+    )
+    title = "Each value of the second run over that of the first" + comparison.validity
+    return Document(
+        f"{comparison.names[1]} against {comparison.names[0]}",
+        f"two {comparison.kind} runs",
+        comparison_verdict(comparison),
+        [Section("", header, rows, narrow=narrow, roles=[mark.role if mark else "" for mark in marks])],
+        [Chart(title, "second / first", bars=bars, centre=1.0)] if bars else [],
+        notes,
+        records=[{**json_fields(row), "flags": flags} for row in comparison.rows],
+        values={"comparison": json_fields(comparison) | {"verdict": comparison_verdict(comparison)}},
+    )
+
+
+def comparison_verdict(comparison: RunComparison) -> str:
+    """Better or worse, equal within so much, or why that cannot be told and what would tell it."""
+    row, (first, second) = comparison.main, comparison.names
+    is_speed = row.unit in SPEED_UNITS
+    if row.outcome in ("better", "worse"):
+        word = _word(row)
+        sentence = f"{second} is {word} than {first}."
+    elif row.outcome == "equal":
+        sentence = f"{first} and {second} are equally {'fast' if is_speed else 'good'}, within {_percent(row.within)}."
+    elif row.outcome == "changed":
+        sentence = f"{row.name} differs between {first} and {second}."
+    elif comparison.same_launch and is_speed:
+        sentence = "Both runs started the same flags on the same box: what differs is chance, or the box itself."
+    elif not is_speed:
+        sentence = f"Which of {first} and {second} is better cannot be told: too few answers differ."
+    else:
+        slower = min(row.first, row.second) if row.unit == "tok/s" else None
+        sentence = (
+            f"Which is faster cannot be told from stored runs: {few_looks(row.n, comparison.looks_needed)} "
+            f"{ab_hint(first, second, slower)}"
+        )
+    return sentence.removesuffix(".") + comparison.validity + "." if comparison.validity else sentence
+
+
+def few_looks(looks: int, needed: int) -> str:
+    """Why speeds of stored runs cannot be told apart, for who has never heard of an interval."""
+    if looks >= needed:
+        return "the same flags were faster one time and slower the next by as much as these two differ."
+    times = "once" if looks < 2 else f"{looks} times"
+    return (
+        "one start of a server is faster than the next, and these two were measured in turn "
+        f"only {times}, not {needed} times."
+    )
+
+
+def ab_hint(first: str, second: str, slower_rate: float | None) -> str:
+    """What would tell it, and how long that takes. ``slower_rate``: tg of the slower one, tok/s."""
+    takes = ""
+    if slower_rate:
+        seconds = 2 * STARTS * (LOAD_SECONDS + (1 + PROMPTS * len(DOMAINS)) * TOKENS / slower_rate)
+        takes = f" in at most about {units.duration(seconds)}"
+    return f"`gpubox bench ab {first} {second}` tells it{takes}."
+
+
+def format_ratio(ratio: float | None) -> str:
+    """Three digits, or nothing."""
+    return f"{ratio:.3f}" if ratio is not None else ""
+
+
+def format_ratio_interval(row: ComparedRow) -> str:
+    """The interval of the ratio, or nothing."""
+    return f"{row.low:.3f} – {row.high:.3f}" if row.low is not None and row.high is not None else ""
+
+
+def outcome_text(row: ComparedRow) -> str:
+    """The mark of a row and its word: ``▲ faster``, ``= within 2 %``, ``? cannot tell``."""
+    word = f"within {_percent(row.within)}" if row.outcome == "equal" and row.within else _word(row)
+    mark = _mark(row.outcome)
+    return mark.before(word) if mark else word
+
+
+def _percent(share: float | None) -> str:
+    return f"{100 * (share or 0):.0f} %"
+
+
+def _word(row: ComparedRow) -> str:
+    speeds = {"better": "faster", "worse": "slower"} if row.unit in ("tok/s", "s", "ms", "min") else {}
+    return speeds.get(row.outcome, row.outcome)
+
+
+def _mark(outcome: str) -> Mark | None:
+    return SPEED[_MARKS[outcome]] if outcome in _MARKS else None
+
+
+# -- many runs ------------------------------------------------------------------------------------------------------
+
+
+def leaderboard_documents(boards: Sequence[Leaderboard]) -> list[Document]:
+    """A document for each protocol; one that says so without any."""
+    nothing = "No finished run can be ranked yet."
+    return [_leaderboard_document(board) for board in boards] or [Document("Leaderboard", verdict=nothing)]
+
+
+def _leaderboard_document(board: Leaderboard) -> Document:
+    unit = f", {board.unit}" if board.unit else ""
+    intervals = [format_interval(entry.values[0]) if entry.values[0] else "" for entry in board.entries]
+    groups = [group or board.metric for group in board.groups]
+    header = ("", "profile", groups[0], "", interval_title(intervals), "n", *groups[1:], "model", "run")
+    rows, marks = [], []
+    for entry, interval in zip(board.entries, intervals, strict=True):
+        mark = "" if entry.rank == 1 or board.one_sample else SPEED[_MARKS[entry.against_first]].glyph
+        marks.append(" ".join(filter(None, (mark, "!" if entry.flagged else ""))))
+        first, *others = (format_number(value.value) if value else units.UNKNOWN for value in entry.values)
+        n = str(entry.values[0].n) if entry.values[0] else ""
+        rows.append((str(entry.rank), entry.name, first, marks[-1], interval, n, *others, entry.model, entry.run[:15]))
+    shown = [f"{SPEED[key].glyph} {SPEED[key].meaning}" for key in _MARKS.values() if any(
+        SPEED[key].glyph in mark for mark in marks)]  # fmt: skip
+    notes = [f"Against the first: {'; '.join(shown)}."] if shown else []
+    notes += [
+        f"! {board.kind}, {entry.name} is {DOUBTFUL} {', '.join(entry.flagged)}"
+        for entry in board.entries if entry.flagged
+    ]  # fmt: skip
+    bars = tuple(
+        ChartBar(f"{entry.rank} {entry.name}{' !' if entry.flagged else ''}", value.value, value.low, value.high)
+        for entry in board.entries
+        if (value := entry.values[0])
+    )
+    measured = ", ".join(filter(None, (board.groups[0], f"{board.kind}: {board.title}")))
+    title = interval_suffix(f"{metric_title(board.metric, board.unit)}, {measured}", bars)
+    base = {"kind": board.kind, "protocol": board.title}
+    records = [
+        {**base, **json_fields(entry, without=("values", "flagged")), "metric": board.metric, "group": group,
+         "unit": board.unit, **json_fields(value), "flags": " ".join(kind.replace(" ", "-") for kind in entry.flagged)}
+        for entry in board.entries for group, value in zip(board.groups, entry.values, strict=True) if value
+    ]  # fmt: skip
+    more = range(6, 6 + len(groups) - 1)
+    narrow = [(0, 1, 2, 3, 4, 5, *more[:count], len(header) - 1) for count in range(len(more), -1, -1)]
+    verdict = leaderboard_verdict(board)
+    return Document(
+        f"{board.kind}: {board.title}",
+        f"{board.metric}{unit}",
+        verdict,
+        [Section("", header, rows, narrow=[*narrow, (0, 1, 2, 3, 4)])],
+        [Chart(title, board.unit, bars=bars)] if bars else [],
+        notes,
+        records=records,
+        values={"leaderboards": [json_fields(board) | {"verdict": verdict}]},
+    )
+
+
+def leaderboard_verdict(board: Leaderboard) -> str:
+    """Which profile is the first, if that can be told; else what would tell it."""
+    first, *others = board.entries
+    best = "the fastest" if board.unit in SPEED_UNITS else "the best"
+    if not others:
+        return f"{first.name} is the only profile with a finished run of this kind."
+    if board.one_sample:
+        return "One sample: no ranking. Each task was asked once; `--repeats 3` asks it three times."
+    by_outcome: dict[str, list[str]] = {}
+    for entry in others:
+        by_outcome.setdefault(entry.against_first, []).append(entry.name)
+    behind, open_ = by_outcome.get("worse", []), by_outcome.get("cannot tell", [])
+    if open_:
+        verb = "is" if len(open_) == 1 else "are"
+        sentence = f"{first.name} was {best} in its last run"
+        sentence += f" and is ahead of {_names(behind)}" if behind else ""
+        sentence += f"; whether {_names(open_)} {verb} behind cannot be told from stored runs."
+        if board.unit == "tok/s":
+            rates = [entry.values[0].value for entry in (first, *others) if entry.name in open_ and entry.values[0]]
+            sentence += f" {ab_hint(first.name, open_[0], min(rates, default=None))}"
+        return sentence
+    if equal := by_outcome.get("equal"):
+        return f"{_names([first.name, *equal])} are equally good" + (f", ahead of {_names(behind)}." if behind else ".")
+    return f"{first.name} is {best} of the {len(board.entries)}."
+
+
+def _names(names: Sequence[str]) -> str:
+    """``a, b and c``; of many the first three."""
+    shown = [*names[:3], f"{len(names) - 3} more"] if len(names) > 4 else list(names)
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+
+
+def frontier_document(frontier: Frontier) -> Document:
+    """Quality against speed against VRAM."""
+    header, *rows = frontier_cells(frontier)
+    keys = (
+        "target",
+        "measure",
+        "quality",
+        "low",
+        "high",
+        "tg",
+        "vram_bytes",
+        "model_bytes",
+        "on_frontier",
+        "speed_run",
+    )
+    records: list[dict[str, Any]] = [
+        dict(zip(keys, (
+            point.name, frontier.measure, point.quality.value, point.quality.low, point.quality.high,
+            point.tg.value if point.tg else None, point.vram_bytes, point.model_bytes, point.on_frontier,
+            point.speed_run,
+        ), strict=True))
+        for point in frontier.points
+    ]  # fmt: skip
+    best = [point.name for point in frontier.points if point.on_frontier]
+    return Document(
+        f"Quality against speed: {frontier.measure} from {frontier.reference}",
+        "lower is better",
+        f"Worth a choice: {_names(best)}. Every other one is beaten in quality, speed or VRAM." if best else "",
+        [Section("", header, rows, narrow=((0, 1, 2, 4, 5, 7),))],
+        [frontier_chart(frontier)] if len(frontier.drawn) > 1 else [],
+        list(frontier_notes(frontier)),
+        records=records,
+        values={"frontier": frontier},
+    )
