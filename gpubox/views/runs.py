@@ -31,7 +31,7 @@ from gpubox.bench.report.leaderboard import Leaderboard
 from gpubox.bench.report.load import ReportBundle, load_comparison, load_frontier, load_leaderboards, load_report
 from gpubox.bench.report.model import SPEED_UNITS, Metric
 from gpubox.bench.report.references import ReferenceComparison
-from gpubox.bench.report.run_comparison import ComparedRow, RunComparison
+from gpubox.bench.report.run_comparison import SAME_NAMES, ComparedRow, RunComparison
 from gpubox.bench.run_store import find_run
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
@@ -174,7 +174,7 @@ def comparison_document(comparison: RunComparison) -> Document:
     bars = tuple(
         ChartBar(", ".join(filter(None, (row.name, row.group))), row.ratio, row.low, row.high)
         for row in sorted(comparison.rows, key=lambda row: row.outcome == "cannot tell")[:MAX_BARS]
-        if row.ratio is not None
+        if row.ratio is not None and row.low is not None
     )
     title = "Each value of the second run over that of the first" + comparison.validity
     return Document(
@@ -210,6 +210,7 @@ def comparison_verdict(comparison: RunComparison) -> str:
             f"Which is faster cannot be told from stored runs: {few_looks(row.n, comparison.looks_needed)} "
             f"{ab_hint(first, second, slower)}"
         )
+    sentence = sentence[0].upper() + sentence[1:] if comparison.names == SAME_NAMES else sentence
     return sentence.removesuffix(".") + comparison.validity + "." if comparison.validity else sentence
 
 
@@ -230,7 +231,8 @@ def ab_hint(first: str, second: str, slower_rate: float | None) -> str:
     if slower_rate:
         seconds = 2 * STARTS * (LOAD_SECONDS + (1 + PROMPTS * len(DOMAINS)) * TOKENS / slower_rate)
         takes = f" in at most about {units.duration(seconds)}"
-    return f"`gpubox bench ab {first} {second}` tells it{takes}."
+    sides = "" if (first, second) == SAME_NAMES else f" {first} {second}"
+    return f"`gpubox bench ab{sides}` tells it{takes}."
 
 
 def format_ratio(ratio: float | None) -> str:

@@ -214,8 +214,8 @@ def test_one_verb_shows_one_run_compares_two_and_ranks_many(
     assert "cannot be told" in comparison["comparison"]["verdict"]
     ranked: tuple[tuple[str, ...], ...]
     ranked = (("--as", "leaderboard"), ("--as", "leaderboard", "speed"), (first.id, second.id, "last"))
-    for words in ranked:
-        assert [line.split()[:2] for line in show(*words).splitlines() if line[:1].isdigit()] == [
+    for own in ranked:
+        assert [line.split()[:2] for line in show(*own).splitlines() if line[:1].isdigit()] == [
             ["1", "a"],
             ["2", "b"],
         ]

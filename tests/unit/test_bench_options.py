@@ -18,6 +18,7 @@ from gpubox.bench.kinds.suite.suite import SuiteOptions
 from gpubox.bench.kinds.sweep.grid import SweepOptions
 from gpubox.bench.kinds.tune.protocol import TuneOptions
 from gpubox.cli.commands.bench import command as bench_command
+from gpubox.cli.commands.tune import command as tune_command
 
 OPTIONS: dict[str, Any] = {
     "speed": SpeedOptions, "ab": AbOptions, "sweep": SweepOptions, "soak": SoakOptions, "humaneval": HumanEvalOptions,
@@ -40,7 +41,7 @@ def test_declared_defaults_are_those_of_the_benchmark(kind: str) -> None:
 @pytest.mark.parametrize("kind", all_kinds())
 def test_help_lists_every_option_in_one_column(kind: str) -> None:
     assert isinstance(bench_command, click.Group)
-    command = bench_command.get_command(click.Context(bench_command), kind)
+    command = tune_command if kind == "tune" else bench_command.get_command(click.Context(bench_command), kind)
     assert command
     lines = command.get_help(click.Context(command, info_name=kind, terminal_width=80)).splitlines()
     for option in all_kinds()[kind].options:

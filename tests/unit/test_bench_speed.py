@@ -262,4 +262,4 @@ def flat(report: Report) -> Sequence[str]:
 
 
 def test_an_empty_report_is_a_title() -> None:
-    assert flat(Report("speed", "Nothing")) == ["Nothing  (id, running)"]
+    assert flat(Report("speed", "Nothing")) == ["Nothing  (id, t, running)"]

@@ -26,6 +26,8 @@ from gpubox.errors import UsageError
 Outcome = Literal["better", "worse", "changed", "equal", "cannot tell"]
 MAIN_METRICS = ("tg", "pass@1", "points")
 """The first row of one of them is what two runs are compared for."""
+SAME_NAMES = ("the first run", "the second run")
+"""Of two runs that measured targets of one name."""
 MIN_PROMPTS = 5
 """Fewer pairs give no interval."""
 _REPEAT_SUFFIX = re.compile(r"-s\d+(?=/)|(?<=/)[\d.]+$")
@@ -65,7 +67,7 @@ class RunComparison:
     first: str
     second: str
     names: tuple[str, str]
-    """What each of them measured: its profiles, or the run's id if both measured the same."""
+    """What each of them measured: its targets, or SAME_NAMES."""
     kind: str
     rows: tuple[ComparedRow, ...]
     differs: tuple[str, ...]
@@ -115,7 +117,7 @@ def compare_runs(
     return RunComparison(
         first_info.id,
         second_info.id,
-        (names[0], names[1]) if names[0] != names[1] else (first_info.id, second_info.id),
+        (names[0], names[1]) if names[0] != names[1] else SAME_NAMES,
         first.kind,
         tuple(rows),
         tuple(run_differences(first_info, second_info)),
