@@ -14,9 +14,9 @@ from gpubox.bench.compare.history import compare_past, looks, looks_needed, told
 from gpubox.bench.model import Flag, Plan, Provenance, RunInfo, Target
 from gpubox.bench.report.leaderboard import make_leaderboards
 from gpubox.bench.report.load import load_comparison, load_leaderboards
-from gpubox.bench.report.model import Metric, Report
+from gpubox.bench.report.model import Metric, Report, RunSummary
 from gpubox.bench.report.run_comparison import ComparedRow, compare_runs, run_differences
-from gpubox.bench.report.run_summaries import RunSummary, run_summaries
+from gpubox.bench.report.run_summaries import run_summaries
 from gpubox.bench.run_store import Run
 from gpubox.errors import UsageError
 from gpubox.paths import Paths

@@ -9,10 +9,9 @@ import statistics
 import pytest
 
 from gpubox.bench.model import Plan, Provenance, RunInfo, Target
-from gpubox.bench.report.model import Metric
+from gpubox.bench.report.model import Metric, RunSummary
 from gpubox.bench.report.noise_history import NoiseHistory
 from gpubox.bench.report.past_figures import target_identity
-from gpubox.bench.report.run_summaries import RunSummary
 from gpubox.bench.start_comparison import (
     LEVEL,
     Noise,

@@ -12,7 +12,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MOST_LINES = 500
 STILL_IN_A_CIRCLE = {
-    "gpubox.bench.report.noise_history": {"gpubox.bench.report.run_summaries"},
     "gpubox.gateway.own_replies": {"gpubox.gateway.gateway"},
     "gpubox.tui.bench.controller": {"gpubox.tui.bench.screen"},
     "gpubox.tui.workshop.editor": {"gpubox.tui.workshop.controller"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gpubox.bench.model import Flag
+from gpubox.bench.model import Flag, RunInfo
 from gpubox.bench.stats import Estimate
 
 Better = Literal["higher", "lower", ""]
@@ -78,3 +78,51 @@ class Report:
     """The unchanged output of another tool (llama-bench's Markdown)."""
     verdict: str = ""
     """The answer as a sentence without figures of statistics: it opens the report. ``notes`` do not repeat it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run in a list."""
+
+    id: str
+    info: RunInfo | None
+    """``None`` if it is damaged; ``problem`` says how."""
+    done: int = 0
+    failed: int = 0
+    headline: str = ""
+    title: str = ""
+    flags: tuple[str, ...] = ()
+    """Kinds of flags."""
+    metrics: tuple[Metric, ...] = ()
+    """Without the samples of speeds, which are many."""
+    problem: str = ""
+
+    @property
+    def state(self) -> str:
+        return self.info.state if self.info else "damaged"
+
+    @property
+    def kind(self) -> str:
+        return self.info.plan.kind if self.info else ""
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The names of what it measures."""
+        return tuple(target.name for target in self.info.plan.targets) if self.info else ()
+
+    @property
+    def items(self) -> int | None:
+        return self.info.items if self.info else None
+
+    @property
+    def seconds(self) -> float | None:
+        return self.info.seconds if self.info else None
+
+    @property
+    def created_at(self) -> str:
+        return self.info.created_at if self.info else ""
+
+    @property
+    def restore_pending(self) -> str:
+        """The profile that ran before and is still to be restored; empty if there is none."""
+        return self.info.previous.profile if self.info and self.info.restore_pending and self.info.previous else ""

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gpubox.bench.model import Provenance
-from gpubox.bench.report.model import Metric
+from gpubox.bench.report.model import Metric, RunSummary
 from gpubox.bench.report.past_figures import protocol_of, target_identity
-from gpubox.bench.report.run_summaries import RunSummary
 from gpubox.bench.start_comparison import Noise
 
 MIN_DEGREES_OF_FREEDOM = 3

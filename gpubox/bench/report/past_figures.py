@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from gpubox.bench.compare.history import Past
 from gpubox.bench.model import Plan, Provenance, RunInfo
 from gpubox.bench.provenance import comparable_argv
-from gpubox.bench.report.model import Metric
-from gpubox.bench.report.run_summaries import RunSummary
+from gpubox.bench.report.model import Metric, RunSummary
 
 _IRRELEVANT_OPTIONS = {"price"}
 

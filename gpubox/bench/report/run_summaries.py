@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from gpubox import units
 from gpubox.bench.benchmark import flagged_headline, make_benchmark
 from gpubox.bench.model import RunInfo
-from gpubox.bench.report.model import SPEED_UNITS, Metric
+from gpubox.bench.report.model import SPEED_UNITS, RunSummary
 from gpubox.bench.run_store import RESULTS_FILE, RUN_FILE, Run, list_runs, runs_in, unreadable_reason
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
@@ -21,54 +21,6 @@ SUMMARY = ".summary.json"
 VERSION = 6
 NEWEST = 4
 """The active run is looked for among this many, the last ones saved."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """One run in a list."""
-
-    id: str
-    info: RunInfo | None
-    """``None`` if it is damaged; ``problem`` says how."""
-    done: int = 0
-    failed: int = 0
-    headline: str = ""
-    title: str = ""
-    flags: tuple[str, ...] = ()
-    """Kinds of flags."""
-    metrics: tuple[Metric, ...] = ()
-    """Without the samples of speeds, which are many."""
-    problem: str = ""
-
-    @property
-    def state(self) -> str:
-        return self.info.state if self.info else "damaged"
-
-    @property
-    def kind(self) -> str:
-        return self.info.plan.kind if self.info else ""
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The names of what it measures."""
-        return tuple(target.name for target in self.info.plan.targets) if self.info else ()
-
-    @property
-    def items(self) -> int | None:
-        return self.info.items if self.info else None
-
-    @property
-    def seconds(self) -> float | None:
-        return self.info.seconds if self.info else None
-
-    @property
-    def created_at(self) -> str:
-        return self.info.created_at if self.info else ""
-
-    @property
-    def restore_pending(self) -> str:
-        """The profile that ran before and is still to be restored; empty if there is none."""
-        return self.info.previous.profile if self.info and self.info.restore_pending and self.info.previous else ""
 
 
 CachedSummary = tuple[int, tuple[int, int], RunSummary]

@@ -9,8 +9,8 @@ from gpubox.tui.bench.plan_screen import PlanScreen, bench_command_line
 from gpubox.tui.dialogs import PromptScreen, ask
 
 if TYPE_CHECKING:
+    from gpubox.bench.report.model import RunSummary
     from gpubox.bench.report.run_progress import RunProgress
-    from gpubox.bench.report.run_summaries import RunSummary
     from gpubox.tui.bench.screen import BenchScreen
     from gpubox.tui.bench.service import BenchService
     from gpubox.tui.messages import ProfileEntry

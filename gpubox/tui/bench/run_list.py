@@ -10,7 +10,7 @@ from gpubox.tui.widgets.cursor_rows import CursorRows
 
 if TYPE_CHECKING:
     from gpubox.bench.model import RunInfo
-    from gpubox.bench.report.run_summaries import RunSummary
+    from gpubox.bench.report.model import RunSummary
 
 STATES = {
     "running": ("●", "$primary"),

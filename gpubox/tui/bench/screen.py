@@ -28,8 +28,8 @@ from gpubox.tui.styled_lines import styled_line
 from gpubox.tui.widgets.lines import SingleLine
 
 if TYPE_CHECKING:
+    from gpubox.bench.report.model import RunSummary
     from gpubox.bench.report.run_progress import RunProgress
-    from gpubox.bench.report.run_summaries import RunSummary
     from gpubox.telemetry.snapshot import Snapshot, Throughput
     from gpubox.tui.bench.service import BenchService
     from gpubox.tui.bridge import ServiceBridge

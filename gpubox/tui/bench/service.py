@@ -26,8 +26,8 @@ from gpubox.threads import run_in_thread
 if TYPE_CHECKING:
     from gpubox.bench.kinds.tune.progress import TuneProgress
     from gpubox.bench.plan_outline import PlanOutline
+    from gpubox.bench.report.model import RunSummary
     from gpubox.bench.report.run_progress import RunFollower, RunProgress
-    from gpubox.bench.report.run_summaries import RunSummary
     from gpubox.bench.run_store import Run
     from gpubox.config import Config
     from gpubox.paths import Paths

@@ -28,8 +28,7 @@ from gpubox.views.marks import MEMORY
 from gpubox.views.profile import value_text
 
 if TYPE_CHECKING:
-    from gpubox.bench.report.model import Metric
-    from gpubox.bench.report.run_summaries import RunSummary
+    from gpubox.bench.report.model import Metric, RunSummary
     from gpubox.planner.plan import MemoryPlan
     from gpubox.profiles.comparison import ComparedKey
     from gpubox.tui.workshop.service import ProfileComparison

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from gpubox.bench.report.run_summaries import RunSummary
+    from gpubox.bench.report.model import RunSummary
     from gpubox.config import Config
     from gpubox.engines.capabilities import Capabilities
     from gpubox.interchange.importing import NewProfile
