@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from textual.binding import Binding
 
+from gpubox.tui.dashboard.layout import PANES
+
 
 class Scope(StrEnum):
     """Where the key of an action works."""
@@ -255,6 +257,8 @@ ACTIONS = (
     Action("advice_back", "escape", "esc", "Back to the dashboard", "", Scope.ADVICE, 4, "back", palette=False),
     Action("chat_write", "i", "i", "Go to the prompt", "Moves the focus to the prompt.",
            Scope.CHAT, 1, "prompt", palette=False),
+    *(Action(f"zoom_{pane.name}", pane.key, pane.key, f"Show only {pane.title}", "On the whole screen, and back.",
+             Scope.DASHBOARD) for pane in PANES if pane.key),
 )  # fmt: skip
 
 ACTIONS_BY_ID = {action.id: action for action in ACTIONS}

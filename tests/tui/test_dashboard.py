@@ -12,9 +12,10 @@ from textual.widgets import Input
 
 from gpubox.errors import GpuboxError
 from gpubox.server.events import Step, StepDone, StepStarted, WaitingForSlots
+from gpubox.tui import dashboard
 from gpubox.tui.actions import ACTIONS
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.dashboard import screen
+from gpubox.tui.dashboard import layout, screen
 from gpubox.tui.services import ATTACHED_READ_ONLY
 from tests.tui.conftest import SIZE, opened, settled, shows, text, until
 from tests.tui.fake import BUSY, DEMO, MINE, READY, STOPPED, FakeServices, Gate, rollback_events, switch_events
@@ -48,6 +49,30 @@ async def test_fits_every_terminal(fake: FakeServices, size: tuple[int, int]) ->
         for widget in pilot.app.screen.walk_children(Widget):
             if widget.is_on_screen:
                 assert widget.region.right <= size[0], widget
+
+
+async def test_a_pane_is_one_file_and_one_line(
+    fake: FakeServices, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fans.py").write_text(
+        "from gpubox.tui.widgets.lines import SnapshotPane\n\n"
+        "class FansPane(SnapshotPane):\n"
+        "    def title(self, snapshot): return 'Fans'\n"
+        "    def lines(self, snapshot, width, height): return [((f'fans of {snapshot.server.profile}', ''),)]\n"
+    )
+    monkeypatch.setattr(dashboard, "__path__", [*dashboard.__path__, str(tmp_path)])
+    line = layout.Pane("fans", "FansPane", "Fans", "left", up="narrow", key="N")
+    for module in (layout, screen):
+        monkeypatch.setattr(module, "PANES", (*layout.PANES[:1], line, *layout.PANES[1:]))
+
+    app = GpuboxApp(fake)
+    app.bind(line.key, "screen.zoom('fans')")  # as the table of actions does with each line
+    async with app.run_test(size=SIZE) as pilot:
+        await opened(pilot)
+        await shows(pilot, "╭─ Fans ─", "fans of qwen36-mtp-16gb", "CPU offload")
+        await pilot.press("N")
+        await until(pilot, lambda: "CPU offload" not in text(pilot))
+        await shows(pilot, "fans of qwen36-mtp-16gb")
 
 
 async def test_search_narrows_and_esc_shows_all(fake: FakeServices) -> None:

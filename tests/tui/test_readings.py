@@ -33,14 +33,15 @@ async def test_old_readings_are_dim(fake: FakeServices, monkeypatch: pytest.Monk
     app = GpuboxApp(fake)
     async with app.run_test(size=SIZE) as pilot:
         await opened(pilot)
-        await until(pilot, lambda: app.dashboard.vram.drawn)
-        assert not any("dim" in style for row in app.dashboard.vram.drawn for _, style in row)
+        pane = app.dashboard.snapshot_panes[0]
+        await until(pilot, lambda: pane.drawn)
+        assert not any("dim" in style for row in pane.drawn for _, style in row)
         monkeypatch.setattr(app_module, "STALE_SECONDS", -1.0)
         app._tick()
-        await until(pilot, lambda: all("dim" in style for row in app.dashboard.vram.drawn for _, style in row))
+        await until(pilot, lambda: all("dim" in style for row in pane.drawn for _, style in row))
         monkeypatch.setattr(app_module, "STALE_SECONDS", 1e9)
         app._tick()
-        await until(pilot, lambda: not any("dim" in s for row in app.dashboard.vram.drawn for _, s in row))
+        await until(pilot, lambda: not any("dim" in s for row in pane.drawn for _, s in row))
 
 
 async def test_a_problem_with_a_reading_is_shown(fake: FakeServices) -> None:

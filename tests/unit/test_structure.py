@@ -30,6 +30,7 @@ TUI_LAYERS = (
     "widgets",
     "messages operation_progress survival",
     "actions styled_lines theme",
+    "dashboard.layout",
 )
 """Inside ``tui`` a file imports files of its own line or below: nothing but ``run`` knows the app's class."""
 pytestmark = pytest.mark.xdist_group("structure")  # one worker parses the package

@@ -64,7 +64,6 @@ class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
 
     def __init__(self) -> None:
         super().__init__()
-        self.border_title = "Profile"
         self.text = DetailText()
 
     def mount_content(self) -> None:

@@ -188,7 +188,6 @@ class LogPane(Vertical):
         self.view = LogView()
         self.view.display = False
         self.filter = FilterLine("log-filter", "text in the line", self.view)
-        self.border_title = "Log"
 
     def mount_content(self) -> None:
         """Mounts the content; called after the first paint."""

@@ -103,7 +103,6 @@ class ProfilePane(Vertical):
         super().__init__()
         self.rows = ProfileRows()
         self.search = FilterLine("search", "name, title or text", self.rows)
-        self.border_title = "Profiles"
         self.last_profile = ""
         """The profile that answered last: never hidden."""
         self._shipped_toggled = False

@@ -92,7 +92,6 @@ class RequestsPane(Vertical):
         super().__init__()
         self.column_names, self.rows = SingleLine("column-names"), RequestRows()
         self.filter = FilterLine("request-filter", FILTER_HINT, self.rows)
-        self.border_title = TITLE
         self.clock: Callable[[], datetime] = datetime.now
         """The time of the owner's zone."""
         self.problem = ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -17,14 +18,13 @@ from gpubox.tui.actions import OPENS_INPUT, Scope, bindings
 from gpubox.tui.base_screen import PersistentScreen
 from gpubox.tui.dashboard.detail import DetailPane, shell_command
 from gpubox.tui.dashboard.history_controller import HistoryController
-from gpubox.tui.dashboard.layout import LEFT, MAIN, SIDE, visible_panes
+from gpubox.tui.dashboard.layout import PANES, Pane, visible_panes
 from gpubox.tui.dashboard.log import LogPane
-from gpubox.tui.dashboard.offload import OffloadPane
 from gpubox.tui.dashboard.profiles import ProfilePane
 from gpubox.tui.dashboard.requests import RequestRows, RequestsPane, request_fields
 from gpubox.tui.dashboard.status import StatusOrAdvice, status_phrases
 from gpubox.tui.dashboard.throughput import ThroughputPane
-from gpubox.tui.dashboard.vram import VramPane, gpu_readings
+from gpubox.tui.dashboard.vram import gpu_readings
 from gpubox.tui.widgets.lines import SnapshotPane
 
 if TYPE_CHECKING:
@@ -46,6 +46,15 @@ TINY_BELOW_ROWS = 10
 REQUESTS_SECONDS, THROTTLED_SECONDS = 0.5, 1.0
 RESULT_SECONDS = 60.0
 """How long the result of a successful operation stays."""
+PaneWidget = TypeVar("PaneWidget", bound=Widget)
+
+
+def make_pane(pane: Pane) -> Widget:
+    """The widget of a pane."""
+    widget: Widget = getattr(import_module(f"gpubox.tui.dashboard.{pane.name}"), pane.widget)()
+    widget.border_title = pane.title
+    widget.add_class("pane")
+    return widget
 
 
 class DashboardScreen(PersistentScreen):
@@ -62,12 +71,10 @@ class DashboardScreen(PersistentScreen):
         super().__init__(Scope.DASHBOARD, note=note, classes=classes)
         self.read_only = bool(note)
         self.status = StatusOrAdvice("operation")
-        self.vram, self.offload, self.profiles = VramPane(), OffloadPane(), ProfilePane()
-        self.throughput, self.requests = ThroughputPane(), RequestsPane()
-        self.detail, self.log_pane = DetailPane(), LogPane()
-        self.snapshot_panes: tuple[SnapshotPane, ...] = (self.vram, self.offload, self.throughput)
-        for pane, title in zip(self.snapshot_panes, ("VRAM", "CPU offload", "Throughput"), strict=True):
-            pane.border_title = title
+        self.panes = {pane.name: make_pane(pane) for pane in PANES}
+        self.snapshot_panes = [pane for pane in self.panes.values() if isinstance(pane, SnapshotPane)]
+        self.profiles, self.detail, self.log_pane = self._pane(ProfilePane), self._pane(DetailPane), self._pane(LogPane)
+        self.throughput, self.requests = self._pane(ThroughputPane), self._pane(RequestsPane)
         self.keys.read_only = self.read_only
         self.status.display = False
         self.log_pane.placeholder.update(NO_FOREIGN_LOG if url else NO_LOG)
@@ -75,15 +82,11 @@ class DashboardScreen(PersistentScreen):
             self.requests.rows.EMPTY_TEXT = NO_FOREIGN_REQUESTS
         self.throttled = False
         """Whether the terminal has no focus: numbers are then drawn once a second."""
-        self.left, self.main, self.side = Vertical(id="left"), Vertical(id="main"), Vertical(id="side")
+        self.places = {name: Vertical(id=name) for name in ("left", "main", "side")}
         self.rest = Container(id="rest")
-        self.panes: dict[str, Widget] = {
-            "vram": self.vram, "offload": self.offload, "profiles": self.profiles, "throughput": self.throughput,
-            "requests": self.requests, "detail": self.detail, "log": self.log_pane,
-        }  # fmt: skip
         self.history = HistoryController(self.throughput, self.requests, lambda: not self._hidden)
         self._zoomed = ""
-        """The key of ZOOMABLE that has the whole screen."""
+        """The zoom that has the whole screen."""
         self._arrange()
         self._overview: ServerOverview | None = None
         self._operation: OperationProgress | None = None
@@ -98,19 +101,25 @@ class DashboardScreen(PersistentScreen):
         yield self.header
         yield self.status
         with Container(id="panes"):
-            with self.left:
-                yield from (self.panes[name] for name in LEFT)
+            with self.places["left"]:
+                yield from self._panes_at("left")
             with self.rest:
-                with self.main:
-                    yield from (self.panes[name] for name in MAIN)
-                with self.side:
-                    yield from (self.panes[name] for name in SIDE if self.panes[name].display)
+                with self.places["main"]:
+                    yield from self._panes_at("main")
+                with self.places["side"]:
+                    yield from (pane for pane in self._panes_at("side") if pane.display)
         yield self.keys
+
+    def _panes_at(self, place: str) -> list[Widget]:
+        return [self.panes[pane.name] for pane in PANES if pane.place == place]
+
+    def _pane(self, kind: type[PaneWidget]) -> PaneWidget:
+        return next(pane for pane in self.panes.values() if isinstance(pane, kind))
 
     def mount_content(self) -> None:
         """Mounts the content of the panes; called after the first paint."""
         with self.app.batch_update():
-            self.side.mount(*(self.panes[name] for name in SIDE if not self.panes[name].is_attached), before=0)
+            self.places["side"].mount(*(pane for pane in self._panes_at("side") if not pane.is_attached), before=0)
             for pane in (self.profiles, self.requests, self.detail, self.log_pane):
                 pane.mount_content()
         self._adapt_to_size()
@@ -124,7 +133,8 @@ class DashboardScreen(PersistentScreen):
         compact = (narrow or height < COMPACT_BELOW_ROWS) and self._zoomed != "memory"
         self.set_class(compact, "-compact")
         self.set_class(height < TINY_BELOW_ROWS, "-tiny")
-        self.vram.compact = self.offload.compact = compact
+        for pane in self.snapshot_panes:
+            pane.compact = compact
         self._arrange()
 
     def _arrange(self) -> None:
@@ -134,9 +144,9 @@ class DashboardScreen(PersistentScreen):
         visible = visible_panes(width, state, self._zoomed, self.has_class("-tiny"))
         for name, pane in self.panes.items():
             pane.display = name in visible
-        for part, names in ((self.left, LEFT), (self.main, MAIN), (self.side, SIDE)):
-            part.display = not visible.isdisjoint(names)
-        self.rest.display = self.main.display or self.side.display
+        for name, place in self.places.items():
+            place.display = any(pane.display for pane in self._panes_at(name))
+        self.rest.display = self.places["main"].display or self.places["side"].display
         self.set_class(bool(self._zoomed), "-zoomed")
         self.history.wake()
 
@@ -298,7 +308,7 @@ class DashboardScreen(PersistentScreen):
     # -- zoom and focus ---------------------------------------------------------------------------------
 
     def toggle_zoom(self, panes: str) -> None:
-        """Shows one key of ZOOMABLE on the whole screen, or all panes again."""
+        """Shows the panes of a zoom on the whole screen, or all panes again."""
         self._zoomed = "" if self._zoomed == panes else panes
         self._adapt_to_size()
         self.set_focus(self._default_focus())
