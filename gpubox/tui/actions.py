@@ -70,7 +70,7 @@ ACTIONS = (
     Action("zoom_memory", "v", "v", "Show only the memory", "VRAM and CPU offload on the whole screen, and back.",
            Scope.DASHBOARD, 8, "memory", "status"),
     Action("zoom_requests", "t", "t", "Show only throughput and requests", "Both on the whole screen, and back. Enter "
-           "on a request shows all its fields.", Scope.DASHBOARD, 9, "requests", "ps"),
+           "on a request shows all its fields.", Scope.DASHBOARD, 9, "requests", "history --requests"),
     Action("filter_requests", "h", "h", "Filter the requests of all launches", "profile:x client:y day:today or "
            "2026-11-20, and any text; esc shows all.", Scope.DASHBOARD, 0, "", "history"),
     Action("graph_longer", "left_square_bracket", "[", "Show a longer time in the graph", "5 min, 1 h, 1 day, 30 days: "
@@ -95,16 +95,16 @@ ACTIONS = (
     Action("trial", "T", "T", "Show the trial, or try the change again", "A trial is started in the editor.",
            Scope.DASHBOARD, 0, "", "try", changes_server=True),
     Action("new_profile", "n", "n", "New profile", "From a model or a pasted command line.",
-           Scope.DASHBOARD, 17, "new", "new", changes_server=True),
+           Scope.DASHBOARD, 17, "new", "import", changes_server=True),
     Action("duplicate", "D", "D", "Duplicate the highlighted profile", "Copies its comments, too.",
-           Scope.DASHBOARD, 0, "", "new --copy"),
+           Scope.DASHBOARD, 0, "", "edit --copy"),
     Action("rename", "R", "R", "Rename the highlighted profile", "", Scope.DASHBOARD, 0, "", "edit --rename"),
     Action("delete", "X", "X", "Delete the highlighted profile", "Asks first; u brings it back. The model stays.",
-           Scope.DASHBOARD, 0, "", "rm"),
+           Scope.DASHBOARD, 0, "", "edit --delete"),
     Action("undo_delete", "u", "u", "Bring back the deleted profile", "The one that was deleted last.",
-           Scope.DASHBOARD, 0, "", "rm --undo"),
+           Scope.DASHBOARD, 0, "", "edit --undelete"),
     Action("compare", "equals_sign", "=", "Compare two profiles", "Press it on one, then on the other: flags, memory "
-           "and measured speeds side by side.", Scope.DASHBOARD, 18, "compare", "diff"),
+           "and measured speeds side by side.", Scope.DASHBOARD, 18, "compare", "show A B"),
     Action("show_dashboard", "1", "1", "Dashboard", "What runs, its memory and its speed.", command="status"),
     Action("show_chat", "2,c", "c", "Chat with the model", "The model writes code, runs it in the sandbox and "
            "corrects it. 1 or esc returns to the dashboard.", Scope.ANYWHERE, 4, "chat", "chat"),
@@ -209,7 +209,7 @@ ACTIONS = (
     Action("edit_save", "ctrl+s", "^s", "Save the changes", "Comments and all other lines of the file stay.",
            Scope.EDITOR, 2, "save", "edit --set", palette=False),
     Action("edit_save_as", "D", "D", "Save as a new profile", "The profile itself stays as it is.",
-           Scope.EDITOR, 7, "save as", "new --copy --set", palette=False),
+           Scope.EDITOR, 7, "save as", "edit --copy --set", palette=False),
     Action("edit_back", "escape", "esc", "Close the editor", "Asks if changes would be lost.",
            Scope.EDITOR, 4, "back", palette=False),
     Action("trial_keep", "k", "k", "Keep the change", "Writes the profile. Its server keeps running.",
@@ -225,7 +225,7 @@ ACTIONS = (
     Action("finder_search", "slash", "/", "Search models", "Words of a name, user/name, or the address of a page.",
            Scope.MODELS, 2, "search", "find TEXT", palette=False),
     Action("finder_profile", "n", "n", "Make a profile", "With the flags that make it fit. Its first start downloads "
-           "the model.", Scope.MODELS, 3, "new profile", "new"),
+           "the model.", Scope.MODELS, 3, "new profile", "import"),
     Action("finder_measure", "f", "f", "Measure the memory in a dry run", "The engine reads only the header: exact "
            "compute buffers before a download.", Scope.MODELS, 5, "measure", "find user/name:QUANT"),
     Action("finder_stop", "x", "x", "Stop the download", "The downloaded part is kept; Enter resumes the download.",
@@ -246,7 +246,7 @@ ACTIONS = (
            Scope.CONNECT, 2, "model", palette=False),
     Action("connect_previous", "left", "←", "Name the previous model", "", Scope.CONNECT, palette=False),
     Action("connect_key", "n", "n", "Make a key for the client", "It is shown once, and written into the settings.",
-           Scope.CONNECT, 3, "new key", "keys", palette=False),
+           Scope.CONNECT, 3, "new key", "clients add", palette=False),
     Action("connect_back", "escape", "esc", "Back", "", Scope.CONNECT, 4, "back", palette=False),
     Action("advice_try", "T", "T", "Try the change", "Measures what runs, switches, and measures again. Nothing is "
            "written until you keep it.", Scope.ADVICE, 1, "try", "try", palette=False, changes_server=True),

@@ -1,0 +1,155 @@
+"""Writes what the documents say about verbs, keys, files and the map of the code, from the code itself.
+
+python docs/generate.py            writes verbs.md, keys.md, settings.md and the map in CONTRIBUTING.md
+python docs/generate.py --check    names what is not current, and exits 1
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from gpubox.cli.main import SECTIONS, cli  # noqa: E402
+from gpubox.config import Config  # noqa: E402
+from gpubox.profiles.profile import Profile  # noqa: E402
+from gpubox.toml_table import json_schema  # noqa: E402
+from gpubox.tui.actions import ACTIONS  # noqa: E402
+from gpubox.tui.help_screen import TERMS  # noqa: E402
+
+NOTE = "<!-- made by docs/generate.py: change the code, then run it -->\n"
+MAP_BEGIN, MAP_END = "<!-- map: made by docs/generate.py -->\n", "<!-- end of the map -->"
+PACKAGES = (
+    "tui", "cli", "views", "advisor", "bench", "gateway", "agent", "planner", "telemetry", "sandbox", "server",
+    "interchange", "models", "engines", "hardware", "profiles",
+)  # fmt: skip
+"""From the top of the house to its ground; a package imports only what stands below it."""
+
+
+def verbs() -> str:
+    """The help of each verb, by the groups of ``gpubox --help``."""
+    parts = [f"{NOTE}# Verbs\n", help_text(cli, ("gpubox",))]
+    for title, names in SECTIONS.items():
+        parts.append(f"## {title}\n")
+        for name in names:
+            parts += _help_of(cli, (name,))
+    return "\n".join(parts)
+
+
+def _help_of(group: click.Group, words: tuple[str, ...]) -> Iterator[str]:
+    """The help of one verb, then of the verbs below it."""
+    command = group.get_command(click.Context(group), words[-1])
+    assert command is not None, words
+    yield f"{'#' * (len(words) + 2)} gpubox {' '.join(words)}\n"
+    yield help_text(command, ("gpubox", *words))
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            yield from _help_of(command, (*words, name))
+
+
+def help_text(command: click.Command, words: tuple[str, ...]) -> str:
+    """What ``--help`` prints, as a block of text."""
+    context = click.Context(command, info_name=" ".join(words), max_content_width=100, terminal_width=100)
+    return f"```text\n{command.get_help(context)}\n```\n"
+
+
+def keys() -> str:
+    """The keys of every screen, and the definitions of the numbers on them."""
+    parts = [f"{NOTE}# Keys\n", "`?` (while you type: F1) shows the same on the screen.\n"]
+    for scope in dict.fromkeys(action.scope for action in ACTIONS):
+        rows = [
+            (f"`{a.key_label}`" if a.key_label else "", a.title, a.help, f"`gpubox {a.command}`" if a.command else "")
+            for a in ACTIONS
+            if a.scope is scope
+        ]
+        parts += [f"## {scope.capitalize()}\n", table(("key", "does", "more", "the same verb"), rows)]
+    parts += ["## What the numbers mean\n", table(("word", "meaning"), TERMS)]
+    return "\n".join(parts)
+
+
+def settings() -> str:
+    """The keys of a profile and of config.toml."""
+    parts = [f"{NOTE}# Keys of a profile and of config.toml\n"]
+    parts.append(
+        "`gpubox show --schema` and `gpubox show --schema config` print the same as JSON Schema, for an editor.\n"
+    )
+    for title, kind in (("A profile", Profile), ("config.toml", Config)):
+        parts += [f"## {title}\n", table(("key", "value", "means"), _schema_rows(json_schema(kind)))]
+    return "\n".join(parts)
+
+
+def _schema_rows(schema: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    for name, key in schema["properties"].items():
+        table_of = key.get("items", {}) if key.get("type") == "array" else key
+        yield f"`{prefix}{name}`", _value_words(key), key.get("description", "")
+        if "properties" in table_of:
+            yield from _schema_rows(table_of, f"{prefix}{name}.")
+
+
+def _value_words(key: Mapping[str, Any]) -> str:
+    """``integer``, ``one of a, b``; and its default."""
+    kind = f"one of {', '.join(map(str, key['enum']))}" if "enum" in key else str(key.get("type", ""))
+    default = key.get("default")
+    return (
+        kind
+        if default in (None, "", [], {})
+        else f"{kind}; {str(default).lower() if default in (True, False) else default}"
+    )
+
+
+def code_map() -> str:
+    """One line for each file of the code, from the packages' own docstrings."""
+    parts = [MAP_BEGIN]
+    for package in PACKAGES:
+        folder = ROOT / "gpubox" / package
+        for init in [folder / "__init__.py", *sorted(folder.rglob("*/__init__.py"))]:
+            text = ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or ""
+            title, _, rest = text.partition("\n")
+            lines = [line for line in rest.splitlines() if re.match(r"\s*\S+(\.py|/|\.tcss)\s", line)]
+            parts.append(f"**{init.parent.relative_to(ROOT / 'gpubox')}/**: {title}\n")
+            parts += ["```text", *lines, "```\n"] if lines else []
+    return "\n".join([*parts, MAP_END])
+
+
+def contributing() -> str:
+    """CONTRIBUTING.md with the map as it is now."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    head, begin, rest = text.partition(MAP_BEGIN)
+    return f"{head}{code_map()}{rest.partition(MAP_END)[2]}" if begin else text
+
+
+def table(header: tuple[str, ...], rows: Any) -> str:
+    """A table in Markdown."""
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in lines) + "\n"
+
+
+DOCUMENTS: Mapping[str, Callable[[], str]] = {
+    "docs/verbs.md": verbs,
+    "docs/keys.md": keys,
+    "docs/settings.md": settings,
+    "CONTRIBUTING.md": contributing,
+}
+
+
+def stale() -> list[str]:
+    """The documents that the code has left behind."""
+    return [
+        name for name, make in DOCUMENTS.items()
+        if not (ROOT / name).exists() or (ROOT / name).read_text(encoding="utf-8") != make()
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv:
+        sys.exit("\n".join(stale()))
+    for document, make in DOCUMENTS.items():
+        (ROOT / document).write_text(make(), encoding="utf-8")
