@@ -8,6 +8,7 @@ with exit code 0. It does not read llama.cpp's config.ini.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -20,11 +21,13 @@ from typing import Any
 
 from gpubox.engines.capabilities import parse_help
 from gpubox.engines.embedded_flags import FLAGS, Setter
-from gpubox.engines.embedded_values import TRUE, boolean
+from gpubox.engines.embedded_values import TRUE, Convert, boolean, converter_of
 
 _HELP = Path(__file__).with_name("embedded_help.txt")
 _NAMES = re.compile(r"(?:^|, +)(--?[A-Za-z][\w-]*)")
 _ENV_PREFIX = "LLAMA_ARG_"
+_SAMPLING_BIT = "COMMON_PARAMS_SAMPLING_CONFIG_"
+"""Begins the bit that gives a flag precedence over the model's own sampling default."""
 _BUSY_SECONDS = 2.0
 _IDLE = re.compile(r"requests_processing 0\b.*requests_deferred 0\b", re.S)
 
@@ -96,7 +99,7 @@ class ArgumentReader:
             if flag.setter is None:
                 return flag.names[-1] if name in {"-h", "--usage"} else name
             try:
-                if flag.setter.convert is None or flag.setter.on is None:
+                if not self._takes_value(flag.setter):
                     self._set(flag.setter, "", negative=name in flag.negatives)
                 elif (value := next(arguments, None)) is None:
                     raise ValueError("expected value for argument")
@@ -111,31 +114,40 @@ class ArgumentReader:
 
     def _set_from_environment(self, flag: EmbeddedFlag, value: str) -> None:
         assert flag.setter
-        if flag.setter.convert and flag.setter.on is not None:
+        if self._takes_value(flag.setter):
             self._set(flag.setter, value)
         elif flag.negatives:
             self._set(flag.setter, "", negative=not boolean(value))
         elif value in TRUE:
             self._set(flag.setter, "")
 
+    def _owner(self, target: str) -> tuple[Any, str]:
+        """The object that holds the attribute ``target``, and its name there."""
+        *parts, name = target.split(".")
+        return functools.reduce(getattr, parts, self.params), name
+
+    def _converter(self, setter: Setter) -> Convert | None:
+        return converter_of(setter.convert, getattr(*self._owner(setter.targets[0])) if setter.targets else None)
+
+    def _takes_value(self, setter: Setter) -> bool:
+        return self._converter(setter) is not None and setter.on is not None
+
     def _set(self, setter: Setter, text: str, negative: bool = False) -> None:
-        value = setter.convert(self.xllamacpp, text) if setter.convert else setter.on
+        convert = self._converter(setter)
+        value = convert(self.xllamacpp, text) if convert else setter.on
         if negative:
             value = not value
         for target in setter.targets:
-            owner, _, name = target.rpartition(".")
-            parent = self.params
-            for part in filter(None, owner.split(".")):
-                parent = getattr(parent, part)
+            parent, name = self._owner(target)
             if setter.collect:
                 value = ",".join(self.collected.setdefault(target, []) + value)
                 self.collected[target] = value.split(",")
             elif isinstance(value, dict):
                 value = {**getattr(parent, name), **value}
             setattr(parent, name, value)
-        if setter.config_bit:
-            bit = getattr(self.xllamacpp.common_params_sampling_config, setter.config_bit)
-            self.params.sampling.user_sampling_config |= int(bit)
+            bit = getattr(self.xllamacpp.common_params_sampling_config, f"{_SAMPLING_BIT}{name.upper()}", None)
+            if bit is not None and target.startswith("sampling."):
+                self.params.sampling.user_sampling_config |= int(bit)
         if setter.then:
             setter.then(self.xllamacpp, self.params, value)
 

@@ -52,6 +52,16 @@ def text(xllamacpp: Any, text: str) -> str:
     return text
 
 
+def by_type(xllamacpp: Any, text: str) -> Any:
+    """Stands for the converter of the attribute's own type; see ``converter_of``."""
+    raise NotImplementedError
+
+
+def converter_of(convert: Convert | None, value: object) -> Convert | None:
+    """``convert``, or what suits the type of the attribute's present ``value``; None for a switch."""
+    return {bool: None, int: integer, float: number, str: text}[type(value)] if convert is by_type else convert
+
+
 def word_list(xllamacpp: Any, text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 

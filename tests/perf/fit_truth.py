@@ -51,6 +51,10 @@ COMMON: list[Flags] = [
     {"ctx-size": 4096, "parallel": 1, "flash-attn": "off"},
     {"ctx-size": 4096, "parallel": 1, "cache-type-k": "f32", "cache-type-v": "f32"},
     {"ctx-size": 4096, "parallel": 1, "spec-type": "ngram-mod"},
+    {"ctx-size": 32768, "parallel": 1},
+    {"ctx-size": 12288, "parallel": 3},
+    {"ctx-size": 4096, "parallel": 1, "batch-size": 256},
+    {"ctx-size": 6000, "parallel": 1, "cache-type-k": "q5_0", "cache-type-v": "q4_1"},
 ]
 """On the host alone, and again on one device."""
 ON_DEVICE: list[Flags] = [
