@@ -3,7 +3,8 @@
 A call arrives natively, as text that the template should have parsed, or as a fenced program. Text forms: Hermes and
 Qwen (``<tool_call>{...}</tool_call>``), Qwen3-Coder (``<function=...>``), Llama 3 (``<|python_tag|>``), Mistral
 (``[TOOL_CALLS]``), a JSON object in a fence or as the whole text. A call that is only quoted (in a fence or in
-backticks) counts if the server has no native calls, and then only a call of the sandbox."""
+backticks) counts if the server has no native calls, and then only a call of the sandbox.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,13 @@ from gpubox.server.launch_record import save_launch_record
 from gpubox.server.loading import LaunchError, probe_readiness, wait_loaded
 from gpubox.server.log import keep_failed_log, rotate_log
 from gpubox.server.log_truncation import truncate_log
-from gpubox.server.server_process import IMMEDIATE_STOP_SECONDS, spawn_server, terminate_server
+from gpubox.server.server_process import (
+    IMMEDIATE_STOP_SECONDS,
+    spawn_server,
+    terminate_server,
+    vram_in_use,
+    wait_vram_released,
+)
 from gpubox.server.state import (
     Launch,
     LaunchFailure,
@@ -41,7 +47,6 @@ from gpubox.server.state import (
     save_state,
 )
 from gpubox.server.status import can_sleep
-from gpubox.server.vram_release import vram_in_use, wait_vram_released
 from gpubox.storage import open_private, private_folder, try_lock
 
 BUSY_POLL_SECONDS = 0.5

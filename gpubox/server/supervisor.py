@@ -20,9 +20,8 @@ from gpubox.server.failure_causes import Cause, FailureKind
 from gpubox.server.held_instance import HeldInstance, cause_of_error, hold_instance
 from gpubox.server.instance import InstanceView, observe, place_of
 from gpubox.server.launch import prepare_launch
-from gpubox.server.server_process import reap_servers
+from gpubox.server.server_process import reap_servers, wait_vram_released
 from gpubox.server.state import Launch, RunningServer, recent_restarts
-from gpubox.server.vram_release import wait_vram_released
 
 UNLOAD_WAIT_SECONDS = 1.0
 """A server that is busy for longer is in use, and is not unloaded."""

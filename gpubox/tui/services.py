@@ -151,8 +151,8 @@ class LocalServices:
         """Writes the post-mortem, has the server restarted if its profile says so. Returns the outcome."""
         from gpubox.hardware.gpu import DriverReading
         from gpubox.server import watcher
-        from gpubox.server.crash_recovery import restart_refusal, write_post_mortem
         from gpubox.server.instance import observe
+        from gpubox.server.watcher_recovery import restart_refusal, write_post_mortem
 
         driver = self._driver.latest() if self._driver else DriverReading(())
         view = observe(self.paths, MAIN_INSTANCE)

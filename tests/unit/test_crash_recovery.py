@@ -11,9 +11,9 @@ from gpubox.clock import utc_now
 from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
-from gpubox.server.crash_recovery import MAX_RESTARTS, restart_refusal, write_post_mortem
 from gpubox.server.instance import InstanceView, observe
 from gpubox.server.state import InstanceState, Launch, RunningServer, load_state, recent_restarts, save_state
+from gpubox.server.watcher_recovery import MAX_RESTARTS, restart_refusal, write_post_mortem
 
 LAUNCH = Launch("coder", ("llama-server", "--model", "/m.gguf", "--port", "1"), "127.0.0.1", 1, restart=True)
 DEAD = RunningServer(LAUNCH, "f00dcafe99", "2026-01-01T00:00:00.000Z", ProcessIdentity(2**22 + 9, 1, ""), "t")

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import pytest
 
 from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
-from gpubox.server import vram_release as module
-from gpubox.server.vram_release import vram_in_use, wait_vram_released
+from gpubox.server import server_process as module
+from gpubox.server.server_process import vram_in_use, wait_vram_released
 
 GIB = 1024**3
 
