@@ -31,7 +31,7 @@ def arranged(screen: BenchScreen, name: str) -> bool:
     return screen.has_class(name) and beside and pane.width > 0
 
 
-@pytest.mark.parametrize("scene", ["report", "at_work", "comparison", "tune", "tuned"])
+@pytest.mark.parametrize("scene", ["report", "at_work", "comparison", "tune"])
 @pytest.mark.parametrize("size", SIZES)
 async def test_picture(
     snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: str, scene: str
@@ -53,9 +53,8 @@ async def test_picture(
                              argv=("/opt/llama/llama-server", "--n-cpu-moe", "28"))  # fmt: skip
         runs = 14
     services = BenchServices(box)
-    if scene in ("tune", "tuned"):
-        runs, tuned = 5, tune_run(box, 14 if scene == "tune" else 999)
-        services.benches_.working = tuned if scene == "tune" else None
+    if scene == "tune":
+        runs, services.benches_.working = 5, tune_run(box, 14)
     if scene == "at_work":
         services.benches_.working = last
     app = GpuboxApp(services)
@@ -70,8 +69,6 @@ async def test_picture(
             await shows(pilot, "Comparison", "is faster than")
         elif scene in ("at_work", "tune"):
             await shows(pilot, ", active", "▶ bench")
-        elif scene == "tuned":
-            await shows(pilot, "is faster by")
         else:
             await shows(pilot, "Speed over HTTP")
         await pictured(pilot, snapshot)

@@ -12,7 +12,7 @@ from gpubox.paths import Paths
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bench import plan_screen
-from tests.tui.conftest import shows, text, until
+from tests.tui.conftest import shows, until
 from tests.tui.test_bench_screen import bench_of, benching, screen_of
 from tests.tui.tune_runs import tune_run
 
@@ -85,7 +85,8 @@ async def test_a_tune_under_way_is_followed_and_stopped(paths: Paths) -> None:
 async def test_the_outcome_names_the_flags_to_change_and_is_saved_as_a_profile(paths: Paths) -> None:
     run = tune_run(paths)
     async with benching(paths, size=(120, 50)) as (pilot, services):
-        await shows(pilot, "n-cpu-moe=18 threads=8 is faster by", "22 → 18", " 6 → 8", "w saves it", "save as profile")
+        await shows(pilot, "Changed flags", "save as profile")
+        await until(pilot, lambda: "n-cpu-moe=18 threads=8 is faster by" in screen_of(pilot).pane.text)
         await pilot.press("w")
         await shows(pilot, "Best: n-cpu-moe=18 threads=8", "qwen36-mtp-16gb-n-cpu-moe-18-threads-8")
         await pilot.press(*"quick", "enter")
@@ -95,8 +96,7 @@ async def test_the_outcome_names_the_flags_to_change_and_is_saved_as_a_profile(p
 async def test_flags_that_are_as_good_as_any_are_not_saved(paths: Paths) -> None:
     tune_run(paths, gain=0.0)
     async with benching(paths, size=(120, 50)) as (pilot, services):
-        await shows(pilot, "Your flags are as good as any")
-        assert "saves it" not in text(pilot)
+        await until(pilot, lambda: "Your flags are as good as any" in screen_of(pilot).pane.text)
         await pilot.press("w")
         await shows(pilot, "keeps the profile's")
         assert bench_of(services).asked == []
@@ -108,6 +108,6 @@ async def test_a_tune_whose_profile_is_gone_still_shows_its_outcome(paths: Paths
     gone = tuple(replace(target, profile="was-deleted") for target in plan.targets)
     run.save(replace(run.info, plan=replace(plan, targets=gone)))
     async with benching(paths, size=(120, 50)) as (pilot, _):
-        await shows(pilot, "was-deleted", "is faster by", "22 → 18")
+        await until(pilot, lambda: "is faster by" in screen_of(pilot).pane.text)
         await pilot.press("w")
         await shows(pilot, "was-deleted")

@@ -15,14 +15,13 @@ from gpubox.bench.report.model import Series
 from gpubox.bench.report.plot import StyledRow, plot
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.bench.run_list import measured_label
-from gpubox.tui.bench.tune_lines import ended_tune_lines, tune_lines
+from gpubox.tui.bench.tune_lines import tune_lines
 from gpubox.tui.styled_lines import StyledLine, gauge, join_lines, sanitize_to_width, styled_line, truncate_line
 from gpubox.tui.widgets.lines import ScrollableLines
 from gpubox.views.documents import CHART_COLUMNS, Document, document_rows
 
 if TYPE_CHECKING:
-    from gpubox.bench.kinds.tune.progress import TuneProgress
-    from gpubox.bench.model import Result, RunInfo
+    from gpubox.bench.model import Result
     from gpubox.bench.report.run_progress import RunProgress
     from gpubox.telemetry.snapshot import Throughput
 
@@ -74,14 +73,6 @@ def document_lines(documents: Sequence[Document], width: int) -> list[StyledLine
     for document in documents:
         lines += [*([()] if lines else []), *_styled(document_rows(document, width, plots=True), width)]
     return lines
-
-
-def report_lines(
-    run: RunInfo, documents: Sequence[Document], tune: TuneProgress | None, width: int
-) -> list[StyledLine]:
-    """The report of a run; of a tune with its outcome above it."""
-    lines = document_lines(documents, width)
-    return [*ended_tune_lines(tune, measured_label(run), width), (), *lines] if tune else lines
 
 
 def kind_overview_lines(width: int) -> list[StyledLine]:

@@ -20,7 +20,6 @@ from gpubox.tui.bench.report_pane import (
     active_run_lines,
     document_lines,
     kind_overview_lines,
-    report_lines,
     summary_line,
 )
 from gpubox.tui.bench.run_list import RunRows
@@ -227,13 +226,11 @@ class BenchScreen(PersistentScreen):
         run = self.rows.value
         if run is None:
             return
-        info = run.info
-        if run.problem or info is None:
+        if run.problem or run.info is None:
             self.pane.put(run.id, run.id, lambda width: [styled_line((run.problem, "$error"))])
             return
         documents = await self.service.documents("report", [run.id])
-        tune = await self.service.tune(run.id) if run.kind == "tune" else None
-        self.pane.put(run.id, run.id, lambda width: report_lines(info, documents, tune, width))
+        self.pane.put(run.id, run.id, lambda width: document_lines(documents, width))
 
     async def _show_comparison(self) -> None:
         try:

@@ -24,7 +24,6 @@ from gpubox.storage import read_json
 from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from gpubox.bench.kinds.tune.progress import TuneProgress
     from gpubox.bench.plan_outline import PlanOutline
     from gpubox.bench.report.model import RunSummary
     from gpubox.bench.report.run_progress import RunFollower, RunProgress
@@ -102,18 +101,6 @@ class BenchService:
         from gpubox.views.runs import run_documents
 
         return await run_in_thread(lambda: run_documents(self.paths, self._profiles(), view, runs))
-
-    async def tune(self, run: str) -> TuneProgress:
-        """What a tune has found, and the flags to change for it. Slow: it fits a model."""
-        from gpubox.bench.kinds.tune.live import tune_progress
-        from gpubox.bench.run_store import readable_results
-
-        def read() -> TuneProgress:
-            stored = self._find(run)
-            with readable_results(stored):
-                return tune_progress(stored.info.plan, stored.scored())
-
-        return await run_in_thread(read)
 
     async def outline(self, arguments: Sequence[str]) -> PlanOutline:
         """What ``gpubox bench ARGUMENTS`` would do."""
