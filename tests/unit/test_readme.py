@@ -1,4 +1,4 @@
-"""The README's promises that a machine can check."""
+"""What a machine can check in the documents for readers."""
 
 from __future__ import annotations
 
@@ -16,21 +16,12 @@ def test_ci_runs_exactly_the_readme_test_command() -> None:
     assert f"{prepare} && {tests}" in README
 
 
-def test_every_verb_of_the_readme_exists() -> None:
-    from gpubox.cli.main import VERBS
-
-    code = "\n".join(match[0] for match in re.finditer(r"^```sh\n.*?^```|`[^`\n]+`", README, re.M | re.S))
-    commands = set(re.findall(r"\bgpubox ([a-z]{2,})", code))
-
-    assert commands <= set(VERBS)
-    assert all(re.search(rf"`(gpubox )?{verb}\b", README) for verb in VERBS)
-
-
-def test_every_client_of_the_readme_is_known_to_connect() -> None:
+def test_every_client_of_the_guide_is_known_to_connect() -> None:
     from gpubox.cli.main import SECTIONS
     from gpubox.interchange.client_settings import CLIENTS, client_name
 
-    (readme,) = re.findall(r"^gpubox connect .*# the settings of a client: ([^;]*)", README, re.M)
+    guide = (ROOT / "docs/gateway.md").read_text(encoding="utf-8")
+    (readme,) = re.findall(r"^gpubox connect .*# the settings of a client: ([^;]*)", guide, re.M)
     help_text = SECTIONS["Clients"]["connect"].removeprefix("print the settings of ").removesuffix(" for the gateway")
     for listed in (readme, help_text):
         clients = re.split(r", | or ", listed)
@@ -38,7 +29,12 @@ def test_every_client_of_the_readme_is_known_to_connect() -> None:
         assert {client_name(client) for client in clients} <= set(CLIENTS)
 
 
-def test_the_readme_is_short_and_its_pictures_are_there() -> None:
-    assert len(README.splitlines()) < 250
-    for picture in re.findall(r"\((assets/[^)]+)\)", README):
-        assert (ROOT / picture).is_file()
+def test_the_documents_are_short_and_their_links_lead_somewhere() -> None:
+    assert len(README.splitlines()) <= 120
+    assert len((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()) <= 40
+    for document in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        for place, part in re.findall(r"\]\(([^):#]*)#?([^)]*)\)", document.read_text(encoding="utf-8")):
+            target = document.parent / place if place else document
+            assert target.exists(), (document, place)
+            headings = re.findall(r"^#+ (.*)", target.read_text(encoding="utf-8"), re.M) if part else [part]
+            assert part in [re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in headings], (document, part)
