@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpubox.bench.kinds.humaneval import judge, seccomp_filter
+from gpubox.bench.kinds.humaneval import grader, judge
 from gpubox.bench.kinds.humaneval.dataset import Problem, load_problems
 from gpubox.bench.kinds.humaneval.grader import Candidate, Grade, grade
 from gpubox.sandbox.runner import Sandbox
@@ -90,7 +90,7 @@ async def test_alone_no_forger_passes(ordinary: Sandbox, forgers: Sequence[str])
 
 async def test_without_the_seccomp_filter_the_judge_notices(ordinary: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor that has no table: limits and signals of others can be touched, and still change no verdict."""
-    monkeypatch.setattr(seccomp_filter, "TABLES", {})
+    monkeypatch.setattr(grader, "TABLES", {})
     monkeypatch.setattr(judge, "LIMITS", {**judge.LIMITS, "most": 2})
     touching = (
         "others' limits",
@@ -106,5 +106,5 @@ async def test_without_the_seccomp_filter_the_judge_notices(ordinary: Sandbox, m
 
     verdicts = await grade(batch, ordinary, jobs=1, cpu_seconds=1)
 
-    assert seccomp_filter.seccomp_program() == b""
+    assert grader.seccomp_program() == b""
     assert {name for name, verdict in verdicts.items() if verdict.passed} == {f"canonical {name}" for name in touching}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,7 @@ import pytest
 
 from gpubox.bench.kinds.humaneval import dataset
 from gpubox.bench.kinds.humaneval.dataset import load_problems
-from gpubox.bench.kinds.humaneval.humaneval import HumanEval
-from gpubox.bench.kinds.humaneval.humaneval_options import STOP_SEQUENCES
-from gpubox.bench.kinds.humaneval.humaneval_report import summarise
+from gpubox.bench.kinds.humaneval.humaneval import STOP_SEQUENCES, HumanEval
 from gpubox.bench.kinds.humaneval.replies import TIME_PARTS, code_of_reply
 from gpubox.bench.model import Item, Plan, Result, RunInfo, Target
 from gpubox.bench.plan_runner import PlanRunner, rescore_run
@@ -184,13 +183,26 @@ def test_the_articles_figures_come_out_of_the_report() -> None:
         number = int(item.id.rpartition("/")[2])
         passed = number < 100 if item.values["mode"] == "vanilla" else number >= 5
         results.append((item, _result(item, passed)))
-    report = summarise(kind.options, RunInfo("r", plan, "", len(results)), results)
+    report = kind.summarise(RunInfo("r", plan, "", len(results)), results)
     scores = table(report, "pass@1").rows
     assert scores[0][2:] == ("100 of 164", "60.98 %", "± 3.82", "53.3 – 68.1")
     assert scores[1][2:] == ("159 of 164", "96.95 %", "± 1.35", "93.1 – 98.7")
     (pair,) = table(report, "Paired comparison").rows
     assert pair[:5] == ("agentic vs vanilla", 164, 64, 5, "+36.0")
+    assert report.verdict == "agentic solved the most problems."
     assert pair[6] == "better" and math.isclose(float(str(pair[5])), 0.0, abs_tol=1e-9)
+
+
+def test_of_many_equal_targets_few_are_called_better() -> None:
+    plan = Plan("humaneval", tuple(Target(name) for name in "abcdefgh"), {"limit": 40})
+    kind, false_alarms = HumanEval(plan), 0
+    for seed in range(40):
+        dice = random.Random(seed)
+        results = [(item, _result(item, dice.random() < 0.6)) for item in kind.items()]
+        report = kind.summarise(RunInfo("r", plan, "", len(results)), results)
+        verdicts = {row[6] for row in table(report, "Paired comparison").rows}
+        false_alarms += verdicts != {"cannot tell"}
+    assert false_alarms <= 4
 
 
 def _result(item: Item, passed: bool) -> Result:

@@ -10,7 +10,7 @@ import pytest
 
 from gpubox.bench.kinds import all_kinds
 from gpubox.bench.kinds.ab.plan import AbOptions
-from gpubox.bench.kinds.humaneval.humaneval_options import HumanEvalOptions
+from gpubox.bench.kinds.humaneval.humaneval import HumanEvalOptions
 from gpubox.bench.kinds.quality.quality_options import QualityOptions
 from gpubox.bench.kinds.soak.soak import SoakOptions
 from gpubox.bench.kinds.speed.workloads import SpeedOptions

@@ -90,3 +90,12 @@ def unfinished_note(info: RunInfo, results: ScoredItems) -> Iterator[str]:
 def name_list(names: Sequence[str]) -> str:
     """Up to six names, and how many more there are."""
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def ranking_verdict(names: Sequence[str], behind: Sequence[str], best: str, better_than: str, question: str) -> str:
+    """Who did best, as a sentence. ``names``: the best first; ``behind``: those that are shown to be behind it."""
+    if len(behind) == len(names) - 1:
+        return f"{names[0]} {best}."
+    if behind:
+        return f"{names[0]} {better_than} {name_list(behind)}; the others may be as good as it."
+    return f"Cannot tell {question}: {name_list(names)} differ by no more than chance."

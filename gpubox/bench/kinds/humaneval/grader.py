@@ -6,21 +6,25 @@ The judge inside (``judge``) signs each line of its output, so that no candidate
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import hmac
 import json
+import platform
 import secrets
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpubox import units
-from gpubox.bench.kinds.humaneval import judge, seccomp_filter
+from gpubox.bench.kinds.humaneval import judge
 from gpubox.bench.kinds.humaneval.dataset import Problem
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.policy import Policy
 from gpubox.sandbox.runner import Sandbox
+from gpubox.sandbox.seccomp import TABLES
 
 _JUDGE_TEXT = Path(judge.__file__).read_text(encoding="utf-8")
 CPU_SECONDS = 3
@@ -137,7 +141,7 @@ async def _grade_batch(batch: Sequence[Candidate], sandbox: Sandbox, cpu_seconds
         allow_seccomp_filters=True,
         output_bytes=(len(batch) + 1) * 16 * judge.MAX_REASON_CHARACTERS,
     )
-    call = f"main({len(batch)}, {cpu_seconds}, {seccomp_filter.seccomp_program()!r})"
+    call = f"main({len(batch)}, {cpu_seconds}, {seccomp_program()!r})"
     outcome = await sandbox.run(f"{_JUDGE_TEXT}\n{call}\n", policy, stdin=judge_input)
     grades, stopped = {}, False
     for line in outcome.output.splitlines():
@@ -167,3 +171,44 @@ def _judge_case(candidate: Candidate) -> dict[str, str]:
         "entry_point": problem.entry_point,
         "test": problem.test,
     }
+
+
+# --- The system calls by which a candidate could disturb its judge ---
+#
+# They reach other processes of the same user: signals, limits, priorities, and the owner of a pipe's signals. Without
+# the filter the judge notices the interference and ends the batch; with it, the calls fail.
+
+_LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_NUMBER, _ARCH, _FIRST, _SECOND = 0, 4, 16, 24
+"""Offsets in struct seccomp_data; of the arguments the low half."""
+_REFUSED = (
+    *("pidfd_send_signal", "pidfd_getfd", "process_madvise", "kill", "tkill", "tgkill", "rt_sigqueueinfo"),
+    *("rt_tgsigqueueinfo", "ptrace", "process_vm_readv", "process_vm_writev", "setpriority", "sched_setaffinity"),
+    *("sched_setparam", "sched_setscheduler", "sched_setattr", "ioprio_set", "prlimit64", "fcntl", "ioctl"),
+)
+_REFUSED_COMMANDS = {
+    "fcntl": (8, 10, 15),  # F_SETOWN, F_SETSIG, F_SETOWN_EX: the kernel would signal another process
+    "ioctl": (0x8901, 0x8902),  # FIOSETOWN, SIOCSPGRP: the same
+}
+
+
+def seccomp_program() -> bytes:
+    """The BPF program, an array of ``struct sock_filter``; empty for a processor without a table."""
+    arch, numbers = TABLES.get(platform.machine(), (0, {}))
+    if not arch:
+        return b""
+    allow, refuse = (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERRNO | errno.EPERM)
+    code = [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, arch), refuse, (_LOAD, 0, 0, _NUMBER)]
+    for name in _REFUSED:
+        number, commands = numbers[name], _REFUSED_COMMANDS.get(name, ())
+        if name == "prlimit64":  # allowed for process 0, which is the caller
+            code += [(_EQUAL, 0, 4, number), (_LOAD, 0, 0, _FIRST), (_EQUAL, 0, 1, 0), allow, refuse]
+        elif not commands:
+            code += [(_EQUAL, 0, 1, number), refuse]
+        else:
+            code += [(_EQUAL, 0, len(commands) + 3, number), (_LOAD, 0, 0, _SECOND)]
+            code += [(_EQUAL, len(commands) - place, 0, command) for place, command in enumerate(commands)]
+            code += [allow, refuse]
+    code.append(allow)
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)

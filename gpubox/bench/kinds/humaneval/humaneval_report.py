@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from gpubox import units
 from gpubox.bench import stats
 from gpubox.bench.kinds.humaneval.grader import CPU_SECONDS
-from gpubox.bench.kinds.humaneval.humaneval_options import HumanEvalOptions
 from gpubox.bench.kinds.humaneval.replies import TIME_PARTS
-from gpubox.bench.kinds.shared import closing_notes, report_flags
+from gpubox.bench.kinds.shared import closing_notes, ranking_verdict, report_flags
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
 from gpubox.bench.report.model import Metric, Report, ReportTable, Value
 from gpubox.bench.report.prompt_metrics import scale_estimate
@@ -20,19 +20,24 @@ from gpubox.bench.stats import Estimate
 Rows = list[tuple[Item, Result]]
 Groups = dict[tuple[str, str], Rows]
 """(target, mode) -> its measured items."""
+LEVEL = 0.05
 
 
-def summarise(options: HumanEvalOptions, info: RunInfo, results: ScoredItems) -> Report:
-    """pass@1 by target and mode, the paired comparison of modes, the failures, and the wall time by part."""
+def summarise(limit: int | None, vanilla_tokens: int, info: RunInfo, results: ScoredItems) -> Report:
+    """Which solved most, pass@1 by target and mode, their pairs, the failures, and the wall time by part.
+
+    ``limit``: of problems; ``vanilla_tokens``: the max_tokens of a vanilla reply.
+    """
     groups: Groups = {}
     for item, result in results:
         if result.ok:
             groups.setdefault((item.target, item.values["mode"]), []).append((item, result))
+    pairs = _pairs(groups)
     speeds = ("tokens", "peak", "server-side", "effective", "effective/peak", "s/problem")
     tables = [
         _table("pass@1", ("passed", "pass@1", "stderr", "95 % (Wilson)"), groups, _score_cells,
                "stderr as lm-eval computes it: sd (n-1) / sqrt(n)"),
-        _paired(groups),
+        _pair_table(pairs),
         _table("Wall time", ("wall", *TIME_PARTS, "total"), groups, _time_cells,
                "sums over all problems; prefill, reprocessed, thinking and answer are the server's own timings"),
         _table("tok/s", speeds, groups, _speed_cells, "peak: the fastest reply; effective: tokens over wall time"),
@@ -41,10 +46,11 @@ def summarise(options: HumanEvalOptions, info: RunInfo, results: ScoredItems) ->
     ]  # fmt: skip
     return Report(
         kind="humaneval",
-        title="HumanEval" + (f", the first {options.limit} problems" if options.limit else ""),
+        title="HumanEval" + (f", the first {limit} problems" if limit else ""),
+        verdict=_verdict(groups, pairs),
         metrics=tuple(metric for group, rows in groups.items() for metric in _metrics(*group, rows)),
         tables=tuple(table for table in tables if table.rows),
-        notes=tuple(_notes(options, info, results, groups)),
+        notes=tuple(_notes(vanilla_tokens, info, results, groups)),
         flags=report_flags(info, results),
     )
 
@@ -90,23 +96,63 @@ def _score_cells(rows: Rows) -> Sequence[Value]:
     return f"{sum(passed)} of {len(passed)}", rate, spread, f"{100 * low:.1f} – {100 * high:.1f}"
 
 
-def _paired(groups: Groups) -> ReportTable:
-    rows: list[tuple[Value, ...]] = []
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two targets in one mode, or one target in two, on the problems that both were asked."""
+
+    names: tuple[str, str]
+    problems: int
+    won: int
+    """By the second alone."""
+    lost: int
+    p: float
+    """Of McNemar's exact test, corrected for all pairs (Holm)."""
+
+
+def _names(groups: Groups) -> dict[tuple[str, str], str]:
+    """How each group is called: by its mode, its target, or both if there are several of both."""
+    targets, modes = ({group[place] for group in groups} for place in (0, 1))
+    return {
+        group: group[1] if len(targets) == 1 else group[0] if len(modes) == 1 else " ".join(group) for group in groups
+    }
+
+
+def _pairs(groups: Groups) -> list[_Pair]:
+    names, pairs = _names(groups), []
     for (first, first_rows), (second, second_rows) in combinations(groups.items(), 2):
-        if first[0] != second[0] and first[1] != second[1]:
-            continue
         passed, second_passed = _passed_by_task(first_rows), _passed_by_task(second_rows)
-        pairs = [(passed[task], ok) for task, ok in second_passed.items() if task in passed]
-        if not pairs:
-            continue
-        lost, won = pairs.count((True, False)), pairs.count((False, True))
-        p = stats.mcnemar(lost, won)
-        names = (first[1], second[1]) if first[0] == second[0] else (" ".join(first), " ".join(second))
-        verdict = "indistinguishable" if p >= 0.05 else "better" if won > lost else "worse"
-        gain = f"{100 * (won - lost) / len(pairs):+.1f}"
-        rows.append((f"{names[1]} vs {names[0]}", len(pairs), won, lost, gain, f"{p:.3g}", verdict))
-    columns = ("", "problems", "won", "lost", "points", "p", "")
-    return ReportTable("Paired comparison", columns, tuple(rows), "McNemar's exact test, two-sided")
+        both = [(passed[task], ok) for task, ok in second_passed.items() if task in passed]
+        if both and (first[0] == second[0] or first[1] == second[1]):
+            lost, won = both.count((True, False)), both.count((False, True))
+            pairs.append(_Pair((names[first], names[second]), len(both), won, lost, stats.mcnemar(lost, won)))
+    corrected = stats.holm([pair.p for pair in pairs])
+    return [replace(pair, p=p) for pair, p in zip(pairs, corrected, strict=True)]
+
+
+def _pair_table(pairs: Sequence[_Pair]) -> ReportTable:
+    rows = []
+    for pair in pairs:
+        verdict = "cannot tell" if pair.p > LEVEL else "better" if pair.won > pair.lost else "worse"
+        gain = f"{100 * (pair.won - pair.lost) / pair.problems:+.1f}"
+        label = f"{pair.names[1]} vs {pair.names[0]}"
+        rows.append((label, pair.problems, pair.won, pair.lost, gain, f"{pair.p:.3g}", verdict))
+    note = "McNemar's exact test, two-sided" + (", corrected for all pairs" if len(pairs) > 1 else "")
+    return ReportTable("Paired comparison", ("", "problems", "won", "lost", "points", "p", ""), tuple(rows), note)
+
+
+def _verdict(groups: Groups, pairs: Sequence[_Pair]) -> str:
+    """How many problems were solved; of several groups, which solved the most."""
+    names = _names(groups)
+    solved = {names[group]: sum(_passed_by_task(rows).values()) for group, rows in groups.items()}
+    if len(groups) < 2:
+        return "".join(
+            f"{group[0]} solved {solved[names[group]]} of {len(rows)} problems." for group, rows in groups.items()
+        )
+    ranked = sorted(solved, key=lambda name: -solved[name])
+    better = {(first if pair.lost > pair.won else second, second if pair.lost > pair.won else first)
+              for pair in pairs if pair.p <= LEVEL for first, second in [pair.names]}  # fmt: skip
+    behind = [name for name in ranked[1:] if (ranked[0], name) in better]
+    return ranking_verdict(ranked, behind, "solved the most problems", "solved more problems than", "which solves more")
 
 
 def _time_cells(rows: Rows) -> Sequence[Value]:
@@ -161,12 +207,11 @@ def _failures(groups: Groups) -> ReportTable:
     return ReportTable("Failed problems", columns, tuple(rows), note, tuple(codes))
 
 
-def _notes(options: HumanEvalOptions, info: RunInfo, results: ScoredItems, groups: Groups) -> Iterator[str]:
+def _notes(vanilla_tokens: int, info: RunInfo, results: ScoredItems, groups: Groups) -> Iterator[str]:
     if any(result.values["source"] == "reasoning" for rows in groups.values() for _, result in rows):
         yield "Some code was taken from reasoning_content, because the reply had no other text."
-    tokens = options.reply_tokens("vanilla")
-    if any(mode == "vanilla" for _, mode in groups) and tokens != 1024:
-        yield f"vanilla ran with max_tokens {tokens}; lm-eval uses 1,024."
+    if any(mode == "vanilla" for _, mode in groups) and vanilla_tokens != 1024:
+        yield f"vanilla ran with max_tokens {vanilla_tokens}; lm-eval uses 1,024."
     if info.plan.parallel > 1:
         yield f"{info.plan.parallel} problems ran at a time: times are sums over problems, not the run's wall time."
     yield from closing_notes(info, results)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpubox.bench import stats
-from gpubox.bench.kinds.shared import closing_notes, name_list, report_flags
+from gpubox.bench.kinds.shared import closing_notes, ranking_verdict, report_flags
 from gpubox.bench.kinds.suite.tasks import TASKS
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
 from gpubox.bench.report.model import Metric, Report, ReportTable, Value
@@ -149,11 +149,8 @@ def verdict_of(board: Sequence[Standing]) -> str:
     behind = [
         other.name for other in others if pairs * stats.permutation_p(best.answers, other.answers, weights) <= 0.05
     ]
-    if len(behind) == len(others):
-        return f"{best.name} gave the best answers."
-    if behind:
-        return f"{best.name} gave better answers than {name_list(behind)}; the others may be as good as it."
-    return f"Cannot tell whose answers are best: {name_list([own.name for own in ranked])} differ by less than chance."
+    names = [standing.name for standing in ranked]
+    return ranking_verdict(names, behind, "gave the best answers", "gave better answers than", "whose answers are best")
 
 
 def _metrics(standing: Standing) -> Iterator[Metric]:
