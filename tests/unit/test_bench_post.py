@@ -25,7 +25,7 @@ from gpubox.bench.report.post import Post, PostColumn, PostRow, make_post, post_
 from gpubox.bench.report.post_card import post_svg
 from gpubox.bench.report.post_flags import shown_flags
 from gpubox.bench.report.post_text import post_markdown
-from gpubox.bench.report.redact import redact_report
+from gpubox.bench.report.privacy import redact_report
 from gpubox.bench.run_store import Run, create_run
 from gpubox.bench.stats import Estimate
 from gpubox.paths import Paths

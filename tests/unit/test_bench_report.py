@@ -26,7 +26,7 @@ from gpubox.bench.report.load import ReportBundle, load_comparison, load_report
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series
 from gpubox.bench.report.plot import StyledRow, plot
 from gpubox.bench.report.post import make_post
-from gpubox.bench.report.redact import redact_report
+from gpubox.bench.report.privacy import redact_report
 from gpubox.bench.report.references import compare_with_references
 from gpubox.bench.report.run_progress import RunFollower
 from gpubox.bench.report.run_summaries import SUMMARY, active_run, run_summaries

@@ -10,7 +10,7 @@ from gpubox.bench.benchmark import make_benchmark
 from gpubox.bench.model import RunInfo, ScoredItems
 from gpubox.bench.report.model import Report
 from gpubox.bench.report.noise_history import NoiseHistory
-from gpubox.bench.report.redact import Redactor, redact_report
+from gpubox.bench.report.privacy import Redactor, redact_report
 from gpubox.bench.report.references import ReferenceComparison, compare_with_references
 from gpubox.bench.report.run_summaries import run_summaries, sibling_summaries
 from gpubox.bench.run_store import Run, find_run, find_runs, readable_results

@@ -1,7 +1,7 @@
 """What one pastes into a forum about a run: the values of a card and of a Markdown block, nothing private in them.
 
 Everything here is chosen: names of profiles, paths, hosts, error messages and the texts of flags never get in. What
-does get in passes ``PublicText`` as well.
+does get in passes the wall of ``privacy`` as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpubox.bench.report.load import report_of
 from gpubox.bench.report.model import Metric, Report
 from gpubox.bench.report.post_flags import default_text, shown_flags
 from gpubox.bench.report.post_model import PostModel, read_model
-from gpubox.bench.report.post_privacy import PublicText
+from gpubox.bench.report.privacy import Redactor
 from gpubox.bench.run_store import Run
 from gpubox.bench.stats import Estimate
 from gpubox.engines.capabilities import display_version
@@ -135,7 +135,7 @@ def make_post(run: Run) -> Post:
     failed = sum(result.failed for item, result in scored if not item.warmup)
     sides, common = _sides(info, report, _vram_readings(run, info, scored))
     post = _assemble(info, report, sides, common, list(_doubts(info, report, len(scored), failed)))
-    return PublicText(info).redact(post)
+    return Redactor([info], public=True).redact(post)
 
 
 def post_values(post: Post) -> dict[str, Any]:
