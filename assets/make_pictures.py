@@ -10,7 +10,7 @@ dashboard.jsonl is llama-server b11434 with a mixture of experts of random weigh
 by ggml-rpc-server on the same two cores, which other programs used too; its VRAM was that machine's RAM. A client
 asked in turns as a coding agent does. The speeds are that machine's, not a GPU's.
 
-card.svg is what `gpubox bench post` makes of a speed run of the demo model on the same machine.
+card.svg is what `gpubox bench show --as card` makes of a speed run of the demo model on the same machine.
 """
 
 from __future__ import annotations
