@@ -96,7 +96,7 @@ class Paths:
 
     @property
     def history(self) -> Path:
-        """The requests and readings of the last 90 days, in SQLite (``telemetry.history_store``)."""
+        """The requests and readings of the last 90 days, in SQLite (``telemetry.history``)."""
         return self.state / "history.sqlite"
 
     @property

@@ -33,8 +33,8 @@ from gpubox.profiles.loader import load_catalog
 from gpubox.profiles.profile import FlagValue, Profile, is_loopback
 from gpubox.server.instance import observe
 from gpubox.server.state import RunningServer
-from gpubox.telemetry.history_queries import HistoryQueries
-from gpubox.telemetry.history_values import StoredRequest
+from gpubox.telemetry.history.queries import HistoryQueries
+from gpubox.telemetry.history.values import StoredRequest
 from gpubox.telemetry.snapshot import Request, Snapshot
 
 HISTORY_DAYS, HISTORY_SECONDS = 30, 60.0

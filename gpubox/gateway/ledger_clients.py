@@ -11,8 +11,8 @@ from gpubox.gateway.ledger import Ledger
 from gpubox.gateway.request_clients import match_clients
 from gpubox.gateway.status import FinishedRequest
 from gpubox.paths import Paths
-from gpubox.telemetry.history_values import StoredRequest
-from gpubox.telemetry.history_writer import HistoryWriter
+from gpubox.telemetry.history.values import StoredRequest
+from gpubox.telemetry.history.writer import HistoryWriter
 
 LIVE_SECONDS = 1800.0
 """Of requests that began so recently, only the end of the ledger is read."""

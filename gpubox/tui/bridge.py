@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from gpubox.profiles.profile import Profile
     from gpubox.server.engine_compatibility import EngineCompatibility
     from gpubox.server.launch import LaunchPreview
-    from gpubox.telemetry.history import History
-    from gpubox.telemetry.history_writer import HistoryWriter
+    from gpubox.telemetry.history.writer import HistoryWriter
+    from gpubox.telemetry.recent import History
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.operation_progress import OperationProgress
     from gpubox.tui.services import LocalServices
@@ -249,7 +249,7 @@ class SnapshotPoller:
         services, now = self.bridge.services, asyncio.get_running_loop().time
         snapshot = await services.snapshot()
         if self.history is None:
-            from gpubox.telemetry.history import History
+            from gpubox.telemetry.recent import History
 
             self.history = History()
         self.taken_at, self.newest = now(), snapshot

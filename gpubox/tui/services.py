@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from gpubox.server.engine_compatibility import EngineCompatibility
     from gpubox.server.launch import LaunchPreview
     from gpubox.server.log import LogReader
-    from gpubox.telemetry.history_queries import HistoryQueries
-    from gpubox.telemetry.history_writer import HistoryWriter
+    from gpubox.telemetry.history.queries import HistoryQueries
+    from gpubox.telemetry.history.writer import HistoryWriter
     from gpubox.telemetry.sampler import Sampler
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.bench.service import BenchService
@@ -106,7 +106,7 @@ class LocalServices:
 
     def history_queries(self) -> HistoryQueries:
         """What this machine's servers did."""
-        from gpubox.telemetry.history_queries import HistoryQueries
+        from gpubox.telemetry.history.queries import HistoryQueries
 
         return HistoryQueries(self.paths.history)
 

@@ -10,9 +10,9 @@ from gpubox import units
 from gpubox.server.other_server import LM_STUDIO, OLLAMA, OtherServerModel
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.snapshot import DeviceMemory, Snapshot, Throughput
-from gpubox.telemetry.unknown_reasons import unknown_reasons
 from gpubox.views.fields import json_fields, json_value
 from gpubox.views.rows import Table
+from gpubox.views.unknown_reasons import unknown_reasons
 
 
 def status_values(snapshot: Snapshot) -> dict[str, Any]:

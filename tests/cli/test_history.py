@@ -18,8 +18,8 @@ from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
 from gpubox.server.launch_record import save_launch_record
 from gpubox.server.state import Launch, RunningServer
-from gpubox.telemetry.history_queries import HistoryQueries
-from gpubox.telemetry.history_values import StoredRequest
+from gpubox.telemetry.history.queries import HistoryQueries
+from gpubox.telemetry.history.values import StoredRequest
 from gpubox.telemetry.log_source import LogSource
 from tests.cli.verbs import gpubox, values
 
@@ -130,8 +130,8 @@ def test_energy_costs_what_the_owner_pays(capfd: Capture, paths: Paths, logged: 
     gpubox(capfd, "history")
     with sqlite3.connect(paths.history) as connection:  # an hour at 300 W, as the writer stores it
         at = int(BEGIN.timestamp()) // 60 * 60
-        columns = "(span, at, launch, observed, busy, power, power_time, generated)"
-        connection.execute(f"INSERT INTO readings {columns} VALUES (600, ?, 1, 36000, 0, 300000, 36000, 540)", (at,))
+        columns = "(minute, launch, joules, power_seconds, power_tokens)"
+        connection.execute(f"INSERT INTO minutes {columns} VALUES (?, 1, 1080000.0, 3600.0, 540)", (at,))
     paths.config_file.parent.mkdir(parents=True, exist_ok=True)
     paths.config_file.write_text("price-per-kwh = 0.5\n")
     (coder,) = values(capfd, "history")[1]["sums"]

@@ -10,7 +10,7 @@ import pytest
 
 from gpubox.server.client import connect
 from gpubox.server.dialect import detect_dialect, read_other_server
-from gpubox.telemetry.slot_rates import CounterRate
+from gpubox.telemetry.speeds import CounterRate
 from tests.bench_server import BenchServer
 from tests.cli.verbs import gpubox, values
 from tests.peers import Peer

@@ -37,7 +37,7 @@ from gpubox.gateway.status import FinishedRequest
 from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
 from gpubox.server.state import InstanceState, Launch, Operation, RunningServer, save_state
-from gpubox.telemetry.history_store import connect_writer
+from gpubox.telemetry.history.file import connect_writer
 from tests.bench_runs import speed_run
 from tests.hostile.reader_server import SCREEN
 from tests.hostile_text import ATTACKS

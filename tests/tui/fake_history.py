@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from gpubox.errors import GpuboxError
-from gpubox.telemetry.history_values import HistoryBucket, Slowdown, StoredLaunch, StoredMark, StoredRequest, UsageSum
+from gpubox.telemetry.history.values import HistoryBucket, Slowdown, StoredLaunch, StoredMark, StoredRequest, UsageSum
 from tests.tui.snapshots import REQUESTS
 
 NOON = datetime(2026, 11, 21, 13, 2, tzinfo=UTC).timestamp()

@@ -13,7 +13,7 @@ from gpubox.errors import GpuboxError
 from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.host import HostReading
 from gpubox.server.status import ServerStatus
-from gpubox.telemetry.history import History
+from gpubox.telemetry.recent import History
 from gpubox.telemetry.snapshot import DeviceMemory, HistoryMark, Offload, SlotReading, Totals
 from tests.tui.conftest import text, until
 from tests.tui.fake import BUSY, DEMO, READY, STOPPED, FakeServices, Gate, recorded, rollback_events, switch_events

@@ -9,7 +9,7 @@ from typing import Any
 from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.hardware.host import HostReading, ProcessReading
 from gpubox.server.status import ServerStatus
-from gpubox.telemetry.history import History
+from gpubox.telemetry.recent import History
 from gpubox.telemetry.snapshot import DeviceMemory, Offload, Request, SlotReading, Snapshot, Throughput, Totals
 
 GIB, MIB = 1024**3, 1024**2

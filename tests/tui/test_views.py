@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from gpubox.server.engine_compatibility import EngineCompatibility
-from gpubox.telemetry.history import History
+from gpubox.telemetry.recent import History
 from gpubox.telemetry.snapshot import Throughput
 from gpubox.tui.dashboard import detail, graph, profiles, requests, throughput, vram
 from gpubox.tui.dashboard.layout import visible_panes

@@ -12,7 +12,7 @@ import pytest
 from gpubox.config import Config
 from gpubox.hardware.gpu import DriverReading
 from gpubox.paths import Paths
-from gpubox.telemetry import http_source, launch_sources
+from gpubox.telemetry import http_source
 from gpubox.telemetry import sampler as sampler_module
 from gpubox.telemetry.sampler import Sampler
 from gpubox.telemetry.snapshot import Snapshot
@@ -78,7 +78,7 @@ def brief(box: LlamaBox, eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def ahead(monkeypatch: pytest.MonkeyPatch) -> Time:
     clock = Time()
     monkeypatch.setattr(sampler_module, "time", clock)
-    monkeypatch.setattr(launch_sources, "time", clock)
+    monkeypatch.setattr(sampler_module, "time", clock)
     monkeypatch.setattr(http_source, "time", clock)
     return clock
 

@@ -9,21 +9,13 @@ from pathlib import Path
 import pytest
 
 from gpubox.errors import GpuboxError
-from gpubox.telemetry.history_days import close_day, day_of
-from gpubox.telemetry.history_queries import HistoryQueries
-from gpubox.telemetry.history_rows import COLUMNS, iso_time, request_row
-from gpubox.telemetry.history_store import connect_writer
+from gpubox.telemetry.history.file import connect_writer
+from gpubox.telemetry.history.queries import HistoryQueries
+from gpubox.telemetry.history.rows import REQUEST_COLUMNS, iso_time, request_row
 from gpubox.telemetry.snapshot import Request
 
 NOON = datetime(2026, 11, 2, 12).timestamp()
 DAY = 86400.0
-WORDS = {"chat": 1, "code": 2, "error": 3, "stop": 4, "opencode": 5}
-
-
-def make_history(path: Path) -> sqlite3.Connection:
-    connection = connect_writer(path)
-    connection.executemany("INSERT INTO words (text, id) VALUES (?, ?)", WORDS.items())
-    return connection
 
 
 def add_launch(
@@ -33,16 +25,15 @@ def add_launch(
     connection.execute(
         f"INSERT INTO launches (id, identity, profile, started, seen, ended, {', '.join(values)})"
         f" VALUES (?, ?, ?, ?, ?, ?{', ?' * len(values)})",
-        (number, f"boot:{number}:1", WORDS[profile], started * 1000, ended * 1000, ended * 1000, *values.values()),
+        (number, f"boot:{number}:1", profile, started, ended, ended, *values.values()),
     )
 
 
 def add_request(connection: sqlite3.Connection, launch: int, request: Request, client: str | None = None) -> None:
-    at = round(datetime.fromisoformat(request.at).timestamp() * 1000)
-    row = request_row(request, at, lambda text: WORDS.get(text or ""))
+    row = request_row(request, datetime.fromisoformat(request.at).timestamp())
+    marks = ", ".join("?" * (len(REQUEST_COLUMNS) + 2))
     connection.execute(
-        f"INSERT INTO requests ({', '.join(COLUMNS)}, launch, client) VALUES ({', '.join('?' * (len(COLUMNS) + 2))})",
-        (*row, launch, WORDS.get(client or "")),
+        f"INSERT INTO requests ({', '.join(REQUEST_COLUMNS)}, launch, client) VALUES ({marks})", (*row, launch, client)
     )
 
 
@@ -75,11 +66,12 @@ def test_a_history_that_is_just_being_made_is_empty(tmp_path: Path) -> None:
 
 
 def test_a_request_comes_back_as_it_was(tmp_path: Path) -> None:
-    connection = make_history(tmp_path / "h")
+    connection = connect_writer(tmp_path / "h")
     add_launch(connection, 1, "chat", NOON, NOON + 60)
     full = request(
         7, NOON + 1.125, draft_tokens=30, draft_tokens_accepted=21, mean_accepted_length=2.1,
         accepted_per_position=(0.9, 0.5), prompt_seconds=0.08, generation_seconds=2.0, restored_tokens=12,
+        cache_miss="prefix changed", reread_tokens=3,
     )  # fmt: skip
     bare = Request(number=8, at=iso_time(NOON + 9), slot=3, task=9)
     add_request(connection, 1, full, "opencode")
@@ -89,8 +81,8 @@ def test_a_request_comes_back_as_it_was(tmp_path: Path) -> None:
     assert (older.request, older.client, older.profile, older.at) == (full, "opencode", "chat", NOON + 1.125)
 
 
-def test_sums_are_the_same_for_open_and_closed_days(tmp_path: Path) -> None:
-    connection = make_history(tmp_path / "h")
+def test_sums_by_profile_client_and_day(tmp_path: Path) -> None:
+    connection = connect_writer(tmp_path / "h")
     add_launch(connection, 1, "chat", NOON, NOON + DAY)
     add_launch(connection, 2, "code", NOON + DAY, NOON + DAY + 600)
     for task in range(60):
@@ -98,49 +90,39 @@ def test_sums_are_the_same_for_open_and_closed_days(tmp_path: Path) -> None:
         add_request(connection, 1, request(task, NOON + task * 600, tg, stop_reason="error" if task < 2 else "stop"))
     add_request(connection, 2, request(1, NOON + DAY + 5), "opencode")
     connection.execute(
-        "INSERT INTO readings (span, at, launch, observed, busy, power, power_time, generated)"
-        " VALUES (60, ?, 1, 600, 300, 200000, 600, 2400)",
+        "INSERT INTO minutes (minute, launch, joules, power_seconds, power_tokens) VALUES (?, 1, 12000.0, 60, 2400)",
         (NOON - NOON % 60,),
     )
-    days = [day_of(NOON), day_of(NOON) + 1]
-    connection.executemany("INSERT INTO open_days VALUES (?)", [(day,) for day in days])
     queries = HistoryQueries(tmp_path / "h")
-    opened = [queries.sums(NOON - DAY, NOON + 2 * DAY, by) for by in ("profile", "client", "day")]
-    for day in days:
-        close_day(connection, day)
-    closed = [queries.sums(NOON - DAY, NOON + 2 * DAY, by) for by in ("profile", "client", "day")]
-    assert opened == closed
-    chat, code = opened[0]
+    by_profile, by_client, by_day = (
+        queries.sums(NOON - DAY, NOON + 2 * DAY, by) for by in ("profile", "client", "day")
+    )
+    chat, code = by_profile
     assert (chat.key, chat.requests, chat.errors, chat.tg_median) == ("chat", 60, 2, 39.5)
     assert (chat.prompt_tokens, chat.cached_tokens, chat.generated_tokens, chat.read_tokens) == (6000, 3600, 2400, 2400)
     assert (chat.up_seconds, code.up_seconds, chat.ttft_median) == (DAY, 600, 0.75)
     assert (chat.energy_joules, chat.observed_seconds, chat.joules_per_token) == (12000, 60, 5)
     assert (code.energy_joules, code.joules_per_token) == (None, None)
-    assert {(s.key, s.requests) for s in opened[1]} == {("", 60), ("opencode", 1)}
-    assert [s.key for s in opened[2]] == ["2026-11-02", "2026-11-03"]
-    assert sum(s.up_seconds or 0 for s in opened[2]) == DAY + 600
+    assert {(s.key, s.requests) for s in by_client} == {("", 60), ("opencode", 1)}
+    assert [s.key for s in by_day] == ["2026-11-02", "2026-11-03"]
+    assert sum(s.up_seconds or 0 for s in by_day) == DAY + 600
 
 
 def test_the_graph_has_means_over_the_time_in_which_a_value_was_known(tmp_path: Path) -> None:
-    connection = make_history(tmp_path / "h")
+    connection = connect_writer(tmp_path / "h")
     begin = NOON - NOON % 3600
-    rows = [
-        (60, begin, 1, 600, 600, 30_000, 600),
-        (60, begin + 60, 1, 600, 0, None, 0),
-        (60, begin + 120, 1, 600, 300, 60_000, 200),
-    ]
+    rows = [(begin, 1, 60, 60, 1800, 60), (begin + 60, 1, 60, 0, 0, 0), (begin + 120, 1, 60, 30, 1200, 20)]
     connection.executemany(
-        "INSERT INTO readings (span, at, launch, observed, busy, tg, tg_time) VALUES (?,?,?,?,?,?,?)", rows
+        "INSERT INTO minutes (minute, launch, observed_seconds, busy_seconds, tg_tokens, tg_seconds)"
+        " VALUES (?,?,?,?,?,?)",
+        [tuple(map(float, row)) for row in rows],
     )
-    queries = HistoryQueries(tmp_path / "h")
-    first, second = queries.buckets(begin, begin + 360, 2)
+    first, second = HistoryQueries(tmp_path / "h").buckets(begin, begin + 360, 2)
     assert (first.tg, first.busy_share, second.tg, second.busy_share) == (37.5, 0.5, None, None)
-    close_day(connection, day_of(begin))
-    assert queries.buckets(begin - DAY, begin + DAY, 2)[1].tg == 37.5  # from the hours
 
 
 def test_marks_say_what_changed_between_two_launches(tmp_path: Path) -> None:
-    connection = make_history(tmp_path / "h")
+    connection = connect_writer(tmp_path / "h")
     add_launch(connection, 1, "chat", NOON, NOON + 10, how="switch")
     add_launch(connection, 2, "code", NOON + 11, NOON + 20, how="crash", engine_version="b2")
     add_launch(connection, 3, "code", NOON + 30, NOON + 40, engine_version="b2", driver="560")

@@ -17,11 +17,11 @@ from gpubox.server.launch_record import read_launch_record, save_launch_record
 from gpubox.server.log import CUT_MARKER, rotate_log, rotated_path
 from gpubox.server.state import Launch, RunningServer
 from gpubox.server.status import ServerStatus
-from gpubox.telemetry import history_writer
-from gpubox.telemetry.history_queries import HistoryQueries
-from gpubox.telemetry.history_tables import HistoryTables, KnownLaunch
-from gpubox.telemetry.history_values import StoredRequest
-from gpubox.telemetry.history_writer import HistoryWriter
+from gpubox.telemetry.history import writer as history_writer
+from gpubox.telemetry.history.queries import HistoryQueries
+from gpubox.telemetry.history.tables import HistoryTables, KnownLaunch
+from gpubox.telemetry.history.values import StoredRequest
+from gpubox.telemetry.history.writer import HistoryWriter
 from gpubox.telemetry.log_source import LogSource
 from gpubox.telemetry.snapshot import Offload, Request, Snapshot, Throughput, Totals
 from tests.history_box import check_kills, check_size
@@ -91,9 +91,8 @@ def test_requests_and_minutes_survive_the_writer(paths: Paths) -> None:
     queries = HistoryQueries(paths.history)
     assert [(row.request, row.profile) for row in stored(paths)] == [(finished(9, 5), "chat")]
     minute, next_minute = queries.buckets(BEGIN.timestamp(), BEGIN.timestamp() + 120, 2)
-    assert (minute.tg, minute.temperature_celsius, minute.vram_used_bytes) == (20.0, 61, 8 << 30)
+    assert minute.tg == 20.0
     assert minute.busy_share == pytest.approx(29 / 58, abs=0.01)  # the first Snapshot of each stands for no time
-    assert minute.power_watts == pytest.approx(75, abs=1)
     assert (next_minute.tg, next_minute.busy_share) == (None, 0)
     (usage,) = queries.sums(0, 2e9, "profile")
     assert (usage.requests, usage.observed_tokens, usage.up_seconds) == (1, 50, 90)
@@ -176,13 +175,18 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_lost_when_there_is_room_agai
     assert all(minute.busy_share is not None for minute in minutes)
 
 
-def test_a_history_of_a_newer_gpubox_is_left_alone(paths: Paths) -> None:
+def test_a_history_of_another_version_is_set_aside_with_a_sentence(paths: Paths) -> None:
+    problems: list[str] = []
     paths.history.parent.mkdir(parents=True)
     with sqlite3.connect(paths.history) as connection:
         connection.execute("PRAGMA user_version = 99")
     before = paths.history.read_bytes()
-    writer = writer_of(paths)
-    assert "version 99" in writer.problem and paths.history.read_bytes() == before
+    writer = writer_of(paths, on_problem=problems.append)
+    writer.push(snapshot(0, [finished(1, 0)]))
+    writer.step()
+    (aside,) = paths.history.parent.glob("history.sqlite.other-version-*")
+    assert len(stored(paths)) == 1 and aside.read_bytes() == before
+    assert len(problems) == 1 and "version 99" in problems[0] and aside.name in problems[0]
 
 
 def test_a_clock_that_goes_back_makes_no_minute_longer_than_a_minute(paths: Paths) -> None:
@@ -193,7 +197,7 @@ def test_a_clock_that_goes_back_makes_no_minute_longer_than_a_minute(paths: Path
         writer.push(replace(snapshot(second), time=snapshot(second - 50).time))
     writer.step()
     connection = sqlite3.connect(paths.history)
-    assert connection.execute("SELECT MAX(observed) FROM readings").fetchone()[0] <= 600
+    assert connection.execute("SELECT MAX(observed_seconds) FROM minutes").fetchone()[0] <= 60
 
 
 # -- logs of launches that nobody watched -------------------------------------------------------------
@@ -276,7 +280,7 @@ def test_a_record_beside_the_wrong_log_names_no_launch(paths: Paths) -> None:
 # -- what is old --------------------------------------------------------------------------------------
 
 
-def test_what_is_old_goes_in_small_steps_and_a_large_file_keeps_ten_minutes(paths: Paths) -> None:
+def test_what_is_old_goes_in_small_steps_and_of_a_large_file_the_oldest_day(paths: Paths) -> None:
     writer = writer_of(paths)
     connection = writer._connection
     assert connection is not None
@@ -286,18 +290,11 @@ def test_what_is_old_goes_in_small_steps_and_a_large_file_keeps_ten_minutes(path
     for day in range(120):
         for minute in range(12):
             tables.save_minute(int(now) - 86400 * day + 60 * minute, launch, tables.minute(0, 0))
-    while tables.close_one_day(now):
-        pass
     while tables.prune(now):
         pass
     assert len(stored(paths)) == 90
-    assert connection.execute("SELECT COUNT(*) FROM day_sums").fetchone()[0] == 89  # today is open
-    while tables._fold_minutes(now):
-        pass
-    while not tables._prune_before(tables._oldest_day_end()) and len(stored(paths)) == 90:
-        pass
-    spans = dict(connection.execute("SELECT span, COUNT(*) FROM readings GROUP BY span").fetchall())
-    assert spans[60] == 15 * 12 and len(stored(paths)) < 90
+    assert connection.execute("SELECT COUNT(*) FROM minutes").fetchone()[0] == 90 * 12
+    assert tables.prune(now, limit=0) and len(stored(paths)) == 89
 
 
 def test_a_kill_loses_at_most_the_last_second(tmp_path: Path) -> None:

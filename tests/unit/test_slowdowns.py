@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpubox.telemetry.history_values import Slowdown, StoredLaunch
-from gpubox.telemetry.slowdowns import SpeedUnit, changed_flags, find_slowdowns, slowdown_sentence
+from gpubox.telemetry.history.slowdowns import SpeedUnit, changed_flags, find_slowdowns
+from gpubox.telemetry.history.values import Slowdown, StoredLaunch
+from gpubox.views.history import slowdown_figures, slowdown_sentence
 from tests import history_box as truth
 
 DAY = 86400.0
@@ -46,14 +48,14 @@ def test_what_is_fast_again_is_not_slower() -> None:
     assert not flagged({day: 30.0 if 10 <= day < 20 else 40.0 for day in range(30)})
 
 
-def test_slower_in_two_steps_is_told_since_the_last() -> None:
-    (slowdown,) = flagged({day: 50.0 if day < 10 else 42.0 if day < 20 else 34.0 for day in range(30)})
-    assert slowdown.since == 20 * DAY and slowdown.low < 34 / 42 - 1 < slowdown.high
+def test_slower_in_two_steps_is_told_since_the_first() -> None:
+    (slowdown,) = flagged({day: 50.0 if day < 16 else 42.0 if day < 32 else 34.0 for day in range(48)})
+    assert slowdown.since == 16 * DAY and slowdown.low < 38 / 50 - 1 < slowdown.high
 
 
 def test_faster_in_between_does_not_hide_a_slowdown() -> None:
-    (slowdown,) = flagged({day: 50.0 if day < 10 else 36.0 if day < 20 else 39.0 for day in range(30)})
-    assert (slowdown.since, slowdown.changed) == (10 * DAY, ())
+    (slowdown,) = flagged({day: 50.0 if day < 16 else 36.0 if day < 28 else 39.0 for day in range(40)})
+    assert (slowdown.since, slowdown.changed) == (16 * DAY, ())
 
 
 def test_another_kind_of_requests_is_no_slowdown() -> None:
@@ -63,31 +65,28 @@ def test_another_kind_of_requests_is_no_slowdown() -> None:
     assert not find_slowdowns(all_units, [launch(day) for day in range(40)], {}, lambda day: day * DAY)
 
 
-def test_a_draft_model_that_is_gone_is_a_slowdown_although_no_request_is_like_before() -> None:
-    days = range(30)
-    all_units = [
-        SpeedUnit(day, day, "tg", 3 if day < 15 else 0, 20, 40.0 if day < 15 else 26.0 + day % 2, coarse_stratum=0)
-        for day in days
-    ]
-    (slowdown,) = find_slowdowns(all_units, [launch(day) for day in days], {}, lambda day: day * DAY)
-    assert (slowdown.since, slowdown.before) == (15 * DAY, 40.0)
-
-
-def test_more_requests_at_once_are_no_slowdown() -> None:
-    days = range(30)
-    all_units = [
-        SpeedUnit(day, day, "tg", 1, 20, 40.0 if day < 15 else 34.0, at_once=1.0 if day < 15 else 1.6) for day in days
-    ]
-    assert not find_slowdowns(all_units, [launch(day) for day in days], {}, lambda day: day * DAY)
-
-
 def test_flags_that_changed_are_named() -> None:
     old = ("/e/llama-server", "-m", "a.gguf", "--ctx-size", "4096", "--no-mmap", "--port", "1", "--temp", "-1")
     new = ("/x/llama-server", "-m", "a.gguf", "--ctx-size", "8192", "--mlock", "--port", "2", "--temp", "-1")
     assert changed_flags(old, new) == ["--ctx-size 4096 -> 8192", "--no-mmap is gone", "--mlock is new"]
 
 
-def test_the_sentence_names_what_changed() -> None:
-    slowdown = Slowdown("coder", "tg", 20 * DAY, 48.0, 40.8, -0.17, -0.13, ("engine version b1 -> b2",))
+def test_one_start_that_is_slow_is_told_as_such() -> None:
+    """The last start goes on for days."""
+    launches = [launch(day) for day in range(26)]
+    slow = [replace(unit, launch=25) for unit in units({day: 30.0 for day in range(25, 30)})]
+    (slowdown,) = find_slowdowns([*units(dict.fromkeys(range(25), 40.0)), *slow], launches, {}, lambda day: day * DAY)
+    assert (slowdown.since, slowdown.later_starts) == (25 * DAY, 1)
+    assert "slower since this start" in slowdown_sentence(slowdown)
+
+
+def test_starts_that_are_now_fast_now_slow_are_no_slowdown() -> None:
+    assert not flagged({day: 30.0 if day % 3 == 0 or day > 25 else 40.0 for day in range(30)})
+
+
+def test_the_sentence_names_what_changed_and_the_figures_stand_under_it() -> None:
+    slowdown = Slowdown("coder", "tg", 20 * DAY, 48.0, 40.8, -0.17, -0.13, ("engine version b1 -> b2",), 4)
     sentence = slowdown_sentence(slowdown)
-    assert "tg 48.0 -> 40.8 tok/s, -17% to -13%" in sentence and sentence.endswith("engine version b1 -> b2.")
+    assert sentence.startswith("coder generates slower since Wed 21 Jan.") and "%" not in sentence
+    assert sentence.endswith("What changed then: engine version b1 -> b2.")
+    assert slowdown_figures(slowdown) == "tg 48.0 -> 40.8 tok/s, 15% less (99% interval 13% to 17%), 4 starts since"

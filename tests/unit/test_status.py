@@ -18,10 +18,9 @@ from gpubox.server import client as client_module
 from gpubox.server.responses import Health, Slot
 from gpubox.server.state import InstanceState, Launch, Operation, RunningServer, save_state
 from gpubox.server.status import DENIED, ServerStatus, exposure, read_foreign_status, read_status
-from gpubox.telemetry.slot_rates import SlotRates
 from gpubox.telemetry.snapshot import Offload, Snapshot, Throughput, Totals
-from gpubox.telemetry.throughput import read_slots
-from gpubox.telemetry.throughput import throughput as throughput_of
+from gpubox.telemetry.speeds import SlotRates, read_slots
+from gpubox.telemetry.speeds import throughput as throughput_of
 from gpubox.views.status import status_values
 
 LAUNCH = Launch("a", ("llama-server",), "127.0.0.1", 8080, {}, "fork", "/opt/llama-server", "b1", "/m.gguf", 9)

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from gpubox.telemetry.history_values import HistoryBucket, MarkKind, StoredMark
+from gpubox.telemetry.history.values import HistoryBucket, MarkKind, StoredMark
 from gpubox.tui.dashboard import graph
 from gpubox.tui.dashboard.stored_graph import (
     ZOOMS,

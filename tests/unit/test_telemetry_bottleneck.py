@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from gpubox.hardware.gpu import Gpu
-from gpubox.telemetry.bottleneck import BottleneckInputs, ProcessRates, bottleneck
+from gpubox.telemetry.offload import BottleneckInputs, ProcessRates, bottleneck
 
 STATES = ("down", "loading", "prefill", "answering", "idle", "sleeping", "stuck", "stopping", "ready", "error", "")
 RATES = (ProcessRates(), ProcessRates(0.0, 0.0, 0.0), ProcessRates(1.9, 3.0, 0.0), ProcessRates(7.8, 900.0, 1e8))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpubox.paths import Paths
-from gpubox.telemetry import http_source, launch_sources, log_source
+from gpubox.telemetry import http_source, log_source
 from gpubox.telemetry import sampler as sampler_module
 from tests.unit.llama_box import LlamaBox, done, metrics, send, slot, taken
 from tests.unit.sampling import Make, Time, healthy, until
@@ -128,7 +128,7 @@ async def test_no_file_is_read_on_the_event_loop(
 
         return call
 
-    readers = {name: launch_sources for name in ("truncate_log", "read_process", "LogSource")}
+    readers = {name: sampler_module for name in ("truncate_log", "read_process", "LogSource")}
     for name, module in {"observe": sampler_module, **readers}.items():
         monkeypatch.setattr(module, name, watched(name, getattr(module, name)))
     monkeypatch.setattr(log_source.LogSource, "read", watched("read", log_source.LogSource.read))

@@ -6,7 +6,7 @@ import pytest
 
 from gpubox.hardware.gpu import DriverReading
 from gpubox.server.status import ServerStatus
-from gpubox.telemetry.history import KEEP_SECONDS, MAX_POINTS, History
+from gpubox.telemetry.recent import KEEP_SECONDS, MAX_POINTS, History
 from gpubox.telemetry.snapshot import Offload, Snapshot, Throughput, Totals
 
 

@@ -10,13 +10,12 @@ import pytest
 
 from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.server.status import ServerStatus
-from gpubox.telemetry.bottleneck import ProcessRates
 from gpubox.telemetry.device_memory import reconcile_devices
-from gpubox.telemetry.offload import offload
+from gpubox.telemetry.offload import ProcessRates, offload
 from gpubox.telemetry.snapshot import Offload, Request, SlotReading, Snapshot, Throughput, Totals
-from gpubox.telemetry.throughput import throughput
-from gpubox.telemetry.unknown_reasons import unknown_reasons
+from gpubox.telemetry.speeds import throughput
 from gpubox.tui.help_screen import TERMS
+from gpubox.views.unknown_reasons import unknown_reasons
 from tests.unit.invariants import broken
 from tests.unit.test_telemetry_device_memory import HOST_NOW, PROCESS, any_card, any_split
 from tests.unit.test_telemetry_session_speeds import newest_first, request

@@ -11,9 +11,15 @@ import pytest
 from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.hardware.host import ProcessReading
 from gpubox.server.state import Launch
-from gpubox.telemetry.bottleneck import BottleneckInputs, ProcessRates, bottleneck, process_rates
 from gpubox.telemetry.log_source import LogSource
-from gpubox.telemetry.offload import expert_layers_on_cpu, offload
+from gpubox.telemetry.offload import (
+    BottleneckInputs,
+    ProcessRates,
+    bottleneck,
+    expert_layers_on_cpu,
+    offload,
+    process_rates,
+)
 from gpubox.telemetry.snapshot import Offload
 
 LAUNCH = Launch("a", ("llama-server",), "127.0.0.1", 8080, layers=40, has_experts=True)

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from gpubox.paths import Paths
-from gpubox.telemetry import launch_sources, log_source
+from gpubox.telemetry import log_source
+from gpubox.telemetry import sampler as sampler_module
 from tests.fake_nvml import GIB, LONG, Clock, Driver, Start, process, watching
 from tests.unit.llama_box import LlamaBox, done, slot, taken
 from tests.unit.sampling import Make, Time, healthy, until
@@ -246,7 +247,7 @@ async def test_the_wall_clock_jumps(
         def now(cls, tz: Any = None) -> Jumped:
             return cls.fromtimestamp((datetime.now(UTC) + jump).timestamp(), tz)
 
-    monkeypatch.setattr(launch_sources, "datetime", Jumped)
+    monkeypatch.setattr(sampler_module, "datetime", Jumped)
     monkeypatch.setattr(log_source, "datetime", Jumped)
     after = await sampler.sample(wait=True)
 

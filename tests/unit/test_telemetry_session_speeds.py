@@ -8,9 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gpubox.telemetry.requests import RequestInFlight, RequestLog
-from gpubox.telemetry.session_speeds import OpenRequest, SessionSpeeds, finished_session, session_speeds
 from gpubox.telemetry.snapshot import Request, SlotReading
-from gpubox.telemetry.throughput import throughput
+from gpubox.telemetry.speeds import OpenRequest, SessionSpeeds, finished_session, session_speeds, throughput
 
 STARTED = datetime(2026, 1, 1, tzinfo=UTC)
 ZERO = STARTED.timestamp()

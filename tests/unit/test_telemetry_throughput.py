@@ -10,10 +10,17 @@ import pytest
 from gpubox.server.responses import Slot
 from gpubox.telemetry.requests import RequestInFlight, RequestLog
 from gpubox.telemetry.sampler import STUCK_SECONDS
-from gpubox.telemetry.session_speeds import GAP_SECONDS, current_session, finished_session
-from gpubox.telemetry.slot_rates import MIN_SECONDS, SlotRates
 from gpubox.telemetry.snapshot import Request, SlotReading
-from gpubox.telemetry.throughput import read_slots, throughput, totals
+from gpubox.telemetry.speeds import (
+    GAP_SECONDS,
+    MIN_WINDOW_SECONDS,
+    SlotRates,
+    current_session,
+    finished_session,
+    read_slots,
+    throughput,
+    totals,
+)
 
 STARTED = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -49,9 +56,9 @@ def test_the_speed_of_the_last_three_seconds() -> None:
 def test_the_first_moments_say_nothing() -> None:
     rates = SlotRates()
     rates.feed(0.0, (slot(0, 1),))
-    rates.feed(MIN_SECONDS / 2, (slot(0, 9),))
+    rates.feed(MIN_WINDOW_SECONDS / 2, (slot(0, 9),))
 
-    assert rates.tg(0, MIN_SECONDS / 2) is None
+    assert rates.tg(0, MIN_WINDOW_SECONDS / 2) is None
 
 
 def test_an_idle_slot_has_no_speed() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpubox import units
 from gpubox.advisor.evidence import Evidence
 from gpubox.advisor.rules.rule import Judgement, Rule
-from gpubox.telemetry.bottleneck import FAULTS_PER_SECOND
+from gpubox.telemetry.offload import FAULTS_PER_SECOND
 
 LEAST_ON_DISK = 0.02
 """Up to this share of the weights in RAM the reading is not exact: libraries are counted with them."""

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from datetime import datetime, timedelta
+from typing import cast
 
 import click
 
-from gpubox import units
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.cli.options import PlainHelpOption, json_option, list_requests_option, listed_lines_option
 from gpubox.errors import UsageError
 from gpubox.gateway.ledger import KEPT_DAYS, Ledger
 from gpubox.gateway.ledger_clients import history_writer
-from gpubox.telemetry.history_queries import UNKNOWN_CLIENT, HistoryQueries
-from gpubox.telemetry.history_values import Slowdown, StoredRequest, UsageKey, UsageSum
-from gpubox.telemetry.slowdowns import slowdown_sentence
-from gpubox.views.fields import json_fields
-from gpubox.views.rows import Table
+from gpubox.telemetry.history.queries import HistoryQueries
+from gpubox.telemetry.history.values import UsageKey, UsageSum
+from gpubox.views.history import (
+    energy_words,
+    iso_second,
+    request_values,
+    requests_table,
+    slowdown_figures,
+    slowdown_sentence,
+    slowdown_values,
+    usage_table,
+    usage_values,
+)
 
 CATCH_UP_SECONDS = 10.0
-JOULES_PER_KWH = 3.6e6
-_HEADER = ("REQS", "ERR", "READ", "REUSED", "OUT", "REUSE", "UP", "TG", "PP", "TTFT", "J/TOK", "KWH")
-_REQUEST_HEADER = ("TIME", "PROFILE", "CLIENT", "PROMPT", "OUT", "TTFT", "PP", "TG", "DRAFT", "TOOK", "END", "")
 _SPAN = re.compile(r"(\d{1,4})([hd])")
 
 
@@ -68,29 +71,34 @@ def command(context: Context, since: str, by: str, list_requests: bool, lines: i
     history_writer(context.paths, _note_problem).catch_up(CATCH_UP_SECONDS)
     queries = HistoryQueries(context.paths.history)
     if list_requests:
-        _print_requests(queries.requests(begin, now, limit=lines)[::-1], as_json)
+        requests = queries.requests(begin, now, limit=lines)[::-1]
+        if as_json:
+            output.emit_json({"requests": [request_values(stored) for stored in requests]})
+        else:
+            output.emit_table(requests_table(requests))
         return
-    key = cast("UsageKey", by)
-    sums = queries.sums(begin, now, key)
+    sums = queries.sums(begin, now, cast("UsageKey", by))
     if by == "client":
         sums = _with_ledger(sums, Ledger(context.paths.ledger), begin, now)
-    slowdowns = queries.slowdowns(now)
-    price = context.config.price_per_kwh
+    slowdowns, price = queries.slowdowns(now), context.config.price_per_kwh
     if as_json:
         output.emit_json(
             {
-                "since": _iso(begin),
-                "until": _iso(now),
+                "since": iso_second(begin),
+                "until": iso_second(now),
                 "by": by,
                 "price_per_kwh": price,
-                "sums": [_values(usage, price) for usage in sums],
-                "slowdowns": [_slowdown_values(slowdown) for slowdown in slowdowns],
+                "sums": [usage_values(usage, price) for usage in sums],
+                "slowdowns": [slowdown_values(slowdown) for slowdown in slowdowns],
             }
         )
         return
-    _print_sums(sums, by, price)
+    output.emit_table(usage_table(sums, by, price))
+    if words := energy_words(sums):
+        output.emit(words)
     for slowdown in slowdowns:
         output.emit(slowdown_sentence(slowdown))
+        output.emit(f"  {slowdown_figures(slowdown)}")
 
 
 def _note_problem(problem: str) -> None:
@@ -142,93 +150,3 @@ def _with_ledger(sums: list[UsageSum], ledger: Ledger, begin: float, now: float)
             )
         )
     return [*sorted(clients, key=lambda usage: -usage.requests), *logged.values()]
-
-
-def _print_sums(sums: list[UsageSum], by: str, price: float | None) -> None:
-    if not sums:
-        output.emit("Nothing is known of this time. The history begins with the first server that gpubox starts.")
-        return
-    header = (by.upper(), *_HEADER, *(("COST",) if price else ()))
-    output.emit_table(Table([_row(usage, by, price) for usage in sums], header))
-    observed, up = sum(s.observed_seconds for s in sums), sum(s.up_seconds or 0.0 for s in sums)
-    if observed:
-        output.emit(
-            f"Energy: of the cards alone, for {units.rough_duration(observed)} in which gpubox read their power;"
-            f" the servers were up for {units.rough_duration(up)}."
-        )
-
-
-def _row(usage: UsageSum, by: str, price: float | None) -> tuple[str, ...]:
-    joules, energy = usage.joules_per_token, usage.energy_joules
-    cost = _cost(usage, price)
-    return (
-        usage.key or ("(no client known)" if by == "client" else "(no server)"),
-        f"{usage.requests:,}",
-        f"{usage.errors:,}",
-        *(f"{count:,}" for count in (usage.read_tokens, usage.cached_tokens, usage.generated_tokens)),
-        units.UNKNOWN if usage.reuse is None else f"{usage.reuse:.0%}",
-        units.UNKNOWN if usage.up_seconds is None else units.duration(usage.up_seconds),
-        units.rate(usage.tg_median),
-        units.rate(usage.pp_median),
-        units.duration(usage.ttft_median),
-        units.UNKNOWN if joules is None else f"{joules:.1f}",
-        units.UNKNOWN if energy is None else f"{energy / JOULES_PER_KWH:.2f}",
-        *((units.UNKNOWN if cost is None else f"{cost:.2f}",) if price else ()),
-    )
-
-
-def _cost(usage: UsageSum, price: float | None) -> float | None:
-    if price is None or usage.energy_joules is None:
-        return None
-    return usage.energy_joules / JOULES_PER_KWH * price
-
-
-def _values(usage: UsageSum, price: float | None) -> dict[str, Any]:
-    values = asdict(usage)
-    return {
-        **values,
-        "key": usage.key if usage.key != UNKNOWN_CLIENT else None,
-        "read_tokens": usage.read_tokens,
-        "reuse": usage.reuse,
-        "joules_per_token": usage.joules_per_token,
-        "cost": _cost(usage, price),
-    }
-
-
-def _slowdown_values(slowdown: Slowdown) -> dict[str, Any]:
-    return {**asdict(slowdown), "since": _iso(slowdown.since), "sentence": slowdown_sentence(slowdown)}
-
-
-def _print_requests(requests: list[StoredRequest], as_json: bool) -> None:
-    if as_json:
-        values = [
-            {"profile": stored.profile, "client": stored.client, **json_fields(stored.request, "draft_acceptance")}
-            for stored in requests
-        ]
-        output.emit_json({"requests": values})
-    else:
-        rows = [_request_row(stored) for stored in requests]
-        output.emit_table(Table(rows, _REQUEST_HEADER, empty="No request is known of this time."))
-
-
-def _request_row(stored: StoredRequest) -> tuple[str, ...]:
-    request, acceptance = stored.request, stored.request.draft_acceptance
-    restored = f"kept KV: {units.tokens(request.restored_tokens)} restored" if request.restored_tokens else ""
-    return (
-        units.local_time(request.at, "%Y-%m-%d %H:%M:%S"),
-        stored.profile,
-        stored.client or units.UNKNOWN,
-        units.token_sum(request.prompt_tokens, request.read_tokens, request.cached_tokens),
-        units.tokens(request.generated_tokens),
-        units.duration_at_least(request.ttft_seconds, request.slot_ttft_seconds),
-        units.rate(request.pp_tokens_per_second),
-        units.rate(request.tg_tokens_per_second),
-        units.UNKNOWN if acceptance is None else f"{acceptance:.0%}",
-        units.duration(request.duration_seconds),
-        request.stop_reason or units.UNKNOWN,
-        f"cache miss: {request.cache_miss}" if request.cache_miss else restored,
-    )
-
-
-def _iso(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -16,8 +16,8 @@ from gpubox.errors import GpuboxError
 from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
-    from gpubox.telemetry.history_queries import HistoryQueries
-    from gpubox.telemetry.history_values import Slowdown, StoredRequest
+    from gpubox.telemetry.history.queries import HistoryQueries
+    from gpubox.telemetry.history.values import Slowdown, StoredRequest
     from gpubox.tui.dashboard.request_history import RequestFilter
     from gpubox.tui.dashboard.stored_graph import StoredGraph, Zoom
     from gpubox.tui.services import LocalServices

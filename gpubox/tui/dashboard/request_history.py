@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gpubox.errors import GpuboxError
 
 if TYPE_CHECKING:
-    from gpubox.telemetry.history_values import StoredRequest
+    from gpubox.telemetry.history.values import StoredRequest
     from gpubox.telemetry.snapshot import Request
 
 MAX_LISTED = 500

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from gpubox.gateway.request_clients import RequestClients, RequestKey
     from gpubox.gateway.status import FinishedRequest
-    from gpubox.telemetry.history_values import StoredRequest
+    from gpubox.telemetry.history.values import StoredRequest
     from gpubox.telemetry.snapshot import Request
     from gpubox.tui.dashboard.request_history import LaunchLine, ListedRequest, RequestFilter
 

@@ -30,7 +30,7 @@ from gpubox.tui.widgets.lines import SnapshotPane
 if TYPE_CHECKING:
     from gpubox.gateway.status import GatewayStatus
     from gpubox.server.launch import LaunchPreview
-    from gpubox.telemetry.history import History
+    from gpubox.telemetry.recent import History
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.messages import GatewayView, ProfileEntry, ServerOverview
     from gpubox.tui.operation_progress import OperationProgress

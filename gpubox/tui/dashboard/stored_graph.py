@@ -15,7 +15,7 @@ from gpubox.tui.dashboard import graph
 from gpubox.tui.styled_lines import QUIET, StyledLine, sanitize_to_width, styled_line
 
 if TYPE_CHECKING:
-    from gpubox.telemetry.history_values import HistoryBucket, StoredMark
+    from gpubox.telemetry.history.values import HistoryBucket, StoredMark
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 PP_FROM_ROWS = 9
@@ -118,8 +118,7 @@ def has_gaps(stored: StoredGraph) -> bool:
 
 def is_observed(bucket: HistoryBucket) -> bool:
     """Whether gpubox looked in that time. A server that idled was observed, too."""
-    known = (bucket.busy_share, bucket.tg, bucket.pp, bucket.vram_used_bytes, bucket.power_watts)
-    return any(value is not None for value in known)
+    return bucket.busy_share is not None
 
 
 def bucket_columns(stored: StoredGraph, columns: int) -> list[HistoryBucket | None]:

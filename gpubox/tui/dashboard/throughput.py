@@ -24,8 +24,8 @@ from gpubox.tui.widgets.header import ACTIVITY_STYLES
 from gpubox.tui.widgets.lines import SnapshotPane
 
 if TYPE_CHECKING:
-    from gpubox.telemetry.history import History
-    from gpubox.telemetry.history_values import Slowdown
+    from gpubox.telemetry.history.values import Slowdown
+    from gpubox.telemetry.recent import History
     from gpubox.telemetry.snapshot import SlotReading, Snapshot
     from gpubox.tui.dashboard.stored_graph import StoredGraph, Zoom
 

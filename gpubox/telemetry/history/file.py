@@ -1,8 +1,4 @@
-"""The history file: its tables, and how it is opened. SQLite, so that a crash never leaves half a row.
-
-Numbers are small integers, because a quarter of a year must stay below 50 MB: times in milliseconds, durations in
-microseconds, rates and watts in thousandths, observed time in tenths of a second. NULL is unknown.
-"""
+"""The history file: its tables, and how it is opened. SQLite, so that a crash never leaves half a row."""
 
 from __future__ import annotations
 
@@ -14,23 +10,21 @@ from pathlib import Path
 
 from gpubox.errors import GpuboxError
 from gpubox.storage import open_private, private_folder
+from gpubox.telemetry.history.rows import MINUTE_COLUMNS, REQUEST_COLUMNS
 
-VERSION = 1
-"""``user_version`` of the file."""
-MINUTE, TEN_MINUTES, HOUR = 60, 600, 3600
+VERSION = 2
+"""``user_version`` of the file. Another one is set aside: a column more or less is another version."""
 BUSY_SECONDS = 2.0
 """How long a statement waits for another process."""
 
-SCHEMA = """
-CREATE TABLE words (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE);
-
+SCHEMA = f"""
 CREATE TABLE launches (
     id INTEGER PRIMARY KEY,
     identity TEXT NOT NULL UNIQUE,
-    profile INTEGER NOT NULL,
-    started INTEGER NOT NULL,
-    seen INTEGER NOT NULL,
-    ended INTEGER,
+    profile TEXT NOT NULL,
+    started REAL NOT NULL,
+    seen REAL NOT NULL,
+    ended REAL,
     how TEXT NOT NULL DEFAULT '',
     message TEXT NOT NULL DEFAULT '',
     engine_path TEXT NOT NULL DEFAULT '',
@@ -42,79 +36,19 @@ CREATE TABLE launches (
     log_requests INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX launches_started ON launches (started);
-
-CREATE TABLE requests (
-    launch INTEGER NOT NULL,
-    task INTEGER NOT NULL,
-    at INTEGER NOT NULL,
-    number INTEGER NOT NULL,
-    slot INTEGER NOT NULL,
-    prompt INTEGER, cached INTEGER, generated INTEGER,
-    queue INTEGER, slot_ttft INTEGER, reading INTEGER, generation INTEGER, duration INTEGER,
-    pp INTEGER, tg INTEGER,
-    drafted INTEGER, accepted INTEGER, accepted_length INTEGER, positions BLOB,
-    stop INTEGER, miss INTEGER, restored INTEGER, client INTEGER,
-    PRIMARY KEY (launch, task)
-) WITHOUT ROWID;
+CREATE TABLE requests (launch, client, {", ".join(REQUEST_COLUMNS)}, PRIMARY KEY (launch, task)) WITHOUT ROWID;
 CREATE INDEX requests_at ON requests (at);
-
-CREATE TABLE readings (
-    span INTEGER NOT NULL,
-    at INTEGER NOT NULL,
-    launch INTEGER NOT NULL,
-    observed INTEGER NOT NULL,
-    busy INTEGER NOT NULL,
-    tg INTEGER, tg_time INTEGER, tg_max INTEGER,
-    pp INTEGER, pp_time INTEGER, pp_max INTEGER,
-    vram INTEGER, ram INTEGER,
-    power INTEGER, power_time INTEGER, power_max INTEGER,
-    temperature INTEGER, temperature_max INTEGER,
-    drafted INTEGER, accepted INTEGER, generated INTEGER, context INTEGER,
-    PRIMARY KEY (span, at, launch)
-) WITHOUT ROWID;
-
-CREATE TABLE day_sums (
-    day INTEGER NOT NULL,
-    profile INTEGER NOT NULL,
-    client INTEGER NOT NULL,
-    requests INTEGER NOT NULL, errors INTEGER NOT NULL,
-    prompt INTEGER NOT NULL, cached INTEGER NOT NULL, generated INTEGER NOT NULL,
-    tg BLOB NOT NULL, pp BLOB NOT NULL, ttft BLOB NOT NULL,
-    PRIMARY KEY (day, profile, client)
-) WITHOUT ROWID;
-
-CREATE TABLE day_speeds (
-    day INTEGER NOT NULL,
-    launch INTEGER NOT NULL,
-    rate TEXT NOT NULL,
-    strata BLOB NOT NULL,
-    PRIMARY KEY (day, launch, rate)
-) WITHOUT ROWID;
-
-CREATE TABLE day_readings (
-    day INTEGER NOT NULL,
-    launch INTEGER NOT NULL,
-    observed INTEGER NOT NULL, power_time INTEGER NOT NULL, millijoules INTEGER NOT NULL, generated INTEGER NOT NULL,
-    temperature INTEGER,
-    PRIMARY KEY (day, launch)
-) WITHOUT ROWID;
-
-CREATE TABLE open_days (day INTEGER PRIMARY KEY);
-
-CREATE TABLE judged (slowdowns TEXT NOT NULL);
+CREATE TABLE minutes (minute, launch, {", ".join(MINUTE_COLUMNS)}, PRIMARY KEY (minute, launch)) WITHOUT ROWID;
+CREATE TABLE judged (day INTEGER NOT NULL, slowdowns TEXT NOT NULL);
 """
-"""``readings``: a row for each minute and launch (launch 0: none ran), and for each hour, made of the minutes.
-``tg``, ``pp`` and ``power`` are means over ``tg_time``, ``pp_time`` and ``power_time``.
-
-``day_*``: made of a local day's rows by ``history_days``, so that a quarter of a year can be summed up at once. ``day``
-counts days since 1970, and the blobs hold all values of the day, sorted. Days in ``open_days`` have changed since, and
-are read from the rows themselves. ``judged`` has one row, the slowdowns of all closed days, until a day is closed."""
+"""Times are unix seconds. ``requests`` has the fields of a Request, ``minutes`` those of MinuteReadings for each minute
+and launch (launch 0: none ran). ``judged`` has one row, the slowdowns as they were found on that day."""
 
 
 def connect_writer(path: Path) -> sqlite3.Connection:
     """Opens the history for writing, and makes it if it is absent.
 
-    Raises sqlite3.Error, OSError, and GpuboxError if another version of gpubox wrote it.
+    Raises sqlite3.Error, OSError, and OtherVersion.
     """
     descriptor = open_private(private_folder(path.parent) / path.name, os.O_RDWR)
     try:
@@ -169,8 +103,12 @@ def _opened_for_reading(path: Path, uri: str) -> sqlite3.Connection | None:
     return connection
 
 
-def _other_version(path: Path, version: int) -> GpuboxError:
-    return GpuboxError(f"The history {path} has version {version}; this gpubox knows version {VERSION}.")
+class OtherVersion(GpuboxError):
+    """The file was written by another version of gpubox."""
+
+
+def _other_version(path: Path, version: int) -> OtherVersion:
+    return OtherVersion(f"The history {path} has version {version}; this gpubox knows version {VERSION}.")
 
 
 def is_damage(error: sqlite3.Error) -> bool:
@@ -182,9 +120,9 @@ def is_damage(error: sqlite3.Error) -> bool:
     )
 
 
-def set_aside(path: Path) -> Path:
-    """Renames a damaged history, and what belongs to it. Returns its new name. Raises OSError."""
-    aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
+def set_aside(path: Path, why: str) -> Path:
+    """Renames a history that this gpubox cannot use, and what belongs to it. Returns its new name. Raises OSError."""
+    aside = path.with_name(f"{path.name}.{why}-{time.strftime('%Y%m%dT%H%M%S')}")
     path.replace(aside)
     for suffix in ("-wal", "-shm"):
         with contextlib.suppress(FileNotFoundError):

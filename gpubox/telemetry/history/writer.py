@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gpubox.errors import GpuboxError
 from gpubox.hardware.process import boot_id, is_alive
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.server.failure_causes import FailureKind, find_cause
@@ -23,12 +22,11 @@ from gpubox.server.launch_record import recorded_launches
 from gpubox.server.log import log_size, tail_text
 from gpubox.server.state import load_state
 from gpubox.storage import lock_file
-from gpubox.telemetry.history_minutes import MinuteReadings
-from gpubox.telemetry.history_rows import milliseconds
-from gpubox.telemetry.history_store import connect_writer, is_damage, set_aside
-from gpubox.telemetry.history_tables import HistoryTables, KnownLaunch
-from gpubox.telemetry.history_values import StoredRequest
-from gpubox.telemetry.launch_logs import LaunchLog
+from gpubox.telemetry.history.file import OtherVersion, connect_writer, is_damage, set_aside
+from gpubox.telemetry.history.missed_logs import LaunchLog
+from gpubox.telemetry.history.rows import MinuteReadings, unix_time
+from gpubox.telemetry.history.tables import HistoryTables, KnownLaunch
+from gpubox.telemetry.history.values import StoredRequest
 from gpubox.telemetry.snapshot import Request, Snapshot
 
 FLUSH_SECONDS = 1.0
@@ -102,6 +100,7 @@ class HistoryWriter:
         """Of which stretch of time requests still lack a client."""
         self._name_at: list[float] = []
         self._naming: Iterator[None] | None = None
+        self._tidying: Iterator[None] | None = None
         self._tidy_at = float("-inf")
 
     def start(self) -> None:
@@ -177,12 +176,14 @@ class HistoryWriter:
                 self._retry_at = time.monotonic() + RETRY_SECONDS
                 return False
             self._connection = connect_writer(self.paths.history)
+        except OtherVersion as error:
+            self._set_aside("other-version", error.message)
+            return False
         except sqlite3.Error as error:
             self._failed(error)
             return False
-        except (OSError, GpuboxError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error.message.rstrip(".")
-            self._report(f"The history cannot be written: {reason}.")
+        except OSError as error:
+            self._report(f"The history cannot be written: {error.strerror}.")
             self._retry()
             return False
         self._tables = HistoryTables(self._connection)
@@ -195,20 +196,23 @@ class HistoryWriter:
 
     def _failed(self, error: sqlite3.Error) -> None:
         """Sets a damaged file aside; anything else is tried again later."""
-        damaged = is_damage(error)
         self._drop()
-        if not damaged:
+        if is_damage(error):
+            self._set_aside("damaged", f"The history was damaged ({error}).")
+        else:
             self._report(f"The history cannot be written: {error}.")
             self._retry()
-            return
+
+    def _set_aside(self, why: str, sentence: str) -> None:
+        """Renames a file that this gpubox cannot use; a new one begins with the next step."""
         try:
-            aside = set_aside(self.paths.history)
-        except OSError as problem:
-            self._report(f"The history is damaged, and cannot be renamed: {problem.strerror}.")
+            aside = set_aside(self.paths.history, why)
+        except OSError as error:
+            self._report(f"{sentence} It cannot be renamed: {error.strerror}.")
             self._retry()
-            return
-        self._retry_at = float("-inf")
-        self._report(f"The history was damaged ({error}). It is now {aside.name}, and a new one begins.")
+        else:
+            self._retry_at = float("-inf")
+            self._report(f"{sentence} It is now {aside.name}, and a new one begins.")
 
     def _report(self, problem: str) -> None:
         if problem and problem != self.problem and self._on_problem:
@@ -226,7 +230,7 @@ class HistoryWriter:
         if self._connection is not None:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.close()
-        self._connection = self._tables = self._catch_up = self._naming = None
+        self._connection = self._tables = self._catch_up = self._tidying = self._naming = None
 
     def _release(self) -> None:
         self._drop()
@@ -261,26 +265,29 @@ class HistoryWriter:
     def _work_off(self, tables: HistoryTables, now: float) -> None:
         """A bounded part of what need not be done at once."""
         if self._catch_up is not None:
-            until = time.monotonic() + CATCH_UP_SECONDS
-            while time.monotonic() < until:
-                if next(self._catch_up, self) is self:
-                    self._catch_up = None
-                    break
+            if _is_done(self._catch_up):
+                self._catch_up = None
         elif now >= self._follow_at:
             self._follow_at = now + FOLLOW_SECONDS
             self._follow_others(tables)
         elif now >= self._tidy_at:
-            clock = self._clock()
-            if not (tables.close_one_day(clock) or tables.prune(clock) or tables.judge(clock)):
-                self._tidy_at = now + TIDY_SECONDS
+            self._tidying = self._tidying or self._tidied(tables)
+            if _is_done(self._tidying):
+                self._tidying, self._tidy_at = None, now + TIDY_SECONDS
+
+    def _tidied(self, tables: HistoryTables) -> Iterator[None]:
+        """Deletes what is old, and judges once a day which profiles are slower, a step at a time."""
+        clock = self._clock()
+        while tables.prune(clock):
+            yield
+        yield from tables.judged(clock)
 
     # -- Snapshots ----------------------------------------------------------------------------------------
 
     def _take(self, tables: HistoryTables, snapshot: Snapshot) -> None:
-        milli = milliseconds(snapshot.time)
-        if milli is None:
+        at, seen, status = unix_time(snapshot.time), self._seen, snapshot.server
+        if at is None:
             return
-        at, seen, status = milli / 1000, self._seen, snapshot.server
         launch, newest, follows = seen.launch, seen.newest, seen.at > 0
         if (status.pid, status.started_at) != (seen.pid, seen.started_at):
             if launch:
@@ -301,8 +308,8 @@ class HistoryWriter:
             readings = self._minutes.get(key)
             if readings is None:
                 readings = self._minutes[key] = tables.minute(*key)
-            if readings.observed < 60.0:  # else the clock went back: this minute was seen already
-                seconds = min(seconds, 60.0 - readings.observed)
+            if readings.observed_seconds < 60.0:  # else the clock went back: this minute was seen already
+                seconds = min(seconds, 60.0 - readings.observed_seconds)
                 readings.add(snapshot, seconds, ended if follows else ())
         self._seen = _Seen(status.pid, status.started_at, launch, newest, snapshot.at, at)
 
@@ -316,7 +323,7 @@ class HistoryWriter:
     def _add_requests(self, tables: HistoryTables, launch: int, requests: Sequence[Request]) -> None:
         if not tables.add_requests(launch, requests) or self._clients is None:
             return
-        times = [at / 1000 for request in requests if (at := milliseconds(request.at)) is not None]
+        times = [at for request in requests if (at := unix_time(request.at)) is not None]
         self._name_later(min(times), max(times) + 1.0, NAMING_SECONDS)
 
     # -- clients ------------------------------------------------------------------------------------------
@@ -345,11 +352,10 @@ class HistoryWriter:
         assert self._clients is not None
         while since < until:
             requests = tables.requests_of(since - AROUND_SECONDS, min(until, since + DAY_SECONDS) + AROUND_SECONDS)
-            if any(stored.client is None for _, stored in requests):
-                names = self._clients([stored for _, stored in requests])
-                for (launch, stored), client in zip(requests, names, strict=True):
+            if any(stored.client is None for stored in requests):
+                for stored, client in zip(requests, self._clients(requests), strict=True):
                     if client is not None and stored.client is None:
-                        tables.name_client(launch, stored.request, client)
+                        tables.name_client(stored, client)
             since += DAY_SECONDS
             yield
 
@@ -428,6 +434,15 @@ class HistoryWriter:
                 self._add_requests(tables, launch, requests)
         if is_alive(log.running.process):
             tables.note_seen(launch, self._clock(), "")
+
+
+def _is_done(work: Iterator[None]) -> bool:
+    """Goes on for CATCH_UP_SECONDS. Whether there is nothing left."""
+    until = time.monotonic() + CATCH_UP_SECONDS
+    while time.monotonic() < until:
+        if next(work, work) is work:
+            return True
+    return False
 
 
 def _how_ended(snapshot: Snapshot) -> str:

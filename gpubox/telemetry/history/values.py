@@ -10,6 +10,7 @@ from gpubox.telemetry.snapshot import Request
 MarkKind = Literal["start", "switch", "stop", "crash", "engine", "driver"]
 UsageKey = Literal["profile", "client", "day"]
 RateName = Literal["tg", "pp"]
+JOULES_PER_KWH = 3.6e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +28,6 @@ class HistoryBucket:
     """Tokens per second, over the time in which only prompts were processed."""
     busy_share: float | None = None
     """Of the observed time, 0 to 1: a slot worked on a request."""
-    vram_used_bytes: int | None = None
-    """Of all cards together."""
-    power_watts: float | None = None
-    """Of all cards together."""
-    temperature_celsius: float | None = None
-    """Of the hottest card."""
-    acceptance: float | None = None
-    """Accepted draft tokens over all draft tokens of the requests that ended in it, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +122,16 @@ class UsageSum:
             return None
         return self.energy_joules / self.observed_tokens
 
+    def cost(self, price_per_kwh: float | None) -> float | None:
+        """Of the energy; None if that or its price is not known."""
+        if price_per_kwh is None or self.energy_joules is None:
+            return None
+        return self.energy_joules / JOULES_PER_KWH * price_per_kwh
+
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """A profile is slower since a moment, beyond its usual noise."""
+    """A profile is slower since a moment, beyond the noise that its starts and its days have."""
 
     profile: str
     rate: RateName
@@ -143,5 +142,12 @@ class Slowdown:
     low: float
     """The change as a share of ``before``: its interval, -0.18 to -0.12 for 12 to 18 per cent less."""
     high: float
-    changed: tuple[str, ...]
+    changed: tuple[str, ...] = ()
     """What changed then, a few words each. Empty: nothing that gpubox knows of."""
+    later_starts: int = 2
+    """How often the server has started since; 1: only this start is slower, which the next one may not be."""
+
+    @property
+    def change(self) -> float:
+        """-0.15 for 15 per cent less."""
+        return self.after / self.before - 1

@@ -1,0 +1,11 @@
+"""What this machine's servers did, in one SQLite file of raw rows: written by one gpubox, read by all.
+
+values.py       the frozen values that the history answers with
+file.py         the tables, how the file is opened, and how a damaged one is set aside
+rows.py         requests and Snapshots as rows, and rows as requests
+tables.py       what the one writer inserts, updates and prunes
+writer.py       the writer's thread: Snapshots in, one transaction a second
+missed_logs.py  the requests of launches that no gpubox watched, from their logs
+queries.py      graph, marks, requests and sums, asked of the raw rows
+slowdowns.py    since when a profile is slower, and what changed then
+"""
