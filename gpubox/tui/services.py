@@ -92,7 +92,7 @@ class LocalServices:
     async def snapshot(self) -> Snapshot:
         """Takes all readings."""
         if self._sampler is None:
-            for module in ("hardware.nvml_reader", "telemetry.history", "telemetry.sampler"):
+            for module in ("hardware.nvml_reader", "telemetry.recent", "telemetry.sampler"):
                 await run_in_thread(import_module, f"gpubox.{module}")
             from gpubox.hardware.nvml_reader import DriverReader
             from gpubox.telemetry.sampler import Sampler
