@@ -162,7 +162,7 @@ def test_the_cells_of_a_sweep_keep_their_flags_and_the_best_is_first(box: Paths)
         run.save(replace(run.info, state="finished"))
     post = make_post(run)
 
-    assert [row.label for row in post.rows] == ["n-cpu-moe=4", "n-cpu-moe=8"]
+    assert [row.label for row in post.rows] == ["n-cpu-moe=8", "n-cpu-moe=4"]
     assert post.sentences[0].startswith("Best at tg: n-cpu-moe=8, ")
     assert "tg, n-cpu-moe=8" in post_svg(post)
     assert "annas-box" not in everything(post)

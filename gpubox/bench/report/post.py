@@ -6,6 +6,7 @@ does get in passes the wall of ``privacy`` as well.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -172,7 +173,7 @@ def _assemble(
         sides=tuple(dict.fromkeys(sides.values())),
         flags=common,
         columns=columns,
-        rows=tuple(_rows(report.metrics, columns, sides, names)),
+        rows=tuple(_best_first(report.kind, columns, list(_rows(report.metrics, columns, sides, names)))),
         sentences=tuple(
             _renamed(_for_strangers(note), names)
             for note in filter(None, (report.verdict, *report.notes))
@@ -328,6 +329,14 @@ def _rows(
     for (target, group), own in sorted(cells.items(), key=lambda entry: groups.index(entry[0][1])):
         label = sides[target].label if target in sides else ""
         yield PostRow(label, _renamed(group, names), tuple(own.get(column) for column in columns))
+
+
+def _best_first(kind: str, columns: Sequence[PostColumn], rows: Sequence[PostRow]) -> Sequence[PostRow]:
+    """The rows of rivals by their first figure; others as they are."""
+    if kind not in ("sweep", "tune") or not columns or not columns[0].better:
+        return rows
+    sign = -1 if columns[0].better == "higher" else 1
+    return sorted(rows, key=lambda row: sign * row.cells[0].value if row.cells[0] else math.inf)
 
 
 def _llama_bench(report: Report) -> Iterator[tuple[str, ...]]:
