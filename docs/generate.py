@@ -111,12 +111,25 @@ def code_map() -> str:
     for package in PACKAGES:
         folder = ROOT / "gpubox" / package
         for init in [folder / "__init__.py", *sorted(folder.rglob("*/__init__.py"))]:
-            text = ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or ""
-            title, _, rest = text.partition("\n")
-            lines = [line for line in rest.splitlines() if re.match(r"\s*\S+(\.py|/|\.tcss)\s", line)]
+            title, lines = _map_of(init)
             parts.append(f"**{init.parent.relative_to(ROOT / 'gpubox')}/**: {title}\n")
             parts += ["```text", *lines, "```\n"] if lines else []
     return "\n".join([*parts, MAP_END])
+
+
+def _map_of(init: Path) -> tuple[str, list[str]]:
+    """What a package is for, and a line for each file: from its own docstring, else from those of the files."""
+    title, _, rest = _docstring(init).partition("\n")
+    lines = [line for line in rest.splitlines() if re.match(r"\S+(\.py|/|\.tcss)\s", line)]
+    if not lines:
+        files = [path for path in sorted(init.parent.glob("*.py")) if path != init]
+        cells = max((len(path.name) for path in files), default=0)
+        lines = [f"{path.name:{cells}}  {_docstring(path).partition(chr(10))[0]}" for path in files]
+    return title, lines
+
+
+def _docstring(path: Path) -> str:
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
 
 
 def contributing() -> str:
