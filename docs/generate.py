@@ -163,6 +163,6 @@ def stale() -> list[str]:
 
 if __name__ == "__main__":
     if "--check" in sys.argv:
-        sys.exit("\n".join(stale()))
+        sys.exit("\n".join(stale()) or 0)
     for document, make in DOCUMENTS.items():
         (ROOT / document).write_text(make(), encoding="utf-8")
