@@ -10,22 +10,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.models import hub_download
-from gpubox.models.fetch import fetch_quant
+from gpubox.models.fetch import DownloadPlan, fetch_model, fetch_quant, plan_download
 from gpubox.models.find import hub_cache
 from gpubox.models.hub_client import HubClient, HubPartError
 from gpubox.models.hub_download import HubDownload, HubProgress
 from gpubox.models.hub_search import HubRepository, read_repository
 from gpubox.models.quants import parse_reference
-from gpubox.models.resolve import find_cached_model
-from gpubox.storage import lock_file
+from gpubox.models.resolve import find_cached_model, resolve_model
+from gpubox.paths import Paths
+from gpubox.storage import free_bytes, lock_file
 from tests.conftest import until
 from tests.hub import Hub, Stored, running_hub
 
@@ -126,31 +127,6 @@ def test_a_cancelled_download_is_resumed(hub: Hub, client: HubClient, repository
     assert leftovers() == []
 
 
-def test_a_damaged_part_is_deleted(client: HubClient, repository: HubRepository) -> None:
-    part = hub_cache() / "models--u--m/blobs" / f"{repository.quants[0].files[0].sha256}.incomplete"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(bytes(1_000_000))
-    with pytest.raises(GpuboxError, match="is damaged: its checksum"):
-        job(repository).run(client, ignore)
-    assert not part.exists()
-    assert job(repository).run(client, ignore).read_bytes() == DATA
-
-
-def test_a_part_that_is_too_long(client: HubClient, repository: HubRepository) -> None:
-    part = hub_cache() / "models--u--m/blobs" / f"{repository.quants[0].files[0].sha256}.incomplete"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(bytes(len(DATA) + 1))
-    assert job(repository).run(client, ignore).read_bytes() == DATA
-
-
-def test_other_content_than_the_hub_states(hub: Hub, client: HubClient, repository: HubRepository) -> None:
-    file = hub.repositories["u/m"]["m-Q4_K_M-00001-of-00002.gguf"]
-    file.head = DATA[:-1] + b"!"
-    with pytest.raises(GpuboxError, match="checksum"):
-        job(repository).run(client, ignore)
-    assert find_cached_model(parse_reference("hf:u/m:Q4_K_M")) is None
-
-
 @pytest.mark.parametrize("listed", [5, 10_000_000])
 def test_a_hub_that_lies_about_the_length(hub: Hub, client: HubClient, listed: int) -> None:
     hub.repositories["u/m"]["m-Q4_K_M-00001-of-00002.gguf"].listed_size = listed
@@ -233,13 +209,6 @@ def test_the_pause_that_the_hub_asks_for_is_kept_and_said(
     assert sentences[-1] == ""
 
 
-def test_a_pause_of_an_hour_is_the_owners_to_decide(hub: Hub, client: HubClient, repository: HubRepository) -> None:
-    hub.busy, hub.retry_after = [429], "3600"
-    with pytest.raises(GpuboxError) as caught:
-        job(repository).run(client, ignore)
-    assert "Try again in 3600 s" in caught.value.hint
-
-
 def test_a_hub_that_does_not_answer_is_asked_again(
     hub: Hub, repository: HubRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,13 +251,6 @@ def test_another_program_downloads_it(client: HubClient, repository: HubReposito
     assert job(repository).run(client, ignore).read_bytes() == DATA
 
 
-def test_no_room(client: HubClient, repository: HubRepository, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 3_000_000})())
-    with pytest.raises(GpuboxError, match="needs 4 MB, and 3 MB are free"):
-        job(repository).run(client, ignore)
-    assert not (hub_cache() / "models--u--m").exists()
-
-
 def test_the_disk_fills_up(client: HubClient, repository: HubRepository, monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit on the size of a file stands for the full disk: the write fails in the middle in the same way."""
     if hasattr(signal, "SIGXFSZ"):
@@ -323,9 +285,82 @@ def test_killed_in_the_middle_then_resumed(hub: Hub, client: HubClient, reposito
     assert hub.sent - before < len(DATA) + len(SECOND) - 1_000_000
 
 
-def test_a_cache_that_is_a_file(client: HubClient, repository: HubRepository) -> None:
-    cache = Path(hub_cache())
-    cache.parent.mkdir(parents=True)
-    cache.write_text("a file")
-    with pytest.raises(GpuboxError, match="cannot be written"):
+def test_a_model_by_its_reference_needs_no_connection_once_it_is_here(
+    hub: Hub, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert plan_download("hf:u/m", paths) == DownloadPlan(len(DATA) + len(SECOND), hub_cache(), free_bytes(hub_cache()))
+    path = fetch_model("hf:u/m", paths, Config(), lambda done, total, waiting: None)
+    assert path.is_relative_to(hub_cache()) and resolve_model("hf:u/m", paths, Config()).path == path
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert fetch_model("hf:u/m", paths, Config(), lambda done, total, waiting: None) == path
+    assert plan_download("hf:u/m", paths).size_bytes is None
+    with pytest.raises(GpuboxError, match="no connection to Hugging Face"):
+        fetch_model("hf:u/other", paths, Config(), lambda done, total, waiting: None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hf:u/m:Q5_K_M", "It has: Q4_K_M."),
+        ("hf:no/body", "does not exist on Hugging Face, or it is private"),
+        ("hf:gated/model", "is gated"),
+        ("hf:broken/model", "HTTP 418"),
+    ],
+)
+def test_references_that_name_no_model(hub: Hub, paths: Paths, text: str, message: str) -> None:
+    hub.gated, hub.statuses = "gated/", {"broken/": 418}
+    with pytest.raises(GpuboxError) as error:
+        fetch_model(text, paths, Config(), lambda done, total, waiting: None)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(("part", "damaged"), [(bytes(1_000_000), True), (bytes(len(DATA) + 1), False)])
+def test_a_part_that_is_not_of_this_file(
+    client: HubClient, repository: HubRepository, part: bytes, damaged: bool
+) -> None:
+    """One that is too long cannot be of it; another one shows in the checksum, and is deleted."""
+    file = hub_cache() / "models--u--m/blobs" / f"{repository.quants[0].files[0].sha256}.incomplete"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(part)
+    if damaged:
+        with pytest.raises(GpuboxError, match="is damaged: its checksum"):
+            job(repository).run(client, ignore)
+        assert not file.exists()
+    assert job(repository).run(client, ignore).read_bytes() == DATA
+
+
+def _lie(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.repositories["u/m"]["m-Q4_K_M-00001-of-00002.gguf"].head = DATA[:-1] + b"!"
+
+
+def _ask_for_an_hour(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.busy, hub.retry_after = [429], "3600"
+
+
+def _fill(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 3_000_000})())
+
+
+def _put_a_file(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub_cache().parent.mkdir(parents=True)
+    hub_cache().write_text("a file")
+
+
+@pytest.mark.parametrize(
+    ("happens", "message"),
+    [
+        (_lie, "checksum is not the one"),
+        (_ask_for_an_hour, "Try again in 3600 s"),
+        (_fill, "needs 4 MB, and 3 MB are free"),
+        (_put_a_file, "cannot be written"),
+    ],
+)
+def test_what_ends_a_download(
+    hub: Hub, client: HubClient, repository: HubRepository, monkeypatch: pytest.MonkeyPatch,
+    happens: Callable[[Hub, pytest.MonkeyPatch], None], message: str,
+) -> None:  # fmt: skip
+    happens(hub, monkeypatch)
+    with pytest.raises(GpuboxError) as error:
         job(repository).run(client, ignore)
+    assert message in f"{error.value} {error.value.hint}"
+    assert find_cached_model(parse_reference("hf:u/m:Q4_K_M")) is None
