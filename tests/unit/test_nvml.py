@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from gpubox.hardware import nvml, nvml_card
 from gpubox.hardware.gpu import Gpu, GpuProcess
 from gpubox.hardware.nvml import read_driver, vram_used
+from gpubox.hardware.nvml_card import link_bytes_per_second, throttle_reasons
 from tests.fake_nvml import GIB, LONG, MIB, NOT_AVAILABLE, Driver, process
 
 RADEON = Gpu(0, name="Radeon", vram_total_bytes=8, vram_used_bytes=2)
@@ -95,22 +95,6 @@ def test_what_the_card_does_not_say_is_unknown_and_the_rest_is_there(driver: Dri
     assert reading.problem == ""
 
 
-def test_processes_that_the_driver_will_not_list_are_none(driver: Driver) -> None:
-    driver.refuse("DeviceGetComputeRunningProcesses")
-    driver.refuse("SystemGetProcessName")
-
-    assert read_driver().gpus[0].processes == (GpuProcess(8, None, GIB),)
-
-
-def test_a_process_name_that_is_no_text_is_unknown(driver: Driver) -> None:
-    def undecodable(pid: int) -> str:
-        return b"caf\xe9".decode()
-
-    driver.answer("SystemGetProcessName", undecodable)
-
-    assert [p.name for p in read_driver().gpus[0].processes] == [None, None]
-
-
 def test_a_lost_card_is_named_and_the_others_still_read(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(cards=2)
     handle = driver.nvmlDeviceGetHandleByIndex
@@ -144,13 +128,6 @@ def test_no_driver_is_a_fact_and_not_an_error(driver: Driver, error: str, words:
     assert vram_used() is None
 
 
-def test_a_driver_without_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", Driver(cards=0))
-
-    assert (read_driver().gpus, read_driver().problem) == ((), "the driver sees no GPU")
-    assert vram_used() is None
-
-
 def test_a_broken_binding_is_said_and_prints_no_traceback(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,38 +157,60 @@ def test_a_driver_that_hangs_is_not_waited_for(driver: Driver, monkeypatch: pyte
     assert len(read_driver().gpus) >= 1
 
 
-def test_without_details_only_memory_is_asked(driver: Driver) -> None:
+def _undecodable(pid: int) -> str:
+    return b"caf\xe9".decode()
+
+
+LISTS = ("DeviceGetComputeRunningProcesses", "DeviceGetGraphicsRunningProcesses")
+LLAMA, XORG = GpuProcess(7, "/opt/llama-server", None), GpuProcess(8, "Xorg", GIB)
+
+
+@pytest.mark.parametrize(
+    ("refused", "answers", "missing", "expected"),
+    [
+        ([LISTS[0], "SystemGetProcessName"], {}, [], {"processes": (replace(XORG, name=None),)}),
+        ([], {"SystemGetProcessName": _undecodable}, [],
+         {"processes": (replace(LLAMA, name=None), replace(XORG, name=None))}),
+        ([], {LISTS[0]: lambda card: [process(7, NOT_AVAILABLE)]}, [], {"processes": (LLAMA, XORG)}),
+        # a driver that lists none is not one that has none
+        ([], dict.fromkeys(LISTS, lambda card: []), [], {"processes": (), "processes_known": True}),
+        (LISTS, {}, [], {"processes": (), "processes_known": False}),
+        # numbers that mean "not available", and what an older binding does not know
+        ([], {"DeviceGetFanSpeed": lambda card: 2**32 - 1}, [], {"fan_percent": None}),
+        ([], {"DeviceGetCurrentClocksThrottleReasons": lambda card: 0x20},
+         ["nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetUUID", "nvmlMemory_v2"],
+         {"uuid": None, "vram_reserved_bytes": None, "throttle_reasons": ("thermal",)}),
+        # a newer card gives only the distance to its limit
+        (["DeviceGetTemperatureThreshold"], {}, [], {"temperature_limit_celsius": 41 + 46}),
+        (["DeviceGetTemperatureThreshold", "DeviceGetMarginTemperature"], {}, [], {"temperature_limit_celsius": None}),
+    ],
+)  # fmt: skip
+def test_odd_answers(
+    driver: Driver, refused: list[str], answers: dict[str, Any], missing: list[str], expected: dict[str, Any]
+) -> None:
+    for function in refused:
+        driver.refuse(function)
+    for function, answer in answers.items():
+        driver.answer(function, answer)
+    for name in missing:
+        delattr(driver, name)
+
+    (gpu,) = read_driver().gpus
+
+    assert {name: getattr(gpu, name) for name in expected} == expected
+
+
+def test_only_memory_is_asked_without_details_and_used_where_it_is_known(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for function in ("DeviceGetName", "DeviceGetPowerUsage", "DeviceGetComputeRunningProcesses"):
         setattr(driver, f"nvml{function}", None)
-
     assert vram_used() == (GIB,)
-
-
-def test_memory_is_only_used_where_it_is_known(driver: Driver) -> None:
     driver.refuse("DeviceGetMemoryInfo")
-
     assert vram_used() is None
-
-
-def test_what_the_binding_does_not_know_is_unknown(driver: Driver) -> None:
-    for function in ("DeviceGetCurrentClocksEventReasons", "DeviceGetUUID", "DeviceGetMarginTemperature"):
-        delattr(driver, f"nvml{function}")
-    driver.answer("DeviceGetCurrentClocksThrottleReasons", lambda card: 0x20)
-    del driver.nvmlMemory_v2
-
-    (gpu,) = read_driver().gpus
-
-    assert (gpu.uuid, gpu.vram_reserved_bytes, gpu.throttle_reasons) == (None, None, ("thermal",))
-
-
-def test_a_number_that_means_not_available_is_unknown(driver: Driver) -> None:
-    driver.answer("DeviceGetComputeRunningProcesses", lambda card: [process(7, NOT_AVAILABLE)])
-    driver.answer("DeviceGetFanSpeed", lambda card: 2**32 - 1)
-
-    (gpu,) = read_driver().gpus
-
-    assert gpu.processes[0] == GpuProcess(7, "/opt/llama-server", None)
-    assert gpu.fan_percent is None
+    monkeypatch.setitem(sys.modules, "pynvml", Driver(cards=0))
+    assert (read_driver().gpus, read_driver().problem) == ((), "the driver sees no GPU")
+    assert vram_used() is None
 
 
 @pytest.mark.parametrize(
@@ -231,30 +230,6 @@ def test_a_process_on_both_lists_is_one_process(
     driver.answer("DeviceGetGraphicsRunningProcesses", lambda card: [process(7, draws)])
 
     assert read_driver().gpus[0].processes == (GpuProcess(7, "/opt/llama-server", bytes_),)
-
-
-def test_a_driver_that_lists_no_processes_is_not_one_that_has_none(driver: Driver) -> None:
-    driver.answer("DeviceGetComputeRunningProcesses", lambda card: [])
-    driver.answer("DeviceGetGraphicsRunningProcesses", lambda card: [])
-    assert (read_driver().gpus[0].processes, read_driver().gpus[0].processes_known) == ((), True)
-
-    driver.refuse("DeviceGetComputeRunningProcesses")
-    driver.refuse("DeviceGetGraphicsRunningProcesses")
-    assert (read_driver().gpus[0].processes, read_driver().gpus[0].processes_known) == ((), False)
-
-
-def test_a_process_is_called_what_it_calls_itself(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvml_card, "process_name", lambda pid: "llama-server" if pid == 7 else None)
-
-    assert [p.name for p in read_driver().gpus[0].processes] == ["llama-server", "Xorg"]
-
-
-def test_a_card_that_gives_only_the_distance_to_its_limit(driver: Driver) -> None:
-    driver.refuse("DeviceGetTemperatureThreshold")
-    assert read_driver().gpus[0].temperature_limit_celsius == 41 + 46
-
-    driver.refuse("DeviceGetMarginTemperature")
-    assert read_driver().gpus[0].temperature_limit_celsius is None
 
 
 def test_a_card_lost_between_two_queries_is_marked(driver: Driver) -> None:
@@ -289,7 +264,30 @@ def test_a_box_without_nvidia_card_lacks_no_driver(
     assert ([gpu.index for gpu in reading.gpus], reading.problem) == ([0], problem)
 
 
-def test_a_reading_is_json(driver: Driver) -> None:
-    values: dict[str, Any] = json.loads(json.dumps(asdict(read_driver())))
+@pytest.mark.parametrize(
+    ("bits", "words"),
+    [
+        (0x0, ()),
+        (0x1, ()),
+        (0x4, ("power cap",)),
+        (0x8 | 0x40, ("hw thermal", "hw slowdown")),
+        (0x20 | 0x1, ("thermal",)),
+        (0x80 | 0x100 | 0x2, ("power brake", "application clocks", "display clocks")),
+        (0x4000, ("reason 0x4000",)),
+    ],
+)
+def test_throttle_bits_are_words(bits: int, words: tuple[str, ...]) -> None:
+    assert throttle_reasons(bits) == words
 
-    assert values["gpus"][0]["throttle_reasons"] == ["power cap"]
+
+@pytest.mark.parametrize(
+    ("generation", "width", "gigabytes"),
+    [(1, 16, 4.0), (2, 8, 4.0), (3, 16, 15.754), (4, 16, 31.508), (5, 8, 31.508), (5, 16, 63.015), (6, 16, 121.0)],
+)
+def test_a_link_carries_what_the_specification_says(generation: int, width: int, gigabytes: float) -> None:
+    assert link_bytes_per_second(generation, width) == pytest.approx(gigabytes * 1e9, rel=1e-4)
+
+
+@pytest.mark.parametrize(("generation", "width"), [(None, 8), (4, None), (0, 0), (9, 16)])
+def test_an_unknown_link_carries_nobody_knows_what(generation: int | None, width: int | None) -> None:
+    assert link_bytes_per_second(generation, width) is None
