@@ -1,4 +1,4 @@
-"""The gateway's clients and their requests: rows and JSON."""
+"""The gateway's clients and their requests: rows, JSON, and a line for each event."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpubox import units
+from gpubox.gateway.events import GatewayEvent, GatewayListening, GatewayStopped, GatewaySwitch
 from gpubox.gateway.status import ClientSums, FinishedRequest, LiveRequest, RequestState
 from gpubox.views.fields import json_fields
 from gpubox.views.rows import Table
@@ -105,3 +106,38 @@ def _request_row(
         units.duration(request.queue_seconds), units.duration(request.ttft_seconds), units.rate(tg),
         units.duration(request.seconds), error,
     )  # fmt: skip
+
+
+def event_text(event: GatewayEvent) -> str:
+    """One line for an event; empty for those that say nothing to a reader."""
+    if isinstance(event, GatewayListening):
+        up = f"  {', '.join(event.profiles_up)} up" if event.profiles_up else ""
+        who = f"  {event.exposed}" if event.exposed else ""
+        return f"listening on {event.base_url}  (OpenAI base URL {event.base_url}/v1){who}{up}"
+    if isinstance(event, FinishedRequest):
+        return _request_text(event)
+    if isinstance(event, GatewaySwitch):
+        return _switch_text(event)
+    return event.message if isinstance(event, GatewayStopped) else ""
+
+
+def _switch_text(event: GatewaySwitch) -> str:
+    what = f"{event.kind} {event.profile}" + (f" for {event.asked_by}" if event.asked_by else "")
+    if event.step == "wait":
+        return f"{what}: waits for the requests of {', '.join(event.displaces)}"
+    if event.step in ("begin", "done", "failed"):
+        return f"{what}: {event.step}  {units.duration(event.seconds)}  {event.message}".replace(": begin  0 ms  ", "")
+    return f"{what}: {event.step}"
+
+
+def _request_text(event: FinishedRequest) -> str:
+    tokens = ""
+    if event.prompt_tokens is not None:
+        cached = event.cached_tokens or 0
+        tokens = f"{cached}+{event.prompt_tokens - cached} → {event.generated_tokens}"
+    ttft = f"TTFT {units.duration(event.ttft_seconds)}" if event.ttft_seconds is not None else ""
+    speed = f"tg {event.tg_tokens_per_second:.1f} tok/s" if event.tg_tokens_per_second else ""
+    queue = f"queue {units.duration(event.queue_seconds)}" if event.queue_seconds >= 0.01 else ""
+    outcome = "" if event.outcome == "done" else f"{event.outcome} {event.status or ''} {event.error}".strip()
+    parts = (event.client, event.profile, event.path, tokens, queue, ttft, speed, outcome)
+    return "  ".join(part for part in parts if part)

@@ -8,12 +8,57 @@ from typing import Any
 
 import click
 
-from gpubox.bench.kind import Kind, PlanContext
+from gpubox.bench.kind import BenchOption, Kind, PlanContext
 from gpubox.bench.model import Plan
 from gpubox.cli import diagnostics
 from gpubox.cli.bench.execution import run_plan
 from gpubox.cli.context import Context
-from gpubox.cli.options import benchmark_option
+from gpubox.cli.options import PlainHelpOption
+from gpubox.errors import UsageError
+
+
+class CommaList(click.ParamType):  # type: ignore[type-arg] # not subscriptable before click 8.3
+    """Words separated by commas."""
+
+    name = "list"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
+        return value if isinstance(value, list) else [part.strip() for part in value.split(",") if part.strip()]
+
+
+class CommaIntegers(CommaList):
+    """Whole numbers separated by commas. Raises UsageError."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
+        try:
+            return [int(word) for word in super().convert(value, param, ctx)]
+        except ValueError:
+            name = param.opts[0] if param else "The list"
+            raise UsageError(f"{name} takes whole numbers, not {value!r}.", f"Write: {name} 0,8192") from None
+
+
+def benchmark_option(option: BenchOption) -> click.Option:
+    """The option of the command line for ``option``; its parameter is called like its key in ``Plan.options``."""
+    types: dict[str, Any] = {
+        "integer": click.IntRange(int(option.minimum), option.maximum),
+        "number": click.FloatRange(option.minimum, min_open=option.exclusive),
+        "text": click.STRING,
+        "list": CommaList(),
+        "integers": CommaIntegers(),
+        "choice": click.Choice(option.values),
+        "switch": click.BOOL,
+    }
+    text = option.help
+    if option.type == "choice":
+        *others, last = option.values
+        text += f": {', '.join(others)} or {last}"
+    text += f", such as {option.example}" if option.example else ""
+    text += f"; {option.detail}" if option.detail else ""
+    text += f". [default: {option.default}]" if option.default else "."
+    return PlainHelpOption(
+        [f"--{option.name}", option.key or option.name.replace("-", "_")], type=types[option.type], help=text,
+        metavar=option.metavar, is_flag=option.type == "switch", multiple=option.repeated, required=option.required,
+    )  # fmt: skip
 
 
 def kind_params(kind: Kind) -> list[click.Parameter]:

@@ -89,27 +89,19 @@ command.add_command(run_command)
 
 def _sampling(assignments: tuple[str, ...]) -> dict[str, float]:
     """The numbers of every ``--set KEY=N``. Raises UsageError."""
-    import math
-
+    from gpubox.engines.flag_changes import parse_flag_change
     from gpubox.profiles.profile import SAMPLING_FLAGS
     from gpubox.toml_table import closest_match
 
     sampling: dict[str, float] = {}
-    for assignment in assignments:
-        key, _, number = assignment.partition("=")
+    for key, value in map(parse_flag_change, assignments):
         if key not in SAMPLING_FLAGS:
             near = closest_match(key, SAMPLING_FLAGS)
-            raise UsageError(
-                f"{key!r} is not a sampling parameter.",
-                f"Did you mean {near!r}?" if near else ", ".join(SAMPLING_FLAGS),
-            )
-        try:
-            value = float(number)
-        except ValueError:
-            raise UsageError(f"{key} needs a number, not {number!r}.", f"Write --set {key}=0.5.") from None
-        if not math.isfinite(value):
-            raise UsageError(f"{key} needs a finite number.")
-        sampling[key] = int(value) if value.is_integer() and key in ("top_k", "seed") else value
+            hint = f"Did you mean {near!r}?" if near else ", ".join(SAMPLING_FLAGS)
+            raise UsageError(f"{key!r} is not a sampling parameter.", hint)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise UsageError(f"{key} needs a number.", f"Write --set {key}=0.5.")
+        sampling[key] = value
     return sampling
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpubox import units
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.cli.options import yes_option
@@ -24,8 +23,7 @@ from gpubox.profiles.profile import is_loopback
 from gpubox.server.gateway_record import GatewayRecord
 
 if TYPE_CHECKING:
-    from gpubox.gateway.events import GatewayEvent, GatewaySwitch
-    from gpubox.gateway.status import FinishedRequest
+    from gpubox.gateway.events import GatewayEvent
 
 _MOST_WAITING_EVENTS, _PRINT_SECONDS = 4096, 1.0
 _M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 64 * 1024
@@ -182,6 +180,7 @@ class _BackgroundPrinter:
 def _printer(*, as_json: bool, quiet: bool) -> Callable[[GatewayEvent], None]:
     """Prints each event. A closed stdout is no reason to end."""
     from gpubox.gateway.status import FinishedRequest
+    from gpubox.views.clients import event_text
 
     def show(event: GatewayEvent) -> None:
         if quiet and isinstance(event, FinishedRequest):
@@ -203,41 +202,3 @@ def _json_line(event: GatewayEvent) -> str:
     from gpubox.gateway.events import EVENT_NAMES
 
     return msgspec.json.encode({"event": EVENT_NAMES[type(event)], **msgspec.to_builtins(event)}).decode()
-
-
-def event_text(event: GatewayEvent) -> str:
-    """One line for an event; empty for those that say nothing to a reader."""
-    from gpubox.gateway.events import GatewayListening, GatewayStopped, GatewaySwitch
-    from gpubox.gateway.status import FinishedRequest
-
-    if isinstance(event, GatewayListening):
-        up = f"  {', '.join(event.profiles_up)} up" if event.profiles_up else ""
-        who = f"  {event.exposed}" if event.exposed else ""
-        return f"listening on {event.base_url}  (OpenAI base URL {event.base_url}/v1){who}{up}"
-    if isinstance(event, FinishedRequest):
-        return _request_text(event)
-    if isinstance(event, GatewaySwitch):
-        return _switch_text(event)
-    return event.message if isinstance(event, GatewayStopped) else ""
-
-
-def _switch_text(event: GatewaySwitch) -> str:
-    what = f"{event.kind} {event.profile}" + (f" for {event.asked_by}" if event.asked_by else "")
-    if event.step == "wait":
-        return f"{what}: waits for the requests of {', '.join(event.displaces)}"
-    if event.step in ("begin", "done", "failed"):
-        return f"{what}: {event.step}  {units.duration(event.seconds)}  {event.message}".replace(": begin  0 ms  ", "")
-    return f"{what}: {event.step}"
-
-
-def _request_text(event: FinishedRequest) -> str:
-    tokens = ""
-    if event.prompt_tokens is not None:
-        cached = event.cached_tokens or 0
-        tokens = f"{cached}+{event.prompt_tokens - cached} → {event.generated_tokens}"
-    ttft = f"TTFT {units.duration(event.ttft_seconds)}" if event.ttft_seconds is not None else ""
-    speed = f"tg {event.tg_tokens_per_second:.1f} tok/s" if event.tg_tokens_per_second else ""
-    queue = f"queue {units.duration(event.queue_seconds)}" if event.queue_seconds >= 0.01 else ""
-    outcome = "" if event.outcome == "done" else f"{event.outcome} {event.status or ''} {event.error}".strip()
-    parts = (event.client, event.profile, event.path, tokens, queue, ttft, speed, outcome)
-    return "  ".join(part for part in parts if part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def show_status(context: Context, as_json: bool, watch: float | None = None, url
     """Prints what runs now, every ``watch`` seconds if given. Returns the exit code. Raises GpuboxError."""
     url = server_url(url)
     if watch is not None:
-        asyncio.run(_watch(context, url, watch, as_json))
+        _watch(context, url, watch, as_json)
         return ExitCode.OK
     snapshot = asyncio.run(_sample_once(context, url))
     server = snapshot.server
@@ -94,30 +95,42 @@ async def _sample_once(context: Context, url: str | None) -> Snapshot:
         return await sampler.sample(wait=True)
 
 
-async def _watch(context: Context, url: str | None, period: float, as_json: bool) -> None:
+async def _sample_for_ever(
+    context: Context, url: str | None, period: float, use: Callable[[Snapshot], bool | None]
+) -> None:
+    """Passes on a reading each ``period`` until ``use`` returns True."""
+    from gpubox.hardware.nvml_reader import DriverReader
+
+    with DriverReader() as driver:
+        async with Sampler(context.paths, context.config, driver.latest, url=url) as sampler:
+            due = time.monotonic()
+            while not use(await sampler.sample()):
+                due = max(due + period, time.monotonic())
+                await asyncio.sleep(due - time.monotonic())
+
+
+def _watch(context: Context, url: str | None, period: float, as_json: bool) -> None:
     """Samples at the screen's interval and prints every ``period`` seconds, until the reader closes the pipe.
 
     What it samples goes into the history too.
     """
     from gpubox.gateway.ledger_clients import history_writer
-    from gpubox.hardware.nvml_reader import DriverReader
 
-    with contextlib.ExitStack() as stack:
-        driver = stack.enter_context(DriverReader())
-        history = history_writer(context.paths) if url is None else None
+    history = history_writer(context.paths) if url is None else None
+    due = time.monotonic()
+
+    def use(snapshot: Snapshot) -> None:
+        nonlocal due
         if history:
-            stack.callback(history.close)
+            history.push(snapshot)
+        if time.monotonic() >= due:
+            _show(snapshot, as_json, one_line=True)
+            due = max(due + period, time.monotonic())
+
+    with contextlib.closing(history) if history else contextlib.nullcontext():
+        if history:
             history.start()
-        async with Sampler(context.paths, context.config, driver.latest, url=url) as sampler:
-            due = time.monotonic()
-            while True:
-                snapshot = await sampler.sample()
-                if history:
-                    history.push(snapshot)
-                if time.monotonic() >= due:
-                    _show(snapshot, as_json, one_line=True)
-                    due = max(due + period, time.monotonic())
-                await asyncio.sleep(min(PERIOD_SECONDS, period))
+        asyncio.run(_sample_for_ever(context, url, min(PERIOD_SECONDS, period), use))
 
 
 def _show(snapshot: Snapshot, as_json: bool, *, one_line: bool) -> None:
@@ -151,29 +164,24 @@ def _record(context: Context, file: Path, seconds: float | None, url: str | None
     from gpubox import __version__, units
     from gpubox.cancellation import run_cancellable
     from gpubox.cli import diagnostics
-    from gpubox.hardware.nvml_reader import DriverReader
     from gpubox.telemetry.recorder import Recorder
 
-    async def sample() -> None:
-        with DriverReader() as driver:
-            async with Sampler(context.paths, context.config, driver.latest, url=url) as sampler:
-                due, problem = time.monotonic(), ""
-                while True:
-                    recorder.write(await sampler.sample())
-                    if recorder.problem != problem:
-                        problem = recorder.problem
-                        diagnostics.note(f"not recorded: {problem}" if problem else "recording again")
-                    due = max(due + PERIOD_SECONDS, time.monotonic())
-                    if seconds is not None and due >= began + seconds:
-                        return
-                    await asyncio.sleep(due - time.monotonic())
+    problem = ""
+
+    def use(snapshot: Snapshot) -> bool:
+        nonlocal problem
+        recorder.write(snapshot)
+        if recorder.problem != problem:
+            problem = recorder.problem
+            diagnostics.note(f"not recorded: {problem}" if problem else "recording again")
+        return seconds is not None and time.monotonic() + PERIOD_SECONDS >= began + seconds
 
     began = time.monotonic()
     with contextlib.closing(Recorder(file, __version__)) as recorder:
         if seconds is None:
             diagnostics.note(f"recording to {file}; Ctrl-C stops")
         with contextlib.suppress(KeyboardInterrupt):  # the usual way to stop
-            run_cancellable(sample())
+            run_cancellable(_sample_for_ever(context, url, PERIOD_SECONDS, use))
     took = time.monotonic() - began
     values = {"path": str(file.absolute()), "snapshots": recorder.count, "seconds": round(took, 3)}
     output.emit_result(f"{recorder.count} readings in {units.duration(took)}: {file}", values, as_json=as_json)

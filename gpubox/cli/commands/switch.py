@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from gpubox import units
 from gpubox.cli import output
 from gpubox.cli.context import Context
 from gpubox.cli.operations import (
+    OperationWork,
     anyway_option,
     check_waiting_options,
     ensure_model,
@@ -19,8 +22,9 @@ from gpubox.cli.operations import (
 from gpubox.cli.options import json_option, yes_option
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE
+from gpubox.profiles.profile import Profile
 from gpubox.server.instance import find_instance, instance_names, observe, running_servers
-from gpubox.server.supervisor import instance_of
+from gpubox.server.supervisor import Supervisor, instance_of
 
 
 @click.command("start")
@@ -35,9 +39,7 @@ def start_command(context: Context, profile: str, anyway: bool, yes: bool, as_js
     A companion, which is a profile with companion = true, runs beside the active one.
     """
     started = context.profile(profile)
-    ensure_model(context, started)
-    instance = instance_of(started, context.paths)
-    run_and_report(context, instance, lambda s: s.start(started, allow_exposed=yes), as_json=as_json, anyway=anyway)
+    _run(context, started, lambda s: s.start(started, allow_exposed=yes), as_json=as_json, anyway=anyway)
 
 
 @click.command("switch")
@@ -59,12 +61,8 @@ def switch_command(
     target = context.profile(profile)
     if target.companion:
         raise UsageError(f"{profile} runs beside the active profile.", f"`gpubox start {profile}` starts it.")
-    ensure_model(context, target)
-    instance = instance_of(target, context.paths)
-    run_and_report(
-        context, instance, lambda s: s.switch(target, stop_now=now, allow_exposed=yes, wait=wait),
-        as_json=as_json, anyway=anyway,
-    )  # fmt: skip
+    work = partial(Supervisor.switch, profile=target, stop_now=now, allow_exposed=yes, wait=wait)
+    _run(context, target, work, as_json=as_json, anyway=anyway)
 
 
 @click.command("restart")
@@ -84,11 +82,14 @@ def restart_command(
     running = observe(context.paths, instance).running
     if profile and running and running.launch.profile != profile:
         raise GpuboxError(f"{running.launch.profile} runs, not {profile}.", f"`gpubox switch {profile}` replaces it.")
-    ensure_model(context, restarted)
-    run_and_report(
-        context, instance, lambda s: s.restart(restarted, stop_now=now, allow_exposed=yes, wait=wait),
-        as_json=as_json, anyway=anyway,
-    )  # fmt: skip
+    work = partial(Supervisor.restart, profile=restarted, stop_now=now, allow_exposed=yes, wait=wait)
+    _run(context, restarted, work, as_json=as_json, anyway=anyway)
+
+
+def _run(context: Context, profile: Profile, work: OperationWork, *, as_json: bool, anyway: bool) -> None:
+    """Downloads the model if it is missing, then does ``work`` on the profile's instance."""
+    ensure_model(context, profile)
+    run_and_report(context, instance_of(profile, context.paths), work, as_json=as_json, anyway=anyway)
 
 
 def _active_profile(context: Context) -> str:
