@@ -18,13 +18,17 @@ from gpubox.bench.report.chart import Chart
 from gpubox.bench.report.formatting import DOUBTFUL
 from gpubox.bench.report.markdown import markdown_table, markdown_text
 from gpubox.bench.report.plot import StyledRow, plot
-from gpubox.bench.report.svg import svg
 from gpubox.sanitize import sanitize_line, sanitize_paragraph
 from gpubox.views.fields import json_value
 
 CHART_COLUMNS = 110
 """Charts are not drawn wider than this."""
 ROLE_OF_DOUBT = "doubt"
+SVG_COLOURS = {
+    "": "#c9d1d9", "head": "#f0f4f8", "quiet": "#8b96a3", "good": "#86b970", "bad": "#d9736b", "doubt": "#dcae58",
+    "s0": "#6db3c4", "s1": "#d8a657", "s2": "#86b970", "s3": "#a98bd6", "s4": "#d9736b", "s5": "#5a9bd4",
+}  # fmt: skip
+"""Of the roles, on a dark ground."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +181,30 @@ def document_text(documents: Sequence[Document], form: str) -> str:
     if form == "csv":
         return _csv([record for document in documents for record in document.records])
     if form == "svg":
-        charts = [chart for document in documents for chart in document.charts]
-        notes = [note for own in documents for note in (own.verdict, *own.notes) if note]
-        title = documents[0].title if len(documents) == 1 else ""
-        return svg(charts, title, list(dict.fromkeys(notes)))
+        return _svg(
+            [row for document in documents for row in (*document_rows(document, CHART_COLUMNS, plots=True), ())]
+        )
     return "\n".join("\n".join(_markdown_lines(document)) + "\n" for document in documents)
+
+
+def _svg(rows: Sequence[StyledRow]) -> str:
+    """The rows as a picture of a terminal: each text stands in its column, whatever font draws it."""
+    letter, line = 8.6, 19
+    width = round(40 + letter * max(sum(len(text) for text, _ in row) for row in rows))
+    lines = []
+    for number, row in enumerate(rows):
+        column = 0
+        for text, role in row:
+            if words := sanitize_line(text).rstrip():
+                at = f'x="{20 + letter * column:.1f}" y="{34 + line * number}"'
+                style = f'fill="{SVG_COLOURS[role]}" textLength="{letter * len(words):.1f}"'
+                bold = ' font-weight="700"' if role == "head" else ""
+                lines.append(f'<text {at} {style}{bold} xml:space="preserve">{escape(words)}</text>')
+            column += len(text)
+    size = f'width="{width}" height="{line * len(rows) + 34}"'
+    fonts = "'DejaVu Sans Mono', ui-monospace, Menlo, Consolas, 'Liberation Mono', monospace"
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{fonts}" font-size="14">'
+    return "\n".join([head, '<rect width="100%" height="100%" rx="12" fill="#0f1317"/>', *lines, "</svg>", ""])
 
 
 def _csv(records: Sequence[Mapping[str, Any]]) -> str:

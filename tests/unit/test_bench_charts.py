@@ -13,23 +13,9 @@ from gpubox.bench.report.chart import Chart, ChartBar
 from gpubox.bench.report.load import info_and_report
 from gpubox.bench.report.model import Series
 from gpubox.bench.report.plot import plot
-from gpubox.bench.report.svg import svg
 from gpubox.paths import Paths
-from gpubox.views.documents import row_texts
+from gpubox.views.documents import Document, document_text, row_texts
 from tests.bench_runs import report_lines, speed_run
-
-
-def text_boxes(drawing: str) -> list[tuple[str, float, float, float, float]]:
-    """Each text of an SVG with its left, right, top and bottom, in letters of 0.56 of the font's size."""
-    boxes = []
-    for shape in ET.fromstring(drawing).iter("{http://www.w3.org/2000/svg}text"):
-        words, size = shape.text or "", float(shape.get("font-size", "13"))
-        width = 0.56 * size * len(words)
-        anchor = {"middle": width / 2, "end": width}.get(shape.get("text-anchor", ""), 0.0)
-        left, base = float(shape.get("x", "0")) - anchor, float(shape.get("y", "0"))
-        boxes.append((words, left, left + width, base - 0.75 * size, base + 0.1 * size))
-    return boxes
-
 
 RATES = ((0.0, 60.0), (512.0, 59.0), (2048.0, 55.0), (8192.0, 41.0), (32768.0, 33.0))
 NAMES = ("f16", "q8_0", "q4_0")
@@ -50,14 +36,18 @@ CHARTS = {
 
 
 @pytest.mark.parametrize("name", CHARTS)
-def test_no_text_of_a_chart_lies_over_another_or_outside(name: str) -> None:
-    boxes = text_boxes(svg([CHARTS[name], CHARTS["bars"]], "qwen36-mtp-16gb against qwen36-256k " * 4, ["a note"]))
-    for words, left, right, top, _ in boxes:
-        assert left >= 0 and right <= 860 and top >= 0, words
-    for at, (words, left, right, top, bottom) in enumerate(boxes):
-        for other in boxes[at + 1 :]:
-            beside = right <= other[1] or other[2] <= left
-            assert beside or bottom <= other[3] or other[4] <= top, (words, other[0])
+@pytest.mark.parametrize("width", [60, 110])
+def test_a_chart_keeps_its_width_and_its_picture_has_every_text_in_its_column(name: str, width: int) -> None:
+    rows = list(row_texts(plot(CHARTS[name], width)))
+    assert max(map(len, rows)) <= width
+    drawn = ET.fromstring(document_text([Document("qwen36 against qwen36-256k", charts=[CHARTS[name]])], "svg"))
+    right = float(drawn.get("width", "0"))
+    ends: dict[str, float] = {}
+    for text in drawn.iter("{http://www.w3.org/2000/svg}text"):
+        left, row = float(text.get("x", "0")), text.get("y", "")
+        assert ends.get(row, 0.0) <= left, text.text
+        ends[row] = left + float(text.get("textLength", "0"))
+        assert ends[row] <= right, text.text
 
 
 def test_an_axis_of_names_has_the_names_and_one_of_numbers_what_was_measured() -> None:

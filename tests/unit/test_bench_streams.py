@@ -23,7 +23,6 @@ from gpubox.bench.report.chart import charts
 from gpubox.bench.report.load import info_and_report
 from gpubox.bench.report.model import Report
 from gpubox.bench.report.plot import plot
-from gpubox.bench.report.svg import svg
 from gpubox.bench.run_store import find_run
 from gpubox.config import Config
 from gpubox.errors import UsageError
@@ -155,7 +154,6 @@ def test_the_knee_is_in_the_table_the_chart_and_the_sentence() -> None:
     chart = next(chart for chart in charts(report) if chart.title.startswith("tg over streams: 128 tokens each"))
     assert [series.mark for series in chart.series] == [(4.0, "knee"), None]
     assert "knee" in "\n".join(row_texts(plot(chart, 70)))
-    assert ">knee</text>" in svg([chart])
     grown = report_of(speed(streams=[1, 4, 8]), {1: 100.0, 4: 300.0, 8: 400.0})
     assert grown.notes[0] == "No knee up to 8 streams: aggregate tg still grows (+33.3 % from 4 to 8)."
     text = "\n".join(report_lines(RunInfo("id", Plan("speed", ()), "t", 0), report, 80))

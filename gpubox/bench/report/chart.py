@@ -1,4 +1,4 @@
-"""The charts of a report: their contents and axes. Pure; ``plot`` and ``svg`` draw them."""
+"""The charts of a report: their contents and axes. Pure; ``plot`` draws them."""
 
 from __future__ import annotations
 
@@ -48,13 +48,8 @@ class ChartPoint:
     """A point with a letter, which a table explains."""
 
     letter: str
-    name: str
     x: float
     y: float
-    low: float | None = None
-    high: float | None = None
-    size: float = 0.0
-    """0 to 1: the area of the point in a picture."""
     stands_out: bool = True
 
 
@@ -99,17 +94,17 @@ def charts(report: Report) -> list[Chart]:
             lines.append(Chart(named, own[0].y_label, own[0].x_label, series=tuple(own)))
     kinds = ", ".join(dict.fromkeys(flag.kind for flag in report.flags))
     suffix = f"  ! {kinds}" if kinds else ""
-    return [replace(chart, title=chart.title + suffix) for chart in [*lines, *bar_charts(report.metrics)][:MAX_CHARTS]]
+    return [replace(chart, title=chart.title + suffix) for chart in [*lines, *_bar_charts(report.metrics)][:MAX_CHARTS]]
 
 
-def bar_charts(metrics: Sequence[Metric], min_rows: int = 2) -> Iterable[Chart]:
-    """One for each metric that has at least ``min_rows`` rows and a better direction."""
+def _bar_charts(metrics: Sequence[Metric]) -> Iterable[Chart]:
+    """One for each metric that has several rows and a better direction."""
     names = {metric.name: None for metric in metrics if metric.better}
     targets = dict.fromkeys(metric.target for metric in metrics)
     several = len(targets) > 1
     for name in sorted(names, key=lambda name: METRIC_ORDER.index(name) if name in METRIC_ORDER else len(METRIC_ORDER)):
         rows = [metric for metric in metrics if metric.name == name]
-        if len(rows) >= min_rows and all(math.isfinite(row.estimate.value) and row.estimate.value >= 0 for row in rows):
+        if len(rows) > 1 and all(math.isfinite(row.estimate.value) and row.estimate.value >= 0 for row in rows):
             bars = []
             for row in rows[:MAX_BARS]:
                 label = ", ".join(filter(None, (row.target if several else "", row.group))) or row.name

@@ -213,18 +213,14 @@ def frontier_cells(frontier: Frontier) -> Iterator[tuple[str, ...]]:
 
 def frontier_chart(frontier: Frontier) -> Chart:
     """tg to the right, quality upwards (less is lower): a letter for each launch, a line through the frontier."""
-    sizes = [point.vram_bytes for _, point in frontier.drawn if point.vram_bytes]
     points, path = [], []
     for letter, point in frontier.drawn:
         assert point.tg is not None
-        vram = f", {units.memory(point.vram_bytes)}" if point.vram_bytes else ""
-        size = (point.vram_bytes or 0) / max(sizes) if sizes else 0.0
         at = (point.tg.value, point.quality.value)
-        ends = (point.quality.low, point.quality.high)
-        points.append(ChartPoint(letter, point.name + vram, *at, *ends, size, point.on_frontier))
+        points.append(ChartPoint(letter, *at, point.on_frontier))
         path += [at] if point.on_frontier else []
     unit = f", {frontier.unit}" if frontier.unit else ""
-    title = "Quality against speed; the larger a point, the more VRAM" if sizes else "Quality against speed"
+    title = "Quality against speed"
     y_label = f"{frontier.measure}{unit} (lower is better)"
     line = (Series(title, "", "tg, tok/s", y_label, tuple(sorted(path))),) if len(path) > 1 else ()
     return Chart(title, y_label, "tg, tok/s", series=line, points=tuple(points))
