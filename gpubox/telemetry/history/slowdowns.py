@@ -255,6 +255,9 @@ def _drop(levels: list[_Level]) -> int | None:
 
 def _chance(before: list[_Level], after: list[_Level]) -> float:
     """How likely the drop between both is if nothing has changed; 1 if it is no clear drop."""
+    old, new = (median(level.value for level in levels) for levels in (before, after))
+    if old - new < MIN_CHANGE / 2:
+        return 1.0  # most moments are dismissed with this, quickly
     starts = _parts(before, _start), _parts(after, _start)
     days = _parts(before, _day), _parts(after, _day)
     later = _later_starts(before, after)
