@@ -141,7 +141,7 @@ class Paths:
 
     @property
     def gateway_record(self) -> Path:
-        """Where the running gateway listens (``server.gateway_record``)."""
+        """Where the running gateway listens (``server.state``)."""
         return self.gateway / "gateway.json"
 
     @property

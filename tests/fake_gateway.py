@@ -13,7 +13,7 @@ import msgspec
 from gpubox.gateway.status import SCHEMA, ClientStatus, ClientSums, GatewayStatus, LiveRequest, ProfileStatus
 from gpubox.hardware.process import ProcessIdentity, own_identity
 from gpubox.paths import Paths
-from gpubox.server.gateway_record import GatewayRecord, save_gateway
+from gpubox.server.state import GatewayRecord, save_gateway
 
 TOKEN = "control-token"
 DEAD = ProcessIdentity(2**22 + 5, 1, "")

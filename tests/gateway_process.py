@@ -20,7 +20,7 @@ from typing import Any
 import tomli_w
 
 from gpubox.paths import Paths
-from gpubox.server.gateway_record import load_gateway
+from gpubox.server.state import load_gateway
 from tests.raw_http import Reply, ask
 
 PACED = Path(__file__).parent / "paced_server.py"

@@ -29,8 +29,7 @@ from gpubox.agent.tools import ToolProtocol
 from gpubox.errors import GpuboxError
 from gpubox.server.chunks import Chunk
 from gpubox.server.client import LlamaClient
-from gpubox.server.dialect import supported_fields
-from gpubox.server.other_server import LLAMA
+from gpubox.server.other_server import LLAMA, supported_fields
 from gpubox.server.stream import ContextOverflow, StreamError
 
 STATS_INTERVAL_SECONDS = 0.25

@@ -53,9 +53,9 @@ class ServerEndpoint:
 async def find_endpoint(paths: Paths, config: Config, *, url: str | None = None) -> ServerEndpoint:
     """The box's active server, or the one at ``url``, if it is ready. Raises GpuboxError if not, and says why."""
     from gpubox.profiles.loader import load_catalog
-    from gpubox.server.api_keys import api_key_for
     from gpubox.server.client import connect
     from gpubox.server.instance import observe
+    from gpubox.server.status import api_key_for
 
     if url is not None:
         endpoint = ServerEndpoint(url, key=await run_in_thread(api_key_for, paths, config, url))
@@ -85,8 +85,7 @@ async def find_endpoint(paths: Paths, config: Config, *, url: str | None = None)
 
 async def _query(client: LlamaClient, endpoint: ServerEndpoint) -> ServerEndpoint:
     """``endpoint`` with what the server says of itself. Raises GpuboxError if the server cannot answer a chat."""
-    from gpubox.server.dialect import detect_dialect, is_llama_props, read_other_server
-    from gpubox.server.other_server import LLAMA
+    from gpubox.server.other_server import LLAMA, detect_dialect, is_llama_props, read_other_server
 
     health = await client.health()
     props = await client.props() if health.status == "ok" else {}

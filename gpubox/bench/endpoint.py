@@ -7,8 +7,7 @@ from typing import Any
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.server.client import LlamaClient
-from gpubox.server.dialect import EXTRA_FIELDS, detect_dialect, read_other_server
-from gpubox.server.other_server import LLAMA, LM_STUDIO, OLLAMA, OPENAI
+from gpubox.server.other_server import EXTRA_FIELDS, LLAMA, LM_STUDIO, OLLAMA, OPENAI, detect_dialect, read_other_server
 
 _CONTROLS = {"cache_prompt": "its cache", "ignore_eos": "the length of answers", "chat_template_kwargs": "thinking"}
 

@@ -18,8 +18,7 @@ import msgspec
 from gpubox import units
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.server.client import CHAT_PATH
-from gpubox.server.dialect import supported_fields
-from gpubox.server.other_server import LLAMA
+from gpubox.server.other_server import LLAMA, supported_fields
 from gpubox.server.stream import StreamError
 
 if TYPE_CHECKING:

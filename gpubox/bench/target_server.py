@@ -19,10 +19,10 @@ from gpubox.hardware.process import is_alive
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.planner.supervisors import make_supervisor
 from gpubox.profiles.profile import Profile
-from gpubox.server.api_keys import api_key_for
 from gpubox.server.client import LlamaClient
 from gpubox.server.instance import observe
 from gpubox.server.state import Launch, RunningServer
+from gpubox.server.status import api_key_for
 
 ProfileLookup = Callable[[str], Profile]
 SWITCHING = ("switching",)

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpubox.children import own_program
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
-from gpubox.server.gateway_record import GatewayRecord, load_gateway
+from gpubox.server.state import GatewayRecord, load_gateway
 from gpubox.storage import open_private, private_folder
 
 START_SECONDS = 20.0

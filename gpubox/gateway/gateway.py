@@ -46,8 +46,8 @@ from gpubox.hardware.process import own_identity, port_owner
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile, is_loopback
 from gpubox.sanitize import sanitize_line
-from gpubox.server.api_keys import api_key_for
-from gpubox.server.gateway_record import GatewayRecord, load_gateway, save_gateway
+from gpubox.server.state import GatewayRecord, load_gateway, save_gateway
+from gpubox.server.status import api_key_for
 from gpubox.storage import lock_file
 from gpubox.units import GIB
 

@@ -11,8 +11,8 @@ from gpubox.errors import ExitCode, GpuboxError
 from gpubox.gateway.status import SCHEMA, GatewayStatus
 from gpubox.paths import Paths
 from gpubox.sanitize import sanitize_line
-from gpubox.server.gateway_record import GatewayRecord, load_gateway
 from gpubox.server.http_get import ConnectionPool, NoResponse
+from gpubox.server.state import GatewayRecord, load_gateway
 from gpubox.storage import DECODE_ERRORS
 
 _TIMEOUT_SECONDS = 5.0

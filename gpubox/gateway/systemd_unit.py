@@ -17,7 +17,7 @@ from pathlib import Path
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.interchange.exporting import unit_word
 from gpubox.paths import Paths
-from gpubox.server.gateway_record import load_gateway
+from gpubox.server.state import load_gateway
 from gpubox.storage import read_text, write_atomically
 
 UNIT = "gpubox-gateway.service"

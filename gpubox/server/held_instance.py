@@ -26,10 +26,8 @@ from gpubox.server.failure_causes import Cause, FailureKind
 from gpubox.server.instance import InstanceView, cause_of, launch_marker, observe
 from gpubox.server.kept_kv import KeptKv, KvRestoreKilled
 from gpubox.server.launch import beside_gateway, check_port
-from gpubox.server.launch_record import save_launch_record
 from gpubox.server.loading import LaunchError, probe_readiness, wait_loaded
-from gpubox.server.log import keep_failed_log, rotate_log
-from gpubox.server.log_truncation import truncate_log
+from gpubox.server.log import keep_failed_log, rotate_log, truncate_log
 from gpubox.server.server_process import (
     IMMEDIATE_STOP_SECONDS,
     spawn_server,
@@ -44,6 +42,7 @@ from gpubox.server.state import (
     RestoredSlot,
     RunningServer,
     disk_hint,
+    save_launch_record,
     save_state,
 )
 from gpubox.server.status import can_sleep

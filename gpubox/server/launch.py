@@ -28,9 +28,8 @@ from gpubox.paths import Paths
 from gpubox.profiles.argv import server_argv
 from gpubox.profiles.flag_paths import FILE_FLAGS, GGUF_FLAGS
 from gpubox.profiles.profile import FlagValue, Profile, check_launched_here
-from gpubox.server.gateway_record import load_gateway
 from gpubox.server.kv_store import prepare_folder
-from gpubox.server.state import Launch
+from gpubox.server.state import Launch, load_gateway
 from gpubox.storage import existing_folder
 
 MIN_FREE_DISK_BYTES = 100 * 1000 * 1000

@@ -26,8 +26,16 @@ from gpubox.hardware.process import (
 from gpubox.server.client import ReadinessProbe, connect
 from gpubox.server.events import LoadProgress, ServerEvent
 from gpubox.server.failure_causes import Cause, FailureKind, find_cause
-from gpubox.server.log import CUT_MARKER, LogReader, load_stage, log_size, parse_line, tail_text
-from gpubox.server.log_truncation import exceeds_limit, truncate_log
+from gpubox.server.log import (
+    CUT_MARKER,
+    LogReader,
+    exceeds_limit,
+    load_stage,
+    log_size,
+    parse_line,
+    tail_text,
+    truncate_log,
+)
 from gpubox.server.server_process import exit_code
 from gpubox.server.state import RunningServer
 

@@ -1,4 +1,4 @@
-"""What gpubox stores about a server: enough to find it, to explain why it is gone, and to start it again."""
+"""The records on disk: a server (found again, explained, started again), the launch of a log, the gateway."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from typing import Any
 
 from gpubox.address import local_url
 from gpubox.errors import GpuboxError
-from gpubox.hardware.process import ProcessIdentity
+from gpubox.hardware.process import ProcessIdentity, is_alive
 from gpubox.paths import Paths
+from gpubox.server.log import record_path
 from gpubox.storage import NotRegularFile, read_json, read_text, write_atomically
 
 SCHEMA = 1
@@ -269,3 +270,61 @@ def launch_from_values(values: dict[str, Any]) -> Launch:
     if not isinstance(values["host"], str) or not isinstance(values["port"], int):
         raise TypeError("host or port")
     return Launch(**{**values, "argv": tuple(values["argv"]), "env": dict(values["env"])})
+
+
+def save_launch_record(log: Path, running: RunningServer) -> None:
+    """Writes which launch the log is of. Never raises: a start does not fail for it."""
+    with contextlib.suppress(OSError):
+        values = {"log_inode": log.stat().st_ino, "running": asdict(running)}
+        write_atomically(record_path(log), json.dumps(values).encode())
+
+
+def read_launch_record(log: Path) -> RunningServer | None:
+    """The launch that wrote this log; None if that is not certain."""
+    try:
+        values = read_json(read_text(record_path(log), STATE_BYTES), own=True)
+        # A kill between two renames leaves a record beside the wrong log.
+        return running_from_values(values["running"]) if values["log_inode"] == log.stat().st_ino else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def recorded_launches(folder: Path, *, rotated: bool = True) -> list[tuple[Path, RunningServer]]:
+    """The logs whose launch is known, the newest of each instance first; ``rotated``: those of earlier launches too."""
+    logs = sorted(path.with_suffix("") for path in folder.glob("*.log*.launch" if rotated else "*.log.launch"))
+    return [(log, running) for log in logs if (running := read_launch_record(log)) is not None]
+
+
+_RECORD_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayRecord:
+    """One running gateway."""
+
+    process: ProcessIdentity
+    host: str
+    port: int
+    token: str
+    """For /gpubox/... : whoever can read the owner's files may control the gateway."""
+    started_at: str
+
+    @property
+    def base_url(self) -> str:
+        """The address at which this machine reaches it."""
+        return local_url(self.host, self.port)
+
+
+def load_gateway(paths: Paths) -> GatewayRecord | None:
+    """The gateway that runs now; None if none does. Reads one file, and asks the kernel whether its process lives."""
+    try:
+        values = read_json(read_text(paths.gateway_record, _RECORD_BYTES), own=True)
+        record = GatewayRecord(**{**values, "process": ProcessIdentity(**values["process"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return record if is_alive(record.process) else None
+
+
+def save_gateway(paths: Paths, record: GatewayRecord) -> None:
+    """Writes the record, readable by the owner only. Raises OSError."""
+    write_atomically(paths.gateway_record, json.dumps(asdict(record)).encode())

@@ -1,18 +1,20 @@
-"""The status of one server: what is on record, whether the process lives, and what the server answers."""
+"""The status of one server: what is on record, whether the process lives, what it answers; and the key it gets."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from gpubox.address import KEY_HINT
-from gpubox.config import Config, api_key
+from gpubox.address import KEY_HINT, origin, server_root
+from gpubox.config import Config, api_key, read_key_file
+from gpubox.errors import UsageError
 from gpubox.hardware.process import port_owner, process_argv
 from gpubox.paths import Paths
 from gpubox.profiles.profile import is_loopback
-from gpubox.server.instance import InstanceView, observe
-from gpubox.server.log_truncation import truncate_log
+from gpubox.server.instance import InstanceView, instance_names, observe
+from gpubox.server.log import truncate_log
 from gpubox.server.other_server import LLAMA, OtherServerReading
 from gpubox.server.responses import Slot
 from gpubox.server.state import Launch
@@ -123,7 +125,7 @@ def status_from_view(
 async def read_foreign_status(base_url: str, key: str | None) -> ServerStatus:
     """The status of a server that gpubox did not start, by its URL."""
     from gpubox.server.client import connect
-    from gpubox.server.dialect import detect_dialect, is_llama_props, read_other_server
+    from gpubox.server.other_server import detect_dialect, is_llama_props, read_other_server
 
     async with connect(base_url, key, timeout=5.0) as client:
         health = await client.health()
@@ -197,3 +199,24 @@ def _operation(view: InstanceView) -> str:
         return ""
     asked_by = f", asked by {operation.asked_by}" if operation.asked_by else ""
     return f"{operation.kind} {operation.profile}".rstrip() + f": {operation.step}{asked_by}"
+
+
+def api_key_for(paths: Paths, config: Config, url: str) -> str | None:
+    """The key for the server at ``url`` (a server root); ``None`` to send none. Reads files and /proc.
+
+    In this order: ``$GPUBOX_URL_KEY``; the file that ``[keys]`` in config.toml names for this address; the box's own
+    key, if a server that gpubox started has this address. Raises UsageError for a key file that others can read.
+    """
+    if given := os.environ.get("GPUBOX_URL_KEY", "").strip():
+        return given
+    wanted = origin(url)
+    for address, path in config.keys.items():
+        try:
+            root = server_root(address)
+        except UsageError as error:
+            raise UsageError(f"[keys] in config.toml: {error.message}", error.hint) from None
+        if origin(root) == wanted:
+            return read_key_file(path)
+    views = (observe(paths, name) for name in instance_names(paths))
+    is_ours = any(view.running and origin(view.running.launch.base_url) == wanted for view in views)
+    return api_key(paths) if is_ours else None

@@ -23,7 +23,7 @@ from gpubox.children import own_program
 from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
 from gpubox.server import watcher_idle
-from gpubox.server.log_truncation import MAX_LOG_BYTES
+from gpubox.server.log import MAX_LOG_BYTES
 from gpubox.server.state import pending_trial
 from gpubox.storage import is_locked, lock_holder
 

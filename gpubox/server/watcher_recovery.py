@@ -27,8 +27,7 @@ from gpubox.profiles.profile import is_loopback
 from gpubox.server.failure_causes import FailureKind
 from gpubox.server.held_instance import InstanceBusy
 from gpubox.server.instance import InstanceView, cause_of, observe
-from gpubox.server.log import fold_repeats, tail_text
-from gpubox.server.log_truncation import truncate_log
+from gpubox.server.log import fold_repeats, tail_text, truncate_log
 from gpubox.server.server_process import remember_exit_code
 from gpubox.server.state import RESTART_SECONDS, RunningServer, load_state, pending_trial, recent_restarts
 from gpubox.server.supervisor import Supervisor

@@ -209,14 +209,14 @@ class HttpSource:
         """Whether the server is of another kind. An unknown one is asked again later: it may still be starting."""
         if at - self._detected_at < RETRY_SECONDS:
             return False
-        from gpubox.server.dialect import detect_dialect
+        from gpubox.server.other_server import detect_dialect
 
         self._detected_at = at
         self._dialect = await detect_dialect(self.client)
         return self._dialect not in ("", LLAMA)
 
     async def _poll_other_server(self) -> HttpReading:
-        from gpubox.server.dialect import read_other_server
+        from gpubox.server.other_server import read_other_server
 
         other_server, at = await read_other_server(self.client, self._dialect), time.monotonic()
         denied = self.client.denied

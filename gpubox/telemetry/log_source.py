@@ -8,7 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpubox.hardware.process import moved_stdout
-from gpubox.server.log import HEAD_BYTES, LINE_BYTES, LogReader, parse_line, rotated_path, tail_text
+from gpubox.server.log import (
+    ENDED,
+    HEAD_BYTES,
+    LINE_BYTES,
+    LogReader,
+    count_ended_requests,
+    parse_line,
+    rotated_path,
+    tail_text,
+)
 from gpubox.server.log_events import (
     ContextCheckpoint,
     LogCut,
@@ -18,7 +27,6 @@ from gpubox.server.log_events import (
     SleepState,
 )
 from gpubox.server.log_parsing import parse_event
-from gpubox.server.log_truncation import ENDED, count_ended_requests
 from gpubox.server.state import RestoredSlot
 from gpubox.telemetry.cache_miss import PromptCacheState
 from gpubox.telemetry.memory_breakdown import MemoryBreakdown

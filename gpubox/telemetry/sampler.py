@@ -16,7 +16,7 @@ from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.host import HostReader, HostReading, ProcessReading, process_age, read_process
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.server.instance import InstanceView, observe
-from gpubox.server.log_truncation import truncate_log
+from gpubox.server.log import truncate_log
 from gpubox.server.state import RunningServer
 from gpubox.server.status import (
     ServerStatus,
@@ -430,7 +430,7 @@ def _http_state(state: str, reading: HttpReading | None) -> str:
 
 
 def _foreign_key(paths: Paths, config: Config, url: str) -> str | None:
-    from gpubox.server.api_keys import api_key_for
+    from gpubox.server.status import api_key_for
 
     try:
         return api_key_for(paths, config, url)

@@ -42,8 +42,8 @@ def run_app(
 
 def exit_summary(paths: Paths) -> str:
     """What keeps running, as lines with a newline each; empty if nothing does."""
-    from gpubox.server.gateway_record import load_gateway
     from gpubox.server.instance import instance_names, observe  # imports psutil: not before the first paint
+    from gpubox.server.state import load_gateway
 
     main = observe(paths, MAIN_INSTANCE)
     views = [observe(paths, name) for name in instance_names(paths) if name != MAIN_INSTANCE]

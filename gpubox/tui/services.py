@@ -80,7 +80,7 @@ class LocalServices:
         from gpubox.server.status import read_foreign_status, read_status
 
         if self.url:
-            from gpubox.server.api_keys import api_key_for
+            from gpubox.server.status import api_key_for
 
             key = await run_in_thread(api_key_for, self.paths, self.config, self.url)
             return ServerOverview(await read_foreign_status(self.url, key))

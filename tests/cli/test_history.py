@@ -16,8 +16,7 @@ from gpubox.gateway.ledger_clients import clients_of
 from gpubox.gateway.status import FinishedRequest
 from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
-from gpubox.server.launch_record import save_launch_record
-from gpubox.server.state import Launch, RunningServer
+from gpubox.server.state import Launch, RunningServer, save_launch_record
 from gpubox.telemetry.history.queries import HistoryQueries
 from gpubox.telemetry.history.values import StoredRequest
 from gpubox.telemetry.log_source import LogSource

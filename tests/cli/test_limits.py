@@ -13,7 +13,7 @@ from gpubox.cli.main import run
 from gpubox.hardware.process import find_by_marker
 from gpubox.paths import Paths
 from gpubox.server import loading
-from gpubox.server.log_truncation import MAX_LOG_BYTES
+from gpubox.server.log import MAX_LOG_BYTES
 from tests.cli.verbs import values
 
 Write = Callable[[str, str], Path]

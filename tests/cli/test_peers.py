@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.server.client import connect
-from gpubox.server.dialect import detect_dialect, read_other_server
+from gpubox.server.other_server import detect_dialect, read_other_server
 from gpubox.telemetry.speeds import CounterRate
 from tests.bench_server import BenchServer
 from tests.cli.verbs import gpubox, values

@@ -2,8 +2,8 @@
 
 python -m tests.perf.slower_since [--boxes 40] [--first 1] [--noise bimodal ...]
 
-A box is looked at on 80 days in a row. Its noise is made here, apart from what judges it: the luck of each start, of each
-day and of each of their medians, and with it one of
+A box is looked at on 80 days in a row. Its noise is made here, apart from what judges it: the luck of each start, of
+each day and of each of their medians, and with it one of
 
     plain    nothing else                           bimodal  half of the starts are 12 % slower
     bad      one start in ten is about 20 % slower  ar       days that hang together (0.8 a day, 2 %)
@@ -40,7 +40,9 @@ def box(rng: random.Random, noise: str, rate: float, *, drops: bool) -> tuple[li
     while noise == "steps" and at < DAYS:
         slow.append((at, at + rng.uniform(0.25, 1.5)))
         at = slow[-1][1] + rng.expovariate(1 / 8)
-    units, launches, begin = [], [], 0.0
+    units: list[SpeedUnit] = []
+    launches: list[StoredLaunch] = []
+    begin = 0.0
     while begin < DAYS:
         end = min(DAYS, begin + max(0.05, rng.expovariate(rate)))
         luck = rng.gauss(0, 0.012)
@@ -92,10 +94,11 @@ def main() -> int:
                 found = first_alarm(*box(random.Random(name), noise, rate, drops=True), DROP_DAY + 1, DROP_DAY + 10)
                 found_after += [found[0] - DROP_DAY] if found else []
             alarms, boxes = alarms + false + this_start, boxes + given.boxes
+            found_share = len(found_after) / given.boxes
             when = f", after {median(found_after):.0f} days" if found_after else ""
             print(
                 f"{noise:8} {rate:3.1f} starts a day: false {false / given.boxes:5.1%}, of this start"
-                f" {this_start / given.boxes:5.1%}; -8 % found within 10 days {len(found_after) / given.boxes:4.0%}{when}",
+                f" {this_start / given.boxes:5.1%}; -8 % found within 10 days {found_share:4.0%}{when}",
                 flush=True,
             )
         if alarms > ALLOWED * boxes:

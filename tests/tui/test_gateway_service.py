@@ -15,8 +15,8 @@ from gpubox.gateway.ledger import Ledger
 from gpubox.gateway.status import FinishedRequest
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
-from gpubox.server.gateway_record import GatewayRecord, save_gateway
 from gpubox.server.launch import free_port
+from gpubox.server.state import GatewayRecord, save_gateway
 from gpubox.tui.services import LocalServices
 
 

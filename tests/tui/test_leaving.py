@@ -16,8 +16,7 @@ from gpubox.errors import GpuboxError
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.server.events import Step, StepDone, StepStarted
-from gpubox.server.gateway_record import GatewayRecord, save_gateway
-from gpubox.server.state import InstanceState, Launch, RunningServer, save_state
+from gpubox.server.state import GatewayRecord, InstanceState, Launch, RunningServer, save_gateway, save_state
 from gpubox.tui import run
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.run import exit_summary, run_app

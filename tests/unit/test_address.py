@@ -15,7 +15,7 @@ from gpubox.cli.main import run
 from gpubox.config import Config, load_config
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
-from gpubox.server.api_keys import api_key_for
+from gpubox.server.status import api_key_for
 from tests.unit.llama_box import LlamaBox
 
 

@@ -13,7 +13,7 @@ from gpubox.gateway import gateway_client
 from gpubox.gateway.gateway_client import pause, read_gateway, resume, stop
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
-from gpubox.server.gateway_record import GatewayRecord, save_gateway
+from gpubox.server.state import GatewayRecord, save_gateway
 from tests.fake_gateway import DEAD, fake_gateway
 
 

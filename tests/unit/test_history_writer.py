@@ -13,9 +13,8 @@ import pytest
 from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.hardware.process import ProcessIdentity, own_identity
 from gpubox.paths import Paths
-from gpubox.server.launch_record import read_launch_record, save_launch_record
 from gpubox.server.log import CUT_MARKER, rotate_log, rotated_path
-from gpubox.server.state import Launch, RunningServer
+from gpubox.server.state import Launch, RunningServer, read_launch_record, save_launch_record
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.history import writer as history_writer
 from gpubox.telemetry.history.queries import HistoryQueries

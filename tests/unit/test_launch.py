@@ -18,7 +18,6 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
-from gpubox.server.gateway_record import GatewayRecord, save_gateway
 from gpubox.server.launch import (
     beside_gateway,
     check_exposure,
@@ -27,7 +26,7 @@ from gpubox.server.launch import (
     prepare_launch,
     preview_launch,
 )
-from gpubox.server.state import Launch
+from gpubox.server.state import GatewayRecord, Launch, save_gateway
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.server import log_truncation
-from gpubox.server.log import CUT_MARKER, LogReader
-from gpubox.server.log_truncation import COPY_SECONDS, UNLOADED_BYTES, exceeds_limit, truncate_log
+from gpubox.server import log as log_module
+from gpubox.server.log import COPY_SECONDS, CUT_MARKER, UNLOADED_BYTES, LogReader, exceeds_limit, truncate_log
 from gpubox.telemetry.log_source import LogSource
 from tests.unit.llama_box import LOADED, done, taken
 
@@ -23,7 +22,7 @@ FILLER = "0.02.000.000 I srv  update_slots: all slots are idle\n" * 200
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A log that is too long: a load, a request and filler."""
-    monkeypatch.setattr(log_truncation, "MAX_LOG_BYTES", 5000)
+    monkeypatch.setattr(log_module, "MAX_LOG_BYTES", 5000)
     path = tmp_path / "main.log"
     path.write_text(LOADED + taken("0.01.000.000", 1) + done("0.05.000.000", 1) + FILLER)
     return path

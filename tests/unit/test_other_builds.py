@@ -18,10 +18,9 @@ from gpubox.interchange.profile_draft import draft_from_arguments
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
 from gpubox.server.launch import prepare_launch
-from gpubox.server.log import load_stage
+from gpubox.server.log import count_ended_requests, load_stage
 from gpubox.server.log_events import CachedTokens, DeviceBuffer, LogDevice, SlotReleased, TaskLaunched, TimingLine
 from gpubox.server.log_parsing import parse_event
-from gpubox.server.log_truncation import count_ended_requests
 from gpubox.telemetry.log_source import LogSource
 from gpubox.units import MIB
 

@@ -11,7 +11,7 @@ import pytest
 from gpubox.hardware.process import ProcessActivity
 from gpubox.server.events import LoadProgress
 from gpubox.server.loading import BUSY_CPU_PATIENCE, MAX_LINE_KINDS, LoadLog, StallDetector
-from gpubox.server.log_truncation import MAX_LOG_BYTES
+from gpubox.server.log import MAX_LOG_BYTES
 
 IDLE = ProcessActivity(cpu_seconds=0.0, rss_bytes=100 << 20, file_rss_bytes=50 << 20, read_chars=1000)
 

@@ -15,7 +15,7 @@ from gpubox.gateway import systemd_unit
 from gpubox.gateway.systemd_unit import UNIT, install, unit_text
 from gpubox.interchange.systemd import read_unit
 from gpubox.paths import Paths
-from gpubox.server.gateway_record import GatewayRecord, save_gateway
+from gpubox.server.state import GatewayRecord, save_gateway
 from tests.fake_gateway import DEAD, fake_gateway
 
 

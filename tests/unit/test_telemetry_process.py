@@ -11,7 +11,7 @@ import pytest
 
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
-from gpubox.server import log_truncation
+from gpubox.server import log as log_module
 from gpubox.server.state import InstanceState, Operation, save_state
 from gpubox.telemetry import log_source
 from gpubox.telemetry.sampler import HUNG_SECONDS, STUCK_SECONDS
@@ -285,7 +285,7 @@ async def test_the_log_floods(box: LlamaBox, make: Make, ahead: Time, monkeypatc
 async def test_a_log_over_its_size_is_cut_and_followed_on(
     box: LlamaBox, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_truncation, "MAX_LOG_BYTES", 100_000)
+    monkeypatch.setattr(log_module, "MAX_LOG_BYTES", 100_000)
     box.start()
     sampler = make()
     await sampler.sample(wait=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.server import log_truncation
-from gpubox.server.log_truncation import ENDED, count_ended_requests, truncate_log
+from gpubox.server import log as log_module
+from gpubox.server.log import ENDED, count_ended_requests, truncate_log
 from gpubox.telemetry import log_source
 from gpubox.telemetry.log_source import LogSource
 from tests.unit.llama_box import LOADED, done, taken
@@ -29,9 +29,9 @@ def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
         (log_source, "HEAD_BYTES", 2000),
         (log_source, "TAIL_BYTES", 3000),
         (log_source, "TICK_BYTES", 1000),
-        (log_truncation, "MAX_LOG_BYTES", 30_000),
-        (log_truncation, "COPY_SECONDS", 0.0),
-        (log_truncation, "_CHUNK", 997),
+        (log_module, "MAX_LOG_BYTES", 30_000),
+        (log_module, "COPY_SECONDS", 0.0),
+        (log_module, "_CHUNK", 997),
     ):
         monkeypatch.setattr(module, name, value)
 
@@ -118,7 +118,7 @@ def test_a_log_that_an_older_gpubox_cut_says_why_it_is_not_counted(tmp_path: Pat
 
 
 def test_a_flood_that_is_too_long_to_count_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_truncation, "MAX_COUNTED_BYTES", 10_000)
+    monkeypatch.setattr(log_module, "MAX_COUNTED_BYTES", 10_000)
     path = tmp_path / "main.log"
     path.write_text(LOADED + PROOF + FILLER * 500)
 

@@ -16,7 +16,7 @@ from gpubox.gateway.gateway_client import read_gateway
 from gpubox.gateway.ledger import KEPT_DAYS, Ledger
 from gpubox.gateway.status import FinishedRequest, GatewayStatus
 from gpubox.profiles.profile import is_loopback
-from gpubox.server.gateway_record import load_gateway
+from gpubox.server.state import load_gateway
 from gpubox.views.clients import client_requests_table, client_values, clients_table, collect_clients
 from gpubox.views.fields import json_value
 

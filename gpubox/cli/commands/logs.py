@@ -14,8 +14,16 @@ from gpubox.cli.context import Context
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE
 from gpubox.server.instance import failed_log, find_instance, instance_names
-from gpubox.server.log import LogReader, RepeatFold, fold_repeats, parse_line, repeats_line, tail_lines, tail_text
-from gpubox.server.log_truncation import MAX_LOG_BYTES
+from gpubox.server.log import (
+    MAX_LOG_BYTES,
+    LogReader,
+    RepeatFold,
+    fold_repeats,
+    parse_line,
+    repeats_line,
+    tail_lines,
+    tail_text,
+)
 from gpubox.views.fields import json_fields
 
 FOLLOW_SECONDS = 0.25

@@ -20,7 +20,7 @@ from gpubox.cli.context import Context
 from gpubox.cli.options import yes_option
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.profiles.profile import is_loopback
-from gpubox.server.gateway_record import GatewayRecord
+from gpubox.server.state import GatewayRecord
 
 if TYPE_CHECKING:
     from gpubox.gateway.events import GatewayEvent

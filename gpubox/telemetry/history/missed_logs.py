@@ -14,11 +14,10 @@ from typing import BinaryIO
 
 from gpubox.hardware.host import process_age
 from gpubox.hardware.process import is_alive
-from gpubox.server.launch_record import read_launch_record
 from gpubox.server.log import HEAD_BYTES, LINE_BYTES, last_cut_at, rotated_path
 from gpubox.server.log_events import LogCut
 from gpubox.server.log_parsing import parse_event
-from gpubox.server.state import RunningServer
+from gpubox.server.state import RunningServer, read_launch_record
 from gpubox.storage import open_regular
 from gpubox.telemetry.cache_miss import PromptCacheState
 from gpubox.telemetry.requests import RequestLog

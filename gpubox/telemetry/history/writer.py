@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from gpubox.hardware.process import boot_id, is_alive
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.server.failure_causes import FailureKind, find_cause
-from gpubox.server.launch_record import recorded_launches
 from gpubox.server.log import log_size, tail_text
-from gpubox.server.state import load_state
+from gpubox.server.state import load_state, recorded_launches
 from gpubox.storage import lock_file
 from gpubox.telemetry.history.file import OtherVersion, connect_writer, is_damage, set_aside
 from gpubox.telemetry.history.missed_logs import LaunchLog

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
-from gpubox.server.gateway_record import load_gateway
+from gpubox.server.state import load_gateway
 from gpubox.tui.messages import GatewayView
 
 if TYPE_CHECKING:
