@@ -1,4 +1,20 @@
-"""Models: GGUF files, where they are on disk, and how they are downloaded."""
+"""Opens, finds and downloads GGUF files.
+
+gguf.py           checks a model file, its shards included
+gguf_header.py    what a header holds (pure)
+header_cache.py   headers that were read before
+find.py           the folders with models
+local_models.py   the models in them, and Ollama's
+resolve.py        the file that a profile's model names
+quants.py         which files of a repository form a model (pure)
+hub_client.py     the only HTTP client of Hugging Face
+hub_search.py     repositories, quants, projectors and drafts
+hub_download.py   resumable, checked downloads into the shared cache
+remote_header.py  the header of a model that is not here
+fetch.py          downloads the model that a profile names
+demo_model.py     the demo models
+demo_fetch.py     downloads one with pip
+"""
 
 from collections.abc import Callable
 
