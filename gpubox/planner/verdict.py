@@ -88,8 +88,9 @@ def _from_disk(plan: MemoryPlan, host: DevicePlan) -> MemoryVerdict:
     speed = f"{rate:.1f}" if rate < 10 else f"{rate:.0f}"
     words = f"reads ~{units.memory(read)} from the disk for each token: at most ~{speed} tok/s at 3 GB/s"
     weights = sum(device.weights_bytes for device in plan.devices)
+    smaller = weights * max(0, host.mapped_bytes - missing) // host.mapped_bytes
     remarks = (
-        f"a quant of at most {units.memory(weights - missing)} instead of {units.memory(weights)} stays in memory",
+        f"with these flags a quant of at most {units.memory(smaller)} (this one: {units.memory(weights)}) stays in memory",
         f"with no-mmap it would not start: {units.memory(missing)} too little RAM",
     )
     return MemoryVerdict("disk", words, host.device, host.spare_bytes, read, remarks)
