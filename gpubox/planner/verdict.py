@@ -90,7 +90,7 @@ def _from_disk(plan: MemoryPlan, host: DevicePlan) -> MemoryVerdict:
     weights = sum(device.weights_bytes for device in plan.devices)
     smaller = weights * max(0, host.mapped_bytes - missing) // host.mapped_bytes
     remarks = (
-        f"with these flags a quant of at most {units.memory(smaller)} (this one: {units.memory(weights)}) stays in memory",
+        f"with these flags a quant of at most {units.memory(smaller)} (this: {units.memory(weights)}) stays in memory",
         f"with no-mmap it would not start: {units.memory(missing)} too little RAM",
     )
     return MemoryVerdict("disk", words, host.device, host.spare_bytes, read, remarks)

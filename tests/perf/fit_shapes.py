@@ -100,7 +100,7 @@ def rows(shape: Shape) -> Iterator[tuple[str, int, tuple[int, ...]]]:
             yield f"{at}attn_q_norm.weight", F32, (q if kind == "wide" else head,)
             yield f"{at}attn_k_norm.weight", F32, (kv if kind == "wide" else head,)
         if experts := int(shape.get("experts", 0)):
-            size = int(shape.get("eff", ff))
+            size = int(shape.get("eff") or ff)
             yield f"{at}ffn_gate_inp.weight", F32, (width, experts)
             yield f"{at}ffn_gate_exps.weight", Q8_0, (width, size, experts)
             yield f"{at}ffn_up_exps.weight", Q8_0, (width, size, experts)

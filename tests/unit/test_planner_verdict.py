@@ -75,7 +75,7 @@ def test_weights_that_do_not_stay_in_the_ram_cost_time_and_say_what_helps() -> N
     verdict = judge(on_host(free_bytes=4 * GIB))
     assert (verdict.device, verdict.spare_bytes, verdict.read_bytes_per_token) == ("Host", -4 * GIB, GIB)
     quant, mmap = verdict.remarks
-    assert "a quant of at most 9.0 GiB (this one: 18.0 GiB)" in quant and "no-mmap it would not start" in mmap
+    assert "a quant of at most 9.0 GiB (this: 18.0 GiB)" in quant and "no-mmap it would not start" in mmap
 
 
 class Planned(Planner):
