@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import click
 
@@ -13,6 +12,7 @@ from gpubox.bench.run_store import Run, find_run
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.errors import GpuboxError
+from gpubox.views.fields import json_fields, json_value
 
 
 def fetch_models(context: Context, targets: Sequence[Target]) -> None:
@@ -39,26 +39,18 @@ def _confirm_waiting(context: Context) -> None:
 
 def _print_outline(context: Context, plan: Plan, *, as_json: bool) -> None:
     """Prints what ``plan`` would do."""
-    from dataclasses import asdict
-
     from gpubox.bench.plan_outline import outline_plan
 
     outline = outline_plan(plan, context.paths)
     if as_json:
         names = [target.name for target in plan.targets]
-        output.emit_json({"kind": plan.kind, "targets": names, **asdict(outline)})
+        output.emit_json({"kind": plan.kind, "targets": names, **json_fields(outline)})
         return
     first, *others = outline.sentences()
     output.emit_text("\n".join([f"{plan.kind}: {first}", *others]))
 
 
-Finish = Callable[[Run], tuple[str, Mapping[str, Any]]]
-"""Called with a finished run: a sentence to print after its report, and values for its JSON object."""
-
-
-def run_plan(
-    context: Context, plan: Plan, *, dry_run: bool, now: bool, as_json: bool, finish: Finish | None = None
-) -> None:
+def run_plan(context: Context, plan: Plan, *, dry_run: bool, now: bool, as_json: bool) -> None:
     """Fetches missing models, runs ``plan`` and prints the report; ``dry_run``: prints what it would do.
 
     Raises GpuboxError.
@@ -72,10 +64,10 @@ def run_plan(
         for sentence in outline_plan(plan, context.paths).sentences():
             diagnostics.note(f"  {sentence}")
     fetch_models(context, plan.targets)
-    execute(context, plan, now=now, as_json=as_json, finish=finish)
+    execute(context, plan, now=now, as_json=as_json)
 
 
-def execute(context: Context, work: Plan | Run, *, now: bool, as_json: bool, finish: Finish | None = None) -> None:
+def execute(context: Context, work: Plan | Run, *, now: bool, as_json: bool) -> None:
     """Runs a plan, or continues a run, and prints the report. Raises GpuboxError."""
     from gpubox.bench.events import BenchEvent, RunEnded, RunStarted
     from gpubox.bench.plan_runner import PlanRunner
@@ -106,36 +98,22 @@ def execute(context: Context, work: Plan | Run, *, now: bool, as_json: bool, fin
         assert error is not None
         raise error
     run = work if isinstance(work, Run) else find_run(context.paths, last.id)
-    sentence = ""
-    values: Mapping[str, Any] = {}
-    if finish and error is None:
-        try:
-            sentence, values = finish(run)
-        except GpuboxError as caught:
-            error = caught  # the report is printed all the same
-    print_report(context, run, as_json=as_json, error=error, values=values)
-    if sentence and not as_json:
-        output.emit(sentence)
+    print_report(context, run, as_json=as_json, error=error)
     run_summary(run)  # writes the summary file, so that lists need not compute it
     if error:
         hint = error.hint or f"The results so far are kept; `gpubox bench resume {run.id}` continues."
         raise GpuboxError(error.message, hint, code=error.code)
 
 
-def print_report(
-    context: Context, run: Run, *, as_json: bool, error: GpuboxError | None = None,
-    values: Mapping[str, Any] | None = None,
-) -> None:  # fmt: skip
+def print_report(context: Context, run: Run, *, as_json: bool, error: GpuboxError | None = None) -> None:
     """Prints the report of the results so far, as text or as one JSON object."""
     from gpubox.bench.report.load import load_report
     from gpubox.views.documents import document_rows, row_texts
-    from gpubox.views.fields import json_value
     from gpubox.views.runs import report_document
 
     bundle = load_report(run, context.profile)
     document = report_document(bundle)
     if as_json:
-        shown: dict[str, Any] = json_value(document.values)
-        output.emit_json({**output.error_values(error), **shown, **(values or {})})
+        output.emit_json({**output.error_values(error), **json_value(document.values)})
     elif bundle.report.metrics or bundle.report.tables or not error:
         output.emit_text("\n".join(row_texts(document_rows(document, output.width()))))
