@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import json
 import platform
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +26,7 @@ from gpubox.paths import Paths
 from gpubox.profiles.argv import redacted_env
 from gpubox.profiles.profile import Profile
 from gpubox.server.launch import preview_launch
-from gpubox.storage import read_bytes, read_json, write_atomically
+from gpubox.storage import read_cache, write_cache
 from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ def _stopped_provenance(target: str, profile: Profile, paths: Paths, config: Con
 
 async def _with_hashes(own: Provenance, paths: Paths, say: Callable[[str], None]) -> Provenance:
     """``own`` with the hashes of its files. A caller that is cancelled ends the hashing: a thread would go on."""
-    hashes = FileHashes(paths.cache / "hashes.json")
+    hashes = FileHashes(paths.cache / "hashes")
 
     def hashed() -> Provenance:
         engine = engine_files(own.engine, Path(own.engine_path)) if own.engine_path else []
@@ -148,28 +147,27 @@ def engine_files(name: str, path: Path) -> list[Path]:
 class FileHashes:
     """SHA-256 of files, cached until a file's size or time changes."""
 
-    def __init__(self, cache: Path) -> None:
-        self._cache = cache
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self.stopped = False
         """Set by another thread to end hashing early."""
 
     def of(self, files: Iterable[Path], say: Callable[[str], None] = lambda text: None) -> str:
         """The hash of one file, or of the hashes of several. Empty without files, or if one cannot be read."""
-        cache = self._read_cache()
         try:
-            digests = [self._digest(path, cache, say) for path in files]
+            digests = [self._digest(path, say) for path in files]
         except OSError:
             return ""
         if len(digests) < 2:
             return "".join(digests)
         return hashlib.sha256("".join(digests).encode()).hexdigest()
 
-    def _digest(self, path: Path, cache: dict[str, Any], say: Callable[[str], None]) -> str:
+    def _digest(self, path: Path, say: Callable[[str], None]) -> str:
         status = path.stat()
-        key, stamp = str(path), [status.st_size, status.st_mtime_ns]
-        entry = cache.get(key)
-        if isinstance(entry, list) and entry[:2] == stamp:
-            return str(entry[2])
+        key = [str(path), status.st_size, status.st_mtime_ns]
+        kept = self._folder / f"{status.st_dev}-{status.st_ino}.json"
+        if known := read_cache(kept, key, units.MIB):
+            return str(known)
         if status.st_size > 1 << 30:
             say(f"hashing {path.name}, once, to record which file is measured")
         digest = hashlib.sha256()
@@ -178,17 +176,8 @@ class FileHashes:
                 if self.stopped:
                     raise InterruptedError
                 digest.update(block)
-        cache[key] = [*stamp, digest.hexdigest()]
-        with contextlib.suppress(OSError):
-            write_atomically(self._cache, json.dumps(cache).encode())
+        write_cache(kept, key, digest.hexdigest())
         return digest.hexdigest()
-
-    def _read_cache(self) -> dict[str, Any]:
-        try:
-            cache = read_json(read_bytes(self._cache, 4 * units.MIB), own=True)
-        except (OSError, ValueError):
-            return {}
-        return cache if isinstance(cache, dict) else {}
 
 
 def _shards(model: Path) -> list[Path]:

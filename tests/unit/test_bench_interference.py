@@ -172,12 +172,12 @@ def test_the_machine_is_described(driver: Driver) -> None:
 def test_a_hash_is_kept_until_its_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tmp_path / "m.gguf"
     model.write_bytes(b"one")
-    hashes = FileHashes(tmp_path / "cache" / "hashes.json")
+    hashes = FileHashes(tmp_path / "cache")
     first = hashes.of([model])
 
     with monkeypatch.context() as patch:
         patch.setattr("gpubox.bench.provenance.hashlib.sha256", lambda *_: pytest.fail("hashed again"))
-        assert FileHashes(tmp_path / "cache" / "hashes.json").of([model]) == first
+        assert FileHashes(tmp_path / "cache").of([model]) == first
     model.write_bytes(b"other")
 
     assert len(first) == 64

@@ -377,5 +377,7 @@ def test_no_random_card_has_a_text_out_of_its_place(box: Paths) -> None:
             post = change(post)
         rows = post.rows[: dice.randint(0, 12)]
         doubts, sentences = post.doubts[: dice.randint(0, 3)], post.sentences[: dice.randint(0, 3)]
-        post = replace(post, rows=rows, doubts=doubts, sentences=sentences, flags=post.flags[: dice.randint(0, 40)])
+        post = replace(
+            post, rows=rows, doubts=doubts, sentences=sentences, flags=(post.flags or ())[: dice.randint(0, 40)]
+        )
         assert faults(post_svg(post)) == []

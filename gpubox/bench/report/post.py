@@ -34,6 +34,8 @@ from gpubox.profiles.profile import is_loopback
 
 MAX_LABEL = 28
 """Letters of a side's label; what is longer is called A, B, ..."""
+_HINT = re.compile(r" *`gpubox [^`]*`[^.]*\.")
+"""What the owner could do next."""
 _FOR_THE_OWNER = re.compile(r"gpubox bench|^Not measured|items are not done yet")
 """Notes that help only the owner, or that hold a message of the server."""
 _OPTIONS = re.compile(r" \(--[^()]*\)")
@@ -103,8 +105,8 @@ class Post:
     cpu: str
     ram_bytes: int | None
     sides: tuple[PostSide, ...]
-    flags: tuple[str, ...]
-    """Those of all sides."""
+    flags: tuple[str, ...] | None
+    """Those of all sides; ``None``: no command line is known."""
     columns: tuple[PostColumn, ...]
     rows: tuple[PostRow, ...]
     sentences: tuple[str, ...]
@@ -171,12 +173,12 @@ def _assemble(
         cpu=machine.cpu[:60],
         ram_bytes=machine.ram_bytes,
         sides=tuple(dict.fromkeys(sides.values())),
-        flags=common,
+        flags=common if any(side.flags is not None for side in sides.values()) else None,
         columns=columns,
         rows=tuple(_best_first(report.kind, columns, list(_rows(report.metrics, columns, sides, names)))),
         sentences=tuple(
             _renamed(_for_strangers(note), names)
-            for note in filter(None, (report.verdict, *report.notes))
+            for note in filter(None, (_HINT.sub("", report.verdict), *report.notes))
             if not _FOR_THE_OWNER.search(note)
         ),
         doubts=tuple(doubts),

@@ -19,9 +19,8 @@ from gpubox.bench.report.post_text import (
     column_title,
     context_text,
     figure,
-    flag_words,
+    flags_text,
     machine_text,
-    side_words,
     vram_text,
 )
 from gpubox.bench.stats import Estimate
@@ -93,10 +92,10 @@ def _head(post: Post) -> tuple[float, list[str]]:
     for text, colour in lines:
         shapes.append(_text(MARGIN, y, text, _BODY, colour))
         y += 22
-    flags = _wrapped(" ".join(flag_words(post)), _BODY, _INNER - 32, 1 if several else 2)
+    flags = _wrapped(flags_text(post.flags), _BODY, _INNER - 32, 1 if several else 2)
     for own in post.sides[:MAX_SIDES] if several else ():
         vram = f"VRAM {units.memory(own.vram_used_bytes)}" if own.vram_used_bytes else ""
-        flags += _wrapped(" ".join((f"{own.label}:", *side_words(own), vram)), _BODY, _INNER - 32, 1)
+        flags += _wrapped(f"{own.label}: {flags_text(own.flags, 'no other flag')} {vram}", _BODY, _INNER - 32, 1)
     height = 21.0 * len(flags) + 12
     shapes.append(_box(MARGIN, y - 12, _INNER, height, _PANEL, radius=8))
     for number, line in enumerate(flags):

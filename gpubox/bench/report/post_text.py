@@ -14,6 +14,7 @@ from gpubox.bench.stats import Estimate
 MAX_ROWS = 60
 """Of a Markdown table; forums cut longer posts."""
 NO_FIGURE = "No figure was measured."
+BRACKETS = f"In brackets: the 95 % interval, or the range of the repeats, or {units.UNKNOWN}; and n samples."
 
 
 def figure(estimate: Estimate | None) -> tuple[str, str]:
@@ -36,24 +37,6 @@ def number_text(value: float) -> str:
     return format_number(value) if abs(value) >= 0.001 else f"{value:.3g}"
 
 
-def bracket_meaning(post: Post) -> str:
-    """What the brackets behind the values hold."""
-    estimates = [cell for row in post.rows for cell in row.cells if cell]
-    kinds = []
-    if any(cell.low is not None for cell in estimates):
-        kinds.append("the 95 % confidence interval")
-    if any(cell.low is None and cell.minimum is not None and cell.n > 1 for cell in estimates):
-        kinds.append("the range of the repeats where it says so")
-    if any(cell.low is None and (cell.minimum is None or cell.n < 2) for cell in estimates):
-        kinds.append(f"{units.UNKNOWN} where there is neither")
-    if not kinds:
-        return ""
-    which = (
-        ", ".join(kinds) if len(kinds) > 1 or "where there" not in kinds[0] else "no interval, the sample is too small"
-    )
-    return f"In brackets: {which}; and n, the number of samples."
-
-
 def vram_text(post: Post, side: PostSide) -> str:
     """``14.9 GiB of 16.0 GiB (largest of 212 readings, all programs)``."""
     if side.vram_used_bytes is None:
@@ -71,18 +54,9 @@ def context_text(side: PostSide) -> str:
     return f"{side.context_tokens:,} tokens{slots}"
 
 
-def flag_words(post: Post) -> tuple[str, ...]:
-    """The flags of all sides; a dash if no command line is known."""
-    if all(side.flags is None for side in post.sides):
-        return (f"flags {units.UNKNOWN}",)
-    return post.flags or ("llama-server's defaults",)
-
-
-def side_words(side: PostSide) -> tuple[str, ...]:
-    """The flags that only this side has."""
-    if side.flags is None:
-        return (f"flags {units.UNKNOWN}",)
-    return side.flags or ("no other flag",)
+def flags_text(flags: tuple[str, ...] | None, none: str = "llama-server's defaults") -> str:
+    """``-ngl 99 -c 65536``; a dash if the command line is unknown."""
+    return f"flags {units.UNKNOWN}" if flags is None else " ".join(flags) or none
 
 
 def machine_text(post: Post) -> str:
@@ -121,10 +95,10 @@ def _lines(post: Post) -> Iterator[str]:
     if post.table:
         yield from ("", "llama-bench (without server, template and speculative decoding)", "")
         yield from markdown_table(post.table[0], post.table[1:])
-    notes = [*post.sentences, bracket_meaning(post)]
-    if any(notes):
+    notes = [*post.sentences, *([BRACKETS] if post.rows else [])]
+    if notes:
         yield ""
-    yield from (f"- {markdown_text(note)}" for note in notes if note)
+    yield from (f"- {markdown_text(note)}" for note in notes)
 
 
 def _facts(post: Post) -> Iterator[tuple[str, str]]:
@@ -136,8 +110,8 @@ def _facts(post: Post) -> Iterator[tuple[str, str]]:
     yield "driver", post.driver or units.UNKNOWN
     yield "machine", machine_text(post)
     yield "engine", ", ".join(dict.fromkeys(side.engine or units.UNKNOWN for side in post.sides))
-    yield "flags", _code(" ".join(flag_words(post)))
-    yield from ((side.label, _code(" ".join(side_words(side)))) for side in post.sides if several and side.flags)
+    yield "flags", _code(flags_text(post.flags))
+    yield from ((side.label, _code(flags_text(side.flags))) for side in post.sides if several and side.flags)
     for name, texts in (
         ("VRAM in use", [vram_text(post, side) for side in post.sides]),
         ("context", [context_text(side) for side in post.sides]),
