@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
     from gpubox.telemetry.snapshot import Snapshot
-    from gpubox.tui.bench.screen import BenchScreen
+    from gpubox.tui.bench.bench_screen import BenchScreen
     from gpubox.tui.chat.chat_screen import ChatScreen
     from gpubox.tui.clients.controller import GatewayController
     from gpubox.tui.clients.screen import ClientsScreen
@@ -183,7 +183,7 @@ class GpuboxApp(SurvivingApp):
     def open_bench(self) -> BenchScreen:
         """The Bench screen, created at the first call."""
         if self.bench is None:
-            from gpubox.tui.bench.screen import BenchScreen
+            from gpubox.tui.bench.bench_screen import BenchScreen
 
             self.bench = BenchScreen(self.bridge.services.bench_service(), self.bridge)
         return self.bench
@@ -424,7 +424,7 @@ class GpuboxApp(SurvivingApp):
             self.say(reason, bad=True)
             return
         self._show_mode("bench")
-        self.open_bench().controller.tune(self.dashboard.profiles.entry)
+        self.open_bench().tune(self.dashboard.profiles.entry)
 
     def action_advice(self) -> None:
         self.bridge.run(self._show_advice, "advice", exclusive=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from textual import events, on
@@ -13,6 +13,9 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
+
+from gpubox.errors import UsageError
+from gpubox.sanitize import sanitize_line
 
 if TYPE_CHECKING:
     from textual.widgets import TextArea
@@ -45,6 +48,25 @@ DialogAnswer = tuple[str, str, str]
 async def ask(app: App[Any], title: str, body: str, *answers: DialogAnswer) -> str | None:
     """Asks a question. Returns the value of the chosen answer, ``None`` for esc. Only inside workers."""
     return await app.push_screen_wait(QuestionScreen(title, body, *answers))
+
+
+async def confirm(app: App[Any], title: str, body: str, yes: str, *, no: str = "not now") -> bool:
+    """Whether the owner agrees; ``yes`` and ``no`` say what happens then. Call it in a worker."""
+    return await ask(app, title, body, ("n", no, "no"), ("y", yes, "yes")) == "yes"
+
+
+async def ask_name(
+    app: App[Any], title: str, proposal: str, body: str, write: Callable[[str], Awaitable[object]]
+) -> str | None:
+    """Asks for a name until ``write`` raises no UsageError. ``None``: the owner gave up. Call it in a worker."""
+    while name := await app.push_screen_wait(PromptScreen(title, proposal, body)):
+        try:
+            await write(name)
+        except UsageError as error:
+            proposal, body = name, f"{sanitize_line(str(error))} Another name:"
+        else:
+            return name
+    return None
 
 
 class QuestionScreen(Dialog[str | None]):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gpubox.telemetry.history.writer import HistoryWriter
     from gpubox.telemetry.sampler import Sampler
     from gpubox.telemetry.snapshot import Snapshot
-    from gpubox.tui.bench.service import BenchService
+    from gpubox.tui.bench.bench_runs import BenchRuns
     from gpubox.tui.chat.chats import Chats
     from gpubox.tui.clients.service import GatewayService
     from gpubox.tui.workshop.model_finder import ModelFinder
@@ -61,7 +61,7 @@ class LocalServices:
         self._driver: DriverReader | None = None
         self._log: LogReader | None = None
         self._cancel: Callable[[], object] | None = None
-        self._bench: BenchService | None = None
+        self._bench: BenchRuns | None = None
         self._workshop: WorkshopService | None = None
         self._gateway: GatewayService | None = None
 
@@ -342,11 +342,11 @@ class LocalServices:
 
         return Chats(self.paths, self.config, self.url, recording=bool(self.read_only) and not self.url)
 
-    def bench_service(self) -> BenchService:
+    def bench_service(self) -> BenchRuns:
         if self._bench is None:
-            from gpubox.tui.bench.service import BenchService
+            from gpubox.tui.bench.bench_runs import BenchRuns
 
-            self._bench = BenchService(self.paths, self.config, self.url, read_only="" if self.url else self.read_only)
+            self._bench = BenchRuns(self.paths, self.config, self.url, read_only="" if self.url else self.read_only)
         return self._bench
 
     def workshop_service(self) -> WorkshopService:

@@ -20,7 +20,7 @@ from gpubox.paths import Paths
 from gpubox.server.instance import observe
 from gpubox.server.state import pending_trial
 from gpubox.storage import lock_holder
-from gpubox.tui.bench.service import BenchService
+from gpubox.tui.bench.bench_runs import BenchRuns
 from tests.cli.test_trial import CHILD
 from tests.cli.verbs import gpubox
 from tests.conftest import until
@@ -91,7 +91,7 @@ def test_of_a_benchmark(witness: Witness, capfd: pytest.CaptureFixture[str]) -> 
 
 
 async def test_of_the_screens_benchmark(witness: Witness, paths: Paths) -> None:
-    await BenchService(paths, load_config(paths)).run(["speed", "a", *QUICK], now=False)
+    await BenchRuns(paths, load_config(paths)).run(["speed", "a", *QUICK], now=False)
     witness.check(servers=1)
 
 

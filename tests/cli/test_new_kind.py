@@ -10,7 +10,7 @@ import pytest
 
 from gpubox.bench import kinds
 from gpubox.paths import Paths
-from gpubox.tui.bench.plan_screen import bench_arguments, plan_fields, plannable_kinds
+from gpubox.tui.bench.plan_form import bench_arguments, plan_fields, plannable_kinds
 from tests.bench_server import BenchServer
 from tests.cli.verbs import gpubox, values
 

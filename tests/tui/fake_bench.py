@@ -22,7 +22,7 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import Profile
-from gpubox.tui.bench.service import BenchService, BestCell
+from gpubox.tui.bench.bench_runs import BenchRuns
 from gpubox.tui.workshop.service import WorkshopService
 from tests.tui.fake import PROFILES, FakeServices
 
@@ -43,7 +43,7 @@ def sweep_run(paths: Paths, profile: str = "qwen36-mtp-16gb") -> Run:
     return renamed
 
 
-class FakeBench(BenchService):
+class FakeBench(BenchRuns):
     """Reads the runs as the real service does; records in ``asked`` what it should run."""
 
     def __init__(self, paths: Paths) -> None:
@@ -107,10 +107,10 @@ class FakeBench(BenchService):
     async def delete(self, run: str) -> None:
         find_run(self.paths, run).remove()
 
-    async def best_cell(self, run: str) -> BestCell:
+    async def best_cell(self, run: str) -> tuple[str, str]:
         target = target_to_save(find_run(self.paths, run))
         name = default_profile_name(self.profile(target.profile), target)
-        return BestCell(target.name, name)
+        return target.name, name
 
     async def save_as_profile(self, run: str, name: str) -> None:
         if name in self.taken:
@@ -129,7 +129,7 @@ class FakeBench(BenchService):
         return f"{view}.{form}"
 
 
-class BenchServices(FakeServices):
+class BenchRunss(FakeServices):
     """All services, with these runs."""
 
     def __init__(self, paths: Paths) -> None:

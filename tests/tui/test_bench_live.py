@@ -16,7 +16,7 @@ from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.loader import load_catalog
-from gpubox.tui.bench.service import BenchService
+from gpubox.tui.bench.bench_runs import BenchRuns
 from tests.bench_server import BenchServer
 from tests.tui.fake_bench import sweep_run
 
@@ -24,7 +24,7 @@ SMALL = ("--prompts", "short", "--depths", "0", "--max-tokens", "8")
 
 
 @asynccontextmanager
-async def begun(bench: BenchService, *words: str) -> AsyncIterator[asyncio.Task[None]]:
+async def begun(bench: BenchRuns, *words: str) -> AsyncIterator[asyncio.Task[None]]:
     task = asyncio.create_task(bench.run(words, now=False))
     try:
         yield task
@@ -37,7 +37,7 @@ async def begun(bench: BenchService, *words: str) -> AsyncIterator[asyncio.Task[
                 await task
 
 
-async def at_work(bench: BenchService, task: asyncio.Task[None], done: int) -> RunProgress:
+async def at_work(bench: BenchRuns, task: asyncio.Task[None], done: int) -> RunProgress:
     async with asyncio.timeout(60):
         while True:
             live = await bench.active()
@@ -48,7 +48,7 @@ async def at_work(bench: BenchService, task: asyncio.Task[None], done: int) -> R
 
 
 async def test_a_run_is_planned_followed_stopped_and_resumed(own_home: Path) -> None:
-    bench = BenchService(Paths.default(), Config())
+    bench = BenchRuns(Paths.default(), Config())
     with BenchServer() as server:
         words = ("speed", "--url", server.url, *SMALL, "--repeats", "2000")
         planned = await bench.outline(words)
@@ -77,16 +77,15 @@ async def test_a_run_is_planned_followed_stopped_and_resumed(own_home: Path) -> 
 
 
 async def test_a_run_that_cannot_start_reports_why(own_home: Path) -> None:
-    bench = BenchService(Paths.default(), Config())
+    bench = BenchRuns(Paths.default(), Config())
     with pytest.raises(GpuboxError, match="no-such-profile"):
         await bench.run(("speed", "no-such-profile"), now=False)
 
 
 async def test_the_best_cell_is_saved_as_a_profile(own_home: Path) -> None:
     paths = Paths.default()
-    bench, run = BenchService(paths, Config()), sweep_run(paths)
-    best = await bench.best_cell(run.id)
-    assert (best.label, best.profile_name) == ("n-cpu-moe=4", "qwen36-mtp-16gb-n-cpu-moe-4")
+    bench, run = BenchRuns(paths, Config()), sweep_run(paths)
+    assert await bench.best_cell(run.id) == ("n-cpu-moe=4", "qwen36-mtp-16gb-n-cpu-moe-4")
     await bench.save_as_profile(run.id, "mine")
     assert load_catalog(paths).get("mine").flags["n-cpu-moe"] == 4
     with pytest.raises(UsageError, match="already"):

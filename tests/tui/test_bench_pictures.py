@@ -11,11 +11,11 @@ from gpubox.bench.model import Flag
 from gpubox.paths import Paths
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.bench import run_list
-from gpubox.tui.bench.screen import BenchScreen
+from gpubox.tui.bench import run_pane
+from gpubox.tui.bench.bench_screen import BenchScreen
 from tests.bench_runs import speed_run
 from tests.tui.conftest import opened, pictured, shows, until
-from tests.tui.fake_bench import BenchServices
+from tests.tui.fake_bench import BenchRunss
 from tests.tui.tune_runs import tune_run
 
 pytestmark = pytest.mark.xdist_group("benches")  # one worker fits the tunes that they show
@@ -38,7 +38,7 @@ async def test_picture(
 ) -> None:
     monkeypatch.setenv("COLUMNS", size.split("x")[0])
     monkeypatch.setattr(app_module, "BENCH_POLL_SECONDS", 0.01)
-    monkeypatch.setattr(run_list, "time_or_date", lambda iso: "18:00")
+    monkeypatch.setattr(run_pane, "time_or_date", lambda iso: "18:00")
     box = Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
     speed_run(box, "qwen36-256k", tg=41.0, seed=3, flags=[Flag("throttling", "power cap for 40 % of the time")])
     speed_run(box, "demo", tg=212.0, seed=4, state="interrupted", share=0.7)
@@ -52,7 +52,7 @@ async def test_picture(
             last = speed_run(box, "qwen36-mtp-16gb", tg=60.0, seed=20 + seed,
                              argv=("/opt/llama/llama-server", "--n-cpu-moe", "28"))  # fmt: skip
         runs = 14
-    services = BenchServices(box)
+    services = BenchRunss(box)
     if scene == "tune":
         runs, services.benches_.working = 5, tune_run(box, 14)
     if scene == "at_work":

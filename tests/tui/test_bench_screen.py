@@ -15,27 +15,27 @@ from gpubox.bench.model import Flag
 from gpubox.paths import Paths
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.bench import plan_screen
-from gpubox.tui.bench.plan_screen import bench_arguments, bench_command_line, plan_fields, plannable_kinds
-from gpubox.tui.bench.screen import BenchScreen
+from gpubox.tui.bench import plan_form
+from gpubox.tui.bench.bench_screen import BenchScreen
+from gpubox.tui.bench.plan_form import bench_arguments, bench_command_line, plan_fields, plannable_kinds
 from gpubox.tui.dashboard.screen import DashboardScreen
 from tests.bench_runs import speed_run
 from tests.tui.conftest import drag, opened, settled, shows, text, until
-from tests.tui.fake_bench import BenchServices, FakeBench, sweep_run
+from tests.tui.fake_bench import BenchRunss, FakeBench, sweep_run
 
 
 @pytest.fixture
 def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
     monkeypatch.setattr(app_module, "BENCH_POLL_SECONDS", 0.01)
-    monkeypatch.setattr(plan_screen, "OUTLINE_DELAY", 0.0)
+    monkeypatch.setattr(plan_form, "OUTLINE_DELAY", 0.0)
     return Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
 
 
 @asynccontextmanager
 async def benching(
     box: Paths, *, size: tuple[int, int] = (120, 36), open_: bool = True
-) -> AsyncIterator[tuple[Pilot[bool], BenchServices]]:
-    services = BenchServices(box)
+) -> AsyncIterator[tuple[Pilot[bool], BenchRunss]]:
+    services = BenchRunss(box)
     app = GpuboxApp(services)
     async with app.run_test(size=size, notifications=True) as pilot:
         await opened(pilot)
@@ -59,7 +59,7 @@ def title_of(pilot: Pilot[bool]) -> str:
     return screen_of(pilot).pane.border_title or ""
 
 
-def bench_of(services: BenchServices) -> FakeBench:
+def bench_of(services: BenchRunss) -> FakeBench:
     return services.benches_
 
 
@@ -258,7 +258,7 @@ async def test_a_run_is_resumed_and_removed(box: Paths) -> None:
         await pilot.press("r")
         await until(pilot, lambda: bench_of(services).asked == [("resume", run.id)])
         bench_of(services).ended.set()
-        await until(pilot, lambda: not screen_of(pilot).controller.starting)
+        await until(pilot, lambda: not screen_of(pilot).starting)
         await pilot.press("x")
         await shows(pilot, "Delete")
         await pilot.press("y")
@@ -309,7 +309,7 @@ async def test_the_end_of_a_run_does_not_replace_another_report(box: Paths) -> N
         await until(pilot, lambda: screen.pane.shown == older.id)
         bench.working = None
         bench.ended.set()
-        await until(pilot, lambda: screen.live is None and not screen.controller.starting, "the end")
+        await until(pilot, lambda: screen.live is None and not screen.starting, "the end")
         await settled(pilot)
         assert (screen.pane.shown, screen.rows.value and screen.rows.value.id) == (older.id, older.id)
 

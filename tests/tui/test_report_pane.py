@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.app import App, ComposeResult
 
 from gpubox.tui import theme
-from gpubox.tui.bench.report_pane import MakeLines, ReportPane
+from gpubox.tui.bench.run_pane import MakeLines, ReportPane
 from gpubox.tui.styled_lines import styled_line
 
 

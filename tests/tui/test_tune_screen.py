@@ -11,7 +11,7 @@ from gpubox.bench.plan_outline import PlanOutline
 from gpubox.paths import Paths
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.bench import plan_screen
+from gpubox.tui.bench import plan_form
 from tests.tui.conftest import shows, until
 from tests.tui.test_bench_screen import bench_of, benching, screen_of
 from tests.tui.tune_runs import tune_run
@@ -26,7 +26,7 @@ PLAN = PlanOutline(
 @pytest.fixture
 def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
     monkeypatch.setattr(app_module, "BENCH_POLL_SECONDS", 0.01)
-    monkeypatch.setattr(plan_screen, "OUTLINE_DELAY", 0.0)
+    monkeypatch.setattr(plan_form, "OUTLINE_DELAY", 0.0)
     return Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
 
 

@@ -1,4 +1,4 @@
-"""What the Bench screen uses of the services below it.
+"""The benchmark runs of this machine, for the Bench screen.
 
 Each benchmark runs in a process of its own: drawing the screen would disturb a measurement in the same event loop.
 """
@@ -12,7 +12,6 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -33,30 +32,13 @@ if TYPE_CHECKING:
     from gpubox.profiles.profile import Profile
     from gpubox.views.documents import Document
 
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.1
 OUTLINE_TIMEOUT_SECONDS = 60.0
 POSTS = "gpubox-posts"
-EXPORT_FORMS = {"markdown": ".md", "svg": ".svg", "csv": ".csv", "json": ".json"}
-"""The forms of a view, and the ends of their file names."""
+EXPORTS = {"markdown": ("m", "Markdown", ".md"), "svg": ("s", "SVG charts", ".svg"), "csv": ("c", "CSV", ".csv"),
+           "json": ("j", "JSON", ".json")}  # fmt: skip
+"""Form of a view -> its key, its label, and the end of its file name."""
 RUN_KEPT = "Its results are kept; r resumes it."
-
-
-@dataclass(frozen=True, slots=True)
-class BestCell:
-    """The best cell of a sweep or a tune."""
-
-    label: str
-    profile_name: str
-    """A name for the profile it is saved as."""
-
-
-@dataclass(frozen=True, slots=True)
-class PostedRun:
-    """What was written for a forum."""
-
-    markdown: str
-    card: Path
-    """The SVG; the Markdown block lies next to it."""
 
 
 def bench_words(arguments: Sequence[str]) -> list[str]:
@@ -64,7 +46,7 @@ def bench_words(arguments: Sequence[str]) -> list[str]:
     return list(arguments) if arguments[0] == "tune" else ["bench", *arguments]
 
 
-class BenchService:
+class BenchRuns:
     """The benchmark runs of this machine. Methods raise GpuboxError."""
 
     def __init__(self, paths: Paths, config: Config, url: str | None = None, *, read_only: str = "") -> None:
@@ -104,10 +86,13 @@ class BenchService:
 
     async def outline(self, arguments: Sequence[str]) -> PlanOutline:
         """What ``gpubox bench ARGUMENTS`` would do."""
-        process = await run_in_thread(self._run_briefly, [*arguments, "--dry-run", "--json"])
-        values = _json_object(process.stdout)
-        if process.returncode or "items" not in values:
-            raise _reported_error(values, process.stderr)
+        try:
+            async with asyncio.timeout(OUTLINE_TIMEOUT_SECONDS):
+                code, values, stderr = await self._run_to_end([*arguments, "--dry-run"])
+        except TimeoutError:
+            raise GpuboxError("gpubox bench did not answer.") from None
+        if code or "items" not in values:
+            raise _reported_error(values, stderr)
         from gpubox.bench.plan_outline import PlanOutline
 
         return msgspec.convert(values, PlanOutline)
@@ -135,7 +120,8 @@ class BenchService:
     async def _run_to_end(self, arguments: Sequence[str]) -> tuple[int, dict[str, Any], str]:
         """Runs ``gpubox bench ARGUMENTS --json``: exit code, JSON object, and stderr."""
         with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
-            process = await run_in_thread(_start, [*self._command(arguments), "--json"], stdout, stderr)
+            command = own_program("gpubox.cli.entry", *self.paths.options, *bench_words(arguments), "--json")
+            process = await run_in_thread(_start, command, stdout, stderr)
             while process.poll() is None:
                 await asyncio.sleep(POLL_SECONDS)
             return process.returncode, _json_object(_read(stdout)), _read(stderr)
@@ -153,14 +139,13 @@ class BenchService:
     async def delete(self, run: str) -> None:
         await run_in_thread(lambda: self._find(run).remove())
 
-    async def best_cell(self, run: str) -> BestCell:
-        """The best cell of a sweep or a tune. Raises UsageError if there is none."""
+    async def best_cell(self, run: str) -> tuple[str, str]:
+        """The best cell of a sweep or a tune, and a name for its profile. Raises UsageError if there is none."""
         from gpubox.bench.saved_profile import default_profile_name, target_to_save
 
-        def read() -> BestCell:
+        def read() -> tuple[str, str]:
             target = target_to_save(self._find(run))
-            name = default_profile_name(self._profiles()(target.profile), target)
-            return BestCell(target.name, name)
+            return target.name, default_profile_name(self._profiles()(target.profile), target)
 
         return await run_in_thread(read)
 
@@ -182,26 +167,26 @@ class BenchService:
         return str(values.get("profile") or "")
 
     async def export(self, view: str, runs: Sequence[str], form: str) -> str:
-        """Writes a view to a file in the current folder, as one of EXPORT_FORMS. Returns its path."""
+        """Writes a view to a file in the current folder, as one of EXPORTS. Returns its path."""
         from gpubox.views.documents import document_text
 
         documents = await self.documents(view, runs)
-        path = Path.cwd() / ("-against-".join(runs or [view]) + EXPORT_FORMS[form])
+        path = Path.cwd() / ("-against-".join(runs or [view]) + EXPORTS[form][2])
         await run_in_thread(lambda: _write(path, document_text(documents, form)))
         return str(path)
 
-    async def post(self, run: str) -> PostedRun:
-        """Writes the card and the Markdown block of a run into the folder POSTS below the current one."""
+    async def post(self, run: str) -> tuple[str, Path]:
+        """Writes the Markdown block and the card (SVG) of a run into the folder POSTS. Returns both."""
         from gpubox.bench.report.post import make_post
         from gpubox.bench.report.post_card import post_svg
         from gpubox.bench.report.post_text import post_markdown
 
-        def write() -> PostedRun:
+        def write() -> tuple[str, Path]:
             post = make_post(self._find(run))
-            posted = PostedRun(post_markdown(post), Path.cwd() / POSTS / f"{post.file_stem}.svg")
-            _write(posted.card.with_suffix(".md"), posted.markdown)
-            _write(posted.card, post_svg(post))
-            return posted
+            markdown, card = post_markdown(post), Path.cwd() / POSTS / f"{post.file_stem}.svg"
+            _write(card.with_suffix(".md"), markdown)
+            _write(card, post_svg(post))
+            return markdown, card
 
         return await run_in_thread(write)
 
@@ -214,18 +199,6 @@ class BenchService:
         from gpubox.profiles.loader import load_catalog
 
         return load_catalog(self.paths).get
-
-    def _command(self, arguments: Sequence[str]) -> list[str]:
-        return own_program("gpubox.cli.entry", *self.paths.options, *bench_words(arguments))
-
-    def _run_briefly(self, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        try:
-            return subprocess.run(
-                self._command(arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                timeout=OUTLINE_TIMEOUT_SECONDS,
-            )  # fmt: skip
-        except (OSError, subprocess.SubprocessError) as error:
-            raise GpuboxError(f"gpubox bench did not answer: {error}.") from None
 
 
 def _start(command: Sequence[str], stdout: IO[bytes], stderr: IO[bytes]) -> subprocess.Popen[bytes]:

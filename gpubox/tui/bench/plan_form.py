@@ -18,12 +18,12 @@ from gpubox.bench.kind import BenchOption
 from gpubox.bench.kinds import all_kinds
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.bench.service import bench_words
+from gpubox.tui.bench.bench_runs import bench_words
 from gpubox.tui.dialogs import Dialog
 from gpubox.tui.widgets.form import CycleField, FormRow
 
 if TYPE_CHECKING:
-    from gpubox.tui.bench.service import BenchService
+    from gpubox.tui.bench.bench_runs import BenchRuns
 
 OUTLINE_DELAY = 0.4
 """Seconds after the last change before the outline is read, because that starts a process."""
@@ -103,7 +103,7 @@ class PlanScreen(Dialog[list[str] | None]):
 
     def __init__(
         self,
-        service: BenchService,
+        runs: BenchRuns,
         profiles: Sequence[str],
         active: str,
         tokens_per_second: float | None,
@@ -116,9 +116,9 @@ class PlanScreen(Dialog[list[str] | None]):
         ``kind`` and ``profile`` are chosen first, if there are such.
         """
         super().__init__()
-        self.service, self.profiles, self.active = service, list(profiles), active
+        self.runs, self.profiles, self.active = runs, list(profiles), active
         self.tokens_per_second = tokens_per_second
-        kinds = plannable_kinds(url=bool(service.url))
+        kinds = plannable_kinds(url=bool(runs.url))
         self.first_profile = next((name for name in (profile, active) if name in self.profiles), "")
         self.kind = CycleField("kind", [(name, name) for name in kinds], kind if kind in kinds else kinds[0])
         self.summary = Static("", id="summary", markup=False)
@@ -142,7 +142,7 @@ class PlanScreen(Dialog[list[str] | None]):
     def arguments(self) -> list[str]:
         """The arguments of ``gpubox bench`` that the form describes."""
         values = {row.field.name or "": row.field.value for row in self.fields.query(FormRow)}
-        return bench_arguments(self.kind.value, values, self.service.url)
+        return bench_arguments(self.kind.value, values, self.runs.url)
 
     async def _show_kind(self) -> None:
         kind = self.kind.value
@@ -151,14 +151,14 @@ class PlanScreen(Dialog[list[str] | None]):
         await self.fields.mount(*(
             FormRow(field.label, self._input(field), field.about)
             for field in plan_fields(kind)
-            if not (self.service.url and field.name == SECOND)
+            if not (self.runs.url and field.name == SECOND)
         ))  # fmt: skip
         self._changed()
 
     def _input(self, field: PlanField) -> CycleField | Input:
         profiles = [(name, name) for name in self.profiles]
-        if field.name == PROFILE and self.service.url:
-            return CycleField(field.name, [("", self.service.url)], "")
+        if field.name == PROFILE and self.runs.url:
+            return CycleField(field.name, [("", self.runs.url)], "")
         if field.name == PROFILE:
             choices = profiles or [("", "none")]
             return CycleField(field.name, choices, self.first_profile or choices[0][0])
@@ -189,9 +189,9 @@ class PlanScreen(Dialog[list[str] | None]):
         await asyncio.sleep(OUTLINE_DELAY)
         # The speed is known only for the running server.
         planned = [field.value for field in self.fields.query(CycleField) if field.name == PROFILE]
-        known = self.service.url or planned == [self.active]
+        known = self.runs.url or planned == [self.active]
         try:
-            outline = await self.service.outline(arguments)
+            outline = await self.runs.outline(arguments)
         except GpuboxError as error:
             self.outline.update(Content.styled(sanitize_line(str(error)), "$warning"))
         else:
