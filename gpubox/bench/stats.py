@@ -12,7 +12,6 @@ import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Literal, TypeVar
 
 T = TypeVar("T")
@@ -286,46 +285,3 @@ def satterthwaite(variances: Sequence[tuple[float, float]]) -> tuple[float, floa
     total = sum(variance for variance, _ in variances)
     divisor = sum(variance**2 / dof for variance, dof in variances if variance and dof)
     return total, total**2 / divisor if divisor > 0 else math.inf
-
-
-def lag1_autocorrelation(*series: Sequence[float]) -> float:
-    """The correlation of neighbours in time, each series about its own mean; limited to 0 to 0.95."""
-    products = squares = 0.0
-    for values in series:
-        mean = statistics.fmean(values)
-        residuals = [value - mean for value in values]
-        products += sum(a * b for a, b in pairwise(residuals))
-        squares += sum(value * value for value in residuals)
-    return max(0.0, min(0.95, products / squares)) if squares else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class WelchComparison:
-    """Second sample against the first: the ratio of geometric means, its 95 % interval, and the verdict."""
-
-    ratio: float
-    low: float | None
-    high: float | None
-    verdict: Verdict
-
-
-def welch(
-    first: Sequence[float], second: Sequence[float], *, margin: float = MARGIN, correlation: float = 0.0
-) -> WelchComparison:
-    """Second against first, unpaired: the ratio of geometric means with Welch's interval of the logs.
-
-    Values must be above 0. ``correlation`` is that of neighbours in time (``lag1_autocorrelation``); it reduces the
-    effective sample size. Raises StatisticsError if a sample is empty.
-    """
-    sides = [[math.log(value) for value in side] for side in (first, second)]
-    log_ratio = statistics.fmean(sides[1]) - statistics.fmean(sides[0])
-    if min(map(len, sides)) < MIN_CLUSTERS - 2:
-        return WelchComparison(math.exp(log_ratio), None, None, "too few")
-    counts = [max(2.0, len(side) * (1 - correlation) / (1 + correlation)) for side in sides]
-    variance, dof = satterthwaite(
-        [(statistics.variance(side) / count, count - 1) for side, count in zip(sides, counts, strict=True)]
-    )
-    half = t95(math.floor(dof)) * math.sqrt(variance) if variance else 0.0
-    low, high = math.exp(log_ratio - half), math.exp(log_ratio + half)
-    verdict: Verdict = "faster" if low > 1 + margin else "slower" if high < 1 - margin else "indistinguishable"
-    return WelchComparison(math.exp(log_ratio), low, high, verdict)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 
@@ -12,9 +11,10 @@ from gpubox.bench.kinds.shared import closing_notes, report_flags
 from gpubox.bench.kinds.soak.trends import (
     MIN_CYCLE_ANSWERS,
     MIN_WINDOWS,
+    Drift,
     depth_adjusted_rates,
-    detrend,
     find_cycle,
+    judge_drift,
     max_period,
     memory_growth,
 )
@@ -25,9 +25,6 @@ from gpubox.bench.report.prompt_metrics import scale_estimate
 
 Windows = list[tuple[int, Result]]
 """Number and result of each measured window, in order."""
-MARGIN = 0.02
-STEADY_MARGIN = 0.05
-"""tg is steady if the whole interval of its change lies within this."""
 THIRDS = ("first third", "middle third", "last third")
 _MEMORY = (("VRAM", "vram_bytes"), ("RAM of the server", "rss_bytes"))
 
@@ -38,6 +35,7 @@ def summarise(window_seconds: float, info: RunInfo, results: ScoredItems) -> Rep
     tables: list[ReportTable] = []
     series: list[Series] = []
     notes: list[str] = []
+    verdicts: list[str] = []
     for target in info.plan.targets:
         windows = [
             (int(item.values["window"]), result)
@@ -49,20 +47,31 @@ def summarise(window_seconds: float, info: RunInfo, results: ScoredItems) -> Rep
         metrics += _metrics(target.name, windows)
         tables.append(_thirds(target.name, windows))
         series += _curves(target.name, windows, window_seconds)
-        prefix = f"{target.name}: " if len(info.plan.targets) > 1 else ""
+        several = len(info.plan.targets) > 1
+        rates = _depth_adjusted(windows)
+        drift = judge_drift(rates)
+        verdicts.append(drift_sentence(drift, target.name if several else "It"))
+        prefix = f"{target.name}: " if several else ""
         suffix = validity_suffix((*info.flags, *(flag for _, result in windows for flag in result.flags)))
-        notes += [f"{prefix}{finding.removesuffix('.')}{suffix}." for finding in findings(windows, window_seconds)]
+        notes += [
+            f"{prefix}{finding.removesuffix('.')}{suffix}."
+            for finding in findings(windows, window_seconds, rates, drift)
+        ]
     notes += closing_notes(info, results)
     flags = report_flags(info, results)
-    return Report("soak", "Agent-like load", tuple(metrics), tuple(tables), tuple(series), tuple(notes), flags)
+    return Report(
+        "soak", "Agent-like load", tuple(metrics), tuple(tables), tuple(series), tuple(notes), flags,
+        verdict=" ".join(verdicts),
+    )  # fmt: skip
 
 
-def findings(windows: Windows, window_seconds: float) -> Iterator[str]:
-    """One sentence per question: is tg steady, are there cycles, does memory grow. "No" and "unknown" are said too."""
-    answers = [answer for _, result in windows for answer in result.values["answers"]]
-    rates = depth_adjusted_rates([answer["tg"] for answer in answers], [answer["context_tokens"] for answer in answers])
-    yield from _drift(windows, rates)
+def findings(windows: Windows, window_seconds: float, rates: Sequence[float], drift: Drift | None) -> Iterator[str]:
+    """One sentence per question: did tg change, are there cycles, does memory grow. "No" and "unknown" are said too."""
+    if drift:
+        change, low, high = (f"{100 * value:+.1f}" for value in (drift.change, drift.low, drift.high))
+        yield f"tg over the whole soak, at equal depth: {change} % ({low} to {high})."
     yield _cycles("tg at equal depth", rates)
+    answers = [answer for _, result in windows for answer in result.values["answers"]]
     drafts = [(a["draft_tokens_accepted"] or 0, a["draft_tokens"]) for a in answers if a["draft_tokens"]]
     if drafts and all(accepted for accepted, _ in drafts):
         yield _cycles("acceptance", [accepted / drafted for accepted, drafted in drafts])
@@ -83,30 +92,22 @@ def findings(windows: Windows, window_seconds: float) -> Iterator[str]:
             )
 
 
-def _drift(windows: Windows, rates: Sequence[float]) -> Iterator[str]:
-    """Compares the first with the last third: by windows if there are enough, because their answers are dependent."""
-    remaining = iter(rates)
-    by_window = [list(itertools.islice(remaining, len(result.values["answers"]))) for _, result in windows]
-    values = [statistics.geometric_mean(window) for window in by_window if window]
-    if len(values) // 3 < stats.MIN_CLUSTERS:
-        values = list(rates)
-    third = len(values) // 3
-    if third < stats.MIN_CLUSTERS:
-        return
-    first, last = values[:third], values[-third:]
-    correlation = stats.lag1_autocorrelation(detrend(first), detrend(last))  # a trend is no autocorrelation
-    comparison = stats.welch(first, last, margin=MARGIN, correlation=correlation)
-    low, high = comparison.low, comparison.high
-    change = f"{100 * (comparison.ratio - 1):+.1f} %"
-    if low is not None and high is not None:
-        change += f" ({100 * (low - 1):+.1f} to {100 * (high - 1):+.1f})"
-    change += " from the first to the last third, at equal depth"
-    if comparison.verdict in ("slower", "faster"):
-        yield f"tg {'falls' if comparison.verdict == 'slower' else 'rises'}: {change}."
-    elif low is not None and high is not None and low > 1 - STEADY_MARGIN and high < 1 + STEADY_MARGIN:
-        yield f"tg is steady: {change}."
-    else:
-        yield f"Whether tg is steady is unknown, because the answers vary too much: {change}."
+def _depth_adjusted(windows: Windows) -> list[float]:
+    answers = [answer for _, result in windows for answer in result.values["answers"]]
+    return depth_adjusted_rates([answer["tg"] for answer in answers], [answer["context_tokens"] for answer in answers])
+
+
+def drift_sentence(drift: Drift | None, name: str = "It") -> str:
+    """Whether the speed held, as a sentence without figures."""
+    if drift is None:
+        return f"Cannot tell whether {name.lower() if name == 'It' else name} keeps its speed: too few answers."
+    causes = {
+        "modes": "it changes between two speeds, as servers do, so its last minutes say little about the next",
+        "unclear": "its answers vary too much; a longer soak would tell",
+    }
+    if cause := causes.get(drift.verdict):
+        return f"Cannot tell whether {name.lower() if name == 'It' else name} keeps its speed: {cause}."
+    return f"{name} {'kept its speed' if drift.verdict == 'steady' else f'became {drift.verdict}'}."
 
 
 def _cycles(name: str, values: Sequence[float]) -> str:
