@@ -25,7 +25,7 @@ from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
 from tests.bench_server import BenchServer
-from tests.perf.soak_truth import NOISES, Noise
+from tests.soak_noises import NOISES, Noise
 
 Series = Callable[[random.Random], list[float]]
 

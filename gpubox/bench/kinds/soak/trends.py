@@ -67,8 +67,8 @@ def judge_drift(rates: Sequence[float]) -> Drift | None:
     """
     if len(rates) < MIN_DRIFT_POINTS:
         return None
-    logs = _without_outliers([math.log(rate) for rate in rates])
-    points = _few_points(logs, MAX_DRIFT_POINTS)
+    logs = [math.log(rate) for rate in rates]
+    points = _few_points(_without_outliers(logs), MAX_DRIFT_POINTS)
     n = len(points)
     slope, error, residuals, correlation = _line(points)
     if not error:
@@ -148,11 +148,11 @@ def _trend_within_modes(points: Sequence[float]) -> float:
     n = len(points)
     best: tuple[float, float, float] | None = None
     for slope in (0.0, (sum(points[-(n // 3) :]) - sum(points[: n // 3])) / (n // 3) / (n - n // 3)):
-        for _ in range(MODE_STEPS):
+        for _ in range(MODE_STEPS):  # each gives the levels their points, then both one slope
             level = [point - slope * place for place, point in enumerate(points)]
             mean = statistics.fmean(level)
             border = _border([value - mean for value in level])[0] + mean
-            squares = products = left = 0.0
+            squares = products = 0.0
             residuals = [0.0] * n
             for slow in (True, False):
                 own = [place for place, value in enumerate(level) if (value <= border) == slow]
