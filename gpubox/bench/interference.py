@@ -177,19 +177,25 @@ class InterferenceMonitor:
             await asyncio.sleep(PERIOD_SECONDS)
 
     def _target_gpus(self) -> list[Gpu]:
-        """The GPUs that the target uses; all of them if the driver lists no processes. Not those of another box."""
+        """The GPUs that the target uses. Not those of another box."""
         if not self._reader or self._measures_another_box():
             return []
-        present = [gpu for gpu in self._reader.latest().gpus if not gpu.lost]
-        used = [gpu for gpu in present if any(process.pid in self._target_pids for process in gpu.processes)]
-        for gpu in used or present:
+        used = self._used([gpu for gpu in self._reader.latest().gpus if not gpu.lost])
+        for gpu in used:
             for process in gpu.processes:
                 known = process.pid in self._known_pids or process.pid in self._target_pids
                 large = process.vram_bytes is None or process.vram_bytes >= MIN_PROCESS_BYTES
                 if not known and large and process.pid not in descendants(os.getpid()):  # llama-bench is a child
                     self._known_pids.add(process.pid)
                     self._new_processes.add(f"{process.name or process.pid} started to use GPU {gpu.index}")
-        return used or present
+        return used
+
+    def _used(self, present: list[Gpu]) -> list[Gpu]:
+        """All if it is not known: no process of the target, a driver that lists none, pids of another namespace."""
+        pids = {process.pid for gpu in present for process in gpu.processes}
+        if not self._target_pids or not all(map(psutil.pid_exists, pids)):
+            return [gpu for gpu in present if _has(gpu, self._target_pids)] or present
+        return [gpu for gpu in present if not gpu.processes_known or _has(gpu, self._target_pids)]
 
     def _measures_another_box(self) -> bool:
         active = self._target_server.active_or_none
@@ -235,6 +241,10 @@ class InterferenceMonitor:
         except (psutil.Error, OSError):
             return None
         return total - idle - own
+
+
+def _has(gpu: Gpu, pids: set[int]) -> bool:
+    return any(process.pid in pids for process in gpu.processes)
 
 
 def _sample(at: float, gpus: list[Gpu]) -> Sample:

@@ -247,3 +247,24 @@ async def test_the_cards_of_this_box_say_nothing_about_another(paths: Paths, dri
     assert await watts("http://192.168.1.20:8080") is None
     server._active = None
     monitor.close()
+
+
+def test_only_cards_that_the_server_uses_count(paths: Paths, driver: Driver) -> None:
+    """Also none of them, for a server on the CPU; all where the driver does not say who uses them."""
+    me, other = os.getpid(), os.getppid()
+    idle, mine, silent = (
+        Gpu(0),
+        Gpu(1, processes=(GpuProcess(me, "llama-server", 1 << 30),)),
+        Gpu(2, processes_known=False),
+    )
+    foreign = Gpu(3, processes=(GpuProcess(4_190_000, "from the host", 1 << 30),))
+    monitor = InterferenceMonitor(TargetServer(paths, Config(), profiles))
+
+    def used(pid: int | None, *cards: Gpu) -> list[int]:
+        monitor._target_pids = {pid} if pid else set()
+        return [card.index for card in monitor._used(list(cards))]
+
+    assert used(me, idle, mine) == [1] and used(other, idle, mine) == []
+    assert used(other, idle, silent) == [2] and used(None, idle, mine) == [0, 1]
+    assert used(me, mine, foreign) == [1] and used(other, idle, foreign) == [0, 3]
+    monitor.close()

@@ -191,7 +191,9 @@ def test_chat_prompts_are_the_sampling_unit() -> None:
     report = kind.summarise(RunInfo("id", plan, "t", len(results)), results)
 
     tg = metric(report, "tg", "all")
-    assert (tg.estimate.n, len(tg.samples), tg.estimate.method) == (50, 150, "bootstrap over prompts")
+    assert (tg.estimate.n, len(tg.samples), tg.estimate.low, tg.estimate.minimum) == (50, 150, None, 40.0)
+    assert any("the range of 50 prompts" in note for note in report.notes)
+    assert report.verdict == "box writes 64.5 tokens a second."
     assert [metric(report, "acceptance", domain).estimate.n for domain in CHAT_PROMPTS] == [17, 17, 16]
     assert metric(report, "acceptance", "all").estimate.value == pytest.approx(70.0)
 

@@ -27,7 +27,7 @@ MIN_DRIFT = 0.03
 STEADY_MARGIN = 0.05
 """The speed held if the whole interval of its change lies within this."""
 MAX_DEVIATIONS = 3.5
-MAX_MODE_POINTS, MODE_STEPS, MODE_ERRORS = 600, 6, 4.0
+MAX_MODE_POINTS, MODE_STEPS, MODE_ERRORS, MODE_PREFERENCE = 600, 6, 4.0, 0.6
 MIN_CYCLE_ANSWERS = MIN_CYCLE_REPEATS * 2 * MIN_RUN
 MAX_CYCLE_POINTS = 600
 
@@ -91,7 +91,10 @@ def judge_drift(rates: Sequence[float]) -> Drift | None:
     verdict: Literal["slower", "faster", "steady", "modes", "unclear"] = "unclear"
     if low > -STEADY_MARGIN and high < STEADY_MARGIN:
         verdict = "steady"
-    elif _two_levels(points, residuals) < sorted(fits)[round(0.05 * SURROGATES)]:
+    elif (
+        _two_levels(whole := _few_points(logs, MAX_DRIFT_POINTS), detrend(whole))
+        < sorted(fits)[round(0.05 * SURROGATES)]
+    ):
         trend = _trend_within_modes(_few_points(logs, MAX_MODE_POINTS))
         verdict = "modes" if abs(trend) < MIN_DRIFT else "slower" if trend < 0 else "faster"
     elif abs(slope) * n > half and abs(change) > MIN_DRIFT:
@@ -165,7 +168,7 @@ def _trend_within_modes(points: Sequence[float]) -> float:
         left = sum(value * value for value in residuals)
         correlation = lag1_autocorrelation(residuals)
         error = math.sqrt(left / (n - 4) * (1 + correlation) / (1 - correlation) / squares) if squares else math.inf
-        if best is None or left < best[0]:
+        if best is None or left < MODE_PREFERENCE * best[0]:  # close levels fit noise, too
             best = left, slope, error
     assert best is not None
     _, slope, error = best

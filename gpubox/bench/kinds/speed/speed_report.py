@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
+from gpubox import units
 from gpubox.bench import stats
 from gpubox.bench.kinds.shared import closing_notes, report_flags, start_noise
 from gpubox.bench.kinds.speed.depth_curves import DepthPoint, depth_curves, depth_series, halving_notes
@@ -57,6 +58,7 @@ def summarise(
     return Report(
         kind="speed",
         title=PRESETS[options.preset] if options.preset else "Speed over HTTP",
+        verdict=_verdict(info, metrics),
         metrics=tuple(metrics),
         tables=(*_run_tables(rows), *(_llama_bench_table(item, result) for item, result in benches)),
         series=(*_run_curves(rows), *depth_series(curves)),
@@ -64,6 +66,17 @@ def summarise(
         flags=report_flags(info, results),
         text="\n\n".join(str(result.values["markdown"]) for _, result in benches),
     )
+
+
+def _verdict(info: RunInfo, metrics: Sequence[Metric]) -> str:
+    """How fast each target writes and reads, in words."""
+    sentences = []
+    for target in info.plan.targets:
+        rates = {metric.name: metric.estimate.value for metric in reversed(metrics) if metric.target == target.name}
+        if "tg" in rates:
+            reads = f" and reads {units.rate(rates['pp'])}" if "pp" in rates else ""
+            sentences.append(f"{target.name} writes {units.rate(rates['tg'])} tokens a second{reads}.")
+    return " ".join(sentences)
 
 
 def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -96,19 +109,19 @@ def _metrics(target: str, group: str, rows: Sequence[Row], options: SpeedOptions
 
 
 def _estimate(values: Sequence[tuple[Row, float]], *, one_observation: bool) -> Estimate:
-    """The mean over prompts if there are several, else over starts.
+    """The mean, over prompts if there are several. Its interval is that of several starts.
 
-    Repeats within one start give a mean and a range but no interval, because they do not show how starts differ.
+    Prompts or repeats within one start give a range but no interval, because they do not show how starts differ.
     ``one_observation``: all repeats are one and the same answer.
     """
-    if values[0][0][1].domain:
-        return stats.mean_over_prompts(_by_prompt(values))
-    numbers = [value for _, value in values]
-    if one_observation:
-        return stats.estimate([statistics.fmean(numbers)])
     means = [mean for _, mean in _start_means(values)]
+    if one_observation and not values[0][0][1].domain:
+        return stats.estimate([statistics.fmean(value for _, value in values)])
     if len(means) > 1:
         return replace(stats.estimate(means), method="t over starts")
+    numbers = [value for _, value in values]
+    if values[0][0][1].domain:
+        numbers = [statistics.median(seeds) for prompts in _by_prompt(values) for seeds in prompts]
     return replace(stats.estimate(numbers), low=None, high=None, method="")
 
 
@@ -224,7 +237,9 @@ def _notes(
     if options.starts == 1 and any(result.ok for _, _, result in rows):
         option = "" if any(target.url for target in info.plan.targets) else " (--starts measures it)"
         noise = start_noise(history, info)
-        yield f"One start of each server: ranges are of its repeats, intervals of its prompts; {noise}{option}."
+        prompts = len({workload.prompt.rpartition("-s")[0] for _, workload, _ in rows if workload.domain})
+        of = f"the range of {prompts} prompts" if prompts else "the range of its repeats"
+        yield f"One start of each server: what stands beside a mean is {of}; {noise}{option}."
     measured = [result for _, _, result in rows if result.ok]
     yield from timing_notes(measured)
     yield from energy_note(measured)

@@ -66,12 +66,22 @@ def summarise_streams(
     return Report(
         kind="speed",
         title=f"{counts} streams at once",
+        verdict=" ".join(_verdict(curve, several=len(curves) > 1) for curve in curves if len(curve) > 1),
         metrics=tuple(metric for level in levels for metric in level.metrics.values()),
         tables=tuple(_table(curve, several=len(curves) > 1) for curve in curves),
         series=tuple(line for curve in curves for line in _series(curve, several=len(curves) > 1)),
         notes=tuple(_notes(options, info, results, curves, history)),
         flags=report_flags(info, results),
     )
+
+
+def _verdict(curve: Sequence[StreamsLevel], *, several: bool) -> str:
+    """How many streams are worth it."""
+    where = f"{curve[0].target}, depth {curve[0].workload.depth:,}: " if several else ""
+    knee = _knee(curve)
+    if knee is None:
+        return f"{where}The more streams, the more tokens in all, up to {_streams(curve[-1].streams)}."
+    return f"{where}More than {_streams(knee)} at once give hardly more tokens in all."
 
 
 def streams_headline(results: ScoredItems) -> str:
