@@ -269,3 +269,8 @@ class Snapshot:
     """The readings of a server that is not llama-server."""
     problems: tuple[str, ...] = field(default=())
     """What could not be read and why, a short sentence each."""
+
+    @property
+    def host_memory(self) -> DeviceMemory | None:
+        """The RAM in ``memory``."""
+        return next((device for device in self.memory if device.kind == "host"), None)

@@ -367,6 +367,6 @@ def _advice_marker(snapshot: Snapshot | None) -> object:
         return None
     server, speeds = snapshot.server, snapshot.throughput
     busy = snapshot.at if speeds.working else None
-    host = next((device.on_disk_bytes for device in snapshot.memory if device.kind == "host"), None)
+    host = snapshot.host_memory.on_disk_bytes if snapshot.host_memory else None
     others = [device.other_processes_bytes for device in snapshot.memory if device.kind == "gpu"]
     return server.pid, server.started_at, server.profile, speeds.state, busy, len(snapshot.requests), host, others

@@ -43,6 +43,11 @@ def styled_line(*texts: StyledText | str) -> StyledLine:
     return tuple(pair for pair in pairs if pair[0])
 
 
+def fact(label: str, text: str | None, unit: str = "", style: str = "") -> StyledLine:
+    """A text between a quiet label and a quiet unit; empty if there is no text."""
+    return styled_line((label, QUIET), (text, style), (unit, QUIET)) if text else ()
+
+
 def cell_width(line: StyledLine) -> int:
     """The width of a line in terminal cells."""
     return sum(cell_len(text) for text, _ in line)

@@ -136,7 +136,7 @@ def test_a_part_of_memory_keeps_its_number_whole(width: int, size: int) -> None:
 def test_an_rpc_device_is_no_card() -> None:
     reading = snapshot(BUSY)
     rpc = replace(reading.memory[0], device="RPC0[10.0.0.2:50052]", kind="rpc", gpu_index=None)
-    assert vram.vram_title(replace(reading, memory=(reading.memory[0], rpc))).endswith("on 2 devices")
+    assert vram.VramPane().title(replace(reading, memory=(reading.memory[0], rpc))).endswith("on 2 devices")
 
 
 def test_a_tiny_terminal_shows_one_pane() -> None:

@@ -18,6 +18,7 @@ from gpubox.sanitize import sanitize_line, sanitize_paragraph
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.dashboard.profiles import MODEL_MISSING
 from gpubox.tui.widgets.lines import ScrollKeys
+from gpubox.views.profile import launch_line, profile_facts
 
 if TYPE_CHECKING:
     from gpubox.profiles.profile import Profile
@@ -25,13 +26,6 @@ if TYPE_CHECKING:
     from gpubox.tui.messages import ProfileEntry
 
 LABEL_CELLS = 9
-
-
-def shell_command(profile: Profile, argv: tuple[str, ...]) -> str:
-    """The command line for a shell, without the secrets of the profile's env."""
-    from gpubox.profiles.argv import command_line, redacted_env
-
-    return command_line(argv, redacted_env(profile.env))
 
 
 class DetailText(Static):
@@ -100,8 +94,12 @@ class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
             return Content.assemble(("→ ", "$quiet"), sanitize_line(entry.profile.elsewhere))
         if refusal := self._refusal(entry):
             return Content.assemble(("! ", "$warning"), refusal)
-        model, needs = model_state(entry, self.model_bytes), _needs(entry.profile)
-        parts = [sanitize_line(entry.profile.summary), model and f"model {model}", needs and f"needs {needs}"]
+        model, needs = model_state(entry, self.model_bytes), dict(profile_facts(entry.profile)).get("needs")
+        parts = [
+            sanitize_line(entry.profile.summary),
+            model and f"model {model}",
+            needs and f"needs {sanitize_line(needs)}",
+        ]
         return Content("   ").join([Content(part) for part in parts if part])
 
     def _details(self, entry: ProfileEntry) -> Content:
@@ -122,9 +120,9 @@ class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
             description = sanitize_paragraph(profile.description)
             heading = Content.assemble(heading, "\n" if profile.title else "", description)
         command = Content("")
-        if self.preview and self.preview.argv:
-            command = Content.styled(sanitize_line(shell_command(profile, self.preview.argv)), "$secondary")
-        blocks = [heading, self._compatibility(entry), command, self._facts(entry, profile), self._references(profile)]
+        if self.preview:
+            command = Content.styled(sanitize_line(launch_line(profile, self.preview)), "$secondary")
+        blocks = [heading, self._compatibility(entry), command, self._facts(entry, profile)]
         return Content("\n\n").join([block for block in blocks if block.plain])
 
     def _refusal(self, entry: ProfileEntry) -> str:
@@ -150,31 +148,18 @@ class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
         address = f"{profile.host}:{profile.port}" if profile.port else f"{profile.host}, any free port"
         if not profile.loopback:
             address += "  (other machines can reach it)"
-        model = f"{sanitize_line(profile.model)}  {model_state(entry, self.model_bytes)}"
+        model = f"{profile.model}  {model_state(entry, self.model_bytes)}"
         if profile.elsewhere:
-            address, model = profile.upstream, sanitize_line(profile.model)
-        file = sanitize_line(str(profile.path)) if profile.path and not profile.shipped else "shipped with gpubox"
-        rows = (
-            ("needs", _needs(profile)),
+            address, model = profile.upstream, profile.model
+        facts = [
             ("model", model),
-            ("aliases", sanitize_line(", ".join(profile.aliases))),
-            ("address", sanitize_line(address)),
+            ("address", address),
             ("runs", "beside the active profile" if profile.companion else ""),
-            ("source", sanitize_line(profile.source)),
-            ("file", file),
+            *profile_facts(profile),
+        ]
+        return Content("\n").join(
+            [self._labelled(label, Content(sanitize_line(text).strip())) for label, text in facts if text]
         )
-        return Content("\n").join([self._labelled(label, Content(text.strip())) for label, text in rows if text])
-
-    def _references(self, profile: Profile) -> Content:
-        """What others measured with this configuration."""
-        lines = []
-        for reference in profile.references:
-            value = f"{reference.value:g} {sanitize_line(reference.unit)}".strip()
-            note = f"  ({sanitize_line(reference.note)})" if reference.note else ""
-            origin = (f"  {sanitize_line(reference.hardware)}{note}", "$quiet")
-            text = Content.assemble(f"{sanitize_line(reference.what)}: ", (value, "bold"), origin)
-            lines.append(self._labelled("measured", text))
-        return Content("\n").join(lines)
 
     def _labelled(self, label: str, text: Content) -> Content:
         """A label and its text, wrapped with a hanging indent."""
@@ -182,17 +167,6 @@ class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
         first = Content.styled(label.ljust(LABEL_CELLS), "$quiet")
         indent = Content(" " * LABEL_CELLS)
         return Content("\n").join([(indent if index else first) + line for index, line in enumerate(lines)])
-
-
-def _needs(profile: Profile) -> str:
-    """What the profile needs, in one line; empty if it does not say."""
-    needs = profile.needs
-    parts = [
-        f"{needs.vram_gib:g} GiB VRAM" if needs.vram_gib else "",
-        f"{needs.ram_gib:g} GiB RAM" if needs.ram_gib else "",
-        sanitize_line(needs.engine),
-    ]
-    return ", ".join(part for part in parts if part)
 
 
 def model_state(entry: ProfileEntry, model_bytes: int | None) -> str:

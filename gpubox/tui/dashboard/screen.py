@@ -16,7 +16,7 @@ from textual.widgets import Input
 
 from gpubox.tui.actions import OPENS_INPUT, Scope, bindings
 from gpubox.tui.base_screen import PersistentScreen
-from gpubox.tui.dashboard.detail import DetailPane, shell_command
+from gpubox.tui.dashboard.detail import DetailPane
 from gpubox.tui.dashboard.history_controller import HistoryController
 from gpubox.tui.dashboard.layout import PANES, Pane, visible_panes
 from gpubox.tui.dashboard.log import LogPane
@@ -26,6 +26,7 @@ from gpubox.tui.dashboard.status import StatusOrAdvice, status_phrases
 from gpubox.tui.dashboard.throughput import ThroughputPane
 from gpubox.tui.dashboard.vram import gpu_readings
 from gpubox.tui.widgets.lines import SnapshotPane
+from gpubox.views.profile import launch_line
 
 if TYPE_CHECKING:
     from gpubox.gateway.status import GatewayStatus
@@ -406,4 +407,4 @@ class DashboardScreen(PersistentScreen):
         if not (entry and entry.profile and preview):
             self.say("The highlighted row has no command line to copy.")
             return
-        self.copy(shell_command(entry.profile, preview.argv), f"the command line of {entry.name}")
+        self.copy(launch_line(entry.profile, preview), f"the command line of {entry.name}")

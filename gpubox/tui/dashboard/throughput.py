@@ -13,6 +13,7 @@ from gpubox.tui.styled_lines import (
     StyledLine,
     block_bar,
     cell_width,
+    fact,
     fit_by_priority,
     gauge,
     join_lines,
@@ -148,7 +149,7 @@ def _graph_lines(snapshot: Snapshot, history: History, width: int, height: int, 
 
 def state_line(snapshot: Snapshot, width: int, client: str = "") -> StyledLine:
     """What the server does now, how fast, and for whom if that is known."""
-    asked_by = styled_line(("for ", QUIET), sanitize_to_width(client, CLIENT_CELLS)) if client else ()
+    asked_by = fact("for ", sanitize_to_width(client, CLIENT_CELLS))
     throughput, server = snapshot.throughput, snapshot.server
     state = throughput.state
     if state == "down" and server.state == "crashed":
@@ -158,8 +159,7 @@ def state_line(snapshot: Snapshot, width: int, client: str = "") -> StyledLine:
     glyph, colour, meaning = ACTIVITY_STYLES.get(state, ("●", "$primary", ""))
     head = styled_line((f"{glyph} {state}", f"bold {colour}"))
     if state == "answering":
-        speed = (units.rate(throughput.tg_tokens_per_second), "bold $primary")
-        now = styled_line(("tg ", QUIET), speed, (" tok/s now", QUIET))
+        now = fact("tg ", units.rate(throughput.tg_tokens_per_second), " tok/s now", "bold $primary")
         return fit_by_priority([(1, head), (9, now), (6, asked_by), *_speeds(snapshot)], width)
     if state == "idle" and (speeds := _speeds(snapshot)):
         row = fit_by_priority([(10, head), *speeds], width)
@@ -185,7 +185,7 @@ def _speeds(snapshot: Snapshot) -> list[tuple[int, StyledLine]]:
         speeds.append((6, single, "a request"))
     if all(speed is None for _, speed, _ in speeds):
         return []
-    return [(priority, styled_line(units.rate(speed), (f" {label}", QUIET))) for priority, speed, label in speeds]
+    return [(priority, fact("", units.rate(speed), f" {label}")) for priority, speed, label in speeds]
 
 
 def _prefill_line(snapshot: Snapshot, width: int, asked_by: StyledLine) -> StyledLine:
@@ -195,12 +195,12 @@ def _prefill_line(snapshot: Snapshot, width: int, asked_by: StyledLine) -> Style
     progress, eta = throughput.prefill_progress, throughput.eta_seconds
     done, total = (slot.prompt_done_tokens, slot.prompt_tokens) if slot else (None, None)
     amount = f"{units.tokens(done)} of {units.tokens(total)}" if total else f"{units.tokens(done)} tokens"
-    parts: list[tuple[int, StyledLine]] = [
-        (10, styled_line(("● prefill", "bold $accent"))),
-        (9, styled_line((f"{progress:.0%}", "bold $accent")) if progress is not None else ()),
-        (6, styled_line(amount)),
-        (7, styled_line(units.rate(throughput.pp_tokens_per_second), (" tok/s", QUIET))),
-        (8, styled_line(("ETA ", QUIET), (_minutes(eta), "bold")) if eta is not None else ()),
+    parts = [
+        (10, fact("", "● prefill", style="bold $accent")),
+        (9, fact("", None if progress is None else f"{progress:.0%}", style="bold $accent")),
+        (6, fact("", amount)),
+        (7, fact("", units.rate(throughput.pp_tokens_per_second), " tok/s")),
+        (8, fact("ETA ", None if eta is None else _minutes(eta), style="bold")),
         (5, asked_by),
     ]
     if progress is None:
@@ -233,12 +233,10 @@ def _prompt_line(snapshot: Snapshot, width: int) -> StyledLine:
     reused: StyledLine = ()
     if source and source.prompt_tokens and source.cached_tokens is not None:
         amount = f"{units.tokens(source.cached_tokens)} of {units.tokens(source.prompt_tokens)}"
-        reused = styled_line(
-            ("reused ", QUIET), amount, (f" ({source.cached_tokens / source.prompt_tokens:.0%})", QUIET)
-        )
-    parts: list[tuple[int, StyledLine]] = [
-        (9, styled_line(units.rate(throughput.pp_tokens_per_second), (" tok/s", QUIET))),
-        (8, styled_line(("TTFT ", QUIET), ttft) if ttft != units.UNKNOWN and not slot else ()),
+        reused = fact("reused ", amount, f" ({source.cached_tokens / source.prompt_tokens:.0%})")
+    parts = [
+        (9, fact("", units.rate(throughput.pp_tokens_per_second), " tok/s")),
+        (8, fact("TTFT ", ttft if ttft != units.UNKNOWN and not slot else None)),
         (7, reused),
     ]
     return labelled_line("pp", fit_by_priority(parts, width - LABEL_CELLS), LABEL_CELLS)
@@ -254,10 +252,10 @@ def _draft_line(snapshot: Snapshot, width: int) -> StyledLine:
     counts = f"{last.draft_tokens_accepted:,} of {last.draft_tokens:,} " if last else ""
     length = throughput.mean_accepted_length
     positions = " ".join(f"{share:.0%}".rstrip("%") for share in throughput.accepted_per_position[:8])
-    parts: list[tuple[int, StyledLine]] = [
+    parts = [
         (9, styled_line(counts, (f"({acceptance})" if counts else acceptance, "bold"))),
-        (8, styled_line(f"{length:.2f}", (" tokens/step", QUIET)) if length is not None else ()),
-        (7, styled_line(("pos ", QUIET), positions) if positions else ()),
+        (8, fact("", None if length is None else f"{length:.2f}", " tokens/step")),
+        (7, fact("pos ", positions)),
     ]
     return labelled_line("draft", fit_by_priority(parts, width - LABEL_CELLS), LABEL_CELLS)
 
@@ -274,8 +272,7 @@ def _context_line(snapshot: Snapshot, width: int) -> StyledLine:
     if size is None:
         return labelled_line("context", slots, LABEL_CELLS)
     share = (used or 0) / size if size else 0
-    which = "fullest " if (throughput.slots or 0) > 1 else ""
-    amount = styled_line((which, QUIET), f"{units.tokens(used)} of {units.tokens(size)}")
+    amount = fact("fullest " if (throughput.slots or 0) > 1 else "", f"{units.tokens(used)} of {units.tokens(size)}")
     percent = styled_line((f"{share:.0%}".rjust(4), "$warning" if share >= 0.9 else ""))
     room = width - LABEL_CELLS - cell_width(join_lines([amount, percent, slots])) - 3
     bar = gauge(share, min(room, 24), "$warning" if share >= 0.9 else "$secondary") if room >= 5 else ()
@@ -297,20 +294,18 @@ def _slot_lines(snapshot: Snapshot, width: int, height: int) -> list[StyledLine]
 
 def _slot_parts(slot: SlotReading, width: int) -> StyledLine:
     glyph, colour, _ = ACTIVITY_STYLES.get(slot.state, ("●", "$primary", ""))
-    parts: list[tuple[int, StyledLine]] = [(9, styled_line((f"{glyph} {slot.state:9}", colour)))]
     if slot.state == "prefill":
         progress = f"{slot.prefill_progress:.0%}" if slot.prefill_progress is not None else units.UNKNOWN
         total = f" of {units.tokens(slot.prompt_tokens)}" if slot.prompt_tokens else ""
-        parts.append((8, styled_line(f"{progress:>5}{total}")))
-        parts.append((7, styled_line(units.rate(slot.pp_tokens_per_second), (" tok/s", QUIET))))
+        work = [(8, fact("", f"{progress:>5}{total}")), (7, fact("", units.rate(slot.pp_tokens_per_second), " tok/s"))]
     else:
-        parts.append((8, styled_line(units.rate(slot.tg_tokens_per_second).rjust(5), (" tok/s", QUIET))))
-        parts.append((7, styled_line(units.tokens(slot.generated_tokens), (" out", QUIET))))
-    size = slot.context_size_tokens
-    if size and slot.context_used_tokens is not None:
-        amount = f"{units.tokens(slot.context_used_tokens)} of {units.tokens(size)}"
-        parts.append((6, styled_line(("context ", QUIET), amount)))
-    return fit_by_priority(parts, width)
+        speed = units.rate(slot.tg_tokens_per_second).rjust(5)
+        work = [(8, fact("", speed, " tok/s")), (7, fact("", units.tokens(slot.generated_tokens), " out"))]
+    used, size = slot.context_used_tokens, slot.context_size_tokens
+    context = f"{units.tokens(used)} of {units.tokens(size)}" if size and used is not None else None
+    return fit_by_priority(
+        [(9, fact("", f"{glyph} {slot.state:9}", style=colour)), *work, (6, fact("context ", context))], width
+    )
 
 
 def _problem_lines(snapshot: Snapshot, height: int) -> list[StyledLine]:

@@ -16,6 +16,7 @@ from gpubox.tui.styled_lines import (
     StyledLine,
     cell_width,
     dimmed,
+    fact,
     fit_by_priority,
     join_lines,
     part_of_total,
@@ -43,7 +44,7 @@ MEMORY_PART_STYLES = {
     "other": ("other", "$mem-other", "▪"),
     "unaccounted": ("unaccounted", "$mem-unaccounted", "?"),
     "free": ("free", "$mem-free", "·"),
-    "unread": ("not read", "$line", " "),
+    "unread": ("not read", "$line", "·"),
 }
 """Part of memory -> its label, its colour, and the glyph that replaces the colour on a terminal without colours."""
 _COMPACT_PRIORITY = {
@@ -66,25 +67,21 @@ class VramPane(SnapshotPane):
     """Draws every device; in compact mode a bar per device and one legend for all."""
 
     def title(self, snapshot: Snapshot) -> str:
-        return vram_title(snapshot)
+        """``VRAM 13.4 of 15.9 GiB``: all cards and RPC devices together."""
+        devices = [device for device in snapshot.memory if device.kind != "host"]
+        if not devices:
+            host = snapshot.host_memory
+            used, total = (used_bytes(host), host.total_bytes) if host else (None, None)
+            return f"RAM {part_of_total(used, total)}" if used and total else "VRAM"
+        used = sum(used_bytes(device) or 0 for device in devices)
+        total = sum(device.total_bytes or 0 for device in devices)
+        noun = "devices" if any(device.kind == "rpc" for device in devices) else "cards"
+        count = f" on {len(devices)} {noun}" if len(devices) > 1 else ""
+        return f"VRAM {part_of_total(used, total)}{count}" if total else "VRAM"
 
     def lines(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
         make_lines = compact_vram_lines if self.compact else vram_lines
         return make_lines(snapshot, width, self.app.no_color)
-
-
-def vram_title(snapshot: Snapshot) -> str:
-    """``VRAM 13.4 of 15.9 GiB``: all cards and RPC devices together."""
-    devices = [device for device in snapshot.memory if device.kind != "host"]
-    if not devices:
-        host = next((device for device in snapshot.memory if device.kind == "host"), None)
-        used, total = (used_bytes(host), host.total_bytes) if host else (None, None)
-        return f"RAM {part_of_total(used, total)}" if used and total else "VRAM"
-    used = sum(used_bytes(device) or 0 for device in devices)
-    total = sum(device.total_bytes or 0 for device in devices)
-    noun = "devices" if any(device.kind == "rpc" for device in devices) else "cards"
-    count = f" on {len(devices)} {noun}" if len(devices) > 1 else ""
-    return f"VRAM {part_of_total(used, total)}{count}" if total else "VRAM"
 
 
 def vram_lines(snapshot: Snapshot, width: int, no_color: bool) -> list[StyledLine]:
@@ -104,25 +101,18 @@ def _device_lines(
     snapshot: Snapshot, device: DeviceMemory, width: int, several: bool, no_color: bool
 ) -> list[StyledLine]:
     gpu = _gpu_of(snapshot, device)
-    rows: list[StyledLine] = []
-    if several or device.kind == "rpc":
-        rows.append(_device_heading(device, bool(gpu and gpu.lost), width))
+    rows = [_device_heading(device, bool(gpu and gpu.lost), width)] if several or device.kind == "rpc" else []
     if gpu and gpu.lost:
         rows += [_lost_gpu_line(gpu), _last_readings_line(gpu)]
-    body = [memory_bar(device, width, no_color=no_color)]
-    parts = memory_parts(device)
-    if several:
-        body += wrap_parts([legend_entry(part, no_color=no_color) for part in parts], width)
-    else:
-        columns = max(1, (width + len(GAP)) // (LEGEND_CELLS + len(GAP)))
-        cells = min(LEGEND_CELLS + 6, (width - len(GAP) * (columns - 1)) // columns)
-        entries = [legend_entry(part, no_color=no_color, width=cells) for part in parts]
-        body += [join_lines(entries[at : at + columns]) for at in range(0, len(entries), columns)]
+    columns = max(1, (width + len(GAP)) // (LEGEND_CELLS + len(GAP)))
+    cells = 0 if several else min(LEGEND_CELLS + 6, (width - len(GAP) * (columns - 1)) // columns)
+    entries = [legend_entry(part, no_color=no_color, width=cells) for part in memory_parts(device)]
+    legend = [join_lines(entries[at : at + columns]) for at in range(0, len(entries), columns)]
+    body = [memory_bar(device, width, no_color=no_color), *(wrap_parts(entries, width) if several else legend)]
     if (device.unaccounted_bytes or 0) <= -units.MIB:
-        if device.kind == "host":  # normal: the kernel allocates a page when it is first touched
-            body.append(styled_line(("the log reports more than is resident yet", QUIET)))
-        else:
-            body.append(styled_line(("the log reports more than the driver counts", "$warning")))
+        # normal in RAM: the kernel allocates a page when it is first touched
+        words = ("is resident yet", QUIET) if device.kind == "host" else ("the driver counts", "$warning")
+        body.append(styled_line((f"the log reports more than {words[0]}", words[1])))
     if gpu and (gpu.lost or snapshot.driver.stale_seconds):
         body = [dimmed(row) for row in body]
     if gpu and not gpu.processes_known:
@@ -187,11 +177,13 @@ def _lost_gpu_line(gpu: Gpu) -> StyledLine:
 
 def _last_readings_line(gpu: Gpu) -> StyledLine:
     """The last readings of a lost card; its memory numbers are equally old."""
-    temperature = f"{gpu.temperature_celsius}°C" if gpu.temperature_celsius is not None else ""
-    power = f"{gpu.power_watts:.0f} W" if gpu.power_watts is not None else ""
-    utilization = f"{gpu.utilization_percent}% busy" if gpu.utilization_percent is not None else ""
-    readings = ", ".join(reading for reading in (temperature, power, utilization) if reading)
-    return styled_line(("last readings  ", QUIET), readings or units.UNKNOWN)
+    readings = (
+        (gpu.temperature_celsius, "{:.0f}°C"),
+        (gpu.power_watts, "{:.0f} W"),
+        (gpu.utilization_percent, "{:.0f}% busy"),
+    )
+    known = ", ".join(form.format(reading) for reading, form in readings if reading is not None)
+    return fact("last readings  ", known or units.UNKNOWN)
 
 
 def _no_gpu_line(snapshot: Snapshot) -> StyledLine:
@@ -271,10 +263,7 @@ def memory_bar(device: DeviceMemory, width: int, *, no_color: bool = False) -> S
 def _bar_spans(kinds: list[str], counts: list[int], no_color: bool) -> Iterable[tuple[str, str]]:
     for kind, count in zip(kinds, counts, strict=True):
         _, colour, glyph = MEMORY_PART_STYLES[kind]
-        if kind == "unread":
-            yield "·" * count, "$line"
-        else:
-            yield (glyph if no_color else "█") * count, colour
+        yield (glyph if no_color or kind == "unread" else "█") * count, colour
 
 
 def _cells_by_size(sizes: list[float], total: float, width: int) -> list[int]:
@@ -311,12 +300,11 @@ def kv_usage_line(snapshot: Snapshot, width: int) -> StyledLine:
     if snapshot.kv_cells is not None:
         size = min(size, snapshot.kv_cells)  # with a unified cache every slot reports the size of the whole cache
     of_all = " of all slots" if len(snapshot.slots) > 1 else ""
-    filled = None
-    if snapshot.kv_bytes_per_token is not None:
-        filled = min(allocated, snapshot.kv_bytes_per_token * used)
+    per_token = snapshot.kv_bytes_per_token
+    filled = None if per_token is None else min(allocated, per_token * used)
     parts = [
-        (9, styled_line(("context ", QUIET), f"{units.tokens(used)} of {units.tokens(size)}", (of_all, QUIET))),
-        (8, styled_line(("KV filled ", QUIET), part_of_total(filled, allocated))),
+        (9, fact("context ", f"{units.tokens(used)} of {units.tokens(size)}", of_all)),
+        (8, fact("KV filled ", part_of_total(filled, allocated))),
         (5, styled_line(("all allocated at load", QUIET))),
     ]
     return fit_by_priority(parts, width)
@@ -339,18 +327,15 @@ def gpu_readings(snapshot: Snapshot) -> tuple[tuple[str, str], ...]:
         readings.append((f"✗ {lost} GPUs LOST" if lost > 1 else "✗ GPU LOST", "bold $error"))
     temperatures = [gpu.temperature_celsius for gpu in gpus if gpu.temperature_celsius is not None]
     if temperatures:
-        readings.append((f"{max(temperatures)}°C", "bold $warning" if any(map(_at_thermal_limit, gpus)) else ""))
+        limits = [(gpu.temperature_celsius or 0, gpu.temperature_limit_celsius) for gpu in gpus]
+        hot = any(limit is not None and celsius >= limit for celsius, limit in limits)
+        readings.append((f"{max(temperatures)}°C", "bold $warning" if hot else ""))
     power = [gpu.power_watts for gpu in gpus if gpu.power_watts is not None]
-    limits = [gpu.power_limit_watts for gpu in gpus if gpu.power_limit_watts is not None]
+    power_limits = [gpu.power_limit_watts for gpu in gpus if gpu.power_limit_watts is not None]
     if power:
-        limit = f"/{sum(limits):.0f}" if len(limits) == len(power) else ""
+        limit = f"/{sum(power_limits):.0f}" if len(power_limits) == len(power) else ""
         readings.append((f"{sum(power):.0f}{limit} W", ""))
     return ((name, "$quiet"), *readings)
-
-
-def _at_thermal_limit(gpu: Gpu) -> bool:
-    limit = gpu.temperature_limit_celsius
-    return limit is not None and gpu.temperature_celsius is not None and gpu.temperature_celsius >= limit
 
 
 def _short_gpu_name(name: str | None, width: int = 30) -> str:
