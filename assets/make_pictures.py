@@ -35,7 +35,7 @@ from gpubox.profiles.loader import ProfileCatalog, load_catalog  # noqa: E402
 from gpubox.profiles.profile import Profile  # noqa: E402
 from gpubox.server.engine_compatibility import EngineCompatibility  # noqa: E402
 from gpubox.server.launch import LaunchPreview  # noqa: E402
-from gpubox.telemetry.history import History  # noqa: E402
+from gpubox.telemetry.recent import History  # noqa: E402
 from gpubox.telemetry.recorder import Recorder, read_recording  # noqa: E402
 from gpubox.tui.app import GpuboxApp  # noqa: E402
 from gpubox.tui.services import ReplayServices  # noqa: E402

@@ -98,8 +98,7 @@ def profile_facts(profile: Profile) -> list[tuple[str, str]]:
         note = f"  ({reference.note})" if reference.note else ""
         figure = f"{reference.what}: {reference.value:g} {reference.unit}  {reference.hardware}{note}"
         facts.append(("measured", figure))
-    file = str(profile.path) if profile.path and not profile.shipped else "shipped with gpubox"
-    facts += [("aliases", ", ".join(profile.aliases)), ("source", profile.source), ("file", file)]
+    facts += [("aliases", ", ".join(profile.aliases)), ("source", profile.source), ("file", str(profile.path))]
     return [(label, text) for label, text in facts if text]
 
 

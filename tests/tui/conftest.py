@@ -18,7 +18,7 @@ from gpubox.bench import stats
 from gpubox.bench.kinds.tune import search
 from gpubox.bench.kinds.tune.surface import fit_surface
 from gpubox.tui import app, bridge
-from gpubox.tui.dashboard import history_reader, screen
+from gpubox.tui.dashboard import history, screen
 from gpubox.tui.survival import SurvivingApp
 from gpubox.tui.widgets import lines
 from tests.sampling import once
@@ -50,8 +50,8 @@ def _quiet(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "PREVIEW_DELAY", 0.0)
     monkeypatch.setattr(search, "fit_surface", FIT)
     monkeypatch.setattr(stats, "mean_over_prompts", MEAN)
-    monkeypatch.setattr(history_reader, "FIRST_SLOWDOWNS_SECONDS", 0.0)
-    monkeypatch.setattr(history_reader, "TYPING_SECONDS", 0.0)
+    monkeypatch.setattr(history, "FIRST_SLOWDOWNS_SECONDS", 0.0)
+    monkeypatch.setattr(history, "TYPING_SECONDS", 0.0)
     monkeypatch.setattr(screen, "REQUESTS_SECONDS", 0.0)
     # What is drawn must not depend on how long a loaded machine took: old readings, and panes that shrink later.
     monkeypatch.setattr(app, "STALE_SECONDS", float("inf"))

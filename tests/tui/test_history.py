@@ -13,9 +13,9 @@ from textual.pilot import Pilot
 from gpubox.errors import GpuboxError
 from gpubox.telemetry.history.queries import HistoryQueries
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.dashboard import history_reader
+from gpubox.tui.dashboard import history
 from gpubox.tui.dashboard.request_history import LaunchLine
-from gpubox.tui.dashboard.slower import slower_fields, slower_line
+from gpubox.tui.dashboard.throughput import slower_fields, slower_line
 from tests.tui.conftest import SIZE, app_of, opened, settled, shows, text, until
 from tests.tui.fake import BUSY, READY, STOPPED, FakeServices
 from tests.tui.fake_history import DAY, NOON, FakeHistory, launch, month
@@ -61,8 +61,7 @@ async def test_everything_is_read_in_threads_and_only_what_is_on_the_screen(
         await pilot.press("l")  # the log alone
         await settled(pilot)
         past.asked.clear()
-        reader = app.dashboard.history.reader
-        assert reader
+        reader = app.dashboard.history
         for _ in range(5):
             reader.wake()
             await pilot.pause(0)
@@ -77,8 +76,7 @@ async def test_at_rest_the_history_is_read_at_the_pace_of_the_zoom(fake: FakeSer
         await opened(pilot)
         await pilot.press("[", "[")
         await shows(pilot, "18:00")
-        reader = app.dashboard.history.reader
-        assert reader
+        reader = app.dashboard.history
         past.asked.clear()
         for _ in range(20):
             reader.wake()  # readings come, the layout is made anew: nothing else is wanted
@@ -156,7 +154,7 @@ async def test_no_slowdown_is_a_sentence(fake: FakeServices) -> None:
 async def test_a_history_that_cannot_be_read_is_one_sentence_and_the_rest_works(
     fake: FakeServices, past: FakeHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_reader, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(history, "RETRY_SECONDS", 0.02)
     past.problem = GpuboxError("The history ~/history.sqlite cannot be read: database is locked.")
     async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
         await opened(pilot)

@@ -10,7 +10,7 @@ import pytest
 
 from gpubox.telemetry.history.values import HistoryBucket, MarkKind, StoredMark
 from gpubox.tui.dashboard import graph
-from gpubox.tui.dashboard.stored_graph import (
+from gpubox.tui.dashboard.graph import (
     ZOOMS,
     StoredGraph,
     Zoom,

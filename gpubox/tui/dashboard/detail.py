@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gpubox.tui.messages import ProfileEntry
 
 LABEL_CELLS = 9
+SHIPPED = "shipped with gpubox"
 
 
 class DetailText(Static):
@@ -155,7 +156,7 @@ class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
             ("model", model),
             ("address", address),
             ("runs", "beside the active profile" if profile.companion else ""),
-            *profile_facts(profile),
+            *(("file", SHIPPED) if profile.shipped and fact[0] == "file" else fact for fact in profile_facts(profile)),
         ]
         return Content("\n").join(
             [self._labelled(label, Content(sanitize_line(text).strip())) for label, text in facts if text]

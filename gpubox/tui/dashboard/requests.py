@@ -147,17 +147,19 @@ class RequestsPane(Vertical):
         self._live, self._total, self._profile = requests, total, profile
         self._show()
 
-    def show_stored(self, requests: Sequence[StoredRequest] | None, searched: int) -> None:
-        """Shows what the history has for the filter; ``searched``: only that many were, 0: all.
-
-        ``None``: it could not be read; what was read before stays.
-        """
+    def show_stored(self, answer: tuple[Sequence[StoredRequest], int]) -> None:
+        """Shows what the history has for the filter, and how many it searched if that were not all; 0: all."""
         from gpubox.tui.dashboard.request_history import listed_stored
 
-        if requests is not None:
-            self._stored, self._searched = listed_stored(requests), searched
-        self._shown_of = ()
+        requests, self._searched = answer
+        self._stored, self._shown_of = listed_stored(requests), ()
         self._show()
+
+    def show_problem(self, problem: str) -> None:
+        """Shows that the history cannot be read; what was read before stays."""
+        if problem != self.problem:
+            self.problem = problem
+            self._show()
 
     # -- the filter ---------------------------------------------------------------------------------
 

@@ -17,13 +17,13 @@ from textual.widgets import Input
 from gpubox.tui.actions import OPENS_INPUT, Scope, bindings
 from gpubox.tui.base_screen import PersistentScreen
 from gpubox.tui.dashboard.detail import DetailPane
-from gpubox.tui.dashboard.history_controller import HistoryController
+from gpubox.tui.dashboard.history import HistoryController
 from gpubox.tui.dashboard.layout import PANES, Pane, visible_panes
 from gpubox.tui.dashboard.log import LogPane
 from gpubox.tui.dashboard.profiles import ProfilePane
 from gpubox.tui.dashboard.requests import RequestRows, RequestsPane, request_fields
 from gpubox.tui.dashboard.status import StatusOrAdvice, status_phrases
-from gpubox.tui.dashboard.throughput import ThroughputPane
+from gpubox.tui.dashboard.throughput import NOT_SLOWER, ThroughputPane, slower_fields
 from gpubox.tui.dashboard.vram import gpu_readings
 from gpubox.tui.widgets.lines import SnapshotPane
 from gpubox.views.profile import launch_line
@@ -386,7 +386,6 @@ class DashboardScreen(PersistentScreen):
         self.action_graph_longer(-1)
 
     def action_slower_since(self) -> None:
-        from gpubox.tui.dashboard.slower import NOT_SLOWER, slower_fields
         from gpubox.tui.dialogs import FieldsScreen
 
         if slowdowns := self.throughput.slowdowns:

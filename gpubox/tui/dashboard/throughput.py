@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gpubox import units
@@ -28,10 +30,14 @@ if TYPE_CHECKING:
     from gpubox.telemetry.history.values import Slowdown
     from gpubox.telemetry.recent import History
     from gpubox.telemetry.snapshot import SlotReading, Snapshot
-    from gpubox.tui.dashboard.stored_graph import StoredGraph, Zoom
+    from gpubox.tui.dashboard.graph import StoredGraph, Zoom
 
 LABEL_CELLS = 9
 MESSAGE_CELLS = 160
+CHANGED_CELLS = 60
+TOGETHER_SECONDS = 2 * 86_400.0
+"""tg and pp that fell within this time fell together."""
+NOT_SLOWER = "No profile is slower than before, as far as the history goes back."
 SLOWER_ALONE = 0.9
 """A request below this share of the total speed shared the server with others."""
 BAR_CELLS = 6
@@ -104,13 +110,11 @@ class ThroughputPane(SnapshotPane):
             seconds = _live_seconds(width - graph.AXIS_CELLS)
             self._span = f"{seconds / 60:g} min"
             return _graph_lines(snapshot, self.history, width, height, seconds)
-        from gpubox.tui.dashboard.stored_graph import has_gaps, stored_lines
-
         self._span = self.zoom.name
         rows = self._problem_rows(width)[: height - MIN_GRAPH_ROWS - 1]
         if self.stored and self.stored.zoom is self.zoom:
-            self._has_gaps = has_gaps(self.stored)
-            rows += stored_lines(self.stored, width, height - len(rows))
+            self._has_gaps = graph.has_gaps(self.stored)
+            rows += graph.stored_lines(self.stored, width, height - len(rows))
         elif not rows:
             rows = [styled_line((READING, QUIET))]
         return [*rows, *[()] * (height - len(rows))]  # the lines below stay where they are
@@ -123,8 +127,6 @@ class ThroughputPane(SnapshotPane):
         profile = snapshot.server.profile
         if not self.slowdowns or not profile:
             return []
-        from gpubox.tui.dashboard.slower import slower_line
-
         line = slower_line(self.slowdowns, profile, width)
         return [line] if line else []
 
@@ -317,3 +319,47 @@ def _problem_lines(snapshot: Snapshot, height: int) -> list[StyledLine]:
         styled_line(("! ", "$warning"), (sanitize_to_width(problem, MESSAGE_CELLS), QUIET))
         for problem in problems[:height]
     ]
+
+
+# -- slower than before ---------------------------------------------------------------------------------
+
+
+def slower_line(slowdowns: Sequence[Slowdown], profile: str, width: int) -> StyledLine:
+    """The newest slowdown of ``profile``, tg and pp together if both fell at that time; empty if there is none."""
+    own = [slowdown for slowdown in slowdowns if slowdown.profile == profile]
+    if not own:
+        return ()
+    newest = max(slowdown.since for slowdown in own)
+    together = sorted((s for s in own if newest - s.since <= TOGETHER_SECONDS), key=lambda s: s.rate != "tg")
+    first = together[0]
+    rates = ", ".join(f"{slowdown.rate} {-slowdown.change:.0%}" for slowdown in together)
+    changed = sanitize_to_width(first.changed[0], CHANGED_CELLS) if first.changed else ""
+    parts: list[tuple[int, StyledLine]] = [
+        (10, styled_line(("↓ ", "$warning"), f"{rates} slower")),
+        (9, styled_line(("since " if first.later_starts > 1 else "since this start, ", QUIET), _moment(first.since))),
+        (6, styled_line((f"{units.rate(first.before)} → {units.rate(first.after)} tok/s", QUIET))),
+        (7, styled_line((changed, QUIET))),
+        (8, styled_line(("S why", QUIET))),
+    ]
+    return fit_by_priority(parts, width)
+
+
+def slower_fields(slowdowns: Sequence[Slowdown]) -> list[tuple[str, str]]:
+    """Every figure of all slowdowns, the newest first: (name, value)."""
+    from gpubox.views.history import NOTHING_CHANGED, slowdown_figures  # not before the first paint
+
+    fields: list[tuple[str, str]] = []
+    for slowdown in sorted(slowdowns, key=lambda slowdown: slowdown.since, reverse=True):
+        changed = [sanitize_to_width(text, CHANGED_CELLS) for text in slowdown.changed] or [NOTHING_CHANGED]
+        fields += [
+            *([("", "")] if fields else []),
+            ("profile", sanitize_to_width(slowdown.profile, CHANGED_CELLS)),
+            ("slower", slowdown_figures(slowdown)),
+            ("since", _moment(slowdown.since)),
+            *(("changed then" if at == 0 else "", text) for at, text in enumerate(changed)),
+        ]
+    return fields
+
+
+def _moment(at: float) -> str:
+    return f"{datetime.fromtimestamp(at):%a %d %b %H:%M}"
