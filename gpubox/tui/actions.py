@@ -320,6 +320,8 @@ def action_name(action: Action) -> str:
     """The action as Textual dispatches it; ``app.`` if the app performs it, ``zoom('log')`` for ``zoom_log``."""
     if action.id.startswith("zoom_"):
         return f"zoom('{action.id.removeprefix('zoom_')}')"
+    if action.id.startswith("show_"):
+        return f"app.show('{action.id.removeprefix('show_')}')"
     if action.id in WORKSHOP_ACTIONS:
         return f"app.workshop('{action.id}')"
     if action.id in ("hold", "connect"):

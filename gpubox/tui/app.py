@@ -18,7 +18,7 @@ from gpubox.sanitize import sanitize_line
 from gpubox.threads import run_in_thread
 from gpubox.tui import theme
 from gpubox.tui.actions import ACTIONS, ACTIONS_BY_ID, Scope, action_name, bindings
-from gpubox.tui.base_screen import PersistentScreen, PushedScreen
+from gpubox.tui.base_screen import PushedScreen
 from gpubox.tui.bridge import ServiceBridge
 from gpubox.tui.dashboard.profiles import ProfilePane
 from gpubox.tui.dashboard.screen import DashboardScreen
@@ -83,15 +83,8 @@ class GpuboxApp(SurvivingApp):
         self.animation_level = "none"
         self.bridge = ServiceBridge(self, services)
         self.dashboard = DashboardScreen(note=services.note, url=services.url)
-        self.chat: ChatScreen | None = None
-        self.bench: BenchScreen | None = None
-        self.models: ModelsScreen | None = None
-        self.clients: ClientsScreen | None = None
-        self.add_mode("dashboard", lambda: self.dashboard)
-        self.add_mode("chat", self.open_chat)
-        self.add_mode("bench", self.open_bench)
-        self.add_mode("models", self.open_models)
-        self.add_mode("clients", self.open_clients)
+        for name in dict.fromkeys(MODES.values()):
+            self.add_mode(name, partial(getattr, self, name))
         self._start = start
         self._first_highlighted = False
 
@@ -170,51 +163,44 @@ class GpuboxApp(SurvivingApp):
         if text:
             self.say(text, bad=True)
 
-    # -- the chat and Bench screens ---------------------------------------------------------------------
+    # -- the other screens, each made when it is first shown -----------------------------------------
 
-    def open_chat(self) -> ChatScreen:
-        """The chat screen, created at the first call."""
-        if self.chat is None:
-            from gpubox.tui.chat.chat_screen import ChatScreen
+    @cached_property
+    def chat(self) -> ChatScreen:
+        from gpubox.tui.chat.chat_screen import ChatScreen
 
-            self.chat = ChatScreen(self.bridge.services.chat_service(), note=self.bridge.services.note)
-        return self.chat
+        return ChatScreen(self.bridge.services.chat_service(), note=self.bridge.services.note)
 
-    def open_bench(self) -> BenchScreen:
-        """The Bench screen, created at the first call."""
-        if self.bench is None:
-            from gpubox.tui.bench.bench_screen import BenchScreen
+    @cached_property
+    def bench(self) -> BenchScreen:
+        from gpubox.tui.bench.bench_screen import BenchScreen
 
-            self.bench = BenchScreen(self.bridge.services.bench_service(), self.bridge)
-        return self.bench
+        return BenchScreen(self.bridge.services.bench_service(), self.bridge)
 
-    def open_models(self) -> ModelsScreen:
-        """The models screen, created at the first call."""
-        if self.models is None:
-            from gpubox.tui.workshop.models_screen import ModelsScreen
+    @cached_property
+    def models(self) -> ModelsScreen:
+        from gpubox.tui.workshop.models_screen import ModelsScreen
 
-            self.models = ModelsScreen(self.bridge.services.finder_service(), self.bridge)
-        return self.models
+        return ModelsScreen(self.bridge.services.finder_service(), self.bridge)
 
-    def open_clients(self) -> ClientsScreen:
-        """The Clients screen, created at the first call."""
-        if self.clients is None:
-            from gpubox.tui.clients.screen import ClientsScreen
+    @cached_property
+    def clients(self) -> ClientsScreen:
+        from gpubox.tui.clients.screen import ClientsScreen
 
-            services = self.bridge.services
-            address = "" if services.read_only else "{}:{}".format(*services.gateway_service().address())
-            self.clients = ClientsScreen(
-                self.bridge, self.gateway_controller, address=address, shown=not services.read_only
-            )
-            self.clients.show_gateway(self.bridge.gateway.view)
-        return self.clients
+        services = self.bridge.services
+        address = "" if services.read_only else "{}:{}".format(*services.gateway_service().address())
+        screen = ClientsScreen(self.bridge, self.gateway_controller, address=address, shown=not services.read_only)
+        screen.show_gateway(self.bridge.gateway.view)
+        return screen
+
+    def _opened(self) -> list[Any]:
+        """The screens beside the dashboard: those that were opened, and those that are pushed on top."""
+        opened = [self.__dict__[name] for name in ("chat", "bench", "models", "clients") if name in self.__dict__]
+        return [*opened, *(screen for screen in self.screen_stack if isinstance(screen, PushedScreen))]
 
     def broadcast(self, snapshot: Snapshot | None = None) -> None:
-        """Passes the overview and new readings to the other screens, and to those that are pushed on top."""
-        pushed = [screen for screen in self.screen_stack if isinstance(screen, PushedScreen)]
-        for screen in (self.chat, self.bench, self.models, self.clients, *pushed):
-            if screen is None:
-                continue
+        """Passes the overview and new readings to the other screens."""
+        for screen in self._opened():
             screen.header.copy_values(self.dashboard.header)
             screen.show_overview(self.bridge.overview)
             if snapshot:
@@ -236,7 +222,7 @@ class GpuboxApp(SurvivingApp):
             if not recording:
                 self.dashboard.header.bench = f"bench {run.info.plan.kind} {run.count}" if run else ""
                 self.broadcast()
-            if self.bench and (run or self.bench.live):
+            if "bench" in self.__dict__ and (run or self.bench.live):
                 self.bench.show_run(run)
             await asyncio.sleep(BENCH_POLL_SECONDS)
 
@@ -259,7 +245,7 @@ class GpuboxApp(SurvivingApp):
         self.broadcast()
 
     def action_workshop(self, action: str) -> None:
-        self._show_mode("dashboard")
+        self.action_show("dashboard")
         self.bridge.run(partial(self.workshop.act, action), "workshop")
 
     # -- messages of the bridge -------------------------------------------------------------------------
@@ -277,9 +263,8 @@ class GpuboxApp(SurvivingApp):
 
     @on(GatewayChanged)
     def _gateway_changed(self) -> None:
-        for screen in dict.fromkeys((self.dashboard, self.clients, self.screen_stack[-1])):
-            if isinstance(screen, PersistentScreen):
-                screen.show_gateway(self.bridge.gateway.view)
+        for screen in (self.dashboard, *self._opened()):
+            screen.show_gateway(self.bridge.gateway.view)
         self.broadcast()
 
     def action_gateway(self, action: str) -> None:
@@ -382,49 +367,27 @@ class GpuboxApp(SurvivingApp):
         self.bridge.run(partial(self._run_by_id, action_id), "action")
 
     async def _run_by_id(self, action_id: str) -> None:
-        if action_id == "back" and self.screen in (self.bench, self.models):
-            await self.run_action("screen.bench_back" if self.screen is self.bench else "screen.finder_back")
-            return
         action = ACTIONS_BY_ID[action_id]
-        if action.scope in (Scope.EDITOR, Scope.TRIAL, Scope.CONNECT, Scope.ADVICE):
-            await self.run_action(f"screen.{action_id}")
-            return
-        if action.scope not in MODES:
-            await self.run_action(action_id)
-            return
-        self._show_mode(MODES[action.scope])
+        if action.scope in MODES:
+            self.action_show(MODES[action.scope])
         name = action_name(action)
-        await self.run_action(name if name.startswith("app.") else f"screen.{name}")
+        on_screen = hasattr(self.screen, f"action_{name.partition('(')[0]}")
+        await self.run_action(f"screen.{name}" if on_screen else name)
 
-    def _show_mode(self, mode: str) -> None:
+    def action_show(self, mode: str) -> None:
         """Brings a screen to the front; in the chat again: moves the focus to the prompt."""
         if self.current_mode != mode and len(self.screen_stack) == 1:
             self.switch_mode(mode)
             self.broadcast()
-        elif self.chat and mode == "chat" and self.screen is self.chat:
+        elif mode == "chat" == self.current_mode and self.screen is self.chat:
             self.chat.action_chat_write()
-
-    def action_show_dashboard(self) -> None:
-        self._show_mode("dashboard")
-
-    def action_show_chat(self) -> None:
-        self._show_mode("chat")
-
-    def action_show_bench(self) -> None:
-        self._show_mode("bench")
-
-    def action_show_models(self) -> None:
-        self._show_mode("models")
-
-    def action_show_clients(self) -> None:
-        self._show_mode("clients")
 
     def action_tune(self) -> None:
         if reason := self.bridge.services.read_only:
             self.say(reason, bad=True)
             return
-        self._show_mode("bench")
-        self.open_bench().tune(self.dashboard.profiles.entry)
+        self.action_show("bench")
+        self.bench.tune(self.dashboard.profiles.entry)
 
     def action_advice(self) -> None:
         self.bridge.run(self._show_advice, "advice", exclusive=True)
@@ -435,8 +398,8 @@ class GpuboxApp(SurvivingApp):
         await show_advice(self.workshop)
 
     def action_bench_speed(self) -> None:
-        self._show_mode("bench")
-        self.open_bench().action_bench_measure()
+        self.action_show("bench")
+        self.bench.action_bench_measure()
 
     def action_failed_log(self) -> None:
         self.bridge.run(self._show_failed_log, "failed-log", exclusive=True)

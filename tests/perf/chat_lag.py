@@ -77,7 +77,7 @@ def watch(url: str, told: Path, rest: float) -> None:
 
     async def drive(pilot: Pilot[Any]) -> None:
         await until(lambda: app.bridge.overview and app.bridge.overview.status.up)
-        app.action_show_chat()
+        app.action_show("chat")
         await until(lambda: app.chat and app.chat.is_current and app.chat.sandbox)
         assert app.chat
         await asyncio.sleep(2)  # what is imported late is in by then

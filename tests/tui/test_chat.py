@@ -42,7 +42,7 @@ async def chatting(
     app = GpuboxApp(services or Chatss(chats))
     async with app.run_test(size=SIZE, notifications=toasts) as pilot:
         await until(pilot, lambda: app.bridge.overview, "a status")
-        app.action_show_chat()
+        app.action_show("chat")
         await until(pilot, lambda: app.chat and app.chat.is_current and app.chat.composer.has_focus, "the chat")
         assert app.chat
         await until(pilot, lambda: app.chat and app.chat.sandbox, "the sandbox")
@@ -233,7 +233,7 @@ async def test_an_approval_waits_until_the_chat_is_in_front() -> None:
     async with chatting(chats) as (pilot, screen):
         await say(pilot, "write it")
         await until(pilot, lambda: screen.runner.running)
-        app_of(pilot).action_show_dashboard()
+        app_of(pilot).action_show("dashboard")
         await shows(pilot, "Throughput")
         gate.set()
         await until(pilot, lambda: screen.approvals.pending)

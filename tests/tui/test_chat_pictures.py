@@ -66,7 +66,7 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
     async with app.run_test(size=SIZES[size]) as pilot:
         chats.script = script(state)
         await until(pilot, lambda: app.bridge.overview and app.dashboard.header.gpu_readings, "readings")
-        app.action_show_chat()
+        app.action_show("chat")
         await until(pilot, lambda: app.chat and app.chat.sandbox and app.chat.composer.has_focus, "the chat")
         if state != "no_server":
             await pilot.press(*"Parse", "space", *"1h30m", "enter")

@@ -36,8 +36,8 @@ async def an_approval(app: GpuboxApp, screen: ChatScreen) -> Any:
 
 
 async def chat_of(app: GpuboxApp, pilot: Pilot[Any]) -> ChatScreen:
-    app.action_show_chat()
-    screen = app.open_chat()
+    app.action_show("chat")
+    screen = app.chat
     await until(pilot, lambda: app.screen is screen and screen.composer.has_focus)
     return screen
 

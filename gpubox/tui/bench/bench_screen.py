@@ -55,7 +55,7 @@ class BenchScreen(PersistentScreen):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy")]  # noqa: RUF012
     AUTO_FOCUS = "RunRows"
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.BENCH), ("escape", "bench_back", "Back")]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.BENCH), ("escape", "back", "Back")]
     DEFAULT_CSS = """
     BenchScreen { layout: vertical; background: $background; color: $foreground; }
     BenchScreen #bench-line { background: $footer-background; }
@@ -231,7 +231,7 @@ class BenchScreen(PersistentScreen):
             documents = await self.runs.documents(view, runs)
         except GpuboxError:
             if view == COMPARISON:
-                self.action_bench_back()
+                self.action_back()
             raise
         title = TITLES.get(view) or runs[0]
         self.pane.put(title, title, lambda width: document_lines(documents, width))
@@ -261,7 +261,7 @@ class BenchScreen(PersistentScreen):
 
     # -- actions --------------------------------------------------------------------------------------
 
-    def action_bench_back(self) -> None:
+    def action_back(self) -> None:
         """One level back: the pane alone, a comparison or leaderboard, then the dashboard."""
         pane_only = self.has_class("-pane-only")
         self._set_pane_only(False)

@@ -231,7 +231,7 @@ class ChatScreen(PersistentScreen):
         elif self.composer.has_focus and (self.composer.text or self.transcript.turns):
             self.set_focus(self.transcript)
         else:
-            self.app.run_worker(self.app.run_action("show_dashboard"))
+            self.app.run_worker(self.app.run_action("show('dashboard')"))
 
     def action_chat_write(self) -> None:
         self.set_focus(self.composer)

@@ -202,7 +202,7 @@ class ModelsScreen(PersistentScreen):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012
     AUTO_FOCUS = "ModelRows"
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.MODELS), ("escape", "finder_back", "Back")]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.MODELS), ("escape", "back", "Back")]
     DEFAULT_CSS = """
     ModelsScreen { layout: vertical; background: $background; color: $foreground; }
     ModelsScreen #finder-search { height: 1; padding: 0 1; background: $footer-background; }
@@ -357,7 +357,7 @@ class ModelsScreen(PersistentScreen):
     def action_finder_search(self) -> None:
         self.set_focus(self.search)
 
-    def action_finder_back(self) -> None:
+    def action_back(self) -> None:
         """From the search line to the list, then to the dashboard."""
         if self.focused is self.search:
             self.set_focus(self.rows)
