@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpubox import units
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.cli.options import PlainHelpOption, json_option
@@ -13,6 +15,10 @@ from gpubox.engines.capabilities import display_version
 from gpubox.engines.find import INSTALL_EMBEDDED, default_name, find_engines
 from gpubox.engines.query import list_devices, read_capabilities
 from gpubox.errors import ExitCode, GpuboxError, UsageError
+from gpubox.views.fields import json_fields
+
+if TYPE_CHECKING:
+    from gpubox.engines.build_output import BuildProgress
 
 
 @click.group("engines", invoke_without_command=True)
@@ -109,22 +115,17 @@ def build_command(
     check_new_name(name, context.paths, context.config)
     for line in (f"building {name} with {recipe.jobs} jobs", *recipe.notes):
         diagnostics.note(f"  {line}")
-    progress = _BuildLines()
     hangup = signal.getsignal(signal.SIGHUP)
     try:
         if hangup == signal.SIG_DFL:  # not under nohup
             signal.signal(signal.SIGHUP, signal.default_int_handler)  # a lost terminal cancels, as Ctrl-C does
-        built = build_engine(context.paths, context.config, recipe, version, name, progress.show)
+        built = build_engine(context.paths, context.config, recipe, version, name, _progress_line())
     finally:
         signal.signal(signal.SIGHUP, hangup)
         diagnostics.redraw("")
-    values = {
-        **output.error_values(None), "name": built.name, "path": str(built.path), "version": built.version,
-        "backend": recipe.backend, "devices": list(built.devices), "cmake_args": list(recipe.cmake_args),
-        "seconds": round(built.seconds, 1),
-    }  # fmt: skip
     if as_json:
-        output.emit_json(values)
+        recipe_values = {"backend": recipe.backend, "cmake_args": list(recipe.cmake_args)}
+        output.emit_json({**output.error_values(None), **json_fields(built), **recipe_values})
         return ExitCode.OK
     output.emit(f"✓ {built.name}  {display_version(built.version)}  {built.path}")
     for device in built.devices:
@@ -135,25 +136,22 @@ def build_command(
     return ExitCode.OK
 
 
-class _BuildLines:
+def _progress_line() -> Callable[[BuildProgress], None]:
     """Shows the progress on stderr: one line that is redrawn on a terminal, else a line for each tenth."""
+    from gpubox.engines.build_output import PHASES
 
-    def __init__(self) -> None:
-        self._shown = ("", 0)
+    shown = ("", 0)
 
-    def show(self, progress: Any) -> None:
-        from gpubox import units
-        from gpubox.engines.build_output import PHASES
-
+    def show(progress: BuildProgress) -> None:
+        nonlocal shown
         what, percent = PHASES[progress.phase], progress.percent
         line = f"  {what}{f' {percent:.0f} %' if percent is not None else ''}  {units.duration(progress.seconds)}"
-        if diagnostics.stderr_is_terminal():
-            diagnostics.redraw(line)
-            return
-        step = (what, int((percent or 0) // 10))
-        if step != self._shown:
-            self._shown = step
+        diagnostics.redraw(line)
+        if not diagnostics.stderr_is_terminal() and (step := (what, int((percent or 0) // 10))) != shown:
+            shown = step
             diagnostics.note(line)
+
+    return show
 
 
 @command.command("use")
