@@ -17,16 +17,16 @@ _DOES = {"tg": "generates", "pp": "reads prompts"}
 
 
 def usage_table(sums: Sequence[UsageSum], by: str, price: float | None) -> Table:
-    """A row for each profile, client or day; ``price`` of a kWh adds its cost."""
+    """A row for each profile or day; ``price`` of a kWh adds its cost."""
     header = (by.upper(), "REQS", "ERR", "READ", "REUSED", "OUT", "REUSE", "UP", "TG", "PP", "TTFT", "J/TOK", "KWH")
-    rows = [_usage_row(usage, by, price) for usage in sums]
+    rows = [_usage_row(usage, price) for usage in sums]
     return Table(rows, (*header, "COST") if price else header, empty=NOTHING_KNOWN)
 
 
-def _usage_row(usage: UsageSum, by: str, price: float | None) -> tuple[str, ...]:
+def _usage_row(usage: UsageSum, price: float | None) -> tuple[str, ...]:
     joules, energy, cost = usage.joules_per_token, usage.energy_joules, usage.cost(price)
     return (
-        usage.key or ("(no client known)" if by == "client" else "(no server)"),
+        usage.key or "(no server)",
         *(f"{count:,}" for count in (usage.requests, usage.errors)),
         *(f"{count:,}" for count in (usage.read_tokens, usage.cached_tokens, usage.generated_tokens)),
         units.UNKNOWN if usage.reuse is None else f"{usage.reuse:.0%}",

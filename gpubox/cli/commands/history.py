@@ -13,10 +13,9 @@ from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.cli.options import PlainHelpOption, json_option, list_requests_option, listed_lines_option
 from gpubox.errors import UsageError
-from gpubox.gateway.ledger import KEPT_DAYS, Ledger
 from gpubox.gateway.ledger_clients import history_writer
 from gpubox.telemetry.history.queries import HistoryQueries
-from gpubox.telemetry.history.values import UsageKey, UsageSum
+from gpubox.telemetry.history.values import UsageKey
 from gpubox.views.history import (
     energy_words,
     iso_second,
@@ -39,8 +38,8 @@ _SPAN = re.compile(r"(\d{1,4})([hd])")
     help="The last 7d (days, today is one) or 12h (hours), or from a day on, such as 2026-11-01. [default: 7d]",
 )  # fmt: skip
 @click.option(
-    "--by", type=click.Choice(("profile", "client", "day")), default="profile", cls=PlainHelpOption,
-    help="Sum up by profile, client or day. [default: profile]",
+    "--by", type=click.Choice(("profile", "day")), default="profile", cls=PlainHelpOption,
+    help="Sum up by profile or day. [default: profile]",
 )  # fmt: skip
 @list_requests_option
 @listed_lines_option
@@ -55,7 +54,7 @@ def command(context: Context, since: str, by: str, list_requests: bool, lines: i
     OUT     generated tokens
     UP      how long the servers ran
     TG, PP  median tokens per second of the requests
-    TTFT    median; of a client as it saw it
+    TTFT    median
     J/TOK   energy of the cards for each generated token, idle time with it
     KWH     energy of the cards while gpubox watched them; its cost with price-per-kwh in config.toml
 
@@ -78,8 +77,6 @@ def command(context: Context, since: str, by: str, list_requests: bool, lines: i
             output.emit_table(requests_table(requests))
         return
     sums = queries.sums(begin, now, cast("UsageKey", by))
-    if by == "client":
-        sums = _with_ledger(sums, Ledger(context.paths.ledger), begin, now)
     slowdowns, price = queries.slowdowns(now), context.config.price_per_kwh
     if as_json:
         output.emit_json(
@@ -120,33 +117,3 @@ def _begin(text: str, now: float) -> float:
             f"--since {text!r} is no time.", "Write --since 7d, --since 12h or --since 2026-11-01."
         ) from None
     return begin.timestamp()
-
-
-def _with_ledger(sums: list[UsageSum], ledger: Ledger, begin: float, now: float) -> list[UsageSum]:
-    """The clients as the gateway's ledger has them, as in `gpubox clients`; the rest is from the history.
-
-    Raises UsageError for a part of a day, which the ledger does not sum up.
-    """
-    first, last = datetime.fromtimestamp(begin), datetime.fromtimestamp(now)
-    if first.time() != datetime.min.time():
-        raise UsageError("--by client counts whole days.", "Write --since 1d for today.")
-    days = min((last.date() - first.date()).days + 1, KEPT_DAYS)
-    dates = [last.date() - timedelta(days=age) for age in range(days)]
-    logged = {usage.key: usage for usage in sums}
-    clients = []
-    for name, (counted, _) in ledger.sums_of(dates).items():
-        own = logged.pop(name, None)
-        clients.append(
-            UsageSum(
-                name,
-                counted.requests,
-                counted.errors,
-                counted.prompt_tokens,
-                counted.cached_tokens,
-                counted.generated_tokens,
-                tg_median=counted.tg_tokens_per_second_median,
-                pp_median=own.pp_median if own else None,
-                ttft_median=counted.ttft_seconds_median,
-            )
-        )
-    return [*sorted(clients, key=lambda usage: -usage.requests), *logged.values()]
