@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpubox.bench.course import Batch, Course
 from gpubox.bench.kind import Kind, PlanContext
 from gpubox.bench.kinds import all_kinds
 from gpubox.bench.model import Item, Plan, Provenance, RawRecord, Result, RunInfo, ScoredItems, Target
@@ -28,7 +29,7 @@ MAX_COUNT = 10_000_000
 
 
 class Benchmark(ABC):
-    """One kind with the options of one plan. ``items`` and ``score`` depend only on the plan and their arguments."""
+    """One kind with the options of one plan. ``course`` and ``score`` depend only on the plan and their arguments."""
 
     kind: str
 
@@ -50,9 +51,14 @@ class Benchmark(ABC):
 
         return Plan(cls.kind, tuple(given_targets(context, given)), given)
 
-    @abstractmethod
     def items(self) -> Sequence[Item]:
-        """All items in the order of execution."""
+        """All items in the order of execution, for a kind that knows them before it starts."""
+        raise NotImplementedError
+
+    def course(self) -> Course:
+        """What is done, step by step; here: all items."""
+        yield Batch(self.items())
+        return ""
 
     @abstractmethod
     async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
@@ -105,26 +111,6 @@ class Benchmark(ABC):
         Called before the item's target is started (``active`` is then another target or ``None``) and again after.
         """
         return ""
-
-    def unneeded_reason(self, item: Item, results: ScoredItems) -> str:
-        """Why ``item`` is not needed any more (a verdict is clear); empty: it is. Called before ``skip_reason``."""
-        return ""
-
-    def target_of(self, item: Item, results: ScoredItems) -> str:
-        """The name of the target for ``item``; it may depend on earlier results."""
-        return item.target
-
-    def outline(self) -> Sequence[str]:
-        """What the plan will do, a sentence each, for a kind whose starts are not known before; empty: they are."""
-        return ()
-
-    async def before_start(self, item: Item, results: ScoredItems) -> None:
-        """Called before the first item of each start, for a kind that takes its time to choose the target."""
-        return
-
-    def seconds_left(self, results: ScoredItems) -> float | None:
-        """The time left, for a kind that knows it better than the weights of its items do; ``None``: it does not."""
-        return None
 
     def load_failure_reason(self, target: Target, error: GpuboxError) -> str:
         """Why a target cannot load, if that is a result (its items are skipped); empty: the run ends with ``error``.

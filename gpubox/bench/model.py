@@ -41,6 +41,8 @@ class Plan:
     """The number of items of one target that run at the same time."""
     seed: int = 0
     """For every random choice: the order of prompts or starts, the bootstrap."""
+    about: tuple[str, ...] = ()
+    """What the owner should know before it runs, a sentence each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +115,10 @@ class Result:
     """Why it has no numbers. Such an item counts as not measured, never as 0."""
     skipped: bool = False
     """Not executed because an earlier item decided it (a cell of a sweep that cannot load)."""
-    unneeded: bool = False
-    """Skipped because the verdict was already clear; not a failure."""
 
     @property
     def ok(self) -> bool:
         return not self.error
-
-    @property
-    def failed(self) -> bool:
-        """Whether it was needed but has no numbers."""
-        return bool(self.error) and not self.unneeded
 
 
 ScoredItems = Sequence[tuple[Item, Result]]
@@ -183,6 +178,7 @@ class RunInfo:
     plan: Plan
     created_at: str
     items: int
+    """The most that there may be; of a finished run those that there were."""
     state: str = "running"
     """running | finished | interrupted | failed. A ``running`` run without a live owner is interrupted."""
     message: str = ""

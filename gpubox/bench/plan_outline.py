@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 
 from gpubox import units
@@ -32,7 +33,7 @@ class PlanOutline:
     tokens: float | None = None
     """Tokens to generate, plus the cost of the prompts; ``None`` if the kind does not count tokens."""
     about: tuple[str, ...] = ()
-    """Sentences of the kind, in place of the number of items and starts."""
+    """Sentences of the plan, in place of the number of items and starts."""
 
     def sentences(self, tokens_per_second: float | None = None) -> list[str]:
         """What the run will do, for people. ``tokens_per_second`` helps to estimate the time of a first run."""
@@ -62,7 +63,8 @@ class PlanOutline:
 def outline_plan(plan: Plan, paths: Paths) -> PlanOutline:
     """The outline of ``plan``. Raises UsageError if an option is invalid."""
     benchmark = make_benchmark(plan)
-    items = benchmark.items()
+    batch = next(benchmark.course())
+    items, most = batch.items, len(batch.items) + batch.later
     unstarted = {target.name for target in plan.targets if target.url or target.stopped}
     starts: list[str] = []
     last = ("", 0)
@@ -72,14 +74,14 @@ def outline_plan(plan: Plan, paths: Paths) -> PlanOutline:
         last = (item.target, item.start)
     running = observe(paths, MAIN_INSTANCE).running
     return PlanOutline(
-        len(items),
+        most,
         tuple(starts),
         running.launch.profile if running else None,
         _seconds_of_last(plan, paths),
         tuple(target.name for target in plan.targets if target.stopped),
         always_restarts=any(item.start for item in items) and bool(starts),
-        tokens=sum(item.weight for item in items) if find_kind(plan.kind).counts_tokens else None,
-        about=tuple(benchmark.outline()),
+        tokens=most * statistics.fmean(item.weight for item in items) if find_kind(plan.kind).counts_tokens else None,
+        about=plan.about,
     )
 
 

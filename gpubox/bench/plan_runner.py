@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -57,8 +58,8 @@ class PlanRunner:
 
     async def run(self, plan: Plan) -> RunInfo:
         """Creates a run of ``plan`` and executes it. Raises GpuboxError if it fails; finished items are kept."""
-        items = list(make_benchmark(plan).items())
-        return await self.resume(create_run(self.paths, plan, items))
+        make_benchmark(plan)  # refuses a wrong option before anything is stored
+        return await self.resume(create_run(self.paths, plan))
 
     async def resume(self, run: Run) -> RunInfo:
         """Executes the items of ``run`` that have no result. Raises as ``run``."""
@@ -94,6 +95,8 @@ class RunSession:
         self._started = time.monotonic()
         self._earlier_seconds = self.info.seconds
         self._first_item_started: float | None = None
+        self._last = ("", 0)
+        """Target and number of the last server start."""
         self._finished_weight = 0.0
         """Of the items finished in this session."""
         self._monitor: InterferenceMonitor
@@ -154,23 +157,43 @@ class RunSession:
                 self._add_result(item, await score_record(self.benchmark, item, raws[item.id]))
 
     async def _execute_all(self) -> None:
-        last = ("", 0)
-        todo = pending_items(self.items, self.results)
+        """Follows the course; a resumed run replays it over the stored results."""
+        course = self.benchmark.course()
+        asked: list[Item] = []
+        batch = next(course)
+        while True:
+            asked += batch.items
+            self._ask(asked, batch.later)
+            await self._execute_batch(pending_items(batch.items, self.results))
+            try:
+                batch = course.send([(item, self.results[item.id]) for item in asked])
+            except StopIteration:
+                break
+        self._save(replace(self.info, items=len(self.items)))
+
+    def _ask(self, asked: Sequence[Item], later: int) -> None:
+        """Stores the items that are new. Raises GpuboxError if the stored ones are others."""
+        known = len(self.items)
+        if any((old.id, old.target) != (new.id, new.target) for old, new in zip(self.items, asked, strict=False)):
+            raise GpuboxError(f"{self.run.id} was begun by a gpubox that measures otherwise.", "Begin a new run.")
+        if new := asked[known:]:
+            self.run.add_items(new)
+            self.items += new
+        if known <= len(asked) and self.info.items != len(asked) + later:
+            self._save(replace(self.info, items=len(asked) + later))
+
+    async def _execute_batch(self, todo: Sequence[Item]) -> None:
         for (name, start), grouped in groupby(todo, key=lambda item: (item.target, item.start)):
-            group = list(grouped)
-            await self.benchmark.before_start(group[0], self._scored())
-            items = [item for item in group if not self._skip(item)]
+            items = [item for item in grouped if not self._skip(item)]
             if not items:
                 continue
-            name = self.benchmark.target_of(items[0], self._scored())
-            force_restart, last = bool(start) and last != (name, start), (name, start)
+            force_restart, self._last = bool(start) and self._last != (name, start), (name, start)
             began = time.monotonic()
             if failure := await self._serve(self._targets[name], force_restart=force_restart):
                 self.emit(Note(f"{name} is skipped: {failure}"))
                 seconds = round(time.monotonic() - began, 3)
                 for item in items:
-                    values = self._chosen_target(item)
-                    self._add_result(item, Result(item.id, values, seconds, error=failure, skipped=True))
+                    self._add_result(item, Result(item.id, {}, seconds, error=failure, skipped=True))
                     seconds = 0.0
                 continue
             if self.info.plan.parallel > 1:
@@ -181,18 +204,11 @@ class RunSession:
                         await self._execute(item)
 
     def _skip(self, item: Item) -> bool:
-        """Stores a skipped result if ``item`` is unneeded or pointless."""
-        scored = self._scored()
-        unneeded = self.benchmark.unneeded_reason(item, scored)
-        reason = unneeded or self.benchmark.skip_reason(item, scored, self.target_server.active_or_none)
+        """Stores a skipped result if ``item`` is pointless."""
+        reason = self.benchmark.skip_reason(item, self._scored(), self.target_server.active_or_none)
         if reason:
-            values = {} if unneeded else self._chosen_target(item)
-            self._add_result(item, Result(item.id, values, error=reason, skipped=True, unneeded=bool(unneeded)))
+            self._add_result(item, Result(item.id, error=reason, skipped=True))
         return bool(reason)
-
-    def _chosen_target(self, item: Item) -> dict[str, str]:
-        """The target of an item whose plan leaves it open: a resumed run keeps the choice."""
-        return {} if item.target in self._targets else {"target": self.benchmark.target_of(item, self._scored())}
 
     async def _execute_in_parallel(self, items: Sequence[Item]) -> None:
         """Executes several items at once. Interference is flagged for the run, because no single item owns it."""
@@ -222,7 +238,7 @@ class RunSession:
     async def _execute(self, item: Item, *, watched: bool = True) -> None:
         """Executes one item, again if its server dies, and stores its record and its result."""
         self._first_item_started = self._first_item_started or time.monotonic()
-        self.emit(ItemStarted(item, self.items.index(item) + 1, len(self.items)))
+        self.emit(ItemStarted(item, self.items.index(item) + 1, self.info.items))
         crashes: list[Flag] = []
         for attempt in range(1, MAX_ATTEMPTS + 1):
             error: GpuboxError | None = None
@@ -292,18 +308,16 @@ class RunSession:
         for flag in result.flags:
             self.emit(FlagRaised(flag))
         headline = flagged_headline(self.benchmark, self._scored())
-        done, total = len(self.results), len(self.items)
-        self.emit(ItemFinished(item, result, done, total, self._seconds_left(), headline))
+        self.emit(ItemFinished(item, result, len(self.results), self.info.items, self._seconds_left(), headline))
 
     def _scored(self) -> ScoredItems:
         return [(item, self.results[item.id]) for item in self.items if item.id in self.results]
 
     def _seconds_left(self) -> float | None:
-        if (known := self.benchmark.seconds_left(self._scored())) is not None:
-            return known
         if not self._finished_weight or not self._first_item_started:
             return None
         weight_left = sum(item.weight for item in self.items if item.id not in self.results)
+        weight_left += (self.info.items - len(self.items)) * statistics.fmean(item.weight for item in self.items)
         return (time.monotonic() - self._first_item_started) * weight_left / self._finished_weight
 
     def _raise_flag(self, flag: Flag) -> None:

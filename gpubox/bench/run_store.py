@@ -34,7 +34,7 @@ from gpubox.storage import (
 T = TypeVar("T")
 LOCK_TRIES = 5
 RUN_FILE, RESULTS_FILE = "run.json", "results.jsonl"
-_ITEMS, _RAW = "items.json", "raw.jsonl"
+_ITEMS, _RAW = "items.jsonl", "raw.jsonl"
 
 
 _FILE_BYTES = 128 << 20
@@ -54,7 +54,11 @@ class JsonLinesFile:
 
     def append(self, value: Any) -> None:
         """Appends one line and syncs it to disk. If that fails, the file stays as it was. Raises GpuboxError."""
-        line = msgspec.json.encode(value) + b"\n"
+        self.extend([value])
+
+    def extend(self, values: Sequence[Any]) -> None:
+        """As ``append``, for several lines."""
+        line = b"".join(msgspec.json.encode(value) + b"\n" for value in values)
         try:
             written = 0
             while written < len(line):
@@ -148,8 +152,14 @@ class Run:
             return None
 
     def items(self) -> list[Item]:
-        """All items of the plan. Raises GpuboxError if damaged."""
-        return _decode(self.folder / _ITEMS, list[Item])
+        """All items that its course has asked for. Raises GpuboxError if they cannot be read."""
+        return read_json_lines(self.folder / _ITEMS, Item)
+
+    def add_items(self, items: Sequence[Item]) -> None:
+        """Appends what the course asks for next, before any of it is done. Raises GpuboxError."""
+        assert self._raw is not None, "not owned"
+        with contextlib.closing(JsonLinesFile(self.folder / _ITEMS)) as journal:
+            journal.extend(items)
 
     def results(self) -> dict[str, Result]:
         """By item. If an item has two results, the later one counts."""
@@ -219,8 +229,8 @@ class Run:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def create_run(paths: Paths, plan: Plan, items: Sequence[Item]) -> Run:
-    """A new folder with the plan in it. Raises GpuboxError if it cannot be written."""
+def create_run(paths: Paths, plan: Plan, items: Sequence[Item] = ()) -> Run:
+    """A new folder with the plan and its first items in it. Raises GpuboxError if it cannot be written."""
     assert len({item.id for item in items}) == len(items), "item ids are not unique"
     served = [target for target in plan.targets if not target.stopped] or plan.targets
     names = "-".join(dict.fromkeys(target.profile or target.name for target in served))
@@ -237,7 +247,7 @@ def create_run(paths: Paths, plan: Plan, items: Sequence[Item]) -> Run:
             raise write_error(folder, error) from None
         run = Run(folder)
         try:
-            _write(folder / _ITEMS, _pretty(list(items)))
+            _write(folder / _ITEMS, b"".join(msgspec.json.encode(item) + b"\n" for item in items))
             run.save(RunInfo(run.id, plan, utc_now(), len(items), state="interrupted"))
         except GpuboxError:
             shutil.rmtree(folder, ignore_errors=True)

@@ -15,8 +15,6 @@ from textual.pilot import Pilot
 from textual.strip import Strip
 
 from gpubox.bench import stats
-from gpubox.bench.kinds.tune import search
-from gpubox.bench.kinds.tune.surface import fit_surface
 from gpubox.tui import app, bridge
 from gpubox.tui.dashboard import history, screen
 from gpubox.tui.survival import SurvivingApp
@@ -26,8 +24,8 @@ from tests.tui.contrast import unreadable
 from tests.tui.fake import FakeServices
 
 SIZE = (120, 36)
-FIT, MEAN = once(fit_surface), once(stats.mean_over_prompts)
-"""The pictures show the same few runs again and again: each is fitted once."""
+MEAN = once(stats.mean_over_prompts)
+"""The pictures show the same few runs again and again: each is drawn from once."""
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +46,6 @@ def _quiet(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge, "FIRST_ADVICE_SECONDS", 0.01)
     monkeypatch.setattr(bridge, "ADVICE_SECONDS", 0.01)
     monkeypatch.setattr(app, "PREVIEW_DELAY", 0.0)
-    monkeypatch.setattr(search, "fit_surface", FIT)
     monkeypatch.setattr(stats, "mean_over_prompts", MEAN)
     monkeypatch.setattr(history, "FIRST_SLOWDOWNS_SECONDS", 0.0)
     monkeypatch.setattr(history, "TYPING_SECONDS", 0.0)

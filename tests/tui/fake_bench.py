@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
-from gpubox.bench.kinds.sweep.sweep import Sweep
+from gpubox.bench.kinds.sweep.sweep import Sweep, with_own_flags
 from gpubox.bench.kinds.tune.live import tune_progress
 from gpubox.bench.kinds.tune.progress import TuneProgress
-from gpubox.bench.model import Plan, Result
+from gpubox.bench.model import Item, Plan, Result
 from gpubox.bench.plan_outline import PlanOutline
 from gpubox.bench.report.model import RunSummary
 from gpubox.bench.report.run_progress import RunFollower, RunProgress
@@ -24,19 +24,25 @@ from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import Profile
 from gpubox.tui.bench.bench_runs import BenchRuns
 from gpubox.tui.workshop.service import WorkshopService
+from tests.bench_course import follow
 from tests.tui.fake import PROFILES, FakeServices
 
 
 def sweep_run(paths: Paths, profile: str = "qwen36-mtp-16gb") -> Run:
     """A sweep over ``n-cpu-moe``; 4 is the best."""
     axis = parse_axis("n-cpu-moe=4,8")
-    plan = Plan("sweep", tuple(grid_targets(profile, [axis])), {"axes": [axis.flag], "prompts": 1})
-    items = Sweep(plan).items()
-    run = create_run(paths, plan, items)
+    targets = with_own_flags(grid_targets(profile, [axis]), profile, {"n-cpu-moe": 8})
+    plan = Plan("sweep", tuple(targets), {"axes": [axis.flag], "prompts": 1, "own_values": {"n-cpu-moe": 8}})
+
+    def answer(item: Item) -> Result:
+        tg = 40.0 if item.target.endswith("4") else 20.0
+        return Result(item.id, {"tg": tg, "pp": 9 * tg, "load_seconds": 4.0}, 2.0)
+
+    scored = follow(Sweep(plan), answer)
+    run = create_run(paths, plan, [item for item, _ in scored])
     with run.owned():
-        for item in items:
-            tg = 40.0 if item.target.endswith("4") else 20.0
-            run.add_result(Result(item.id, {"tg": tg, "pp": 9 * tg, "load_seconds": 4.0}, 2.0))
+        for _, result in scored:
+            run.add_result(result)
         run.save(replace(run.info, state="finished", seconds=20.0))
     renamed = Run(run.folder.rename(run.folder.with_name("20261122-120000-sweep")))  # later than every other run
     renamed.save(replace(renamed.info, id=renamed.id))

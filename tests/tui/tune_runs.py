@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gpubox.bench.kinds.tune.protocol import OWN
 from gpubox.bench.kinds.tune.tune import Tune
-from gpubox.bench.model import Plan, Result, Target
+from gpubox.bench.model import Item, Plan, Result, Target
 from gpubox.bench.run_store import Run, create_run
 from gpubox.paths import Paths
+from tests.bench_course import follow
 
 MOE, THREADS, BATCHES = (16, 18, 20, 22, 24, 28), (4, 6, 8, 12), (256, 512, 1024)
 OWN_PLACE = (3, 1, 1)
@@ -69,34 +69,23 @@ _MADE: dict[tuple[int, float, str], tuple[str, dict[str, bytes]]] = {}
 def _tune_run(paths: Paths, starts: int, gain: float, state: str) -> Run:
     plan = tune_plan()
     tune, dice = Tune(plan), random.Random(3)
-    items = list(tune.items())
-    run = create_run(paths, plan, items)
-    scored: list[tuple[object, Result]] = []
+    rates: dict[int, float] = {}
+
+    def answer(item: Item) -> Result:
+        place = tune.options.cells[item.target]
+        rate = rates.setdefault(item.start, true_rate(place, gain) * dice.gauss(1, 0.004))
+        if place[0] == 0:
+            return Result(item.id, error="out of VRAM: KV cache on CUDA0", skipped=True)
+        values = {"tg": rate * dice.gauss(1, 0.002)}
+        if item.warmup:
+            values |= {"start_seconds": 9.0, "load_seconds": 7.0, "vram_bytes": 12 << 30, "pp": 900.0}
+        return Result(item.id, values, 2.0)
+
+    scored = [pair for pair in follow(tune, answer) if pair[0].start <= starts]
+    run = create_run(paths, plan, [item for item, _ in scored])
     with run.owned():
-        for number, members in groupby(items, key=lambda item: item.start):
-            group = list(members)
-            if number > starts:
-                break
-            if reason := tune.unneeded_reason(group[0], scored):  # type: ignore[arg-type]
-                results = [Result(item.id, error=reason, skipped=True, unneeded=True) for item in group]
-                starts += 1
-            else:
-                cell = tune.target_of(group[0], scored)  # type: ignore[arg-type]
-                place = tune.options.cells[cell]
-                rate = true_rate(place, gain) * dice.gauss(1, 0.004)
-                results = []
-                for item in group:
-                    values = {"target": cell, "tg": rate * dice.gauss(1, 0.002)}
-                    if item.warmup:
-                        values |= {"start_seconds": 9.0, "load_seconds": 7.0, "vram_bytes": 12 << 30}
-                    results.append(Result(item.id, values, 2.0))
-                if place[0] == 0:
-                    values = {"target": cell}
-                    error = "out of VRAM: KV cache on CUDA0"
-                    results = [Result(item.id, values, error=error, skipped=True) for item in group]
-            for item, result in zip(group, results, strict=True):
-                run.add_result(result)
-                scored.append((item, result))
+        for _, result in scored:
+            run.add_result(result)
         run.save(replace(run.info, state=state, seconds=500.0, created_at="2026-11-22T12:00:00Z"))
     renamed = Run(run.folder.rename(run.folder.with_name("20261122-120000-tune")))
     renamed.save(replace(renamed.info, id=renamed.id))

@@ -1,19 +1,16 @@
-"""A/B runs: random order of starts, no verdict from noise or drift, an early end after a clear verdict."""
+"""A/B runs: random order of starts, one of three answers, an early end, and what would settle it."""
 
 from __future__ import annotations
 
 import math
 import random
-from dataclasses import replace
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpubox.bench.kinds.ab.ab import Ab
-from gpubox.bench.kinds.ab.ab_report import summarise
-from gpubox.bench.kinds.ab.plan import items_of, parse_options, questions_of, start_order
-from gpubox.bench.kinds.ab.verdict import contrast_rows, early_stop_reason
+from gpubox.bench.kinds.ab.ab import Ab, parse_options
 from gpubox.bench.model import Flag, Item, Plan, Result, RunInfo, Target
 from gpubox.bench.overrides import toggle_mmap, toggle_mtp
 from gpubox.bench.plan_outline import outline_plan
@@ -22,13 +19,13 @@ from gpubox.bench.questions import question_of
 from gpubox.bench.report.load import info_and_report
 from gpubox.bench.report.model import Report
 from gpubox.bench.run_store import find_run
-from gpubox.bench.start_comparison import Noise
 from gpubox.config import Config
 from gpubox.engines.capabilities import parse_help
 from gpubox.engines.flag_changes import flag_key
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
+from tests.bench_course import Scored, follow
 from tests.bench_server import BenchServer
 
 TWO = (Target("a", "a"), Target("b", "b"))
@@ -36,50 +33,63 @@ SIDES = [{"name": "a", "target": "a"}, {"name": "b", "target": "b"}]
 ONE = [{"name": "a", "target": "a"}, {"name": "again", "target": "a"}]
 
 
-def options(sides: list[dict[str, Any]] = SIDES, **changes: Any) -> Any:
-    return parse_options({"sides": sides, "prompts": 3, **changes}, TWO)
+def ab(targets: tuple[Target, ...] = TWO, sides: list[dict[str, Any]] = SIDES, seed: int = 0, **options: Any) -> Ab:
+    return Ab(Plan("ab", targets, {"sides": sides, "prompts": 2, **options}, seed=seed))
 
 
-def scored(items: list[Item], rate: Any) -> list[tuple[Item, Result]]:
-    results = []
-    for item in items:
-        tg = rate(item)
-        values = {"tg": tg, "effective": tg * 0.9, "pp": 10 * tg, "ttft_seconds": 1 / tg}
-        values |= {"generated_tokens": 128, "generation_seconds": 128 / tg, "load_seconds": 2.0}
-        results.append((item, Result(item.id, values)))
-    return results
+def measured(
+    kind: Ab, gain: float = 0.0, *, launch: float = 0.002, drift: float = 0.0, flags: tuple[Flag, ...] = ()
+) -> Scored:
+    """Prompts differ by 12 %, answers by 1 %, launches by ``launch``; b is faster by ``gain``. A start takes 10 s."""
+    dice = random.Random(kind.plan.seed)
+    prompts = {question.name: 50 * math.exp(dice.gauss(0, 0.12)) for question in kind.asked}
+    starts = [math.exp(dice.gauss(0, launch)) for _ in range(200)]
+
+    def answer(item: Item) -> Result:
+        tg = prompts[question_of(item).name] * starts[item.start] * math.exp(dice.gauss(0, 0.01))
+        tg *= (1 + gain if item.values.get("side", item.target) in ("b", "again") else 1) * (
+            1 - drift * item.start / 12
+        )
+        values = {"tg": tg, "effective": tg * 0.9, "pp": 10 * tg, "ttft_seconds": 1 / tg, "load_seconds": 2.0}
+        return Result(item.id, values, 10 / 7, flags=flags)
+
+    return follow(kind, answer)
 
 
-def report(opts: Any, results: list[tuple[Item, Result]]) -> Report:
-    plan = Plan("ab", TWO, {})
-    return summarise(opts, RunInfo("x", plan, "2026-01-01T00:00:00Z", len(results)), results)
+def report_of(kind: Ab, results: Scored) -> Report:
+    return kind.summarise(RunInfo("x", kind.plan, "2026-01-01T00:00:00Z", len(results)), results)
 
 
 def test_starts_are_randomised_in_blocks_of_four_and_each_asks_every_prompt(tmp_path: Path) -> None:
-    opts = options()
-    items = items_of(opts, seed=3)
+    kind = ab(seed=3)
+    results = measured(kind, launch=0.05)
 
-    letters = [side.name for side in start_order(opts, 3)]
-    assert len(letters) == 12
+    starts = {item.start: item.target for item, _ in results}
+    assert len(starts) == 12
+    letters = "".join(starts.values())
     assert all(letters[at : at + 4].count("a") == 2 for at in (0, 4, 8))
-    assert len({tuple(side.name for side in start_order(opts, seed)) for seed in range(40)}) > 30  # drawn, not fixed
-    plan = Plan("ab", TWO, {"sides": SIDES, "prompts": 3}, seed=3)
-    assert outline_plan(plan, Paths(tmp_path, tmp_path, tmp_path)).starts == tuple(letters)
+    orders = {"".join(i.target for i, _ in measured(ab(seed=seed), launch=0.05) if i.warmup) for seed in range(20)}
+    assert len(orders) > 15  # drawn, not fixed
     for start in range(1, 13):
-        mine = [item for item in items if item.start == start]
-        assert [item.warmup for item in mine] == [True] + [False] * 9
-        assert {item.target for item in mine} == {letters[start - 1]}
-        assert [question_of(item).name for item in mine[1:]] == [question.name for question in questions_of(opts)]
-    assert len({item.id for item in items}) == len(items)
+        mine = [item for item, _ in results if item.start == start]
+        assert [item.warmup for item in mine] == [True] + [False] * 6
+        assert [question_of(item).name for item in mine[1:]] == [question.name for question in kind.asked]
+    outline = outline_plan(kind.plan, Paths(tmp_path, tmp_path, tmp_path))
+    assert (outline.items, outline.always_restarts) == (12 * 7, True)
 
 
 def test_one_server_is_asked_abba_prompt_by_prompt(tmp_path: Path) -> None:
-    items = [item for item in items_of(options(ONE)) if not item.warmup]
+    kind = ab(TWO[:1], ONE, prompts=3)
+    results = measured(kind, 0.05)
+    items = [item for item, _ in results if not item.warmup]
 
     assert [item.values["side"] for item in items[:8]] == ["a", "again", "again", "a", "again", "a", "a", "again"]
     assert len({question_of(item).name for item in items[:4]}) == 1
-    plan = Plan("ab", TWO[:1], {"sides": ONE, "prompts": 3})
-    assert outline_plan(plan, Paths(tmp_path, tmp_path, tmp_path)).starts == ("a",)
+    assert outline_plan(kind.plan, Paths(tmp_path, tmp_path, tmp_path)).starts == ("a",)
+    report = report_of(kind, results)
+    assert report.verdict == "again is faster than a."
+    assert "nothing was restarted" in " ".join(report.notes)
+    assert report_of(kind, measured(kind)).verdict == "again and a are equally fast, within 2%."
 
 
 @pytest.mark.parametrize(
@@ -99,102 +109,82 @@ def test_invalid_options_are_refused(values: dict[str, Any], message: str) -> No
         parse_options(values, TWO)
 
 
-def drawn(opts: Any, seed: int, *, launch: float, effect: float = 0.0, starts: int = 12) -> list[tuple[Item, Result]]:
-    """Prompts differ by 12 %, answers by 1 %, launches by ``launch``; b is faster by ``effect``."""
-    dice = random.Random(seed)
-    own = {question.name: 50 * math.exp(dice.gauss(0, 0.12)) for question in questions_of(opts)}
-    of_start = [math.exp(dice.gauss(0, launch)) for _ in range(starts + 1)]
-    items = [item for item in items_of(opts, seed) if not item.warmup and item.start <= starts]
-    gain = {"a": 1.0, "b": 1 + effect}
-
-    def rate(item: Item) -> float:
-        worth = own[question_of(item).name] * of_start[item.start] * gain[item.target]
-        return worth * math.exp(dice.gauss(0, 0.01))
-
-    return scored(items, rate)
+BUSY = (Flag("busy CPU", "other programs kept 1.2 cores busy"),)
 
 
-def test_noise_of_one_per_cent_between_starts_gives_no_verdict() -> None:
-    opts = options(prompts=4)
-    verdicts = [[row.verdict for row in contrast_rows(opts, drawn(opts, seed, launch=0.01))] for seed in range(40)]
+@pytest.mark.parametrize(
+    ("gain", "launch", "options", "flags", "verdict"),
+    [
+        (0.10, 0.002, {}, (), r"b is faster than a\."),
+        (-0.10, 0.002, {}, (), r"b is slower than a\."),
+        (0.0, 0.002, {}, (), r"b and a are equally fast, within \d%\."),
+        (0.03, 0.06, {}, (), r"Whether b is faster than a cannot be told: speeds differ more from start to start than "
+         r"between them\. `gpubox bench ab a b --starts \d+` would settle it, in about \d+ minutes\."),
+        (0.03, 0.06, {}, BUSY, r"Whether b is faster than a cannot be told: your CPU was busy\."),
+        (0.30, 0.002, {"starts": 2}, (), r"Whether b is faster than a cannot be told: there were too few starts\. "
+         r"`gpubox bench ab a b --starts 6` would settle it, in about 2 minutes\."),
+    ],
+)  # fmt: skip
+def test_one_of_three_answers_opens_the_report(
+    gain: float, launch: float, options: dict[str, Any], flags: tuple[Flag, ...], verdict: str
+) -> None:
+    kind = ab(seed=5, **options)
+    results = measured(kind, gain, launch=launch, flags=flags)
+    report = report_of(kind, results)
 
-    assert sum(any(verdict != "indistinguishable" for verdict in row) for row in verdicts) <= 3
-    holds = [contrast_rows(opts, drawn(opts, seed, launch=0.01))[0].contrast.interval for seed in range(40)]
-    assert 34 <= sum(low <= 1 <= high for low, high in holds) <= 40
-
-
-def test_a_difference_of_five_per_cent_is_found_at_the_first_interim_analysis() -> None:
-    kind = Ab(Plan("ab", TWO, {"sides": SIDES}))
-    early_stops = 0
-    for seed in range(20):
-        results = drawn(kind.options, seed, launch=0.005, effect=0.05, starts=8)
-        early_stops += early_stop_reason(kind.options, results, 4).startswith("the verdict is clear")
-    assert early_stops >= 18
-    results = drawn(kind.options, 0, launch=0.005, effect=0.05, starts=8)
-    later = next(item for item in kind.items() if item.start == 9)
-    assert kind.unneeded_reason(later, results) == "the verdict is clear after 4 starts of each"
-    assert kind.unneeded_reason(next(item for item in kind.items() if item.start == 8), results) == ""
-
-
-def test_a_drift_of_ten_per_cent_favours_no_side() -> None:
-    opts = options(prompts=4)
-    for seed in range(10):
-        items = [item for item in items_of(opts, seed) if not item.warmup]
-        places = {item.id: at / len(items) for at, item in enumerate(items)}
-        results = scored(items, lambda item: 50 * (1 - 0.1 * places[item.id]))  # noqa: B023
-        row = contrast_rows(opts, results)[0]
-        assert row.verdict == "indistinguishable"
-        assert abs(row.contrast.log_ratio) < 0.005
+    assert re.match(verdict, report.verdict), report.verdict
+    assert not re.search(r"interval|CI|%", report.verdict.replace("within", "")) or "equally" in report.verdict
+    assert ("95 % interval" in report.notes[0]) is ("starts" not in options)
+    assert (kind.headline(results) + ".").startswith(report.verdict.partition(". ")[0])
 
 
-def test_the_report_states_verdicts_intervals_and_doubts() -> None:
-    opts = options(prompts=4)
-    dice = random.Random(1)
-    results = scored(items_of(opts), lambda item: (40 if item.values["side"] == "b" else 50) + dice.random())
-    at = next(at for at, (item, _) in enumerate(results) if not item.warmup)
-    busy = Flag("busy CPU", "other programs kept 1.2 cores busy", results[at][0].id)
-    results[at] = (results[at][0], replace(results[at][1], flags=(busy,)))
+def test_a_clear_answer_ends_the_run_and_the_report_gives_the_figures() -> None:
+    kind = ab()
+    results = measured(kind, 0.10)
+    report = report_of(kind, results)
 
-    summary = report(opts, results)
-
-    main = summary.tables[0]
-    verdicts = {(row[0], row[1]): row[-1] for row in main.rows}
-    assert verdicts["tg", "all"] == verdicts["TTFT", "all"] == verdicts["pp", "all"] == "slower"
-    assert verdicts["tg, tokens over seconds of all", "all"] == ""
-    assert "corrected for these 7 rows (Holm" in main.note
-    assert "b is slower than a: -19.8 %" in summary.notes[0]
-    assert "over 6 starts of each" in summary.notes[0]
-    assert summary.notes[0].endswith("- doubtful: busy CPU in 1 item.")
-    assert "One more start of each would narrow" in summary.notes[1]
-    assert summary.tables[1].rows == (("a", 6, 2.0, 2.0), ("b", 6, 2.0, 2.0))
-    assert {metric.group for metric in summary.metrics} == {"all", "code", "math", "general"}
-    assert all(len(metric.starts) == 6 for metric in summary.metrics if metric.name == "tg")
+    assert results[-1][0].start == 8  # four of each
+    assert report.notes[0].startswith("b measured +")
+    assert "4 starts of each." in report.notes[0]
+    assert "it ended because the answer is clear" in report.notes[-1]
+    sides, measures = report.tables
+    assert [row[0] for row in sides.rows] == ["a", "b"]
+    assert [row[-1] for row in sides.rows] == ["now", "faster"]
+    assert {(row[0], row[1]) for row in measures.rows} >= {
+        ("tg", "all"),
+        ("tg", "code"),
+        ("TTFT", "all"),
+        ("pp", "all"),
+    }
+    assert {metric.group for metric in report.metrics} == {"all", "code", "math", "general"}
+    assert all(len(metric.starts) == 4 for metric in report.metrics if metric.name == "tg")
 
 
-def test_fewer_than_four_starts_use_the_noise_history_and_say_so() -> None:
-    opts = options(prompts=4, starts=2)
-    near = report(opts, drawn(opts, 1, launch=0.0, effect=0.02, starts=4))
-
-    assert near.tables[0].rows[0][-1] == "too few"
-    assert near.notes[0].startswith("Too few starts to compare b with a in tg: differences under about ")
-    assert "starts differ with an sd of 2.5 %, assumed, because this box has no history of it" in near.notes[0]
-    far = drawn(opts, 1, launch=0.0, effect=0.3, starts=4)
-    assert contrast_rows(opts, far)[0].verdict == "too few", "an assumption is no ground for a verdict"
-    assert contrast_rows(opts, far, noise=Noise(0.02, 20, 21))[0].verdict == "faster"
-    known = contrast_rows(opts, drawn(opts, 1, launch=0.0, effect=0.02, starts=4), noise=Noise(0.002, 20, 21))
-    assert known[0].contrast.detectable_difference(0.05) < contrast_rows(opts, drawn(opts, 1, launch=0.0, starts=4))[
-        0
-    ].contrast.detectable_difference(0.05)
+def test_noise_and_drift_give_no_verdict() -> None:
+    told = covered = 0
+    for seed in range(40):
+        kind = ab(seed=seed)
+        contest = kind.contest_after(measured(kind, launch=0.01, drift=0.1 * (seed % 2)))
+        row = contest.judged()["b"]
+        assert row.interval
+        told += row.answer in ("faster", "slower")
+        covered += row.interval[0] <= 1 <= row.interval[1]
+    assert told <= 3
+    assert covered >= 34
 
 
-def test_flags_that_change_answers_are_named_with_the_verdict() -> None:
-    targets = (Target("a", "p"), Target("b", "p", {"cache-type-k": "q4_0"}))
-    opts = parse_options({"sides": SIDES, "prompts": 2}, targets)
-    info = RunInfo("x", Plan("ab", targets, {}), "2026-01-01T00:00:00Z", 1)
+def test_what_changes_answers_is_named_and_only_changed_flags_can_be_saved() -> None:
+    lossy = ab((Target("a", "p"), Target("b", "p", {"cache-type-k": "q4_0"})))
+    results = measured(lossy, 0.2)
 
-    summary = summarise(opts, info, scored(items_of(opts), lambda item: 50.0 if item.target == "a" else 60.0))
-
-    assert any("differ in cache-type-k, which also changes the answers" in note for note in summary.notes)
+    assert any(
+        "differ in cache-type-k, which also changes the answers" in note for note in report_of(lossy, results).notes
+    )
+    best = lossy.best(results)
+    assert best and best.name == "b"
+    assert lossy.best(measured(lossy, -0.2)) is None
+    assert lossy.best(measured(lossy)) is None
+    assert not any("To keep it" in note for note in report_of(ab(), measured(ab(), 0.2)).notes)  # two profiles
 
 
 async def test_two_servers_by_url_from_end_to_end(tmp_path: Path) -> None:
@@ -212,8 +202,8 @@ async def test_two_servers_by_url_from_end_to_end(tmp_path: Path) -> None:
         assert {str(request) for request in bodies[0]} == {str(request) for request in bodies[1]}
         assert all(request["cache_prompt"] is False and request["ignore_eos"] is True for request in first.asked)
         summary = info_and_report(find_run(paths, "last"))[1]
-        assert summary.tables[0].rows[0][-1] == "too few"  # one launch of each, however often it is asked
-        assert any("cannot restart a server given by its address" in note for note in summary.notes)
+        assert summary.verdict.startswith("Whether b is faster than a cannot be told")
+        assert "gpubox cannot restart a server by its address" in summary.verdict
         assert summary.flags == ()
 
 

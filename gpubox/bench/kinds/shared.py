@@ -73,7 +73,7 @@ def closing_notes(info: RunInfo, results: ScoredItems) -> Iterator[str]:
     """What was not measured, a note for each reason, and how much is left to do."""
     names: dict[str, list[str]] = {}
     for item, result in results:
-        if result.failed and not item.warmup:
+        if not result.ok and not item.warmup:
             name = item.id if item.group in ("", item.target) else item.group
             names.setdefault(result.error.rstrip("."), []).append(name)
     for reason, failed in sorted(names.items()):

@@ -135,7 +135,7 @@ def make_post(run: Run) -> Post:
     """The post of ``run``. Raises GpuboxError if the run is damaged."""
     info, scored = run.info, run.scored()
     report = report_of(run, info, scored)
-    failed = sum(result.failed for item, result in scored if not item.warmup)
+    failed = sum(not result.ok for item, result in scored if not item.warmup)
     sides, common = _sides(info, report, _vram_readings(run, info, scored))
     post = _assemble(info, report, sides, common, list(_doubts(info, report, len(scored), failed)))
     return Redactor([info], public=True).redact(post)

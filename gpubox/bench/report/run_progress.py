@@ -40,8 +40,8 @@ class RunProgress:
 
     @property
     def count(self) -> str:
-        """``18/30`` items; the starts of a tune, which needs few of its items."""
-        return f"{self.tune.starts_done}/{self.tune.starts_limit}" if self.tune else f"{self.done}/{self.info.items}"
+        """``18/30`` items."""
+        return f"{self.done}/{self.info.items}"
 
 
 class RunFollower:
@@ -62,24 +62,23 @@ class RunFollower:
     def read(self) -> RunProgress:
         """The progress now."""
         info = self.run.info
-        self._items = self._items or {item.id: item for item in self.run.items()}
         self._read_new_results()
+        if len(self._items) <= len(self._results):  # its course may have asked for more since
+            self._items = {item.id: item for item in self.run.items()}
         scored = [(item, self._results[name]) for name, item in self._items.items() if name in self._results]
         running = info.state == "running"
         benchmark = make_benchmark(info.plan)
         with readable_results(self.run):
             if self._figures is None or self._figures[0] != self._position:
                 self._figures = (self._position, flagged_headline(benchmark, scored), *_item_values(scored))
-            seconds_left, tune = benchmark.seconds_left(scored), self._read_tune(info, scored)
+            tune = self._read_tune(info, scored)
         _, headline, value_name, values = self._figures
-        if seconds_left is None and tune is None:  # of the items of a tune, few are needed
-            seconds_left = self._seconds_left(running=running)
         return RunProgress(
             info,
             len(scored),
-            sum(result.failed for _, result in scored),
+            sum(not result.ok for _, result in scored),
             headline,
-            seconds_left,
+            self._seconds_left(info, running=running),
             next((name for name in self._items if running and name not in self._results), ""),
             values,
             value_name,
@@ -118,7 +117,7 @@ class RunFollower:
             self._results[result.item] = result
         self._position, self._last_result_at = (status.st_ino, offset + end), status.st_mtime
 
-    def _seconds_left(self, *, running: bool) -> float | None:
+    def _seconds_left(self, info: RunInfo, *, running: bool) -> float | None:
         done = [
             (self._items[name].weight, result.seconds)
             for name, result in self._results.items()
@@ -129,6 +128,7 @@ class RunFollower:
             return None
         seconds_per_weight = sum(seconds for _, seconds in done) / weight
         waiting = [item.weight * seconds_per_weight for name, item in self._items.items() if name not in self._results]
+        waiting += [weight / len(done) * seconds_per_weight] * (info.items - len(self._items))
         # The item in progress becomes shorter while it runs; if it takes too long, the others keep their share.
         spent = max(0.0, time.time() - self._last_result_at) if running else 0.0
         return max(0.0, waiting[0] - spent) + sum(waiting[1:]) if waiting else 0.0

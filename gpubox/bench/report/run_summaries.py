@@ -80,7 +80,7 @@ def _summarise(run: Run, info: RunInfo) -> RunSummary:
         run.id,
         None,
         len(scored),
-        sum(result.failed for _, result in scored),
+        sum(not result.ok for _, result in scored),
         flagged_headline(benchmark, scored),
         report.title,
         tuple(dict.fromkeys(flag.kind for flag in report.flags)),

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 GOALS: Mapping[str, str] = {"tg": "most tg", "pp": "most pp", "agent": "most turns of an agent"}
 PHASES: Mapping[str, str] = {
-    "screening": "one start of each promising candidate",
-    "narrowing": "the slower ones drop out",
+    "searching": "one start of each candidate, then the better half again",
     "comparing": "the finalists and the profile's own flags, on fresh starts",
     "finished": "",
 }
@@ -76,7 +75,7 @@ def tune_lines(tune: TuneProgress, label: str, now: StyledLine, width: int) -> l
 
 def best_so_far(tune: TuneProgress) -> list[StyledLine]:
     """The fastest candidate that was measured: its rate, how it compares with the profile's own flags, its name."""
-    measured = [candidate for candidate in tune.candidates if candidate.rate is not None and not candidate.estimated]
+    measured = [candidate for candidate in tune.candidates if candidate.rate is not None]
     usable = [c for c in measured if c.state == "best"] or [c for c in measured if c.state != "out"]
     if not usable:
         return []
@@ -91,9 +90,8 @@ def best_so_far(tune: TuneProgress) -> list[StyledLine]:
 
 def candidate_lines(tune: TuneProgress, width: int) -> list[StyledLine]:
     """The profile's own flags, those that were measured, and the next ones: a row each, in the order of the tune."""
-    waiting = [c for c in tune.candidates if not c.own and not c.starts and c.state == "waiting"]
-    promising = [candidate for candidate in waiting if candidate.rate is not None][:MAX_UNMEASURED]
-    shown = [c for c in tune.candidates if c.own or c.starts or c.state == "measuring" or c in promising]
+    hidden = sum(not c.own and not c.starts and c.state == "waiting" for c in tune.candidates)
+    shown = [c for c in tune.candidates if c.own or c.starts or c.state == "measuring"]
     if not shown:
         return []
     rate_cells, reason_cells = max(7, len(tune.unit) + 1), REASON_CELLS if width >= WIDE else 0
@@ -118,12 +116,11 @@ def candidate_lines(tune: TuneProgress, width: int) -> list[StyledLine]:
             (f"  {reason}" if reason else "", style),
         )
         rows.append(truncate_line(row, width))
-    hidden = len(waiting) - len(promising)
     return [*rows, styled_line((f"  {hidden} more wait", QUIET))] if hidden else rows
 
 
 def interval_bar(candidate: TuneCandidate, low: float, high: float, cells: int) -> StyledLine:
-    """The rate as a point in its interval, on the scale from ``low`` to ``high``; estimates are drawn with dashes.
+    """The rate as a point in its interval, on the scale from ``low`` to ``high``.
 
     What lies outside is drawn at the edge: a slow candidate must not squeeze the others.
     """
@@ -133,18 +130,16 @@ def interval_bar(candidate: TuneCandidate, low: float, high: float, cells: int) 
     def cell(value: float) -> int:
         return max(0, min(cells - 1, round((value - low) / ((high - low) or 1.0) * (cells - 1))))
 
-    style = QUIET if candidate.estimated or candidate.state == "out" else STATES[candidate.state][1]
-    line, point = ("┄", "○") if candidate.estimated else ("─", "●")
+    style = QUIET if candidate.state == "out" else STATES[candidate.state][1]
     drawn: list[tuple[str, str]] = [(" ", "")] * cells
     first, last = (cell(candidate.rate if end is None else end) for end in (candidate.low, candidate.high))
-    drawn[first : last + 1] = [(line, style)] * (last + 1 - first)
-    drawn[cell(candidate.rate)] = (point, style)
+    drawn[first : last + 1] = [("─", style)] * (last + 1 - first)
+    drawn[cell(candidate.rate)] = ("●", style)
     return merge_neighbours(drawn)
 
 
 def _rate(candidate: TuneCandidate, cells: int) -> tuple[str, str]:
-    text = f"~{units.rate(candidate.rate)}" if candidate.estimated else units.rate(candidate.rate)
-    return f"{text:>{cells}}  ", QUIET if candidate.estimated else "bold"
+    return f"{units.rate(candidate.rate):>{cells}}  ", "bold"
 
 
 def _counts(tune: TuneProgress, width: int) -> list[StyledLine]:

@@ -1,19 +1,28 @@
-"""``ab``: two profiles, or two ways to ask one, with the same prompts, on server starts in random order."""
+"""``ab``: two profiles, or two ways to ask one, with the same prompts, on server starts in random order.
+
+If no restart is needed, because both sides ask one server, each prompt is asked in the order A B B A and the prompts
+are the sample; otherwise the starts are (``bench.compare``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.benchmark import check_items
+from gpubox.bench.compare.cell_benchmark import CellBenchmark
+from gpubox.bench.compare.contest import Rules
+from gpubox.bench.compare.judge import Judged, judge
+from gpubox.bench.compare.report import contest_report
+from gpubox.bench.course import Batch, Course
 from gpubox.bench.kind import PlanContext
-from gpubox.bench.kinds.ab.ab_report import summarise
-from gpubox.bench.kinds.ab.plan import Side, items_of, parse_options
-from gpubox.bench.kinds.ab.verdict import contrast_of, early_stop_reason
-from gpubox.bench.kinds.shared import exceeds_context
-from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, ScoredItems, Target
+from gpubox.bench.kinds.shared import closing_notes, convert_options, report_flags
+from gpubox.bench.model import Item, Plan, RunInfo, ScoredItems, Target
 from gpubox.bench.overrides import toggle_mmap, toggle_mtp
 from gpubox.bench.plan_targets import (
     cell_target,
@@ -23,25 +32,96 @@ from gpubox.bench.plan_targets import (
     read_overrides,
     target_by_url,
 )
-from gpubox.bench.questions import ask_question, question_of, question_result
-from gpubox.bench.report.model import Report
-from gpubox.bench.start_comparison import interim_analyses
-from gpubox.bench.target_server import ActiveTarget, TargetServer
+from gpubox.bench.questions import DOMAINS, Question, question_of, question_values, questions
+from gpubox.bench.report.formatting import format_change, validity_suffix
+from gpubox.bench.report.model import Metric, Report, ReportTable, Value
+from gpubox.bench.report.prompt_metrics import Measures, acceptance_metrics, prompt_metrics
+from gpubox.bench.start_comparison import LEVEL, Contrast, Start, compare_prompts, compare_starts
 from gpubox.engines.flag_changes import with_flag_keys
 from gpubox.errors import UsageError
 
+PROMPTS, PROMPTS_OF_ONE_SERVER = 4, 10
+"""Per domain. With restarts the starts are the sample, on one server the prompts are, so it asks more of them."""
+ROUNDS = 2
+"""How often each side answers a prompt on one server: A B B A."""
+MEASURES: Measures = (
+    ("tg", "tg", "tok/s", "higher"),
+    ("effective", "effective", "tok/s", "higher"),
+    ("pp", "pp", "tok/s", "higher"),
+    ("TTFT", "ttft_seconds", "s", "lower"),
+)
 
-class Ab(Benchmark):
-    """See ``plan``."""
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side: a target, and how requests differ there."""
+
+    name: str
+    target: str
+    thinking: bool = False
+    raw: bool = False
+    """Sent as plain text to ``/v1/completions``."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbOptions:
+    """The options of one run."""
+
+    sides: tuple[Side, ...]
+    """Two; the second is compared with the first."""
+    prompts: int | None = None
+    """Per domain."""
+    domains: tuple[str, ...] = DOMAINS
+    max_tokens: int = 128
+    starts: int = 6
+    """The most starts of each side; a clear answer ends the run earlier."""
+    context_tokens: int = 0
+
+    @property
+    def one_server(self) -> bool:
+        """Whether both sides ask the same server, without restarts."""
+        return len({side.target for side in self.sides}) == 1
+
+    @property
+    def questions(self) -> list[Question]:
+        """What every side is asked. Raises UsageError."""
+        default = PROMPTS_OF_ONE_SERVER if self.one_server else PROMPTS
+        prompts = default if self.prompts is None else self.prompts
+        return questions(prompts, self.max_tokens, self.domains, self.context_tokens)
+
+
+def parse_options(values: Mapping[str, Any], targets: Sequence[Target]) -> AbOptions:
+    """The options from a plan. Raises UsageError if one is invalid."""
+    options = convert_options(values, AbOptions)
+    names = {target.name for target in targets}
+    if len(options.sides) != 2 or len({side.name for side in options.sides}) != 2:
+        raise UsageError("An ab run has two sides of different names.")
+    if any(side.target not in names for side in options.sides):
+        raise UsageError("A side of this ab run has no target.")
+    if options.starts < 1:
+        raise UsageError("Each side needs a start.", "Write: --starts 6")
+    if options.one_server and "starts" in values:
+        raise UsageError("Both sides ask one server: nothing is restarted.", "Leave out --starts.")
+    check_items(2 * (ROUNDS if options.one_server else options.starts) * len(options.questions))
+    return options
+
+
+class Ab(CellBenchmark):
+    """Two cells."""
 
     kind = "ab"
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self.options = parse_options(plan.options, plan.targets)
-        self._contexts: dict[str, dict[int, str]] = {}
-        self._stop_reasons: dict[int, str] = {}
-        """By starts of each side: why the run ends there; empty if it continues."""
+        self.asked = self.options.questions
+        self.rules = Rules(
+            tuple(side.target for side in self.options.sides),
+            self.options.starts,
+            domains={question.name: question.domain for question in self.asked},
+            restarted=not any(target.url for target in plan.targets),
+            seed=plan.seed,
+        )
 
     @classmethod
     def make_plan(cls, context: PlanContext, given: dict[str, Any]) -> Plan:
@@ -49,39 +129,137 @@ class Ab(Benchmark):
             context, given.pop("first"), given.pop("second", None), given.pop("set", ()), given.pop("vary", None)
         )
         given["sides"] = [msgspec.to_builtins(side) for side in sides]
-        return Plan("ab", tuple(targets), given, seed=random_seed())
+        options = parse_options(given, targets)
+        names = " and ".join(side.name for side in options.sides)
+        about = f"At most {2 * options.starts} starts of {names}, in random order; a clear answer ends it earlier."
+        return Plan("ab", tuple(targets), given, seed=random_seed(), about=() if options.one_server else (about,))
 
-    def items(self) -> Sequence[Item]:
-        return items_of(self.options, self.plan.seed)
+    def label(self, cell: str) -> str:
+        return cell
 
-    def unneeded_reason(self, item: Item, results: ScoredItems) -> str:
-        for analysis in interim_analyses(self.options.starts)[:-1]:
-            if item.start > 2 * analysis.starts:
-                if analysis.starts not in self._stop_reasons:  # all its results are in and do not change any more
-                    reason = early_stop_reason(self.options, results, analysis.starts)
-                    self._stop_reasons[analysis.starts] = reason
-                if reason := self._stop_reasons[analysis.starts]:
-                    return reason
-        return ""
+    def course(self) -> Course:
+        if self.options.one_server:
+            yield Batch(self._one_server_items())
+            return ""
+        return (yield from super().course())
 
-    def skip_reason(self, item: Item, results: ScoredItems, active: ActiveTarget | None) -> str:
-        return exceeds_context(question_of(item).needed_context, item.target, active)
+    def _one_server_items(self) -> list[Item]:
+        sides = self.options.sides
+        items = [self._side_item(self.asked[0], side, f"{side.name}/warm-up", warmup=True) for side in sides]
+        for number, question in enumerate(self.asked):
+            for repeat in range(ROUNDS):
+                reverse = (number + repeat) % 2  # every other prompt begins with the second side
+                for side in sides[:: -1 if reverse else 1]:
+                    items.append(self._side_item(question, side, f"{side.name}/{repeat + 1}/{question.name}"))
+        return items
 
-    async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
-        data = await ask_question(target_server, item, self._contexts.setdefault(item.target, {}))
-        running = target_server.running
-        return {**data, "load_seconds": running.load_seconds if running and item.warmup else None}
-
-    async def score(self, item: Item, raw: RawRecord) -> Result:
-        return question_result(item, raw, {"load_seconds": raw.data.get("load_seconds")})
-
-    def summarise(self, info: RunInfo, results: ScoredItems) -> Report:
-        return summarise(self.options, info, results, self.history)
+    def _side_item(self, question: Question, side: Side, name: str, *, warmup: bool = False) -> Item:
+        values = {**question_values(question, thinking=side.thinking, raw=side.raw), "side": side.name}
+        return Item(name, side.target, values, warmup, side.target, question.max_tokens)
 
     def headline(self, results: ScoredItems) -> str:
+        if not self.options.one_server:
+            return super().headline(results)
+        contrast = self._contrasts(results)[0][2]
         first, second = self.options.sides
-        contrast = contrast_of(self.options, results, "tg")
         return f"{second.name} / {first.name}: tg × {contrast.ratio:.3f}" if contrast and contrast.starts > 1 else ""
+
+    # -- the report -----------------------------------------------------------------------------------
+
+    def summarise(self, info: RunInfo, results: ScoredItems) -> Report:
+        title = " against ".join(side.name for side in reversed(self.options.sides))
+        metrics = self._metrics(info, results)
+        if self.options.one_server:
+            return self._one_server_report(info, results, title, metrics)
+        return contest_report(
+            self, info, results, title=title, axes={"side": lambda cell: cell}, metrics=metrics,
+            tables=self._measures_table(results), save_hint=bool(info.plan.targets[-1].overrides),
+        )  # fmt: skip
+
+    def _one_server_report(self, info: RunInfo, results: ScoredItems, title: str, metrics: list[Metric]) -> Report:
+        flags = report_flags(info, results)
+        first, second = (side.name for side in self.options.sides)
+        main = judge([self._contrasts(results)[0][2]], LEVEL)[0]
+        answers = {
+            "faster": f"{second} is faster than {first}.",
+            "slower": f"{second} is slower than {first}.",
+            "equal": f"{second} and {first} are equally fast, within {main.within or 0:.0%}.",
+            "cannot tell": f"Whether {second} is faster than {first} cannot be told: their prompts differ too much or "
+            "are too few. More of them, with --prompts, would settle it.",
+        }
+        notes = ["Both sides asked one server, prompt by prompt; nothing was restarted."]
+        if main.contrast and math.isfinite(main.contrast.error):
+            low, high = map(format_change, main.contrast.interval)
+            ends = f"95 % interval {low} to {high}, {main.contrast.starts} prompts{validity_suffix(flags)}"
+            notes.insert(0, f"{second} measured {format_change(main.contrast.ratio)} in tg, {ends}.")
+        return Report(
+            "ab", title, tuple(metrics), tuple(self._measures_table(results)),
+            notes=(*notes, *closing_notes(info, results)), flags=flags, verdict=answers[main.answer],
+        )  # fmt: skip
+
+    def _metrics(self, info: RunInfo, results: ScoredItems) -> list[Metric]:
+        """Each side's figures by domain and over all prompts."""
+        metrics: list[Metric] = []
+        for side in self.options.sides:
+            for domain in ("", *(self.options.domains if len(self.options.domains) > 1 else ())):
+                own = self._side_rows(side, results, domain)
+                metrics += prompt_metrics(
+                    side.name, domain or "all", own, MEASURES[:1] if domain else MEASURES, info.plan.seed
+                )
+                metrics += acceptance_metrics(side.name, domain or "all", own, info.plan.seed)
+        return metrics
+
+    def _side_rows(self, side: Side, results: ScoredItems, domain: str = "") -> ScoredItems:
+        """The answers of a side without warm-ups, of one domain if it is given."""
+        return [
+            (item, result)
+            for item, result in results
+            if result.ok and not item.warmup and item.values.get("side", item.target) == side.name
+            and domain in ("", question_of(item).domain)
+        ]  # fmt: skip
+
+    def _contrasts(self, results: ScoredItems) -> list[tuple[str, str, Contrast | None]]:
+        """(name, prompts, second side over the first) of each row of the table, tg over all prompts first."""
+        rows = []
+        for name, key, _, _ in MEASURES:
+            for domain in ("", *(self.options.domains if len(self.options.domains) > 1 and key == "tg" else ())):
+                rows.append((name, domain or "all", self._contrast(results, key, domain)))
+        return rows
+
+    def _contrast(self, results: ScoredItems, key: str, domain: str) -> Contrast | None:
+        rows = {side.name: self._side_rows(side, results, domain) for side in self.options.sides}
+        starts = [start for side, own in rows.items() for start in _starts(side, own, key)]
+        first, second = rows
+        domains = self.rules.domains
+        if not self.options.one_server:
+            return compare_starts(starts, first, second, domains=domains, restarted=self.rules.restarted)
+        logs = {start.side: start.log_rates for start in starts}
+        names = [name for name in logs.get(first, {}) if name in logs.get(second, {})]
+        if not names:
+            return None
+        return compare_prompts([logs[second][name] - logs[first][name] for name in names], [domains[n] for n in names])
+
+    def _measures_table(self, results: ScoredItems) -> list[ReportTable]:
+        """Every measure, of all prompts and of each domain: figures, of which tg over all prompts alone decides."""
+        first, second = (side.name for side in self.options.sides)
+        cells: list[tuple[Value, ...]] = []
+        for name, domain, contrast in self._contrasts(results):
+            if contrast:
+                low, high = Judged(contrast=contrast).interval or (None, None)
+                cells.append((name, domain, contrast.ratio, low, high, contrast.starts))
+        columns = ("", "prompts", "ratio", "95 % CI from", "to", "prompts" if self.options.one_server else "starts")
+        return [ReportTable(f"{second} over {first}", columns, tuple(cells), f"above 1 where {second} is faster")]
+
+
+def _starts(side: str, rows: ScoredItems, key: str) -> Iterator[Start]:
+    """Each start with the mean log of each prompt's rate. TTFT is inverted: higher is faster."""
+    logs: dict[int, dict[str, list[float]]] = {}
+    for item, result in rows:
+        if value := result.values.get(key):
+            log = -math.log(value) if key == "ttft_seconds" else math.log(value)
+            logs.setdefault(item.start, {}).setdefault(question_of(item).name, []).append(log)
+    for start, prompts in sorted(logs.items()):
+        yield Start(side, start, {name: statistics.fmean(values) for name, values in prompts.items()})
 
 
 def _sides(

@@ -9,6 +9,7 @@ import msgspec
 
 from gpubox import units
 from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.course import Batch, Course
 from gpubox.bench.events import Note
 from gpubox.bench.kind import PlanContext
 from gpubox.bench.kinds.quality import needle, program
@@ -68,15 +69,16 @@ class Quality(Benchmark):
                 return f"the reference {self.options.reference} was not measured: {failed[0].rstrip('.')}"
         return ""
 
-    def unneeded_reason(self, item: Item, results: ScoredItems) -> str:
-        if item.values["part"] != "chunk":
-            return ""
-        ended = (
-            other.target == item.target and other.values["chunk"] < item.values["chunk"]
-            for other, result in results
-            if result.values.get("ended")
-        )
-        return "the text has no more chunks" if any(ended) else ""
+    def course(self) -> Course:
+        """A server's tokenizer decides how many chunks the text has: its chunks end with the text."""
+        items, ended = self.items(), set()
+        for number, item in enumerate(items, 1):
+            if item.values["part"] == "chunk" and item.target in ended:
+                continue
+            results = yield Batch([item], len(items) - number)
+            if results[-1][1].values.get("ended"):
+                ended.add(item.target)
+        return ""
 
     def load_failure_reason(self, target: Target, error: GpuboxError) -> str:
         if isinstance(error, OperationFailed):

@@ -1,4 +1,4 @@
-"""``sweep``: one profile over a grid of flags. Which cells load, which is fastest, and which are within noise of it."""
+"""``sweep``: one profile over a grid of flags. Which cells load, and which is faster than the present flags."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from gpubox.bench.kind import ANSWER_TOKENS, CONTEXT, DOMAINS, PROMPTS, SET, STA
 _HELP = """\
 Find the fastest cell of a grid of flags, models and PROFILES.
 
-Each cell, one combination of values, is started once. Then the fastest cells and the unchanged profile are
-compared on new starts, in random order. A cell that does not load stays in the report, with its reason; cells
-that need at least as much memory as a cell that failed are skipped. `gpubox bench save` writes the best cell as a
-profile.
+Each cell, one combination of values, is started once, the better half again. Then the fastest cells and the
+unchanged profile are compared on new starts, in random order. A cell that does not load stays in the report, with
+its reason; cells that need at least as much memory as a cell that failed are skipped. `gpubox bench save` writes a
+cell that is faster than the unchanged profile.
 
 Over models or several profiles, the table shows quant, file size, context and VRAM of each cell as well.
 
@@ -49,8 +49,8 @@ KIND = Kind(
             detail="effective counts the prompt's time, too",
             in_form=True,
         ),
-        replace(STARTS, help="Starts of each finalist", default="4"),
-        BenchOption("finalists", "Cells compared at the end", default="4", minimum=2, in_form=True),
+        replace(STARTS, help="At most N of each finalist", default="6"),
+        BenchOption("finalists", "Cells compared at the end", default="3", in_form=True),
         replace(PROMPTS, default="3"),
         DOMAINS,
         replace(ANSWER_TOKENS, default="64"),

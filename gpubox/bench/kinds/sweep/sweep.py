@@ -1,65 +1,105 @@
-"""``sweep``: one profile over a grid of flags. The best cells are compared on fresh starts."""
+"""``sweep``: the cells of a grid of flags, models or profiles beside the owner's present flags."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from gpubox import units
-from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.benchmark import check_items
+from gpubox.bench.compare.cell_benchmark import YOUR_FLAGS, CellBenchmark
+from gpubox.bench.compare.contest import FINALISTS, Rules
+from gpubox.bench.compare.report import MEASURES, cell_metrics, contest_report
 from gpubox.bench.kind import PlanContext
-from gpubox.bench.kinds.load_failures import cell_load_failure, lacked_memory
-from gpubox.bench.kinds.shared import exceeds_context
-from gpubox.bench.kinds.sweep.grid import (
-    Axis,
-    SweepGrid,
-    finalist_number,
-    grid_targets,
-    model_labels,
-    needs_at_least_as_much,
-    parse_axis,
-    parse_options,
-)
-from gpubox.bench.kinds.sweep.ranking import CELL_FIELDS, cell_to_keep, fastest_cell, rank_cells, select_finalists
-from gpubox.bench.kinds.sweep.sweep_report import summarise
-from gpubox.bench.model import Item, Plan, Provenance, RawRecord, Result, RunInfo, ScoredItems, Target
-from gpubox.bench.overrides import MODEL
+from gpubox.bench.kinds.shared import convert_options, name_list
+from gpubox.bench.kinds.sweep.grid import Axis, grid_targets, model_labels, needs_at_least_as_much, parse_axis
+from gpubox.bench.model import Plan, RunInfo, ScoredItems, Target
+from gpubox.bench.overrides import LOSSY_FLAGS, MODEL, PROFILE, cell_name, format_flag_value, lossy_values
 from gpubox.bench.plan_targets import check_overrides, model_file, profile_capabilities, random_seed, read_overrides
-from gpubox.bench.questions import ask_question, question_of, question_result
-from gpubox.bench.report.model import Report
-from gpubox.bench.target_server import ActiveTarget, TargetServer
+from gpubox.bench.questions import DOMAINS, Question, questions
+from gpubox.bench.report.model import Metric, Report, Series
 from gpubox.engines.flag_changes import DRAFT_WINDOW_FLAGS, flag_key
-from gpubox.errors import GpuboxError, UsageError
+from gpubox.errors import UsageError
 from gpubox.profiles.profile import FlagValue, Profile
-from gpubox.server.state import Launch
-from gpubox.threads import run_in_thread
+
+OWN = "own flags"
+_CURVES = (("tg", "tok/s"), ("pp", "tok/s"), ("acceptance", "%"), ("mean accepted length", "tokens/step"))
+UNSET = "default"
 
 
-def _model_values(launch: Launch) -> dict[str, Any]:
-    """Quant, size and parameters of the model that runs, for a table in which models differ."""
-    from gpubox.bench.report.post_model import read_model
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """The options of one sweep."""
 
-    model = read_model(Provenance("", model_path=launch.model_path or "", model_bytes=launch.model_bytes))
-    return {
-        "quant": model.quant,
-        "model_bytes": model.size_bytes,
-        "parameters": model.parameters,
-        "active_parameters": model.active_parameters,
-    }
+    axes: tuple[str, ...]
+    """In order: ``profile`` if there are several; then flags, and perhaps ``model``, which each target overrides."""
+    by: Literal["tg", "pp", "effective"] = "tg"
+    """The rate that decides."""
+    prompts: int = 3
+    """Of each domain."""
+    domains: tuple[str, ...] = DOMAINS
+    max_tokens: int = 64
+    context_tokens: int = 512
+    starts: int = 6
+    """The most of each cell that is compared at the end."""
+    finalists: int = FINALISTS
+    """How many cells are compared at the end, besides the present flags."""
+    own_values: Mapping[str, FlagValue] = field(default_factory=dict)
+    """The profile's own values of the axes, where it sets them."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Short names for values of the axis ``model``."""
+    lossy: tuple[str, ...] = ()
+    """The cells that change the profile's answers."""
+
+    @property
+    def questions(self) -> list[Question]:
+        """The prompts asked of every cell. Raises UsageError."""
+        return questions(self.prompts, self.max_tokens, self.domains, self.context_tokens)
+
+    def value(self, target: Target, axis: str) -> FlagValue:
+        """The value of ``axis`` in the cell ``target``."""
+        if axis == PROFILE:
+            return target.profile
+        return target.overrides.get(axis, self.own_values.get(axis, UNSET))
 
 
-class Sweep(Benchmark):
-    """One item is one question to one start of a cell."""
+def parse_options(values: Mapping[str, Any], targets: Sequence[Target]) -> SweepOptions:
+    """A plan's options. Raises UsageError if one is invalid."""
+    options = convert_options(values, SweepOptions)
+    if len(targets) < 2 or any({*options.axes} - {PROFILE, *target.overrides} for target in targets[1:]):
+        raise UsageError("A sweep compares at least two cells, and each sets all of its flags.")
+    if options.starts < 1 or options.finalists < 1:
+        raise UsageError("A sweep compares at least two cells with at least one start each.")
+    starts = 2 * len(targets) + options.starts * (1 + options.finalists)
+    check_items(starts * (1 + len(options.questions)))
+    return options
+
+
+class Sweep(CellBenchmark):
+    """The given cells."""
 
     kind = "sweep"
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        self.grid = SweepGrid(parse_options(plan.options, plan.targets), plan.targets)
+        self.options = parse_options(plan.options, plan.targets)
+        self.asked, self.measure = self.options.questions, self.options.by
+        self.with_models = bool({MODEL, PROFILE} & set(self.options.axes))
         self._targets = {target.name: target for target in plan.targets}
-        self._contexts: dict[int, str] = {}
-        self._finalists: list[Target] | None = None
+        self.rules = Rules(
+            tuple(self._targets),
+            self.options.starts,
+            self.options.finalists,
+            lossy=frozenset(self.options.lossy),
+            domains={question.name: question.domain for question in self.asked},
+            needs_no_less=lambda cell, failed, memory: needs_at_least_as_much(
+                self._values(cell), self._values(failed), memory
+            ),
+            seed=plan.seed,
+        )
+
+    def _values(self, cell: str) -> dict[str, FlagValue]:
+        return {axis: self.options.value(self._targets[cell], axis) for axis in self.options.axes}
 
     @classmethod
     def make_plan(cls, context: PlanContext, given: dict[str, Any]) -> Plan:
@@ -72,9 +112,9 @@ class Sweep(Benchmark):
         axes = [_with_model_files(context, profile, axis) if axis.flag == MODEL else axis for axis in axes]
         labels = model_labels([str(value) for axis in axes if axis.flag == MODEL for value in axis.values])
         targets = grid_targets([own.name for own in profiles], axes, overrides, labels)
-        flags: dict[str, FlagValue] = {**profile.flags, **overrides}
+        flags: dict[str, FlagValue] = {**profile.flags}
         if any(axis.flag in DRAFT_WINDOW_FLAGS for axis in axes):
-            if flags.get("spec-synth-rates", "") != "":
+            if {**flags, **overrides}.get("spec-synth-rates", "") != "":
                 raise UsageError(
                     "spec-synth-rates needs exactly as many rates as the draft window is long.",
                     "Sweep the window with --set spec-synth-rates= --set spec-synth-len=2.5",
@@ -84,88 +124,101 @@ class Sweep(Benchmark):
         for target in {target.profile: target for target in reversed(targets)}.values():
             check_overrides(context, target)
         given.setdefault("by", "tg")
-        given["axes"] = [*(["profile"] if len(profiles) > 1 else []), *(axis.flag for axis in axes)]
+        given["axes"] = [*([PROFILE] if len(profiles) > 1 else []), *(axis.flag for axis in axes)]
         if labels:
             given["labels"] = labels
             flags[MODEL] = model_file(context, profile, profile.model)
         own = {axis.flag: flags[axis.flag] for axis in axes if axis.flag in flags}
-        if own and len(profiles) == 1:
-            given["profile_values"] = {
+        if own:
+            given["own_values"] = {
                 flag: list(value) if isinstance(value, tuple) else value for flag, value in own.items()
             }
-        return Plan("sweep", tuple(targets), given, seed=random_seed())
+        targets = with_own_flags(targets, profile.name, flags)
+        given["lossy"] = [
+            target.name
+            for target in targets
+            if target.profile == profile.name and lossy_values({**flags, **target.overrides}) != lossy_values(flags)
+        ]
+        options = parse_options(given, targets)
+        return Plan("sweep", tuple(targets), given, seed=random_seed(), about=tuple(_about(options, targets)))
 
-    def items(self) -> Sequence[Item]:
-        return self.grid.items(self.plan.seed)
-
-    def target_of(self, item: Item, results: ScoredItems) -> str:
-        number = finalist_number(item)
-        return item.target if number is None else self._finalists_after(results)[number - 1].name
-
-    def unneeded_reason(self, item: Item, results: ScoredItems) -> str:
-        number = finalist_number(item)
-        if number is None:
-            return ""
-        finalists = self._finalists_after(results)
-        if len(finalists) < 2:
-            return "fewer than two cells could be measured"
-        return "" if number <= len(finalists) else f"only {len(finalists)} cells could be measured"
-
-    def _finalists_after(self, results: ScoredItems) -> list[Target]:
-        """Called once every cell has had its first start: from then on the finalists stay the same."""
-        if self._finalists is None:
-            self._finalists = select_finalists(self.grid, results)
-        return self._finalists
-
-    def load_failure_reason(self, target: Target, error: GpuboxError) -> str:
-        return cell_load_failure(error)
-
-    def skip_reason(self, item: Item, results: ScoredItems, active: ActiveTarget | None) -> str:
-        cell = self.target_of(item, results)
-        for other, result in results:
-            if result.ok or result.unneeded:
-                continue
-            failed = self.target_of(other, results)
-            if failed == cell:
-                if result.skipped and other.id != item.id and other.group != item.group:
-                    return result.error  # it could not load in an earlier start
-                if not result.skipped and any(flag.kind == "crash" for flag in result.flags):
-                    return f"the server died during {other.id}"
-            elif memory := self._lacks_memory(cell, failed, result):
-                return f"not tried: it needs at least as much {memory} as {failed}, which ran out of it"
-        return exceeds_context(question_of(item).needed_context, cell, active)
-
-    def _lacks_memory(self, cell: str, failed: str, result: Result) -> str:
-        """VRAM or RAM, if ``failed`` ran out of it and ``cell`` needs no less of it."""
-        memory = lacked_memory(result.error) if result.skipped else ""
-        axes, targets = self.grid.options.axes, self._targets
-        return memory if memory and needs_at_least_as_much(axes, targets[cell], targets[failed], memory) else ""
-
-    async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
-        data = await ask_question(target_server, item, self._contexts)
-        if item.warmup and (running := target_server.running):
-            vram = sum(used for _, used in running.loaded_vram) or None
-            data |= {"load_seconds": running.load_seconds, "vram_bytes": vram}
-            if self.grid.options.whole_launches:
-                data["context_tokens"] = target_server.active.context_tokens
-                data |= await run_in_thread(_model_values, running.launch)
-        return data
-
-    async def score(self, item: Item, raw: RawRecord) -> Result:
-        return question_result(item, raw, {name: raw.data.get(name) for name in CELL_FIELDS})
-
-    def summarise(self, info: RunInfo, results: ScoredItems) -> Report:
-        return summarise(self.grid, info, results, self.history)
+    def label(self, cell: str) -> str:
+        return YOUR_FLAGS if cell == self.rules.own and PROFILE not in self.options.axes else cell
 
     def best(self, results: ScoredItems) -> Target | None:
-        cell = cell_to_keep(self.grid, rank_cells(self.grid, results))
-        return cell.target if cell else None
+        """None of several profiles: what else they differ in is the owner's business."""
+        return None if PROFILE in self.options.axes else super().best(results)
 
-    def headline(self, results: ScoredItems) -> str:
-        best = fastest_cell(self.grid, results)
-        if best is None:
-            return ""
-        return f"best so far {best.target.name}: {self.grid.options.by} {units.rate(best.rate)} tok/s"
+    def summarise(self, info: RunInfo, results: ScoredItems) -> Report:
+        options = self.options
+        measures = [m for m in MEASURES if m[0] != "effective" or options.by == "effective" or self.with_models]
+        metrics = cell_metrics(self, info, results, measures)
+        return contest_report(
+            self, info, results, title=self._title(), axes={axis: self._column(axis) for axis in options.axes},
+            metrics=metrics, rates=[(unit if name == "energy" else name, key) for name, key, unit, _ in measures
+                                    if name != "TTFT"],
+            series=tuple(self._curves(metrics)), notes=tuple(self._lossy_note()), save_hint=PROFILE not in options.axes,
+        )  # fmt: skip
+
+    def _title(self) -> str:
+        flags = [axis for axis in self.options.axes if axis != PROFILE]
+        profiles = name_list(list(dict.fromkeys(target.profile for target in self.plan.targets)))
+        return profiles + (f" over {' and '.join(flags)}" if flags else "")
+
+    def _column(self, axis: str) -> Callable[[str], str]:
+        def text(cell: str) -> str:
+            value = format_flag_value(self.options.value(self._targets[cell], axis))
+            return self.options.labels.get(value, value) if axis == MODEL else value
+
+        return text
+
+    def _lossy_note(self) -> Iterator[str]:
+        if lossy := sorted(set(self.options.axes) & LOSSY_FLAGS):
+            yield (
+                f"{' and '.join(lossy)} changes the answers, not only their speed: no value is recommended for being "
+                "faster. `gpubox bench quality` measures what it costs."
+            )
+
+    def _curves(self, metrics: Sequence[Metric]) -> Iterator[Series]:
+        """For each combination of the other axes, one curve over the first axis."""
+        flags = [axis for axis in self.options.axes if axis not in (MODEL, PROFILE)]
+        if not flags:
+            return  # the bars of the metrics show models and profiles side by side
+        flag, *others = [*flags, *(axis for axis in self.options.axes if axis not in flags)]
+        by_cell = {(metric.group, metric.name): metric.estimate.value for metric in metrics}
+        targets = [target for target in self.plan.targets if self.options.value(target, flag) != UNSET]
+        x_of, x_names = _x_axis(list(dict.fromkeys(self.options.value(target, flag) for target in targets)))
+        for name, unit in _CURVES:
+            curves: dict[str, list[tuple[float, float]]] = {}
+            for target in targets:
+                if (value := by_cell.get((target.name, name))) is not None:
+                    rest = {other: self.options.value(target, other) for other in others}
+                    point = x_of(self.options.value(target, flag)), value
+                    curves.setdefault(cell_name(rest, self.options.labels), []).append(point)
+            for curve, points in curves.items():
+                line = curve or targets[0].profile
+                yield Series(f"{name} over {flag}", line, flag, f"{name}, {unit}", tuple(sorted(points)), x_names)
+
+
+def with_own_flags(targets: Sequence[Target], profile: str, flags: Mapping[str, FlagValue]) -> list[Target]:
+    """``targets`` with the present flags first: one of them, if it changes nothing, else a cell of their own."""
+
+    def changes_nothing(target: Target) -> bool:
+        same = (str(flags.get(flag, "")) == str(value) for flag, value in target.overrides.items())
+        return target.profile == profile and all(same)
+
+    own = next(filter(changes_nothing, targets), Target(OWN, profile))
+    return [own, *(target for target in targets if target != own)]
+
+
+def _about(options: SweepOptions, targets: Sequence[Target]) -> Iterator[str]:
+    yield f"{len(targets)} cells: {name_list([target.name for target in targets])}."
+    finalists = min(len(targets) - 1, options.finalists)
+    search = "Each is started once, the better half again; then the best" if len(targets) > 1 + finalists else "They"
+    yield (
+        f"{search} and the present flags get up to {options.starts} starts each, in random order; a clear answer ends "
+        "it earlier."
+    )
 
 
 def _with_model_files(context: PlanContext, profile: Profile, axis: Axis) -> Axis:
@@ -183,3 +236,11 @@ def _under_own_names(context: PlanContext, target: Target) -> Target:
     keys = {flag_key(name, profile, capabilities) for name in target.overrides}
     removed = {key: "" for key in keys if key in profile.flags and key not in target.overrides}
     return replace(target, overrides={**removed, **target.overrides})
+
+
+def _x_axis(values: Sequence[FlagValue]) -> tuple[Callable[[FlagValue], float], tuple[str, ...]]:
+    """The x of a value. Values that are not numbers stand at 1, 2, 3, ... and have names."""
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return float, ()  # type: ignore[return-value]
+    texts = tuple(format_flag_value(value) for value in values)
+    return (lambda value: float(texts.index(format_flag_value(value)) + 1)), texts

@@ -1,4 +1,13 @@
-"""``tune``: finds the fastest flags of a profile that fit, with far fewer server starts than a sweep of every cell."""
+"""``tune``: finds the fastest flags of a profile that fit, in the time that it is given.
+
+space.py        which sets of flags there are
+planning.py     the plan: what fits, as far as is known before a start
+protocol.py     what a start is asked, fitted to the time
+agent_turns.py  the load of the goal ``agent``
+tune.py         the benchmark
+progress.py     the live picture as values
+live.py         makes it from the results
+"""
 
 from __future__ import annotations
 
@@ -10,9 +19,10 @@ _HELP = """\
 Find the fastest flags of PROFILE that fit.
 
 gpubox chooses values of n-cpu-moe or n-gpu-layers, threads, batch sizes, flash-attn, draft window and, with --goal
-agent, slots; what would not fit is left out. Each start of a server is chosen by what the earlier ones showed. At
-the end the best sets of flags are compared with the profile's own on new starts, in random order. --over names
-the flags and values instead. `gpubox bench save` writes the result as a profile.
+agent, slots; what would not fit is left out. Up to 24 sets of flags are all started once; of more, those that
+change one flag, then the best together. At the end the best are compared with the profile's own on new starts, in
+random order. How long a start is asked follows from --minutes and from the first answer. --over names the flags and
+values instead. `gpubox bench save` writes what is faster as a profile.
 """
 KIND = Kind(
     "tune",
@@ -51,12 +61,12 @@ KIND = Kind(
             detail="they change the answers: compare their quality as well",
             in_form=True,
         ),
-        replace(PROMPTS, default="2; pp: 1", in_form=False),
-        replace(ANSWER_TOKENS, default="64; pp: 8; agent: 48", in_form=False),
+        replace(PROMPTS, default="as the time allows", in_form=False),
+        replace(ANSWER_TOKENS, default="as the time allows", in_form=False),
         replace(
             CONTEXT,
             help="Context tokens, or the agents' shared prefix",
-            default="512; 0 with draft windows; pp, agent: 2048",
+            default="as the time allows",
         ),
         BenchOption("streams", "Agents at once", default="3", maximum=64),
         BenchOption("turns", "Turns of each agent", default="3", maximum=64),

@@ -19,7 +19,7 @@ from gpubox.bench.prompts import CHAT_PROMPTS, filler_text
 from gpubox.bench.questions import context_filler
 
 if TYPE_CHECKING:
-    from gpubox.bench.kinds.tune.protocol import TuneOptions
+    from gpubox.bench.kinds.tune.protocol import Protocol
     from gpubox.bench.target_server import TargetServer
 
 FILE_WORDS, OUTPUT_WORDS = 150, 60
@@ -28,18 +28,18 @@ _TOKENS_PER_WORD = 2
 _TEMPLATE_TOKENS = 256
 
 
-def needed_context(options: TuneOptions) -> int:
+def needed_context(load: Protocol) -> int:
     """Tokens of the longest conversation, at most."""
-    words = FILE_WORDS + OUTPUT_WORDS * options.turns
-    return options.context_tokens + _TOKENS_PER_WORD * words + options.turns * options.max_tokens + _TEMPLATE_TOKENS
+    words = FILE_WORDS + OUTPUT_WORDS * load.turns
+    return load.context_tokens + _TOKENS_PER_WORD * words + load.turns * load.max_tokens + _TEMPLATE_TOKENS
 
 
-async def run_load(options: TuneOptions, item: Item, target_server: TargetServer) -> dict[str, Any]:
+async def run_load(load: Protocol, item: Item, target_server: TargetServer) -> dict[str, Any]:
     """Puts the load on the active target: every turn and the time of all. Raises GpuboxError as ``measure_request``."""
-    prefix = await context_filler(target_server, options.context_tokens)
+    prefix = await context_filler(target_server, load.context_tokens)
     began = time.perf_counter()
-    streams = [asyncio.create_task(_stream(number, prefix, options, item, target_server, began))
-               for number in range(options.streams)]  # fmt: skip
+    streams = [asyncio.create_task(_stream(number, prefix, load, item, target_server, began))
+               for number in range(load.streams)]  # fmt: skip
     try:
         turns = [turn for own in await asyncio.gather(*streams) for turn in own]
     finally:
@@ -50,18 +50,18 @@ async def run_load(options: TuneOptions, item: Item, target_server: TargetServer
 
 
 async def _stream(
-    number: int, prefix: str, options: TuneOptions, item: Item, target_server: TargetServer, began: float
+    number: int, prefix: str, load: Protocol, item: Item, target_server: TargetServer, began: float
 ) -> list[dict[str, Any]]:
     """The turns of one agent. Its texts depend on its number alone, so every start gets the same load."""
     tasks = CHAT_PROMPTS["code"]
     task = f"{tasks[number % len(tasks)]}\n\nThe file:\n{filler_text(FILE_WORDS, seed=1000 + number)}"
     messages = [{"role": "system", "content": prefix}, {"role": "user", "content": task}]
     turns = []
-    for turn in range(options.turns):
+    for turn in range(load.turns):
         at = time.perf_counter() - began
         body = {
             "messages": messages,
-            "max_tokens": options.max_tokens,
+            "max_tokens": load.max_tokens,
             "temperature": 0.0,
             "top_k": 1,
             "seed": 1,

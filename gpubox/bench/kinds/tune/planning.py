@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import psutil
 
 from gpubox import units
+from gpubox.bench.kind import PlanContext
 from gpubox.bench.kinds.sweep.grid import parse_axis
 from gpubox.bench.kinds.tune.agent_turns import needed_context
 from gpubox.bench.kinds.tune.progress import Goal
-from gpubox.bench.kinds.tune.protocol import DEFAULT_STREAMS, TuneOptions, parse_options
+from gpubox.bench.kinds.tune.protocol import ENOUGH, FIRST_CHOICE, TuneOptions, parse_options
 from gpubox.bench.kinds.tune.space import (
     MAX_OVER_CELLS,
     TuneAxis,
@@ -31,14 +31,15 @@ from gpubox.bench.kinds.tune.space import (
 )
 from gpubox.bench.model import Plan, Target
 from gpubox.bench.overrides import MODEL, apply_overrides
+from gpubox.bench.plan_targets import random_seed
 from gpubox.bench.questions import TEMPLATE_TOKENS
-from gpubox.config import Config
 from gpubox.engines.capabilities import Capabilities
 from gpubox.engines.flag_changes import DRAFT_WINDOW_FLAGS, flag_key
 from gpubox.engines.query import read_capabilities
 from gpubox.errors import UsageError
-from gpubox.paths import MAIN_INSTANCE, Paths
+from gpubox.paths import MAIN_INSTANCE
 from gpubox.planner.planner import Planner, Situation, read_flags
+from gpubox.planner.settings import parse_size
 from gpubox.planner.solve import solve
 from gpubox.planner.verdict import judge
 from gpubox.profiles.profile import FlagValue, Profile
@@ -49,52 +50,42 @@ from gpubox.telemetry.memory_breakdown import HOST
 DEFAULT_KEEP_FREE_BYTES = units.GIB
 _DRY_RUNS = 3
 """How often the engine may be asked for the smallest n-cpu-moe that fits, if nothing is known of it."""
-_DEFAULTS: Mapping[Goal, Mapping[str, int]] = {
-    "tg": {"prompts": 2, "max_tokens": 64, "context_tokens": 512},
-    "pp": {"prompts": 1, "max_tokens": 8, "context_tokens": 2048},
-    "agent": {"prompts": 1, "max_tokens": 48, "context_tokens": 2048},
-}
 _MIN_PREFIX = 64
+_GOALS = {
+    "tg": "the most tg (token generation)",
+    "pp": "the most pp (prompt processing)",
+    "agent": "the most turns per minute of several agents at once",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class TuneRequest:
-    """What the owner asks for."""
-
-    goal: Goal = "tg"
-    keep_free_bytes: int = DEFAULT_KEEP_FREE_BYTES
-    over: tuple[str, ...] = ()
-    """``FLAG=VALUES``: exactly these axes, instead of those that gpubox chooses."""
-    kv_types: tuple[str, ...] = ()
-    options: Mapping[str, Any] | None = None
-    """Further ones of ``TuneOptions``, such as ``minutes``."""
-
-
-def plan_tune(profile: Profile, request: TuneRequest, paths: Paths, config: Config) -> Plan:
+def plan_tune(context: PlanContext, given: dict[str, Any]) -> Plan:
     """The plan of a tune. Blocks, and may run the engine for its devices. Raises GpuboxError."""
-    running = observe(paths, MAIN_INSTANCE).running
-    planner = Planner(paths, config)
+    profile, size = context.profile(given.pop("profile")), given.pop("keep_free", None)
+    keep_free = parse_size(size) if size else DEFAULT_KEEP_FREE_BYTES
+    goal: Goal = given.pop("goal", "tg")
+    over, kv_types = tuple(given.pop("over", ())), tuple(given.pop("kv_types", ()))
+    running = observe(context.paths, MAIN_INSTANCE).running
+    planner = Planner(context.paths, context.config)
     situation = planner.situation(profile, replaces=(running,) if running else ())
-    capabilities = read_capabilities(situation.engine, paths)
-    given = dict(request.options or {})
-    facts = _facts(planner, situation, request.keep_free_bytes, capabilities)
+    capabilities = read_capabilities(situation.engine, context.paths)
+    facts = _facts(planner, situation, keep_free, capabilities)
 
     def key(flag: str) -> str:
         return flag_key(flag, profile, capabilities)
 
-    if request.over:
-        axes = [_given_axis(text, profile, key) for text in request.over]
+    if over:
+        axes = [_given_axis(text, profile, key) for text in over]
         _check_count(axes)
     else:
-        axes = make_axes(facts, request.goal, capabilities, key, int(given.get("streams", DEFAULT_STREAMS)))
-    if request.kv_types:
-        axes.append(kv_axis(request.kv_types, facts, key))
+        axes = make_axes(facts, goal, capabilities, key, int(given.get("streams", FIRST_CHOICE[goal].streams)))
+    if kv_types:
+        axes.append(kv_axis(kv_types, facts, key))
     if len({axis.flag for axis in axes}) != len(axes):
         raise UsageError("A flag is given twice.", "Give each flag one --over with all its values.")
-    if not request.over:
+    if not over:
         axes = thinned(axes)
     _check_flags(axes, profile, capabilities)
-    cells, pruned = _fitting(planner, situation, make_cells(axes), request.keep_free_bytes)
+    cells, pruned = _fitting(planner, situation, make_cells(axes), keep_free)
     if len(cells) < 2:
         why = "; ".join(f"{count:,} {reason}" for reason, count in pruned.items())
         raise UsageError(
@@ -102,14 +93,30 @@ def plan_tune(profile: Profile, request: TuneRequest, paths: Paths, config: Conf
             "Keep less memory free, or name flags and values: --over threads=4,8",
         )
     options = TuneOptions(
-        tuple(axis.record for axis in axes), {cell.name: cell.place for cell in cells}, request.goal,
+        tuple(axis.record for axis in axes), {cell.name: cell.place for cell in cells}, goal,
         lossy=tuple(lossy_cells(cells, profile.flags)), pruned=pruned,
-        keep_free_mib=request.keep_free_bytes // units.MIB if facts.devices else 0,
     )  # fmt: skip
-    values = msgspec.to_builtins(replace(options, **_defaults(options, axes, facts, given)))
+    options = replace(options, **given)
+    values = msgspec.to_builtins(replace(options, most_context=_most_context(options, axes, facts)))
     targets = tuple(Target(cell.name, profile.name, cell.overrides) for cell in cells)
     parse_options(values, targets)  # refuses wrong options before anything is stored
-    return Plan("tune", targets, values, seed=secrets.randbelow(1 << 31))
+    about = tuple(_about(options, units.memory(keep_free) if facts.devices else ""))
+    return Plan("tune", targets, values, seed=random_seed(), about=about)
+
+
+def _about(options: TuneOptions, kept_free: str) -> Iterator[str]:
+    """Goal, candidates, what does not fit, time, restarts."""
+    count, axes = len(options.cells), [axis.flag for axis in options.axes]
+    yield f"Goal: {_GOALS[options.goal]}. Candidates: {count:,} sets of flags over {', '.join(axes)}."
+    if options.pruned:
+        yield f"Not tried: {'; '.join(f'{number:,} {reason}' for reason, number in options.pruned.items())}."
+    if kept_free:
+        yield f"Each candidate leaves at least {kept_free} free on each card, as predicted."
+    else:
+        yield "Candidates that are predicted not to fit are left out."
+    minutes = f"{options.minutes:g} {'minute' if options.minutes == 1 else 'minutes'}"
+    yield f"It takes at most {minutes}, and ends as soon as no candidate can win by more than {ENOUGH:.0%}."
+    yield "Each start restarts the server, so no other client is answered meanwhile. No profile is changed."
 
 
 def _given_axis(text: str, profile: Profile, key: Callable[[str], str]) -> TuneAxis:
@@ -194,21 +201,14 @@ def _misfit(planner: Planner, situation: Situation, overrides: Mapping[str, Flag
     return ""
 
 
-def _defaults(
-    options: TuneOptions, axes: Sequence[TuneAxis], facts: TuneFacts, given: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The owner's options, and defaults that fit into a slot of the profile."""
-    values: dict[str, Any] = {**_DEFAULTS[options.goal], **given}
-    if "context_tokens" in given:
-        return values
+def _most_context(options: TuneOptions, axes: Sequence[TuneAxis], facts: TuneFacts) -> int | None:
+    """The tokens that a slot of the profile holds before a prompt; ``None``: as many as are asked for."""
     if options.goal == "tg" and any(axis.flag in DRAFT_WINDOW_FLAGS for axis in axes):
-        values["context_tokens"] = 0  # random filler text would make the drafts worse than an owner's texts do
-    launch = facts.launch
+        return 0  # random filler text would make the drafts worse than an owner's texts do
+    launch, longest = facts.launch, options.protocols()[0]
     slot = launch.context // (1 if launch.unified else launch.slots)
     if not slot:
-        return values
+        return None
     if options.goal == "agent":
-        needed, least = needed_context(replace(options, **{**values, "context_tokens": 0})), _MIN_PREFIX
-    else:
-        needed, least = values["max_tokens"] + TEMPLATE_TOKENS, 0
-    return {**values, "context_tokens": min(values["context_tokens"], max(least, slot - needed))}
+        return max(_MIN_PREFIX, slot - needed_context(replace(longest, context_tokens=0)))
+    return max(0, slot - longest.max_tokens - TEMPLATE_TOKENS)

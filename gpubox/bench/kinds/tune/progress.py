@@ -10,7 +10,7 @@ from gpubox.profiles.profile import FlagValue
 
 Goal = Literal["tg", "pp", "agent"]
 CandidateState = Literal["waiting", "measuring", "out", "finalist", "best"]
-TunePhase = Literal["screening", "narrowing", "comparing", "finished"]
+TunePhase = Literal["searching", "comparing", "finished"]
 UNITS: Mapping[Goal, str] = {"tg": "tok/s", "pp": "tok/s", "agent": "turns/min"}
 """The unit of every rate of a goal."""
 
@@ -26,12 +26,10 @@ class TuneCandidate:
     starts: int = 0
     """Server starts that were measured."""
     rate: float | None = None
-    """In the goal's unit; ``None``: unknown."""
+    """In the goal's unit; ``None``: it was not measured."""
     low: float | None = None
     high: float | None = None
     """The ends of the 95 % interval of ``rate``."""
-    estimated: bool = False
-    """``rate`` comes from the model of the other candidates, not from a start of this one: drawn with ``~``."""
     state: CandidateState = "waiting"
     reason: str = ""
     """Why it is out, in a few words; also why a finalist is the best."""
@@ -63,10 +61,10 @@ class TuneProgress:
     """The profile's own flags first; then the best rate first, then those without a rate."""
     starts_done: int
     starts_limit: int
-    """The most server starts that this tune makes; a clear answer ends it earlier."""
+    """The most server starts that there may be; a clear answer ends it earlier."""
     seconds_left: float | None
     """Of its time; ``None`` before the first start has shown how long one takes. Never more than it may take."""
-    phase: TunePhase = "screening"
+    phase: TunePhase = "searching"
     verdict: str = ""
     """The outcome in one sentence; empty as long as it is not known."""
     pruned: tuple[tuple[str, int], ...] = ()

@@ -1,30 +1,87 @@
-"""The protocol of a tune: its options, its items, and what the results say about each server start. Pure."""
+"""The protocol of a tune: its options, and what each start is asked, fitted to the time that it was given. Pure."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpubox.bench.benchmark import check_items
-from gpubox.bench.kinds.load_failures import lacked_memory
+from gpubox.bench.compare.contest import FINALISTS, ONCE
 from gpubox.bench.kinds.shared import convert_options
 from gpubox.bench.kinds.tune.progress import FlagChange, Goal
-from gpubox.bench.kinds.tune.search import SearchAxis, SearchSpace, StartOutcome
-from gpubox.bench.model import Item, Result, ScoredItems, Target
+from gpubox.bench.model import Target
 from gpubox.bench.overrides import format_flag_value
-from gpubox.bench.questions import DOMAINS, Question, question_values, questions
+from gpubox.bench.questions import DOMAINS, Question, questions
+from gpubox.bench.start_comparison import MIN_STARTS
 from gpubox.errors import UsageError
 from gpubox.profiles.profile import FlagValue
 
-SEARCH, FINAL = "search", "final"
-"""The target of an item whose cell is chosen when its start comes, before its number."""
 OWN = "own flags"
-DEFAULT_STREAMS = 3
-LOAD = "load"
-"""The name of the one measurement of a start with the goal ``agent``."""
+MAX_STARTS = 16
+"""Of each finalist."""
+ENOUGH = 0.03
+"""A tune ends when no set of flags can win by more than this."""
+CALIBRATION_TOKENS = 16
+CALIBRATION_CONTEXT: Mapping[Goal, int] = {"tg": 64, "pp": 256, "agent": 64}
+"""The first question shows how fast the box is; what every start is asked is then chosen."""
+_QUESTION_TOKENS = 60
+"""Of a prompt without its context, roughly."""
+_TURN_TOKENS = 250
+"""That an agent's turn reads besides the shared prefix, roughly."""
+_RESERVE = 0.9
+"""Of the time; the rest is for starts that take longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """What one start is asked."""
+
+    prompts: int = 2
+    """Of each domain; 0: one prompt in all."""
+    max_tokens: int = 64
+    """Of each answer."""
+    context_tokens: int = 512
+    """Before each prompt; with the goal ``agent`` the length of the shared prefix."""
+    streams: int = 3
+    """Conversations at once, with the goal ``agent``."""
+    turns: int = 3
+    """Of each conversation, with the goal ``agent``."""
+
+    @property
+    def questions(self) -> list[Question]:
+        """Raises UsageError."""
+        domains = DOMAINS if self.prompts else DOMAINS[:1]
+        return questions(max(1, self.prompts), self.max_tokens, domains, self.context_tokens)
+
+
+FIRST_CHOICE: Mapping[Goal, Protocol] = {
+    "tg": Protocol(),
+    "pp": Protocol(1, 8, 2048),
+    "agent": Protocol(1, 48, 2048),
+}
+"""With enough time."""
+_SHORTER: Mapping[Goal, Sequence[Mapping[str, int]]] = {
+    "tg": (
+        {"max_tokens": 48, "context_tokens": 256},
+        {"prompts": 1, "max_tokens": 48, "context_tokens": 128},
+        {"prompts": 1, "max_tokens": 32, "context_tokens": 64},
+        {"prompts": 1, "max_tokens": 24, "context_tokens": 0},
+        {"prompts": 0, "max_tokens": 24, "context_tokens": 0},
+    ),
+    "pp": (
+        {"context_tokens": 1024},
+        {"context_tokens": 512},
+        {"context_tokens": 256},
+        {"prompts": 0, "context_tokens": 256},
+    ),
+    "agent": (
+        {"max_tokens": 32, "context_tokens": 1024},
+        {"max_tokens": 24, "context_tokens": 512, "turns": 2},
+        {"max_tokens": 16, "context_tokens": 128, "turns": 2},
+    ),
+}
+"""What is asked if time is short, the longest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +91,8 @@ class AxisRecord:
     flag: str
     labels: tuple[str, ...]
     """Its values as they are written."""
-    ordered: bool = True
     more_vram: int = 0
+    """1: a higher level needs more VRAM, -1: less; 0: unknown, or neither."""
     more_ram: int = 0
 
 
@@ -48,35 +105,65 @@ class TuneOptions:
     """The level on each axis of every target of the plan, by its name."""
     goal: Goal = "tg"
     minutes: float = 30.0
-    prompts: int = 2
-    """Of each domain."""
-    max_tokens: int = 64
-    """Of each answer."""
-    context_tokens: int = 512
-    """Before each prompt; with the goal ``agent`` the length of the shared prefix."""
-    streams: int = DEFAULT_STREAMS
-    """Conversations at once, with the goal ``agent``."""
-    turns: int = 3
-    """Of each conversation, with the goal ``agent``."""
+    prompts: int | None = None
+    """As the other fields of ``Protocol``: given by the owner. ``None``: chosen by the time there is."""
+    max_tokens: int | None = None
+    context_tokens: int | None = None
+    streams: int | None = None
+    turns: int | None = None
+    most_context: int | None = None
+    """What a slot holds before the prompt."""
     lossy: tuple[str, ...] = ()
     """The cells that change the profile's answers."""
     pruned: Mapping[str, int] = field(default_factory=dict)
     """Why sets of flags are no cells -> their number."""
-    keep_free_mib: int = 0
-    """What every cell leaves free on each card, as predicted; 0: nothing, or there is no card."""
+
+    def protocols(self) -> list[Protocol]:
+        """What a start may be asked, the longest first."""
+        names = ("prompts", "max_tokens", "context_tokens", "streams", "turns")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        first = FIRST_CHOICE[self.goal]
+        chosen = [replace(first, **{**shorter, **given}) for shorter in ({}, *_SHORTER[self.goal])]
+        if self.most_context is not None and self.context_tokens is None:
+            chosen = [replace(each, context_tokens=min(each.context_tokens, self.most_context)) for each in chosen]
+        return chosen
 
     @property
-    def space(self) -> SearchSpace:
-        """What the search needs to know."""
-        axes = [SearchAxis(len(a.labels), a.ordered, a.more_vram, a.more_ram) for a in self.axes]
-        return SearchSpace(tuple(axes), self.cells, OWN, frozenset(self.lossy))
+    def calibration(self) -> Question:
+        """The first question of all. Raises UsageError."""
+        contexts = [CALIBRATION_CONTEXT[self.goal], self.most_context, self.context_tokens]
+        context = min(tokens for tokens in contexts if tokens is not None)
+        return questions(1, CALIBRATION_TOKENS, DOMAINS[:1], context)[0]
 
-    @property
-    def questions(self) -> list[Question]:
-        """What every start is asked; with the goal ``agent`` only its warm-up. Raises UsageError."""
-        if self.goal == "agent":
-            return questions(1, 8, DOMAINS[:1])
-        return questions(self.prompts, self.max_tokens, DOMAINS, self.context_tokens)
+    def needs_no_less(self, cell: str, failed: str, memory: str) -> bool:
+        """Whether ``cell`` needs at least as much VRAM or RAM as ``failed`` on every axis."""
+        for axis, own, other in zip(self.axes, self.cells[cell], self.cells[failed], strict=True):
+            direction = axis.more_vram if memory == "VRAM" else axis.more_ram
+            if own != other and (own - other) * direction <= 0:
+                return False
+        return True
+
+
+def fitted_protocol(options: TuneOptions, load_seconds: float, pp: float | None, tg: float | None) -> Protocol:
+    """The longest protocol with which the time is enough to start every cell once and to compare the best."""
+    protocols, cells = options.protocols(), len(options.cells)
+    finalists = 1 + min(FINALISTS, cells - 1)
+    starts = (0 if cells == finalists else 1.5 * min(cells, ONCE)) + (MIN_STARTS + 2) * finalists
+    for protocol in protocols:
+        if starts * (load_seconds + _seconds(options.goal, protocol, pp, tg)) <= _RESERVE * 60 * options.minutes:
+            return protocol
+    return protocols[-1]
+
+
+def _seconds(goal: Goal, protocol: Protocol, pp: float | None, tg: float | None) -> float:
+    """How long a start is asked, about."""
+    reading, writing = 1 / pp if pp else 0.0, 1 / tg if tg else 0.0
+    if goal == "agent":
+        turns = protocol.streams * protocol.turns
+        read = protocol.streams * protocol.context_tokens + turns * _TURN_TOKENS
+        return read * reading + turns * protocol.max_tokens * writing
+    each = (protocol.context_tokens + _QUESTION_TOKENS) * reading + protocol.max_tokens * writing
+    return (1 + len(protocol.questions)) * each
 
 
 def flag_changes(options: TuneOptions, overrides: Mapping[str, FlagValue]) -> list[FlagChange]:
@@ -89,7 +176,7 @@ def parse_options(values: Mapping[str, Any], targets: Sequence[Target]) -> TuneO
     """A plan's options. Raises UsageError if one is invalid."""
     options = convert_options(values, TuneOptions)
     names = {target.name for target in targets}
-    if OWN not in options.cells or set(options.cells) != names:
+    if OWN not in options.cells or set(options.cells) != names or targets[0].name != OWN:
         raise UsageError("The cells of this tune are not its targets.")
     shape = [len(axis.labels) for axis in options.axes]
     for place in options.cells.values():
@@ -97,72 +184,8 @@ def parse_options(values: Mapping[str, Any], targets: Sequence[Target]) -> TuneO
             raise UsageError("A cell of this tune is beyond its axes.")
     if len(names) < 2:
         raise UsageError("There is nothing to tune: no other set of flags is left.", "Name values: --over threads=4,8")
-    if not options.minutes > 0 or min(options.streams, options.turns, options.prompts) < 1 or options.max_tokens < 2:
+    longest = options.protocols()[0]
+    if not options.minutes > 0 or min(longest.streams, longest.turns) < 1 or longest.max_tokens < 2:
         raise UsageError("A tune needs time, at least one prompt and answers of at least two tokens.")
-    check_items(len(_numbers(options.space)) * (1 + len(options.questions)))
+    check_items(MAX_STARTS * len(longest.questions))
     return options
-
-
-def tune_items(options: TuneOptions) -> list[Item]:
-    """The starts that a tune may make, at most: those of the search, then those of the comparison.
-
-    Each is a warm-up and every question, or one load. Which cell a start measures is decided when it comes.
-    """
-    asked = options.questions
-    warmup = question_values(asked[0])
-    items = []
-    for number, part in _numbers(options.space):
-        group, target = f"{number:03d}", f"{part} {number}"
-        items.append(Item(f"{group}/warm-up", target, warmup, True, group, 1.0, number))
-        if options.goal == "agent":
-            items.append(Item(f"{group}/{LOAD}", target, {}, False, group, 4.0, number))
-        else:
-            items += [Item(f"{group}/{q.name}", target, question_values(q), False, group, 1.0, number) for q in asked]
-    return items
-
-
-def _numbers(space: SearchSpace) -> list[tuple[int, str]]:
-    """Every start with its part. The search may end early, so the comparison has room for all but its minimum."""
-    search, final = space.search_limit, space.starts_limit - 1
-    return [(n, SEARCH) for n in range(1, search + 1)] + [(search + n, FINAL) for n in range(1, final + 1)]
-
-
-def is_final(item: Item) -> bool:
-    """Whether ``item`` belongs to the comparison of the finalists."""
-    return item.target.startswith(FINAL)
-
-
-def measured_target(results: ScoredItems) -> str:
-    """The cell that a start measured, from the results of its items; empty: unknown, or not started."""
-    return next((str(name) for _, result in results if (name := result.values.get("target"))), "")
-
-
-def starts_in(results: ScoredItems) -> Iterator[tuple[int, list[tuple[Item, Result]]]]:
-    """The results of each start that was made, or tried."""
-    for number, group in groupby(results, key=lambda pair: pair[0].start):
-        if own := [(item, result) for item, result in group if not result.unneeded]:
-            yield number, own
-
-
-def outcomes(options: TuneOptions, results: ScoredItems) -> tuple[list[StartOutcome], list[StartOutcome]]:
-    """The complete starts of the search and of the comparison."""
-    search: list[StartOutcome] = []
-    final: list[StartOutcome] = []
-    expected = 1 + (1 if options.goal == "agent" else len(options.questions))
-    for number, own in starts_in(results):
-        cell = measured_target(own)
-        if len(own) == expected and cell in options.cells:
-            (final if is_final(own[0][0]) else search).append(_outcome(options, number, cell, own))
-    return search, final
-
-
-def _outcome(options: TuneOptions, number: int, cell: str, own: ScoredItems) -> StartOutcome:
-    seconds = sum(result.seconds + float(result.values.get("start_seconds") or 0.0) for _, result in own)
-    failed = next((result for _, result in own if not result.ok), None)
-    rates = {item.id.partition("/")[2]: result.values.get(options.goal) for item, result in own if not item.warmup}
-    log_rates = {name: math.log(rate) for name, rate in rates.items() if isinstance(rate, int | float) and rate > 0}
-    if failed is None and len(log_rates) == len(rates):
-        return StartOutcome(number, cell, log_rates, seconds)
-    why = failed.error if failed else f"{options.goal} could not be measured"
-    loaded = not (failed and failed.skipped and own[0][1] is failed)
-    return StartOutcome(number, cell, {}, seconds, why.rstrip("."), "" if loaded else lacked_memory(why), loaded)

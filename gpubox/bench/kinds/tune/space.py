@@ -86,7 +86,7 @@ class TuneAxis:
         # A flag that is not set and negative numbers may mean "all"; ctx-size=0 is the model's own.
         known = self.ordered and lowest >= 0 and (lowest > 0 or self.flag != "ctx-size")
         vram, ram = (NEEDS_MORE[memory].get(self.flag, 0) if known else 0 for memory in ("VRAM", "RAM"))
-        return AxisRecord(self.flag, tuple(level.label for level in self.levels), self.ordered, vram, ram)
+        return AxisRecord(self.flag, tuple(level.label for level in self.levels), vram, ram)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,154 +1,154 @@
-"""``tune``: which flags of one profile are the fastest. Each server start is chosen by what the earlier ones showed."""
+"""``tune``: which flags of one profile are the fastest, of those that fit."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-from gpubox import units
-from gpubox.bench.benchmark import Benchmark
+import msgspec
+
+from gpubox.bench.compare.cell_benchmark import YOUR_FLAGS, CellBenchmark
+from gpubox.bench.compare.contest import Contest, Rules, Stage
+from gpubox.bench.compare.report import MEASURES, cell_metrics, contest_report
 from gpubox.bench.kind import PlanContext
-from gpubox.bench.kinds.load_failures import cell_load_failure
-from gpubox.bench.kinds.shared import exceeds_context
 from gpubox.bench.kinds.tune.agent_turns import load_result, needed_context, run_load
-from gpubox.bench.kinds.tune.course import Course
-from gpubox.bench.kinds.tune.outline import tune_outline
 from gpubox.bench.kinds.tune.progress import UNITS
 from gpubox.bench.kinds.tune.protocol import (
-    OWN,
-    is_final,
-    measured_target,
-    outcomes,
+    ENOUGH,
+    MAX_STARTS,
+    Protocol,
+    fitted_protocol,
+    flag_changes,
     parse_options,
-    tune_items,
 )
-from gpubox.bench.kinds.tune.search import Clock, TuneStep
-from gpubox.bench.kinds.tune.tune_report import summarise
-from gpubox.bench.kinds.tune.verdict import read_verdict
-from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, ScoredItems, Target
-from gpubox.bench.questions import ask_question, question_of, question_result
-from gpubox.bench.report.model import Report
-from gpubox.bench.target_server import ActiveTarget, TargetServer
-from gpubox.errors import GpuboxError
+from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, ScoredItems
+from gpubox.bench.report.model import Metric, Report, ReportTable
+from gpubox.bench.report.prompt_metrics import Measures, start_means
+from gpubox.bench.stats import estimate
+from gpubox.bench.target_server import TargetServer
 
-_WARMUP_VALUES = ("target", "start_seconds", "load_seconds", "vram_bytes")
+_LOAD = "load"
+"""The name of the one measurement of a start with the goal ``agent``."""
+_LOAD_MEASURES: Measures = (
+    ("turns", "agent", "turns/min", "higher"),
+    ("time per turn", "turn_seconds", "s", "lower"),
+    ("tg", "tg", "tok/s", "higher"),
+    ("TTFT", "ttft_seconds", "s", "lower"),
+)
+_GOALS = {"tg": "generation (tg)", "pp": "prompt processing (pp)", "agent": "agents' turns"}
 
 
-class Tune(Benchmark):
-    """One item is one question, or one load, to one start of a cell."""
+class Tune(CellBenchmark):
+    """Cells that gpubox chooses. The first answer shows what there is time for."""
 
     kind = "tune"
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self.options = parse_options(plan.options, plan.targets)
-        self._items = tune_items(self.options)
-        self._steps: dict[tuple[int, int, bool], TuneStep] = {}
-        """The choice after so many starts of the search and of the comparison, for one of both parts."""
+        self.measure, self.unit = self.options.goal, UNITS[self.options.goal]
+        self.rules = Rules(
+            tuple(target.name for target in plan.targets),
+            MAX_STARTS,
+            seconds=60 * self.options.minutes,
+            enough=ENOUGH,
+            lossy=frozenset(self.options.lossy),
+            places=self.options.cells,
+            domains={q.name: q.domain for q in Protocol(prompts=17).questions},
+            needs_no_less=self.options.needs_no_less,
+            seed=plan.seed,
+        )
 
     @classmethod
     def make_plan(cls, context: PlanContext, given: dict[str, Any]) -> Plan:
-        from gpubox.bench.kinds.tune.planning import DEFAULT_KEEP_FREE_BYTES, TuneRequest, plan_tune
-        from gpubox.planner.settings import parse_size
+        from gpubox.bench.kinds.tune.planning import plan_tune
 
-        profile = context.profile(given.pop("profile"))
-        size = given.pop("keep_free", None)
-        keep_free = parse_size(size) if size else DEFAULT_KEEP_FREE_BYTES
-        over, kv_types = tuple(given.pop("over", ())), tuple(given.pop("kv_types", ()))
-        request = TuneRequest(given.pop("goal", "tg"), keep_free, over, kv_types, given)
-        return plan_tune(profile, request, context.paths, context.config)
+        return plan_tune(context, given)
 
-    def items(self) -> Sequence[Item]:
-        return self._items
+    def label(self, cell: str) -> str:
+        return YOUR_FLAGS if cell == self.rules.own else cell
 
-    def outline(self) -> Sequence[str]:
-        return tuple(tune_outline(self.options))
+    # -- the course -----------------------------------------------------------------------------------
 
-    def course(self, results: ScoredItems) -> Course:
-        """The tune after ``results``."""
-        search, final = outcomes(self.options, results)
-        return Course(self.options.space, 60 * self.options.minutes, search, final, self.plan.seed)
+    def contest(self) -> Contest:
+        chosen: list[Protocol] = []
 
-    async def before_start(self, item: Item, results: ScoredItems) -> None:
-        await asyncio.to_thread(self._step, item, results)  # fits a model: not in the event loop
+        def start_items(number: int, cell: str, stage: Stage) -> Generator[Sequence[Item], ScoredItems, None]:
+            """The protocol is chosen after the first answer of the first cell that runs."""
+            calibration = self.question_item(self.options.calibration, number, cell, stage, warmup=True)
+            if chosen:
+                yield [calibration, *self._asked(chosen[0], number, cell, stage)]
+                return
+            results = yield [calibration]
+            _, first = results[-1]
+            if first.ok:
+                values = first.values
+                loaded = float(values.get("start_seconds") or 0.0)
+                chosen.append(fitted_protocol(self.options, loaded, values.get("pp"), values.get("tg")))
+                yield self._asked(chosen[0], number, cell, stage)
 
-    def _step(self, item: Item, results: ScoredItems) -> TuneStep:
-        """What the start of ``item`` measures."""
-        earlier = [(other, result) for other, result in results if other.start < item.start]
-        course = self.course(earlier)
-        key = (len(course.search), len(course.final), is_final(item))
-        if key not in self._steps:
-            self._steps[key] = course.final_step if is_final(item) else course.search_step
-        return self._steps[key]
+        return Contest(self.rules, start_items, self.read_start)
 
-    def target_of(self, item: Item, results: ScoredItems) -> str:
-        chosen = measured_target([pair for pair in results if pair[0].start == item.start])
-        return chosen or self._step(item, results).cell
+    def _asked(self, protocol: Protocol, number: int, cell: str, stage: Stage) -> list[Item]:
+        if self.options.goal != "agent":
+            return [self.question_item(question, number, cell, stage) for question in protocol.questions]
+        values = {"stage": stage, "load": msgspec.to_builtins(protocol)}
+        group, weight = f"{number:03d}/{cell}", float(protocol.streams * protocol.turns * protocol.max_tokens)
+        return [Item(f"{group}/{_LOAD}", cell, values, False, group, weight, number)]
 
-    def unneeded_reason(self, item: Item, results: ScoredItems) -> str:
-        if measured_target([pair for pair in results if pair[0].start == item.start]):
-            return ""
-        step = self._step(item, results)
-        return "" if step.cell else step.reason
+    # -- one item -------------------------------------------------------------------------------------
 
-    def skip_reason(self, item: Item, results: ScoredItems, active: ActiveTarget | None) -> str:
-        cell = self.target_of(item, results)
-        for other, result in results:
-            same = other.start == item.start and other.id != item.id
-            if same and not result.ok and any(flag.kind == "crash" for flag in result.flags):
-                return f"the server died during {other.id}"
-        agent = self.options.goal == "agent"
-        needed = needed_context(self.options) if agent else question_of(item).needed_context
-        return exceeds_context(needed, cell, active)
+    def needed_context(self, item: Item) -> int:
+        return needed_context(_load_of(item)) if "load" in item.values else super().needed_context(item)
 
-    def load_failure_reason(self, target: Target, error: GpuboxError) -> str:
-        return cell_load_failure(error)
-
-    async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
-        if self.options.goal == "agent" and not item.warmup:
-            data = await run_load(self.options, item, target_server)
-        else:
-            data = await ask_question(target_server, item, {})
-        data |= {"target": target_server.active.target.name}
-        if item.warmup and (running := target_server.running):
-            vram = sum(used for _, used in running.loaded_vram) or None
-            seconds = round(target_server.switch_seconds, 3)
-            data |= {"start_seconds": seconds, "load_seconds": running.load_seconds, "vram_bytes": vram}
-        return data
+    async def measured(self, item: Item, target_server: TargetServer) -> dict[str, Any]:
+        if "load" in item.values:
+            return await run_load(_load_of(item), item, target_server)
+        return await super().measured(item, target_server)
 
     async def score(self, item: Item, raw: RawRecord) -> Result:
-        extra = {name: raw.data[name] for name in _WARMUP_VALUES if name in raw.data}
-        if self.options.goal == "agent" and not item.warmup:
-            result = load_result(item, raw)
-            return Result(item.id, {**result.values, **extra}, error=result.error)
-        result = question_result(item, raw, extra)
-        return result if result.ok else Result(item.id, extra, flags=result.flags, error=result.error)
+        return load_result(item, raw) if "load" in item.values else await super().score(item, raw)
+
+    # -- what it found --------------------------------------------------------------------------------
 
     def summarise(self, info: RunInfo, results: ScoredItems) -> Report:
-        return summarise(self.options, self.course(results), info, results)
+        options, best = self.options, self.best(results)
+        tables = []
+        if best:
+            rows = [(change.flag, change.before, change.after) for change in flag_changes(options, best.overrides)]
+            tables.append(ReportTable("Changed flags", ("flag", "your profile", "tuned"), tuple(rows), best.name))
+        metrics = self._load_metrics(info, results) if options.goal == "agent" else cell_metrics(
+            self, info, results, MEASURES[:3]
+        )  # fmt: skip
+        notes = [f"{count:,} sets of flags were not tried: {why}." for why, count in options.pruned.items()]
+        rates = [("turns/min", "agent")] if options.goal == "agent" else [("tg", "tg"), ("pp", "pp")]
+        return contest_report(
+            self, info, results, title=f"{info.plan.targets[0].profile} tuned for {_GOALS[options.goal]}",
+            axes={axis.flag: _Column(options.cells, at, axis.labels) for at, axis in enumerate(options.axes)},
+            metrics=metrics, rates=rates, tables=tables, notes=notes,
+        )  # fmt: skip
 
-    def best(self, results: ScoredItems) -> Target | None:
-        verdict = read_verdict(self.course(results), UNITS[self.options.goal])
-        return next((target for target in self.plan.targets if target.name == verdict.keep), None)
+    def _load_metrics(self, info: RunInfo, results: ScoredItems) -> list[Metric]:
+        metrics = []
+        for cell, rows in self.rows_of(self.contest_after(results), results).items():
+            for name, key, unit, better in _LOAD_MEASURES:
+                values = [(item.id, float(r.values[key])) for item, r in rows if r.values.get(key) is not None]
+                if values:
+                    numbers, means = estimate([value for _, value in values]), start_means(rows, key)
+                    profile = info.plan.targets[0].profile
+                    metrics.append(Metric(name, cell, profile, unit, better, numbers, tuple(values), means))
+        return metrics
 
-    def headline(self, results: ScoredItems) -> str:
-        """The verdict; before, the fastest start so far, because fitting a model after every item would take long."""
-        if len(results) == len(self._items):
-            return read_verdict(self.course(results), UNITS[self.options.goal]).sentence.rstrip(".")
-        search, final = outcomes(self.options, results)
-        measured = [outcome for outcome in (*search, *final) if not outcome.failure]
-        if not measured:
-            return ""
-        best = max(measured, key=lambda outcome: outcome.log_rate)
-        name = "the profile's own flags" if best.cell == OWN else best.cell
-        unit = UNITS[self.options.goal]
-        return f"fastest start so far {name}: {units.rate(best.rate)} {unit}"
 
-    def seconds_left(self, results: ScoredItems) -> float | None:
-        search, final = outcomes(self.options, results)
-        clock = Clock(60 * self.options.minutes, (*search, *final))
-        left = clock.left(self.options.space.starts_limit)
-        ended = {item.start for item, result in results if result.unneeded}
-        over = len(ended | {outcome.number for outcome in clock.outcomes}) >= self._items[-1].start
-        return 0.0 if over and left is not None else left
+class _Column:
+    """The value of each cell on one axis."""
+
+    def __init__(self, cells: Mapping[str, tuple[int, ...]], at: int, labels: Sequence[str]) -> None:
+        self._cells, self._at, self._labels = cells, at, labels
+
+    def __call__(self, cell: str) -> str:
+        return self._labels[self._cells[cell][self._at]]
+
+
+def _load_of(item: Item) -> Protocol:
+    return msgspec.convert(item.values["load"], Protocol)

@@ -1,0 +1,156 @@
+"""The answer of a comparison as one sentence, and what would settle it where nothing can be told. Pure."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+
+from gpubox.bench.compare.contest import Contest
+from gpubox.bench.compare.judge import Judged
+from gpubox.bench.model import Flag, Target
+from gpubox.bench.report.formatting import format_change
+from gpubox.bench.start_comparison import MIN_STARTS, Contrast
+from gpubox.bench.stats import MARGIN
+
+CAUSES = {
+    "busy CPU": "your CPU was busy",
+    "other GPU process": "another program used the GPU",
+    "foreign request": "another client used the server",
+    "throttling": "the GPU was throttled",
+    "swap": "memory was short",
+    "clocks": "the GPU changed its clocks",
+}
+"""Kind of flag -> why speeds differed."""
+_MOST_STARTS = 40
+_USUAL_STARTS = 6
+_FINE = 0.02
+"""A difference below it needs no further starts."""
+Label = Callable[[str], str]
+"""The name of a cell in a sentence."""
+
+
+def winner(contest: Contest, judged: dict[str, Judged], *, lossy: bool = False) -> str:
+    """The fastest cell that is faster than the present flags beyond doubt; empty: none. ``lossy``: of those too."""
+    faster = [cell for cell, row in judged.items() if row.answer == "faster"]
+    faster = [cell for cell in faster if lossy or cell not in contest.rules.lossy]
+    return max(faster, key=lambda cell: contest.mean(cell) or -math.inf, default="")
+
+
+def leader(contest: Contest, judged: dict[str, Judged]) -> str:
+    """The cell that the figures below the sentence are about."""
+    best = winner(contest, judged) or winner(contest, judged, lossy=True)
+    return best or max(judged, key=lambda cell: contest.mean(cell) or -math.inf, default="")
+
+
+def answer_sentence(
+    contest: Contest, judged: dict[str, Judged], label: Label, flags: Iterable[Flag], targets: Sequence[Target]
+) -> str:
+    """Faster, slower, equal, or why it cannot be told and what would settle it."""
+    own_cell, count = contest.rules.own, contest.compared
+    own = label(own_cell)
+    many = len(contest.rules.cells) > 2
+    if why := contest.failure_of(own_cell):
+        others = [cell for cell in contest.rules.cells[1:] if contest.starts_of(cell)]
+        could = f" {label(others[0])} could." if others else ""
+        return f"{_capital(own)} could not be measured: {why}.{could}"
+    if not judged:
+        if any(not contest.hopeless(cell) for cell in contest.rules.cells[1:]):
+            return f"Nothing can be told: there was no time to compare others.{_longer(contest, targets)}"
+        return f"No other set of flags could be measured: keep {own}."
+    if best := winner(contest, judged):
+        return f"{_capital(label(best))} is faster than {own}{f': the best of the {count} compared' if many else ''}."
+    if lossy := winner(contest, judged, lossy=True):
+        return (
+            f"{_capital(label(lossy))} is faster than {own}, but it changes the answers: `gpubox bench quality` "
+            "compares them before you keep it."
+        )
+    cell = leader(contest, judged)
+    open_rows = [row for row in judged.values() if row.answer != "slower"]
+    if not open_rows:
+        if many:
+            return f"Nothing is faster than {own}, of the {count} compared: keep {own}."
+        return f"{_capital(label(cell))} is slower than {own}."
+    if all(row.answer == "equal" for row in open_rows):
+        within = max(row.within or 0.0 for row in open_rows)
+        if many:
+            return f"The best of the {count} compared and {own} are equally fast, within {within:.0%}: keep {own}."
+        return f"{_capital(label(cell))} and {own} are equally fast, within {within:.0%}."
+    question = f"one of the {count} compared" if many else label(cell)
+    keep = f" Keep {own}." if many else ""
+    why = _cause(judged[cell].contrast, flags)
+    settled = _settled(contest, judged, cell, targets)
+    return f"Whether {question} is faster than {own} cannot be told: {why}.{keep}{settled}"
+
+
+def figures(measure: str, cell: str, label: Label, row: Judged) -> str:
+    """The figures below the sentence; empty without a measured pair."""
+    contrast = row.contrast
+    if contrast is None:
+        return ""
+    ends = ""
+    if row.interval:
+        low, high = map(format_change, row.interval)
+        ends = f", 95 % interval {low} to {high}"
+    count = contrast.starts
+    sample = f"{count} {'start' if count == 1 else 'starts'} of each"
+    return f"{_capital(label(cell))} measured {format_change(contrast.ratio)} {measure}{ends}, {sample}."
+
+
+def ab_command(first: Target, second: Target, starts: int) -> str:
+    """The command line that compares two targets; empty if one is known by its address only."""
+    if first.url or second.url:
+        return ""
+    words = ["gpubox", "bench", "ab", first.profile]
+    words += [second.profile] if second.profile != first.profile else []
+    for flag, value in second.overrides.items():
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else value
+        words += ["--set", f"{flag}={str(text).lower() if isinstance(value, bool) else text}"]
+    return shlex.join([*words, "--starts", str(starts)])
+
+
+def _cause(contrast: Contrast | None, flags: Iterable[Flag]) -> str:
+    seen = {flag.kind for flag in flags}
+    if known := [text for kind, text in CAUSES.items() if kind in seen]:
+        return " and ".join(known[:2])
+    if contrast is None or contrast.starts < MIN_STARTS:
+        return "there were too few starts"
+    return "speeds differ more from start to start than between them" if contrast.enough else "nothing was restarted"
+
+
+def _settled(contest: Contest, judged: dict[str, Judged], cell: str, targets: Sequence[Target]) -> str:
+    """The command that would settle it, and its time."""
+    by_name = {target.name: target for target in targets}
+    contrast, starts = judged[cell].contrast, _USUAL_STARTS
+    if contrast and contrast.enough:
+        needed = max(abs(contrast.log_ratio) - math.log1p(MARGIN), _FINE)
+        counts = range(contrast.starts + 2, _MOST_STARTS + 1, 2)
+        starts = next((count for count in counts if contrast.half_width(count) <= needed), 0)
+    if not starts:
+        return " More starts would hardly settle it: first look for what disturbs the box."
+    command = ab_command(by_name[contest.rules.own], by_name[cell], starts)
+    if not command:
+        return " gpubox cannot restart a server by its address: restart both and measure again."
+    took = f", in about {_about(2 * starts * contest.per_start)}" if contest.per_start else ""
+    return f" `{command}` would settle it{took}."
+
+
+def _longer(contest: Contest, targets: Sequence[Target]) -> str:
+    per_start = contest.per_start
+    if not per_start:
+        return ""
+    cells = min(len(contest.rules.cells), contest.rules.finalists + 1)
+    minutes = math.ceil(per_start * (len(contest.rules.cells[:24]) + (MIN_STARTS + 2) * cells) / 60)
+    return f" `gpubox tune {shlex.quote(targets[0].profile)} --minutes {minutes}` would do."
+
+
+def _about(seconds: float) -> str:
+    """``4 minutes``."""
+    minutes = math.ceil(seconds / 60)
+    if minutes > 90:
+        return f"{math.ceil(minutes / 60)} hours"
+    return f"{minutes} minutes" if minutes > 1 else "a minute"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:] if text.startswith("your ") else text
