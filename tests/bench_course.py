@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from gpubox.bench.benchmark import Benchmark
-from gpubox.bench.model import Item, Result
+from gpubox.bench.benchmark import Benchmark, make_benchmark
+from gpubox.bench.model import Item, Plan, Result
+from gpubox.bench.run_store import Run, create_run
+from gpubox.paths import Paths
 
 Scored = list[tuple[Item, Result]]
 
@@ -23,3 +26,16 @@ def follow(kind: Benchmark, answer: Callable[[Item], Result], most: int | None =
             batch = course.send(scored)
         except StopIteration:
             return scored
+
+
+def store_run(
+    paths: Paths, plan: Plan, answer: Callable[[Item], Result], *, starts: int = 9999, state: str = "finished"
+) -> Run:
+    """A stored run of ``plan`` after so many server starts."""
+    scored = [pair for pair in follow(make_benchmark(plan), answer) if pair[0].start <= starts]
+    run = create_run(paths, plan, [item for item, _ in scored])
+    with run.owned():
+        for _, result in scored:
+            run.add_result(result)
+        run.save(replace(run.info, state=state))
+    return run

@@ -18,7 +18,7 @@ from gpubox.toml_edit import KeyPath
 
 
 def target_to_save(run: Run, name: str = "") -> Target:
-    """The target called ``name`` (an unambiguous part is enough); without a name the best cell of a sweep.
+    """The target called ``name`` (an unambiguous part is enough); without a name what was shown to be faster.
 
     Raises UsageError if no single target matches.
     """
@@ -34,13 +34,12 @@ def target_to_save(run: Run, name: str = "") -> Target:
         count = len(matches) or "None"
         raise UsageError(f"{count} of this run's targets match {name!r}.", f"There are: {names}.")
     best = best_target(run)
-    if best and info.plan.kind == "tune" and not best.overrides:
-        raise UsageError(
-            f"{run.id} keeps the profile's own flags: there is nothing to save.", "--cell NAME saves other ones."
-        )
-    if best is None:
+    if best is None or not best.overrides:
         names = ", ".join(target.name for target in targets[:8])
-        raise UsageError(f"{run.id} has no single best target.", f"Choose one with --cell: {names}.")
+        raise UsageError(
+            f"{run.id} has nothing to save: no flags were shown to be faster than the present ones.",
+            f"--cell saves one all the same: {names}.",
+        )
     return best
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
-from gpubox.bench.kinds.sweep.sweep import Sweep, with_own_flags
+from gpubox.bench.kinds.sweep.sweep import with_own_flags
 from gpubox.bench.kinds.tune.live import tune_progress
 from gpubox.bench.kinds.tune.progress import TuneProgress
 from gpubox.bench.model import Item, Plan, Result
@@ -15,7 +15,7 @@ from gpubox.bench.plan_outline import PlanOutline
 from gpubox.bench.report.model import RunSummary
 from gpubox.bench.report.run_progress import RunFollower, RunProgress
 from gpubox.bench.report.run_summaries import run_summaries
-from gpubox.bench.run_store import Run, create_run, find_run
+from gpubox.bench.run_store import Run, find_run
 from gpubox.bench.saved_profile import default_profile_name, target_to_save
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
@@ -24,7 +24,7 @@ from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import Profile
 from gpubox.tui.bench.bench_runs import BenchRuns
 from gpubox.tui.workshop.service import WorkshopService
-from tests.bench_course import follow
+from tests.bench_course import store_run
 from tests.tui.fake import PROFILES, FakeServices
 
 
@@ -38,12 +38,8 @@ def sweep_run(paths: Paths, profile: str = "qwen36-mtp-16gb") -> Run:
         tg = 40.0 if item.target.endswith("4") else 20.0
         return Result(item.id, {"tg": tg, "pp": 9 * tg, "load_seconds": 4.0}, 2.0)
 
-    scored = follow(Sweep(plan), answer)
-    run = create_run(paths, plan, [item for item, _ in scored])
-    with run.owned():
-        for _, result in scored:
-            run.add_result(result)
-        run.save(replace(run.info, state="finished", seconds=20.0))
+    run = store_run(paths, plan, answer)
+    run.save(replace(run.info, seconds=20.0))
     renamed = Run(run.folder.rename(run.folder.with_name("20261122-120000-sweep")))  # later than every other run
     renamed.save(replace(renamed.info, id=renamed.id))
     return renamed

@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 from gpubox.bench.kinds.tune.protocol import OWN
 from gpubox.bench.kinds.tune.tune import Tune
 from gpubox.bench.model import Item, Plan, Result, Target
-from gpubox.bench.run_store import Run, create_run
+from gpubox.bench.run_store import Run
 from gpubox.paths import Paths
-from tests.bench_course import follow
+from tests.bench_course import store_run
 
 MOE, THREADS, BATCHES = (16, 18, 20, 22, 24, 28), (4, 6, 8, 12), (256, 512, 1024)
 OWN_PLACE = (3, 1, 1)
@@ -81,12 +81,8 @@ def _tune_run(paths: Paths, starts: int, gain: float, state: str) -> Run:
             values |= {"start_seconds": 9.0, "load_seconds": 7.0, "vram_bytes": 12 << 30, "pp": 900.0}
         return Result(item.id, values, 2.0)
 
-    scored = [pair for pair in follow(tune, answer) if pair[0].start <= starts]
-    run = create_run(paths, plan, [item for item, _ in scored])
-    with run.owned():
-        for _, result in scored:
-            run.add_result(result)
-        run.save(replace(run.info, state=state, seconds=500.0, created_at="2026-11-22T12:00:00Z"))
+    run = store_run(paths, plan, answer, starts=starts, state=state)
+    run.save(replace(run.info, seconds=500.0, created_at="2026-11-22T12:00:00Z"))
     renamed = Run(run.folder.rename(run.folder.with_name("20261122-120000-tune")))
     renamed.save(replace(renamed.info, id=renamed.id))
     return renamed

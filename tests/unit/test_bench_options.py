@@ -9,14 +9,14 @@ import click
 import pytest
 
 from gpubox.bench.kinds import all_kinds
-from gpubox.bench.kinds.ab.plan import AbOptions
+from gpubox.bench.kinds.ab.ab import AbOptions
 from gpubox.bench.kinds.humaneval.humaneval import HumanEvalOptions
 from gpubox.bench.kinds.quality.quality_options import QualityOptions
 from gpubox.bench.kinds.soak.soak import SoakOptions
 from gpubox.bench.kinds.speed.workloads import SpeedOptions
 from gpubox.bench.kinds.suite.suite import SuiteOptions
-from gpubox.bench.kinds.sweep.grid import SweepOptions
-from gpubox.bench.kinds.tune.protocol import TuneOptions
+from gpubox.bench.kinds.sweep.sweep import SweepOptions
+from gpubox.bench.kinds.tune.protocol import Protocol, TuneOptions
 from gpubox.cli.commands.bench import command as bench_command
 from gpubox.cli.commands.tune import command as tune_command
 
@@ -28,7 +28,8 @@ OPTIONS: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", all_kinds())
 def test_declared_defaults_are_those_of_the_benchmark(kind: str) -> None:
-    defaults = {field.name: field.default for field in dataclasses.fields(OPTIONS[kind])}
+    declared = (*dataclasses.fields(OPTIONS[kind]), *(dataclasses.fields(Protocol) if kind == "tune" else ()))
+    defaults = {field.name: field.default for field in declared}
     numbers = 0
     for option in all_kinds()[kind].options:
         default = defaults.get(option.key or option.name.replace("-", "_"))

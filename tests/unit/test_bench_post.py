@@ -16,20 +16,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpubox.bench.benchmark import make_benchmark
 from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
-from gpubox.bench.kinds.sweep.sweep import Sweep
-from gpubox.bench.model import Flag, Plan, Provenance, RawRecord, Result, RunInfo, Sample, Target
+from gpubox.bench.model import Flag, Item, Plan, Provenance, RawRecord, Result, RunInfo, Sample, Target
 from gpubox.bench.report.model import Report
 from gpubox.bench.report.post import Post, PostColumn, PostRow, make_post, post_values
 from gpubox.bench.report.post_card import post_svg
 from gpubox.bench.report.post_flags import shown_flags
 from gpubox.bench.report.post_text import post_markdown
 from gpubox.bench.report.privacy import redact_report
-from gpubox.bench.run_store import Run, create_run
+from gpubox.bench.run_store import Run
 from gpubox.bench.stats import Estimate
 from gpubox.paths import Paths
 from tests import gguf_bytes
+from tests.bench_course import store_run
 from tests.bench_runs import speed_run
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -153,17 +152,15 @@ def test_a_run_without_figures_says_so(box: Paths) -> None:
 def test_the_cells_of_a_sweep_keep_their_flags_and_the_best_is_first(box: Paths) -> None:
     axis = parse_axis("n-cpu-moe=4,8")
     plan = Plan("sweep", tuple(grid_targets("annas-box", [axis])), {"axes": [axis.flag], "prompts": 1})
-    items = Sweep(plan).items()
-    run = create_run(box, plan, items)
-    with run.owned():
-        for item in items:
-            tg = 40.0 if item.target.endswith("8") else 20.0
-            run.add_result(Result(item.id, {"tg": tg, "pp": 9 * tg, "load_seconds": 4.0}, 2.0))
-        run.save(replace(run.info, state="finished"))
-    post = make_post(run)
+
+    def answer(item: Item) -> Result:
+        tg = 40.0 if item.target.endswith("8") else 20.0
+        return Result(item.id, {"tg": tg, "pp": 9 * tg, "load_seconds": 4.0}, 2.0)
+
+    post = make_post(store_run(box, plan, answer))
 
     assert [row.label for row in post.rows] == ["n-cpu-moe=8", "n-cpu-moe=4"]
-    assert post.sentences[0].startswith("Best at tg: n-cpu-moe=8, ")
+    assert post.sentences[0] == "n-cpu-moe=8 is faster than the owner's flags."
     assert "tg, n-cpu-moe=8" in post_svg(post)
     assert "annas-box" not in everything(post)
 
@@ -172,12 +169,13 @@ def test_sides_are_called_by_what_differs_and_never_by_their_profile(box: Paths)
     sides = ("annas-box", "annas-box flash-attn=off")
     targets = (Target(sides[0], "annas-box"), Target(sides[1], "annas-box", {"flash-attn": "off"}))
     plan = Plan("ab", targets, {"sides": [{"name": name, "target": name} for name in sides], "prompts": 1, "starts": 4})
-    items = list(make_benchmark(plan).items())
-    run = create_run(box, plan, items)
+
+    def answer(item: Item) -> Result:
+        tg = (30.0 if item.target == sides[0] else 20.0) + item.start % 3
+        return Result(item.id, {"tg": tg, "pp": 9 * tg, "load_seconds": 4.0}, 2.0)
+
+    run = store_run(box, plan, answer)
     with run.owned():
-        for number, item in enumerate(items):
-            tg = 30.0 + number % 3 if item.target == sides[0] else 20.0 + number % 3
-            run.add_result(Result(item.id, {"tg": tg, "pp": 9 * tg, "load_seconds": 4.0}, 2.0))
         argv = ("llama-server", "--model", "/m/q.gguf", "--ctx-size", "4096")
         own = Provenance(sides[0], "annas-box", argv=argv, model_path="/m/Qwen3-8B-Q8_0.gguf")
         other = replace(own, target=sides[1], argv=(*argv, "--flash-attn", "off"))
@@ -187,7 +185,7 @@ def test_sides_are_called_by_what_differs_and_never_by_their_profile(box: Paths)
     assert [side.label for side in post.sides] == ["-fa auto", "-fa off"]
     assert post.flags == ("-c 4096",)
     assert post.title == "-fa off against -fa auto"
-    assert "In tg -fa off is slower than -fa auto" in post.sentences[0]
+    assert post.sentences[0] == "-fa off is slower than -fa auto."
     assert "annas-box" not in everything(post)
 
 

@@ -67,20 +67,24 @@ def answer_sentence(
         )
     cell = leader(contest, judged)
     open_rows = [row for row in judged.values() if row.answer != "slower"]
-    if not open_rows:
-        if many:
-            return f"Nothing is faster than {own}, of the {count} compared: keep {own}."
-        return f"{_capital(label(cell))} is slower than {own}."
-    if all(row.answer == "equal" for row in open_rows):
+    if many and not open_rows:
+        return f"Nothing is faster than {own}, of the {count} compared: keep {own}."
+    if many and all(row.answer == "equal" for row in open_rows):
         within = max(row.within or 0.0 for row in open_rows)
-        if many:
-            return f"The best of the {count} compared and {own} are equally fast, within {within:.0%}: keep {own}."
-        return f"{_capital(label(cell))} and {own} are equally fast, within {within:.0%}."
-    question = f"one of the {count} compared" if many else label(cell)
-    keep = f" Keep {own}." if many else ""
-    why = _cause(judged[cell].contrast, flags)
-    settled = _settled(contest, judged, cell, targets)
-    return f"Whether {question} is faster than {own} cannot be told: {why}.{keep}{settled}"
+        return f"The best of the {count} compared and {own} are equally fast, within {within:.0%}: keep {own}."
+    cause, settled = _cause(judged[cell].contrast, flags), _settled(contest, judged, cell, targets)
+    if many:
+        return f"Whether one of the {count} compared is faster than {own} cannot be told: {cause}. Keep {own}.{settled}"
+    return pair_sentence(judged[cell], label(cell), own, f"{cause}.{settled}")
+
+
+def pair_sentence(row: Judged, second: str, first: str, why: str) -> str:
+    """One of two beside the other. ``why`` it cannot be told, and what would settle it."""
+    if row.answer == "equal":
+        return f"{second} and {first} are equally fast, within {row.within or 0:.0%}."
+    if row.answer == "cannot tell":
+        return f"Whether {second} is faster than {first} cannot be told: {why}"
+    return f"{second} is {row.answer} than {first}."
 
 
 def figures(measure: str, cell: str, label: Label, row: Judged) -> str:

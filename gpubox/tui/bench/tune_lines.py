@@ -49,8 +49,6 @@ GAUGE_CELLS, LABEL_CELLS, STARTS_CELLS, REASON_CELLS = 60, 10, 7, 28
 MIN_BAR_CELLS, MAX_BAR_CELLS = 14, 48
 WIDE = 100
 """From this width on there is room for a word or a reason behind each row."""
-MAX_UNMEASURED = 4
-"""Candidates without a start that have a row."""
 MAX_REASONS = 6
 
 

@@ -19,6 +19,7 @@ from gpubox.bench.compare.cell_benchmark import CellBenchmark
 from gpubox.bench.compare.contest import Rules
 from gpubox.bench.compare.judge import Judged, judge
 from gpubox.bench.compare.report import contest_report
+from gpubox.bench.compare.words import pair_sentence
 from gpubox.bench.course import Batch, Course
 from gpubox.bench.kind import PlanContext
 from gpubox.bench.kinds.shared import closing_notes, convert_options, report_flags
@@ -180,13 +181,7 @@ class Ab(CellBenchmark):
         flags = report_flags(info, results)
         first, second = (side.name for side in self.options.sides)
         main = judge([self._contrasts(results)[0][2]], LEVEL)[0]
-        answers = {
-            "faster": f"{second} is faster than {first}.",
-            "slower": f"{second} is slower than {first}.",
-            "equal": f"{second} and {first} are equally fast, within {main.within or 0:.0%}.",
-            "cannot tell": f"Whether {second} is faster than {first} cannot be told: their prompts differ too much or "
-            "are too few. More of them, with --prompts, would settle it.",
-        }
+        why = "their prompts differ too much or are too few. More of them, with --prompts, would settle it."
         notes = ["Both sides asked one server, prompt by prompt; nothing was restarted."]
         if main.contrast and math.isfinite(main.contrast.error):
             low, high = map(format_change, main.contrast.interval)
@@ -194,7 +189,7 @@ class Ab(CellBenchmark):
             notes.insert(0, f"{second} measured {format_change(main.contrast.ratio)} in tg, {ends}.")
         return Report(
             "ab", title, tuple(metrics), tuple(self._measures_table(results)),
-            notes=(*notes, *closing_notes(info, results)), flags=flags, verdict=answers[main.answer],
+            notes=(*notes, *closing_notes(info, results)), flags=flags, verdict=pair_sentence(main, second, first, why),
         )  # fmt: skip
 
     def _metrics(self, info: RunInfo, results: ScoredItems) -> list[Metric]:

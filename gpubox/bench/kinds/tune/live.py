@@ -6,7 +6,7 @@ import math
 import statistics
 from dataclasses import replace
 
-from gpubox.bench.compare.contest import Contest
+from gpubox.bench.compare.contest import ONCE, Contest
 from gpubox.bench.kinds.tune.progress import CandidateState, TuneCandidate, TuneProgress
 from gpubox.bench.kinds.tune.protocol import flag_changes
 from gpubox.bench.kinds.tune.tune import Tune
@@ -52,7 +52,8 @@ def _judged(candidate: TuneCandidate, contest: Contest, keep: str, verdict: str)
         state = "finalist" if name in contest.alive else "out"
         reason = "" if name in contest.alive else "slower"
     elif contest.finalists or contest.reason is not None:
-        state, reason = "out", "not among the fastest" if starts else "no time for it"
+        late = "other flags promised more" if len(contest.rules.cells) > ONCE else "no time for it"
+        state, reason = "out", "not among the fastest" if starts else late
     if name == keep:
         state, reason = "best", verdict
     candidate = replace(candidate, state=state, reason=reason, starts=len(contest.starts_of(name)))
