@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gpubox import units
-from gpubox.bench.kinds.ab.plan import PROMPTS, STARTS, TOKENS
+from gpubox.bench.kinds.ab import USUAL_PROMPTS, USUAL_STARTS, USUAL_TOKENS
 from gpubox.bench.questions import DOMAINS
 from gpubox.bench.report.chart import (
     MAX_BARS,
@@ -228,7 +228,7 @@ def ab_hint(first: str, second: str, slower_rate: float | None) -> str:
     """What would tell it, and how long that takes. ``slower_rate``: tg of the slower one, tok/s."""
     takes = ""
     if slower_rate:
-        seconds = 2 * STARTS * (LOAD_SECONDS + (1 + PROMPTS * len(DOMAINS)) * TOKENS / slower_rate)
+        seconds = 2 * USUAL_STARTS * (LOAD_SECONDS + (1 + USUAL_PROMPTS * len(DOMAINS)) * USUAL_TOKENS / slower_rate)
         takes = f" in at most about {units.duration(seconds)}"
     sides = "" if (first, second) == SAME_NAMES else f" {first} {second}"
     return f"`gpubox bench ab{sides}` tells it{takes}."

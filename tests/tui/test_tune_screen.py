@@ -86,7 +86,7 @@ async def test_the_outcome_names_the_flags_to_change_and_is_saved_as_a_profile(p
     run = tune_run(paths)
     async with benching(paths, size=(120, 50)) as (pilot, services):
         await shows(pilot, "Changed flags", "save as profile")
-        await until(pilot, lambda: "n-cpu-moe=18 threads=8 is faster by" in screen_of(pilot).pane.text)
+        await until(pilot, lambda: "n-cpu-moe=18 threads=8 is faster than your" in screen_of(pilot).pane.text)
         await pilot.press("w")
         await shows(pilot, "Best: n-cpu-moe=18 threads=8", "qwen36-mtp-16gb-n-cpu-moe-18-threads-8")
         await pilot.press(*"quick", "enter")
@@ -98,7 +98,7 @@ async def test_flags_that_are_as_good_as_any_are_not_saved(paths: Paths) -> None
     async with benching(paths, size=(120, 50)) as (pilot, services):
         await until(pilot, lambda: "equally fast" in screen_of(pilot).pane.text)
         await pilot.press("w")
-        await shows(pilot, "keeps the profile's")
+        await shows(pilot, "nothing to save")
         assert bench_of(services).asked == []
 
 

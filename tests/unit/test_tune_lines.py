@@ -65,11 +65,10 @@ def test_every_state_has_a_mark_and_a_word_and_the_profile_comes_first() -> None
     header = next(at for at, row in enumerate(rows) if row.endswith("starts"))
     table = rows[header + 1 :]
     assert table[0].startswith("◆ own flags")
-    assert [row[0] for row in table[:5]] == ["◆", "◆", "▶", "·", "·"]
+    assert [row[0] for row in table[:4]] == ["◆", "◆", "▶", "·"]
     assert table[2].endswith("measuring")
     assert bar_of(table, "✗").endswith("slower")
-    assert "  5 more wait" in table
-    assert "~60.0" in table[4]
+    assert "  9 more wait" in table
     assert "out       1 slower   1 out of VRAM" in table
     assert any(row.startswith("not tried 12 would leave less than 1.0 GiB free") for row in table)
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from gpubox.bench.kind import ANSWER_TOKENS, CONTEXT, DOMAINS, PROMPTS, SET, STARTS, BenchOption, Kind, KindArgument
 
+USUAL_STARTS, USUAL_PROMPTS, USUAL_TOKENS = 6, 4, 128
+"""Without options: the most starts of each side, prompts of each domain, tokens of each answer."""
 _HELP = """\
 Compare A with B, or with A after one change (--set, --vary).
 

@@ -22,6 +22,7 @@ from gpubox.bench.compare.report import contest_report
 from gpubox.bench.compare.words import pair_sentence
 from gpubox.bench.course import Batch, Course
 from gpubox.bench.kind import PlanContext
+from gpubox.bench.kinds.ab import USUAL_PROMPTS, USUAL_STARTS, USUAL_TOKENS
 from gpubox.bench.kinds.shared import closing_notes, convert_options, report_flags
 from gpubox.bench.model import Item, Plan, RunInfo, ScoredItems, Target
 from gpubox.bench.overrides import toggle_mmap, toggle_mtp
@@ -41,8 +42,8 @@ from gpubox.bench.start_comparison import LEVEL, Contrast, Start, compare_prompt
 from gpubox.engines.flag_changes import with_flag_keys
 from gpubox.errors import UsageError
 
-PROMPTS, PROMPTS_OF_ONE_SERVER = 4, 10
-"""Per domain. With restarts the starts are the sample, on one server the prompts are, so it asks more of them."""
+PROMPTS_OF_ONE_SERVER = 10
+"""Per domain: with restarts the starts are the sample, on one server the prompts are, so it asks more of them."""
 ROUNDS = 2
 """How often each side answers a prompt on one server: A B B A."""
 MEASURES: Measures = (
@@ -73,8 +74,8 @@ class AbOptions:
     prompts: int | None = None
     """Per domain."""
     domains: tuple[str, ...] = DOMAINS
-    max_tokens: int = 128
-    starts: int = 6
+    max_tokens: int = USUAL_TOKENS
+    starts: int = USUAL_STARTS
     """The most starts of each side; a clear answer ends the run earlier."""
     context_tokens: int = 0
 
@@ -86,7 +87,7 @@ class AbOptions:
     @property
     def questions(self) -> list[Question]:
         """What every side is asked. Raises UsageError."""
-        default = PROMPTS_OF_ONE_SERVER if self.one_server else PROMPTS
+        default = PROMPTS_OF_ONE_SERVER if self.one_server else USUAL_PROMPTS
         prompts = default if self.prompts is None else self.prompts
         return questions(prompts, self.max_tokens, self.domains, self.context_tokens)
 
