@@ -12,7 +12,6 @@ from gpubox.cli import output
 from gpubox.cli.commands import connect
 from gpubox.clock import utc_now
 from gpubox.errors import ExitCode, GpuboxError
-from gpubox.gateway import detach
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.gateway.status import SCHEMA, GatewayStatus, ProfileStatus
 from gpubox.hardware.process import own_identity
@@ -91,18 +90,13 @@ def test_a_gateway_with_keys_leaves_a_place_for_one(
     assert "YOUR-KEY" in out and "--new-key" in err
 
 
-def test_without_a_gateway_it_says_how_to_start_one_or_starts_it(
-    running: list[GatewayStatus | None], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_without_a_gateway_it_says_how_to_start_one(
+    running: list[GatewayStatus | None], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    started: list[tuple[str, int]] = []
-    monkeypatch.setattr(detach, "start_detached", lambda paths, host, port: started.append((host, port)))
     running[:] = [None]
-    code, _, err = gpubox(capfd, "connect", "curl")
-    assert code == ExitCode.NOT_RUNNING and "serve --detach" in err and not started
-
-    running[:] = [None, STATUS]
-    code, out, _ = gpubox(capfd, "connect", "curl", "--start")
-    assert code == 0 and started == [("127.0.0.1", 8080)] and "127.0.0.1:8080" in out
+    for words in ((), ("--new-key", "laptop")):
+        code, _, err = gpubox(capfd, "connect", "curl", *words)
+        assert code == ExitCode.NOT_RUNNING and "serve --detach" in err
 
 
 def test_without_a_client_it_lists_them_and_starts_nothing(

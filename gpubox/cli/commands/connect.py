@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from gpubox.cli import diagnostics, output
@@ -13,7 +11,6 @@ from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.gateway.gateway_client import read_gateway
 from gpubox.gateway.offered_models import choose_model, gateway_models, gateway_snippet
-from gpubox.gateway.status import GatewayStatus
 from gpubox.interchange.client_settings import (
     CLIENTS,
     KEY_PLACEHOLDER,
@@ -37,17 +34,10 @@ from gpubox.views.rows import Table
 @click.option("--model", metavar="PROFILE", help="The profile or alias that the settings name. [default: a loaded one]")
 @click.option("--url", metavar="URL", help="The address of a server, in place of the gateway's; needs --model.")
 @click.option("--new-key", metavar="NAME", help="Make a key for the client NAME and write it into the settings.")
-@click.option("--start", is_flag=True, help="Start a gateway if none runs, and do not ask.")
 @json_option
 @click.pass_obj
 def command(
-    context: Context,
-    client: str | None,
-    model: str | None,
-    url: str | None,
-    new_key: str | None,
-    start: bool,
-    as_json: bool,
+    context: Context, client: str | None, model: str | None, url: str | None, new_key: str | None, as_json: bool
 ) -> None:
     """Print the settings of CLIENT: the gateway's live address, a model and a key.
 
@@ -55,17 +45,21 @@ def command(
     that gpubox knows.
     """
     if client is None:
-        if model or url or new_key or start:
+        if model or url or new_key:
             raise UsageError("A client is missing.", f"There are: {', '.join(CLIENTS)}.")
         _list(as_json)
         return
     client = client_name(client)
     settings_place(client)  # an unknown client starts nothing
     status = None if url else read_gateway(context.paths)
-    if status is None and not (new_key or start) and (server := _server(context, model, url)):
+    if status is None:
+        if new_key or not (server := _server(context, model, url)):
+            raise GpuboxError(
+                "No gateway runs." if new_key else "Neither a gateway nor such a server runs.",
+                "`gpubox serve --detach` starts a gateway; --url names a server.", code=ExitCode.NOT_RUNNING,
+            )  # fmt: skip
         _print_of_server(client, *server, as_json)
         return
-    status = status or _started_gateway(context, start=start, may_ask=not as_json)
     models = gateway_models(status, context.catalog.profiles)
     chosen = choose_model(models if model else usable_models(client, models), model)  # a named one is refused below
     keys = ClientKeys.of(context.paths)
@@ -124,24 +118,3 @@ def _list(as_json: bool) -> None:
         output.emit_json({"clients": [{"name": name, "where": settings_place(name)} for name in CLIENTS]})
     else:
         output.emit_table(Table([(name, settings_place(name)) for name in CLIENTS], ("CLIENT", "SETTINGS")))
-
-
-def _started_gateway(context: Context, *, start: bool, may_ask: bool) -> GatewayStatus:
-    """A gateway that is started now if the owner agrees. Raises GpuboxError."""
-    host, port = context.config.gateway.host, context.config.gateway.port
-    asks = may_ask and sys.stdin.isatty() and diagnostics.stderr_is_terminal()
-    if not start and not (asks and click.confirm(f"No gateway runs. Start one at {host}:{port}?", err=True)):
-        raise GpuboxError(
-            "Neither a gateway nor such a server runs.",
-            "`gpubox serve --detach` starts a gateway, and so does --start; --url names a server.",
-            code=ExitCode.NOT_RUNNING,
-        )
-    from gpubox.gateway.detach import start_detached
-
-    start_detached(context.paths, host, port)
-    status = read_gateway(context.paths)
-    if status is None:
-        raise GpuboxError(
-            "The gateway has ended again.", f"Its log is {context.paths.gateway_log}.", code=ExitCode.NOT_RUNNING
-        )
-    return status
