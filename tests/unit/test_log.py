@@ -1,15 +1,40 @@
-"""The server's log: parsing its lines, and reading a file that grows, is rotated or is cut."""
+"""The server's log: its lines, a file that grows, is rotated or cut, and repeats that are folded."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import random
+import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from gpubox.errors import GpuboxError
-from gpubox.server import log
-from gpubox.server.log import KEPT_LOGS, LINE_BYTES, LogLine, LogReader, load_stage, parse_line, rotate_log, tail_text
+from gpubox.server import log as log_module
+from gpubox.server.log import (
+    COPY_SECONDS,
+    CUT_MARKER,
+    FOLD_WINDOW,
+    KEPT_LOGS,
+    LINE_BYTES,
+    UNLOADED_BYTES,
+    LogLine,
+    LogReader,
+    RepeatFold,
+    exceeds_limit,
+    fold_repeats,
+    load_stage,
+    parse_line,
+    repeats_line,
+    rotate_log,
+    tail_text,
+    truncate_log,
+)
 from gpubox.storage import open_regular
+from gpubox.telemetry.log_source import LogSource
+from tests.unit.llama_box import LOADED, done, taken
 
 STARTUP = """\
 0.00.001.426 I srv  llama_server: initializing ...
@@ -128,7 +153,7 @@ def test_a_rotation_between_opening_and_looking_shows_nothing_twice(
             server.write(b"new line\n")
         return file
 
-    monkeypatch.setattr(log, "open_regular", open_then_rotate)
+    monkeypatch.setattr(log_module, "open_regular", open_then_rotate)
     first = reader.read()
     monkeypatch.undo()
 
@@ -238,3 +263,191 @@ def test_the_tail_is_the_end_of_the_file(tmp_path: Path) -> None:
 
     assert tail_text(path, 6) == "xxend\ufffd"
     assert tail_text(tmp_path / "nope") == ""
+
+
+IDLE = "{n}.00.000.000 I srv  update_slots: all slots are idle"
+
+
+def idle(count: int) -> list[str]:
+    return [IDLE.format(n=n) for n in range(count)]
+
+
+def test_an_idle_server_is_one_line_and_a_count() -> None:
+    assert list(fold_repeats([*idle(48), "9.00.000.000 I slot launch_slot_: id 0", *idle(2)])) == [
+        idle(1)[0], "… 47 more lines like this", "9.00.000.000 I slot launch_slot_: id 0", "… 2 more lines like this",
+    ]  # fmt: skip
+
+
+def test_lines_that_repeat_in_turn_are_folded_too() -> None:
+    lines = [f"1.00.000.00{n} I request: GET /{what}" for n in range(5) for what in ("health", "slots", "metrics")]
+
+    assert list(fold_repeats(lines)) == [*lines[:3], "… 12 more lines like this"]
+
+
+def test_every_line_is_shown_or_counted() -> None:
+    rng = random.Random(7)
+    lines = [f"1.00.000.000 {rng.choice('IE')} {rng.choice('abcdef')}" for _ in range(5000)]
+    fold, shown, counted = RepeatFold(), 0, 0
+    for line in lines:
+        count, show = fold.add(parse_line(line))
+        counted += count
+        shown += show
+
+    assert shown + counted + fold.flush() == len(lines)
+    assert fold.flush() == 0
+    assert FOLD_WINDOW < shown < len(lines)
+
+
+def test_an_error_is_not_folded_into_the_same_words_of_another_level_and_blank_lines_stay() -> None:
+    lines = ["1.00.000.000 I it failed", "1.00.000.000 E it failed", "", "", ""]
+
+    assert list(fold_repeats(lines)) == lines
+
+
+def test_after_something_else_was_shown_the_line_is_shown_again() -> None:
+    fold = RepeatFold()
+    assert fold.add(parse_line(idle(1)[0])) == (0, True)
+    assert fold.add(parse_line(idle(1)[0])) == (0, False)
+    fold.reset()
+
+    assert fold.add(parse_line(idle(1)[0])) == (1, True)
+
+
+def test_the_words_for_one_and_for_many() -> None:
+    assert (repeats_line(1), repeats_line(76000)) == ("… 1 more line like this", "… 76,000 more lines like this")
+
+
+MIB = 1024 * 1024
+FILLER = "0.02.000.000 I srv  update_slots: all slots are idle\n" * 200
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A log that is too long: a load, a request and filler."""
+    monkeypatch.setattr(log_module, "MAX_LOG_BYTES", 5000)
+    path = tmp_path / "main.log"
+    path.write_text(LOADED + taken("0.01.000.000", 1) + done("0.05.000.000", 1) + FILLER)
+    return path
+
+
+def aside(path: Path) -> Path:
+    return path.with_name("main.log.1")
+
+
+def source(path: Path) -> LogSource:
+    return LogSource(path, datetime.now(UTC))
+
+
+def test_the_load_stays_and_the_server_goes_on_behind_it(log: Path) -> None:
+    whole = log.read_text()
+    with log.open("ab", buffering=0) as server:
+        truncate_log(log)
+        server.write(b"more\n")
+
+    assert not exceeds_limit(log)
+    text = log.read_text()
+    assert text.startswith(LOADED)
+    mark, rest = text.removeprefix(LOADED).splitlines()
+    assert mark.startswith(CUT_MARKER)
+    assert mark.endswith("the removed lines are in main.log.1")
+    assert rest == "more"
+    assert aside(log).read_text() == whole
+
+
+def test_who_starts_later_knows_the_split_and_the_last_requests(log: Path) -> None:
+    truncate_log(log)
+    with log.open("a") as server:
+        server.write(taken("0.06.000.000", 2) + done("0.09.000.000", 2))
+
+    log_source = source(log)
+
+    assert [log_source.breakdown.weights_of(key) for key in ("CUDA0", "Host")] == [1024 * MIB, 100 * MIB]
+    assert [request.task for request in log_source.requests.finished] == [2, 1]
+    assert not log_source.complete  # the cut requests cannot be counted
+
+
+def test_who_was_there_reads_nothing_twice(log: Path) -> None:
+    log_source = source(log)
+    truncate_log(log)
+    with log.open("a") as server:
+        server.write(taken("0.06.000.000", 2) + done("0.09.000.000", 2))
+
+    assert [request.task for request in log_source.read()] == [2]
+    assert [request.task for request in log_source.requests.finished] == [2, 1]
+    assert log_source.complete
+
+    reader = LogReader(log, from_end=True)
+    with log.open("a") as server:
+        server.write(FILLER)
+    reader.read()
+    truncate_log(log)
+    assert [line.startswith(CUT_MARKER) for line in reader.read()] == [True]
+
+
+def test_a_log_is_cut_again_and_again_and_copied_but_now_and_then(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = []
+    copy = shutil.copyfile
+
+    def count(*paths: Path) -> None:
+        copies.append(paths)
+        copy(*paths)
+
+    monkeypatch.setattr(shutil, "copyfile", count)
+    for _ in range(20):
+        with log.open("a") as server:
+            server.write(FILLER)
+        truncate_log(log)
+        assert not exceeds_limit(log)
+    assert len(copies) == 1
+    assert log.read_text().startswith(LOADED)
+    assert log.read_text().count(CUT_MARKER) == 1
+
+    os.utime(aside(log), (0, 0))
+    with log.open("a") as server:
+        server.write(FILLER)
+    truncate_log(log)
+    assert len(copies) == 2
+    assert COPY_SECONDS > 1
+
+
+def test_of_a_log_without_a_load_the_first_lines_stay_however_often_it_is_cut(log: Path) -> None:
+    log.write_text("the first line\n" + FILLER)
+    for _ in range(3):
+        truncate_log(log)
+        text = log.read_text()
+        assert text.startswith("the first line\n")
+        assert len(text) < UNLOADED_BYTES + 200
+        assert text.count(CUT_MARKER) == 1
+        with log.open("a") as server:
+            server.write(FILLER)
+
+
+def test_on_a_full_disk_it_is_cut_all_the_same(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        target.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    truncate_log(log)
+
+    assert not exceeds_limit(log)
+    assert not aside(log).exists()
+    assert "the removed lines are lost" in log.read_text()
+
+
+def test_two_gpuboxes_cut_it_once(log: Path) -> None:
+    before = log.read_text()
+    with log.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        truncate_log(log)
+
+    assert log.read_text() == before
+    assert not aside(log).exists()
+
+
+def test_what_is_not_there_or_short_is_left_alone(tmp_path: Path) -> None:
+    truncate_log(tmp_path / "nope.log")
+    (tmp_path / "main.log").write_text("short\n")
+    truncate_log(tmp_path / "main.log")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["main.log"]

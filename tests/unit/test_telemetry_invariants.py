@@ -18,7 +18,7 @@ from gpubox.tui.help_screen import TERMS
 from gpubox.views.unknown_reasons import unknown_reasons
 from tests.unit.invariants import broken
 from tests.unit.test_telemetry_device_memory import HOST_NOW, PROCESS, any_card, any_split
-from tests.unit.test_telemetry_session_speeds import newest_first, request
+from tests.unit.test_telemetry_speeds import generated, newest_first
 
 STATES = ("down", "loading", "stopping", "sleeping", "stuck", "ready", "idle", "prefill", "answering")
 
@@ -30,7 +30,7 @@ def any_snapshot(rng: random.Random) -> Snapshot:
     split = any_split(rng, len(cards))
     host, process = rng.choice([None, HOST_NOW]), rng.choice([None, PROCESS])
     slots = tuple(any_slot(rng, index) for index in range(rng.choice([0, 0, 1, 4]))) if state != "down" else ()
-    done = [request(60 + rng.random() * 60, 1 + rng.random(), rng.randrange(2, 99)) for _ in range(rng.randrange(4))]
+    done = [generated(60 + rng.random() * 60, 1 + rng.random(), rng.randrange(2, 99)) for _ in range(rng.randrange(4))]
     done = [replace(r, number=len(done) - at) for at, r in enumerate(newest_first(done))]
     driver = DriverReading(cards, problem="" if cards else "no NVIDIA driver")
     return Snapshot(

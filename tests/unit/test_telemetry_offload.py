@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,45 +130,32 @@ def test_a_model_without_experts_has_none_anywhere(log: LogSource) -> None:
 # -- what it waits for -----------------------------------------------------------------------------------
 
 
-def test_gpu_compute(log: LogSource) -> None:
-    result = judge(log, card(util=98, memory_utilization_percent=30), threads_busy=1.0)
-
-    assert (result.bottleneck, result.bottleneck_reason) == ("GPU compute", "GPU 98%")
-
-
-def test_gpu_bandwidth(log: LogSource) -> None:
-    result = judge(log, card(util=98, memory_utilization_percent=80))
-
-    assert (result.bottleneck, result.bottleneck_reason) == ("GPU bandwidth", "GPU 98%, memory controller 80%")
+LINK = {"pcie_link_bytes_per_second": 16_000_000_000, "pcie_rx_bytes_per_second": 9_600_000_000}
+EXPERTS = replace(LAUNCH, argv=("llama-server", "--n-cpu-moe", "20"))
+PAGING = "800 major faults/s: the model is read from disk again and again; load-mode = none loads it once"
 
 
-def test_cpu_experts(log: LogSource) -> None:
-    launch = replace(LAUNCH, argv=("llama-server", "--n-cpu-moe", "20"))
-    result = judge(log, card(util=35), launch=launch, threads_busy=7.2)
-
-    assert (result.bottleneck, result.bottleneck_reason) == ("CPU experts", "GPU 35%, threads 7.2 of 8")
-
-
-def test_cpu(log: LogSource) -> None:
-    assert judge(log, card(util=35), threads_busy=7.2).bottleneck == "CPU"
-
-
-def test_pcie(log: LogSource) -> None:
-    link = {"pcie_link_bytes_per_second": 16_000_000_000, "pcie_rx_bytes_per_second": 9_600_000_000}
-
-    assert judge(log, card(util=40, **link)).bottleneck_reason == "60% of the link, GPU 40%"
-    assert judge(log, card(util=None, **link)).bottleneck_reason == "60% of the link"
-    assert judge(log, card(**link)).bottleneck == "PCIe"
-
-
-def test_paging_comes_before_all_else(log: LogSource) -> None:
-    result = judge(log, card(util=99), major_faults_per_second=800.0)
-
-    assert result.bottleneck == "paging"
-    assert (
-        result.bottleneck_reason
-        == "800 major faults/s: the model is read from disk again and again; load-mode = none loads it once"
-    )
+@pytest.mark.parametrize(
+    ("gpu", "launch", "moved", "expected"),
+    [
+        (card(util=98, memory_utilization_percent=30), LAUNCH, {"threads_busy": 1.0}, ("GPU compute", "GPU 98%")),
+        (card(util=98, memory_utilization_percent=80), LAUNCH, {}, ("GPU bandwidth", "GPU 98%, memory controller 80%")),
+        (card(util=35), EXPERTS, {"threads_busy": 7.2}, ("CPU experts", "GPU 35%, threads 7.2 of 8")),
+        (card(util=35), LAUNCH, {"threads_busy": 7.2}, ("CPU", "GPU 35%, threads 7.2 of 8")),
+        (card(util=40, **LINK), LAUNCH, {}, ("PCIe", "60% of the link, GPU 40%")),
+        (card(util=None, **LINK), LAUNCH, {}, ("PCIe", "60% of the link")),
+        (card(util=99), LAUNCH, {"major_faults_per_second": 800.0}, ("paging", PAGING)),
+        (card(util=None), LAUNCH, {}, (None, "a load needs two readings of the process")),
+        (card(util=None), LAUNCH, {"threads_busy": 1.0},
+         (None, "no reading of CUDA0 (the driver does not report its load), threads 1.0 of 8")),
+        (card(util=40), LAUNCH, {"threads_busy": 1.0}, (None, "nothing is fully used: GPU 40%, threads 1.0 of 8")),
+    ],
+)  # fmt: skip
+def test_what_limits_the_server_and_the_readings_that_show_it(
+    gpu: Gpu, launch: Launch, moved: dict[str, Any], expected: tuple[str | None, str], log: LogSource
+) -> None:
+    result = judge(log, gpu, launch=launch, **moved)
+    assert (result.bottleneck, result.bottleneck_reason) == expected
 
 
 def test_the_client_when_the_server_has_just_answered() -> None:
@@ -184,57 +173,47 @@ def test_nothing_is_waited_for_while_nothing_works(state: str, log: LogSource) -
     assert judge(log, card(util=99), state=state).bottleneck is None
 
 
-def test_no_bottleneck_without_readings_but_a_reason(log: LogSource) -> None:
-    unread = judge(log)
-    assert (unread.bottleneck, unread.bottleneck_reason) == (None, "a load needs two readings of the process")
-    lost = judge(log, threads_busy=1.0)
-    assert lost.bottleneck_reason == "no reading of CUDA0 (the driver does not report its load), threads 1.0 of 8"
-    level = judge(log, card(util=40), threads_busy=1.0)
-    assert level.bottleneck is None
-    assert level.bottleneck_reason == "nothing is fully used: GPU 40%, threads 1.0 of 8"
+@pytest.mark.parametrize(
+    ("inputs", "expected"),
+    [
+        (BottleneckInputs("answering", ProcessRates(1.0), 8, devices=("CUDA0",), driver_problem="no NVIDIA driver"),
+         (None, "no reading of CUDA0 (no NVIDIA driver), threads 1.0 of 8")),
+        (BottleneckInputs("answering", ProcessRates(0.2), 8, devices=("RPC 10.0.0.2:50052",)),
+         ("RPC device", "threads 0.2 of 8: the server waits for RPC 10.0.0.2:50052, or for the network")),
+        (BottleneckInputs("answering", ProcessRates(0.9), 2, cores_percent=(99.0, 97.0)),
+         ("CPU", "cores 98% busy, threads 0.9 of 2: other programs take the rest")),
+        (BottleneckInputs("answering", ProcessRates(0.9), 2, cores_percent=(60.0, 97.0)),
+         (None, "nothing is fully used: threads 0.9 of 2")),
+        (BottleneckInputs("answering", own=False), (None, "gpubox does not know its process and devices")),
+    ],
+)  # fmt: skip
+def test_what_else_limits_it(inputs: BottleneckInputs, expected: tuple[str | None, str]) -> None:
+    assert bottleneck(inputs) == expected
 
 
-def test_where_there_is_no_driver_it_is_named() -> None:
-    seen = BottleneckInputs("answering", ProcessRates(1.0), 8, devices=("CUDA0",), driver_problem="no NVIDIA driver")
-
-    assert bottleneck(seen) == (None, "no reading of CUDA0 (no NVIDIA driver), threads 1.0 of 8")
-
-
-def test_an_rpc_device_while_the_threads_rest() -> None:
-    word, reason = bottleneck(BottleneckInputs("answering", ProcessRates(0.2), 8, devices=("RPC 10.0.0.2:50052",)))
-
-    assert word == "RPC device"
-    assert reason == "threads 0.2 of 8: the server waits for RPC 10.0.0.2:50052, or for the network"
-
-
-def test_other_programs_that_leave_no_core() -> None:
-    seen = BottleneckInputs("answering", ProcessRates(0.9), 2, cores_percent=(99.0, 97.0))
-
-    assert bottleneck(seen) == ("CPU", "cores 98% busy, threads 0.9 of 2: other programs take the rest")
-    assert bottleneck(replace(seen, cores_percent=(60.0, 97.0)))[0] is None
+STATES = ("down", "loading", "prefill", "answering", "idle", "sleeping", "stuck", "stopping", "ready", "error", "")
+RATES = (ProcessRates(), ProcessRates(0.0, 0.0, 0.0), ProcessRates(1.9, 3.0, 0.0), ProcessRates(7.8, 900.0, 1e8))
+CARDS: tuple[tuple[Gpu, ...], ...] = (
+    (),
+    (card(util=None),),
+    (card(util=0),),
+    (card(util=97, memory_utilization_percent=80),),
+    (card(util=97, throttle_reasons=("power cap",)),),
+    (card(util=40, pcie_link_bytes_per_second=10, pcie_rx_bytes_per_second=9), card(1)),
+    (card(util=None, pcie_link_bytes_per_second=0, pcie_rx_bytes_per_second=0),),
+)
+DEVICES = ((), ("CUDA0",), ("RPC 10.0.0.7:50052",), ("CUDA0", "RPC 10.0.0.7:50052"))
 
 
-def test_a_server_elsewhere() -> None:
-    assert bottleneck(BottleneckInputs("answering", own=False)) == (
-        None,
-        "gpubox does not know its process and devices",
-    )
-
-
-def test_there_is_a_reason_whatever_is_read() -> None:
-    for state in ("down", "loading", "prefill", "answering", "idle", "sleeping", "stuck", "stopping",
-                  "ready", "a new one"):  # fmt: skip
-        for busy in (None, 0.0, 0.5, 2.0, 9.0):
-            for threads in (None, 2, 8):
-                for util in (None, 0, 50, 99):
-                    for devices in ((), ("CUDA0",), ("RPC a:1",), ("CUDA0", "RPC a:1")):
-                        for own in (True, False):
-                            gpus = (card(util=util),) if "CUDA0" in devices else ()
-                            seen = BottleneckInputs(state, ProcessRates(busy, 0.0), threads, gpus, devices, own=own)
-                            word, reason = bottleneck(seen)
-                            assert reason, seen
-                            assert reason == reason.strip(", ")
-                            assert word is None or state in ("idle", "prefill", "answering")
+def test_every_state_has_a_word_or_a_reason() -> None:
+    for state, rates, gpus, devices in product(STATES, RATES, CARDS, DEVICES):
+        for threads, experts, since, own in product(
+            (None, 0, 8), (False, True), (None, -5.0, 2.0, 60.0), (True, False)
+        ):
+            inputs = BottleneckInputs(state, rates, threads, gpus, devices, experts, since, own=own)
+            word, reason = bottleneck(inputs)
+            assert reason and not reason.strip().endswith((":", ",")), inputs
+            assert word is None or state in ("idle", "prefill", "answering")
 
 
 def test_a_game_on_another_card_holds_nothing_up(log: LogSource) -> None:

@@ -125,6 +125,8 @@ class HistoryWriter:
                 if self._naming is None and not self._is_naming_due(now):
                     break
                 self.step()
+            while self._tables is not None and self._tidy_at < time.monotonic() < until:
+                self.step()  # who is slower is judged once a day, for all who ask
         finally:
             self._release()
 

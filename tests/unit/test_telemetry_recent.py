@@ -106,69 +106,35 @@ def test_a_clock_that_jumps_back_begins_anew() -> None:
 # -- marks: the states as a switch, a stop, a crash make them ------------------------------------------
 
 
-def kinds(*snapshots: Snapshot) -> list[tuple[str, str]]:
-    return [(mark.kind, mark.text) for mark in history(*snapshots).marks]
-
-
 def stopped(at: float) -> Snapshot:
     return snapshot(at, server="stopped", profile=None, pid=None)
 
 
-def test_a_switch() -> None:
-    assert kinds(
-        snapshot(0),
-        snapshot(1, server="stopping"),
-        snapshot(2, server="loading", profile="b", pid=None),
-        snapshot(3, server="loading", profile="b", pid=2),
-        snapshot(4, profile="b", pid=2),
-    ) == [("switch", "b")]
+DEAD = snapshot(1, server="crashed", profile=None, pid=None, message="a died: SIGKILL.")
+LOADING_B = (snapshot(2, server="loading", profile="b", pid=None), snapshot(3, server="loading", profile="b", pid=2))
 
 
-def test_a_switch_between_two_looks() -> None:
-    assert kinds(snapshot(0), snapshot(1, profile="b", pid=2)) == [("switch", "b")]
-
-
-def test_a_start() -> None:
-    assert kinds(
-        stopped(0),
-        snapshot(1, server="loading", profile="b", pid=None),
-        snapshot(2, server="loading", profile="b", pid=2),
-        snapshot(3, profile="b", pid=2),
-    ) == [("start", "b")]
-
-
-def test_a_stop() -> None:
-    assert kinds(
-        snapshot(0),
-        snapshot(1, server="stopping"),
-        snapshot(2, server="stopping", profile=None, pid=None),
-        stopped(3),
-        stopped(4),
-    ) == [("stop", "a")]
-
-
-def test_a_crash_and_coming_back() -> None:
-    dead = {"server": "crashed", "profile": None, "pid": None}
-    assert kinds(
-        snapshot(0),
-        snapshot(1, message="a died: SIGKILL.", **dead),  # type: ignore[arg-type]
-        snapshot(2, message="a died: SIGKILL.", **dead),  # type: ignore[arg-type]
-        snapshot(3, server="loading", pid=None),
-        snapshot(4, pid=9),
-    ) == [("crash", "a died: SIGKILL."), ("start", "a")]
-
-
-def test_the_state_of_the_first_snapshot_is_no_mark() -> None:
-    assert kinds(snapshot(0)) == []
-    assert kinds(stopped(0)) == []
-    assert kinds(snapshot(0, server="crashed", pid=None)) == []
-
-
-def test_a_server_that_gpubox_did_not_start_makes_no_marks() -> None:
-    assert kinds(
-        snapshot(0, profile=None, pid=None), snapshot(1, server="unreachable", profile=None, pid=None),
-        snapshot(2, profile=None, pid=None),
-    ) == []  # fmt: skip
+@pytest.mark.parametrize(
+    ("snapshots", "marks"),
+    [
+        ([snapshot(0), snapshot(1, server="stopping"), *LOADING_B, snapshot(4, profile="b", pid=2)], [("switch", "b")]),
+        ([snapshot(0), snapshot(1, profile="b", pid=2)], [("switch", "b")]),  # between two looks
+        ([stopped(0), *LOADING_B, snapshot(4, profile="b", pid=2)], [("start", "b")]),
+        ([snapshot(0), snapshot(1, server="stopping"), snapshot(2, server="stopping", profile=None, pid=None),
+          stopped(3), stopped(4)], [("stop", "a")]),
+        ([snapshot(0), DEAD, DEAD, snapshot(3, server="loading", pid=None), snapshot(4, pid=9)],
+         [("crash", "a died: SIGKILL."), ("start", "a")]),
+        # the state of the first snapshot is no mark
+        ([snapshot(0)], []),
+        ([stopped(0)], []),
+        ([DEAD], []),
+        # nor is anything of a server that gpubox did not start
+        ([snapshot(0, profile=None, pid=None), snapshot(1, server="unreachable", profile=None, pid=None),
+          snapshot(2, profile=None, pid=None)], []),
+    ],
+)  # fmt: skip
+def test_the_marks_of_what_happened(snapshots: list[Snapshot], marks: list[tuple[str, str]]) -> None:
+    assert [(mark.kind, mark.text) for mark in history(*snapshots).marks] == marks
 
 
 def test_marks_stand_in_their_columns() -> None:
