@@ -1,11 +1,16 @@
-"""Formats numbers for people. None is unknown and becomes a dash, never 0."""
+"""Formats numbers for people, and reads a size. None is unknown and becomes a dash, never 0."""
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
+
+from gpubox.errors import UsageError
 
 UNKNOWN = "—"
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)", re.I)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def memory(value: float | None) -> str:
@@ -92,3 +97,12 @@ def tokens(value: int | None) -> str:
 def token_sum(whole: int | None, *parts: int | None) -> str:
     """A token count by its parts: ``1.8k+41.2k``; the whole if one of them is unknown."""
     return tokens(whole) if None in parts else "+".join(map(tokens, parts))
+
+
+def parse_size(text: str) -> int:
+    """Bytes of ``1GiB``, ``512M`` or ``1.5GB``: multiples of 1024, of 1000 only for ``GB``. Raises UsageError."""
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise UsageError(f"{text!r} is not a size.", "Write it like 1GiB or 512MiB.")
+    power = _POWERS[match[2].lower()]
+    return int(float(match[1]) * (1000 if match[4] and power and not match[3] else 1024) ** power)

@@ -14,7 +14,7 @@ from gpubox.bench.model import Target
 from gpubox.bench.overrides import apply_overrides, cell_name
 from gpubox.engines.capabilities import Capabilities
 from gpubox.engines.find import choose_engine
-from gpubox.engines.flag_changes import parse_flag_change, with_flag_keys
+from gpubox.engines.option_values import parse_flag_change, with_flag_keys
 from gpubox.engines.query import read_capabilities
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.models.gguf import check_gguf

@@ -3,14 +3,12 @@
 find.py             the engines of this machine
 query.py            runs one for a short answer
 capabilities.py     its --help as options
-option_values.py    the values that an option takes (pure)
-flag_changes.py     flags as the owner writes them (pure)
+option_values.py    flags as the owner writes and changes them (pure)
 replaced_flags.py   flags that were removed, or that only forks have
 build.py            makes llama-server from source
 build_recipe.py     backend, arguments and missing tools of a build
 build_output.py     progress and failures in what a build prints (pure)
 built.py            the folders of built engines
 embedded_server.py  the embedded engine: llama.cpp's server from the xllamacpp wheel
-embedded_flags.py   llama-server's flags -> its parameters
-embedded_values.py  converts the values of those flags
+embedded_flags.py   llama-server's flags -> its parameters, and how their texts are read
 """

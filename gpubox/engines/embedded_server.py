@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gpubox.engines.capabilities import parse_help
-from gpubox.engines.embedded_flags import FLAGS, Setter
-from gpubox.engines.embedded_values import TRUE, Convert, boolean, converter_of
+from gpubox.engines.embedded_flags import FLAGS, TRUE, Convert, Setter, boolean, converter_of
 
 _HELP = Path(__file__).with_name("embedded_help.txt")
 _NAMES = re.compile(r"(?:^|, +)(--?[A-Za-z][\w-]*)")

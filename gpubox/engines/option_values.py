@@ -1,14 +1,20 @@
-"""The values that an option takes, from the engine's own help: its kind, its default, and the next value. Pure."""
+"""Flags as the owner writes and changes them: ``flag=value``, an option's kind, default and next value. Pure."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from gpubox.engines.capabilities import EngineOption
-from gpubox.profiles.profile import FlagValue
+from gpubox.engines.capabilities import Capabilities, EngineOption
+from gpubox.errors import UsageError
+from gpubox.profiles.profile import FlagValue, Profile
+from gpubox.toml_table import parse_toml
 
+MAX_INT = 1 << 63
+DRAFT_WINDOW_FLAGS = ("spec-draft-n-max", "draft-max", "draft", "draft-n")
+"""llama-server's names for the maximum draft length, the current one first."""
 OptionKind = Literal["switch", "choice", "number", "text"]
 _DEFAULT = re.compile(r"default: *['\"]?(.*?)['\"]? *(?=,|; |\)|\(|$)")
 _DEFAULT_ITEM = re.compile(r"- ([\w+-]+) \(default\)")
@@ -87,3 +93,52 @@ def _stride(value: int, step: int) -> int:
     """Up and down again ends where it began: 131072 goes up to 163840 and down to 114688."""
     size = abs(value) - (1 if (step < 0) == (value > 0) else 0)
     return 1 if size < _FINE_BELOW else 1 << (size.bit_length() - 3)
+
+
+def parse_flag_change(text: str) -> tuple[str, FlagValue]:
+    """``flag=value`` of ``--set``. The value is TOML, else a string; an empty one removes the flag.
+
+    Raises UsageError.
+    """
+    name, sign, literal = text.partition("=")
+    name = name.strip().removeprefix("--")
+    if not sign or not name:
+        raise UsageError(f"{text!r} sets no flag.", "Write: --set n-cpu-moe=4")
+    try:
+        value = parse_toml(f"value = {literal}")["value"]
+    except ValueError:  # no TOML, or too long to read
+        value = literal.strip()
+    if isinstance(value, int | float) and not -MAX_INT < value < MAX_INT:
+        value = literal.strip()  # nan, inf and huge numbers: the engine refuses them
+    if isinstance(value, list):
+        value = tuple(value)
+    if not isinstance(value, bool | int | float | str | tuple):
+        raise UsageError(f"No flag takes the value of {text!r}.")
+    return name, value
+
+
+def flag_key(name: str, profile: Profile, capabilities: Capabilities) -> str:
+    """The key for ``name`` in the profile's flags: the alias used there, else the engine's own name.
+
+    A flag that the engine does not know stays as it is; ``check_flags`` refuses it.
+    """
+    wanted = name.lstrip("-").replace("_", "-")
+    if wanted in DRAFT_WINDOW_FLAGS:
+        options = ((flag, capabilities.option(flag)) for flag in DRAFT_WINDOW_FLAGS)
+        wanted = next((flag for flag, option in options if option and option.removed is None), wanted)
+    canonical = capabilities.canonical(wanted)
+    aliases = [key for key in profile.flags if capabilities.canonical(key) == canonical]
+    return aliases[0] if aliases else canonical if capabilities.option(wanted) else wanted
+
+
+def with_flag_keys(
+    flags: Mapping[str, FlagValue], profile: Profile, capabilities: Capabilities
+) -> dict[str, FlagValue]:
+    """``flags`` under the profile's keys."""
+    return {flag_key(name, profile, capabilities): value for name, value in flags.items()}
+
+
+def parse_settings(settings: Iterable[str]) -> dict[str, FlagValue | None]:
+    """``flag=value`` -> the flags of a profile; None for an empty value, which removes the flag. Raises UsageError."""
+    changes = (parse_flag_change(setting) for setting in settings)
+    return {name.replace("_", "-"): None if value == "" else value for name, value in changes}

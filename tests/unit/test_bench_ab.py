@@ -21,7 +21,7 @@ from gpubox.bench.report.model import Report
 from gpubox.bench.run_store import find_run
 from gpubox.config import Config
 from gpubox.engines.capabilities import parse_help
-from gpubox.engines.flag_changes import flag_key
+from gpubox.engines.option_values import flag_key
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile

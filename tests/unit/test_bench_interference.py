@@ -20,7 +20,7 @@ from gpubox.bench.plan_outline import outline_plan
 from gpubox.bench.provenance import FileHashes, engine_files, read_machine
 from gpubox.bench.target_server import ActiveTarget, TargetServer
 from gpubox.config import Config
-from gpubox.engines.flag_changes import parse_flag_change
+from gpubox.engines.option_values import parse_flag_change
 from gpubox.errors import UsageError
 from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.paths import Paths

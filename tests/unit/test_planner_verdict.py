@@ -12,10 +12,10 @@ from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.planner.plan import DevicePlan, MemoryPlan, Solution
 from gpubox.planner.planner import Planner, Situation, changed_flags
-from gpubox.planner.preflight import check_fits, refusal
-from gpubox.planner.settings import parse_size
+from gpubox.planner.supervisors import check_fits, refusal
 from gpubox.planner.verdict import judge
 from gpubox.profiles.profile import Profile
+from gpubox.units import parse_size
 from tests.unit.test_planner_solve import situation
 
 GIB = 1 << 30

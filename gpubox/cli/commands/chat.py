@@ -89,7 +89,7 @@ command.add_command(run_command)
 
 def _sampling(assignments: tuple[str, ...]) -> dict[str, float]:
     """The numbers of every ``--set KEY=N``. Raises UsageError."""
-    from gpubox.engines.flag_changes import parse_flag_change
+    from gpubox.engines.option_values import parse_flag_change
     from gpubox.profiles.profile import SAMPLING_FLAGS
     from gpubox.toml_table import closest_match
 

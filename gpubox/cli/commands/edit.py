@@ -122,7 +122,7 @@ def parse_changes(
     sets: tuple[str, ...], unset: tuple[str, ...], profile: Profile, context: Context
 ) -> dict[KeyPath, KeyValue]:
     """The changes that ``--set`` and ``--unset`` describe, under the names that the profile uses. Raises UsageError."""
-    from gpubox.engines.flag_changes import parse_flag_change
+    from gpubox.engines.option_values import parse_flag_change
 
     changes: dict[KeyPath, KeyValue] = {}
     for text in (*sets, *(f"{name}=" for name in unset)):
@@ -138,7 +138,7 @@ def parse_changes(
 
 def _flag_key(name: str, profile: Profile, context: Context) -> str:
     from gpubox.engines.find import choose_engine
-    from gpubox.engines.flag_changes import flag_key
+    from gpubox.engines.option_values import flag_key
     from gpubox.engines.query import read_capabilities
 
     try:

@@ -13,13 +13,13 @@ from gpubox import units
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
+from gpubox.engines.option_values import parse_settings
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.models.hub_client import HubClient
 from gpubox.models.hub_download import HubDownload, HubProgress
 from gpubox.models.hub_search import HubQuant, HubRepository, choose_quant, named_reference, read_repository
 from gpubox.planner.finder import Finder, HubAnswer, LaunchIdea
 from gpubox.planner.planner import changed_flags
-from gpubox.planner.settings import parse_settings
 from gpubox.views.marks import MEMORY, legend
 from gpubox.views.models import (
     PlannedQuants,

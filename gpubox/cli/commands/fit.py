@@ -13,12 +13,12 @@ from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, MemoryPlan, Solution
 from gpubox.planner.planner import Planner, no_plan
-from gpubox.planner.settings import parse_size
 from gpubox.planner.solve import MAX_DRY_RUNS, SOLVABLE, solutions, solve
 from gpubox.planner.verdict import judge
 from gpubox.profiles.edit import edit_profile
 from gpubox.server.instance import running_servers
 from gpubox.server.supervisor import instance_of
+from gpubox.units import parse_size
 from gpubox.views.memory import device_table, other_programs, plan_fields, plan_lines, solution_line
 
 

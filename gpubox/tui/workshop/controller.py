@@ -248,7 +248,7 @@ class WorkshopController:
 
     async def change(self, profile: Profile, changes: Mapping[str, Any]) -> tuple[EditSession, ProfileEdit, str]:
         """A session with changes of flags by their names, the changed profile, and why its engine refuses it."""
-        from gpubox.engines.flag_changes import flag_key
+        from gpubox.engines.option_values import flag_key
         from gpubox.profiles.edit import key_path
 
         session = await run_in_thread(self.service.open_profile, profile)

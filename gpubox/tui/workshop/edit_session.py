@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 
 from gpubox.engines.capabilities import Capabilities, EngineOption
-from gpubox.engines.flag_changes import parse_flag_change
-from gpubox.engines.option_values import help_sentence, next_value, option_default, option_kind
+from gpubox.engines.option_values import help_sentence, next_value, option_default, option_kind, parse_flag_change
 from gpubox.errors import UsageError
 from gpubox.profiles.edit import KeyValue, ProfileEdit, alias_names
 from gpubox.profiles.profile import SAMPLING_FLAGS, SECRET_FLAGS, TOP_LEVEL_FLAGS, Profile

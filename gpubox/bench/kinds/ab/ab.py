@@ -39,7 +39,7 @@ from gpubox.bench.report.formatting import format_change, validity_suffix
 from gpubox.bench.report.model import Metric, Report, ReportTable, Value
 from gpubox.bench.report.prompt_metrics import Measures, acceptance_metrics, prompt_metrics
 from gpubox.bench.start_comparison import LEVEL, Contrast, Start, compare_prompts, compare_starts
-from gpubox.engines.flag_changes import with_flag_keys
+from gpubox.engines.option_values import with_flag_keys
 from gpubox.errors import UsageError
 
 PROMPTS_OF_ONE_SERVER = 10

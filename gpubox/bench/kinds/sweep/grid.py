@@ -10,7 +10,7 @@ from itertools import product
 
 from gpubox.bench.model import Target
 from gpubox.bench.overrides import MODEL, PROFILE, cell_name
-from gpubox.engines.flag_changes import MAX_INT, parse_flag_change
+from gpubox.engines.option_values import MAX_INT, parse_flag_change
 from gpubox.errors import UsageError
 from gpubox.profiles.profile import FlagValue
 

@@ -18,7 +18,7 @@ from gpubox.bench.overrides import LOSSY_FLAGS, MODEL, PROFILE, cell_name, forma
 from gpubox.bench.plan_targets import check_overrides, model_file, profile_capabilities, random_seed, read_overrides
 from gpubox.bench.questions import DOMAINS, Question, questions
 from gpubox.bench.report.model import Metric, Report, Series
-from gpubox.engines.flag_changes import DRAFT_WINDOW_FLAGS, flag_key
+from gpubox.engines.option_values import DRAFT_WINDOW_FLAGS, flag_key
 from gpubox.errors import UsageError
 from gpubox.profiles.profile import FlagValue, Profile
 

@@ -34,18 +34,18 @@ from gpubox.bench.overrides import MODEL, apply_overrides
 from gpubox.bench.plan_targets import random_seed
 from gpubox.bench.questions import TEMPLATE_TOKENS
 from gpubox.engines.capabilities import Capabilities
-from gpubox.engines.flag_changes import DRAFT_WINDOW_FLAGS, flag_key
+from gpubox.engines.option_values import DRAFT_WINDOW_FLAGS, flag_key
 from gpubox.engines.query import read_capabilities
 from gpubox.errors import UsageError
 from gpubox.paths import MAIN_INSTANCE
 from gpubox.planner.planner import Planner, Situation, read_flags
-from gpubox.planner.settings import parse_size
 from gpubox.planner.solve import solve
 from gpubox.planner.verdict import judge
 from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.server.instance import observe
 from gpubox.server.launch import check_flags
 from gpubox.telemetry.memory_breakdown import HOST
+from gpubox.units import parse_size
 
 DEFAULT_KEEP_FREE_BYTES = units.GIB
 _DRY_RUNS = 3
