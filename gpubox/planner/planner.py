@@ -125,7 +125,7 @@ class Planner:
         listed = list_engine_devices(engine, rpc, profile.env, self._paths, busy_rpc=busy, ask=ask_devices)
         beyond = self._unaccounted.of_devices(profile.name, engine.name, [device.key for device in listed.listed])
         devices = tuple(
-            self._with_driver(device, beyond.get(device.key), [log for _, log in logs])
+            self._with_driver(device, engine.name, beyond.get(device.key), [log for _, log in logs])
             for device in devices_now(listed, replaces, [log for _, log in logs], reading)
         )
         doubts = [listed.problem] if listed.problem else []
@@ -133,17 +133,25 @@ class Planner:
             doubts.append("memory that moves from the card to RAM")
         return Situation(profile, engine, path, argv, self.model(path), env, devices, tuple(doubts), busy)
 
-    def _with_driver(self, device: DeviceMemoryNow, beyond: int | None, logs: Sequence[Path]) -> DeviceMemoryNow:
+    def _with_driver(
+        self, device: DeviceMemoryNow, engine: str, beyond: int | None, logs: Sequence[Path]
+    ) -> DeviceMemoryNow:
         """A device with what the driver's own context takes, which the engine's own reading has left out already."""
         if device.kind != "gpu":
             return device
-        if device.free_now_bytes is not None:
-            return replace(device, unaccounted_bytes=ASSUMED_DRIVER_BYTES if beyond is None else beyond,
-                           driver_assumed=beyond is None)  # fmt: skip
         at, free = self._free_in_dry_run.get(device.key, (float("-inf"), 0))
-        if device.free_bytes is None and time.monotonic() - at < _DRY_RUN_VALID_SECONDS:
-            return replace(device, free_bytes=free + sum(read_breakdown(log).total_of(device.key) for log in logs))
-        return device
+        recent = time.monotonic() - at < _DRY_RUN_VALID_SECONDS
+        if device.free_now_bytes is None:
+            if device.free_bytes is None and recent:
+                free += sum(read_breakdown(log).total_of(device.key) for log in logs)
+                return replace(device, free_bytes=free)
+            return device
+        if beyond is None and recent:
+            beyond = max(0, device.free_now_bytes - free)
+            self._unaccounted.learn_driver(engine, {device.key: beyond})
+        if beyond is None:
+            return replace(device, unaccounted_bytes=ASSUMED_DRIVER_BYTES, driver_assumed=True)
+        return replace(device, unaccounted_bytes=beyond)
 
     def _model_path(self, profile: Profile) -> tuple[Path, tuple[str, ...]]:
         source = profile_model(profile, self._paths, self._config)
@@ -245,13 +253,10 @@ class Planner:
         return ""
 
     def _learn_devices(self, situation: Situation, flags: LaunchFlags, parts: FormulaParts, run: DryRun) -> None:
-        """Keeps what a dry run says of the devices: addresses, what is free, and what the driver's context takes."""
+        """Keeps what a dry run says of the devices: addresses, and what is free beside the driver's context."""
         learn_addresses(situation.engine, flags.rpc, situation.profile.env, self._paths, run.seen)
-        free = {key: size + parts.recurrent.get(key, 0) for key, size in run.free.items()}
-        self._free_in_dry_run |= {key: (time.monotonic(), size) for key, size in free.items()}
-        cards = [d for d in situation.devices if d.kind == "gpu" and d.key in free and d.free_now_bytes is not None]
-        contexts = {card.key: max(0, (card.free_now_bytes or 0) - free[card.key]) for card in cards}
-        self._unaccounted.learn_driver(situation.engine.name, contexts)
+        now = time.monotonic()
+        self._free_in_dry_run |= {key: (now, size + parts.recurrent.get(key, 0)) for key, size in run.free.items()}
 
     def _learn(self, running: RunningServer, log: Path, reading: DriverReading) -> None:
         """Keeps what a real run took: its own compute buffers are truer than those of a dry run."""

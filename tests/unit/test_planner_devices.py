@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from gpubox.config import Config
 from gpubox.engines.capabilities import parse_help
 from gpubox.engines.find import Engine
 from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
+from gpubox.planner import planner as planner_module
+from gpubox.planner.compute import Measurement
 from gpubox.planner.devices import (
     DeviceMemoryNow,
     EngineDevices,
@@ -22,11 +25,16 @@ from gpubox.planner.devices import (
     list_engine_devices,
     match_gpus,
 )
+from gpubox.planner.dry_run import DryRun
 from gpubox.planner.measured import Unaccounted, flags_of_argv, read_breakdown
+from gpubox.planner.planner import Planner
+from gpubox.profiles.profile import Profile
 from gpubox.server.log_events import LogDevice
 from gpubox.server.state import Launch, RunningServer
+from tests.gguf_bytes import model
 
 GIB = 1 << 30
+HELP = (Path(__file__).parent.parent / "fixtures" / "llama-server-b11434.help.txt").read_text()
 MIB = 1 << 20
 CARD = ListedDevice("CUDA0", "NVIDIA GeForce RTX 4090", 24 * GIB, 3 * GIB)
 GPU = replace(
@@ -219,8 +227,39 @@ def test_what_the_driver_adds_is_learned_from_real_runs(tmp_path: Path) -> None:
 
 
 def test_the_flags_of_a_command_line() -> None:
-    help_text = Path(__file__).parent.parent / "fixtures" / "llama-server-b11434.help.txt"
     argv = "--model m.gguf --host ::1 --port 80 --ctx-size 4096 --no-kv-offload --parallel -1 --jinja -ot a=CPU"
-    assert flags_of_argv(argv.split(), parse_help(help_text.read_text())) == {
+    assert flags_of_argv(argv.split(), parse_help(HELP)) == {
         "ctx-size": "4096", "no-kv-offload": True, "parallel": "-1", "jinja": True, "ot": "a=CPU",
     }  # fmt: skip
+
+
+def test_a_dry_run_says_what_the_driver_takes_and_where_the_cards_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = Paths(tmp_path / "c", tmp_path / "s", tmp_path / "cache")
+    engine = script(
+        tmp_path / "engine",
+        "echo 'Available devices:'; echo '  CUDA0: NVIDIA GeForce RTX 4090 (24576 MiB, 1 MiB free)'",
+    )
+    keys = {"llama.block_count": 2, "llama.embedding_length": 64, "llama.context_length": 512}
+    keys |= {"llama.attention.head_count": 4, "llama.attention.head_count_kv": 2}
+    (tmp_path / "m.gguf").write_bytes(model(keys))
+    twins = [replace(GPU, index=number, bus_id=f"00000000:0{number + 1}:00.0") for number in (0, 1)]
+    monkeypatch.setattr(planner_module, "read_driver", lambda: DriverReading(tuple(twins)))
+    monkeypatch.setattr(planner_module, "read_capabilities", lambda *_: parse_help(HELP))
+    seen = (LogDevice("CUDA0", "NVIDIA GeForce RTX 4090", "0000:02:00.0"),)
+    measured = Measurement({"Host": 0}, {"CUDA0": MIB}, {"CUDA0": 10 * MIB})
+    said = DryRun(measured, Measurement(), seen, {"CUDA0": 3700 * MIB})
+    monkeypatch.setattr(planner_module, "run_dry", lambda *_, **__: said)
+    planner = Planner(paths, replace(Config(), engines={"lab": str(engine.path)}, default_engine="lab"))
+    profile = Profile("p", str(tmp_path / "m.gguf"), flags={"parallel": 1, "ctx-size": 512})
+
+    fresh, cached = (planner.plan(profile).devices[0].free_bytes for _ in "ab")
+    after = planner.plan(profile, may_dry_run=True).devices[0]
+
+    assert (fresh, cached) == (MIB, None), "one device, two such cards: which?"
+    assert (after.free_bytes, after.unaccounted_bytes, after.driver_assumed) == (4 * GIB, 396 * MIB, False)
+    assert planner.plan(profile, may_dry_run=True).devices[0] == after
+    elsewhere = Planner(paths, replace(Config(), engines={"new": str(engine.path)}, default_engine="new"))
+    unseen = elsewhere.plan(profile).devices[0]
+    assert (unseen.free_bytes, unseen.unaccounted_bytes, unseen.driver_assumed) == (4 * GIB, 500 * MIB, True)
