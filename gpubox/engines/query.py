@@ -132,13 +132,17 @@ def check_arguments(engine: Engine, argv: Sequence[str], env: Mapping[str, str])
     return None if output.code == 0 else refusal_text(output.err)
 
 
-def list_devices(engine: Engine) -> list[str] | None:
+def list_devices(
+    engine: Engine, rpc: Sequence[str] = (), env: Mapping[str, str] | None = None, timeout: float = TIMEOUT_SECONDS
+) -> list[str] | None:
     """The engine's compute devices (``CUDA0: NVIDIA ... (24077 MiB, 23650 MiB free)``); empty for CPU only.
 
-    ``None`` if it does not list them: ik_llama.cpp and builds before b4500 have no such option.
+    ``None`` if it does not list them: ik_llama.cpp and builds before b4500 have no such option. Raises GpuboxError.
     """
-    _, answered, devices = run_engine(engine, ["--list-devices"]).out.partition("Available devices:")
-    if not answered:
+    argv = ["--rpc", ",".join(rpc)] if rpc else []
+    output = run_engine(engine, [*argv, "--list-devices"], env, timeout)
+    _, answered, devices = output.out.partition("Available devices:")
+    if output.code or not answered:
         return None
     return [line.strip() for line in devices.splitlines() if line.strip() and line.strip() != "(none)"]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpubox.engines.find import Engine
-from gpubox.engines.query import run_engine
+from gpubox.engines.query import list_devices
 from gpubox.errors import GpuboxError
 from gpubox.hardware.gpu import DriverReading, Gpu, pci_address
 from gpubox.hardware.host import HostReader, read_process, zfs_cache_bytes
@@ -123,22 +123,20 @@ def learn_addresses(
     cache = _DeviceCache(engine, rpc, env, paths)
     cached = cache.read()
     addresses = {device.device: device.bus_id for device in seen if pci_address(device.bus_id)}
-    if isinstance(cached, tuple) and any(
-        addresses.get(device.label, device.bus_id) != device.bus_id for device in cached
-    ):
-        cache.write(tuple(replace(d, bus_id=addresses.get(d.label, d.bus_id)) for d in cached))
+    if isinstance(cached, tuple):
+        devices = tuple(replace(device, bus_id=addresses.get(device.label, device.bus_id)) for device in cached)
+        if devices != cached:
+            cache.write(devices)
 
 
 def _ask_engine(engine: Engine, rpc: Sequence[str], env: Mapping[str, str]) -> EngineDevices:
-    argv = ["--rpc", ",".join(rpc), "--list-devices"] if rpc else ["--list-devices"]
     try:
-        output = run_engine(engine, argv, env, _LIST_SECONDS)
+        lines = list_devices(engine, rpc, env, _LIST_SECONDS)
     except GpuboxError as error:
         return EngineDevices((), error.message)
-    _, heading, lines = output.out.partition("Available devices:")
-    if output.code or not heading:
+    if lines is None:
         return EngineDevices((), f"the engine {engine.name!r} does not list its devices")
-    listed = tuple(device for line in lines.splitlines() if (device := _parse_line(line.strip())))
+    listed = tuple(device for line in lines if (device := _parse_line(line)))
     listed = tuple(device for device in listed if not device.label.startswith(("BLAS", "CPU")))
     return EngineDevices(listed, fresh=True)
 
