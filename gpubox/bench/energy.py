@@ -9,10 +9,10 @@ subtracted; the power of the host (CPU, RAM) is not, because no driver reports i
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpubox.bench.model import RawRecord, Sample
+from gpubox.bench.model import RawRecord, Result, Sample
 
 SETTLE_SECONDS = 1.0
 """A reading is the mean of the second before it (``nvmlDeviceGetPowerUsage``, NVML API, Ampere and newer but not
@@ -56,3 +56,13 @@ def energy_values(raw: RawRecord, first: float | None, end: float, *, prompt: in
         known = any(sample.power_watts is not None for sample in raw.samples)
         values["no_energy"] = TOO_SHORT if known else NO_POWER
     return values
+
+
+def energy_note(results: Sequence[Result]) -> Iterator[str]:
+    """What the energy figures of a report include; without any, why there are none."""
+    keys = ("joules_per_token", "joules_per_prompt_token")
+    if any(result.values.get(key) is not None for result in results for key in keys):
+        yield MEANING
+    elif reasons := [str(result.values["no_energy"]) for result in results if result.values.get("no_energy")]:
+        longest = max(reasons, key=lambda reason: reason != NO_POWER)
+        yield f"Energy per token: — ({longest})."

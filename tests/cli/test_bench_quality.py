@@ -50,6 +50,7 @@ def test_quants_are_ordered_with_disjoint_intervals(quants: Path, paths: Paths, 
         by_target.setdefault(metric["target"], {})[metric["name"]] = metric["estimate"]
     kls = [by_target[name]["KL"] for name in ("f16 again", "q8_0", "q4_0", "q2_k")]
     assert kls[0]["value"] == pytest.approx(0, abs=1e-6)
+    assert values["report"]["verdict"].startswith("f16 again is closest to f16. f16 again expects the same next word")
     assert all(a["high"] < b["low"] for a, b in pairwise(kls))
     # What llama-perplexity itself printed for q4_0: mean, median and 99 % of KL, same top token, perplexity.
     q4 = by_target["q4_0"]

@@ -14,7 +14,7 @@ import pytest
 from gpubox.bench.events import BenchEvent, Emit, Note, ignore_event
 from gpubox.bench.kinds.speed.speed import Speed
 from gpubox.bench.kinds.speed.streams import score_streams, streams_of
-from gpubox.bench.kinds.speed.streams_summary import knee_of
+from gpubox.bench.kinds.speed.streams_report import knee_of
 from gpubox.bench.kinds.speed.workloads import parse_options
 from gpubox.bench.measured_request import MeasuredReply
 from gpubox.bench.model import Plan, RawRecord, Result, RunInfo, Sample, Target

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from gpubox.bench.benchmark import check_numbers
-from gpubox.bench.model import Flag, Plan, RunInfo, ScoredItems, Target
+from gpubox.bench.model import Flag, Plan, Result, RunInfo, ScoredItems, Target
 from gpubox.bench.questions import question_of
 from gpubox.bench.start_comparison import Noise, Start
 from gpubox.errors import UsageError
@@ -67,6 +67,12 @@ def start_noise(history: NoiseHistory | None, info: RunInfo) -> Noise:
 def report_flags(info: RunInfo, results: ScoredItems) -> tuple[Flag, ...]:
     """The flags of the run and of every item but warm-ups."""
     return (*info.flags, *(flag for item, result in results if not item.warmup for flag in result.flags))
+
+
+def timing_notes(results: Sequence[Result]) -> Iterator[str]:
+    """Whether the client measured the times."""
+    if any(result.values.get("timed_by") == "client" for result in results):
+        yield "This server sends no timings: pp and tg are measured by the client and include the network."
 
 
 def closing_notes(info: RunInfo, results: ScoredItems) -> Iterator[str]:

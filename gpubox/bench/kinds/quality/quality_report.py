@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -25,7 +26,7 @@ from gpubox.bench.kinds.quality.quality_options import (
     QualityOptions,
     label_of,
 )
-from gpubox.bench.kinds.shared import closing_notes, report_flags
+from gpubox.bench.kinds.shared import closing_notes, ranking_verdict, report_flags
 from gpubox.bench.model import RunInfo, ScoredItems
 from gpubox.bench.report.formatting import format_interval
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
@@ -47,12 +48,35 @@ def summarise(options: QualityOptions, info: RunInfo, results: ScoredItems) -> R
     return Report(
         kind="quality",
         title=f"Quality against {options.reference}",
+        verdict=_verdict(options, figures),
         metrics=tuple(metrics),
         tables=tuple(tables),
         series=tuple(_needle_curves(needles)),
         notes=tuple([*_notes(options, figures), *closing_notes(info, results)]),
         flags=report_flags(info, results),
     )
+
+
+def _verdict(options: QualityOptions, figures: Mapping[str, TargetFigures]) -> str:
+    """Which target is closest to the reference, and how often it expects the same."""
+    means = {label: over_chunks(list(own.kl.values())).value for label, own in figures.items() if own.kl}
+    ranked = sorted(means, key=lambda label: means[label])
+    if not ranked:
+        return ""
+    best, same = ranked[0], statistics.fmean(figures[ranked[0]].same_top.values())
+    sentence = f"{best} expects the same next word as {options.reference} in {100 * same:.0f} of 100 places."
+    if len(ranked) == 1:
+        return sentence
+    behind = [
+        pair.second if pair.first == best else pair.first
+        for pair in differences(figures)
+        if best in (pair.first, pair.second)
+        and pair.kl
+        and pair.verdict == ("farther" if pair.first == best else "closer")
+    ]
+    closest = f"is closest to {options.reference}"
+    order = ranking_verdict(ranked, behind, closest, "is closer than", f"which {closest}")
+    return f"{order} {sentence}"
 
 
 def _metrics(options: QualityOptions, label: str, own: TargetFigures) -> Iterator[Metric]:

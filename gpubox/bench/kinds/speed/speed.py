@@ -21,7 +21,7 @@ from gpubox.bench.kinds.speed.streams import (
     streams_items,
     streams_of,
 )
-from gpubox.bench.kinds.speed.streams_summary import streams_headline, summarise_streams
+from gpubox.bench.kinds.speed.streams_report import streams_headline, summarise_streams
 from gpubox.bench.kinds.speed.workloads import PRESET_OVERRIDES, Workload, parse_options, workloads_of
 from gpubox.bench.measured_request import MeasuredReply, measure_request, stored_reply
 from gpubox.bench.model import Flag, Item, Plan, RawRecord, Result, RunInfo, ScoredItems

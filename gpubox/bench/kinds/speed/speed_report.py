@@ -11,9 +11,9 @@ import msgspec
 
 from gpubox import units
 from gpubox.bench import stats
-from gpubox.bench.kinds.shared import closing_notes, report_flags, start_noise
+from gpubox.bench.energy import energy_note
+from gpubox.bench.kinds.shared import closing_notes, report_flags, start_noise, timing_notes
 from gpubox.bench.kinds.speed.depth_curves import DepthPoint, depth_curves, depth_series, halving_notes
-from gpubox.bench.kinds.speed.notes import energy_note, timing_notes
 from gpubox.bench.kinds.speed.workloads import PRESETS, SpeedOptions, Workload
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpubox import units
-from gpubox.bench.kinds.shared import closing_notes, report_flags, start_noise
-from gpubox.bench.kinds.speed.notes import energy_note, timing_notes
+from gpubox.bench.energy import energy_note
+from gpubox.bench.kinds.shared import closing_notes, report_flags, start_noise, timing_notes
 from gpubox.bench.kinds.speed.streams import StreamsWorkload, is_streams_item, streams_of
 from gpubox.bench.kinds.speed.workloads import SpeedOptions
 from gpubox.bench.model import RunInfo, ScoredItems
