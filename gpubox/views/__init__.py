@@ -3,11 +3,14 @@
 clients.py    the gateway's clients and their requests
 documents.py  a title, a verdict, tables, charts and notes: as rows, Markdown, CSV, JSON or SVG
 fields.py     a value as JSON, by the names of its fields
+history.py    sums, requests and slowdowns of the past
 marks.py      the one table of marks: memory verdicts, speed verdicts, grades, checks
 memory.py     a memory plan in words, as a table and as JSON
 models.py     models on this machine and on Hugging Face
 profile.py    a profile: its row in a list, all of it, two side by side
+requests.py   a request: what its row says
 rows.py       a table: its header and its rows
 runs.py       stored runs as documents: a report, two compared, leaderboards, the frontier
 status.py     what runs now
+unknown_reasons.py  why a number is not known
 """

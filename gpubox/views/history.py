@@ -9,6 +9,7 @@ from typing import Any
 from gpubox import units
 from gpubox.telemetry.history.values import JOULES_PER_KWH, Slowdown, StoredRequest, UsageSum
 from gpubox.views.fields import json_fields
+from gpubox.views.requests import request_words
 from gpubox.views.rows import Table
 
 NOTHING_CHANGED = "nothing that gpubox knows of"
@@ -63,20 +64,13 @@ def requests_table(requests: Sequence[StoredRequest]) -> Table:
 
 
 def _request_row(stored: StoredRequest) -> tuple[str, ...]:
-    request, acceptance = stored.request, stored.request.draft_acceptance
+    request = stored.request
     restored = f"kept KV: {units.tokens(request.restored_tokens)} restored" if request.restored_tokens else ""
     return (
         units.local_time(request.at, "%Y-%m-%d %H:%M:%S"),
         stored.profile,
         stored.client or units.UNKNOWN,
-        units.token_sum(request.prompt_tokens, request.read_tokens, request.cached_tokens),
-        units.tokens(request.generated_tokens),
-        units.duration_at_least(request.ttft_seconds, request.slot_ttft_seconds),
-        units.rate(request.pp_tokens_per_second),
-        units.rate(request.tg_tokens_per_second),
-        units.UNKNOWN if acceptance is None else f"{acceptance:.0%}",
-        units.duration(request.duration_seconds),
-        request.stop_reason or units.UNKNOWN,
+        *request_words(request).values(),
         f"cache miss: {request.cache_miss}" if request.cache_miss else restored,
     )
 

@@ -240,4 +240,4 @@ def test_tg_and_pp_that_fell_together_are_one_line() -> None:
     later = replace(pp, since=tg.since + 5 * DAY)
     assert "".join(part for part, _ in slower_line([tg, later], tg.profile, 200)).startswith("↓ pp 12% slower")
     assert slower_line([tg], "another", 200) == ()
-    assert len(slower_fields([tg, pp])) == 9
+    assert len(slower_fields([tg, pp])) == 5

@@ -26,6 +26,7 @@ from gpubox.tui.styled_lines import (
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.form import FilterLine
 from gpubox.tui.widgets.lines import SingleLine
+from gpubox.views.requests import request_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -296,30 +297,20 @@ def launch_row(line: LaunchLine, width: int) -> StyledLine:
 
 def request_row(request: Request, width: int, clients: Mapping[RequestKey, str] | None = None) -> StyledLine:
     """One request. ``↻`` marks a prompt that was read again although the cache should have held it."""
-    columns = _columns(width, clients is not None)
+    columns, words = _columns(width, clients is not None), request_words(request)
+    reread = "↻ " if request.cache_miss and request.read_tokens is not None else ""
     values = {
         "time": (units.time_of_day(request.at), QUIET),
         "client": (sanitize_to_width((clients or {}).get(request.key), 9), "$secondary"),
         "#": (str(request.slot), QUIET),
-        "prompt": (_prompt_tokens(request), "$warning" if request.cache_miss else ""),
-        "out": (units.tokens(request.generated_tokens), ""),
-        "TTFT": (units.duration_at_least(request.ttft_seconds, request.slot_ttft_seconds), ""),
-        "pp": (units.rate(request.pp_tokens_per_second), ""),
-        "tg": (units.rate(request.tg_tokens_per_second), "$primary"),
-        "draft": (units.UNKNOWN if request.draft_acceptance is None else f"{request.draft_acceptance:.0%}", ""),
-        "took": (units.duration(request.duration_seconds), ""),
+        **{name: (text, "$primary" if name == "tg" else "") for name, text in words.items()},
+        "prompt": (f"{reread}{words['prompt']}", "$warning" if request.cache_miss else ""),
     }
     cells = [(name, _cell(*values[name], name, size)) for name, size in columns if name != "end"]
     if len(cells) < len(columns):
         taken = sum(size + len(_gap_before(name)) for name, size in columns if name != "end")
         cells.append(("end", _end(request, width - taken - len(_gap_before("end")))))
     return _with_gaps(cells)
-
-
-def _prompt_tokens(request: Request) -> str:
-    """``41.2k+1.8k``: tokens from the cache and tokens read; ``↻`` marks a cache miss."""
-    mark = "↻ " if request.cache_miss and request.read_tokens is not None else ""
-    return mark + units.token_sum(request.prompt_tokens, request.cached_tokens, request.read_tokens)
 
 
 def _end(request: Request, room: int) -> StyledLine:

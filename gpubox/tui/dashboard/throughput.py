@@ -345,20 +345,14 @@ def slower_line(slowdowns: Sequence[Slowdown], profile: str, width: int) -> Styl
 
 
 def slower_fields(slowdowns: Sequence[Slowdown]) -> list[tuple[str, str]]:
-    """Every figure of all slowdowns, the newest first: (name, value)."""
-    from gpubox.views.history import NOTHING_CHANGED, slowdown_figures  # not before the first paint
+    """The sentence and the figures of all slowdowns, the newest first: (name, value)."""
+    from gpubox.views.history import slowdown_figures, slowdown_sentence  # not before the first paint
 
     fields: list[tuple[str, str]] = []
     for slowdown in sorted(slowdowns, key=lambda slowdown: slowdown.since, reverse=True):
-        changed = [sanitize_to_width(text, CHANGED_CELLS) for text in slowdown.changed] or [NOTHING_CHANGED]
-        fields += [
-            *([("", "")] if fields else []),
-            ("profile", sanitize_to_width(slowdown.profile, CHANGED_CELLS)),
-            ("slower", slowdown_figures(slowdown)),
-            ("since", _moment(slowdown.since)),
-            *(("changed then" if at == 0 else "", text) for at, text in enumerate(changed)),
-        ]
-    return fields
+        name = sanitize_to_width(slowdown.profile, CHANGED_CELLS)
+        fields += [(name, sanitize_line(slowdown_sentence(slowdown))), ("", slowdown_figures(slowdown)), ("", "")]
+    return fields[:-1]
 
 
 def _moment(at: float) -> str:
