@@ -112,7 +112,8 @@ def _against(first: _Candidate, other: _Candidate, group: str, past: PastFigures
     one, two = first.metrics.get(group), other.metrics.get(group)
     if one is None or two is None:
         return "cannot tell"
-    return compare_row(one, two, (past.of(first.info, one), past.of(other.info, two)), level).outcome
+    outcome = compare_row(one, two, (past.of(first.info, one), past.of(other.info, two)), level).outcome
+    return "cannot tell" if outcome == "better" else outcome  # its last figure is lower, its other ones are higher
 
 
 def _has_repeats(metric: Metric | None) -> bool:

@@ -1,8 +1,8 @@
 """Compares two runs row by row, and lists what differs in their setup. Pure.
 
 Speeds are compared over all stored runs of both launches (``bench.compare.history``); what no start of a server
-changes (accepted drafts, pass rates, points) by prompt, with an exact test where a prompt is passed or not. All rows
-share one level; the main one has half of it.
+changes (accepted drafts, pass rates, points) by prompt: its answers are exchanged if there are several, else with an
+exact test where a prompt is passed or not. All rows share one level; the main one has half of it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Literal
 
 from gpubox.bench import stats
 from gpubox.bench.compare.history import LEVEL, Answer, Past, compare_past, equal_within, looks_needed, told
+from gpubox.bench.kinds.suite.suite_report import task_weights
 from gpubox.bench.model import Provenance, RunInfo
 from gpubox.bench.provenance import comparable_argv
 from gpubox.bench.report.formatting import validity_suffix
@@ -51,7 +52,7 @@ class ComparedRow:
     n: int
     """Looks at each side, or prompts that both have."""
     method: str
-    """``past runs``, ``paired by prompt`` or ``McNemar``; empty: the row cannot be tested."""
+    """``past runs``, ``permutation``, ``McNemar`` or ``paired by prompt``; empty: the row cannot be tested."""
     outcome: Outcome
 
     @property
@@ -144,16 +145,29 @@ def compare_row(first: Metric, second: Metric, pasts: tuple[Past, Past], level: 
             answer, low, high, n, method = compared.answer, compared.low, compared.high, compared.looks, "past runs"
             ratio = compared.ratio if n > 1 else ratio
         return _row(first, second, (ratio, low, high), n, method, answer)
-    pairs = list(_prompt_means(first, second).values())
+    answers = _answers(first), _answers(second)
+    pairs = {
+        name: (statistics.fmean(own), statistics.fmean(answers[1][name]))
+        for name, own in answers[0].items()
+        if name in answers[1]
+    }
     n = len(pairs)
-    if pairs and all({*pair} <= {0.0, 100.0} for pair in pairs):
-        lost, won = pairs.count((100.0, 0.0)), pairs.count((0.0, 100.0))
+    if n and min(len(own) for side in answers for own in side.values()) > 1:
+        known = task_weights() if first.name == "points" else {}
+        weights = {name: known.get(name, 1 / n) for name in answers[0]}
+        gain = sum(weights[name] * (other - one) for name, (one, other) in pairs.items())
+        if stats.permutation_p(*answers, weights) <= level:
+            answer = "higher" if gain > 0 else "lower"
+        method = "permutation"
+    elif pairs and all({*pair} <= {0.0, 100.0} for pair in pairs.values()):
+        outcomes = list(pairs.values())
+        lost, won = outcomes.count((100.0, 0.0)), outcomes.count((0.0, 100.0))
         if stats.mcnemar(lost, won) <= level:
             answer = "higher" if won > lost else "lower"
         method = "McNemar"
     elif n >= MIN_PROMPTS and before > 0:
-        gains = [other - one for one, other in pairs]
-        mean, base = statistics.fmean(gains), statistics.fmean(one for one, _ in pairs)
+        gains = [other - one for one, other in pairs.values()]
+        mean, base = statistics.fmean(gains), statistics.fmean(one for one, _ in pairs.values())
         half = stats.t_quantile(level, n - 1) * statistics.stdev(gains) / math.sqrt(n)
         if base > 0:
             ratio, low, high = 1 + mean / base, 1 + (mean - half) / base, 1 + (mean + half) / base
@@ -176,15 +190,12 @@ def _row(
     return ComparedRow(first.name, first.group, first.unit, *values, *ratio, n, method, outcome)
 
 
-def _prompt_means(first: Metric, second: Metric) -> dict[str, tuple[float, float]]:
-    """By prompt that both have: the mean of its repeats and seeds in either run."""
-    sides = []
-    for metric in (first, second):
-        prompts: dict[str, list[float]] = {}
-        for name, value in metric.samples:
-            prompts.setdefault(_REPEAT_SUFFIX.sub("", name), []).append(value)
-        sides.append({name: statistics.fmean(values) for name, values in prompts.items()})
-    return {name: (value, sides[1][name]) for name, value in sides[0].items() if name in sides[1]}
+def _answers(metric: Metric) -> dict[str, list[float]]:
+    """By prompt: the values of its repeats and seeds."""
+    prompts: dict[str, list[float]] = {}
+    for name, value in metric.samples:
+        prompts.setdefault(_REPEAT_SUFFIX.sub("", name).rstrip("/"), []).append(value)
+    return prompts
 
 
 # -- what differs in the setup --------------------------------------------------------------------------------------

@@ -125,6 +125,14 @@ def _mean(values: Iterable[float]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
+def task_weights() -> dict[str, float]:
+    """How much the points of each task count."""
+    return {
+        task.id: WEIGHTS[task.category] / sum(other.category == task.category for other in TASKS.values())
+        for task in TASKS.values()
+    }
+
+
 def verdict_of(board: Sequence[Standing]) -> str:
     """Who gave the better answers, as a sentence; empty for one profile. Speed is not in it: it is measured, not asked.
 
@@ -135,10 +143,7 @@ def verdict_of(board: Sequence[Standing]) -> str:
         return ""
     if min(standing.repeats for standing in ranked) < MIN_REPEATS:
         return "One sample of each task: no ranking."
-    weights = {
-        task.id: WEIGHTS[task.category] / sum(other.category == task.category for other in TASKS.values())
-        for task in TASKS.values()
-    }
+    weights = task_weights()
 
     def mean(standing: Standing) -> float:
         return sum(weights[task] * statistics.fmean(values) for task, values in standing.answers.items())
