@@ -220,18 +220,6 @@ async def test_b_estimates_the_time_from_the_speed_of_the_running_server(box: Pa
         await shows(pilot, "It takes ~1:00: about 3,270 tokens at 54.5 tok/s.")
 
 
-async def test_a_run_that_fails_to_start_shows_why(box: Paths) -> None:
-    async with benching(box) as (pilot, services):
-        bench = bench_of(services)
-        bench.problem = "No sandbox confines here."
-        bench.ended.set()
-        await pilot.press("n")
-        await shows(pilot, "Plan a run", "TTFT", "45 items")
-        await pilot.press("enter")
-        await shows(pilot, "No sandbox confines here.")
-        assert bench.asked == [("speed", "qwen36-mtp-16gb")]
-
-
 async def test_the_form_shows_the_equivalent_command(box: Paths) -> None:
     async with benching(box) as (pilot, services):
         await pilot.press("n")
@@ -327,7 +315,7 @@ async def test_a_run_that_ends_before_it_was_seen_active_is_shown(box: Paths) ->
         assert screen.rows.value.id == run.id
 
 
-async def test_a_run_that_never_started_leaves_the_report_in_place(box: Paths) -> None:
+async def test_a_run_that_never_started_says_why_and_leaves_the_report_in_place(box: Paths) -> None:
     older = speed_run(box, "older", tg=30.0)
     async with benching(box) as (pilot, services):
         await shows(pilot, "1 run")
@@ -336,6 +324,7 @@ async def test_a_run_that_never_started_leaves_the_report_in_place(box: Paths) -
         bench_of(services).ended.set()
         await shows(pilot, "No sandbox confines here.")
         await until(pilot, lambda: screen_of(pilot).pane.shown == older.id, "the report")
+        assert bench_of(services).asked == [("speed", "qwen36-mtp-16gb")]
 
 
 async def test_the_best_cell_of_a_sweep_is_saved(box: Paths) -> None:

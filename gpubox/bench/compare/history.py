@@ -18,14 +18,12 @@ from functools import cache
 from itertools import groupby
 from typing import Literal
 
+from gpubox.bench.compare.judge import limit_of
+from gpubox.bench.start_comparison import LEVEL
 from gpubox.bench.stats import MARGIN
 
 Answer = Literal["higher", "lower", "equal", "cannot tell"]
 """Of the second over the first."""
-LEVEL = 0.05
-"""How often any answer of a table of equal launches may be wrong."""
-EQUAL_LIMITS = (0.01, 0.02, 0.03, 0.05)
-"""Two are "equal within" the first of these that holds the whole interval."""
 MAX_LOOKS = 20
 """Of each side; the newest count."""
 Past = Sequence[tuple[float, float]]
@@ -44,18 +42,6 @@ class PastComparison:
     looks: int
     """Of the side that has fewer."""
 
-    @property
-    def within(self) -> float:
-        """For ``equal``: the relative difference that it certainly does not reach."""
-        return equal_within(self.low, self.high) or 0.0
-
-
-def equal_within(low: float | None, high: float | None) -> float | None:
-    """The first of EQUAL_LIMITS that holds the whole interval of a ratio; ``None`` if none does."""
-    if low is None or high is None:
-        return None
-    return next((limit for limit in EQUAL_LIMITS if 1 - limit <= low and high <= 1 + limit), None)
-
 
 def told(low: float | None, high: float | None) -> Answer:
     """What the interval of a ratio says; a difference below MARGIN is none."""
@@ -65,7 +51,7 @@ def told(low: float | None, high: float | None) -> Answer:
         return "higher"
     if high < 1 - MARGIN:
         return "lower"
-    return "equal" if equal_within(low, high) else "cannot tell"
+    return "equal" if limit_of(low, high) else "cannot tell"
 
 
 def compare_past(first: Past, second: Past, level: float = LEVEL) -> PastComparison:

@@ -60,7 +60,11 @@ def judge(contrasts: Sequence[Contrast | None], level: float, weights: Sequence[
 def equal_within(contrast: Contrast, level: float) -> float | None:
     """The first of EQUAL_LIMITS that holds the whole interval at ``level``; ``None`` if none does."""
     half = t_quantile(level, contrast.dof) * contrast.error if contrast.error else 0.0
-    low, high = math.exp(contrast.log_ratio - half), math.exp(contrast.log_ratio + half)
+    return limit_of(math.exp(contrast.log_ratio - half), math.exp(contrast.log_ratio + half))
+
+
+def limit_of(low: float, high: float) -> float | None:
+    """The first of EQUAL_LIMITS that holds the whole interval of a ratio; ``None`` if none does."""
     return next((limit for limit in EQUAL_LIMITS if 1 - limit <= low and high <= 1 + limit), None)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gpubox.bench.report.chart import Chart, ChartBar, bar_range, line_ranges, tick_text, ticks, x_ticks
 from gpubox.bench.report.formatting import format_number
+from gpubox.sanitize import sanitize_line
 
 StyledRow = tuple[tuple[str, str], ...]
 """Texts and their roles: ``""`` plain, ``quiet``, ``head``, ``good``, ``bad``, ``doubt``, ``s0`` to ``s5``."""
@@ -21,24 +22,29 @@ _BRAILLE_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 def plot(chart: Chart, width: int = 80, height: int = HEIGHT) -> list[StyledRow]:
     """The chart in ``width`` columns: title, drawing, axes. A bar takes one row, a line chart ``height`` rows."""
-    titles: list[StyledRow] = [((line, "head"),) for line in textwrap.wrap(chart.title, width)]
+    titles: list[StyledRow] = [((line, "head"),) for line in textwrap.wrap(sanitize_line(chart.title), width)]
     return [*titles, *(_bars(chart, width) if chart.bars else _lines(chart, width, height))]
 
 
 def _bars(chart: Chart, width: int) -> list[StyledRow]:
     values = [format_number(bar.value) for bar in chart.bars]
     value_width = max(map(len, values)) + 1
-    label_width = min(max(len(bar.label) for bar in chart.bars), max(8, width // 3))
+    labels = [sanitize_line(bar.label) for bar in chart.bars]
+    label_width = min(max(map(len, labels)), max(8, width // 3))
     columns = max(10, width - label_width - value_width - 2)
     tick_values = ticks(*bar_range(chart), max(2, columns // 9))
     scale = (columns - 1) / (tick_values[-1] - tick_values[0])
     rows: list[StyledRow] = []
-    for bar, value in zip(chart.bars, values, strict=True):
-        label = bar.label if len(bar.label) <= label_width else bar.label[: label_width - 1] + "…"
+    for bar, label, value in zip(chart.bars, labels, values, strict=True):
+        label = label if len(label) <= label_width else label[: label_width - 1] + "…"
         drawing = _bar(chart, bar, columns, tick_values[0], scale)
         rows.append(((f"{label:<{label_width}} ", ""), ("│", "quiet"), *drawing, (value.rjust(value_width), "")))
-    labels = [(tick, tick_text(tick)) for tick in tick_values]
-    return [*rows, *x_axis_rows(labels, columns, label_width + 1, tick_values[0], scale)]
+    return [
+        *rows,
+        *x_axis_rows(
+            [(tick, tick_text(tick)) for tick in tick_values], columns, label_width + 1, tick_values[0], scale
+        ),
+    ]
 
 
 def _bar(chart: Chart, bar: ChartBar, columns: int, left: float, scale: float) -> StyledRow:
@@ -84,7 +90,7 @@ def _lines(chart: Chart, width: int, height: int) -> list[StyledRow]:
         column, row = round((point.x - left) * x_scale), round((high - point.y) / (high - low) * (height - 1))
         column += cells[row][column][0].isalpha() and column + 1 < columns  # beside a letter that is there already
         cells[row][column] = (point.letter, "good" if point.stands_out else "quiet")
-    rows = _legend(chart.legend, width)
+    rows = _legend([sanitize_line(name) for name in chart.legend], width)
     if chart.y_label:
         rows.append(((f"{'':{margin}} {chart.y_label}", "quiet"),))
     rows += y_axis_rows(cells, y_ticks, margin)

@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpubox.bench import stats
-from gpubox.bench.compare.history import LEVEL, Answer, Past, compare_past, equal_within, looks_needed, told
+from gpubox.bench.compare.history import Answer, Past, compare_past, looks_needed, told
+from gpubox.bench.compare.judge import limit_of
 from gpubox.bench.kinds.suite.suite_report import task_weights
 from gpubox.bench.model import Provenance, RunInfo
 from gpubox.bench.provenance import comparable_argv
 from gpubox.bench.report.formatting import validity_suffix
 from gpubox.bench.report.model import SPEED_UNITS, Metric, Report
 from gpubox.bench.report.past_figures import PastFigures, launch_identity
+from gpubox.bench.start_comparison import LEVEL
 from gpubox.errors import UsageError
 
 Outcome = Literal["better", "worse", "changed", "equal", "cannot tell"]
@@ -58,7 +60,7 @@ class ComparedRow:
     @property
     def within(self) -> float | None:
         """For ``equal``: the relative difference that it does not reach."""
-        return equal_within(self.low, self.high)
+        return limit_of(self.low, self.high) if self.low is not None and self.high is not None else None
 
 
 @dataclass(frozen=True, slots=True)
