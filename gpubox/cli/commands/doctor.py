@@ -85,7 +85,8 @@ def _gpus() -> Iterator[Finding]:
     driver = read_driver()
     for gpu in driver.gpus:
         used = f"{units.memory(gpu.vram_used_bytes)} of {units.memory(gpu.vram_total_bytes)} VRAM in use"
-        yield Finding("gpu", "ok", f"{gpu.index}: {gpu.name or units.UNKNOWN}, {used}")
+        shared = f" ({units.memory(gpu.shared_total_bytes)} of it from the RAM)" if gpu.shared_total_bytes else ""
+        yield Finding("gpu", "ok", f"{gpu.index}: {gpu.name or units.UNKNOWN}, {used}{shared}")
     if driver.problem:
         yield Finding("gpu", "warn", driver.problem, "Models run on the CPU; VRAM cannot be shown.")
 
