@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from gpubox.advisor.advice import Advice
     from gpubox.advisor.advisor import AdviceList
-    from gpubox.tui.workshop.controller import WorkshopController
+    from gpubox.tui.workshop.profile_actions import WorkshopController
 
 NO_PROFILE = "Nothing runs, and no profile is highlighted."
 INDENT = "  "

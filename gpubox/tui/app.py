@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from gpubox.tui.clients.screen import ClientsScreen
     from gpubox.tui.operations import OperationController
     from gpubox.tui.services import LocalServices
-    from gpubox.tui.workshop.controller import WorkshopController
     from gpubox.tui.workshop.models_screen import ModelsScreen
+    from gpubox.tui.workshop.profile_actions import WorkshopController
 
 PREVIEW_DELAY = 0.15
 """Seconds a row is highlighted before its engine is asked, so that scrolling asks no engine."""
@@ -96,7 +96,7 @@ class GpuboxApp(SurvivingApp):
 
     @cached_property
     def workshop(self) -> WorkshopController:
-        from gpubox.tui.workshop.controller import WorkshopController
+        from gpubox.tui.workshop.profile_actions import WorkshopController
 
         return WorkshopController(self.bridge, self.operations, self.dashboard.profiles)
 

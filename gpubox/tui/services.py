@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gpubox.tui.chat.chats import Chats
     from gpubox.tui.clients.service import GatewayService
     from gpubox.tui.workshop.model_finder import ModelFinder
-    from gpubox.tui.workshop.service import WorkshopService
+    from gpubox.tui.workshop.profile_files import WorkshopService
 
 ATTACHED_READ_ONLY = "gpubox did not start this server, so it can only watch it."
 LOG_TAIL_BYTES = 512 * 1024
@@ -351,7 +351,7 @@ class LocalServices:
 
     def workshop_service(self) -> WorkshopService:
         if self._workshop is None:
-            from gpubox.tui.workshop.service import WorkshopService
+            from gpubox.tui.workshop.profile_files import WorkshopService
 
             self._workshop = WorkshopService(self.paths, lambda: self.config, self.run_operation)
         return self._workshop

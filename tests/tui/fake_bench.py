@@ -23,7 +23,7 @@ from gpubox.paths import Paths
 from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import Profile
 from gpubox.tui.bench.bench_runs import BenchRuns
-from gpubox.tui.workshop.service import WorkshopService
+from gpubox.tui.workshop.profile_files import WorkshopService
 from tests.bench_course import store_run
 from tests.tui.fake import PROFILES, FakeServices
 

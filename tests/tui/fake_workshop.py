@@ -11,7 +11,7 @@ from gpubox.paths import Paths
 from gpubox.profiles.loader import ProfileCatalog, load_catalog
 from gpubox.profiles.profile import Profile
 from gpubox.server.status import ServerStatus
-from gpubox.tui.workshop.service import WorkshopService
+from gpubox.tui.workshop.profile_files import WorkshopService
 from tests.tui.fake import READY, FakeServices
 
 MINE = """\

@@ -24,7 +24,7 @@ from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.workshop import editor
 from gpubox.tui.workshop.editor import EditorScreen
-from gpubox.tui.workshop.service import WorkshopService
+from gpubox.tui.workshop.profile_files import WorkshopService
 from gpubox.tui.workshop.trial import TrialScreen
 from tests.tui.conftest import SIZE, app_of, opened, shows, until
 from tests.tui.fake import BUSY, READY, FakeServices, switch_events

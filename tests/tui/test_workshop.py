@@ -13,8 +13,7 @@ from gpubox.paths import Paths
 from gpubox.profiles.loader import load_catalog
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.services import ATTACHED_READ_ONLY
-from gpubox.tui.workshop.comparison import ComparisonScreen
-from gpubox.tui.workshop.new_profile import SourceScreen
+from gpubox.tui.workshop.profile_dialogs import ComparisonScreen, SourceScreen
 from tests.bench_runs import speed_run
 from tests.tui.conftest import SIZE, app_of, opened, shows, until
 from tests.tui.fake_workshop import WorkshopServices, write_mine

@@ -20,7 +20,7 @@ from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.workshop import editor
 from gpubox.tui.workshop.edit_session import EditSession, changed_words
-from gpubox.tui.workshop.service import Assessment, ProfileComparison
+from gpubox.tui.workshop.profile_files import Assessment, ProfileComparison
 from tests.conftest import HELP
 from tests.tui.conftest import app_of, opened, pictured, shows, until
 from tests.tui.fake import QWEN, QWEN_256K, READY, FakeServices

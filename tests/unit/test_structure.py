@@ -13,7 +13,6 @@ ROOT = Path(__file__).parents[2]
 MOST_LINES = 500
 STILL_IN_A_CIRCLE = {
     "gpubox.gateway.own_replies": {"gpubox.gateway.gateway"},
-    "gpubox.tui.workshop.editor": {"gpubox.tui.workshop.controller"},
 }
 """Circles through types that are left. None may be added."""
 TUI_LAYERS = (
@@ -24,7 +23,7 @@ TUI_LAYERS = (
     "operations",
     "bridge",
     "services",
-    "chat.chats bench.bench_runs clients.service workshop.service workshop.model_finder workshop.edit_session",
+    "chat.chats bench.bench_runs clients.service workshop.profile_files workshop.model_finder workshop.edit_session",
     "base_screen dialogs",
     "widgets",
     "messages operation_progress survival",

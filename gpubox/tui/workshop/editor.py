@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from rich.cells import cell_len, chop_cells
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -16,33 +15,32 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.profiles.edit import unchanged
+from gpubox.profiles.loader import load_catalog
 from gpubox.sanitize import sanitize_line
 from gpubox.threads import run_in_thread
 from gpubox.tui.actions import OPENS_INPUT, Scope, bindings
 from gpubox.tui.base_screen import PushedScreen
 from gpubox.tui.dialogs import ask
-from gpubox.tui.styled_lines import StyledLine, cell_width, fit_by_priority, sanitize_to_width, styled_line
+from gpubox.tui.styled_lines import StyledLine, fit_by_priority, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.form import FilterLine
 from gpubox.tui.widgets.lines import ScrollableLines, SingleLine, StatusLines
 from gpubox.tui.workshop.edit_session import (
-    EDIT_MARKS,
     OptionRow,
     describe_changes,
     editable_text,
     refused_names,
     search_rows,
 )
-from gpubox.tui.workshop.plan_lines import plan_lines
-from gpubox.tui.workshop.service import Assessment
-from gpubox.views.profile import value_text
+from gpubox.tui.workshop.editor_lines import column_titles, command_lines, option_line, plan_lines
+from gpubox.tui.workshop.profile_files import Assessment, WorkshopService
 
 if TYPE_CHECKING:
     from gpubox.planner.plan import MemoryPlan
     from gpubox.profiles.edit import ProfileEdit
     from gpubox.telemetry.snapshot import DeviceMemory, Snapshot
     from gpubox.toml_edit import KeyPath
-    from gpubox.tui.workshop.controller import WorkshopController
     from gpubox.tui.workshop.edit_session import EditSession
 
 ASSESS_DELAY = 0.05
@@ -86,39 +84,6 @@ class OptionRows(CursorRows[OptionRow]):
         self.post_message(self.OptionHighlighted())
 
 
-def option_line(row: OptionRow, refused: bool, width: int) -> StyledLine:
-    """One row, ``width`` cells wide."""
-    mark = "!" if refused and not row.unknown else row.mark
-    colour = EDIT_MARKS[mark][0] if mark else ""
-    name_cells, value_cells, default_cells = _columns(width)
-    new, old = value_text(row.value), value_text(row.saved)
-    value = f"{old} → {new or 'not set'}" if row.changed and old else new
-    value_style = f"bold {colour}" if row.changed or refused else "" if new else "$quiet"
-    name_style = colour or ("bold" if row.saved is not None else "$quiet")
-    return styled_line(
-        (mark or " ", colour),
-        " ",
-        (sanitize_to_width(row.name, name_cells).ljust(name_cells), name_style),
-        " ",
-        (sanitize_to_width(value or "·", value_cells).ljust(value_cells), value_style),
-        " ",
-        (sanitize_to_width(row.default, default_cells).ljust(default_cells), "$quiet"),
-        " ",
-        (sanitize_to_width(row.about, max(0, width - name_cells - value_cells - default_cells - 5)), "$secondary"),
-    )
-
-
-def _columns(width: int) -> tuple[int, int, int]:
-    """The cells of name, value and default."""
-    return (20, 16, 8) if width < 90 else (27, 24, 14)
-
-
-def column_titles(width: int) -> str:
-    """The titles of the columns, drawn into the frame above them."""
-    name, value, default = _columns(width)
-    return f"{'flag ':─<{name}}─ {'value ':─<{value - 1}}─ {'default ':─<{default - 1}}─ help"
-
-
 class FactLines(ScrollableLines, can_focus=False):
     """Lines that are made for the width of the widget; it is as high as they are."""
 
@@ -131,6 +96,22 @@ class FactLines(ScrollableLines, can_focus=False):
             return
         self.make_again(make)
         self.refresh(layout=True)
+
+
+class EditorOwner(Protocol):
+    """Who opened the editor: knows what else is to be done with a profile."""
+
+    @property
+    def service(self) -> WorkshopService: ...
+
+    def saved(self, name: str, path: str = "") -> None:
+        """A profile is on disk."""
+
+    async def ask_new_name(self, title: str, proposal: str, text: str) -> str | None:
+        """Asks for a name and writes ``text`` under it."""
+
+    def try_once(self, session: EditSession, edit: ProfileEdit) -> None:
+        """Starts the trial of a changed profile."""
 
 
 class EditorScreen(PushedScreen):
@@ -166,9 +147,9 @@ class EditorScreen(PushedScreen):
     EditorScreen.-roomy #edit-facts { width: 1fr; height: 1fr; max-height: 100%; }
     """
 
-    def __init__(self, session: EditSession, controller: WorkshopController, *, note: str = "") -> None:
+    def __init__(self, session: EditSession, owner: EditorOwner, *, note: str = "") -> None:
         super().__init__(Scope.EDITOR, note=note)
-        self.session, self.controller, self.service = session, controller, controller.service
+        self.session, self.owner, self.service = session, owner, owner.service
         self.assessment = Assessment()
         self.plan: MemoryPlan | None = None
         self.memory: tuple[DeviceMemory, ...] = ()
@@ -438,26 +419,28 @@ class EditorScreen(PushedScreen):
             await self._rebase()
             raise GpuboxError(error.message, KEPT_HERE) from None
         session.changes.clear()
-        self.controller.saved(session.profile.name, str(path))
+        self.owner.saved(session.profile.name, str(path))
         if self.is_current:
             self.dismiss(None)
 
     async def _rebase(self) -> None:
         """Puts the changes on the file as it is now. A file that is gone or broken leaves them where they are."""
         try:
-            fresh = await run_in_thread(self.service.reread, self.session.profile)
+            catalog = await run_in_thread(load_catalog, self.service.paths)
+            fresh = catalog.get(self.session.profile.name)
+            base = await run_in_thread(unchanged, fresh, self.service.paths)
         except GpuboxError:
             return
-        self.session.rebase(*fresh)
+        self.session.rebase(fresh, base)
         self.changed()
 
     async def _save_as(self) -> None:
         session = self.session
         edit = await run_in_thread(self.service.edit, session.base, dict(session.changes))
-        name = await self.controller.ask_new_name("Save as a new profile", session.profile.name, edit.after)
+        name = await self.owner.ask_new_name("Save as a new profile", session.profile.name, edit.after)
         if name:
             session.changes.clear()
-            self.controller.saved(name)
+            self.owner.saved(name)
             if self.is_current:
                 self.dismiss(None)
 
@@ -469,29 +452,4 @@ class EditorScreen(PushedScreen):
         edit = await run_in_thread(self.service.edit, session.base, dict(session.changes))
         if refusal := await run_in_thread(self.service.check, edit):
             raise UsageError(f"The engine refuses this: {refusal}")
-        self.controller.try_once(session, edit)
-
-
-def command_lines(words: Sequence[tuple[str, bool]], width: int, rows: int) -> list[StyledLine]:
-    """The command line on at most ``rows`` lines. If they are too few, those around the first change."""
-    lines: list[StyledLine] = []
-    first_change = 0
-    for text, new in words:
-        style = "bold underline $accent" if new else "$secondary"
-        for part in _pieces(sanitize_line(text), width):
-            if lines and cell_width(lines[-1]) + 1 + cell_len(part) <= width:
-                lines[-1] = (*lines[-1], (" ", ""), (part, style))
-            else:
-                lines.append(((part, style),))
-            if new and not first_change:
-                first_change = len(lines)
-    top = max(0, min(first_change - 2, len(lines) - rows))
-    return lines[top : top + rows]
-
-
-def _pieces(text: str, width: int) -> list[str]:
-    """An option with its values in one piece if it fits a line; else word by word, and a long word cut in pieces."""
-    if cell_len(text) <= width:
-        return [text]
-    words = text.split(" ")
-    return [piece for word in words for piece in chop_cells(word, max(1, width))]
+        self.owner.try_once(session, edit)

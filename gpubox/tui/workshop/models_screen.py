@@ -26,8 +26,8 @@ from gpubox.tui.dialogs import ask
 from gpubox.tui.styled_lines import StyledLine, gauge, marked, pad_line, sanitize_to_width, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.lines import ScrollableLines, SingleLine
+from gpubox.tui.workshop.editor_lines import device_lines
 from gpubox.tui.workshop.model_finder import ModelFinder, ModelRow
-from gpubox.tui.workshop.plan_lines import device_lines
 from gpubox.views.marks import MEMORY
 from gpubox.views.memory import short_words, solution_line
 from gpubox.views.models import shards_text

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gpubox.tui.messages import ServerOverview
     from gpubox.tui.operations import OperationController
     from gpubox.tui.workshop.edit_session import EditSession
-    from gpubox.tui.workshop.service import WorkshopService
+    from gpubox.tui.workshop.profile_files import WorkshopService
 
 
 class Stage(StrEnum):

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpubox.errors import GpuboxError, UsageError
+from gpubox.errors import GpuboxError
+from gpubox.profiles.edit import (
+    copied_text,
+    delete_profile,
+    new_edit,
+    rename_profile,
+    restore_deleted,
+    save_edit,
+    unchanged,
+)
+from gpubox.profiles.loader import free_profile_name
 from gpubox.profiles.profile import Profile
 from gpubox.sanitize import sanitize_line
+from gpubox.server.instance import check_not_running
 from gpubox.threads import run_in_thread
-from gpubox.tui.dialogs import PromptScreen, ask
+from gpubox.tui.dialogs import ask, ask_name, confirm
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gpubox.profiles.edit import ProfileEdit
     from gpubox.tui.bridge import ServiceBridge
     from gpubox.tui.dashboard.profiles import ProfilePane
@@ -23,7 +32,7 @@ if TYPE_CHECKING:
     from gpubox.tui.operations import OperationController
     from gpubox.tui.workshop.edit_session import EditSession
     from gpubox.tui.workshop.editor import EditorScreen
-    from gpubox.tui.workshop.service import WorkshopService
+    from gpubox.tui.workshop.profile_files import WorkshopService
     from gpubox.tui.workshop.trial import TrialController
 
 SHIPPED = "is shipped with gpubox: e makes your own copy, D one under another name."
@@ -112,11 +121,14 @@ class WorkshopController:
         if profile is None:
             self.app.say("This row has no file: n makes a profile of it.")
             return
-        earlier = self.service.typed_earlier(profile)
+        from gpubox.profiles.external_editor import edit_in_editor, typed_earlier
+
+        paths = self.service.paths
+        earlier = typed_earlier(profile.name, paths)
         with ExitStack() as draft:
             try:
                 with self.app.suspend():
-                    edit = draft.enter_context(self.service.edit_externally(profile))
+                    edit = draft.enter_context(edit_in_editor(unchanged(profile, paths), profile, paths))
             finally:
                 self.app.refresh(layout=True)
                 if earlier:  # a notification does not outlast the editor
@@ -136,13 +148,14 @@ class WorkshopController:
     # -- files ----------------------------------------------------------------------------------------
 
     async def _new(self, entry: ProfileEntry | None) -> None:
-        from gpubox.tui.workshop.new_profile import SourceScreen
+        from gpubox.interchange.importing import draft_profile
+        from gpubox.tui.workshop.profile_dialogs import SourceScreen
 
         proposal = str(entry.model) if entry and entry.model else ""
         problem = ""
         while source := await self.app.push_screen_wait(SourceScreen(proposal, problem)):
             try:
-                draft = await run_in_thread(self.service.draft, source)
+                draft = await run_in_thread(draft_profile, source, self.bridge.services.config)
             except GpuboxError as error:
                 proposal, problem = source, str(error)
                 continue
@@ -154,39 +167,32 @@ class WorkshopController:
         if entry.profile is None:
             self.app.say("Only a profile whose file is valid can be duplicated.")
             return
-        profile = entry.profile
-        title = f"Duplicate {sanitize_line(profile.name)}"
-        if name := await self._ask_new(title, profile.name, lambda name: self.service.duplicate(profile, name)):
+        title, text = f"Duplicate {sanitize_line(entry.name)}", await run_in_thread(copied_text, entry.profile)
+        if name := await self.ask_new_name(title, entry.profile.name, text):
             self.saved(name)
 
     async def ask_new_name(self, title: str, proposal: str, text: str) -> str | None:
         """Asks for a name until a profile with ``text`` is written under it. ``None``: the owner gave up."""
-        return await self._ask_new(title, proposal, lambda name: self.service.create(name, text))
+        paths = self.service.paths
+        free = await run_in_thread(free_profile_name, proposal, paths)
 
-    async def _ask_new(self, title: str, proposal: str, write: Callable[[str], Path]) -> str | None:
-        free = await run_in_thread(self.service.free_name, proposal)
-        return await self._ask_name(title, free, "Name of the new profile:", write)
+        async def create(name: str) -> None:
+            await run_in_thread(lambda: save_edit(new_edit(name, text, paths), paths))
 
-    async def _ask_name(self, title: str, proposal: str, body: str, write: Callable[[str], object]) -> str | None:
-        """Asks for a name until ``write`` accepts it. ``None``: the owner gave up."""
-        while name := await self.app.push_screen_wait(PromptScreen(title, proposal, body)):
-            try:
-                await run_in_thread(write, name)
-            except UsageError as error:
-                proposal, body = name, f"{sanitize_line(str(error))} Another name:"
-            else:
-                return name
-        return None
+        return await ask_name(self.app, title, free, "Name of the new profile:", create)
 
     async def _rename(self, entry: ProfileEntry) -> None:
         if (profile := self._own_profile(entry)) is None:
             return
 
-        def rename(name: str) -> None:
-            if name != profile.name:
-                self.service.rename(profile, name)
+        paths, title = self.service.paths, f"Rename {sanitize_line(profile.name)}"
 
-        name = await self._ask_name(f"Rename {sanitize_line(profile.name)}", profile.name, "Its new name:", rename)
+        async def rename(name: str) -> None:
+            if name != profile.name:
+                await run_in_thread(check_not_running, profile.name, paths, "keeps its name")
+                await run_in_thread(rename_profile, profile, name, paths)
+
+        name = await ask_name(self.app, title, profile.name, "Its new name:", rename)
         if name and name != profile.name:
             self.app.say(f"{profile.name} is called {name} now.")
             self._show(name)
@@ -195,15 +201,15 @@ class WorkshopController:
         if (profile := self._own_profile(entry)) is None:
             return
         name = sanitize_line(profile.name)
-        answers = (("n", "keep it", "no"), ("y", f"delete {name}", "yes"))
         body = "The model stays on disk, and u brings the profile back."
-        if await ask(self.app, f"Delete {name}?", body, *answers) == "yes":
-            await run_in_thread(self.service.delete, profile)
+        if await confirm(self.app, f"Delete {name}?", body, f"delete {name}", no="keep it"):
+            await run_in_thread(check_not_running, profile.name, self.service.paths, "is not deleted")
+            await run_in_thread(delete_profile, profile, self.service.paths)
             self.app.say(f"{profile.name} is deleted. u brings it back.")
             self.bridge.run(self.bridge.read_entries, "entries", exclusive=True)
 
     async def _undo_delete(self) -> None:
-        path = await run_in_thread(self.service.restore_deleted)
+        path = await run_in_thread(restore_deleted, self.service.paths)
         self.app.say(f"{path.stem} is back.")
         self._show(path.stem)
 
@@ -235,7 +241,7 @@ class WorkshopController:
             return
         self._mark("")
         comparison = await run_in_thread(self.service.compare, first, entry.profile)
-        from gpubox.tui.workshop.comparison import ComparisonScreen
+        from gpubox.tui.workshop.profile_dialogs import ComparisonScreen
 
         self.app.push_screen(ComparisonScreen(comparison))
 

@@ -1,9 +1,11 @@
-"""The planned memory of a profile beside what the running server takes, as lines. Pure."""
+"""What the editor draws: its options, the command line, and the planned memory beside what runs. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, chop_cells
 
 from gpubox import units
 from gpubox.planner.verdict import judge
@@ -17,11 +19,14 @@ from gpubox.tui.styled_lines import (
     marked,
     pad_line,
     part_of_total,
+    sanitize_to_width,
     styled_line,
     truncate_line,
     wrap_parts,
 )
+from gpubox.tui.workshop.edit_session import EDIT_MARKS, OptionRow
 from gpubox.views.marks import MEMORY
+from gpubox.views.profile import value_text
 
 if TYPE_CHECKING:
     from gpubox.planner.plan import DevicePlan, MemoryPlan
@@ -122,3 +127,64 @@ def _parts(planned: DeviceMemory, now: DeviceMemory | None, compute_mark: str) -
         was = f"{units.memory(old)} → " if differs else ""
         parts.append(styled_line(("■ ", colour), (f"{label} ", QUIET), (was, QUIET), f"{mark}{units.memory(size)}"))
     return parts
+
+
+# -- options and command line -----------------------------------------------------------------------------------------
+
+
+def option_line(row: OptionRow, refused: bool, width: int) -> StyledLine:
+    """One row, ``width`` cells wide."""
+    mark = "!" if refused and not row.unknown else row.mark
+    colour = EDIT_MARKS[mark][0] if mark else ""
+    name_cells, value_cells, default_cells = _columns(width)
+    new, old = value_text(row.value), value_text(row.saved)
+    value = f"{old} → {new or 'not set'}" if row.changed and old else new
+    value_style = f"bold {colour}" if row.changed or refused else "" if new else "$quiet"
+    name_style = colour or ("bold" if row.saved is not None else "$quiet")
+    return styled_line(
+        (mark or " ", colour),
+        " ",
+        (sanitize_to_width(row.name, name_cells).ljust(name_cells), name_style),
+        " ",
+        (sanitize_to_width(value or "·", value_cells).ljust(value_cells), value_style),
+        " ",
+        (sanitize_to_width(row.default, default_cells).ljust(default_cells), "$quiet"),
+        " ",
+        (sanitize_to_width(row.about, max(0, width - name_cells - value_cells - default_cells - 5)), "$secondary"),
+    )
+
+
+def _columns(width: int) -> tuple[int, int, int]:
+    """The cells of name, value and default."""
+    return (20, 16, 8) if width < 90 else (27, 24, 14)
+
+
+def column_titles(width: int) -> str:
+    """The titles of the columns, drawn into the frame above them."""
+    name, value, default = _columns(width)
+    return f"{'flag ':─<{name}}─ {'value ':─<{value - 1}}─ {'default ':─<{default - 1}}─ help"
+
+
+def command_lines(words: Sequence[tuple[str, bool]], width: int, rows: int) -> list[StyledLine]:
+    """The command line on at most ``rows`` lines. If they are too few, those around the first change."""
+    lines: list[StyledLine] = []
+    first_change = 0
+    for text, new in words:
+        style = "bold underline $accent" if new else "$secondary"
+        for part in _pieces(sanitize_line(text), width):
+            if lines and cell_width(lines[-1]) + 1 + cell_len(part) <= width:
+                lines[-1] = (*lines[-1], (" ", ""), (part, style))
+            else:
+                lines.append(((part, style),))
+            if new and not first_change:
+                first_change = len(lines)
+    top = max(0, min(first_change - 2, len(lines) - rows))
+    return lines[top : top + rows]
+
+
+def _pieces(text: str, width: int) -> list[str]:
+    """An option with its values in one piece if it fits a line; else word by word, and a long word cut in pieces."""
+    if cell_len(text) <= width:
+        return [text]
+    words = text.split(" ")
+    return [piece for word in words for piece in chop_cells(word, max(1, width))]

@@ -1,4 +1,4 @@
-"""What the workshop uses of the services below it. All methods block: the screen runs them in threads."""
+"""What the editor and trials ask of this machine. All methods block: the screen runs them in threads."""
 
 from __future__ import annotations
 
@@ -12,17 +12,25 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpubox.children import own_program
+from gpubox.engines.capabilities import display_version, find_refusals
+from gpubox.engines.find import choose_engine, find_engines
+from gpubox.engines.query import canonical_names, read_capabilities
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.profiles.argv import redacted_env
+from gpubox.profiles.comparison import compare_profiles
+from gpubox.profiles.edit import change_text, save_edit, unchanged
+from gpubox.server.instance import observe, running_servers
+from gpubox.server.launch import preview_launch
+from gpubox.server.supervisor import instance_of
 from gpubox.storage import read_json
+from gpubox.tui.workshop.edit_session import EditSession, changed_words
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from gpubox.bench.report.model import RunSummary
     from gpubox.config import Config
     from gpubox.engines.capabilities import Capabilities
-    from gpubox.interchange.importing import NewProfile
     from gpubox.paths import Paths
     from gpubox.planner.plan import MemoryPlan
     from gpubox.planner.planner import Planner
@@ -31,7 +39,6 @@ if TYPE_CHECKING:
     from gpubox.profiles.profile import Profile
     from gpubox.server.trial import Trial
     from gpubox.toml_edit import KeyPath
-    from gpubox.tui.workshop.edit_session import EditSession
 
     Emit = Callable[[Any], None]
     RunOperation = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -76,39 +83,24 @@ class WorkshopService:
 
     def open_profile(self, profile: Profile) -> EditSession:
         """Reads the profile's file and its engine's options."""
-        from gpubox.engines.find import find_engines
-        from gpubox.profiles.edit import unchanged
-        from gpubox.tui.workshop.edit_session import EditSession
-
         capabilities, engine = self.engine_options(profile.engine)
         engines = tuple(engine.name for engine in find_engines(self._config()))
         return EditSession(profile, unchanged(profile, self.paths), capabilities, engine, engines)
 
     def engine_options(self, name: str) -> tuple[Capabilities, str]:
         """The options of an engine, and its name with the version."""
-        from gpubox.engines.capabilities import display_version
-        from gpubox.engines.find import choose_engine
-        from gpubox.engines.query import read_capabilities
-
         engine = choose_engine(self._config(), name)
         capabilities = read_capabilities(engine, self.paths)
         return capabilities, f"{engine.name} {display_version(capabilities.version)}".strip()
 
     def edit(self, base: ProfileEdit, changes: Mapping[KeyPath, KeyValue]) -> ProfileEdit:
         """``base`` with the changes. Raises UsageError if it would not load."""
-        from gpubox.profiles.edit import change_text
-
         edit = replace(base, after=change_text(base.before, changes)) if changes else base
         _ = edit.profile
         return edit
 
     def assess(self, profile: Profile, base: ProfileEdit, changes: Mapping[KeyPath, KeyValue]) -> Assessment:
         """The command line and the refusals of the changed profile. Starts no process."""
-        from gpubox.engines.capabilities import find_refusals
-        from gpubox.profiles.argv import redacted_env
-        from gpubox.server.launch import preview_launch
-        from gpubox.tui.workshop.edit_session import changed_words
-
         try:
             changed = replace(self.edit(base, changes).profile, shipped=profile.shipped)
         except UsageError as error:
@@ -132,8 +124,6 @@ class WorkshopService:
         ``may_dry_run``: whether the engine may be run, until its load begins, to measure its compute buffers. Cached.
         """
         from gpubox.planner.planner import Planner
-        from gpubox.server.instance import running_servers
-        from gpubox.server.supervisor import instance_of
 
         config = self._config()
         if self._planner is None or self._planner[0] is not config:
@@ -143,93 +133,18 @@ class WorkshopService:
 
     def check(self, edit: ProfileEdit) -> str:
         """Why the engine itself refuses the changed profile; empty if it accepts it. Starts the engine's parser."""
-        from gpubox.server.launch import preview_launch
-
         preview = preview_launch(edit.profile, self.paths, self._config())
         return str(preview.refusal) if preview.engine and preview.refusal else ""
 
     def save(self, edit: ProfileEdit) -> Path:
         """Writes the edit. Raises GpuboxError if the file has changed since it was read."""
-        from gpubox.profiles.edit import save_edit
-
         return save_edit(edit, self.paths)
-
-    def reread(self, profile: Profile) -> tuple[Profile, ProfileEdit]:
-        """The profile and its text as they are on disk now. Raises UsageError if it is gone or does not load."""
-        from gpubox.profiles.edit import unchanged
-        from gpubox.profiles.loader import load_catalog
-
-        fresh = load_catalog(self.paths).get(profile.name)
-        return fresh, unchanged(fresh, self.paths)
-
-    def edit_externally(self, profile: Profile) -> AbstractContextManager[ProfileEdit]:
-        """Opens the owner's editor, which needs the terminal. Check and save the edit inside the block."""
-        from gpubox.profiles.edit import unchanged
-        from gpubox.profiles.external_editor import edit_in_editor
-
-        return edit_in_editor(unchanged(profile, self.paths), profile, self.paths)
-
-    def typed_earlier(self, profile: Profile) -> str:
-        """Where text of earlier edits is that was not saved; empty if there is none."""
-        from gpubox.profiles.external_editor import typed_earlier
-
-        return typed_earlier(profile.name, self.paths)
-
-    # -- files --------------------------------------------------------------------------------------
-
-    def duplicate(self, profile: Profile, name: str) -> Path:
-        """Copies the profile's file, with its comments, under another name."""
-        from gpubox.profiles.edit import copied_text
-
-        return self.create(name, copied_text(profile))
-
-    def create(self, name: str, text: str) -> Path:
-        """Writes a new profile. Raises UsageError if the name is taken or the text does not load."""
-        from gpubox.profiles.edit import new_edit, save_edit
-
-        return save_edit(new_edit(name, text, self.paths), self.paths)
-
-    def draft(self, source: str) -> NewProfile:
-        """The profile of a model or of a command line. Writes nothing."""
-        from gpubox.interchange.importing import draft_profile
-
-        return draft_profile(source, self._config())
-
-    def free_name(self, name: str) -> str:
-        """``name``, or the first of ``name-2``, ``name-3`` ... that no profile has."""
-        from gpubox.profiles.loader import free_profile_name
-
-        return free_profile_name(name, self.paths)
-
-    def rename(self, profile: Profile, name: str) -> Path:
-        """Gives the owner's profile another name. Refused while it runs."""
-        from gpubox.profiles.edit import rename_profile
-        from gpubox.server.instance import check_not_running
-
-        check_not_running(profile.name, self.paths, "keeps its name")
-        return rename_profile(profile, name, self.paths)
-
-    def delete(self, profile: Profile) -> Path:
-        """Moves the owner's profile into the trash. Refused while it runs."""
-        from gpubox.profiles.edit import delete_profile
-        from gpubox.server.instance import check_not_running
-
-        check_not_running(profile.name, self.paths, "is not deleted")
-        return delete_profile(profile, self.paths)
-
-    def restore_deleted(self, name: str = "") -> Path:
-        """Brings back the profile that was deleted last, or the last one called ``name``."""
-        from gpubox.profiles.edit import restore_deleted
-
-        return restore_deleted(self.paths, name)
 
     # -- comparing ----------------------------------------------------------------------------------
 
     def compare(self, left: Profile, right: Profile) -> ProfileComparison:
         """Two profiles side by side."""
         from gpubox.bench.report.run_summaries import run_summaries
-        from gpubox.engines.query import canonical_names
-        from gpubox.profiles.comparison import compare_profiles
 
         runs = list(reversed(run_summaries(self.paths)))
         return ProfileComparison(
@@ -243,9 +158,6 @@ class WorkshopService:
 
     def answering(self, profile: Profile) -> str | None:
         """The profile whose server a trial of ``profile`` would replace, if it answers."""
-        from gpubox.server.instance import observe
-        from gpubox.server.supervisor import instance_of
-
         running = observe(self.paths, instance_of(profile, self.paths)).running
         return running.launch.profile if running and running.ready_at else None
 
@@ -255,7 +167,6 @@ class WorkshopService:
         In a process of its own, because drawing the screen would disturb the measurement. ``tokens``: 0 chooses them.
         ``stop`` ends it. Raises GpuboxError if it fails or was stopped.
         """
-        from gpubox.server.supervisor import instance_of
 
         command = own_program("gpubox.tui.workshop.measurement", *self.paths.arguments)
         with subprocess.Popen(
@@ -299,7 +210,6 @@ class WorkshopService:
     ) -> Trial:
         """Switches to the changed profile. Raises GpuboxError if it does not start: then what ran before runs."""
         from gpubox.planner.supervisors import make_supervisor
-        from gpubox.server.supervisor import instance_of
         from gpubox.server.trial import Trial
 
         instance = instance_of(edit.profile, self.paths)
