@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.bench.bench_screen import BenchScreen
     from gpubox.tui.chat.chat_screen import ChatScreen
-    from gpubox.tui.clients.controller import GatewayController
-    from gpubox.tui.clients.screen import ClientsScreen
+    from gpubox.tui.clients.clients_screen import ClientsScreen
+    from gpubox.tui.clients.gateway_actions import GatewayController
     from gpubox.tui.operations import OperationController
     from gpubox.tui.services import LocalServices
     from gpubox.tui.workshop.models_screen import ModelsScreen
@@ -102,7 +102,7 @@ class GpuboxApp(SurvivingApp):
 
     @cached_property
     def gateway_controller(self) -> GatewayController:
-        from gpubox.tui.clients.controller import GatewayController
+        from gpubox.tui.clients.gateway_actions import GatewayController
 
         return GatewayController(self.bridge, self.bridge.services.gateway_service())
 
@@ -185,7 +185,7 @@ class GpuboxApp(SurvivingApp):
 
     @cached_property
     def clients(self) -> ClientsScreen:
-        from gpubox.tui.clients.screen import ClientsScreen
+        from gpubox.tui.clients.clients_screen import ClientsScreen
 
         services = self.bridge.services
         address = "" if services.read_only else "{}:{}".format(*services.gateway_service().address())

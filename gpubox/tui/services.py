@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.bench.bench_runs import BenchRuns
     from gpubox.tui.chat.chats import Chats
-    from gpubox.tui.clients.service import GatewayService
+    from gpubox.tui.clients.gateway_calls import GatewayService
     from gpubox.tui.workshop.model_finder import ModelFinder
     from gpubox.tui.workshop.profile_files import WorkshopService
 
@@ -382,7 +382,7 @@ class LocalServices:
 
     def gateway_service(self) -> GatewayService:
         if self._gateway is None:
-            from gpubox.tui.clients.service import GatewayService
+            from gpubox.tui.clients.gateway_calls import GatewayService
 
             self._gateway = GatewayService(self.paths, lambda: self.config)
         return self._gateway

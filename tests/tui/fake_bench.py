@@ -86,10 +86,6 @@ class FakeBench(BenchRuns):
     def _profiles(self) -> Callable[[str], Profile]:
         return self.profile
 
-    async def tune(self, run: str) -> TuneProgress:
-        stored = find_run(self.paths, run)
-        return tune_progress(stored.info.plan, stored.scored())
-
     async def outline(self, arguments: Sequence[str]) -> PlanOutline:
         return self.planned
 

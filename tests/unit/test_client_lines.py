@@ -16,7 +16,7 @@ from gpubox.gateway.status import (
     LiveRequest,
     ProfileStatus,
 )
-from gpubox.tui.clients.lines import (
+from gpubox.tui.clients.client_lines import (
     CLIENT_COLUMNS,
     REQUEST_COLUMNS,
     ClientOrder,

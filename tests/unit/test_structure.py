@@ -19,11 +19,12 @@ TUI_LAYERS = (
     "run",
     "app",
     "dashboard.screen chat bench clients workshop advice help_screen",  # screens, and what the owner does on them
-    "dashboard clients.lines",  # panes
+    "dashboard clients.client_lines",  # panes
     "operations",
     "bridge",
     "services",
-    "chat.chats bench.bench_runs clients.service workshop.profile_files workshop.model_finder workshop.edit_session",
+    "chat.chats bench.bench_runs clients.gateway_calls"
+    " workshop.profile_files workshop.model_finder workshop.edit_session",
     "base_screen dialogs",
     "widgets",
     "messages operation_progress survival",

@@ -231,7 +231,7 @@ class DashboardScreen(PersistentScreen):
         if operation and not operation.ended:
             self.profiles.operation = (operation.profile, operation.step_label)
         elif asked:
-            from gpubox.tui.clients.lines import step_text
+            from gpubox.tui.clients.client_lines import step_text
 
             self.profiles.operation = (asked.profile, step_text(asked))
         else:

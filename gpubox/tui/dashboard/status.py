@@ -108,7 +108,7 @@ def _gateway_phrases(gateway: GatewayStatus | None, changing: bool) -> list[Cont
         loud = (" ▐▐ PAUSED ", "bold reverse $warning")
         phrases.append(Content.assemble(loud, (" the gateway holds all requests; P lets them go on", "$warning")))
     if gateway and gateway.operation and not changing:
-        from gpubox.tui.clients.lines import operation_step, operation_text
+        from gpubox.tui.clients.client_lines import operation_step, operation_text
 
         words = operation_text(gateway.operation)
         phrases.append(Content.assemble(("◌ ", "$accent"), "gateway: ", (words, "bold")))

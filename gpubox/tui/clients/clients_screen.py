@@ -16,7 +16,7 @@ from textual.widgets import Static
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PersistentScreen
-from gpubox.tui.clients.lines import (
+from gpubox.tui.clients.client_lines import (
     CLIENT_COLUMNS,
     REQUEST_COLUMNS,
     ClientOrder,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gpubox.gateway.status import FinishedRequest
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.bridge import ServiceBridge
-    from gpubox.tui.clients.controller import GatewayController
+    from gpubox.tui.clients.gateway_actions import GatewayController
     from gpubox.tui.messages import GatewayView, ServerOverview
     from gpubox.tui.styled_lines import StyledLine
 

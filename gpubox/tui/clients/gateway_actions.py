@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.threads import run_in_thread
-from gpubox.tui.dialogs import ask
+from gpubox.tui.dialogs import ask, confirm
 
 if TYPE_CHECKING:
     from gpubox.tui.bridge import ServiceBridge
-    from gpubox.tui.clients.service import GatewayService
+    from gpubox.tui.clients.gateway_calls import GatewayService
 
 T = TypeVar("T")
 NO_GATEWAY = "No gateway runs. C shows how to start one."
@@ -63,8 +63,7 @@ class GatewayController:
         if running:
             one = "1 request is" if running == 1 else f"{running} requests are"
             body = f"{one} under way. {body}"
-        answers = (("n", "keep it running", "no"), ("y", "stop the gateway", "yes"))
-        if await ask(self.app, "Stop the gateway?", body, *answers) == "yes":
+        if await confirm(self.app, "Stop the gateway?", body, "stop the gateway", no="keep it running"):
             poller = self.bridge.gateway
             poller.is_stopped_here = True
             try:
@@ -75,7 +74,7 @@ class GatewayController:
 
     async def connect(self) -> None:
         """Shows the settings of a client; without a gateway, offers to start one."""
-        from gpubox.tui.clients.connect import ConnectScreen
+        from gpubox.tui.clients.connect_screen import ConnectScreen
 
         if self.bridge.gateway.view is None:
             host, port = self.service.address()

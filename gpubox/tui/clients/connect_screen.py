@@ -26,7 +26,7 @@ from gpubox.tui.widgets.lines import ScrollableLines, StyledLines
 if TYPE_CHECKING:
     from gpubox.profiles.profile import Profile
     from gpubox.tui.bridge import ServiceBridge
-    from gpubox.tui.clients.service import GatewayService
+    from gpubox.tui.clients.gateway_calls import GatewayService
     from gpubox.tui.messages import GatewayView
 
 KEY_NAMES = {"openai": "python", "anthropic": "python"}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gpubox import units
 from gpubox.gateway.status import (
-    ClientStatus,
-    ClientSums,
     FinishedRequest,
     GatewayOperation,
     GatewayStatus,
@@ -20,6 +18,7 @@ from gpubox.sanitize import sanitize_line
 from gpubox.tui.styled_lines import (
     QUIET,
     StyledLine,
+    StyledText,
     cell_width,
     fit_by_priority,
     join_lines,
@@ -29,6 +28,7 @@ from gpubox.tui.styled_lines import (
     truncate_line,
 )
 from gpubox.tui.widgets.header import exposed_style
+from gpubox.views.clients import LIVE_STATES, ClientUsage, collect_clients, end_words
 
 SPEED_SECONDS = 3.0
 """The tok/s of a running request are those of its last seconds."""
@@ -63,15 +63,20 @@ END_STYLES = {"done": QUIET, "left": "$warning", "failed": "$error", "refused": 
 class ClientRow:
     """One client now."""
 
-    name: str
-    today: ClientSums
+    usage: ClientUsage
     last: FinishedRequest | None
     """Its last request that is over, if it is among the last ones."""
-    last_at: str | None
-    live: tuple[LiveRequest, ...] = ()
     tokens_per_second: float | None = None
     """Of its running requests together."""
     paused: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.usage.name
+
+    @property
+    def live(self) -> tuple[LiveRequest, ...]:
+        return self.usage.live
 
 
 class LiveSpeeds:
@@ -121,34 +126,17 @@ class ClientOrder:
 
     def rows(self, status: GatewayStatus, speeds: dict[int, float]) -> tuple[ClientRow, ...]:
         """A row for each client."""
-        known = {client.name: client for client in status.clients}
-        for request in status.requests:
-            known.setdefault(request.client, ClientStatus(request.client, False, ClientSums(), None))
-        self._names = [name for name in self._names if name in known]
-        busy = {request.client for request in status.requests}
-        new = sorted(known.keys() - set(self._names))
-        new.sort(key=lambda name: known[name].last_at or "", reverse=True)
-        self._names += sorted(new, key=lambda name: name not in busy)
-        last: dict[str, FinishedRequest] = {}
-        for finished in status.finished:
-            last.setdefault(finished.client, finished)
-        live: dict[str, list[LiveRequest]] = {}
-        for request in status.requests:
-            live.setdefault(request.client, []).append(request)
-        return tuple(
-            _client_row(known[name], last.get(name), tuple(live.get(name, ())), speeds, status.paused)
-            for name in self._names
-        )
-
-
-def _client_row(
-    client: ClientStatus, last: FinishedRequest | None, live: tuple[LiveRequest, ...], speeds: dict[int, float],
-    paused: bool,
-) -> ClientRow:  # fmt: skip
-    rates = [speeds[request.id] for request in live if request.id in speeds]
-    return ClientRow(
-        client.name, client.today, last, client.last_at, live, sum(rates) if rates else None, paused,
-    )  # fmt: skip
+        sums = {client.name: (client.today, client.last_at) for client in status.clients}
+        usages = {usage.name: usage for usage in collect_clients(sums, status.requests, {})}
+        self._names = [name for name in self._names if name in usages]
+        self._names += [name for name in usages if name not in self._names]
+        last = {finished.client: finished for finished in reversed(status.finished)}
+        rows = []
+        for name in self._names:
+            rates = [speeds[request.id] for request in usages[name].live if request.id in speeds]
+            speed = sum(rates) if rates else None
+            rows.append(ClientRow(usages[name], last.get(name), speed, status.paused))
+        return tuple(rows)
 
 
 # -- the clients -----------------------------------------------------------------------------------------
@@ -156,8 +144,7 @@ def _client_row(
 
 def client_row(row: ClientRow, width: int) -> StyledLine:
     """One client in a line."""
-    columns = _columns(CLIENT_COLUMNS, width)
-    today = row.today
+    today = row.usage.sums
     profile = next((r.profile for r in row.live if r.profile), row.last.profile if row.last else "")
     texts: dict[str, tuple[str, str]] = {
         "client": (row.name, "bold" if row.live else ""),
@@ -169,16 +156,16 @@ def client_row(row: ClientRow, width: int) -> StyledLine:
         "TTFT": (units.duration(today.ttft_seconds_median), ""),
         "tg": (units.rate(today.tg_tokens_per_second_median), "$primary"),
     }
-    cells = []
-    for name, size in columns:
-        line = client_state(row, size) if name == "state" else _text_cell(texts[name], name, size)
-        cells.append((name, pad_line(line, size)))
-    return _joined(cells)
+
+    def cell(name: str, size: int) -> StyledLine:
+        return client_state(row, size) if name == "state" else _text_cell(texts[name], name, size)
+
+    return _row(_columns(CLIENT_COLUMNS, width), cell)
 
 
 def client_state(row: ClientRow, width: int) -> StyledLine:
     """What the client does now: its requests, or how the last one ended."""
-    errors = row.today.errors
+    errors, last_at = row.usage.sums.errors, row.usage.last_at
     count = styled_line((f"{errors:,} error{'s' if errors != 1 else ''}", "$error")) if errors else ()
     if row.live:
         phrases = _live_phrases(row)
@@ -188,8 +175,8 @@ def client_state(row: ClientRow, width: int) -> StyledLine:
     last = row.last
     if last is not None and last.outcome in ("failed", "refused"):
         return truncate_line(_end(last, width), width)
-    idle = styled_line(("· idle", QUIET), (f", last {units.time_of_day(row.last_at)}" if row.last_at else "", QUIET))
-    if row.last_at is None and not row.today.requests:
+    idle = styled_line(("· idle", QUIET), (f", last {units.time_of_day(last_at)}" if last_at else "", QUIET))
+    if last_at is None and not row.usage.sums.requests:
         idle = styled_line(("· no request yet", QUIET))
     return fit_by_priority([(1, idle), (9, count)], width, GAP)
 
@@ -197,7 +184,7 @@ def client_state(row: ClientRow, width: int) -> StyledLine:
 def _live_phrases(row: ClientRow, *, short: bool = False) -> StyledLine:
     """``● generating 61.0 tok/s``; with several requests each state once, with its count. ``short``: only that."""
     parts = []
-    for state in ("generating", "reading", "waiting"):
+    for state in LIVE_STATES:
         requests = [request for request in row.live if request.state == state]
         if not requests:
             continue
@@ -233,7 +220,7 @@ def request_line(request: FinishedRequest, width: int) -> StyledLine:
         "time": (units.time_of_day(request.at), QUIET),
         "client": (request.client, ""),
         "profile": (request.profile or units.UNKNOWN, QUIET),
-        "prompt": (prompt_tokens(request), ""),
+        "prompt": (units.token_sum(request.prompt_tokens, request.cached_tokens, request.read_tokens), ""),
         "out": (units.tokens(request.generated_tokens), ""),
         "waited": (units.duration(request.queue_seconds), ""),
         "TTFT": (units.duration(request.ttft_seconds), ""),
@@ -244,18 +231,11 @@ def request_line(request: FinishedRequest, width: int) -> StyledLine:
     if request.outcome in ("failed", "refused") and request.prompt_tokens is None and request.generated_tokens is None:
         columns = [column for column in columns if column[0] in ("time", "client", "profile")]  # the rest is its error
         columns.append(("error", width - sum(size + len(_gap(name)) for name, size in columns) - 1))
-    cells = []
-    for name, size in columns:
-        line = _end(request, size) if name in ("end", "error") else _text_cell(texts[name], name, size)
-        cells.append((name, pad_line(line, size)))
-    return _joined(cells)
 
+    def cell(name: str, size: int) -> StyledLine:
+        return _end(request, size) if name in ("end", "error") else _text_cell(texts[name], name, size)
 
-def prompt_tokens(request: FinishedRequest) -> str:
-    """``41.2k+1.8k``: tokens from the cache and tokens read."""
-    if request.read_tokens is None:
-        return units.tokens(request.prompt_tokens)
-    return f"{units.tokens(request.cached_tokens)}+{units.tokens(request.read_tokens)}"
+    return _row(columns, cell)
 
 
 def _end(request: FinishedRequest, width: int) -> StyledLine:
@@ -263,9 +243,9 @@ def _end(request: FinishedRequest, width: int) -> StyledLine:
     style = END_STYLES.get(request.outcome, "$error")
     if request.outcome == "done":
         return styled_line((request.outcome, style))
-    status = f" {request.status}" if request.status >= 400 else ""  # a stream that fails began with 200
+    words = end_words(request) if request.status >= 400 else request.outcome  # a stream that fails began with 200
     mark = "✗ " if style == "$error" else ""
-    text = f"{mark}{request.outcome}{status}{f': {sanitize_line(request.error)}' if request.error else ''}"
+    text = f"{mark}{words}{f': {sanitize_line(request.error)}' if request.error else ''}"
     return styled_line((sanitize_to_width(text, width), style))
 
 
@@ -386,7 +366,7 @@ def _lately_line(status: GatewayStatus, width: int) -> StyledLine:
 
 def column_line(columns: Sequence[tuple[str, int, int]], width: int) -> StyledLine:
     """The line above the rows."""
-    return _joined([(name, _text_cell((name, QUIET), name, size)) for name, size in _columns(columns, width)])
+    return _row(_columns(columns, width), lambda name, size: _text_cell((name, QUIET), name, size))
 
 
 def _columns(columns: Sequence[tuple[str, int, int]], width: int) -> list[tuple[str, int]]:
@@ -409,6 +389,8 @@ def _text_cell(text: tuple[str, str], name: str, size: int) -> StyledLine:
     return pad_line(styled_line((shown, text[1])), size)
 
 
-def _joined(cells: list[tuple[str, StyledLine]]) -> StyledLine:
-    gaps = ["", *(_gap(name) for name, _ in cells[1:])]
-    return styled_line(*(text for gap, (_, cell) in zip(gaps, cells, strict=True) for text in ((gap, ""), *cell)))
+def _row(columns: Sequence[tuple[str, int]], cell: Callable[[str, int], StyledLine]) -> StyledLine:
+    texts: list[StyledText] = []
+    for at, (name, size) in enumerate(columns):
+        texts += [(_gap(name) if at else "", ""), *pad_line(cell(name, size), size)]
+    return styled_line(*texts)
