@@ -58,65 +58,28 @@ SEVEN_TASKS = (0, 6, 11, 17, 23, 29, 35)
 """The tasks of the first seven prompts on the first two servers."""
 
 
-def recorded_reasons(name: str) -> dict[int, str | None]:
-    return reasons(RequestLog(STARTED), (LOGS / name).read_text(encoding="utf-8"))
+NONE_OF_FIVE = dict.fromkeys((0, 5, 10, 15, 20))
+EVICTED = "the similar prompt of slot {} ({} tokens) was evicted {}"
 
 
-def test_a_hybrid_model_with_two_slots_and_no_prompt_cache() -> None:
-    reason_by_task = recorded_reasons("b11434-slots-hybrid.log")
-
-    assert [reason_by_task[task] for task in SEVEN_TASKS] == [
-        None,
-        None,
-        None,
-        NO_CHECKPOINT,
-        None,
-        PREFIX_CHANGED,
-        "the similar prompt of slot 1 (252 tokens) was evicted by task 29",
-    ]
-    assert reason_by_task[44] is None  # forced too, but its slot was a longer prompt's
-
-
-def test_with_a_prompt_cache_nothing_is_evicted() -> None:
-    reason_by_task = recorded_reasons("b11434-slots-cache.log")
-
-    assert [reason_by_task[task] for task in SEVEN_TASKS] == [
-        None,
-        None,
-        None,
-        NO_CHECKPOINT,
-        None,
-        None,
-        None,
-    ]
-    assert set(reason_by_task.values()) == {None, NO_CHECKPOINT}
-
-
-def test_a_kv_cache_that_is_too_small() -> None:
-    reason_by_task = recorded_reasons("b11434-slots-tight.log")
-
-    assert [reason_by_task[task] for task in (0, 5, 10, 15, 20)] == [None] * 5
-    assert reason_by_task[25] == "the similar prompt of slot 2 (304 tokens) was evicted to make room"
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # two slots of a hybrid model, no prompt cache; task 44 is forced too, but its slot was a longer prompt's
+        ("hybrid", {**dict.fromkeys((*SEVEN_TASKS, 44)), 17: NO_CHECKPOINT, 29: PREFIX_CHANGED,
+                    35: EVICTED.format(1, 252, "by task 29")}),
+        ("cache", {**dict.fromkeys(SEVEN_TASKS), 17: NO_CHECKPOINT}),  # with a prompt cache nothing is evicted
+        ("tight", {**NONE_OF_FIVE, 25: EVICTED.format(2, 304, "to make room")}),  # a KV cache that is too small
+    ],
+)  # fmt: skip
+def test_recorded_servers(name: str, expected: dict[int, str | None]) -> None:
+    by_task = reasons(RequestLog(STARTED), (LOGS / f"b11434-slots-{name}.log").read_text(encoding="utf-8"))
+    assert {task: by_task[task] for task in expected} == expected
+    if name == "cache":
+        assert set(by_task.values()) == {None, NO_CHECKPOINT}
 
 
 # -- one by one -----------------------------------------------------------------------------------------
-
-
-def test_two_conversations_that_push_each_other_out() -> None:
-    text = request(1, LRU.format(-1)) + request(2, LRU.format(7), prompt=300) + request(3, LRU.format(9), prompt=4200)
-
-    assert reasons(RequestLog(STARTED), text) == {
-        1: None,
-        2: None,
-        3: "the similar prompt of slot 0 (4,012 tokens) was evicted by task 2",
-    }
-
-
-def test_a_prompt_in_the_prompt_cache_is_not_evicted() -> None:
-    saved = "0.01.000.000 I srv   prompt_save:  - saving prompt with length 4012, total state size = 1.0 MiB\n"
-    text = request(1, LRU.format(-1)) + request(2, LRU.format(7), prompt=300, extra=saved) + request(3, LRU.format(9))
-
-    assert reasons(RequestLog(STARTED), text)[3] == PREFIX_CHANGED
 
 
 SWA = "0.00.100.000 I llama_kv_cache_iswa: creating     SWA KV cache, size = 1024 cells\n"
@@ -152,28 +115,30 @@ def test_a_checkpoint_is_missed_only_by_a_model_that_needs_one_and_where_it_woul
     assert reasons(RequestLog(STARTED), SWA + text)[2] == (NO_CHECKPOINT if served else None)
 
 
-def test_how_much_was_alike_is_not_known_where_the_client_names_the_slot() -> None:
-    by_id = "selected slot by id (0)"
-
-    assert reasons(RequestLog(STARTED), SWA + request(1, by_id) + forced(2, by_id))[2] is None
-
-
-@pytest.mark.parametrize("chosen", [LCP.format(0.9), ""], ids=["like it", "no line tells"])
-def test_a_client_without_prompt_cache_gets_no_reason(chosen: str) -> None:
-    assert reasons(RequestLog(STARTED), request(1, LRU.format(-1)) + request(2, chosen)) == {1: None, 2: None}
+SAVED = "0.01.000.000 I srv   prompt_save:  - saving prompt with length 4012, total state size = 1.0 MiB\n"
+BY_ID = "selected slot by id (0)"
+FIRST, LAST = request(1, LRU.format(-1)), LRU.format(9)
 
 
-def test_a_slot_that_the_client_names() -> None:
-    text = request(1, "selected slot by id (0)") + request(2, "selected slot by id (0)")
-
-    assert reasons(RequestLog(STARTED), text) == {1: None, 2: NAMED_SLOT_CHANGED}
-
-
-@pytest.mark.parametrize(("prompt", "cached"), [(63, 0), (4000, 3000), (4000, 201)])
-def test_short_or_reused_prompts_need_no_reason(prompt: int, cached: int) -> None:
-    text = request(1, LRU.format(-1)) + request(2, LRU.format(7), prompt=prompt, cached=cached)
-
-    assert reasons(RequestLog(STARTED), text)[2] is None
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (FIRST + request(2, LRU.format(7), prompt=300) + request(3, LAST, prompt=4200),
+         {2: None, 3: EVICTED.format(0, "4,012", "by task 2")}),
+        (FIRST + request(2, LRU.format(7), prompt=300, extra=SAVED) + request(3, LAST), {2: None, 3: PREFIX_CHANGED}),
+        (SWA + request(1, BY_ID) + forced(2, BY_ID), {2: None}),  # how much was alike is not known
+        (FIRST + request(2, LCP.format(0.9)), {2: None}),  # a client without prompt cache
+        (FIRST + request(2, ""), {2: None}),
+        (request(1, BY_ID) + request(2, BY_ID), {2: NAMED_SLOT_CHANGED}),
+        (FIRST + request(2, LRU.format(7), prompt=63), {2: None}),
+        (FIRST + request(2, LRU.format(7), cached=3000), {2: None}),
+        (FIRST + request(2, LRU.format(7), cached=201), {2: None}),
+    ],
+    ids=["pushed out", "in the prompt cache", "named slot of a model with SWA", "like it", "no line tells",
+         "a slot that the client names", "short", "reused", "reused a little"],
+)  # fmt: skip
+def test_one_by_one(text: str, expected: dict[int, str | None]) -> None:
+    assert reasons(RequestLog(STARTED), text) == {1: None, **expected}
 
 
 def test_after_a_restart_the_first_prompt_is_read_whole() -> None:

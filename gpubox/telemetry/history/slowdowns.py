@@ -30,7 +30,9 @@ from gpubox.telemetry.history.values import RateName, Slowdown, StoredLaunch
 JUDGED_DAYS = 90
 MIN_STARTS = (8, 2)
 """Before and after. One start after is told as such: see ``Slowdown.later_starts``."""
-MIN_DAYS = (14, 3)
+STARTS_BEFORE_ONE = 20
+"""That a single start is slow says something only after so many of which none was: one in ten is slow by bad luck."""
+MIN_DAYS = (14, 4)
 MIN_CHANGE = 0.05
 """A smaller one is not worth a word."""
 SPREADS = 3.25
@@ -268,8 +270,8 @@ def _chance(before: list[_Level], after: list[_Level]) -> float:
     chances = [_chance_of(*days)]
     if later >= MIN_STARTS[1]:
         chances.append(_chance_of(*starts))
-    elif min(starts[0]) < (median(starts[0]) + starts[1][0]) / 2:
-        return 1.0  # one start of some was like this one before
+    elif len(starts[0]) < STARTS_BEFORE_ONE or min(starts[0]) < (median(starts[0]) + starts[1][0]) / 2:
+        return 1.0
     return max(chances)
 
 
