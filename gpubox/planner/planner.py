@@ -147,7 +147,7 @@ class Planner:
                 return replace(device, free_bytes=free)
             return device
         if beyond is None and recent:
-            beyond = max(0, device.free_now_bytes - free)
+            beyond = min(max(0, device.free_now_bytes - free), GIB)  # more is another program's
             self._unaccounted.learn_driver(engine, {device.key: beyond})
         if beyond is None:
             return replace(device, unaccounted_bytes=ASSUMED_DRIVER_BYTES, driver_assumed=True)
@@ -270,20 +270,14 @@ class Planner:
             engine = choose_engine(self._config, launch.engine)
             flags = flags_of_argv(launch.argv[len(engine.command) :], read_capabilities(engine, self._paths))
             profile = Profile(launch.profile, launch.model_path, engine=launch.engine, env=launch.env, flags=flags)
-            env = {**os.environ, **launch.env}
-            values = _read_flags(flags, env)
+            values = _read_flags(flags, {**os.environ, **launch.env})
             learn_addresses(engine, values.rpc, launch.env, self._paths, breakdown.devices.values())
-            listed = list_engine_devices(engine, values.rpc, launch.env, self._paths, busy_rpc=True, ask="never")
-            if listed.problem:
-                return
-            model = self.model(Path(launch.model_path))
-            devices = tuple(devices_now(listed, (), (), reading))
-            situation = Situation(profile, engine, Path(launch.model_path), (), model, env, devices, (), True)
+            situation = self.situation(profile, ask_devices="never")
             parts = self._calculate(situation, values)
             structure = self._structure(situation, profile, values, parts)
         except GpuboxError:
             return
-        if parts.doubts:
+        if situation.doubts or parts.doubts:
             return  # its weights and caches would be taken for proved
         draft = {key: size for key in breakdown.keys if (size := breakdown.bytes_of("compute", key, draft=True))}
         context = {key: parts.kv.get(key, 0) + parts.recurrent.get(key, 0) for key in {*parts.kv, *parts.recurrent}}
