@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -145,3 +146,22 @@ def test_there_is_one_table_of_marks(trees: Trees) -> None:
     }
 
     assert places == {"gpubox/views/marks.py"}
+
+
+NO_MAP_YET = ("bench", "tui/")
+"""Packages whose docstrings do not name their files yet. Only to shrink."""
+
+
+def test_each_file_stands_once_in_the_map_of_its_package(trees: Trees) -> None:
+    """The docstring of a package has a line for each of its files; CONTRIBUTING's map is made of these lines."""
+    wrong = {}
+    for path, tree in trees.items():
+        package = path.parent.relative_to(ROOT / "gpubox").as_posix()
+        if path.name != "__init__.py" or package == ".":
+            continue
+        named = re.findall(r"^(?:\S+ )*(\S+\.py)(?=\s)", ast.get_docstring(tree) or "", re.MULTILINE)
+        files = [file.name for file in trees if file.parent == path.parent and file.name != "__init__.py"]
+        if sorted(named) != sorted(files):
+            wrong[package] = sorted(set(files) ^ set(named)) or named
+
+    assert {package: names for package, names in wrong.items() if not package.startswith(NO_MAP_YET)} == {}
