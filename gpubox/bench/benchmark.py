@@ -18,7 +18,6 @@ from gpubox.errors import GpuboxError, UsageError
 
 if TYPE_CHECKING:
     from gpubox.bench.report.model import Report
-    from gpubox.bench.report.noise_history import NoiseHistory
     from gpubox.bench.target_server import ActiveTarget, TargetServer
     from gpubox.sandbox.runner import Sandbox
 
@@ -39,8 +38,6 @@ class Benchmark(ABC):
         self.config = Config()
         """Its ``weakest_confinement`` applies to model-written programs that scoring runs."""
         self._sandbox: Sandbox | None = None
-        self.history: NoiseHistory | None = None
-        """The noise of this box in past runs, for ``summarise``."""
         self.scratch = Path()
         """A folder for large files that ``execute`` needs, which it makes itself; the end of a session deletes it."""
 

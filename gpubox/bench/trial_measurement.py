@@ -1,7 +1,7 @@
 """Measures what runs before a trial and the tried server, in about a minute, and compares both.
 
 Each side is one server start, so the difference between two starts of the same server is part of the error
-(``report.noise_history``): a short trial finds large differences only, and says so.
+which no single start shows: only past runs of both tell more.
 """
 
 from __future__ import annotations

@@ -50,8 +50,7 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
         "mean accepted length  2.00  2.00  —  1  tokens/step",
         "acceptance  25.00  25.00  —  1  %",  # two answers to one greedy prompt are one observation
         "",
-        "One start of each server: ranges are of its repeats, intervals of its prompts; starts differ with an sd of "
-        "2.5 %, assumed, because this box has no history of it.",
+        "One start of each server: what stands beside a mean is the range of its repeats; another start may be slower.",
         "Energy per token: — (the driver gives no power reading).",
     ]
     assert "run 2" in err

@@ -18,17 +18,17 @@ from typing import Literal
 
 from gpubox.bench.compare.effects import predicted_rates
 from gpubox.bench.compare.judge import Judged, can_win_by, judge_cells
+from gpubox.bench.compare.starts import LEVEL, MIN_STARTS, Start, interim_analyses
 from gpubox.bench.course import Batch, Course
 from gpubox.bench.model import Item, ScoredItems
-from gpubox.bench.start_comparison import LEVEL, MIN_STARTS, Start, interim_analyses
 from gpubox.bench.stats import MARGIN
 
 ONCE = 24
 """So many cells are all started once."""
 FINALISTS = 3
 """Besides the present flags."""
-_PREDICTED = 12
-"""Cells of a larger space that are started because their flags alone were fast."""
+_PREDICTED = 30
+"""At most so many cells of a larger space are started because their flags alone, or their neighbours, were fast."""
 _BLOCK = 2
 TIME_OVER = "the time is over"
 Stage = Literal["search", "final"]
@@ -238,14 +238,17 @@ class Contest:
         rules = self.rules
         dice = random.Random(f"cells {rules.seed}")
         if len(rules.cells) > ONCE and rules.places:
-            own = rules.places[rules.own]
-            others = [cell for cell in others if sum(a != b for a, b in zip(rules.places[cell], own, strict=True)) == 1]
+            others = [cell for cell in others if self._changed(cell, rules.own) == 1]
             if len(others) >= ONCE:
                 others = others[:: math.ceil(len(others) / (ONCE - 1))]
         return [rules.own, *dice.sample(list(others), len(others))]
 
+    def _changed(self, cell: str, other: str) -> int:
+        """In how many flags two cells differ."""
+        return sum(a != b for a, b in zip(self.rules.places[cell], self.rules.places[other], strict=True))
+
     def _promising(self) -> str:
-        """The cell without a start that should be the fastest; empty: none should beat the best so far."""
+        """The cell without a start that should be the fastest, else one beside the best; empty: there is none."""
         rules = self.rules
         means = {cell: mean for cell in rules.cells if (mean := self.mean(cell)) is not None}
         tried = {outcome.cell for outcome in self.outcomes}
@@ -253,8 +256,12 @@ class Contest:
         if not means or not open_cells:
             return ""
         rates = predicted_rates(rules.places, means)
+        so_far = max(means, key=lambda cell: means[cell])
         best = max(open_cells, key=lambda cell: rates[cell])
-        return best if rates[best] > max(means.values()) - math.log1p(2 * MARGIN) else ""
+        if rates[best] > means[so_far] - math.log1p(2 * MARGIN):
+            return best
+        near = [cell for cell in open_cells if self._changed(cell, so_far) == 1]  # flags may gain by each other
+        return max(near, key=lambda cell: rates[cell], default="")
 
     def _fastest(self, cells: Sequence[str]) -> list[str]:
         """Those that run, the fastest first."""

@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import Literal
 
 from gpubox.bench.compare.judge import limit_of
-from gpubox.bench.start_comparison import LEVEL
+from gpubox.bench.compare.starts import LEVEL
 from gpubox.bench.stats import MARGIN
 
 Answer = Literal["higher", "lower", "equal", "cannot tell"]

@@ -1,6 +1,6 @@
 """What the starts of several cells allow to say: faster, slower, equal within a margin, or cannot tell. Pure.
 
-Each cell is compared with the owner's present flags alone (``start_comparison``): a noisy cell disturbs no other row.
+Each cell is compared with the owner's present flags alone (``starts``): a noisy cell disturbs no other row.
 The rows of a table share its level (Holm), and so do the looks at a run that may end early.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gpubox.bench.start_comparison import LEVEL, Contrast, Start, compare_starts
-from gpubox.bench.stats import holm, t_quantile
+from gpubox.bench.compare.starts import LEVEL, Contrast, Start, compare_starts
+from gpubox.bench.stats import holm
 
 Answer = Literal["faster", "slower", "equal", "cannot tell"]
 EQUAL_LIMITS = (0.01, 0.02, 0.03, 0.05)
@@ -38,29 +38,22 @@ class Judged:
         return contrast.interval if contrast and contrast.enough and math.isfinite(contrast.error) else None
 
 
-def judge(contrasts: Sequence[Contrast | None], level: float, weights: Sequence[float] | None = None) -> list[Judged]:
+def judge(contrasts: Sequence[Contrast | None], level: float) -> list[Judged]:
     """The rows of one table. ``level``: the share of the significance level that this look at them has."""
     known = [contrast if contrast and contrast.enough else None for contrast in contrasts]
-    p_values = holm([contrast.p_value() if contrast else 1.0 for contrast in known], weights)
-    shares = weights or [1 / max(1, len(known))] * len(known)
+    p_values = holm([contrast.p_value() if contrast else 1.0 for contrast in known])
     rows = []
-    for contrast, given, p, share in zip(known, contrasts, p_values, shares, strict=True):
+    for contrast, given, p in zip(known, contrasts, p_values, strict=True):
         if contrast is None:
             rows.append(Judged(contrast=given))
             continue
-        within = equal_within(contrast, LEVEL * share)
+        within = limit_of(*contrast.interval_at(LEVEL / len(known)))
         if p <= level:
             answer: Answer = "faster" if contrast.log_ratio > 0 else "slower"
         else:
             answer = "equal" if within is not None else "cannot tell"
         rows.append(Judged(answer, contrast, within, p))
     return rows
-
-
-def equal_within(contrast: Contrast, level: float) -> float | None:
-    """The first of EQUAL_LIMITS that holds the whole interval at ``level``; ``None`` if none does."""
-    half = t_quantile(level, contrast.dof) * contrast.error if contrast.error else 0.0
-    return limit_of(math.exp(contrast.log_ratio - half), math.exp(contrast.log_ratio + half))
 
 
 def limit_of(low: float, high: float) -> float | None:
@@ -89,5 +82,4 @@ def can_win_by(
     contrast = compare_starts(starts, over, cell, domains=domains)
     if contrast is None or not contrast.enough:
         return True
-    half = t_quantile(LEVEL / rows, contrast.dof) * contrast.error if contrast.error else 0.0
-    return contrast.log_ratio + half > math.log1p(margin)
+    return contrast.interval_at(LEVEL / rows)[1] > 1 + margin

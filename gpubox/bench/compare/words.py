@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gpubox.bench.compare.contest import Contest
 from gpubox.bench.compare.judge import Judged
+from gpubox.bench.compare.starts import MIN_STARTS, Contrast
 from gpubox.bench.model import Flag, Target
 from gpubox.bench.report.formatting import format_change
-from gpubox.bench.start_comparison import MIN_STARTS, Contrast
 from gpubox.bench.stats import MARGIN
 
 CAUSES = {

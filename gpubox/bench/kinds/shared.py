@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,12 +9,9 @@ import msgspec
 
 from gpubox.bench.benchmark import check_numbers
 from gpubox.bench.model import Flag, Plan, Result, RunInfo, ScoredItems, Target
-from gpubox.bench.questions import question_of
-from gpubox.bench.start_comparison import Noise, Start
 from gpubox.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpubox.bench.report.noise_history import NoiseHistory
     from gpubox.bench.target_server import ActiveTarget
 
 Options = TypeVar("Options")
@@ -44,24 +39,6 @@ def exceeds_context(tokens: int, target: str, active: ActiveTarget | None) -> st
     """
     size = active.context_tokens if active and active.target.name == target else None
     return f"needs a context of {tokens:,} tokens; a slot has {size:,}" if size and size < tokens else ""
-
-
-def answered_starts(side: str, rows: ScoredItems, key: str) -> list[Start]:
-    """Each server start in ``rows``, with the mean log of each prompt's rate. TTFT is inverted: higher is faster."""
-    logs: dict[int, dict[str, list[float]]] = {}
-    for item, result in rows:
-        if value := result.values.get(key):
-            log = -math.log(value) if key == "ttft_seconds" else math.log(value)
-            logs.setdefault(item.start, {}).setdefault(question_of(item).name, []).append(log)
-    return [
-        Start(side, start, {name: statistics.fmean(values) for name, values in prompts.items()})
-        for start, prompts in sorted(logs.items())
-    ]
-
-
-def start_noise(history: NoiseHistory | None, info: RunInfo) -> Noise:
-    """How much starts of the run's targets differ, from past runs on this box; assumed if there are none."""
-    return history.between_starts(info.provenance.values(), info.id) if history else Noise()
 
 
 def report_flags(info: RunInfo, results: ScoredItems) -> tuple[Flag, ...]:

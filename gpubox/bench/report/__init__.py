@@ -7,7 +7,6 @@ leaderboard.py     profiles ranked by their last run
 load.py            reads stored runs for all of these, redacted
 markdown.py        text that nobody vouches for, as Markdown
 model.py           Report, Metric, Estimate's place in them, RunSummary
-noise_history.py   how much starts differ
 past_figures.py    which launches are the same, and what each run of them measured
 plot.py            charts as rows of text
 post.py            what a forum may read of a run

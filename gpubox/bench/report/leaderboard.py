@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpubox.bench.compare.history import looks_needed
+from gpubox.bench.compare.starts import LEVEL
 from gpubox.bench.model import RunInfo
 from gpubox.bench.report.model import SPEED_UNITS, Metric, RunSummary
 from gpubox.bench.report.past_figures import PastFigures, protocol_of
 from gpubox.bench.report.run_comparison import Outcome, compare_row
-from gpubox.bench.start_comparison import LEVEL
 from gpubox.bench.stats import Estimate
 
 RANKING_METRICS = {"suite": "points", "humaneval": "pass@1", "speed": "tg", "soak": "tg"}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from gpubox.bench.benchmark import make_benchmark
 from gpubox.bench.model import RunInfo, ScoredItems
 from gpubox.bench.report.model import Report
-from gpubox.bench.report.noise_history import NoiseHistory
 from gpubox.bench.report.privacy import Redactor, redact_report
 from gpubox.bench.report.references import ReferenceComparison, compare_with_references
 from gpubox.bench.report.run_summaries import run_summaries, sibling_summaries
@@ -43,7 +42,6 @@ def report_of(run: Run, info: RunInfo, scored: ScoredItems) -> Report:
     from gpubox.bench.endpoint import uncontrolled_settings
 
     benchmark = make_benchmark(info.plan)
-    benchmark.history = NoiseHistory(lambda: sibling_summaries(run))
     with readable_results(run):
         report = benchmark.summarise(info, scored)
     notes = []

@@ -17,13 +17,13 @@ from typing import Literal
 from gpubox.bench import stats
 from gpubox.bench.compare.history import Answer, Past, compare_past, looks_needed, told
 from gpubox.bench.compare.judge import limit_of
+from gpubox.bench.compare.starts import LEVEL
 from gpubox.bench.kinds.suite.suite_report import task_weights
 from gpubox.bench.model import Provenance, RunInfo
 from gpubox.bench.provenance import comparable_argv
 from gpubox.bench.report.formatting import validity_suffix
 from gpubox.bench.report.model import SPEED_UNITS, Metric, Report
 from gpubox.bench.report.past_figures import PastFigures, launch_identity
-from gpubox.bench.start_comparison import LEVEL
 from gpubox.errors import UsageError
 
 Outcome = Literal["better", "worse", "changed", "equal", "cannot tell"]

@@ -19,6 +19,7 @@ from gpubox.bench.compare.cell_benchmark import CellBenchmark
 from gpubox.bench.compare.contest import Rules
 from gpubox.bench.compare.judge import Judged, judge
 from gpubox.bench.compare.report import contest_report
+from gpubox.bench.compare.starts import LEVEL, Contrast, Start, compare_prompts, compare_starts
 from gpubox.bench.compare.words import pair_sentence
 from gpubox.bench.course import Batch, Course
 from gpubox.bench.kind import PlanContext
@@ -38,7 +39,6 @@ from gpubox.bench.questions import DOMAINS, Question, question_of, question_valu
 from gpubox.bench.report.formatting import format_change, validity_suffix
 from gpubox.bench.report.model import Metric, Report, ReportTable, Value
 from gpubox.bench.report.prompt_metrics import Measures, acceptance_metrics, prompt_metrics
-from gpubox.bench.start_comparison import LEVEL, Contrast, Start, compare_prompts, compare_starts
 from gpubox.engines.option_values import with_flag_keys
 from gpubox.errors import UsageError
 

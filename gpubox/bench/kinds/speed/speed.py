@@ -10,6 +10,7 @@ import msgspec
 from gpubox import units
 from gpubox.bench import stats
 from gpubox.bench.benchmark import Benchmark, check_items
+from gpubox.bench.compare.starts import random_order
 from gpubox.bench.kind import PlanContext
 from gpubox.bench.kinds.shared import exceeds_context, id_prefix
 from gpubox.bench.kinds.speed import KIND, llama_bench
@@ -35,7 +36,6 @@ from gpubox.bench.questions import (
     unmet_conditions,
 )
 from gpubox.bench.report.model import Report
-from gpubox.bench.start_comparison import random_order
 from gpubox.bench.target_server import ActiveTarget, TargetServer
 from gpubox.engines.find import find_beside_engine
 from gpubox.errors import UsageError
@@ -145,7 +145,7 @@ class Speed(Benchmark):
 
     def summarise(self, info: RunInfo, results: ScoredItems) -> Report:
         summary = summarise_streams if self.options.streams else summarise
-        return summary(self.options, info, results, self.history)
+        return summary(self.options, info, results)
 
     def headline(self, results: ScoredItems) -> str:
         if self.options.streams:

@@ -12,12 +12,11 @@ import msgspec
 from gpubox import units
 from gpubox.bench import stats
 from gpubox.bench.energy import energy_note
-from gpubox.bench.kinds.shared import closing_notes, report_flags, start_noise, timing_notes
+from gpubox.bench.kinds.shared import closing_notes, report_flags, timing_notes
 from gpubox.bench.kinds.speed.depth_curves import DepthPoint, depth_curves, depth_series, halving_notes
 from gpubox.bench.kinds.speed.workloads import PRESETS, SpeedOptions, Workload
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
-from gpubox.bench.report.noise_history import NoiseHistory
 from gpubox.bench.report.prompt_metrics import Measures, scale_estimate
 from gpubox.bench.stats import Estimate
 
@@ -33,9 +32,7 @@ _MEASURES: Measures = (
 )
 
 
-def summarise(
-    options: SpeedOptions, info: RunInfo, results: ScoredItems, history: NoiseHistory | None = None
-) -> Report:
+def summarise(options: SpeedOptions, info: RunInfo, results: ScoredItems) -> Report:
     """The metrics of each target and workload; notes say what failed or was skipped."""
     rows: list[Row] = [
         (item, msgspec.convert(item.values, Workload), result)
@@ -62,7 +59,7 @@ def summarise(
         metrics=tuple(metrics),
         tables=(*_run_tables(rows), *(_llama_bench_table(item, result) for item, result in benches)),
         series=(*_run_curves(rows), *depth_series(curves)),
-        notes=(*halving_notes(curves), *_notes(options, info, results, rows, history)),
+        notes=(*halving_notes(curves), *_notes(options, info, results, rows)),
         flags=report_flags(info, results),
         text="\n\n".join(str(result.values["markdown"]) for _, result in benches),
     )
@@ -230,16 +227,13 @@ def _llama_bench_table(item: Item, result: Result) -> ReportTable:
     return ReportTable(item.target, ("test", "tok/s", "sd", "n"), rows, note)
 
 
-def _notes(
-    options: SpeedOptions, info: RunInfo, results: ScoredItems, rows: Sequence[Row], history: NoiseHistory | None
-) -> Iterator[str]:
+def _notes(options: SpeedOptions, info: RunInfo, results: ScoredItems, rows: Sequence[Row]) -> Iterator[str]:
     """What the numbers of a single start leave open, who measured them, and what was not measured."""
     if options.starts == 1 and any(result.ok for _, _, result in rows):
         option = "" if any(target.url for target in info.plan.targets) else " (--starts measures it)"
-        noise = start_noise(history, info)
         prompts = len({workload.prompt.rpartition("-s")[0] for _, workload, _ in rows if workload.domain})
         of = f"the range of {prompts} prompts" if prompts else "the range of its repeats"
-        yield f"One start of each server: what stands beside a mean is {of}; {noise}{option}."
+        yield (f"One start of each server: what stands beside a mean is {of}; another start may be slower{option}.")
     measured = [result for _, _, result in rows if result.ok]
     yield from timing_notes(measured)
     yield from energy_note(measured)

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 
 from gpubox import units
 from gpubox.bench.energy import energy_note
-from gpubox.bench.kinds.shared import closing_notes, report_flags, start_noise, timing_notes
+from gpubox.bench.kinds.shared import closing_notes, report_flags, timing_notes
 from gpubox.bench.kinds.speed.streams import StreamsWorkload, is_streams_item, streams_of
 from gpubox.bench.kinds.speed.workloads import SpeedOptions
 from gpubox.bench.model import RunInfo, ScoredItems
 from gpubox.bench.report.chart import estimate_series
 from gpubox.bench.report.formatting import format_ratio
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
-from gpubox.bench.report.noise_history import NoiseHistory
 from gpubox.bench.report.prompt_metrics import Measures, start_estimate, start_means
 from gpubox.bench.stats import PairedRatio, paired_ratio
 
@@ -51,9 +50,7 @@ class StreamsLevel:
         return self.workload.streams
 
 
-def summarise_streams(
-    options: SpeedOptions, info: RunInfo, results: ScoredItems, history: NoiseHistory | None = None
-) -> Report:
+def summarise_streams(options: SpeedOptions, info: RunInfo, results: ScoredItems) -> Report:
     """The report so far."""
     levels = list(_levels(info, results))
     curves = [
@@ -70,7 +67,7 @@ def summarise_streams(
         metrics=tuple(metric for level in levels for metric in level.metrics.values()),
         tables=tuple(_table(curve, several=len(curves) > 1) for curve in curves),
         series=tuple(line for curve in curves for line in _series(curve, several=len(curves) > 1)),
-        notes=tuple(_notes(options, info, results, curves, history)),
+        notes=tuple(_notes(options, info, results, curves)),
         flags=report_flags(info, results),
     )
 
@@ -197,7 +194,6 @@ def _notes(
     info: RunInfo,
     results: ScoredItems,
     curves: Sequence[Sequence[StreamsLevel]],
-    history: NoiseHistory | None,
 ) -> Iterator[str]:
     for curve in curves:
         prefix = ""
@@ -216,7 +212,7 @@ def _notes(
     if options.starts == 1 and curves:
         yield (
             "One start of each server: ranges are of its repeats, and gains have no interval; "
-            f"{start_noise(history, info)}" + ("." if _by_address(info) else " (--starts measures it).")
+            "another start may be slower" + ("." if _by_address(info) else " (--starts measures it).")
         )
     rows = [result for item, result in results if result.ok and not item.warmup]
     yield from timing_notes(rows)

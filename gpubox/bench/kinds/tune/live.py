@@ -7,11 +7,11 @@ import statistics
 from dataclasses import replace
 
 from gpubox.bench.compare.contest import ONCE, Contest
+from gpubox.bench.compare.starts import MIN_STARTS
 from gpubox.bench.kinds.tune.progress import CandidateState, TuneCandidate, TuneProgress
 from gpubox.bench.kinds.tune.protocol import flag_changes
 from gpubox.bench.kinds.tune.tune import Tune
 from gpubox.bench.model import Plan, ScoredItems
-from gpubox.bench.start_comparison import MIN_STARTS
 from gpubox.bench.stats import t95
 
 

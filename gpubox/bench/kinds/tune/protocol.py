@@ -8,12 +8,12 @@ from typing import Any
 
 from gpubox.bench.benchmark import check_items
 from gpubox.bench.compare.contest import FINALISTS, ONCE
+from gpubox.bench.compare.starts import MIN_STARTS
 from gpubox.bench.kinds.shared import convert_options
 from gpubox.bench.kinds.tune.progress import FlagChange, Goal
 from gpubox.bench.model import Target
 from gpubox.bench.overrides import format_flag_value
 from gpubox.bench.questions import DOMAINS, Question, questions
-from gpubox.bench.start_comparison import MIN_STARTS
 from gpubox.errors import UsageError
 from gpubox.profiles.profile import FlagValue
 

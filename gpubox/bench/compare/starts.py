@@ -22,39 +22,11 @@ import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpubox.bench.stats import MARGIN, Verdict, satterthwaite, t_p_value, t_quantile
+from gpubox.bench.stats import MARGIN, satterthwaite, t_p_value, t_quantile
 
 MIN_STARTS = 4
 """Per side, for a verdict from this run alone."""
 LEVEL = 0.05
-PRIOR_SD = 0.025
-"""Assumed sd (of the log) between starts of one command line if this box has no history of it."""
-CORRELATED_ANSWERS = 10
-"""This many consecutive answers of one start carry the information of one independent answer."""
-
-
-def effective_sample_size(answers: int) -> float:
-    """The number of independent answers that ``answers`` consecutive ones of a start are worth."""
-    return max(1.0, answers / CORRELATED_ANSWERS)
-
-
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """How much starts of one command line differ, known from elsewhere than the compared starts."""
-
-    sd: float = PRIOR_SD
-    """Of the log: 0.025 is 2.5 %."""
-    dof: float = math.inf
-    runs: int = 0
-    """The number of past runs or starts behind ``sd``; 0: it is assumed."""
-
-    def __str__(self) -> str:
-        source = (
-            f"estimated from {self.runs} past ones on this box"
-            if self.runs
-            else "assumed, because this box has no history of it"
-        )
-        return f"starts differ with an sd of {100 * self.sd:.1f} %, {source}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +51,7 @@ class Contrast:
     starts: int
     """Of the side that has fewer."""
     enough: bool
-    """True: ``error`` comes from these starts. False: ``noise`` stands in for it."""
-    noise: Noise | None = None
+    """Whether there are enough starts for a verdict, and servers were started at all."""
 
     @property
     def ratio(self) -> float:
@@ -89,7 +60,11 @@ class Contrast:
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the ratio, for this contrast alone."""
-        half = t_quantile(LEVEL, self.dof) * self.error if self.error else 0.0
+        return self.interval_at(LEVEL)
+
+    def interval_at(self, level: float) -> tuple[float, float]:
+        """The interval of the ratio that misses it with the probability ``level``."""
+        half = t_quantile(level, self.dof) * self.error if self.error else 0.0
         return math.exp(self.log_ratio - half), math.exp(self.log_ratio + half)
 
     def p_value(self) -> float:
@@ -98,17 +73,6 @@ class Contrast:
         if not excess or math.isinf(self.error):
             return 1.0
         return t_p_value(excess / self.error, self.dof) if self.error else 0.0
-
-    def detectable_difference(self, level: float) -> float:
-        """The smallest relative difference that would be significant: 0.05 is 5 %."""
-        return math.expm1(t_quantile(level, self.dof) * self.error + math.log1p(MARGIN))
-
-    def verdict(self, corrected_p: float, level: float = LEVEL) -> Verdict:
-        """``corrected_p``: ``p_value`` after correction for multiple tests. Assumed noise never gives a verdict."""
-        known = self.enough or self.noise is None or self.noise.runs > 0
-        if known and corrected_p <= level:
-            return "faster" if self.log_ratio > 0 else "slower"
-        return "indistinguishable" if self.enough else "too few"
 
     def half_width(self, starts: int) -> float:
         """The half width of the 95 % interval (of the log) that ``starts`` starts of each of two sides would have."""
@@ -130,33 +94,12 @@ class AncovaResult:
     """Between starts of one side; ``None`` if there are too few to estimate it."""
     dof: int
 
-    def adjusted_mean(self, side: str) -> float:
-        """The mean log of ``side`` at the mean time of all starts."""
-        grand_time = sum(self.times[name] * count for name, count in self.counts.items()) / sum(self.counts.values())
-        return self.means[side] - self.slope * (self.times[side] - grand_time)
-
     def contrast(self, first: str, second: str) -> tuple[float, float]:
         """The log ratio of second over first, and its variance as a multiple of ``variance``."""
         time_gap = self.times[second] - self.times[first]
         drift_factor = time_gap**2 / self.time_squares if self.time_squares else 0.0
         factor = 1 / self.counts[first] + 1 / self.counts[second] + drift_factor
         return self.means[second] - self.means[first] - self.slope * time_gap, factor
-
-    def shrunken_mean(self, best: str) -> float:
-        """The adjusted mean of the best of several sides without the selection bias of picking the best.
-
-        Its distance from the mean of all sides is scaled by t² / (t² + s²), where t² is the variance between sides
-        beyond noise and s² the noise (the empirical Bayes estimate of Efron and Morris 1973).
-        """
-        means = [self.adjusted_mean(side) for side in self.means]
-        best_mean = self.adjusted_mean(best)
-        if len(means) < 2 or self.variance is None:
-            return best_mean
-        noise = self.variance * statistics.fmean(1 / count for count in self.counts.values())
-        beyond_noise = max(0.0, statistics.variance(means) - noise)
-        grand_mean = statistics.fmean(means)
-        shrinkage = beyond_noise / (beyond_noise + noise) if beyond_noise + noise else 1.0
-        return grand_mean + (best_mean - grand_mean) * shrinkage
 
 
 def ancova(points: Sequence[tuple[str, float, float]]) -> AncovaResult:
@@ -194,89 +137,23 @@ def compare_starts(
     second: str,
     *,
     domains: Mapping[str, Hashable] | None = None,
-    noise: Noise | None = None,
     restarted: bool = True,
 ) -> Contrast | None:
     """``second`` over ``first``; ``None`` if they have no prompt in common.
 
-    ``noise`` is used if a side has fewer than MIN_STARTS starts. ``restarted=False``: the blocks are of one running
-    server (known by its address only), so ``noise`` is added to the error of the blocks.
+    ``restarted=False``: the starts are blocks of requests to running servers, which tell nothing of other starts.
     """
-    noise = noise or Noise()
     usable, prompts, points = _mean_points([start for start in starts if start.side in (first, second)])
     if {side for side, _, _ in points} != {first, second}:
         return None
     result = ancova(points)
     fewest = min(result.counts.values())
     log_ratio, factor = result.contrast(first, second)
-    enough = fewest >= MIN_STARTS and restarted
-    variances: list[tuple[float, float]] = []
-    if fewest >= MIN_STARTS and result.variance is not None:
-        variances.append((result.variance * factor, result.dof))
-    if not enough:
-        counts = result.counts.values() if restarted else (1, 1)
-        prior = (noise.sd**2 * sum(1 / count for count in counts), noise.dof)
-        observed = (result.variance * factor, float(result.dof)) if result.variance is not None else prior
-        # These starts may differ more than past ones did; the larger variance is the safe one.
-        variances.append(max(prior, observed) if restarted else prior)
-    variances.append(_prompt_variance(usable, prompts, first, second, domains or {}))
-    variance, dof = satterthwaite(variances)
-    return Contrast(log_ratio, math.sqrt(variance), dof, fewest, enough, None if enough else noise)
-
-
-@dataclass(frozen=True, slots=True)
-class SidesComparison:
-    """Several sides, every pair compared; verdicts are corrected for all pairs."""
-
-    ancova: AncovaResult
-    starts: tuple[Start, ...]
-    prompts: tuple[str, ...]
-    domains: Mapping[str, Hashable]
-    noise: Noise
-
-    @property
-    def order(self) -> list[str]:
-        """The sides, the fastest first."""
-        return sorted(self.ancova.means, key=self.ancova.adjusted_mean, reverse=True)
-
-    @property
-    def pairs(self) -> int:
-        return math.comb(len(self.ancova.means), 2)
-
-    def contrast(self, first: str, second: str) -> Contrast:
-        """``second`` over ``first``; the error between starts is estimated from all sides together."""
-        result = self.ancova
-        fewest = min(result.counts[first], result.counts[second])
-        log_ratio, factor = result.contrast(first, second)
-        if fewest >= MIN_STARTS and result.variance is not None:
-            enough, between_starts = True, (result.variance * factor, float(result.dof))
-        else:
-            enough, between_starts = False, (self.noise.sd**2 * factor, self.noise.dof)
-        own_starts = [start for start in self.starts if start.side in (first, second)]
-        prompts = _prompt_variance(own_starts, self.prompts, first, second, self.domains)
-        variance, dof = satterthwaite([between_starts, prompts])
-        return Contrast(log_ratio, math.sqrt(variance), dof, fewest, enough, None if enough else self.noise)
-
-    def verdict(self, first: str, second: str) -> Verdict:
-        """``second`` against ``first``, with Bonferroni's correction for every pair."""
-        contrast = self.contrast(first, second)
-        return contrast.verdict(min(1.0, contrast.p_value() * self.pairs))
-
-
-def compare_sides(
-    starts: Sequence[Start], *, domains: Mapping[str, Hashable] | None = None, noise: Noise | None = None
-) -> SidesComparison | None:
-    """All sides of ``starts``; ``None`` if they have no prompt in common."""
-    usable, prompts, points = _mean_points(starts)
-    if not prompts:
-        return None
-    return SidesComparison(ancova(points), tuple(usable), tuple(prompts), domains or {}, noise or Noise())
-
-
-def compare_unpaired(first: float, second: float, *variances: tuple[float, float]) -> Contrast:
-    """Two rates that were not measured in alternation. ``variances``: of the log, each with its degrees of freedom."""
-    variance, dof = satterthwaite(variances)
-    return Contrast(math.log(second / first), math.sqrt(variance), dof, 1, False)
+    if fewest < MIN_STARTS or result.variance is None or not restarted:
+        return Contrast(log_ratio, math.inf, 1, fewest, False)
+    between_starts = (result.variance * factor, float(result.dof))
+    variance, dof = satterthwaite([between_starts, _prompt_variance(usable, prompts, first, second, domains or {})])
+    return Contrast(log_ratio, math.sqrt(variance), dof, fewest, True)
 
 
 def _prompt_variance(
