@@ -56,8 +56,9 @@ def command(
         if new_key or not (server := _server(context, model, url)):
             raise GpuboxError(
                 "No gateway runs." if new_key else "Neither a gateway nor such a server runs.",
-                "`gpubox serve --detach` starts a gateway; --url names a server.", code=ExitCode.NOT_RUNNING,
-            )  # fmt: skip
+                "`gpubox serve --detach` starts a gateway; --url names a server.",
+                code=ExitCode.NOT_RUNNING,
+            )
         _print_of_server(client, *server, as_json)
         return
     models = gateway_models(status, context.catalog.profiles)

@@ -20,15 +20,23 @@ from gpubox.views.profile import comparison_table, launch_line, profile_facts, p
 @click.option("--command", "only_command", is_flag=True, help="Print only the command line.")
 @click.option("--all", "show_all", is_flag=True, help="With OTHER: also list what is the same.")
 @click.option(
-    "--schema", type=click.Choice(("profile", "config")), is_flag=False, flag_value="profile",
+    "--schema",
+    type=click.Choice(("profile", "config")),
+    is_flag=False,
+    flag_value="profile",
     help="Print the JSON Schema of profiles, or of config.toml, for an editor.",
-)  # fmt: skip
+)
 @json_option
 @click.pass_obj
 def command(
-    context: Context, profile: str | None, other: str | None, only_command: bool, show_all: bool, schema: str | None,
+    context: Context,
+    profile: str | None,
+    other: str | None,
+    only_command: bool,
+    show_all: bool,
+    schema: str | None,
     as_json: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Show PROFILE: its purpose, its exact command line, its needs. With OTHER, compare the two.
 
     Editors complete and check profiles with their schema: run gpubox show --schema >
