@@ -55,7 +55,7 @@ def test_the_last_requests(paths: Paths, capfd: pytest.CaptureFixture[str], monk
     columns = ["TIME", "PROFILE", "CLIENT", "PROMPT", "OUT", "TTFT", "PP", "TG", "DRAFT", "TOOK", "END"]
     assert (head.split(), len(rows)) == (columns, len(every))
     row = rows[every.index(first)]
-    assert row.split()[2:6] == ["a", "—", "32+0", "150"] and "94%" in row
+    assert row.split()[2:6] == ["a", "—", "0+32", "150"] and "94%" in row
 
 
 @pytest.mark.usefixtures("served")

@@ -59,7 +59,7 @@ def command(context: Context, since: str, by: str, list_requests: bool, lines: i
     KWH     energy of the cards while gpubox watched them; its cost with price-per-kwh in config.toml
 
     \b
-    PROMPT  with --requests: processed + cached tokens
+    PROMPT  with --requests: cached + processed tokens
     DRAFT   share of drafted tokens that were accepted
     TOOK    from the start in a slot to the end
 
