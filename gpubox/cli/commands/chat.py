@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 @click.option("--continue", "chat", metavar="NAME", help="Continue the chat NAME.")
 @click.option("--name", metavar="NAME", help="Name the new chat. [default: made from the prompt]")
 @click.option(
-    "--workdir",
-    metavar="FOLDER",
-    help="The workspace: the model may read and change its files. [default: none]",
+    "--workdir", metavar="FOLDER", help="The workspace: the model may read and change its files. [default: none]"
 )
 @click.option("--any-workdir", is_flag=True, help="Allow a home or system folder as workspace.")
 @click.option("--approve", "approvals", type=click.Choice(["ask", "workspace", "never"]), metavar="WHEN",
