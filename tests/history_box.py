@@ -344,7 +344,6 @@ def check_size(days: int, count: int, folder: Path, *, timed: bool = True) -> li
     queries = HistoryQueries(paths.history)
     asked: dict[str, Callable[[], object]] = {
         "sums by profile, all": lambda: queries.sums(begin, END, "profile"),
-        "sums by client, all": lambda: queries.sums(begin, END, "client"),
         "sums by day, all": lambda: queries.sums(begin, END, "day"),
         "sums by profile, 7.3 days": lambda: queries.sums(END - 7.3 * DAY, END, "profile"),
         "last 200 requests": lambda: queries.requests(begin, END, limit=200),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from gpubox.errors import GpuboxError
-from gpubox.telemetry.history.values import HistoryBucket, Slowdown, StoredLaunch, StoredMark, StoredRequest, UsageSum
+from gpubox.telemetry.history.values import HistoryBucket, Slowdown, StoredLaunch, StoredMark, StoredRequest
 from tests.tui.snapshots import REQUESTS
 
 NOON = datetime(2026, 11, 21, 13, 2, tzinfo=UTC).timestamp()
@@ -66,10 +66,9 @@ class FakeHistory:
             for number, profile in enumerate(sorted({r.profile for r in self.stored_requests}))
         ]
 
-    def sums(self, since: float, until: float, by: str) -> list[UsageSum]:
-        self._called("sums")
-        keys = {r.client or "" for r in self.stored_requests if since <= r.at < until}
-        return [UsageSum(key) for key in sorted(keys)]
+    def clients(self, since: float, until: float) -> list[str]:
+        self._called("clients")
+        return sorted({r.client for r in self.stored_requests if r.client and since <= r.at < until})
 
     def slowdowns(self, now: float) -> list[Slowdown]:
         self._called("slowdowns")

@@ -26,8 +26,6 @@ from gpubox.telemetry.history.values import (
 )
 
 MAX_REQUESTS = 500
-UNKNOWN_CLIENT = ""
-"""The key of the requests of no known client."""
 SWITCH_SECONDS = 60.0
 """A server that was stopped so short before another started was replaced by it."""
 _AnyResult = TypeVar("_AnyResult")
@@ -99,6 +97,11 @@ class HistoryQueries:
         A request belongs to the moment at which a slot began with it, and to its local day.
         """
         return self._read(lambda connection: _sums(connection, since, until, by), [])
+
+    def clients(self, since: float, until: float) -> list[str]:
+        """The names of the clients of the requests that began in [since, until)."""
+        sql = "SELECT DISTINCT client FROM requests WHERE at >= ? AND at < ? AND client IS NOT NULL ORDER BY 1"
+        return self._read(lambda connection: [name for (name,) in connection.execute(sql, (since, until))], [])
 
     def slowdowns(self, now: float) -> list[Slowdown]:
         """The profiles that have become slower and still are."""
@@ -190,7 +193,7 @@ def _is_switch(before: StoredLaunch, launch: StoredLaunch) -> bool:
 
 @dataclass(slots=True)
 class _Group:
-    """The running sums of one profile, client or day."""
+    """The running sums of one profile or day."""
 
     counts: list[int] = field(default_factory=lambda: [0] * 5)
     """Of UsageSum: requests, errors, prompt, cached and generated tokens."""
@@ -208,66 +211,50 @@ class _Group:
 
 
 def _sums(connection: sqlite3.Connection, since: float, until: float, by: UsageKey) -> list[UsageSum]:
-    """One query for the counts, one pass for the medians; for the days, one of each a day."""
+    """One query for the counts, one pass for the medians, one query for the energy; for the days, so for each."""
     groups: dict[str, _Group] = defaultdict(_Group)
     launches = read_launches(connection, since, until)
     profiles: dict[int, str] = dict(connection.execute("SELECT id, profile FROM launches"))
-    spans = _days(connection, since, until) if by == "day" else [("", since, until)]
-    key = {"profile": "launch", "client": "IFNULL(client, '')", "day": "?3"}[by]
-    for name, *span in spans:
-        values = (*span, name) if by == "day" else tuple(span)
+    for day, *span in _days(connection, since, until) if by == "day" else [("", since, until)]:
         counts = connection.execute(
-            f"SELECT {key}, COUNT(*), TOTAL(stop_reason = 'error'), TOTAL(prompt_tokens), TOTAL(cached_tokens),"
-            " TOTAL(generated_tokens) FROM requests WHERE at >= ?1 AND at < ?2 GROUP BY 1",
-            values,
+            "SELECT launch, COUNT(*), TOTAL(stop_reason = 'error'), TOTAL(prompt_tokens), TOTAL(cached_tokens),"
+            " TOTAL(generated_tokens) FROM requests WHERE at >= ? AND at < ? GROUP BY launch",
+            span,
         )
-        for own, *numbers in counts:
-            group = groups[profiles[own] if by == "profile" else own]
+        for launch, *numbers in counts:
+            group = groups[day or profiles[launch]]
             group.counts = [total + int(number) for total, number in zip(group.counts, numbers, strict=True)]
         speeds = connection.execute(
-            f"SELECT {key}, tg_tokens_per_second, pp_tokens_per_second, ttft_seconds FROM requests"
-            " WHERE at >= ?1 AND at < ?2",
-            values,
+            "SELECT launch, tg_tokens_per_second, pp_tokens_per_second, ttft_seconds FROM requests"
+            " WHERE at >= ? AND at < ?",
+            span,
         )
-        for own, tg, pp, ttft in speeds:
-            tgs, pps, ttfts = groups[profiles[own] if by == "profile" else own].speeds
+        for launch, tg, pp, ttft in speeds:
+            tgs, pps, ttfts = groups[day or profiles[launch]].speeds
             if tg is not None:
                 tgs.append(tg)
             if pp is not None:
                 pps.append(pp)
             if ttft is not None:
                 ttfts.append(ttft)
-        if by != "client":
-            _add_energy(connection, groups, profiles, name, *span)
-            for launch in launches:
-                up = min(span[1], launch.until) - max(span[0], launch.started)
-                if up > 0:
-                    group = groups[name or launch.profile]
-                    group.up = (group.up or 0.0) + up
+        energy = connection.execute(
+            "SELECT launch, SUM(joules), SUM(power_seconds), SUM(power_tokens) FROM minutes"
+            " WHERE minute >= ? AND minute < ? GROUP BY launch",
+            span,
+        )
+        for launch, joules, seconds, tokens in energy:
+            if seconds and (day or launch in profiles):  # without a server only a day has any
+                group = groups[day or profiles[launch]]
+                group.energy = (group.energy or 0.0) + joules
+                group.seconds += seconds
+                group.tokens += tokens
+        for stored in launches:
+            up = min(span[1], stored.until) - max(span[0], stored.started)
+            if up > 0:
+                group = groups[day or stored.profile]
+                group.up = (group.up or 0.0) + up
     sums = [group.sum(own) for own, group in groups.items()]
     return sorted(sums, key=lambda usage: usage.key if by == "day" else -usage.requests)
-
-
-def _add_energy(
-    connection: sqlite3.Connection,
-    groups: dict[str, _Group],
-    profiles: dict[int, str],
-    day: str,
-    since: float,
-    until: float,
-) -> None:
-    """Adds the energy of [since, until) to its profiles, or to its day; without a server only a day has any."""
-    rows = connection.execute(
-        "SELECT launch, SUM(joules), SUM(power_seconds), SUM(power_tokens) FROM minutes"
-        " WHERE minute >= ? AND minute < ? GROUP BY launch",
-        (since, until),
-    )
-    for launch, joules, seconds, tokens in rows:
-        if seconds and (day or launch in profiles):
-            group = groups[day or profiles[launch]]
-            group.energy = (group.energy or 0.0) + joules
-            group.seconds += seconds
-            group.tokens += tokens
 
 
 def _days(connection: sqlite3.Connection, since: float, until: float) -> list[tuple[str, float, float]]:

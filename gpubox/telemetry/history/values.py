@@ -8,7 +8,7 @@ from typing import Literal
 from gpubox.telemetry.snapshot import Request
 
 MarkKind = Literal["start", "switch", "stop", "crash", "engine", "driver"]
-UsageKey = Literal["profile", "client", "day"]
+UsageKey = Literal["profile", "day"]
 RateName = Literal["tg", "pp"]
 JOULES_PER_KWH = 3.6e6
 
@@ -82,7 +82,7 @@ class StoredLaunch:
 
 @dataclass(frozen=True, slots=True)
 class UsageSum:
-    """The requests of one profile, client or local day."""
+    """The requests of one profile or local day."""
 
     key: str
     requests: int = 0
@@ -92,14 +92,14 @@ class UsageSum:
     cached_tokens: int = 0
     generated_tokens: int = 0
     up_seconds: float | None = None
-    """How long its servers ran; None for a client."""
+    """How long its servers ran."""
     tg_median: float | None = None
     """Of the requests, in tokens per second; as ``pp_median``."""
     pp_median: float | None = None
     ttft_median: float | None = None
     """Seconds."""
     energy_joules: float | None = None
-    """Of the cards, in the time for which gpubox knew their power. None for a client."""
+    """Of the cards, in the time for which gpubox knew their power."""
     observed_seconds: float = 0.0
     """How long a gpubox knew the power of all cards; the energy is of this time alone."""
     observed_tokens: int = 0

@@ -186,7 +186,7 @@ def read_requests(wanted: RequestFilter, queries: HistoryQueries, now: float) ->
         profiles = _named(wanted.profile, (launch.profile for launch in queries.launches(since, until)))
     clients: list[str | None] = [None]
     if wanted.client:
-        clients = _named(wanted.client, (usage.key for usage in queries.sums(since, until, by="client")))
+        clients = _named(wanted.client, queries.clients(since, until))
     requests: list[StoredRequest] = []
     for profile in profiles:
         for client in clients:
