@@ -155,9 +155,9 @@ READERS: dict[str, Reader] = {
         (("chat", "ls"), ("chat", "show", "odd"), ("chat", "search", "x"), ("chat", "branch", "odd", "new"), (SCREEN,)),
     ),
     "run": Reader(f"{RUN}/run.json", (("bench", "ls"), ("bench", "show"), ("bench", "show", "--as", "leaderboard"), (SCREEN,))),
-    "items": Reader(f"{RUN}/items.json", (("bench", "ls"), ("bench", "show"), ("bench", "rescore"))),
-    "results": Reader(f"{RUN}/results.jsonl", (("bench", "ls"), ("bench", "show"), ("bench", "export", "last", "--csv"))),
-    "raw": Reader(f"{RUN}/raw.jsonl", (("bench", "rescore"), ("bench", "show"))),
+    "items": Reader(f"{RUN}/items.jsonl", (("bench", "ls"), ("bench", "show"), ("bench", "resume", "--rescore"))),
+    "results": Reader(f"{RUN}/results.jsonl", (("bench", "ls"), ("bench", "show"), ("bench", "show", "--as", "csv"))),
+    "raw": Reader(f"{RUN}/raw.jsonl", (("bench", "resume", "--rescore"), ("bench", "show"))),
     "summary": Reader(f"{RUN}/summary.json", (("bench", "ls"), ("bench", "show", "--as", "leaderboard"))),
     "recording": Reader("files/recording.jsonl", ((SCREEN, "{path}"),)),
     "history": Reader("state/gpubox/history.sqlite", (("history",), ("history", "--requests"), (SCREEN,))),
@@ -315,7 +315,7 @@ HOSTILE_VALUES: list[Any] = [
 ]  # fmt: skip
 MUTATED = {
     "state": "state/gpubox/servers/main.json", "chat": "state/gpubox/chats/odd.jsonl", "run": f"{RUN}/run.json",
-    "items": f"{RUN}/items.json", "results": f"{RUN}/results.jsonl", "recording": "files/recording.jsonl",
+    "items": f"{RUN}/items.jsonl", "results": f"{RUN}/results.jsonl", "recording": "files/recording.jsonl",
     "ledger": "state/gpubox/gateway/ledger/*.jsonl", "client keys": "config/gpubox/client-keys.json",
 }  # fmt: skip
 
