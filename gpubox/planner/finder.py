@@ -136,7 +136,7 @@ class Finder:
         return [*map(plan, quants[:1]), *_in_parallel(plan, quants[1:])]
 
     def new_profile(self, name: str, model: str, plan: MemoryPlan | None, *, header: Path | None = None) -> Profile:
-        """Writes a profile for a model, with the flags that make it fit if it would not fit without them.
+        """Writes a profile for a model, with the flags that make it fit (or read least) if it would not without them.
 
         ``model``: a path, or ``hf:user/name:QUANT``, of which ``header`` is the stand-in. Raises GpuboxError.
         """

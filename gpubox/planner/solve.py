@@ -108,7 +108,9 @@ def _confirm(
     index = 0
     while len(measured) < most:
         last = len(candidates) - 1
-        likely = next((i for i in range(index, len(candidates)) if _may_fit(plan(candidates[i], False))), last)
+        hopeful = most > 1 and not measured  # an estimate says too much: the first measurement shows by how much
+        plans = ((i, plan(candidates[i], False)) for i in range(index, len(candidates)))
+        likely = next((i for i, each in plans if _may_fit(each, hopeful=hopeful)), last)
         if likely == last and judge(plan(candidates[last], False)).fit in ("short", "disk"):
             return None  # without any compute buffers
         index = likely
@@ -143,13 +145,14 @@ def _bisect(
     return answer
 
 
-def _may_fit(plan: MemoryPlan) -> bool:
-    """Whether nothing says that it does not fit; compute buffers that are not measured count as nothing."""
+def _may_fit(plan: MemoryPlan, *, hopeful: bool) -> bool:
+    """Whether nothing says that it does not fit. ``hopeful``: estimated compute buffers count as nothing."""
     if not plan.devices or judge(plan).fit in ("short", "disk"):
         return False
     return all(
         device.spare_bytes is not None
-        and device.spare_bytes + device.mapped_bytes >= (0 if device.kind == "host" else plan.keep_free_bytes)
+        and device.spare_bytes + device.mapped_bytes + (device.compute_bytes if hopeful and plan.is_estimated else 0)
+        >= (0 if device.kind == "host" else plan.keep_free_bytes)
         for device in plan.devices
     )
 
