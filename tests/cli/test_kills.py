@@ -63,8 +63,6 @@ CASES = [(how, moment) for how in ("switch", "restart", "place") for moment in (
 def watchers(box: int, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each server has its watcher, as in normal use."""
     monkeypatch.delenv("GPUBOX_WATCHER")
-    path = paths.profiles / "beside.toml"
-    path.write_text(path.read_text() + "port = 0\n")
     yield
     for name in instance_names(paths):
         stop_watcher(paths, name)
