@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -38,3 +40,18 @@ def test_the_documents_are_short_and_their_links_lead_somewhere() -> None:
             assert target.exists(), (document, place)
             headings = re.findall(r"^#+ (.*)", target.read_text(encoding="utf-8"), re.M) if part else [part]
             assert part in [re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in headings], (document, part)
+
+
+def test_what_the_code_says_stands_in_the_documents() -> None:
+    """Verbs, keys, settings and the map of the code. `python docs/generate.py` writes them."""
+    done = subprocess.run([sys.executable, ROOT / "docs/generate.py", "--check"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_files_that_contributing_names_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## The map")[0]
+    named = set(re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", text))
+
+    assert {name for name in named if not ((ROOT / "gpubox" / name).exists() or (ROOT / name).exists())} == set()
+    way = text.partition("## From a key press")[2].partition("## Other flows")[0]
+    assert len(set(re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", way))) <= 12
