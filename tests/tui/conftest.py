@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,16 @@ async def opened(pilot: Pilot[bool]) -> None:
         "the engine's answer",
     )
     await settled(pilot)
+
+
+@asynccontextmanager
+async def on_dashboard(
+    services: FakeServices, *, size: tuple[int, int] = SIZE, notifications: bool = False
+) -> AsyncIterator[Pilot[bool]]:
+    """The screen of these services, with everything that the dashboard shows at start."""
+    async with app.GpuboxApp(services).run_test(size=size, notifications=notifications) as pilot:
+        await opened(pilot)
+        yield pilot
 
 
 async def settled(pilot: Pilot[bool]) -> None:

@@ -21,7 +21,7 @@ from gpubox.tui.app import GpuboxApp
 from gpubox.tui.dashboard.status import advice_line
 from gpubox.tui.styled_lines import cell_width
 from gpubox.tui.workshop.trial import TrialScreen
-from tests.tui.conftest import SIZE, on_screen, opened, pictured, shows, text, until
+from tests.tui.conftest import SIZE, app_of, on_dashboard, on_screen, opened, pictured, shows, text, until
 from tests.tui.fake import BUSY, READY, STOPPED, FakeServices
 from tests.tui.fake_workshop import write_mine
 from tests.tui.scenes import LISTED, NOW
@@ -85,9 +85,7 @@ async def advised(pilot: Pilot[bool]) -> None:
 
 async def test_the_dashboard_says_the_most_urgent_advice_in_one_line() -> None:
     fake = services()
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await shows(pilot, "→ paging  The CPU waits for weights", "+2 more  A advice")
         line = next(each for each in text(pilot).splitlines() if "→ paging" in each)
         assert len(line.rstrip()) <= SIZE[0]
@@ -113,9 +111,8 @@ async def test_a_rule_that_fails_ends_nothing() -> None:
             self.saved.append(text)
 
     fake = Failing()
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         await until(pilot, lambda: fake.saved)
         assert "ZeroDivisionError" in fake.saved[0] and not app.crash
         await shows(pilot, PROFILE)
@@ -148,9 +145,8 @@ async def test_the_list_shows_evidence_and_change_and_dismisses() -> None:
 async def test_without_a_server_the_highlighted_profile_is_judged() -> None:
     fake = services(AdviceList("qwen36-256k", (replace(CONTEXT, try_profile="qwen36-256k"),)))
     fake.status, fake.extra_readings = STOPPED, {}
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         app.dashboard.profiles.highlight(f"profile:{'qwen36-256k'}")
         await pilot.press("A")
         await shows(pilot, "Advice for qwen36-256k")
@@ -159,9 +155,8 @@ async def test_without_a_server_the_highlighted_profile_is_judged() -> None:
 async def test_a_recording_gives_no_advice() -> None:
     fake = services()
     fake.read_only = "This is a recording: nothing in it can be changed."
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, notifications=True) as pilot:
+        app = app_of(pilot)
         await pilot.press("A")
         await shows(pilot, "This is a recording")
         assert app.screen is app.dashboard

@@ -17,13 +17,12 @@ from gpubox.tui.actions import ACTIONS
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.dashboard import layout, screen
 from gpubox.tui.services import ATTACHED_READ_ONLY
-from tests.tui.conftest import SIZE, opened, settled, shows, text, until
+from tests.tui.conftest import SIZE, app_of, on_dashboard, opened, settled, shows, text, until
 from tests.tui.fake import BUSY, DEMO, MINE, READY, STOPPED, FakeServices, Gate, rollback_events, switch_events
 
 
 async def test_shows_what_runs(fake: FakeServices) -> None:
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await until(pilot, lambda: "64°C" in text(pilot).splitlines()[0])
         for word in ("● qwen36-mtp-16gb ready", "llama-server b11434", "127.0.0.1:8081", "13:02"):
             assert word in text(pilot).splitlines()[0]
@@ -34,15 +33,13 @@ async def test_shows_what_runs(fake: FakeServices) -> None:
 
 async def test_shows_who_can_reach_the_server(fake: FakeServices) -> None:
     fake.status = replace(READY, exposed="LAN, no key")
-    async with GpuboxApp(fake).run_test(size=(80, 24)) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, size=(80, 24)) as pilot:
         await until(pilot, lambda: "▲ LAN, no key" in text(pilot).splitlines()[0])
 
 
 @pytest.mark.parametrize("size", [(40, 12), (80, 24), (100, 30), (120, 36), (200, 50)])
 async def test_fits_every_terminal(fake: FakeServices, size: tuple[int, int]) -> None:
-    async with GpuboxApp(fake).run_test(size=size) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, size=size) as pilot:
         await shows(pilot, "qwen36-mtp-16gb")
         await settled(pilot)
         assert all(len(line) <= size[0] for line in text(pilot).splitlines())
@@ -76,9 +73,8 @@ async def test_a_pane_is_one_file_and_one_line(
 
 
 async def test_search_narrows_and_esc_shows_all(fake: FakeServices) -> None:
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         await pilot.press("slash", *"256k")
         await until(pilot, lambda: len(app.dashboard.profiles.rows.values) == 1)
         await until(pilot, lambda: app.dashboard.profiles.entry and app.dashboard.profiles.entry.name == "qwen36-256k")
@@ -90,9 +86,8 @@ async def test_search_narrows_and_esc_shows_all(fake: FakeServices) -> None:
 
 
 async def test_letters_typed_right_behind_the_slash_reach_the_search(fake: FakeServices) -> None:
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         await pilot.press("slash", "s", "q", "r")
         await until(pilot, lambda: app.dashboard.profiles.search.value == "sqr")
         assert not fake.asked and app.screen is app.dashboard
@@ -101,8 +96,7 @@ async def test_letters_typed_right_behind_the_slash_reach_the_search(fake: FakeS
 async def test_enter_switches_and_shows_the_progress(fake: FakeServices) -> None:
     gate = Gate(threading.Event())
     fake.script = switch_events(gate=gate)
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await choose(pilot, "qwen36-256k")
         await until(pilot, lambda: "12.9 of 21.1 GB ~4 s left" in text(pilot))
         await shows(pilot, "◌ qwen36-256k", "check ✓", "stop ✓ 400 ms", "VRAM settled ✓", "load ▓▓▓▓▓▓░░░░", "load 61%")
@@ -115,8 +109,7 @@ async def test_enter_switches_and_shows_the_progress(fake: FakeServices) -> None
 async def test_a_failed_switch_says_why_and_what_is_back(fake: FakeServices) -> None:
     fake.script = rollback_events()
     fake.error = GpuboxError("x", "Try n-cpu-moe 26 or cache-type-k/v q8_0.")
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await choose(pilot, "qwen36-256k")
         await until(pilot, lambda: "✗ qwen36-256k" in text(pilot) and "Try n-cpu-moe 26" in text(pilot))
         await shows(pilot, "out of VRAM: KV cache on CUDA0 (4,096 MiB)", "qwen36-mtp-16gb is restored (3.1 s)")
@@ -127,8 +120,7 @@ async def test_a_failed_switch_says_why_and_what_is_back(fake: FakeServices) -> 
 
 async def test_nothing_runs_enter_starts(fake: FakeServices) -> None:
     fake.status = STOPPED
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await shows(pilot, "⏎ start")
         await choose(pilot, "mine")
         await until(pilot, lambda: fake.asked)
@@ -137,8 +129,7 @@ async def test_nothing_runs_enter_starts(fake: FakeServices) -> None:
 
 async def test_a_busy_server_is_asked_about(fake: FakeServices) -> None:
     fake.status = BUSY
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await choose(pilot, "mine")
         await until(pilot, lambda: "Slot 0 is answering (512 tokens so far)" in text(pilot))
         await pilot.press("c")
@@ -154,8 +145,7 @@ async def test_a_busy_server_is_asked_about(fake: FakeServices) -> None:
 async def test_esc_cancels_waiting_for_busy_slots(fake: FakeServices) -> None:
     busy = WaitingForSlots("x", ("slot 0 is answering",), 600.0)
     fake.script = [StepDone(Step.CHECK, "mine", 0.1), StepStarted(Step.WAIT, "x"), busy, Gate(threading.Event())]
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await choose(pilot, "mine")
         await until(pilot, lambda: "wait … slot 0 is answering" in text(pilot))
         await pilot.press("escape")
@@ -164,8 +154,7 @@ async def test_esc_cancels_waiting_for_busy_slots(fake: FakeServices) -> None:
 
 async def test_an_open_port_is_asked_about(fake: FakeServices) -> None:
     fake.status = STOPPED
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await choose(pilot, "lan")
         await until(pilot, lambda: "Open to the network without a key?" in text(pilot))
         await pilot.press("escape")
@@ -181,8 +170,7 @@ async def test_a_missing_model_is_downloaded_first(fake: FakeServices) -> None:
     fake.status = STOPPED
     gate = Gate(threading.Event())
     fake.script = [(49_000_000, 98_000_000), gate]
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await choose(pilot, DEMO.name)
         await shows(pilot, "Download 98 MB?")
         await pilot.press("d")
@@ -192,8 +180,7 @@ async def test_a_missing_model_is_downloaded_first(fake: FakeServices) -> None:
 
 
 async def test_stop_asks_first(fake: FakeServices) -> None:
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await pilot.press("s")
         await until(pilot, lambda: "Stop qwen36-mtp-16gb?" in text(pilot))
         await pilot.press("enter")  # the first answer is the safe one
@@ -206,8 +193,7 @@ async def test_stop_asks_first(fake: FakeServices) -> None:
 
 
 async def test_a_crash_is_named_and_r_starts_it_again(fake: FakeServices) -> None:
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         fake.last = "qwen36-mtp-16gb"
         fake.status = replace(STOPPED, state="crashed", message="qwen36-mtp-16gb died: CUDA error: an illegal access.")
         await until(pilot, lambda: "✗ crashed" in text(pilot))
@@ -219,8 +205,7 @@ async def test_a_crash_is_named_and_r_starts_it_again(fake: FakeServices) -> Non
 
 async def test_a_first_run_without_engine_says_what_to_do(fake: FakeServices) -> None:
     fake.status, fake.engine, fake.profiles, fake.broken = STOPPED, False, [DEMO], {}
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await shows(pilot, "No engine was found.")
         await shows(pilot, "pip install 'gpubox[embedded]'")
         await shows(pilot, "Enter starts the highlighted profile")
@@ -237,9 +222,8 @@ async def test_without_any_profile(fake: FakeServices) -> None:
 
 async def test_a_model_without_a_profile_gets_one(fake: FakeServices) -> None:
     fake.new_models = [Path("/data/models/new.gguf")]
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         await until(pilot, lambda: "a model without a" in text(pilot))
         await pilot.press("G")
         await until(pilot, lambda: "⏎ make a profile" in text(pilot))
@@ -248,9 +232,8 @@ async def test_a_model_without_a_profile_gets_one(fake: FakeServices) -> None:
 
 
 async def test_profile_files_are_read_again_when_they_change(fake: FakeServices) -> None:
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         fake.profiles.append(replace(MINE, name="later"))
         fake.version += 1
         await until(pilot, lambda: any(e.name == "later" for e in app.dashboard.profiles.rows.values))
@@ -261,8 +244,7 @@ async def test_read_only_where_the_server_is_not_ours(fake: FakeServices) -> Non
     fake.url, fake.read_only = "http://10.0.0.7:8080", ATTACHED_READ_ONLY
     fake.status = replace(READY, instance=None, profile=None, pid=None, base_url=fake.url)
     fake.extra_readings = {"requests": ()}
-    async with GpuboxApp(fake).run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, notifications=True) as pilot:
         await shows(pilot, "attached, read only", "Requests are read from the server")
         await shows(pilot, "10.0.0.7:8080")
         assert "switch" not in text(pilot).splitlines()[-1]
@@ -283,8 +265,7 @@ async def test_the_result_of_a_successful_operation_disappears(
 ) -> None:
     monkeypatch.setattr(screen, "RESULT_SECONDS", 0.05)
     fake.script = switch_events()
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await choose(pilot, "qwen36-256k")
         await until(pilot, lambda: pilot.app.bridge.operation and pilot.app.bridge.operation.succeeded)  # type: ignore[attr-defined]
         await until(pilot, lambda: pilot.app.dashboard._operation is None)  # type: ignore[attr-defined]
@@ -292,8 +273,7 @@ async def test_the_result_of_a_successful_operation_disappears(
 
 
 async def test_the_bar_names_what_works_while_a_text_is_typed_and_in_a_pane_alone(fake: FakeServices) -> None:
-    async with GpuboxApp(fake).run_test(size=(80, 24)) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, size=(80, 24)) as pilot:
 
         def bar() -> str:
             return text(pilot).splitlines()[-1]
@@ -311,25 +291,21 @@ async def test_the_bar_names_what_works_while_a_text_is_typed_and_in_a_pane_alon
 
 async def test_restart_is_offered_where_something_ran(fake: FakeServices) -> None:
     fake.status = STOPPED
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         assert "restart" not in text(pilot)
         fake.last = "demo"
         await shows(pilot, "r restart")
 
 
 async def test_copy_takes_the_command_line(fake: FakeServices) -> None:
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         await pilot.press("y")
         await until(pilot, lambda: app.clipboard.startswith("llama-server --model hf:unsloth/"))
 
 
 async def test_help_has_every_key_and_definition(fake: FakeServices) -> None:
-    async with GpuboxApp(fake).run_test(size=(120, 240)) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, size=(120, 240)) as pilot:
         await pilot.press("question_mark")
         await shows(pilot, *(verb.title for verb in ACTIONS))
         await shows(pilot, "pp", "tg", "TTFT", "effective", "acceptance", "crashed", "~/.config")
@@ -338,8 +314,7 @@ async def test_help_has_every_key_and_definition(fake: FakeServices) -> None:
 
 
 async def test_help_scrolls_with_the_keys_of_a_list(fake: FakeServices) -> None:
-    async with GpuboxApp(fake).run_test(size=(80, 24)) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, size=(80, 24)) as pilot:
         await pilot.press("question_mark")
         await shows(pilot, ACTIONS[0].title)
         await pilot.press("G")
@@ -351,8 +326,7 @@ async def test_help_scrolls_with_the_keys_of_a_list(fake: FakeServices) -> None:
 
 
 async def test_palette_switches_to_a_profile(fake: FakeServices) -> None:
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await pilot.press("ctrl+p")
         await until(pilot, lambda: pilot.app.screen.query(Input))
         await pilot.press(*"to mine")
@@ -376,9 +350,8 @@ async def test_a_profile_that_runs_elsewhere_is_not_started(fake: FakeServices) 
     sentence = "far runs elsewhere, at http://box2:8080; gpubox does not start it."
     far = replace(MINE, name="far", title="", upstream="http://box2:8080", aliases=("gpt-4o",))
     fake.profiles = [*fake.profiles, far]
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         await pilot.press("slash", *"far", "enter")
         await until(pilot, lambda: app.dashboard.profiles.entry and app.dashboard.profiles.entry.name == "far")
         await shows(pilot, "→ far")

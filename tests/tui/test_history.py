@@ -12,11 +12,10 @@ from textual.pilot import Pilot
 
 from gpubox.errors import GpuboxError
 from gpubox.telemetry.history.queries import HistoryQueries
-from gpubox.tui.app import GpuboxApp
 from gpubox.tui.dashboard import history
 from gpubox.tui.dashboard.request_history import LaunchLine
 from gpubox.tui.dashboard.throughput import slower_fields, slower_line
-from tests.tui.conftest import SIZE, app_of, opened, settled, shows, text, until
+from tests.tui.conftest import app_of, on_dashboard, settled, shows, text, until
 from tests.tui.fake import BUSY, READY, STOPPED, FakeServices
 from tests.tui.fake_history import DAY, NOON, FakeHistory, launch, month
 from tests.tui.snapshots import REQUESTS
@@ -35,8 +34,7 @@ def listed(pilot: Pilot[bool]) -> list[str]:
 
 
 async def test_the_keys_zoom_and_the_title_says_the_span(fake: FakeServices, past: FakeHistory) -> None:
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await shows(pilot, "Throughput, 5 min", "5 min ago")
         assert "buckets" not in past.asked, "the last minutes are never read from the history"
         await pilot.press("[")
@@ -52,9 +50,8 @@ async def test_the_keys_zoom_and_the_title_says_the_span(fake: FakeServices, pas
 async def test_everything_is_read_in_threads_and_only_what_is_on_the_screen(
     fake: FakeServices, past: FakeHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         await pilot.press("[")
         await shows(pilot, "Throughput, 1 h", "12:30")
         assert threading.get_ident() not in past.threads
@@ -71,9 +68,8 @@ async def test_everything_is_read_in_threads_and_only_what_is_on_the_screen(
 
 
 async def test_at_rest_the_history_is_read_at_the_pace_of_the_zoom(fake: FakeServices, past: FakeHistory) -> None:
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         await pilot.press("[", "[")
         await shows(pilot, "18:00")
         reader = app.dashboard.history
@@ -85,8 +81,7 @@ async def test_at_rest_the_history_is_read_at_the_pace_of_the_zoom(fake: FakeSer
 
 
 async def test_the_requests_of_earlier_launches_stay_below_a_line(fake: FakeServices, past: FakeHistory) -> None:
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await pilot.press("t")
         await until(pilot, lambda: len(listed(pilot)) == 3 + 1 + 12 + 1 + 9 + 1 + 40)
         await shows(pilot, "── qwen36-256k · today ─", "08:13:00 aider", "61 earlier")
@@ -97,8 +92,7 @@ async def test_the_requests_of_earlier_launches_stay_below_a_line(fake: FakeServ
 
 async def test_a_switch_takes_no_request_from_the_list(fake: FakeServices, past: FakeHistory) -> None:
     past.stored_requests.clear()
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await until(pilot, lambda: len(listed(pilot)) == 3)
         fake.status = replace(READY, profile="qwen36-256k", pid=4712, started_at="2026-11-21T13:02:30.000Z")
         fake.extra_readings = {"requests": (replace(REQUESTS[0], number=1, task=9, at="2026-11-21T13:02:40.000Z"),)}
@@ -111,8 +105,7 @@ async def test_a_switch_takes_no_request_from_the_list(fake: FakeServices, past:
 
 
 async def test_the_filter_finds_profile_client_day_and_text(fake: FakeServices, past: FakeHistory) -> None:
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         for typed, count in (
             ("profile:256", 12), ("client:open", 9), ("day:today", 15), ("day:2026-11-18", 40), ("length", 1),
             ("profile:mtp client:opencode day:yesterday", 9), ("client:nobody", 0),
@@ -128,25 +121,21 @@ async def test_the_filter_finds_profile_client_day_and_text(fake: FakeServices, 
 
 
 async def test_a_day_that_is_none_is_said_while_the_rest_is_filtered(fake: FakeServices, past: FakeHistory) -> None:
-    async with GpuboxApp(fake).run_test(size=(80, 24)) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, size=(80, 24)) as pilot:
         await pilot.press("h", *"client:aider day:[b]")
         await shows(pilot, "Requests: [b] is no day: day:today")
         await until(pilot, lambda: len(listed(pilot)) == 13)
 
 
 async def test_a_slowdown_is_one_line_and_opens(fake: FakeServices, past: FakeHistory) -> None:
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await shows(pilot, "↓ tg 15% slower", "since Wed 18 Nov 13:02")
         await pilot.press("S")
         await shows(pilot, "66.2 -> 56.3 tok/s", "99% interval 12% to 18%", "engine b11434 -> b11500")
 
 
 async def test_no_slowdown_is_a_sentence(fake: FakeServices) -> None:
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, notifications=True) as pilot:
         await pilot.press("S")
         await shows(pilot, "No profile is slower than before")
 
@@ -156,8 +145,7 @@ async def test_a_history_that_cannot_be_read_is_one_sentence_and_the_rest_works(
 ) -> None:
     monkeypatch.setattr(history, "RETRY_SECONDS", 0.02)
     past.problem = GpuboxError("The history ~/history.sqlite cannot be read: database is locked.")
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await pilot.press("[")
         await shows(pilot, "! The history ~/history.sqlite cannot be read", "70.2 tok/s now", "13:02:11", "pp ")
         past.problem = None
@@ -167,8 +155,7 @@ async def test_a_history_that_cannot_be_read_is_one_sentence_and_the_rest_works(
 
 async def test_a_bug_in_a_query_does_not_end_the_screen(fake: FakeServices, past: FakeHistory) -> None:
     past.problem = ValueError("odd")  # type: ignore[assignment]
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await pilot.press("[")
         await shows(pilot, "! The history could not be read: ValueError.")
     assert "odd" in fake.kept
@@ -180,8 +167,7 @@ async def test_a_missing_an_empty_and_a_damaged_file(fake: FakeServices, tmp_pat
     if content is not None:
         path.write_bytes(content)
     fake.status, fake.past = BUSY, HistoryQueries(path)
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await pilot.press("[")
         expected = "file is not a database" if content else "Nothing is recorded of the last 1 h."
         await shows(pilot, expected, "70.2 tok/s now")
@@ -190,8 +176,7 @@ async def test_a_missing_an_empty_and_a_damaged_file(fake: FakeServices, tmp_pat
 
 async def test_a_recording_has_no_history(fake: FakeServices, past: FakeHistory) -> None:
     fake.read_only = "This is a recording: nothing in it can be changed."
-    async with GpuboxApp(fake).run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, notifications=True) as pilot:
         await pilot.press("[")
         await shows(pilot, "There is no history of a recording", "5 min ago")
         assert not past.asked
@@ -203,8 +188,7 @@ async def test_names_from_the_history_are_no_markup(fake: FakeServices, past: Fa
     past.found_slowdowns = [
         replace(past.found_slowdowns[0], profile="qwen36-mtp-16gb", changed=("[bold]a\x1b]0;b\x07",))
     ]
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await pilot.press("t", "[")
         await shows(pilot, "[bold]x", "[/]evil", "[red]")
         assert "\x1b" not in text(pilot) and "\x07" not in text(pilot)
@@ -213,8 +197,7 @@ async def test_names_from_the_history_are_no_markup(fake: FakeServices, past: Fa
 
 
 async def test_keys_that_are_letters_reach_the_filter(fake: FakeServices, past: FakeHistory) -> None:
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await pilot.press("h", *"hsS[]")
         filter_line = app_of(pilot).dashboard.requests.filter
         await until(pilot, lambda: filter_line.value == "hsS[]")
@@ -223,8 +206,7 @@ async def test_keys_that_are_letters_reach_the_filter(fake: FakeServices, past: 
 
 async def test_midnight_moves_the_requests_to_yesterday(fake: FakeServices, past: FakeHistory) -> None:
     past.stored_requests.clear()
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await until(pilot, lambda: len(listed(pilot)) == 3)
         fake.clock = lambda: datetime(2026, 11, 22, 0, 0, 1)  # type: ignore[method-assign]
         app_of(pilot).dashboard.requests.clock = fake.clock

@@ -13,11 +13,10 @@ from textual.color import Color
 
 from gpubox.errors import UsageError
 from gpubox.sanitize import sanitize_line, sanitize_paragraph
-from gpubox.tui.app import GpuboxApp
 from gpubox.tui.styled_lines import block_bar, shorten
 from gpubox.tui.survival import SanitizeFilter
 from tests.hostile_text import ATTACKS
-from tests.tui.conftest import SIZE, opened, shows, text, until
+from tests.tui.conftest import SIZE, app_of, on_dashboard, shows, text, until
 from tests.tui.fake import MINE, READY, FakeServices
 
 HOSTILE = "[/foo] [INFO] [b]x[/b] \x1b[31mred\x1b[0m \x07\u202eevil\u200b $error [@click=app.quit]"
@@ -73,9 +72,8 @@ async def test_everywhere_on_the_screen(fake: FakeServices) -> None:
     fake.new_models = [Path("/models/[$@click]\x1b[2J [b].gguf")]
     fake.status = replace(READY, profile="[/foo]", message=HOSTILE, model_path=f"/m/{HOSTILE}", engine_version=HOSTILE)
     fake.lines = [HOSTILE, f"0.00.001.000 E {HOSTILE}", "\x1b[2J" * 100]
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         await until(pilot, lambda: app.dashboard.log_pane.view.line_count == 3)
         for _ in range(3):
             await shows(pilot, "[/foo]", "red")
@@ -92,8 +90,7 @@ async def test_everywhere_on_the_screen(fake: FakeServices) -> None:
 
 async def test_hostile_answers_in_questions_and_toasts(fake: FakeServices) -> None:
     fake.status = replace(READY, profile="[/foo]\x1b[31m")
-    async with GpuboxApp(fake).run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, notifications=True) as pilot:
         await pilot.press("s")
         await until(pilot, lambda: "Stop [/foo]?" in text(pilot))
         await pilot.press("escape", "r")

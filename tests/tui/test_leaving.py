@@ -21,15 +21,14 @@ from gpubox.tui import run
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.run import exit_summary, run_app
 from tests.conftest import WAIT_SECONDS
-from tests.tui.conftest import SIZE, opened, text, until
+from tests.tui.conftest import app_of, on_dashboard, text, until
 from tests.tui.fake import READY, FakeServices, Gate, switch_events
 from tests.tui.test_dashboard import choose
 
 
 async def test_q_leaves_at_once_when_nothing_is_under_way(fake: FakeServices) -> None:
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         await pilot.press("q")
         await until(pilot, lambda: app._exit)
     assert app.return_value is False
@@ -38,9 +37,8 @@ async def test_q_leaves_at_once_when_nothing_is_under_way(fake: FakeServices) ->
 async def test_q_waits_for_the_end_of_a_switch(fake: FakeServices) -> None:
     gate = Gate(threading.Event())
     fake.script = switch_events(gate=gate)
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, notifications=True) as pilot:
+        app = app_of(pilot)
         await choose(pilot, "qwen36-256k")
         await until(pilot, lambda: "12.9 of" in text(pilot))
         await pilot.press("q")
@@ -54,9 +52,8 @@ async def test_q_waits_for_the_end_of_a_switch(fake: FakeServices) -> None:
 async def test_a_second_q_leaves_a_loading_server_to_itself(fake: FakeServices) -> None:
     gate = Gate(threading.Event())
     fake.script = switch_events(gate=gate)
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         await choose(pilot, "qwen36-256k")
         await until(pilot, lambda: "12.9 of" in text(pilot))
         await pilot.press("q", "q")
@@ -69,9 +66,8 @@ async def test_never_leaves_between_two_servers(fake: FakeServices) -> None:
     gate = Gate(threading.Event())
     fake.script = [StepStarted(Step.STOP, "a"), gate, StepDone(Step.STOP, "a", 0.1), StepStarted(Step.LOAD, "b"),
                    Gate(threading.Event())]  # fmt: skip
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         await choose(pilot, "mine")
         await until(pilot, lambda: "stop …" in text(pilot))
         await pilot.press("q", "q", "q")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from gpubox.tui.app import GpuboxApp
 from gpubox.tui.dashboard.log import MAX_LINES, LogView
-from tests.tui.conftest import SIZE, opened, settled, text, until
+from tests.tui.conftest import app_of, on_dashboard, settled, text, until
 from tests.tui.fake import FakeServices, recorded
 
 
 async def test_follows_until_one_scrolls_up(fake: FakeServices) -> None:
     fake.lines = recorded()
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         await pilot.press("l")
         await until(pilot, lambda: "all slots are idle" in text(pilot))
         await pilot.press("k", "k")
@@ -28,8 +26,7 @@ async def test_follows_until_one_scrolls_up(fake: FakeServices) -> None:
 
 async def test_zoom_and_back(fake: FakeServices) -> None:
     fake.lines = recorded()
-    async with GpuboxApp(fake).run_test(size=(80, 24)) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, size=(80, 24)) as pilot:
         await pilot.press("l")
         await until(pilot, lambda: "╭─ Log" in text(pilot).splitlines()[1])
         await pilot.press("escape")
@@ -38,9 +35,8 @@ async def test_zoom_and_back(fake: FakeServices) -> None:
 
 async def test_filter(fake: FakeServices) -> None:
     fake.lines = recorded()
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         await pilot.press("f", *"KV buffer")
         view = app.dashboard.log_pane.view
         await until(pilot, lambda: 0 < view.match_count < 5)
@@ -51,9 +47,8 @@ async def test_filter(fake: FakeServices) -> None:
 
 async def test_levels_have_their_colours(fake: FakeServices) -> None:
     fake.lines = ["0.00.001.000 E bad", "0.00.002.000 W odd", "0.00.003.000 I fine", "no prefix at all"]
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         view = app.dashboard.log_pane.view
         await pilot.press("l")
         await until(pilot, lambda: view.line_count == 4)
@@ -74,9 +69,8 @@ def test_folds_repeats_and_keeps_a_limit() -> None:
 
 
 async def test_drops_the_oldest_lines(fake: FakeServices) -> None:
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         view = app.dashboard.log_pane.view
         await pilot.press("l")
         fake.lines = [f"0.00.001.000 I line {n} {'word ' * 20}" for n in range(MAX_LINES + 500)]
@@ -87,9 +81,8 @@ async def test_drops_the_oldest_lines(fake: FakeServices) -> None:
 
 
 async def test_nothing_new_draws_nothing(fake: FakeServices) -> None:
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         await settled(pilot)
         drawn: list[object] = []
         for widget in app.dashboard.walk_children():
@@ -101,9 +94,7 @@ async def test_nothing_new_draws_nothing(fake: FakeServices) -> None:
 
 
 async def test_the_log_of_the_last_failure_has_a_key_of_its_own(fake: FakeServices) -> None:
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, notifications=True) as pilot:
         await pilot.press("F")
         await until(pilot, lambda: "No start has failed," in text(pilot))
 
@@ -119,9 +110,8 @@ async def test_the_log_of_the_last_failure_has_a_key_of_its_own(fake: FakeServic
 
 async def test_lines_that_came_before_the_view_had_a_size_are_wrapped_for_it(fake: FakeServices) -> None:
     line = f"0.00.001.000 I {'word ' * 30}"
-    app = GpuboxApp(fake)
-    async with app.run_test(size=(200, 50)) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, size=(200, 50)) as pilot:
+        app = app_of(pilot)
         view = app.dashboard.log_pane.view
         fake.lines = [line]
         await until(pilot, lambda: view.line_count and "word word word" in text(pilot))

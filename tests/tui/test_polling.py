@@ -24,7 +24,7 @@ from gpubox.tui import bridge as bridge_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bridge import ServiceBridge, SnapshotPoller
 from gpubox.tui.services import LocalServices
-from tests.tui.conftest import SIZE, opened, text, until
+from tests.tui.conftest import SIZE, on_dashboard, text, until
 from tests.tui.fake import BUSY, READY, STOPPED, FakeServices
 from tests.unit.llama_box import LlamaBox
 
@@ -36,8 +36,7 @@ async def test_a_reading_that_fails_leaves_the_screen_up_and_it_recovers(
     error: Exception, fake: FakeServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bridge_module, "RETRY_SECONDS", 0.01)
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         good, failed = fake.snapshot, []
 
         async def broken() -> Any:

@@ -8,7 +8,7 @@ from gpubox.errors import GpuboxError
 from gpubox.planner.plan import DevicePlan, MemoryPlan
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.dialogs import QuestionScreen
-from tests.tui.conftest import SIZE, opened, settled, shows, text, until
+from tests.tui.conftest import SIZE, app_of, on_dashboard, opened, settled, shows, text, until
 from tests.tui.fake import BUSY, FakeServices
 
 
@@ -29,9 +29,8 @@ async def test_every_answer_can_be_read_also_while_it_is_highlighted(fake: FakeS
 
 
 async def test_a_download_is_asked_for_with_its_size_its_place_and_the_room_there(fake: FakeServices) -> None:
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         app.dashboard.profiles.highlight("profile:demo")
         await pilot.press("enter")
         await shows(
@@ -49,9 +48,8 @@ async def test_a_download_is_asked_for_with_its_size_its_place_and_the_room_ther
 
 async def test_a_download_that_does_not_fit_is_not_offered(fake: FakeServices) -> None:
     fake.download_plan = replace(fake.download_plan, free_bytes=50_000_000)
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         app.dashboard.profiles.highlight("profile:demo")
         await pilot.press("enter")
         await shows(pilot, "(50 MB free)", "too little space")
@@ -62,9 +60,8 @@ async def test_a_download_that_does_not_fit_is_not_offered(fake: FakeServices) -
 
 async def test_an_unknown_download_size_is_shown_as_unknown(fake: FakeServices) -> None:
     fake.download_plan = replace(fake.download_plan, size_bytes=None, free_bytes=None)
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         app.dashboard.profiles.highlight("profile:demo")
         await pilot.press("enter")
         await shows(pilot, "Download the model?", "Its size is not known.", "download it, then switch demo")
@@ -74,9 +71,8 @@ async def test_a_profile_that_would_not_fit_is_asked_about(fake: FakeServices) -
     fake.short["qwen36-256k"] = GpuboxError(
         "qwen36-256k would not fit: short by 2.1 GiB on CUDA0.", "It would with n-cpu-moe=22."
     )
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         app.dashboard.profiles.highlight("profile:qwen36-256k")
         await pilot.press("enter")
         await shows(pilot, "short by 2.1 GiB on CUDA0", "n-cpu-moe=22", "start it anyway")
@@ -93,18 +89,15 @@ async def test_a_profile_that_would_not_fit_is_asked_about(fake: FakeServices) -
 async def test_the_list_says_what_would_not_fit(fake: FakeServices) -> None:
     device = DevicePlan("CUDA0", "gpu", 20 << 30, 0, 0, 0, 0, 0, free_bytes=16 << 30)
     fake.planned["qwen36-256k"] = MemoryPlan("qwen36-256k", (device,), "formula")
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await shows(pilot, "short by 4.0 GiB")
 
 
 async def test_after_a_download_memory_and_running_requests_are_asked_about(fake: FakeServices) -> None:
     fake.status = BUSY
     fake.short["demo"] = GpuboxError("demo would not fit: short by 2.1 GiB on CUDA0.", "")
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         app.dashboard.profiles.highlight("profile:demo")
         await pilot.press("enter")
         await shows(pilot, "download it, then switch demo")

@@ -10,16 +10,14 @@ import pytest
 from gpubox.hardware.gpu import DriverReading
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
-from tests.tui.conftest import SIZE, opened, shows, text, until
+from tests.tui.conftest import SIZE, app_of, on_dashboard, opened, shows, text, until
 from tests.tui.fake import BUSY, READY, FakeServices
 from tests.tui.snapshots import ANSWERING, CARD, snapshot
 
 
 async def test_a_card_lost_in_mid_answer(fake: FakeServices) -> None:
     fake.status = BUSY
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await shows(pilot, "70.2 tok/s now", "64°C")
         lost = replace(CARD, lost=True, lost_at="2026-11-21T13:01:52.000Z")
         fake.reading = replace(snapshot(BUSY), driver=DriverReading((lost,)))
@@ -30,9 +28,8 @@ async def test_a_card_lost_in_mid_answer(fake: FakeServices) -> None:
 
 
 async def test_old_readings_are_dim(fake: FakeServices, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         pane = app.dashboard.snapshot_panes[0]
         await until(pilot, lambda: pane.drawn)
         assert not any("dim" in style for row in pane.drawn for _, style in row)
@@ -46,23 +43,20 @@ async def test_old_readings_are_dim(fake: FakeServices, monkeypatch: pytest.Monk
 
 async def test_a_problem_with_a_reading_is_shown(fake: FakeServices) -> None:
     fake.extra_readings = {"problems": ("the server asks for a key that gpubox does not have",)}
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await shows(pilot, "! the server asks for a key that gpubox does not have")
 
 
 async def test_requests_that_wait_are_counted(fake: FakeServices) -> None:
     fake.status = BUSY
     fake.extra_readings = {"throughput": replace(ANSWERING, queued_requests=3)}
-    async with GpuboxApp(fake).run_test(size=(80, 24)) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, size=(80, 24)) as pilot:
         await shows(pilot, "slots 1 of 1 busy  ◌ 3 queued")
 
 
 async def test_numbers_are_not_drawn_while_the_dashboard_is_hidden(fake: FakeServices) -> None:
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         await pilot.press("question_mark")
         await shows(pilot, "Help")
         before = app.dashboard.throughput.rendered

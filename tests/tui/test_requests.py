@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpubox.telemetry.snapshot import Request
-from gpubox.tui.app import GpuboxApp
 from gpubox.tui.dashboard.request_history import LaunchLine
-from tests.tui.conftest import SIZE, app_of, opened, settled, shows, text, until
+from tests.tui.conftest import app_of, on_dashboard, settled, shows, text, until
 from tests.tui.fake import READY, FakeServices
 from tests.tui.snapshots import REQUESTS, snapshot
 
@@ -25,9 +24,8 @@ def number(row: Request | LaunchLine | None) -> int:
 
 async def test_the_cursor_stays_on_its_request(fake: FakeServices) -> None:
     fake.reading = replace(snapshot(READY), requests=requests(100))
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         await pilot.press("t")
         rows = app.dashboard.requests.rows
         await until(pilot, lambda: rows.has_focus and len(rows.values) == 100)
@@ -49,9 +47,8 @@ async def test_the_cursor_stays_on_its_request(fake: FakeServices) -> None:
 
 
 async def test_the_cursor_is_seen_where_the_keys_are(fake: FakeServices) -> None:
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         rows = app.dashboard.requests.rows
         await until(pilot, lambda: len(rows.values) == 3)
         app.dashboard.set_focus(rows)
@@ -61,8 +58,7 @@ async def test_the_cursor_is_seen_where_the_keys_are(fake: FakeServices) -> None
 
 
 async def test_enter_shows_all_fields(fake: FakeServices) -> None:
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await pilot.press("t")
         await until(pilot, lambda: "↻" in text(pilot))
         await pilot.press("j", "enter")
@@ -75,9 +71,8 @@ async def test_enter_shows_all_fields(fake: FakeServices) -> None:
 
 
 async def test_a_click_moves_the_cursor_and_a_second_opens(fake: FakeServices) -> None:
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         rows = app.dashboard.requests.rows
         await until(pilot, lambda: len(rows.values) == 3)
         await pilot.click(rows, offset=(3, 2), times=2)
@@ -86,8 +81,7 @@ async def test_a_click_moves_the_cursor_and_a_second_opens(fake: FakeServices) -
 
 async def test_an_empty_list_says_so(fake: FakeServices) -> None:
     fake.reading = replace(snapshot(READY), requests=())
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await until(pilot, lambda: "No requests yet." in text(pilot))
         await pilot.press("t", "j", "enter", "G", "k")
         await settled(pilot)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpubox.tui.app import GpuboxApp
 from gpubox.tui.widgets.lines import StyledLines
-from tests.tui.conftest import drag, opened, settled, shows, until
+from tests.tui.conftest import app_of, drag, on_dashboard, settled, shows, until
 from tests.tui.fake import FakeServices
 
 LOG = ["0.00.001.000 I first line", "0.00.002.000 W second line", "0.00.003.000 E third line"]
@@ -18,9 +17,8 @@ def rows_of(view: StyledLines) -> list[str]:
 
 async def test_lines_of_the_log(fake: FakeServices) -> None:
     fake.lines = list(LOG)
-    app = GpuboxApp(fake)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, size=(120, 36)) as pilot:
+        app = app_of(pilot)
         await pilot.press("l")
         await shows(pilot, "third line")
         await drag(pilot, "first line", "third")
@@ -35,9 +33,8 @@ async def test_lines_of_the_log(fake: FakeServices) -> None:
 
 async def test_a_selection_in_the_log_stays_on_its_text_while_new_lines_come(fake: FakeServices) -> None:
     fake.lines = [f"0.00.001.000 I line {number}" for number in range(100)]
-    app = GpuboxApp(fake)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, size=(120, 36)) as pilot:
+        app = app_of(pilot)
         await pilot.press("l")
         await shows(pilot, "line 99")
         await drag(pilot, "line 90", "line 90")
@@ -47,9 +44,8 @@ async def test_a_selection_in_the_log_stays_on_its_text_while_new_lines_come(fak
 
 
 async def test_requests(fake: FakeServices) -> None:
-    app = GpuboxApp(fake)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, size=(120, 36)) as pilot:
+        app = app_of(pilot)
         await until(pilot, lambda: len(app.dashboard.requests.rows.values) == 3)
         await settled(pilot)
         rows = rows_of(app.dashboard.requests.rows)
@@ -60,9 +56,8 @@ async def test_requests(fake: FakeServices) -> None:
 
 @pytest.mark.parametrize("text", ["threads", "weights", "context", "64°C", "needs a fork"])
 async def test_words_of_every_pane(fake: FakeServices, text: str) -> None:
-    app = GpuboxApp(fake)
-    async with app.run_test(size=(200, 50)) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, size=(200, 50)) as pilot:
+        app = app_of(pilot)
         await shows(pilot, text)
         await drag(pilot, text, text)
         assert app.screen.get_selected_text() == text

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from gpubox.config import Config
-from gpubox.tui.app import GpuboxApp
-from tests.tui.conftest import SIZE, opened, settled, shows, text, until
+from tests.tui.conftest import on_dashboard, settled, shows, text, until
 from tests.tui.fake import READY, FakeServices
 
 
 async def test_they_are_hidden_where_the_settings_say_so_but_for_what_runs_and_h_shows_them(fake: FakeServices) -> None:
     fake.config, fake.status = Config(shipped_profiles="hide"), READY  # qwen36-mtp-16gb, a shipped one
-    async with GpuboxApp(fake).run_test(size=(200, 50)) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, size=(200, 50)) as pilot:
         await shows(pilot, "mine", "qwen36-mtp-16gb", "H shows the shipped ones")
         assert "qwen36-256k" not in text(pilot)
         await pilot.press("H")
@@ -25,8 +23,7 @@ async def test_they_are_hidden_where_the_settings_say_so_but_for_what_runs_and_h
 
 
 async def test_they_can_be_hidden_where_they_are_shown(fake: FakeServices) -> None:
-    async with GpuboxApp(fake).run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
         await shows(pilot, "qwen36-256k")
         await pilot.press("H")
         await until(pilot, lambda: "qwen36-256k" not in text(pilot))

@@ -7,18 +7,15 @@ from dataclasses import replace
 import pytest
 
 from gpubox.server.events import OperationFinished, Step, StepDone
-from gpubox.tui.app import GpuboxApp
 from gpubox.tui.messages import OperationUpdated
-from tests.tui.conftest import opened, settled, shows, text, until
+from tests.tui.conftest import app_of, on_dashboard, settled, shows, text, until
 from tests.tui.fake import BUSY, FakeServices
 from tests.tui.scenes import SCENES
 
 
 async def test_a_tiny_terminal_and_back(fake: FakeServices) -> None:
     fake.status = BUSY
-    app = GpuboxApp(fake)
-    async with app.run_test(size=(120, 36)) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, size=(120, 36)) as pilot:
         await settled(pilot)
         before = text(pilot)
         await pilot.resize_terminal(20, 5)
@@ -36,9 +33,8 @@ async def test_a_tiny_terminal_and_back(fake: FakeServices) -> None:
 
 async def test_the_progress_leaves_room_for_the_speed_in_a_tiny_terminal(fake: FakeServices) -> None:
     fake.status = BUSY
-    app = GpuboxApp(fake)
-    async with app.run_test(size=(20, 5)) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, size=(20, 5)) as pilot:
+        app = app_of(pilot)
         for step in (Step.CHECK, Step.STOP, Step.LOAD):
             app.post_message(OperationUpdated(StepDone(step, "b", 3.0)))
         app.post_message(OperationUpdated(OperationFinished("switch", "b", True, "b", 3.14, "b answers.")))
@@ -52,9 +48,7 @@ async def test_opens_in_a_tiny_terminal(monkeypatch: pytest.MonkeyPatch, scene: 
     monkeypatch.setenv("COLUMNS", "20")
     state = SCENES[scene]
     fake = state.services()
-    app = GpuboxApp(fake)
-    async with app.run_test(size=(20, 5)) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, size=(20, 5)) as pilot:
         await settled(pilot)
         word = TINY.get(scene, state.status.state)
         await until(pilot, lambda: word in text(pilot), word)
@@ -71,9 +65,8 @@ async def test_what_comes_while_its_pane_is_hidden_is_laid_out_as_if_it_had_been
     pictures: list[str] = []
     for hidden in (False, True):
         fake = FakeServices()
-        app = GpuboxApp(fake)
-        async with app.run_test(size=size) as pilot:
-            await opened(pilot)
+        async with on_dashboard(fake, size=size) as pilot:
+            app = app_of(pilot)
             if hidden:
                 await pilot.press("v")
                 await until(pilot, lambda app=app: not app.dashboard.profiles.region)  # type: ignore[misc]

@@ -13,7 +13,7 @@ from gpubox.tui.app import GpuboxApp
 from gpubox.tui.services import LocalServices
 from gpubox.tui.survival import STORM, SurvivingApp
 from tests.sampling import sampled
-from tests.tui.conftest import SIZE, opened, shows, until
+from tests.tui.conftest import SIZE, app_of, on_dashboard, opened, shows, until
 from tests.tui.fake import STOPPED, FakeServices
 
 SERVICES = [
@@ -49,9 +49,8 @@ async def test_a_service_that_fails_ends_nothing(
     def fails(*args: object, **more: object) -> Any:
         raise Unforeseen("[b]\x1b[2J \ud800")
 
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, notifications=True) as pilot:
+        app = app_of(pilot)
         for service in (type(fake), fake):
             monkeypatch.setattr(service, name, fails, raising=False)
         for key in KEYS:
@@ -91,9 +90,8 @@ async def test_wherever_it_is_raised(
     async def works() -> None:
         fails()
 
-    app = GpuboxApp(fake)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake, notifications=True) as pilot:
+        app = app_of(pilot)
         pane = app.dashboard.profiles
         if place == "handler":
             monkeypatch.setattr(app.dashboard, "show_overview", fails)

@@ -120,14 +120,10 @@ class HistoryController:
         pane, columns = self.throughput, self.throughput.graph_columns
         if pane.display and columns > 0:
             if zoom := pane.zoom:
-                read = partial(read_graph, zoom, columns)
-                wishes["graph"] = HistoryWish(
-                    (zoom, columns), zoom.poll_seconds, read, partial(setattr, pane, "stored")
-                )
-            wishes["slowdowns"] = HistoryWish(
-                None, SLOWDOWNS_SECONDS, lambda queries, now: tuple(queries.slowdowns(now)),
-                partial(setattr, pane, "slowdowns"),
-            )  # fmt: skip
+                read, show = partial(read_graph, zoom, columns), partial(setattr, pane, "stored")
+                wishes["graph"] = HistoryWish((zoom, columns), zoom.poll_seconds, read, show)
+            show = partial(setattr, pane, "slowdowns")
+            wishes["slowdowns"] = HistoryWish(None, SLOWDOWNS_SECONDS, read_slowdowns, show)
         if self.requests.display:
             wanted = self.requests.wanted
             wishes["requests"] = HistoryWish(

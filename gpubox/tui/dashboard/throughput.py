@@ -23,7 +23,7 @@ from gpubox.tui.styled_lines import (
     sanitize_to_width,
     styled_line,
 )
-from gpubox.tui.widgets.header import ACTIVITY_STYLES
+from gpubox.tui.widgets.header import SERVER_STATES
 from gpubox.tui.widgets.lines import SnapshotPane
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def state_line(snapshot: Snapshot, width: int, client: str = "") -> StyledLine:
         return styled_line(("✗ crashed", "bold $error"), f"   {sanitize_to_width(server.message, MESSAGE_CELLS)}")
     if state == "prefill":
         return _prefill_line(snapshot, width, asked_by)
-    glyph, colour, meaning = ACTIVITY_STYLES.get(state, ("●", "$primary", ""))
+    glyph, colour, meaning = SERVER_STATES.get(state, ("●", "$primary", ""))
     head = styled_line((f"{glyph} {state}", f"bold {colour}"))
     if state == "answering":
         now = fact("tg ", units.rate(throughput.tg_tokens_per_second), " tok/s now", "bold $primary")
@@ -295,7 +295,7 @@ def _slot_lines(snapshot: Snapshot, width: int, height: int) -> list[StyledLine]
 
 
 def _slot_parts(slot: SlotReading, width: int) -> StyledLine:
-    glyph, colour, _ = ACTIVITY_STYLES.get(slot.state, ("●", "$primary", ""))
+    glyph, colour, _ = SERVER_STATES.get(slot.state, ("●", "$primary", ""))
     if slot.state == "prefill":
         progress = f"{slot.prefill_progress:.0%}" if slot.prefill_progress is not None else units.UNKNOWN
         total = f" of {units.tokens(slot.prompt_tokens)}" if slot.prompt_tokens else ""

@@ -16,28 +16,21 @@ from gpubox.tui.messages import GatewaySummary, ServerOverview
 from gpubox.tui.styled_lines import shorten
 
 SERVER_STATES = {
-    "ready": ("●", "$success", "waits for a request"),
-    "answering": ("●", "$primary", "works on a request"),
+    "ready": ("●", "$success", "answers, and is not known to be busy"),
+    "idle": ("●", "$success", "waits for a request"),
+    "prefill": ("●", "$accent", "processes a prompt"),
+    "answering": ("●", "$primary", "generates the answer"),
     "loading": ("◌", "$accent", "a model is being loaded"),
     "stopping": ("◌", "$accent", "is shutting down"),
+    "sleeping": ("○", "$secondary", "released its memory; the next request wakes it"),
     "stopped": ("○", "$quiet", "nothing runs"),
+    "down": ("○", "$quiet", "nothing answers"),
+    "stuck": ("✗", "$error", "runs, but makes no progress"),
     "crashed": ("✗", "$error", "ended without a stop command"),
     "unreachable": ("✗", "$error", "its process runs, but its port does not answer"),
     "error": ("✗", "$error", "answers with an error"),
 }
-"""State of a server -> glyph, colour and meaning."""
-ACTIVITY_STYLES = {
-    "prefill": ("●", "$accent", "processes a prompt"),
-    "answering": ("●", "$primary", "generates the answer"),
-    "idle": ("●", "$success", "waits for a request"),
-    "ready": ("●", "$success", "answers; whether it is busy is not known"),
-    "loading": ("◌", "$accent", "a model is being loaded"),
-    "stopping": ("◌", "$accent", "is shutting down"),
-    "sleeping": ("○", "$secondary", "released its memory; the next request wakes it"),
-    "stuck": ("✗", "$error", "runs, but makes no progress"),
-    "down": ("○", "$quiet", "nothing answers"),
-}
-"""Activity of the server (Throughput.state) -> glyph, colour and meaning."""
+"""State of a server, or what it does (Throughput.state) -> glyph, colour and meaning."""
 GAP = "   "
 GPU_NAME, GPU_READINGS, GPU_LOST = 15, 45, 97
 GPU_PRIORITIES = (GPU_NAME, GPU_READINGS, GPU_LOST)
@@ -102,11 +95,8 @@ class StatusHeader(Widget):
         status = self.overview.status
         model = PurePath(status.model_path or "").name
         name = status.profile or (model if self.note else "")
-        state = status.state
+        state = self.activity if status.up and self.activity in SPECIFIC_ACTIVITIES else status.state
         glyph, colour, _ = SERVER_STATES.get(state, ("?", "$warning", ""))
-        if status.up and self.activity in SPECIFIC_ACTIVITIES:
-            state = self.activity
-            glyph, colour, _ = ACTIVITY_STYLES[state]
         what_runs: list[Any] = [(glyph, colour)]
         if name and name_cells:
             what_runs += [" ", (shorten(sanitize_line(name), name_cells), "bold")]
