@@ -148,10 +148,6 @@ def test_there_is_one_table_of_marks(trees: Trees) -> None:
     assert places == {"gpubox/views/marks.py"}
 
 
-NO_MAP_YET = ("bench",)
-"""Packages whose docstrings do not name their files yet. Only to shrink."""
-
-
 def test_each_file_stands_once_in_the_map_of_its_package(trees: Trees) -> None:
     """The docstring of a package has a line for each of its files; CONTRIBUTING's map is made of these lines."""
     wrong = {}
@@ -164,4 +160,4 @@ def test_each_file_stands_once_in_the_map_of_its_package(trees: Trees) -> None:
         if sorted(named) != sorted(files):
             wrong[package] = sorted(set(files) ^ set(named)) or named
 
-    assert {package: names for package, names in wrong.items() if not package.startswith(NO_MAP_YET)} == {}
+    assert wrong == {}

@@ -3,6 +3,7 @@
 cell_benchmark.py   what the kinds that compare cells have in common: items, course, answer
 contest.py          which cell is started next, and when it ends
 effects.py          how fast cells should be that were never started
+starts.py           compares speeds by server start
 judge.py            faster, slower, equal within a margin, or cannot tell
 words.py            the answer as a sentence, and what would settle it
 report.py           the report of a comparison

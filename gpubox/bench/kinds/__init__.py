@@ -1,6 +1,8 @@
 """The kinds of benchmark, a module or a package each. A new kind is its module and a line here.
 
 A package's main file has its name (``ab/ab.py``), ``*_report.py`` turns its results into a ``Report``.
+
+shared.py  what several kinds need: options, ids, the context check, parts of a report
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""``ab``: which of two is faster, and whether the difference is significant."""
+"""``ab``: which of two is faster, and whether the difference is significant.
+
+ab.py  the benchmark
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""``sweep``: one profile over a grid of flags. Which cells load, and which is faster than the present flags."""
+"""``sweep``: one profile over a grid of flags. Which cells load, and which is faster than the present flags.
+
+grid.py   its axes, its cells, and which cells need not be tried
+sweep.py  the benchmark
+"""
 
 from __future__ import annotations
 
