@@ -12,10 +12,9 @@ import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
-Verdict = Literal["faster", "slower", "indistinguishable", "too few"]
 Z95 = 1.959963984540054
 RESAMPLES = 10_000
 PERMUTATIONS = 4999
@@ -99,18 +98,13 @@ def _beta(a: float, b: float, x: float) -> float:
     return front * fraction
 
 
-def holm(p_values: Sequence[float], weights: Sequence[float] | None = None) -> list[float]:
-    """The p values of one table, corrected for all its rows (Holm 1979, with his weights).
-
-    A row with twice the weight gets twice the share of the significance level.
-    """
-    shares = list(weights or [1.0] * len(p_values))
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i] / shares[i])
-    corrected, remaining, largest = [1.0] * len(p_values), sum(shares), 0.0
-    for i in order:
-        largest = max(largest, min(1.0, p_values[i] * remaining / shares[i]))
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p values of one table, corrected for all its rows (Holm 1979)."""
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    corrected, largest = [1.0] * len(p_values), 0.0
+    for rank, i in enumerate(order):
+        largest = max(largest, min(1.0, p_values[i] * (len(order) - rank)))
         corrected[i] = largest
-        remaining -= shares[i]
     return corrected
 
 

@@ -46,7 +46,8 @@ def killed_half_way(box: Box, items: int, *words: str) -> list[bytes]:
         new = [path for path in runs.glob("*/results.jsonl") if path.parent not in known]
         return [line for path in new for line in path.read_bytes().splitlines()]
 
-    with subprocess.Popen([*SLOWLY, "bench", *words], stderr=subprocess.DEVNULL) as process:
+    verb = [] if words[0] == "tune" else ["bench"]
+    with subprocess.Popen([*SLOWLY, *verb, *words], stderr=subprocess.DEVNULL) as process:
         until(lambda: sum(not json.loads(line).get("error") for line in lines()) >= items, process)
         process.kill()
     return lines()
@@ -71,7 +72,7 @@ def resumed(box: Box, kept: list[bytes]) -> dict[str, Any]:
 @killed("tune")
 def test_a_tune_survives_kill_9_and_keeps_its_time_and_its_verdict(profiles: Box) -> None:
     kept = killed_half_way(
-        profiles, 2, "tune", "swept", "--over", "threads=1,2", "--minutes", "0.05", "--context", "0", *TINY
+        profiles, 2, "tune", "swept", "--over", "threads=1,2", "--minutes", "0.1", "--context", "0", *TINY
     )
     assert not before_is_back(profiles)
     assert gpubox("bench", "resume", "--restore").returncode == 0
@@ -80,10 +81,10 @@ def test_a_tune_survives_kill_9_and_keeps_its_time_and_its_verdict(profiles: Box
     values = resumed(profiles, kept)
 
     assert before_is_back(profiles)
-    evidence = next(table for table in values["report"]["tables"] if table["title"] == "Evidence")
-    assert {row[0] for row in evidence["rows"]} <= {"1", "2"}
-    assert [str(row[-1]).startswith("keep") for row in evidence["rows"]].count(True) == 1
-    assert values["report"]["notes"][0]
+    cells = values["report"]["tables"][0]
+    assert {row[0] for row in cells["rows"]} == {"1", "2"}
+    assert [row[-1] for row in cells["rows"]].count("now") == 1
+    assert values["report"]["verdict"]
     name = gpubox("bench", "save", "--name", "before")
     assert name.returncode == 2
 
@@ -101,13 +102,13 @@ def test_a_sweep_survives_kill_9_keeps_a_cell_that_cannot_load_and_is_saved(prof
     assert before_is_back(profiles)
     rows = {tuple(row[:2]): row for row in values["report"]["tables"][0]["rows"]}
     measured = [rows["512", "f16"], rows["1024", "f16"]]
-    assert "best" in {row[-1] for row in measured}
+    assert not {row[-1] for row in measured} & {"faster", "slower"}, "two starts of each tell nothing"
     assert all(row[2] > 0 for row in measured)
     assert all("no-such-type" in rows[size, "no-such-type"][-1] for size in ("512", "1024"))
     assert any(series["chart"] == "tg over ctx-size" for series in values["report"]["series"])
-    saved = gpubox("bench", "save", "--name", "best", "--json")
+    assert gpubox("bench", "save", "--name", "best").returncode == 2
+    saved = gpubox("bench", "save", "--cell", "ctx-size=512 cache-type-k=f16", "--name", "best", "--json")
     assert saved.returncode == 0, saved.stderr
-    assert json.loads(saved.stdout)["cell"] in ("ctx-size=512 cache-type-k=f16", "ctx-size=1024 cache-type-k=f16")
     assert (profiles.paths.profiles / "best.toml").exists()
 
 
@@ -116,12 +117,12 @@ def test_an_ab_survives_kill_9(profiles: Box) -> None:
     kept = killed_half_way(profiles, 1, "ab", "swept", "--set", "ctx-size=768", "--domains", "code", *TINY, *TWICE)
     assert not before_is_back(profiles)
 
-    table = resumed(profiles, kept)["report"]["tables"][0]
+    cells, measures = resumed(profiles, kept)["report"]["tables"]
 
     assert before_is_back(profiles)
-    assert table["title"] == "swept ctx-size=768 over swept"
-    assert table["rows"][0][-1] == "too few"
-    assert table["rows"][0][2] > 0
+    assert measures["title"] == "swept ctx-size=768 over swept"
+    assert [row[-1] for row in cells["rows"]] == ["now", "cannot tell"]
+    assert measures["rows"][0][2] > 0
 
 
 @killed("soak")
