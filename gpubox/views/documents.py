@@ -63,7 +63,7 @@ class Document:
     facts: Sequence[tuple[str, str]] = ()
     """What was measured, for Markdown."""
     records: Sequence[Mapping[str, Any]] = ()
-    """With the same keys: the lines of the CSV file."""
+    """The lines of the CSV file."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """The JSON object, as the services' own values."""
 
@@ -208,11 +208,21 @@ def _svg(rows: Sequence[StyledRow]) -> str:
 
 
 def _csv(records: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each record; the fields of a field are columns of their own: ``estimate_low``."""
+    flat = [dict(_flattened(json_value(record))) for record in records]
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(records[0]) if records else (), lineterminator="\n")
+    writer = csv.DictWriter(out, list(dict.fromkeys(name for own in flat for name in own)), "", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: "" if value is None else value for key, value in record.items()} for record in records)
+    writer.writerows(flat)
     return out.getvalue()
+
+
+def _flattened(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in record.items():
+        if isinstance(value, dict):
+            yield from _flattened(value, f"{prefix}{name}_")
+        else:
+            yield prefix + name, "; ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _markdown_lines(document: Document) -> Iterator[str]:

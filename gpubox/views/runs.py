@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from gpubox import units
 from gpubox.bench.kinds.ab import USUAL_PROMPTS, USUAL_STARTS, USUAL_TOKENS
@@ -74,12 +73,8 @@ def report_document(bundle: ReportBundle) -> Document:
     if bundle.references:
         sections.append(_reference_section(bundle.references))
     took = f", {units.duration(info.seconds)}" if info.seconds else ""
-    kinds = " ".join(dict.fromkeys(flag.kind.replace(" ", "-") for flag in report.flags))
-    records = [
-        {"run": info.id, "kind": report.kind, **json_fields(metric, without=("estimate", "samples", "starts")),
-         **json_fields(metric.estimate), "flags": kinds}
-        for metric in report.metrics
-    ]  # fmt: skip
+    base = {"run": info.id, "kind": report.kind, "flags": list(dict.fromkeys(flag.kind for flag in report.flags))}
+    records = [base | json_fields(metric, without=("samples", "starts")) for metric in report.metrics]
     return Document(
         report.title,
         f"{info.id}, {info.created_at[:10]}, {info.state}{took}",
@@ -169,7 +164,6 @@ def comparison_document(comparison: RunComparison) -> Document:
         notes.append(f"In at most 5 % of such tables any of the {count} intervals misses: they are wider for it.")
     if comparison.left_out:
         notes.append(f"Only in one of the runs: {'; '.join(comparison.left_out[:6])}.")
-    flags = comparison.validity.removeprefix(" - ")
     bars = tuple(
         ChartBar(", ".join(filter(None, (row.name, row.group))), row.ratio, row.low, row.high)
         for row in sorted(comparison.rows, key=lambda row: row.outcome == "cannot tell")[:MAX_BARS]
@@ -183,7 +177,7 @@ def comparison_document(comparison: RunComparison) -> Document:
         [Section("", header, rows, narrow=narrow, roles=[mark.role if mark else "" for mark in marks])],
         [Chart(title, "second / first", bars=bars, centre=1.0)] if bars else [],
         notes,
-        records=[{**json_fields(row), "flags": flags} for row in comparison.rows],
+        records=[{**json_fields(row), "flags": comparison.validity} for row in comparison.rows],
         values={"comparison": json_fields(comparison) | {"verdict": comparison_verdict(comparison)}},
     )
 
@@ -299,12 +293,12 @@ def _leaderboard_document(board: Leaderboard) -> Document:
     )
     measured = ", ".join(filter(None, (board.groups[0], f"{board.kind}: {board.title}")))
     title = interval_suffix(f"{metric_title(board.metric, board.unit)}, {measured}", bars)
-    base = {"kind": board.kind, "protocol": board.title}
+    base = {"kind": board.kind, "protocol": board.title, "metric": board.metric, "unit": board.unit}
     records = [
-        {**base, **json_fields(entry, without=("values", "flagged")), "metric": board.metric, "group": group,
-         "unit": board.unit, **json_fields(value), "flags": " ".join(kind.replace(" ", "-") for kind in entry.flagged)}
-        for entry in board.entries for group, value in zip(board.groups, entry.values, strict=True) if value
-    ]  # fmt: skip
+        base | json_fields(entry, without=("values",)) | {"group": group, "estimate": value}
+        for entry in board.entries
+        for group, value in zip(board.groups, entry.values, strict=True)
+    ]
     more = range(6, 6 + len(groups) - 1)
     narrow = [(0, 1, 2, 3, 4, 5, *more[:count], len(header) - 1) for count in range(len(more), -1, -1)]
     verdict = leaderboard_verdict(board)
@@ -355,26 +349,6 @@ def _names(names: Sequence[str]) -> str:
 def frontier_document(frontier: Frontier) -> Document:
     """Quality against speed against VRAM."""
     header, *rows = frontier_cells(frontier)
-    keys = (
-        "target",
-        "measure",
-        "quality",
-        "low",
-        "high",
-        "tg",
-        "vram_bytes",
-        "model_bytes",
-        "on_frontier",
-        "speed_run",
-    )
-    records: list[dict[str, Any]] = [
-        dict(zip(keys, (
-            point.name, frontier.measure, point.quality.value, point.quality.low, point.quality.high,
-            point.tg.value if point.tg else None, point.vram_bytes, point.model_bytes, point.on_frontier,
-            point.speed_run,
-        ), strict=True))
-        for point in frontier.points
-    ]  # fmt: skip
     best = [point.name for point in frontier.points if point.on_frontier]
     return Document(
         f"Quality against speed: {frontier.measure} from {frontier.reference}",
@@ -383,6 +357,6 @@ def frontier_document(frontier: Frontier) -> Document:
         [Section("", header, rows, narrow=((0, 1, 2, 4, 5, 7),))],
         [frontier_chart(frontier)] if len(frontier.drawn) > 1 else [],
         list(frontier_notes(frontier)),
-        records=records,
+        records=[{"measure": frontier.measure, **json_fields(point)} for point in frontier.points],
         values={"frontier": frontier},
     )

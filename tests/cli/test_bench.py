@@ -39,6 +39,7 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
     shown = re.sub(r"\d{4}-\d\d-\d\d, finished, [\d:.]+ ?m?s?", "DATE, finished, TIME", shown)
     assert [re.sub(r" {2,}", "  ", line).strip() for line in shown.splitlines() if "TTFT" not in line] == [
         "Speed over HTTP  (ID, DATE, finished, TIME)",
+        "HOST writes 50.0 tokens a second and reads 100.",
         "",
         "HOST  (gpubox  b1-test)",
         "mean  ± sd  median  95 % CI or range  n",
@@ -218,7 +219,7 @@ def test_one_verb_shows_one_run_compares_two_and_ranks_many(
             ["1", "a"],
             ["2", "b"],
         ]
-    assert show("--as", "leaderboard", "--as", "csv").startswith("kind,protocol,rank")
+    assert show("--as", "leaderboard", "--as", "csv").startswith("kind,protocol,metric")
     assert show(first.id, "--as", "markdown").startswith("## Speed over HTTP")
 
     for name, start in (("x.svg", "<svg"), ("x.csv", "name,group"), ("x.md", "## "), ("x.json", "{")):

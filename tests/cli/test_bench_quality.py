@@ -187,7 +187,7 @@ def test_the_frontier_joins_quality_and_speed_of_the_same_launch(quants: Path, p
     code, out, _ = gpubox(capfd, "bench", "show", "--as", "frontier", "--as", "svg")
     assert code == 0
     assert "Quality against speed" in out
-    for form, begins in (("markdown", "## Quality against speed: KL from f16"), ("csv", "target,measure,quality")):
+    for form, begins in (("markdown", "## Quality against speed: KL from f16"), ("csv", "measure,name,quality_value")):
         assert gpubox(capfd, "bench", "show", "--as", "frontier", "--as", form)[1].startswith(begins)
 
 

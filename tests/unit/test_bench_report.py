@@ -239,8 +239,8 @@ def test_every_form_of_an_export(box: Paths) -> None:
     assert "/opt/llama" not in "".join(texts_.values())
     table = list(csv.DictReader(io.StringIO(texts_["csv"])))
     tg = next(row for row in table if (row["group"], row["name"]) == ("short, cold, depth 0", "tg"))
-    assert float(tg["value"]) == pytest.approx(60, rel=0.03)
-    assert (tg["low"], tg["high"]) == ("", "")  # one start has no interval
+    assert float(tg["estimate_value"]) == pytest.approx(60, rel=0.03)
+    assert (tg["estimate_low"], tg["estimate_high"]) == ("", "")  # one start has no interval
     values = json.loads(texts_["json"])
     assert (values["schema_version"], values["run"]["id"], "before" in values["run"]) == (1, run.id, False)
     drawn = "".join(ET.fromstring(texts_["svg"]).itertext())
