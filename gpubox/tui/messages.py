@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Literal
 from textual.message import Message
 
 from gpubox.errors import GpuboxError
-from gpubox.planner.verdict import judge
-from gpubox.views.profile import profile_state
 
 if TYPE_CHECKING:
     from gpubox.gateway.status import GatewayStatus
     from gpubox.planner.plan import MemoryPlan
+    from gpubox.planner.verdict import MemoryVerdict
     from gpubox.profiles.loader import ProfileCatalog
     from gpubox.profiles.profile import Profile
     from gpubox.server.engine_compatibility import EngineCompatibility
@@ -107,13 +106,20 @@ class ProfileEntry:
         state = self.compatibility
         if state and state.summary and not (state.ok and (state.model_present or state.fetchable)):
             return state.summary
-        words = (judge(self.plan).words, self.profile.title) if self.plan else (self.profile.title,)
+        words = (self.verdict.words, self.profile.title) if self.verdict else (self.profile.title,)
         return " · ".join(filter(None, words if self.is_short else reversed(words)))
+
+    @property
+    def verdict(self) -> MemoryVerdict | None:
+        """Whether it would fit, as far as that is known."""
+        from gpubox.planner.verdict import judge  # not before the first paint, as all that entries are made of
+
+        return judge(self.plan) if self.plan else None
 
     @property
     def is_short(self) -> bool:
         """Whether it would certainly not fit."""
-        return self.plan is not None and judge(self.plan).fit == "short"
+        return self.verdict is not None and self.verdict.fit == "short"
 
     @property
     def search_text(self) -> str:
@@ -152,8 +158,9 @@ def entry_state(entry: ProfileEntry, running: frozenset[str], operating_on: str)
         return "broken" if entry.kind == "broken" else "model"
     if entry.name == operating_on:
         return "busy"
-    memory = judge(entry.plan) if entry.plan else None
-    return profile_state(entry.profile, entry.compatibility, memory, running=entry.name in running)
+    from gpubox.views.profile import profile_state
+
+    return profile_state(entry.profile, entry.compatibility, entry.verdict, running=entry.name in running)
 
 
 class GatewayChanged(Message):

@@ -18,7 +18,6 @@ from gpubox.sanitize import sanitize_line, sanitize_paragraph
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.dashboard.profiles import MODEL_MISSING
 from gpubox.tui.widgets.lines import ScrollKeys
-from gpubox.views.profile import launch_line, profile_facts
 
 if TYPE_CHECKING:
     from gpubox.profiles.profile import Profile
@@ -95,6 +94,8 @@ class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
             return Content.assemble(("→ ", "$quiet"), sanitize_line(entry.profile.elsewhere))
         if refusal := self._refusal(entry):
             return Content.assemble(("! ", "$warning"), refusal)
+        from gpubox.views.profile import profile_facts
+
         model, needs = model_state(entry, self.model_bytes), dict(profile_facts(entry.profile)).get("needs")
         parts = [
             sanitize_line(entry.profile.summary),
@@ -122,6 +123,8 @@ class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
             heading = Content.assemble(heading, "\n" if profile.title else "", description)
         command = Content("")
         if self.preview:
+            from gpubox.views.profile import launch_line
+
             command = Content.styled(sanitize_line(launch_line(profile, self.preview)), "$secondary")
         blocks = [heading, self._compatibility(entry), command, self._facts(entry, profile)]
         return Content("\n\n").join([block for block in blocks if block.plain])
@@ -146,6 +149,8 @@ class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
         return Content.styled("… checking the flags", "$quiet")
 
     def _facts(self, entry: ProfileEntry, profile: Profile) -> Content:
+        from gpubox.views.profile import profile_facts
+
         address = f"{profile.host}:{profile.port}" if profile.port else f"{profile.host}, any free port"
         if not profile.loopback:
             address += "  (other machines can reach it)"

@@ -26,7 +26,6 @@ from gpubox.tui.dashboard.status import StatusOrAdvice, status_phrases
 from gpubox.tui.dashboard.throughput import NOT_SLOWER, ThroughputPane, slower_fields
 from gpubox.tui.dashboard.vram import gpu_readings
 from gpubox.tui.widgets.lines import SnapshotPane
-from gpubox.views.profile import launch_line
 
 if TYPE_CHECKING:
     from gpubox.gateway.status import GatewayStatus
@@ -406,4 +405,6 @@ class DashboardScreen(PersistentScreen):
         if not (entry and entry.profile and preview):
             self.say("The highlighted row has no command line to copy.")
             return
+        from gpubox.views.profile import launch_line
+
         self.copy(launch_line(entry.profile, preview), f"the command line of {entry.name}")
