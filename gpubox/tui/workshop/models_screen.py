@@ -115,7 +115,7 @@ class ModelDetails(ScrollableLines):
 def detail_lines(row: ModelRow | None, width: int) -> list[StyledLine]:
     """Everything about one row, its verdict first."""
     if row is None or row.kind == "heading":
-        return _legend()
+        return _legend(width)
     lines = [_pair("model", row.key, width)] if row.quant else []
     if row.is_model:
         lines.append(_pair("size", units.file_size(row.size_bytes), width))
@@ -128,10 +128,10 @@ def detail_lines(row: ModelRow | None, width: int) -> list[StyledLine]:
     return lines + _facts(row, width)
 
 
-def _legend() -> list[StyledLine]:
-    marks = [styled_line(marked(mark), "  ", mark.meaning) for mark in MEMORY.values()]
-    words = ("The verdict is for a new profile. gpubox reads", "the header only; it downloads no model.")
-    return [*marks, (), *(styled_line((line, "$quiet")) for line in words)]
+def _legend(width: int) -> list[StyledLine]:
+    marks = [row for mark in MEMORY.values() for row in _wrapped(mark.before(mark.meaning), marked(mark)[1], width)]
+    words = "The verdict is for a new profile. gpubox reads the header only; it downloads no model."
+    return [*marks, (), *_wrapped(words, "$quiet", width)]
 
 
 def _facts(row: ModelRow, width: int) -> list[StyledLine]:
