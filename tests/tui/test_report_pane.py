@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from textual.app import App, ComposeResult
 
 from gpubox.tui import theme
-from gpubox.tui.bench.run_pane import MakeLines, ReportPane
-from gpubox.tui.styled_lines import styled_line
+from gpubox.tui.styled_lines import StyledLine, styled_line
+from gpubox.tui.widgets.lines import TitledPane
 
 
 class OnePane(App[None]):
     def __init__(self) -> None:
         super().__init__()
-        self.pane = ReportPane()
+        self.pane = TitledPane()
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.DEFAULT_VARIABLES
@@ -21,7 +23,7 @@ class OnePane(App[None]):
         yield self.pane
 
 
-def rows(count: int) -> MakeLines:
+def rows(count: int) -> Callable[[int], list[StyledLine]]:
     return lambda width: [styled_line(f"row {number}") for number in range(count)]
 
 
@@ -30,7 +32,7 @@ async def test_the_scroll_bar_has_the_size_of_the_new_lines_at_once() -> None:
     async with app.run_test(size=(60, 20)) as pilot:
         await pilot.pause(0)
         for count in (65, 0, 200):
-            app.pane.put(f"{count}", "", rows(count))
+            app.pane.put(f"{count}", rows(count))
             assert app.pane.vertical_scrollbar.window_virtual_size == count
             await pilot.pause(0)
             assert app.pane.vertical_scrollbar.window_virtual_size == count

@@ -18,7 +18,6 @@ from gpubox.tui.base_screen import PersistentScreen
 from gpubox.tui.bench.bench_runs import EXPORTS
 from gpubox.tui.bench.plan_form import PlanScreen, bench_command_line
 from gpubox.tui.bench.run_pane import (
-    ReportPane,
     RunRows,
     active_run_lines,
     document_lines,
@@ -29,7 +28,7 @@ from gpubox.tui.bench.run_pane import (
 )
 from gpubox.tui.dialogs import ask, ask_name, confirm
 from gpubox.tui.styled_lines import styled_line
-from gpubox.tui.widgets.lines import SingleLine
+from gpubox.tui.widgets.lines import SingleLine, TitledPane
 
 if TYPE_CHECKING:
     from gpubox.bench.report.model import RunSummary
@@ -71,7 +70,7 @@ class BenchScreen(PersistentScreen):
     def __init__(self, runs: BenchRuns, bridge: ServiceBridge) -> None:
         super().__init__(Scope.BENCH, note=bridge.services.note)
         self.runs, self.bridge, self.line = runs, bridge, SingleLine("bench-line")
-        self.rows, self.pane = RunRows(), ReportPane()
+        self.rows, self.pane = RunRows(), TitledPane()
         self.rows.border_title = "Runs"
         self.summaries: tuple[RunSummary, ...] = ()
         self.live: RunProgress | None = None
@@ -207,9 +206,9 @@ class BenchScreen(PersistentScreen):
             return
         live, throughput = self.live, self.throughput
         if live is None:
-            self.pane.put(LIVE, "Run", lambda width: [styled_line(("The run is being started ...", "$quiet"))])
+            self.pane.put("Run", lambda width: [styled_line(("The run is being started ...", "$quiet"))])
         else:
-            self.pane.put(LIVE, f"{live.info.id}, active", lambda width: active_run_lines(live, throughput, width))
+            self.pane.put(f"{live.info.id}, active", lambda width: active_run_lines(live, throughput, width))
 
     def _show(self) -> None:
         """Fills the pane."""
@@ -220,9 +219,9 @@ class BenchScreen(PersistentScreen):
         elif view:
             self.work(lambda: self._show_documents(*self.export_target), "bench-view", exclusive=True)
         elif run is None:
-            self.pane.put("", "What can be measured", kind_overview_lines)
+            self.pane.put("What can be measured", kind_overview_lines)
         elif run.problem or run.info is None:
-            self.pane.put(run.id, run.id, lambda width: [styled_line((run.problem, "$error"))])
+            self.pane.put(run.id, lambda width: [styled_line((run.problem, "$error"))])
         else:
             self.work(lambda: self._show_documents("report", run.id), "bench-view", exclusive=True)
 
@@ -234,7 +233,7 @@ class BenchScreen(PersistentScreen):
                 self.action_back()
             raise
         title = TITLES.get(view) or runs[0]
-        self.pane.put(title, title, lambda width: document_lines(documents, width))
+        self.pane.put(title, lambda width: document_lines(documents, width))
 
     def on_resize(self, event: events.Resize) -> None:
         self.call_after_refresh(self._draw_line)

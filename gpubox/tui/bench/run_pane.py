@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
-
-from textual.content import Content
 
 from gpubox import units
 from gpubox.bench.kinds import all_kinds
@@ -27,7 +25,6 @@ from gpubox.tui.styled_lines import (
     truncate_line,
 )
 from gpubox.tui.widgets.cursor_rows import CursorRows
-from gpubox.tui.widgets.lines import ScrollableLines
 from gpubox.views.documents import CHART_COLUMNS, Document, document_rows
 
 if TYPE_CHECKING:
@@ -127,40 +124,6 @@ ROLE_STYLES = {
 }  # fmt: skip
 """Role of a text in a report -> its style."""
 GAUGE_COLUMNS = 60
-
-MakeLines = Callable[[int], list[StyledLine]]
-"""Makes the lines of a pane for a width."""
-
-
-class ReportPane(ScrollableLines):
-    """Shows the lines that ``put`` was given last."""
-
-    DEFAULT_CSS = """
-    ReportPane {
-        height: 1fr; width: 1fr; overflow-y: scroll; border: round $line; padding: 0 1; background: $background;
-        border-title-color: $secondary; border-title-style: bold; border-subtitle-color: $quiet;
-        &:focus { border: round $line-focus; border-title-color: $foreground; }
-    }
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shown = ""
-        """Id of what is shown."""
-
-    def put(self, shown: str, title: str, make: MakeLines) -> None:
-        """Replaces the lines. The scroll position and the selection stay if ``shown`` is the same."""
-        if shown != self.shown:
-            self.scroll_to(y=0, animate=False, immediate=True)
-            self.clear_selection()
-        self.shown = shown
-        self.border_title = Content(sanitize_line(title))
-        self.make_again(make)
-
-    @property
-    def text(self) -> str:
-        """The whole content as plain text."""
-        return "\n".join("".join(text for text, _ in row).rstrip() for row in self.drawn)
 
 
 def document_lines(documents: Sequence[Document], width: int) -> list[StyledLine]:

@@ -9,7 +9,6 @@ from rich.cells import chop_cells
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
-from textual.content import Content
 
 from gpubox.errors import GpuboxError
 from gpubox.gateway.offered_models import choose_model, gateway_models, gateway_snippet
@@ -21,7 +20,7 @@ from gpubox.tui.base_screen import PushedScreen
 from gpubox.tui.dialogs import PromptScreen
 from gpubox.tui.styled_lines import StyledLine, join_lines, sanitize_to_width, styled_line, truncate_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
-from gpubox.tui.widgets.lines import ScrollableLines, StyledLines
+from gpubox.tui.widgets.lines import StyledLines, TitledPane
 
 if TYPE_CHECKING:
     from gpubox.profiles.profile import Profile
@@ -49,24 +48,6 @@ class ClientNames(CursorRows[str]):
     def move_cursor(self, index: int) -> None:
         super().move_cursor(index)
         self.post_message(self.RowOpened(self.value))
-
-
-class SnippetText(ScrollableLines):
-    """The settings, wrapped."""
-
-    DEFAULT_CSS = """
-    SnippetText {
-        height: 1fr; width: 1fr; overflow-y: scroll; border: round $line; padding: 0 1; background: $background;
-        border-title-color: $secondary; border-title-style: bold;
-        &:focus { border: round $line-focus; border-title-color: $foreground; }
-    }
-    """
-
-    def put(self, title: str, text: str) -> None:
-        """Replaces the text."""
-        self.border_title = Content(sanitize_line(title))
-        self.scroll_to(y=0, animate=False, immediate=True)
-        self.make_again(lambda width: _wrapped(text, width))
 
 
 class ConnectLines(StyledLines):
@@ -98,7 +79,7 @@ class ConnectScreen(PushedScreen):
     ) -> None:
         super().__init__(Scope.CONNECT)
         self.bridge, self.view, self.profiles, self.service = bridge, view, profiles, service
-        self.names, self.text, self.lines = ClientNames(), SnippetText(), ConnectLines()
+        self.names, self.text, self.lines = ClientNames(), TitledPane(), ConnectLines()
         self.names.values = tuple(CLIENTS)
         self.model = ""
         """The model that the settings name; empty: the first one."""
@@ -168,9 +149,10 @@ class ConnectScreen(PushedScreen):
             return
         snippet = self.snippet()
         if snippet is None:
-            self.text.put("no model", "There is no profile that this client could use. n on the dashboard makes one.")
+            text = "There is no profile that this client could use. n on the dashboard makes one."
+            self.text.put("no model", lambda width: _wrapped(text, width))
         else:
-            self.text.put(snippet.where, snippet.text)
+            self.text.put(snippet.where, lambda width: _wrapped(snippet.text, width))
         self._draw_lines()
 
     def _draw_lines(self) -> None:

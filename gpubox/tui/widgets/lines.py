@@ -17,6 +17,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Static
 
+from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.styled_lines import StyledLine, dimmed, truncate_line
 
@@ -203,6 +204,35 @@ class ScrollableLines(ScrollKeys, StyledLines, ScrollView, can_focus=True):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return len(self._make(width - 1))  # leaves a column for the scroll bar, shown or not
+
+
+class TitledPane(ScrollableLines):
+    """Lines in a frame under a title, such as a report or the details of a row."""
+
+    DEFAULT_CSS = """
+    TitledPane {
+        height: 1fr; width: 1fr; overflow-y: scroll; border: round $line; padding: 0 1; background: $background;
+        border-title-color: $secondary; border-title-style: bold;
+        &:focus { border: round $line-focus; border-title-color: $foreground; }
+    }
+    """
+
+    shown = ""
+    """The title."""
+
+    def put(self, title: str, make: Callable[[int], list[StyledLine]]) -> None:
+        """Replaces the lines. The scroll position and the selection stay if ``title`` is the same."""
+        if title != self.shown:
+            self.scroll_to(y=0, animate=False, immediate=True)
+            self.clear_selection()
+        self.shown = title
+        self.border_title = Content(sanitize_line(title))
+        self.make_again(make)
+
+    @property
+    def text(self) -> str:
+        """The whole content as plain text."""
+        return "\n".join("".join(text for text, _ in row).rstrip() for row in self.drawn)
 
 
 class SnapshotPane(StyledLines):

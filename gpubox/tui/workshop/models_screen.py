@@ -12,7 +12,6 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
-from textual.content import Content
 from textual.widgets import Input
 
 from gpubox import units
@@ -25,7 +24,7 @@ from gpubox.tui.base_screen import PersistentScreen
 from gpubox.tui.dialogs import ask
 from gpubox.tui.styled_lines import StyledLine, gauge, marked, pad_line, sanitize_to_width, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
-from gpubox.tui.widgets.lines import ScrollableLines, SingleLine
+from gpubox.tui.widgets.lines import SingleLine, TitledPane
 from gpubox.tui.workshop.editor_lines import device_lines
 from gpubox.tui.workshop.model_finder import ModelFinder, ModelRow
 from gpubox.views.marks import MEMORY
@@ -92,24 +91,6 @@ def _model_row(row: ModelRow, width: int) -> StyledLine:
     left = (*styled_line("  ", (mark, colour), " "), *name, (f"{units.file_size(row.size_bytes):>{SIZE_CELLS}}  ", ""))
     middle = (*placed, ("  ", "")) if place_cells else ()
     return (*left, *middle, (sanitize_to_width(words, max(0, width - beside - name_cells)), words_style))
-
-
-class ModelDetails(ScrollableLines):
-    """Shows the lines that ``put`` was given last."""
-
-    DEFAULT_CSS = """
-    ModelDetails {
-        height: 1fr; width: 1fr; overflow-y: scroll; border: round $line; padding: 0 1; background: $background;
-        border-title-color: $secondary; border-title-style: bold;
-        &:focus { border: round $line-focus; border-title-color: $foreground; }
-    }
-    """
-
-    def put(self, title: str, make: Callable[[int], list[StyledLine]]) -> None:
-        """Replaces the lines."""
-        self.border_title = Content(sanitize_line(title))
-        self.scroll_to(y=0, animate=False, immediate=True)
-        self.make_again(make)
 
 
 def detail_lines(row: ModelRow | None, width: int) -> list[StyledLine]:
@@ -210,10 +191,10 @@ class ModelsScreen(PersistentScreen):
     ModelsScreen #finder-body { height: 1fr; }
     ModelsScreen ModelRows { width: 3fr; border: round $line; padding: 0 1; }
     ModelsScreen ModelRows:focus { border: round $line-focus; }
-    ModelsScreen ModelDetails { width: 2fr; }
+    ModelsScreen TitledPane { width: 2fr; }
     ModelsScreen.-narrow #finder-body { layout: vertical; }
     ModelsScreen.-narrow ModelRows { width: 1fr; height: 1fr; }
-    ModelsScreen.-narrow ModelDetails { width: 1fr; height: 8; }
+    ModelsScreen.-narrow TitledPane { width: 1fr; height: 8; }
     """
 
     def __init__(self, finder: ModelFinder, bridge: ServiceBridge) -> None:
@@ -223,7 +204,7 @@ class ModelsScreen(PersistentScreen):
             placeholder="/ words of a name, user/name, or the address of a page; enter searches", compact=True,
             id="finder-search",
         )  # fmt: skip
-        self.rows, self.details, self.line = ModelRows(), ModelDetails(), SingleLine("finder-line")
+        self.rows, self.details, self.line = ModelRows(), TitledPane(), SingleLine("finder-line")
         self.rows.border_title = "Models"
         self.download: HubDownload | None = None
         """The download that runs."""
