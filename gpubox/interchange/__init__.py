@@ -12,8 +12,7 @@ server_invocation.py   finds llama-server in a command
 containers.py          docker run, and what compose and Quadlet share
 yaml_text.py           YAML as plain texts
 shell.py               POSIX shell scripts and command lines
-batch.py               Windows batch files
-powershell.py          PowerShell scripts
+batch.py               Windows batch files, and command lines of PowerShell
 systemd.py             systemd and Quadlet units
 compose.py             compose files
 llama_swap.py          llama-swap's config.yaml
@@ -21,7 +20,6 @@ models_ini.py          llama.cpp's models.ini
 modelfile.py           Ollama's Modelfile
 lmstudio.py            LM Studio's JSON
 koboldcpp.py           KoboldCpp's command lines and .kcpps
-llamafile.py           llamafile's command lines and .args
 exporting.py           out: systemd unit, shell script, llama-swap entry
 client_settings.py     out: the settings of clients
 """

@@ -1,9 +1,10 @@
-"""Reads the commands of a Windows batch text without running anything. A backtick also continues a line."""
+"""Reads the commands of a Windows batch text, or of a PowerShell command line, without running anything."""
 
 from __future__ import annotations
 
 import re
 
+from gpubox.errors import UsageError
 from gpubox.interchange.format import Format, Reading
 from gpubox.interchange.script import SERVER_VARIABLE, ExpansionBudget, ScriptAssignments, ScriptCommand
 
@@ -12,16 +13,24 @@ _VARIABLE = re.compile(r"%([A-Za-z_]\w*)%|!([A-Za-z_]\w*)!|%~?[a-z]*[\d*]")
 _WORD = r'(?:"(?:\\"|[^"])*"?|\^.?|[^\s"&|<>^])+'
 _TOKEN = re.compile(rf"\s*(?:(\d?>>?(?:&\d)?|<)|(&&?|\|\|?)|({_WORD}))", re.S)
 _QUOTED = re.compile(r'"((?:\\"|[^"])*)"?|\^(.?)|([^"^]+)', re.S)
-_SILENT = re.compile(r"@?\s*(?:rem\b|::|echo\s+off|(?:set|end)local\b|:\w+$)", re.I)
+_POWERSHELL = re.compile(r"^[ \t]*(?:\$(?:env:)?\w+[ \t]*\+?=|Start-Process\b.*-Arg|param[ \t]*\()", re.M | re.I)
+"""What only PowerShell has. Its command lines are read, its scripts are not."""
+_SILENT = re.compile(r"@?\s*(?:rem\b|::|#|echo\s+off|(?:set|end)local\b|:\w+$)", re.I)
 
 
 def looks_like_batch(text: str) -> bool:
     """Whether a pasted text is for Windows, not for a POSIX shell."""
-    return bool(re.search(r"\^[ \t]*\n|(?<!`)`[ \t]*\n|[A-Za-z]:\\|%[A-Za-z_]\w*%|^@echo", text, re.M | re.I))
+    windows = re.search(r"\^[ \t]*\n|(?<!`)`[ \t]*\n|[A-Za-z]:\\|%[A-Za-z_]\w*%|^@echo|^[ \t]*& ", text, re.M | re.I)
+    return bool(windows or _POWERSHELL.search(text))
 
 
 def read_batch(text: str) -> Reading:
-    """The commands and the ``set`` lines of ``text``. Raises UsageError if its variables expand to too much text."""
+    """The commands and the ``set`` lines of ``text``.
+
+    Raises UsageError for a PowerShell script, and if its variables expand to too much text.
+    """
+    if _POWERSHELL.search(text):
+        raise UsageError("This is a PowerShell script.", "Paste the command line that it starts, with its values.")
     budget = ExpansionBudget()
     commands: list[ScriptCommand] = []
     variables: dict[str, str] = {}
@@ -83,4 +92,4 @@ def _unquoted(word: str) -> str:
     return "".join(quoted.replace('\\"', '"') + escaped + plain for quoted, escaped, plain in pieces)
 
 
-FORMAT = Format(".bat", lambda text, path: read_batch(text), r".*\.(?:bat|cmd)", looks_like_batch)
+FORMAT = Format(".bat", lambda text, path: read_batch(text), r".*\.(?:bat|cmd|ps1)", looks_like_batch)

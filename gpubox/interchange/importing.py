@@ -17,11 +17,9 @@ from gpubox.interchange import (
     compose,
     koboldcpp,
     llama_swap,
-    llamafile,
     lmstudio,
     modelfile,
     models_ini,
-    powershell,
     shell,
     systemd,
 )
@@ -46,8 +44,6 @@ FORMATS: list[Format] = [
     lmstudio.FORMAT,
     koboldcpp.FORMAT,
     models_ini.FORMAT,
-    llamafile.FORMAT,
-    powershell.FORMAT,
     batch.FORMAT,
 ]
 """In the order in which a text is tried; what has none of the formats is read as the first one."""

@@ -9,7 +9,6 @@ from dataclasses import replace
 from gpubox.interchange.batch import looks_like_batch, read_batch
 from gpubox.interchange.containers import Container, ServerInvocation, read_docker_run
 from gpubox.interchange.import_notes import is_secret, join_words, omitted
-from gpubox.interchange.powershell import looks_like_powershell, read_powershell
 from gpubox.interchange.script import ScriptCommand, base_name
 from gpubox.interchange.shell import read_script
 
@@ -60,10 +59,7 @@ def _in_shell_text(command: ScriptCommand, depth: int) -> ServerInvocation | Non
     for inner in _shell_texts(command.words):
         invocation: ServerInvocation | None = None
         notes: list[str] = []
-        if looks_like_powershell(inner) or inner.lstrip().startswith("&"):
-            reading = read_powershell(inner)
-        else:
-            reading = read_batch(inner) if looks_like_batch(inner) else read_script(inner, public)
+        reading = read_batch(inner) if looks_like_batch(inner) else read_script(inner, public)
         for nested in reading.commands:
             branched = (*command.branched, *nested.branched)
             merged = replace(nested, env={**command.env, **nested.env}, branched=branched)

@@ -171,7 +171,7 @@ READERS: dict[str, Reader] = {
     "server": Reader("files/served", (("status", "--url", "{url}"), ("chat", "-p", "hi", "--url", "{url}"), ("status", "--all"))),
     "hub": Reader("files/served", (("find", "word"),)),
     **{f"import {suffix}": _import(suffix) for suffix in (
-        ".sh", ".bat", ".ps1", ".service", ".container", ".yaml", ".ini", ".json", ".kcpps", ".args", ".modelfile", "",
+        ".sh", ".bat", ".ps1", ".service", ".container", ".yaml", ".ini", ".json", ".kcpps", ".modelfile", "",
     )},
 }  # fmt: skip
 CASES = [(reader, name) for reader in READERS for name in (*CONTENTS, *ODD_FILES)]

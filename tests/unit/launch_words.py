@@ -24,7 +24,7 @@ _GRAMMAR = {
     "shell": (
         "docker podman run v p network set exec nohup export if then else fi do done for in home self e llama serve"
     ),
-    "ps1": "env args argslist argumentlist filepath root model join-path param string int try",
+    "ps1": "try catch",
     "service": (
         "unit service install container execstart environment description image exec publishport volume h bash c"
     ),
@@ -37,14 +37,13 @@ _GRAMMAR = {
     "ini": "version 1 model",
     "modelfile": "from parameter system adapter template",
     "json": "preset operation load fields key value checked true false name prediction",
-    "args": "",
 }
 _FOREIGN = {
     "contextsize": "ctx-size", "gpulayers": "n-gpu-layers", "quantkv": "cache-type-k", "flashattention": "flash-attn",
     "blasbatchsize": "ubatch-size", "ropeconfig": "rope-freq-base", "usemlock": "load-mode", "model_param": "model",
     "port_param": "port", "num_ctx": "ctx-size", "num_gpu": "n-gpu-layers", "num_batch": "batch-size",
     "num_thread": "threads", "num_predict": "n-predict", "mirostat_tau": "mirostat-ent", "stop": "reverse-prompt",
-    "l": "port", "listen": "port", "fmoe": "fused-moe",
+    "fmoe": "fused-moe",
     "llm.load.contextlength": "ctx-size", "llm.load.offloadkvcachetogpu": "kv-offload",
     "llm.load.llama.autofit": "fit", "llm.load.llama.acceleration.offloadratio": "n-gpu-layers",
     "llm.load.numparallelsessions": "parallel", "llm.load.llama.kcachequantizationtype": "cache-type-k",
@@ -92,7 +91,7 @@ def lost_words(text: str, suffix: str, imported: Iterable[ImportedProfile], secr
             or name.replace("-", "_") in there
             or _FOREIGN.get(word) in there
             or (re.fullmatch(r"\d*\.?\d+", word) is not None and float(word) in numbers)
-            or re.fullmatch(r"(?:llama-)?server(?:\.exe)?|koboldcpp(?:\.exe)?|llamafile|hf-repo|hf", word) is not None
+            or re.fullmatch(r"(?:llama-)?server(?:\.exe)?|koboldcpp(?:\.exe)?|hf-repo|hf", word) is not None
             or any((option, word) in _VALUES for option in _FOREIGN)
         )
         if not known:

@@ -248,7 +248,6 @@ def test_a_branch_that_the_command_does_not_use_is_no_note_about_the_command() -
     [
         ("x.sh", "A=/etc/x\nB=1\nB=2\nC=8\nD=$C\n[ -f $A ] || exit\nllama-server -m a.gguf -c $D -t $B"),
         ("x.bat", "set A=/etc/x\nset B=1\nset B=2\nset C=8\nset D=%C%\necho %A%\nllama-server -m a.gguf -c %D% -t %B%"),
-        ("x.ps1", "$A = '/etc/x'\n$B = 1\n$B = 2\n$C = 8\n$D = $C\ncd $A\nllama-server -m a.gguf -c $D -t $B"),
     ],
 )
 def test_what_no_server_is_made_of_is_named_and_what_it_is_made_of_is_not(file: str, text: str) -> None:

@@ -43,10 +43,10 @@ def command(
 
     \b
     Files:
-      .sh .bat .ps1 scripts        llama-swap's config.yaml
+      shell and batch scripts      llama-swap's config.yaml
       systemd and Quadlet units    llama.cpp's models.ini
       compose files                Ollama's Modelfile
-      LM Studio's JSON             KoboldCpp's .kcpps, llamafile's .args
+      LM Studio's JSON             KoboldCpp's .kcpps
       .gguf models
     """
     known = ImportSource(
