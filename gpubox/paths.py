@@ -11,6 +11,17 @@ MAIN_INSTANCE = "main"
 instance named like the profile."""
 
 
+class _Place:
+    """A file or folder in one of the three folders of a ``Paths``."""
+
+    def __init__(self, folder: str, *names: str) -> None:
+        self._folder, self._names = folder, names
+
+    def __get__(self, paths: Paths, kind: type[Paths]) -> Path:
+        folder: Path = getattr(paths, self._folder)
+        return folder.joinpath(*self._names)
+
+
 @dataclass(frozen=True, slots=True)
 class Paths:
     """gpubox's three folders and the files in them. Creates nothing."""
@@ -19,6 +30,55 @@ class Paths:
     state: Path
     cache: Path
     config_override: Path | None = None
+
+    api_key_file = _Place("config", "api-key")
+    profiles = _Place("config", "profiles")
+    """The owner's profiles. They replace shipped ones of the same name."""
+    drafts = _Place("state", "drafts")
+    """Texts of profiles that an editor has open, or that could not be saved."""
+    capabilities = _Place("cache", "engines")
+    built_engines = _Place("state", "engines")
+    """The engines that gpubox built, a folder each. A name with a leading dot is a build that is not finished."""
+    headers = _Place("cache", "headers")
+    """Parsed headers of GGUF files."""
+    plans = _Place("cache", "plans")
+    """What dry runs of engines told the planner."""
+    models = _Place("cache", "models")
+    """Models that gpubox downloaded (the demo model)."""
+    logs = _Place("state", "logs")
+    history = _Place("state", "history.sqlite")
+    """The requests and readings of the last 90 days, in SQLite (``telemetry.history``)."""
+    history_lock = _Place("state", "history.lock")
+    """Held by the gpubox that writes the history."""
+    trial_record = _Place("state", "trial.json")
+    """The trial that has not ended (``server.trial``)."""
+    trial_lock = _Place("state", "trial.lock")
+    """Held by the gpubox that tries."""
+    dismissed_advice = _Place("state", "dismissed-advice.json")
+    """The advice that the owner dismissed, by profile."""
+    crashes = _Place("state", "crashes")
+    """Post-mortems, a file for each server that crashed."""
+    scratch = _Place("cache", "scratch")
+    """Temporary workspaces of chats without one of their own; removed with the chat."""
+    chats = _Place("state", "chats")
+    """The chats, one JSONL file each."""
+    gateway = _Place("state", "gateway")
+    """What the gateway keeps: its record and its ledger."""
+    gateway_record = _Place("state", "gateway", "gateway.json")
+    """Where the running gateway listens (``server.state``)."""
+    gateway_lock = _Place("state", "gateway", "lock")
+    """Held by the gateway for as long as it lives."""
+    gateway_log = _Place("state", "logs", "gateway.log")
+    ledger = _Place("state", "gateway", "ledger")
+    """The finished requests of the gateway's clients, a file for each day."""
+    client_keys = _Place("config", "client-keys.json")
+    """Names of the gateway's clients, and the hashes of their keys."""
+    key_memory = _Place("state", "gateway", "keys-seen")
+    """Which files with keys the gateway has seen: when one is gone, it refuses everybody."""
+    kept_kv = _Place("cache", "kv")
+    """States of slots that were saved before a server stopped."""
+    owner_lock = _Place("state", "servers", "owner")
+    """Shared by the owner's operations while they wait or work: meanwhile the gateway begins nothing."""
 
     @classmethod
     def default(cls, config_file: Path | None = None) -> Paths:
@@ -52,127 +112,6 @@ class Paths:
     def config_file(self) -> Path:
         return self.config_override or self.config / "config.toml"
 
-    @property
-    def api_key_file(self) -> Path:
-        return self.config / "api-key"
-
-    @property
-    def profiles(self) -> Path:
-        """The owner's profiles. They replace shipped ones of the same name."""
-        return self.config / "profiles"
-
-    @property
-    def drafts(self) -> Path:
-        """Texts of profiles that an editor has open, or that could not be saved."""
-        return self.state / "drafts"
-
-    @property
-    def capabilities(self) -> Path:
-        return self.cache / "engines"
-
-    @property
-    def built_engines(self) -> Path:
-        """The engines that gpubox built, a folder each. A name with a leading dot is a build that is not finished."""
-        return self.state / "engines"
-
-    @property
-    def headers(self) -> Path:
-        """Parsed headers of GGUF files."""
-        return self.cache / "headers"
-
-    @property
-    def plans(self) -> Path:
-        """What dry runs of engines told the planner."""
-        return self.cache / "plans"
-
-    @property
-    def models(self) -> Path:
-        """Models that gpubox downloaded (the demo model)."""
-        return self.cache / "models"
-
-    @property
-    def logs(self) -> Path:
-        return self.state / "logs"
-
-    @property
-    def history(self) -> Path:
-        """The requests and readings of the last 90 days, in SQLite (``telemetry.history``)."""
-        return self.state / "history.sqlite"
-
-    @property
-    def history_lock(self) -> Path:
-        """Held by the gpubox that writes the history."""
-        return self.state / "history.lock"
-
-    @property
-    def trial_record(self) -> Path:
-        """The trial that has not ended (``server.trial``)."""
-        return self.state / "trial.json"
-
-    @property
-    def trial_lock(self) -> Path:
-        """Held by the gpubox that tries."""
-        return self.state / "trial.lock"
-
-    @property
-    def dismissed_advice(self) -> Path:
-        """The advice that the owner dismissed, by profile."""
-        return self.state / "dismissed-advice.json"
-
-    @property
-    def crashes(self) -> Path:
-        """Post-mortems, a file for each server that crashed."""
-        return self.state / "crashes"
-
-    @property
-    def scratch(self) -> Path:
-        """Temporary workspaces of chats without one of their own; removed with the chat."""
-        return self.cache / "scratch"
-
-    @property
-    def chats(self) -> Path:
-        """The chats, one JSONL file each."""
-        return self.state / "chats"
-
-    @property
-    def gateway(self) -> Path:
-        """What the gateway keeps: its record and its ledger."""
-        return self.state / "gateway"
-
-    @property
-    def gateway_record(self) -> Path:
-        """Where the running gateway listens (``server.state``)."""
-        return self.gateway / "gateway.json"
-
-    @property
-    def gateway_lock(self) -> Path:
-        """Held by the gateway for as long as it lives."""
-        return self.gateway / "lock"
-
-    @property
-    def gateway_log(self) -> Path:
-        return self.logs / "gateway.log"
-
-    @property
-    def ledger(self) -> Path:
-        """The finished requests of the gateway's clients, a file for each day."""
-        return self.gateway / "ledger"
-
-    @property
-    def client_keys(self) -> Path:
-        """Names of the gateway's clients, and the hashes of their keys."""
-        return self.config / "client-keys.json"
-
-    @property
-    def key_memory(self) -> Path:
-        """Which files with keys the gateway has seen: when one is gone, it refuses everybody."""
-        return self.gateway / "keys-seen"
-
-    @property
-    def kept_kv(self) -> Path:
-        """States of slots that were saved before a server stopped."""
-        return self.cache / "kv"
-
     def instance_state(self, instance: str) -> Path:
         return self.state / "servers" / f"{instance}.json"
 
@@ -183,11 +122,6 @@ class Paths:
     def liveness_lock(self, instance: str) -> Path:
         """Held by the server process itself for as long as it lives."""
         return self.state / "servers" / f"{instance}.life"
-
-    @property
-    def owner_lock(self) -> Path:
-        """Shared by the owner's operations while they wait or work: meanwhile the gateway begins nothing."""
-        return self.state / "servers" / "owner"
 
     def watcher_lock(self, instance: str) -> Path:
         """Held by the watcher of the instance's server for as long as it watches."""
