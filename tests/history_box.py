@@ -28,9 +28,8 @@ from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.paths import Paths
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.history import writer as history_writer
-from gpubox.telemetry.history.file import connect_writer
+from gpubox.telemetry.history.file import REQUEST_COLUMNS, connect_writer, request_row
 from gpubox.telemetry.history.queries import HistoryQueries
-from gpubox.telemetry.history.rows import REQUEST_COLUMNS, request_row
 from gpubox.telemetry.history.tables import KnownLaunch
 from gpubox.telemetry.history.writer import HistoryWriter
 from gpubox.telemetry.snapshot import Offload, Request, Snapshot, Throughput, Totals

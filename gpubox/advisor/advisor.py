@@ -10,11 +10,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpubox.advisor.advice import Advice
-from gpubox.advisor.busy_window import BusyWindow
-from gpubox.advisor.context_saving import context_saving
 from gpubox.advisor.dismissed import Dismissals
-from gpubox.advisor.evidence import BusyReadings, ContextSaving, ContextUse, Evidence, ModelFacts, flag_value
-from gpubox.advisor.log_facts import LogFactsReader
+from gpubox.advisor.evidence import (
+    BusyReadings,
+    BusyWindow,
+    ContextSaving,
+    ContextUse,
+    Evidence,
+    LogFactsReader,
+    ModelFacts,
+    flag_value,
+)
 from gpubox.advisor.rules.context import wanted_context
 from gpubox.advisor.rules.table import advise
 from gpubox.config import Config, api_key
@@ -27,8 +33,11 @@ from gpubox.hardware.process import environment_of
 from gpubox.models.header_cache import read_model
 from gpubox.models.resolve import profile_model
 from gpubox.paths import MAIN_INSTANCE, Paths
+from gpubox.planner.launch_flags import ALL_LAYERS, LaunchFlags
 from gpubox.planner.measured import flags_of_argv
-from gpubox.planner.planner import Planner
+from gpubox.planner.plan import DevicePlan, MemoryPlan
+from gpubox.planner.planner import Planner, changed_flags
+from gpubox.planner.solve import solve
 from gpubox.profiles.loader import load_catalog
 from gpubox.profiles.profile import FlagValue, Profile, is_loopback
 from gpubox.server.instance import observe
@@ -261,3 +270,44 @@ def _settled(advice: Advice, file: Profile | None, flags: Mapping[str, FlagValue
 
 def _same(value: FlagValue | None, other: FlagValue | None) -> bool:
     return value == other if value is None or other is None else str(value) == str(other)
+
+
+def context_saving(
+    planner: Planner, profile: Profile, flags: LaunchFlags, running: RunningServer | None, now: int, then: int
+) -> ContextSaving | None:
+    """What ``then`` instead of ``now`` tokens of context would free on the device that gains most.
+
+    ``profile``: with the flags of the launch. ``flags``: the same, read. None if the planner cannot say.
+    Runs no engine.
+    """
+    try:
+        situation = planner.situation(profile, replaces=[running] if running else (), ask_devices="never")
+    except GpuboxError:
+        return None
+    before, after = (planner.plan_in(situation, {"ctx-size": tokens}) for tokens in (now, then))
+    freed = _freed(before, after)
+    if before.problem or after.problem or not freed:
+        return None
+    device, gained = max(freed.items(), key=lambda item: item[1])
+    layers, experts = flags.cpu_expert_layers, None
+    if 0 < layers < ALL_LAYERS and not after.doubts:
+        smaller = replace(profile, flags=changed_flags(situation.profile.flags, {"ctx-size": then}))
+        try:
+            answer = solve(planner, replace(situation, profile=smaller), "n-cpu-moe")
+        except GpuboxError:
+            answer = None
+        fewest = int(str(answer.flags.get("n-cpu-moe", 0))) if answer else layers
+        experts = (layers, fewest) if fewest < layers else None
+    return ContextSaving(then, device, gained, experts)
+
+
+def _freed(before: MemoryPlan, after: MemoryPlan) -> dict[str, int]:
+    later = {device.device: device for device in after.devices}
+    pairs = [(device, later[device.device]) for device in before.devices if device.device in later]
+    freed = {now.device: _growing(now) - _growing(then) for now, then in pairs}
+    return {name: size for name, size in freed.items() if size > 0}
+
+
+def _growing(device: DevicePlan) -> int:
+    """What grows with the context."""
+    return device.kv_bytes + device.draft_bytes + (device.compute_bytes or 0)

@@ -1,16 +1,22 @@
-"""Everything that the rules may look at: frozen values, gathered before by ``advisor.py``. Pure."""
+"""Everything that the rules may look at: frozen values; and what gathers them of Snapshots and logs."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import median
 
 from gpubox.hardware.gpu import Gpu
 from gpubox.models.gguf import GgufFile
+from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.planner.launch_flags import LaunchFlags, read_launch_flags
 from gpubox.planner.model_shape import read_shape
 from gpubox.profiles.profile import FlagValue
-from gpubox.storage import read_json
+from gpubox.server.log import HEAD_BYTES, LISTENS, tail_text
+from gpubox.server.state import load_state
+from gpubox.storage import open_regular, read_json
 from gpubox.telemetry.snapshot import DeviceMemory, Request, Snapshot
 
 QWEN35_LIKE = frozenset({"qwen35", "qwen35moe"})
@@ -194,3 +200,92 @@ class Evidence:
 def flag_value(flags: Mapping[str, FlagValue], name: str) -> FlagValue | None:
     """The value of a flag; False if its ``no-`` form is set, None if it is not set."""
     return False if f"no-{name}" in flags else flags.get(name)
+
+
+WINDOW_SECONDS = 300.0
+MAX_READINGS = 600
+
+
+class BusyWindow:
+    """Takes Snapshots of one server; of another one it begins anew."""
+
+    def __init__(self) -> None:
+        self._readings: deque[tuple[float, float | None, str | None]] = deque(maxlen=MAX_READINGS)
+        self._launch: object = None
+
+    def feed(self, snapshot: Snapshot) -> None:
+        """Adds one Snapshot, if the server works."""
+        launch = (snapshot.server.pid, snapshot.server.started_at)
+        if launch != self._launch or (self._readings and snapshot.at < self._readings[-1][0]):
+            self._readings.clear()
+            self._launch = launch
+        if self._readings and snapshot.at == self._readings[-1][0]:
+            return
+        if snapshot.throughput.working:
+            offload = snapshot.offload
+            self._readings.append((snapshot.at, offload.major_faults_per_second, offload.bottleneck))
+        while self._readings and snapshot.at - self._readings[0][0] > WINDOW_SECONDS:
+            self._readings.popleft()
+
+    @property
+    def readings(self) -> BusyReadings:
+        """What was read."""
+        faults = [reading[1] for reading in self._readings if reading[1] is not None]
+        names = Counter(reading[2] for reading in self._readings if reading[2])
+        return BusyReadings(len(self._readings), median(faults) if faults else None, dict(names))
+
+
+_BUILD = re.compile(r"\(build (\d+)|^(?:version: )?b?(\d{4,6})\b")
+_LOAD_MODE = re.compile(r"loading model tensors.*\(load_mode = ([\w+]+)\)")
+_ALL_QUANTS = re.compile(r"FA_ALL_QUANTS = 1\b")
+"""In the line system_info, which lists the features of each backend (``ggml_backend_cuda_get_features``)."""
+
+
+class LogFactsReader:
+    """Reads each log of the active server once: the beginning of a launch, and the end of a failure."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+        self._loads: tuple[str, LogFacts] | None = None
+        self._failures: tuple[object, str] = (None, "")
+
+    def read(self, launch_id: str, profile: str, engine_version: str) -> LogFacts:
+        """The facts of a launch; ``launch_id`` is empty if it does not run."""
+        build = build_number(engine_version)
+        return replace(self._load(launch_id), build=build, failure=self._failure(profile))
+
+    def _load(self, launch_id: str) -> LogFacts:
+        if not launch_id:
+            return LogFacts()
+        if self._loads and self._loads[0] == launch_id:
+            return self._loads[1]
+        try:
+            with open_regular(self._paths.instance_log(MAIN_INSTANCE)) as file:
+                text = file.read(HEAD_BYTES).decode(errors="replace")
+        except OSError:
+            return LogFacts()
+        facts = facts_of_load(text)
+        if LISTENS.search(text):  # until then more lines come
+            self._loads = launch_id, facts
+        return facts
+
+    def _failure(self, profile: str) -> str:
+        failed = load_state(self._paths.instance_state(MAIN_INSTANCE)).failed
+        if failed is None or failed.profile != profile:
+            return ""
+        if self._failures[0] != (failed.launch_id, failed.at):
+            self._failures = (failed.launch_id, failed.at), tail_text(self._paths.failed_log(MAIN_INSTANCE))
+        return self._failures[1]
+
+
+def facts_of_load(text: str) -> LogFacts:
+    """The facts in the beginning of a log."""
+    mode = _LOAD_MODE.search(text)
+    return LogFacts(all_quants=bool(_ALL_QUANTS.search(text)), load_mode=mode[1] if mode else "")
+
+
+def build_number(version: str) -> int | None:
+    """The build in an engine's version: ``0.1.2-dev (build 10525, commit ..)``, ``b9413``. None if it knows none."""
+    match = _BUILD.search(version)
+    number = int(match[1] or match[2]) if match else 0
+    return number or None

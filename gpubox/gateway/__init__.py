@@ -2,10 +2,9 @@
 
 gateway.py          answers clients at one address, and has profiles brought up when requests name them
 http_connection.py  the client's side: reads requests within limits, writes replies
-client_request.py   one request from its arrival to its line in the ledger
+client_request.py   one request: to a server, its reply back, its line in the ledger
 routes.py           what a request asks for, and how its errors look
 own_replies.py      what the gateway answers by itself: models, metrics, control
-forward.py          one request to a server, and its reply back
 upstream.py         the server's side: one connection for one request
 reply_observer.py   tokens, their first moment and timings in the bytes of a reply
 admission.py        which request may go where now, and which profile comes next
@@ -14,19 +13,14 @@ servers.py          what runs, from the state files; the profiles, from theirs
 placement.py        where a profile starts, and which servers stop for it
 operations.py       runs one operation in a child process
 operation.py        that child: starts a profile or unloads one
-server_json.py      small JSON requests of the gateway itself
 prefix.py           system prompts that agents share: which, and whose slot
 shared_prefixes.py  reads such a prompt once, and puts it into each agent's slot
 client_keys.py      the clients' keys: names and hashes
 ledger.py           a line for each finished request, and its sums
-ledger_clients.py   names the requests of the history by the ledger
-request_clients.py  which client a request of the server's log came from
-status.py           what the gateway knows now: frozen values
-events.py           what it reports while it works
+request_clients.py  which client a request of the server's log, or of the history, came from
+status.py           what the gateway knows now, and what it reports: frozen values
 metrics.py          the gateway and the machine for Prometheus
-machine_reading.py  `gpubox status --json`, read by a child
 gateway_client.py   asks the running gateway; for verbs and the screen
 offered_models.py   which models a client is offered, and its settings
-detach.py           starts the gateway apart from this terminal
-systemd_unit.py     the unit that keeps it running
+background.py       starts the gateway apart from this terminal; the unit that keeps it running
 """

@@ -1,15 +1,151 @@
-"""One request from its arrival to its line in the ledger."""
+"""One request from its arrival over a server and back to its line in the ledger."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpubox.clock import utc_now
-from gpubox.gateway.forward import Forwarding
-from gpubox.gateway.http_connection import Exchange
-from gpubox.gateway.reply_observer import AnswerTokens
+from gpubox.gateway.http_connection import Exchange, Headers
+from gpubox.gateway.reply_observer import AnswerTokens, ReplyObserver
+from gpubox.gateway.routes import error_event
 from gpubox.gateway.status import FinishedRequest, LiveRequest, Outcome, RequestState
+from gpubox.gateway.upstream import ReplyHead, UpstreamFailed, UpstreamReply, send_request
+
+_ERROR_BYTES = 64 * 1024
+STREAM_HEADERS: Headers = (
+    (b"Content-Type", b"text/event-stream"), (b"Cache-Control", b"no-cache"), (b"X-Accel-Buffering", b"no"),
+)  # fmt: skip
+"""Of a stream that the gateway begins while the request waits."""
+
+
+class Forwarding:
+    """One request on its way through a server."""
+
+    def __init__(
+        self, exchange: Exchange, *, is_anthropic: bool, on_text: Callable[[], None], on_end: Callable[[], None]
+    ) -> None:
+        """``on_text`` is called once, when the first token has been written to the client.
+
+        ``on_end`` is called once, when the whole reply is here and its last bytes are not yet written: what it records
+        is never behind what a client got, whenever the gateway is killed.
+        """
+        self._exchange, self._is_anthropic, self._on_text, self._on_end = exchange, is_anthropic, on_text, on_end
+        self._ended = False
+        self.observer: ReplyObserver | None = None
+        self.upstream_status = 0
+        self.error = ""
+        """Why the reply is not whole; one sentence."""
+        self.error_status = 502
+        """The HTTP status that says so, where there still can be one."""
+        self._reply: UpstreamReply | None = None
+        self._raw = False
+        self._error_body = bytearray()
+
+    async def run(self, base_url: str, body: bytes, extra: Headers) -> None:
+        """Returns when the reply is over, whole or not. Raises NotConnected if the server has seen nothing of it.
+
+        When it is cancelled, because the client left, the server's connection is closed and it stops generating.
+        """
+        reply = self._reply = await send_request(base_url, self._exchange.request, body, extra)
+        self._exchange.drop_body()
+        del body
+        try:
+            head = await reply.head  # without a timeout: a long prompt takes minutes, and a dead server closes
+            self._begin(head)
+            self._exchange.on_pressure(reply.pause, reply.resume)
+            reply.splice(self._pass_on)
+            await reply.ended
+            self._end(head)
+        except UpstreamFailed as error:
+            self._fail(str(error))
+        finally:
+            reply.close()
+
+    def cut(self, status: int, sentence: str) -> None:
+        """Ends the reply with an error: the client's key was revoked."""
+        if self._reply:
+            self.error_status = status
+            self._reply.fail(UpstreamFailed(sentence.rstrip(".")))
+
+    @property
+    def text_events(self) -> int | None:
+        """The tokens so far, one for each event of a stream that carries text."""
+        return self.observer.text_events if self.observer and self.observer.stream else None
+
+    def _begin(self, head: ReplyHead) -> None:
+        self.upstream_status = head.status
+        self.observer = ReplyObserver(stream=head.is_stream)
+        exchange = self._exchange
+        if exchange.head_sent:  # the waiting comments began the stream
+            self._raw = head.chunked and exchange.request.chunked_reply and head.status == 200
+            return
+        chunked = head.length is None
+        self._raw = head.length is not None or (head.chunked and exchange.request.chunked_reply)
+        length = head.length
+        if head.status in (204, 304):
+            chunked, length = False, 0
+        exchange.start(head.status, head.headers, length=length, chunked=chunked)
+
+    def _pass_on(self, data: bytes, payload: list[bytes]) -> None:
+        exchange = self._exchange
+        is_last = bool(self._reply and self._reply.scanner and self._reply.scanner.done)
+        if is_last:
+            self._observe(payload)
+            if not self._late_error:
+                self._settle()
+        if self._raw:
+            exchange.write_raw(data)
+        elif self.upstream_status == 200 or not self._late_error:
+            for part in payload:
+                exchange.write(part)
+        else:
+            self._error_body += b"".join(payload)[: _ERROR_BYTES - len(self._error_body)]
+        if not is_last:  # a token goes out before anything is done with it
+            self._observe(payload)
+
+    def _observe(self, payload: list[bytes]) -> None:
+        observer = self.observer
+        assert observer is not None
+        had_text = observer.has_text
+        for part in payload:
+            observer.feed(part)
+        if observer.has_text and not had_text:
+            self._on_text()
+
+    def _settle(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._on_end()
+
+    @property
+    def _late_error(self) -> bool:
+        """Whether the server refused a request whose stream the gateway had begun with 200."""
+        return self._exchange.status == 200 != self.upstream_status
+
+    def _end(self, head: ReplyHead) -> None:
+        if self._late_error:
+            text = bytes(self._error_body).decode("utf-8", "replace")
+            self.error = f"The server refused the request (HTTP {head.status}): {' '.join(text.split())[:300]}"
+            self._settle()
+            self._exchange.write(error_event(head.status, self.error, is_anthropic=self._is_anthropic))
+            self._exchange.finish()
+            return
+        self._settle()
+        self._exchange.finish(framed=self._raw and head.chunked)
+
+    def _fail(self, sentence: str) -> None:
+        self.error = sentence[:1].upper() + sentence[1:] + "."
+        exchange, scanner = self._exchange, self._reply.scanner if self._reply else None
+        if not exchange.head_sent:
+            return  # the caller answers with a status
+        streams = self.observer is None or self.observer.stream
+        if streams and exchange.request.chunked_reply and (not self._raw or (scanner and scanner.at_boundary)):
+            exchange.write(b"\n\n" + error_event(self.error_status, self.error, is_anthropic=self._is_anthropic))
+            exchange.finish()
+        else:
+            exchange.abort()  # so the client knows that the answer is not whole
 
 
 @dataclass(slots=True)

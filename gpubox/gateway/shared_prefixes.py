@@ -30,10 +30,9 @@ from gpubox.gateway.prefix import (
     read_slots,
     shared_tokens,
 )
-from gpubox.gateway.server_json import ask_server
 from gpubox.gateway.servers import GatewayServer
 from gpubox.gateway.status import FinishedRequest
-from gpubox.gateway.upstream import UpstreamFailed
+from gpubox.gateway.upstream import UpstreamFailed, ask_server
 from gpubox.hardware.process import environment_of
 from gpubox.server.kv_key import copies_idle_slots, flag_refusal, slot_folder
 from gpubox.server.kv_store import has_room, make_file, unlink

@@ -1,14 +1,14 @@
 """The server's side of the gateway: one connection for one request, whose reply is spliced to the client as bytes.
 
 Connections are not kept: build 11434 closes them after each stream, and a request that met a closed one could not be
-told from a request that was answered.
-"""
+told from a request that was answered."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -282,3 +282,37 @@ def _reply_head(response: h11.Response) -> ReplyHead:
         chunked=chunked,
         length=int(length) if length is not None and not chunked else None,
     )
+
+
+ANSWER_BYTES = 16 * 1024 * 1024
+
+
+async def ask_server(
+    base_url: str, key: str | None, method: str, path: str, body: bytes = b"", *, seconds: float
+) -> tuple[int, bytes]:
+    """Status and body of the answer. Raises UpstreamFailed, or TimeoutError after ``seconds``.
+
+    If it is cancelled, the connection is closed, and the server ends what it does for it.
+    """
+    now, parts = time.monotonic(), list[bytes]()
+    request = HttpRequest(method, path, ((b"content-type", b"application/json"),), body, False, True, "", now, now)
+    extra: Headers = ((b"Authorization", b"Bearer " + key.encode()),) if key else ()
+    size = 0
+
+    def take(data: bytes, payload: list[bytes]) -> None:
+        nonlocal size
+        size += sum(map(len, payload))
+        if size > ANSWER_BYTES:
+            reply.fail(UpstreamFailed("the server's answer is too long"))
+        else:
+            parts.extend(payload)
+
+    async with asyncio.timeout(seconds):
+        reply = await send_request(base_url, request, body, extra)
+        try:
+            head = await reply.head
+            reply.splice(take)
+            await reply.ended
+        finally:
+            reply.close()
+    return head.status, b"".join(parts)

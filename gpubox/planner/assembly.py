@@ -11,7 +11,7 @@ from gpubox.planner.devices import DeviceMemoryNow
 from gpubox.planner.formula import FormulaParts
 from gpubox.planner.launch_flags import LaunchFlags
 from gpubox.planner.plan import DevicePlan, MemoryPlan, Method
-from gpubox.telemetry.memory_breakdown import HOST
+from gpubox.telemetry.device_memory import HOST
 from gpubox.units import MIB
 
 _ENCODER_COMPUTE_BYTES = 512 * MIB

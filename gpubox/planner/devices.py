@@ -28,7 +28,7 @@ from gpubox.server.log_events import LogDevice
 from gpubox.server.log_parsing import parse_event
 from gpubox.server.state import RunningServer
 from gpubox.storage import read_cache, write_cache
-from gpubox.telemetry.memory_breakdown import HOST
+from gpubox.telemetry.device_memory import HOST
 from gpubox.units import MIB
 
 Asking = Literal["always", "once", "never"]

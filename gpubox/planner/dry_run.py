@@ -36,7 +36,7 @@ from gpubox.server.log import LISTENS
 from gpubox.server.log_events import DeviceBuffer, LogDevice
 from gpubox.server.log_parsing import parse_event
 from gpubox.storage import read_json
-from gpubox.telemetry.memory_breakdown import HOST, device_key
+from gpubox.telemetry.device_memory import HOST, device_key
 from gpubox.units import MIB
 
 TIMEOUT_SECONDS = 30.0

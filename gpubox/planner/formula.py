@@ -14,7 +14,7 @@ from gpubox.models.gguf import GgufFile
 from gpubox.planner.launch_flags import LaunchFlags
 from gpubox.planner.model_shape import LayerShape, ModelShape, read_shape
 from gpubox.planner.placement import LayerDevices, ModelWeights, place_layers, used_tensors
-from gpubox.telemetry.memory_breakdown import HOST
+from gpubox.telemetry.device_memory import HOST
 
 CACHE_TYPES: dict[str, tuple[int, int]] = {
     "f32": (1, 4), "f16": (1, 2), "bf16": (1, 2), "q8_0": (32, 34), "q4_0": (32, 18), "q4_1": (32, 20),

@@ -22,7 +22,7 @@ from gpubox.server.log import LISTENS
 from gpubox.server.log_parsing import parse_event
 from gpubox.server.state import RunningServer
 from gpubox.storage import read_cache, write_cache
-from gpubox.telemetry.memory_breakdown import MemoryBreakdown
+from gpubox.telemetry.device_memory import MemoryBreakdown
 from gpubox.units import MIB
 
 _FILE_BYTES = 4 * 1024 * 1024

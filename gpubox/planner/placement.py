@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from gpubox.models.gguf_header import GGML_BLOCKS, GgufTensor
 from gpubox.planner.launch_flags import EXPERTS, HOST_BUFFER
 from gpubox.planner.model_shape import LAYER_TENSOR, ModelShape
-from gpubox.telemetry.memory_breakdown import HOST, device_key
+from gpubox.telemetry.device_memory import HOST, device_key
 
 _INPUT = ("token_embd", "per_layer_token_embd", "token_types", "position_embd", "altup_", "token_embd_norm")
 _ALIGNMENT = 128

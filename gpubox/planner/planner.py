@@ -31,7 +31,7 @@ from gpubox.profiles.profile import FlagValue, Profile, check_launched_here
 from gpubox.server.instance import instance_names, observe, place_of
 from gpubox.server.launch import expand_paths
 from gpubox.server.state import RunningServer, load_state
-from gpubox.telemetry.memory_breakdown import HOST
+from gpubox.telemetry.device_memory import HOST
 from gpubox.units import GIB
 
 _READING_SECONDS = 1.0

@@ -24,8 +24,7 @@ failure_causes.py        why a server did not start or died, in one sentence
 watcher.py               starts and ends the watcher of a server
 watcher_idle.py          the program that waits for a death
 watcher_recovery.py      the program that acts after one
-kept_kv.py               keeps the KV cache around a stop
+kept_kv.py               keeps the KV cache around a stop, and judges whether that helped
 kv_key.py                which launch can take a kept state
 kv_store.py              the folder of kept states
-kv_use.py                whether a restored state helped
 """

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,12 +32,11 @@ from gpubox.sequences import shared_length
 from gpubox.server.client import LlamaClient, connect
 from gpubox.server.kv_key import KvKey, incompatible, launch_key, refusal
 from gpubox.server.kv_store import KeptState, KvStore
-from gpubox.server.kv_use import judge, note_reuse
 from gpubox.server.log import HEAD_BYTES, LogReader
-from gpubox.server.log_events import DeviceBuffer, KvCache, NewPrompt, SwaCache
+from gpubox.server.log_events import CachedTokens, DeviceBuffer, KvCache, LogEvent, NewPrompt, SlotSelected, SwaCache
 from gpubox.server.log_parsing import parse_event
 from gpubox.server.responses import Slot
-from gpubox.server.state import RestoredSlot, RunningServer
+from gpubox.server.state import LEAST_REUSED_SHARE, RestoredSlot, RunningServer, reused_state
 from gpubox.server.status import can_sleep
 
 MIN_TOKENS = 256
@@ -51,6 +50,8 @@ _ROLL_BACK_SECONDS = 10.0
 _JUDGED_BYTES = 2 * 1024 * 1024
 """So much of the log is searched: from its start for the first requests after a restore, at its end for the last."""
 _UNKNOWN_BYTES_PER_TOKEN = 1 << 20
+_MISSED_SHARE = 0.1
+"""A request that wanted a restored state and reused less of it got nothing."""
 _CONTEXT_SHARE = 0.9
 """The restored slots of one shared cache take at most this part of it."""
 
@@ -212,7 +213,7 @@ class KeptKv:
             if not is_locked:
                 return
             for name in helped:
-                note_reuse(self._store, name)
+                self._store.change(name, unused=0, used_at=utc_now())
             for name in missed:
                 self._store.drop(name)
 
@@ -345,3 +346,31 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, GpuboxError):
         return error.message.rstrip(".")
     return (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
+
+
+def judge(events: Iterable[LogEvent | None], restored: Sequence[RestoredSlot]) -> tuple[set[str], set[str]]:
+    """The states that helped, and those that did not although a request wanted them; from the log of the server.
+
+    A request wants a state if the server chose its slot as the most similar one, and most of the state is in the
+    prompt. If nothing of it was reused, nothing of it ever will be: a hybrid model, and a prompt that branches off.
+    """
+    left, helped, missed = list(restored), set[str](), set[str]()
+    similarity: dict[int, float] = {}
+    prompts: dict[int, tuple[int, int]] = {}
+    for event in events:
+        if isinstance(event, SlotSelected):
+            similarity[event.slot] = (event.similarity or 0.0) if event.by == "lcp" else 0.0
+        elif isinstance(event, NewPrompt):
+            prompts[event.slot] = (event.task, event.tokens)
+        elif isinstance(event, CachedTokens) and prompts.get(event.slot, (-1, 0))[0] == event.task:
+            _, prompt = prompts.pop(event.slot)
+            if state := reused_state(left, event.tokens):
+                left.remove(state)
+                helped.add(state.name)
+                continue
+            shared = similarity.get(event.slot, 0.0) * prompt
+            for state in [each for each in left if each.slot == event.slot]:
+                left.remove(state)  # whatever came, the slot holds another prompt now
+                if shared >= LEAST_REUSED_SHARE * state.tokens and event.tokens < _MISSED_SHARE * state.tokens:
+                    missed.add(state.name)
+    return helped, missed

@@ -15,48 +15,6 @@ from pathlib import Path
 
 from gpubox.server.state import Launch
 
-_SPELLINGS: dict[str, tuple[str, ...]] = {
-    "cache-type-k": ("ctk",),
-    "cache-type-v": ("ctv",),
-    "flash-attn": ("fa",),
-    "parallel": ("np",),
-    "kv-unified": ("kvu",),
-    "no-kv-unified": ("no-kvu",),
-    "swa-full": (),
-    "context-shift": (),
-    "no-context-shift": (),
-    "mmproj": ("mm",),
-    "mmproj-url": ("mmu",),
-    "no-mmproj": ("no-mmproj-auto",),
-    "embeddings": ("embedding",),
-    "reranking": ("rerank",),
-    "lora": (),
-    "lora-scaled": (),
-    "control-vector": (),
-    "control-vector-scaled": (),
-    "control-vector-layer-range": (),
-    "override-kv": (),
-    "rope-scaling": (),
-    "rope-scale": (),
-    "rope-freq-base": (),
-    "rope-freq-scale": (),
-    "yarn-orig-ctx": (),
-    "yarn-ext-factor": (),
-    "yarn-attn-factor": (),
-    "yarn-beta-slow": (),
-    "yarn-beta-fast": (),
-    "spec-draft-model": ("md", "model-draft"),
-    "spec-draft-hf": ("hfd", "hfrd", "hf-repo-draft"),
-    "slot-save-path": (),
-    "cache-prompt": (),
-    "no-cache-prompt": (),
-    "slots": (),
-    "no-slots": (),
-    "cache-ram": ("cram",),
-    "cache-idle-slots": (),
-    "no-cache-idle-slots": (),
-}
-_CANONICAL = {spelling: name for name, others in _SPELLINGS.items() for spelling in (name, *others)}
 _VARIABLES = {
     "LLAMA_ARG_CACHE_TYPE_K": "cache-type-k", "LLAMA_ARG_CACHE_TYPE_V": "cache-type-v",
     "LLAMA_ARG_FLASH_ATTN": "flash-attn", "LLAMA_ARG_N_PARALLEL": "parallel", "LLAMA_ARG_KV_UNIFIED": "kv-unified",
@@ -80,6 +38,14 @@ _CONTENTS = (
     "yarn-attn-factor", "yarn-beta-slow", "yarn-beta-fast",
 )  # fmt: skip
 """Flags that change the numbers in the cache, or which of them are kept."""
+_SHORT = {
+    "ctk": "cache-type-k", "ctv": "cache-type-v", "fa": "flash-attn", "np": "parallel", "kvu": "kv-unified",
+    "no-kvu": "no-kv-unified", "mm": "mmproj", "mmu": "mmproj-url", "no-mmproj-auto": "no-mmproj",
+    "embedding": "embeddings", "rerank": "reranking", "md": "spec-draft-model", "model-draft": "spec-draft-model",
+    "hfd": "spec-draft-hf", "hfrd": "spec-draft-hf", "hf-repo-draft": "spec-draft-hf", "cram": "cache-ram",
+}  # fmt: skip
+_NAMES = {*_VARIABLES.values(), *_SWITCHES, *_CONTENTS, "lora", "lora-scaled", "slot-save-path"}
+_CANONICAL = {name: name for name in _NAMES} | _SHORT
 _OFF = ("off", "0", "false", "disabled")
 _SAMPLES, _SAMPLE_BYTES = 16, 16 * 1024
 
@@ -223,7 +189,7 @@ def model_identity(path: Path) -> str:
 
 
 def _flags(argv: Iterable[str], variable: Callable[[str], str | None]) -> dict[str, str]:
-    """The flags of ``_SPELLINGS`` that are given; the last value wins, and an argument wins over the environment."""
+    """The flags of ``_NAMES`` that are given; the last value wins, and an argument wins over the environment."""
     flags: dict[str, str] = {}
     for name, flag in _VARIABLES.items():
         value = variable(name)

@@ -2,8 +2,7 @@
 
 A state exists once its JSON does: that is written last, and removed first. Whatever else lies in the folder was left
 by a killed gpubox or server, and the next one that holds the folder's lock removes it. States written in this boot are
-complete in the page cache; one from an earlier boot counts only if it reached the disk (``synced``).
-"""
+complete in the page cache; one from an earlier boot counts only if it reached the disk (``synced``)."""
 
 from __future__ import annotations
 
@@ -175,14 +174,10 @@ class KvStore:
         """Changes what is known of a state, if it still exists. Never raises."""
         path = self.folder / f"{name}.json"
         with contextlib.suppress(OSError):
-            if state := _read(path):
+            if state := read_state(path):
                 self.write(replace(state, **changes))
                 if not (self.folder / state.file).exists():  # dropped meanwhile
                     unlink(path)
-
-    def find(self, name: str) -> KeptState | None:
-        """What is known of one state; None if there is none of that name."""
-        return _read(self.folder / f"{name}.json")
 
     def drop(self, name: str) -> None:
         """Removes a state. Never raises."""
@@ -225,7 +220,7 @@ class KvStore:
 
     def _whole_states(self) -> Iterator[KeptState]:
         for path in self._paths(".json"):
-            state = _read(path)
+            state = read_state(path)
             if state and not state.trying and self._is_whole(state):
                 yield state
 
@@ -295,7 +290,7 @@ def read_tokens(path: Path) -> list[int]:
     return words[3:-1]
 
 
-def _read(path: Path) -> KeptState | None:
+def read_state(path: Path) -> KeptState | None:
     """What a JSON file says; None if it is damaged, or not about the files of its own name."""
     try:
         values = read_json(read_text(path, _JSON_BYTES), own=True)

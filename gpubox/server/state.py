@@ -6,7 +6,7 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +23,8 @@ SCHEMA = 1
 STATE_BYTES = 4 * 1024 * 1024
 RESTART_SECONDS = 15 * 60
 """A restart counts against MAX_RESTARTS for so long."""
+LEAST_REUSED_SHARE = 0.5
+"""A request that reused less of a restored state continues another conversation."""
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -169,6 +171,13 @@ def recent_restarts(state: InstanceState, at: datetime | None = None) -> tuple[s
             return False
 
     return tuple(filter(is_recent, state.restarts))
+
+
+def reused_state(restored: Sequence[RestoredSlot], cached_tokens: int | None) -> RestoredSlot | None:
+    """Which of the restored states a request reused, by the number of its cached tokens; None: none of them."""
+    cached = cached_tokens or 0
+    fitting = [each for each in restored if LEAST_REUSED_SHARE * each.tokens <= cached <= each.tokens]
+    return min(fitting, key=lambda each: each.tokens - cached, default=None)
 
 
 def load_state(path: Path) -> InstanceState:

@@ -1,15 +1,215 @@
-"""What each device holds: the log's memory breakdown reconciled with the driver's numbers. Pure."""
+"""What each device holds: the buffers that a launch's log names, reconciled with the driver's numbers. Pure.
+
+Sources: llama.cpp's buffer lines (exact to 0.01 MiB) and, for host weights, the breakdown table of ``--fit`` (MiB,
+rounded down), because the buffer of a mapped file (``CPU_Mapped``) also spans the GPU tensors that lie between CPU
+tensors. Lines after ``creating MTP draft context`` or ``loading draft model`` belong to the draft.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
 from dataclasses import replace
+from typing import NamedTuple
 
 from gpubox.hardware.gpu import Gpu, pci_address
 from gpubox.hardware.host import HostReading, ProcessReading
-from gpubox.telemetry.memory_breakdown import HOST, MemoryBreakdown
+from gpubox.server.log_events import (
+    BreakdownRow,
+    DeviceBuffer,
+    KvCache,
+    LogDevice,
+    LogEvent,
+    LogSection,
+    OffloadedLayers,
+    ThreadCount,
+)
 from gpubox.telemetry.snapshot import DeviceKind, DeviceMemory
+
+HOST = "Host"
+MAPPED = "CPU_Mapped"
+KINDS = ("model", "kv", "recurrent", "compute")
+"""The kinds of buffers that the breakdown lists. An output buffer counts only as pinned memory."""
+_HOST_BUFFERS = re.compile(r"^(CPU\w*|\w+_Host|Host)$")
+_RPC = re.compile(r"^RPC\d* ?[\[(]([^\])]+)[\])]$")
+
+
+def device_key(name: str) -> str:
+    """One key for all spellings of a device: ``CUDA0 (RTX 4090)`` -> ``CUDA0``; an RPC device by its endpoint.
+
+    llama.cpp numbers RPC buffers for each endpoint and RPC devices over all, so only the endpoint identifies one.
+    """
+    name = name.strip()
+    if match := _RPC.match(name):
+        return f"RPC {match[1]}"
+    bare = name.partition(" (")[0]
+    return HOST if _HOST_BUFFERS.match(bare) else bare
+
+
+class Buffer(NamedTuple):
+    """One buffer of a device. ``draft``: of the draft model or MTP context."""
+
+    draft: bool
+    kind: str
+    """model | kv | recurrent | compute | output"""
+    device: str
+    """The key of the device."""
+    name: str
+    """As the log writes the device: several names can belong to one."""
+
+
+class MemoryBreakdown:
+    """Folds the events of one launch. The attributes are what the log has reported so far."""
+
+    def __init__(self) -> None:
+        self.devices: dict[str, LogDevice] = {}
+        self._ended = False
+        self.unload()
+
+    def unload(self) -> None:
+        """Forgets all but the devices: the server freed its memory (asleep), or begins to load (awake)."""
+        self.layers: OffloadedLayers | None = None
+        self.threads: int | None = None
+        self.kv_cells = 0
+        self.kv_size_bytes = 0
+        self._buffers: dict[Buffer, int] = {}
+        """Their bytes."""
+        self._rows: dict[str, dict[str, BreakdownRow]] = {"measure-main": {}, "measure-extra": {}}
+        self._table: str | None = None
+        self._fitting = self._extra_next = False
+        self._in_draft = False
+
+    def feed(self, event: LogEvent) -> None:
+        """Processes one event of the launch's log, in order."""
+        if self._ended:
+            return  # the table at exit counts current memory without the draft: the one before the load is right
+        match event:
+            case LogSection():
+                self._begin_section(event.name)
+            case BreakdownRow() if self._table:
+                self._add_row(self._rows[self._table], event)
+            case DeviceBuffer():
+                self._add_buffer(event)
+            case LogDevice():
+                self._add_device(event)
+            case OffloadedLayers():
+                self.layers = self.layers or event
+            case KvCache() if not self._in_draft:
+                self.kv_cells = max(self.kv_cells, event.cells * event.streams)
+                self.kv_size_bytes += event.size_bytes
+            case ThreadCount():
+                self.threads = event.threads
+            case _:
+                pass
+
+    def _begin_section(self, name: str) -> None:
+        if name == "model":
+            self.unload()
+        elif name == "measure-main":
+            self._fitting = True
+        elif name in ("measure-extra", "no-extra"):
+            self._extra_next = name == "measure-extra"
+        elif name == "table" and self._fitting:
+            # --fit measures again after each adjustment, the extra model only if the context changed. The last table
+            # counts.
+            self._table = "measure-extra" if self._extra_next else "measure-main"
+            self._extra_next = False
+            self._rows[self._table] = {}
+        elif name == "load":
+            self._table, self._fitting = None, False
+            self._forget("model")
+        elif name == "draft" or (name == "tensors" and any(b.kind == "model" for b in self._buffers)):
+            self._in_draft = True  # ik_llama.cpp: a second model
+        elif name == "context":
+            self._forget("kv")
+            self._forget("recurrent")
+            if not self._in_draft:
+                self.kv_cells = self.kv_size_bytes = 0
+        elif name == "exit":
+            self._ended = True
+
+    def _add_device(self, event: LogDevice) -> None:
+        key = event.device if not event.device.startswith("RPC") else f"RPC {event.name}"
+        known = self.devices.get(key)
+        if key != "CPU" and (known is None or not known.total_bytes):
+            self.devices[key] = event
+        elif known and event.bus_id:
+            self.devices[key] = known._replace(bus_id=event.bus_id)
+
+    @staticmethod
+    def _add_row(rows: dict[str, BreakdownRow], row: BreakdownRow) -> None:
+        key = device_key(row.device)
+        if known := rows.get(key):  # Host, and beside it CPU_REPACK
+            row = BreakdownRow(key, *(a + b for a, b in zip(known[1:], row[1:], strict=True)))
+        rows[key] = row
+
+    def _forget(self, kind: str) -> None:
+        self._buffers = {b: size for b, size in self._buffers.items() if (b.draft, b.kind) != (self._in_draft, kind)}
+
+    def _add_buffer(self, event: DeviceBuffer) -> None:
+        buffer = Buffer(self._in_draft, event.kind, device_key(event.device), event.device)
+        # A compute buffer that is reserved again replaces the earlier one. Of the other kinds there can be several.
+        before = 0 if event.kind == "compute" else self._buffers.get(buffer, 0)
+        self._buffers[buffer] = before + event.size_bytes
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Host memory that the driver pinned."""
+        return sum(size for buffer, size in self._buffers.items() if buffer.name.endswith("_Host"))
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Host weights, those of a draft model included, that are mapped from their files."""
+        total = 0
+        for draft, weights in ((False, self.weights_of(HOST)), (True, self.bytes_of("model", HOST, draft=True))):
+            sizes = {b.name: n for b, n in self._buffers.items() if b[:3] == (draft, "model", HOST)}
+            if (
+                sizes.pop(MAPPED, None) is not None
+            ):  # this size is too large: take the weights less those that were read
+                total += max(0, (weights or 0) - sum(sizes.values()))
+        return total
+
+    @property
+    def keys(self) -> list[str]:
+        """The devices that hold anything, the host last."""
+        keys = {buffer.device for buffer in self._buffers if buffer.kind != "output"}
+        return sorted(keys, key=lambda key: (key == HOST, key))
+
+    def bytes_of(self, kind: str, key: str, *, draft: bool = False) -> int | None:
+        """Bytes of one kind of buffer on a device; None if it has none."""
+        sizes = [size for buffer, size in self._buffers.items() if buffer[:3] == (draft, kind, key)]
+        return sum(sizes) if sizes else None
+
+    def weights_of(self, key: str) -> int | None:
+        """Bytes of weights on a device."""
+        row = self._rows["measure-main"].get(key)
+        return row.model_bytes if row and self._over_counts(key) else self.bytes_of("model", key)
+
+    def weights_are_estimated(self, key: str) -> bool:
+        """Whether the host weights are only an upper bound: mapped, partly offloaded, and no table of ``--fit``."""
+        return self._over_counts(key) and key not in self._rows["measure-main"]
+
+    def _over_counts(self, key: str) -> bool:
+        # The mapped range includes tensors that were copied to a device or into a repacked buffer.
+        models = [buffer for buffer in self._buffers if buffer.kind == "model"]
+        copied = any(b.device != HOST or b.name == "CPU_REPACK" for b in models if not b.draft)
+        return key == HOST and copied and any(b.name == MAPPED for b in models)
+
+    def draft_of(self, key: str) -> int | None:
+        """Bytes of the draft model or MTP context on a device; None if there is no draft."""
+        if not self._in_draft:
+            return None
+        return sum(self.bytes_of(kind, key, draft=True) or 0 for kind in KINDS)
+
+    def total_of(self, key: str) -> int:
+        """All bytes on a device that the log accounts for."""
+        parts = (self.bytes_of(kind, key) for kind in KINDS[1:])
+        return sum(size or 0 for size in (self.weights_of(key), *parts, self.draft_of(key)))
+
+    @property
+    def kv_bytes_per_token(self) -> float | None:
+        """Bytes of KV cache for one token of context, over all devices."""
+        return self.kv_size_bytes / self.kv_cells if self.kv_cells else None
 
 
 def reconcile_devices(

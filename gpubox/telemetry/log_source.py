@@ -28,9 +28,8 @@ from gpubox.server.log_events import (
 )
 from gpubox.server.log_parsing import parse_event
 from gpubox.server.state import RestoredSlot
-from gpubox.telemetry.cache_miss import PromptCacheState
-from gpubox.telemetry.memory_breakdown import MemoryBreakdown
-from gpubox.telemetry.requests import RequestLog
+from gpubox.telemetry.device_memory import MemoryBreakdown
+from gpubox.telemetry.requests import PromptCacheState, RequestLog
 from gpubox.telemetry.snapshot import Request
 
 TAIL_BYTES = 1024 * 1024

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from gpubox.hardware.gpu import DriverReading, Gpu
 from gpubox.hardware.host import ProcessReading
 from gpubox.server.state import Launch
-from gpubox.telemetry.device_memory import device_key_of
+from gpubox.telemetry.device_memory import HOST, MemoryBreakdown, device_key_of
 from gpubox.telemetry.log_source import LogSource
-from gpubox.telemetry.memory_breakdown import HOST, MemoryBreakdown
 from gpubox.telemetry.snapshot import Offload
 
 FAULTS_PER_SECOND = 50.0

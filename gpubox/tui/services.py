@@ -114,7 +114,7 @@ class LocalServices:
         """Starts to write the history; ``None`` for a server that gpubox did not start, and for a recording."""
         if self.read_only:
             return None
-        from gpubox.gateway.ledger_clients import history_writer
+        from gpubox.gateway.request_clients import history_writer
 
         writer = history_writer(self.paths, on_problem)
         writer.start()

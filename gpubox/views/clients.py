@@ -8,8 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpubox import units
-from gpubox.gateway.events import GatewayEvent, GatewayListening, GatewayStopped, GatewaySwitch
-from gpubox.gateway.status import ClientSums, FinishedRequest, LiveRequest, RequestState
+from gpubox.gateway.status import (
+    ClientSums,
+    FinishedRequest,
+    GatewayEvent,
+    GatewayListening,
+    GatewayStopped,
+    GatewaySwitch,
+    LiveRequest,
+    RequestState,
+)
 from gpubox.views.fields import json_fields
 from gpubox.views.rows import Table
 

@@ -14,7 +14,7 @@ from gpubox.paths import Paths
 from gpubox.planner import planner
 from gpubox.planner.devices import DeviceMemoryNow
 from gpubox.planner.dry_run import run_dry
-from gpubox.telemetry.memory_breakdown import HOST
+from gpubox.telemetry.device_memory import HOST
 from gpubox.units import GIB
 from tests.cli.verbs import gpubox, values
 from tests.gguf_bytes import model

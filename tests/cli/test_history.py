@@ -11,7 +11,7 @@ import pytest
 from gpubox.cli.commands.status import show_status
 from gpubox.cli.context import Context
 from gpubox.gateway.ledger import Ledger
-from gpubox.gateway.ledger_clients import clients_of
+from gpubox.gateway.request_clients import clients_of
 from gpubox.gateway.status import FinishedRequest
 from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths

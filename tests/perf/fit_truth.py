@@ -30,7 +30,7 @@ from gpubox.planner.verdict import judge
 from gpubox.profiles.argv import server_argv
 from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.server.log_parsing import parse_event
-from gpubox.telemetry.memory_breakdown import MemoryBreakdown
+from gpubox.telemetry.device_memory import MemoryBreakdown
 
 MIB = 1024 * 1024
 LOAD_SECONDS = 120.0

@@ -26,7 +26,7 @@ from gpubox.planner.dry_run import DryRun, run_dry
 from gpubox.planner.planner import Planner
 from gpubox.planner.solve import MAX_DRY_RUNS, solve
 from gpubox.profiles.profile import FlagValue, Profile
-from gpubox.telemetry.memory_breakdown import HOST
+from gpubox.telemetry.device_memory import HOST
 
 Flags = dict[str, FlagValue]
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpubox.advisor.advisor import context_use
-from gpubox.advisor.busy_window import BusyWindow
-from gpubox.advisor.evidence import ContextSaving, Evidence, LogFacts, ModelFacts
+from gpubox.advisor.evidence import BusyWindow, ContextSaving, Evidence, LogFacts, ModelFacts
 from gpubox.profiles.profile import FlagValue
 from gpubox.telemetry.recorder import read_recording
 from gpubox.units import GIB

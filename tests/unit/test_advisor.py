@@ -16,10 +16,8 @@ from types import SimpleNamespace
 import pytest
 
 from gpubox.advisor.advisor import APPLIED, Advisor
-from gpubox.advisor.busy_window import BusyWindow
 from gpubox.advisor.dismissed import Dismissals
-from gpubox.advisor.evidence import ContextUse, Evidence, LogFacts, ModelFacts
-from gpubox.advisor.log_facts import build_number, facts_of_load
+from gpubox.advisor.evidence import BusyWindow, ContextUse, Evidence, LogFacts, ModelFacts, build_number, facts_of_load
 from gpubox.advisor.rules.context import wanted_context
 from gpubox.advisor.rules.table import RULES, advise
 from gpubox.config import Config, load_config

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpubox.errors import GpuboxError
-from gpubox.telemetry.history.file import connect_writer
+from gpubox.telemetry.history.file import REQUEST_COLUMNS, connect_writer, iso_time, request_row
 from gpubox.telemetry.history.queries import HistoryQueries
-from gpubox.telemetry.history.rows import REQUEST_COLUMNS, iso_time, request_row
 from gpubox.telemetry.snapshot import Request
 
 NOON = datetime(2026, 11, 2, 12).timestamp()

@@ -58,7 +58,7 @@ class Saver:
         state = replace(state, **changes)
         (self.store.folder / self.store.prepare_file(state.name)).write_bytes(data)
         assert self.store.add(state) == tokens
-        stored = self.store.find(state.name)
+        stored = kv_store.read_state(self.store.folder / f"{state.name}.json")
         assert stored
         assert replace(stored, modified_ns=0) == state
         return stored
@@ -246,7 +246,7 @@ def test_a_state_is_noted_as_synced_only_under_the_lock(store: KvStore, save: Sa
         store.change(state.name, trying=True)
     syncing.join(10)
 
-    noted = store.find(state.name)
+    noted = kv_store.read_state(store.folder / f"{state.name}.json")
     assert noted and noted.synced and noted.trying
 
 

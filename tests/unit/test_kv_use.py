@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gpubox.server.kv_use import judge, reused_state
+from gpubox.server.kept_kv import judge
 from gpubox.server.log_parsing import parse_event
-from gpubox.server.state import RestoredSlot
+from gpubox.server.state import RestoredSlot, reused_state
 from gpubox.telemetry.requests import RequestLog
 
 SMALL, LARGE = RestoredSlot(0, 600, "small"), RestoredSlot(1, 4000, "large")

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.gateway import systemd_unit
-from gpubox.gateway.systemd_unit import UNIT, install, unit_text
+from gpubox.gateway.background import UNIT, install, unit_text
 from gpubox.interchange.systemd import read_unit
 from gpubox.paths import Paths
 from gpubox.server.state import GatewayRecord, save_gateway
@@ -21,7 +20,7 @@ from tests.fake_gateway import DEAD, fake_gateway
 
 @pytest.fixture(autouse=True)
 def no_systemctl(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systemd_unit, "_reload", lambda: False)
+    monkeypatch.setattr("gpubox.gateway.background._reload", lambda: False)
 
 
 def test_the_unit_starts_this_gpubox_with_its_folders(paths: Paths) -> None:

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from gpubox.server.log_parsing import parse_event
-from gpubox.telemetry.cache_miss import (
+from gpubox.telemetry.log_source import LogSource
+from gpubox.telemetry.requests import (
     AFTER_RESTART,
     AFTER_SLEEP,
     NAMED_SLOT_CHANGED,
     NO_CHECKPOINT,
     PREFIX_CHANGED,
     PromptCacheState,
+    RequestLog,
 )
-from gpubox.telemetry.log_source import LogSource
-from gpubox.telemetry.requests import RequestLog
 from tests.unit.llama_box import LOADED
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "logs"

@@ -11,8 +11,7 @@ import pytest
 from gpubox.hardware.gpu import Gpu, GpuProcess
 from gpubox.hardware.host import HostReading, ProcessReading
 from gpubox.server.log_events import DeviceBuffer, KvCache, LogDevice, LogEvent, LogSection
-from gpubox.telemetry.device_memory import reconcile_devices
-from gpubox.telemetry.memory_breakdown import HOST, MemoryBreakdown
+from gpubox.telemetry.device_memory import HOST, MemoryBreakdown, reconcile_devices
 from gpubox.telemetry.snapshot import DeviceMemory
 from gpubox.units import MIB
 

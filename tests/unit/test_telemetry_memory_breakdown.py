@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.server.log_parsing import parse_event
-from gpubox.telemetry.memory_breakdown import HOST, MemoryBreakdown, device_key
+from gpubox.telemetry.device_memory import HOST, MemoryBreakdown, device_key
 from gpubox.units import MIB
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "logs"

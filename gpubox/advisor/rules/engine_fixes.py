@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gpubox.advisor.evidence import Evidence
 from gpubox.advisor.rules.rule import Judgement, Rule
-from gpubox.telemetry.cache_miss import NO_CHECKPOINT
+from gpubox.telemetry.requests import NO_CHECKPOINT
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from gpubox import units
 from gpubox.advisor.evidence import Evidence
 from gpubox.advisor.rules.rule import Judgement, Rule
 from gpubox.profiles.profile import FlagValue
-from gpubox.telemetry.cache_miss import MIN_REUSED, NO_CHECKPOINT
+from gpubox.telemetry.requests import MIN_REUSED, NO_CHECKPOINT
 from gpubox.telemetry.snapshot import Request
 
 LEAST_REQUESTS, LEAST_EACH = 2, 256

@@ -13,7 +13,7 @@ from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.cli.options import PlainHelpOption, json_option, list_requests_option, listed_lines_option
 from gpubox.errors import UsageError
-from gpubox.gateway.ledger_clients import history_writer
+from gpubox.gateway.request_clients import history_writer
 from gpubox.telemetry.history.queries import HistoryQueries
 from gpubox.telemetry.history.values import UsageKey
 from gpubox.views.history import (

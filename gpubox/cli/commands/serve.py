@@ -23,7 +23,7 @@ from gpubox.profiles.profile import is_loopback
 from gpubox.server.state import GatewayRecord
 
 if TYPE_CHECKING:
-    from gpubox.gateway.events import GatewayEvent
+    from gpubox.gateway.status import GatewayEvent
 
 _MOST_WAITING_EVENTS, _PRINT_SECONDS = 4096, 1.0
 _M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 64 * 1024
@@ -66,7 +66,7 @@ def command(
         return _install(context, host, port, allow_exposed=yes, as_json=as_json)
     host, port = host or settings.host, port or settings.port
     if detach:
-        from gpubox.gateway.detach import start_detached
+        from gpubox.gateway.background import start_detached
 
         record = start_detached(context.paths, host, port, allow_exposed=yes)
         output.emit_result(f"The gateway listens on {record.base_url}.", _record_values(record), as_json=as_json)
@@ -109,7 +109,7 @@ def _stop(context: Context, *, as_json: bool) -> None:
 
 
 def _install(context: Context, host: str | None, port: int | None, *, allow_exposed: bool, as_json: bool) -> None:
-    from gpubox.gateway.systemd_unit import install
+    from gpubox.gateway.background import install
 
     unit = install(context.paths, host=host, port=port, allow_exposed=allow_exposed)
     if as_json:
@@ -199,6 +199,6 @@ def _printer(*, as_json: bool, quiet: bool) -> Callable[[GatewayEvent], None]:
 def _json_line(event: GatewayEvent) -> str:
     import msgspec
 
-    from gpubox.gateway.events import EVENT_NAMES
+    from gpubox.gateway.status import EVENT_NAMES
 
     return msgspec.json.encode({"event": EVENT_NAMES[type(event)], **msgspec.to_builtins(event)}).decode()

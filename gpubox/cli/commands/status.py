@@ -124,7 +124,7 @@ def _watch(context: Context, url: str | None, period: float, as_json: bool) -> N
 
     What it samples goes into the history too.
     """
-    from gpubox.gateway.ledger_clients import history_writer
+    from gpubox.gateway.request_clients import history_writer
 
     history = history_writer(context.paths) if url is None else None
     due = time.monotonic()

@@ -1,8 +1,7 @@
 """What this machine's servers did, in one SQLite file of raw rows: written by one gpubox, read by all.
 
 values.py       the frozen values that the history answers with
-file.py         the tables, how the file is opened, and how a damaged one is set aside
-rows.py         requests and Snapshots as rows, and rows as requests
+file.py         the rows and tables, how the file is opened, and how a damaged one is set aside
 tables.py       what the one writer inserts, updates and prunes
 writer.py       the writer's thread: Snapshots in, one transaction a second
 missed_logs.py  the requests of launches that no gpubox watched, from their logs

@@ -19,8 +19,7 @@ from gpubox.server.log_events import LogCut
 from gpubox.server.log_parsing import parse_event
 from gpubox.server.state import RunningServer, read_launch_record
 from gpubox.storage import open_regular
-from gpubox.telemetry.cache_miss import PromptCacheState
-from gpubox.telemetry.requests import RequestLog
+from gpubox.telemetry.requests import PromptCacheState, RequestLog
 from gpubox.telemetry.snapshot import Request
 
 STEP_BYTES = 128 * 1024

@@ -13,8 +13,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 from gpubox.errors import GpuboxError
-from gpubox.telemetry.history.file import connect_reader
-from gpubox.telemetry.history.rows import day_begin, day_name, day_of, read_launches, read_requests
+from gpubox.telemetry.history.file import connect_reader, day_begin, day_name, day_of, read_launches, read_requests
 from gpubox.telemetry.history.values import (
     HistoryBucket,
     Slowdown,

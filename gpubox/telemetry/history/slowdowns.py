@@ -24,7 +24,7 @@ from typing import TypeVar
 import msgspec
 
 from gpubox.storage import DECODE_ERRORS
-from gpubox.telemetry.history.rows import day_begin, day_of, read_launches
+from gpubox.telemetry.history.file import day_begin, day_of, read_launches
 from gpubox.telemetry.history.values import RateName, Slowdown, StoredLaunch
 
 JUDGED_DAYS = 90

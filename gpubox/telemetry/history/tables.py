@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gpubox.hardware.process import ProcessIdentity, is_alive
 from gpubox.server.state import RunningServer
-from gpubox.telemetry.history.rows import (
+from gpubox.telemetry.history.file import (
     MINUTE_COLUMNS,
     REQUEST_COLUMNS,
     MinuteReadings,

@@ -21,9 +21,8 @@ from gpubox.server.failure_causes import FailureKind, find_cause
 from gpubox.server.log import log_size, tail_text
 from gpubox.server.state import load_state, recorded_launches
 from gpubox.storage import lock_file
-from gpubox.telemetry.history.file import OtherVersion, connect_writer, is_damage, set_aside
+from gpubox.telemetry.history.file import MinuteReadings, OtherVersion, connect_writer, is_damage, set_aside, unix_time
 from gpubox.telemetry.history.missed_logs import LaunchLog
-from gpubox.telemetry.history.rows import MinuteReadings, unix_time
 from gpubox.telemetry.history.tables import HistoryTables, KnownLaunch
 from gpubox.telemetry.history.values import StoredRequest
 from gpubox.telemetry.snapshot import Request, Snapshot

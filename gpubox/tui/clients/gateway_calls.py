@@ -39,7 +39,7 @@ class GatewayService:
 
     def start(self) -> str:
         """Starts a gateway apart from this screen. Returns its address."""
-        from gpubox.gateway.detach import start_detached
+        from gpubox.gateway.background import start_detached
 
         return start_detached(self.paths, *self.address()).base_url
 

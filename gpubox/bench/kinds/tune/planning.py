@@ -44,7 +44,7 @@ from gpubox.planner.verdict import judge
 from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.server.instance import observe
 from gpubox.server.launch import check_flags
-from gpubox.telemetry.memory_breakdown import HOST
+from gpubox.telemetry.device_memory import HOST
 from gpubox.units import parse_size
 
 DEFAULT_KEEP_FREE_BYTES = units.GIB
