@@ -31,11 +31,12 @@ def follow(kind: Benchmark, answer: Callable[[Item], Result], most: int | None =
 def store_run(
     paths: Paths, plan: Plan, answer: Callable[[Item], Result], *, starts: int = 9999, state: str = "finished"
 ) -> Run:
-    """A stored run of ``plan`` after so many server starts."""
-    scored = [pair for pair in follow(make_benchmark(plan), answer) if pair[0].start <= starts]
-    run = create_run(paths, plan, [item for item, _ in scored])
+    """A stored run of ``plan`` after so many server starts; the next one is asked for."""
+    scored = follow(make_benchmark(plan), answer)
+    run = create_run(paths, plan, [item for item, _ in scored if item.start <= starts + 1])
     with run.owned():
-        for _, result in scored:
-            run.add_result(result)
+        for item, result in scored:
+            if item.start <= starts:
+                run.add_result(result)
         run.save(replace(run.info, state=state))
     return run

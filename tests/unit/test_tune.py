@@ -96,7 +96,7 @@ def test_the_report_says_the_answer_the_changed_flags_and_every_cell(whole: tupl
     assert "To keep it: gpubox bench save run" in report.notes
     assert any("7 sets of flags were not tried: they would not fit" in note for note in report.notes)
     assert any("out of VRAM" in note for note in report.notes)
-    cells, flags = report.tables
+    flags, cells = report.tables
     assert {row[0]: (row[1], row[2]) for row in flags.rows} == {
         flag: (str(OWN_VALUES[flag]), str(value)) for flag, value in best.overrides.items()
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -122,11 +123,12 @@ class Tune(CellBenchmark):
         )  # fmt: skip
         notes = [f"{count:,} sets of flags were not tried: {why}." for why, count in options.pruned.items()]
         rates = [("turns/min", "agent")] if options.goal == "agent" else [("tg", "tg"), ("pp", "pp")]
-        return contest_report(
+        report = contest_report(
             self, info, results, title=f"{info.plan.targets[0].profile} tuned for {_GOALS[options.goal]}",
             axes={axis.flag: _Column(options.cells, at, axis.labels) for at, axis in enumerate(options.axes)},
-            metrics=metrics, rates=rates, tables=tables, notes=notes,
+            metrics=metrics, rates=rates, notes=notes,
         )  # fmt: skip
+        return replace(report, tables=(*tables, *report.tables))  # what to change stands first
 
     def _load_metrics(self, info: RunInfo, results: ScoredItems) -> list[Metric]:
         metrics = []
