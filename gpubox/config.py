@@ -71,9 +71,6 @@ class Config:
         "auto",
         choices=("auto", "show", "hide"),
     )
-    price_dollars: float | None = toml_key(
-        "number", "What the box cost. Benchmarks then report tok/s per $1,000.", None, above=0
-    )
     price_per_kwh: float | None = toml_key(
         "number", "What a kWh costs you. `gpubox history` then says what the energy cost.", None, above=0
     )

@@ -155,13 +155,6 @@ async def test_a_depth_that_does_not_fit_is_left_out_and_said(tmp_path: Path) ->
     assert any("needs a context of 8,360 tokens; a slot has 4,096" in note for note in report.notes)
 
 
-async def test_a_price_is_a_line_of_its_own(tmp_path: Path) -> None:
-    with BenchServer() as server:
-        _, report = await measured(tmp_path, server, {**SMALL, "price": 2000})
-
-    assert metric(report, "tg per $1,000", "short, cold, depth 0").estimate.value == pytest.approx(25.0)
-
-
 async def test_the_wrong_model_and_no_server(tmp_path: Path) -> None:
     with BenchServer("vllm") as server:
         plan = Plan("speed", (Target("box", url=server.url, model="m9"),), SMALL)

@@ -25,7 +25,6 @@ MEANINGS: Mapping[str, str] = {
     "read energy": "energy of the GPU for a token of the prompt",
     "aggregate tg": "token generation of all streams together",
     "slowest TTFT": "time to first token of the slowest stream",
-    "tg per $1,000": "tg by the price of the machine",
     "pass@1": "problems solved with the first program",
 }
 """Metric -> what was measured, for the titles of charts."""

@@ -9,8 +9,6 @@ from gpubox.bench.model import Plan, Provenance, RunInfo
 from gpubox.bench.provenance import comparable_argv
 from gpubox.bench.report.model import Metric, RunSummary
 
-_IRRELEVANT_OPTIONS = {"price"}
-
 
 def target_identity(provenance: Provenance) -> str:
     """Equal for starts that are the same: model, engine, command line (see ``comparable_argv``), environment."""
@@ -21,7 +19,7 @@ def target_identity(provenance: Provenance) -> str:
 
 def protocol_of(plan: Plan) -> tuple[str, str]:
     """Equal for runs whose figures are comparable."""
-    options = {name: repr(value) for name, value in plan.options.items() if name not in _IRRELEVANT_OPTIONS}
+    options = {name: repr(value) for name, value in plan.options.items()}
     return plan.kind, repr(sorted(options.items()))
 
 

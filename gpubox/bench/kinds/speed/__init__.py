@@ -78,15 +78,6 @@ KIND = Kind(
         BenchOption("max-tokens", "Tokens per answer", default="set by the prompt", in_form=True),
         THINKING,
         BenchOption(
-            "price",
-            "Price of the machine, for tg per $1,000",
-            "number",
-            "price-dollars of config.toml",
-            "DOLLARS",
-            minimum=0,
-            exclusive=True,
-        ),
-        BenchOption(
             "no-llama-bench",
             "Do not run llama-bench",
             "switch",

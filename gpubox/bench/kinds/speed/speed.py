@@ -57,8 +57,6 @@ class Speed(Benchmark):
         with_llama_bench = not (given.pop("no_llama_bench", False) or url or given.keys() & {"preset", "streams"})
         if (prefix := given.pop("prefixes", "both")) != "both":
             given["prefixes"] = [prefix]
-        if "price" not in given and context.config.price_dollars is not None:
-            given["price"] = context.config.price_dollars
         options = {key: value for key, value in given.items() if key not in ("profiles", "url", "model")}
         parse_options(options)
         if url and "starts" in given:
@@ -160,7 +158,7 @@ def _check_preset(given: Mapping[str, Any]) -> None:
     if preset is None:
         return
     free = PRESET_OVERRIDES[preset]
-    if fixed := [key for key in given if key not in ("preset", "price", *free)]:
+    if fixed := [key for key in given if key not in ("preset", *free)]:
         names = {option.key or option.name.replace("-", "_"): option.name for option in KIND.options}
         raise UsageError(
             f"The preset {preset} is a fixed protocol: it takes no --{names[fixed[0]]}.",

@@ -17,7 +17,7 @@ from gpubox.bench.kinds.speed.depth_curves import DepthPoint, depth_curves, dept
 from gpubox.bench.kinds.speed.workloads import PRESETS, SpeedOptions, Workload
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
-from gpubox.bench.report.prompt_metrics import Measures, scale_estimate
+from gpubox.bench.report.prompt_metrics import Measures, scale_estimate, start_estimate, start_means
 from gpubox.bench.stats import Estimate
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ def summarise(options: SpeedOptions, info: RunInfo, results: ScoredItems) -> Rep
     for target in info.plan.targets:
         measured = [row for row in rows if row[0].target == target.name and row[2].ok]
         for group, members in _groups(measured).items():
-            own, workload = _metrics(target.name, group, members, options), members[0][1]
+            own, workload = _metrics(target.name, group, members), members[0][1]
             metrics += own
             if not workload.domain:
                 named = {metric.name: metric for metric in own}
@@ -89,45 +89,29 @@ def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return groups
 
 
-def _metrics(target: str, group: str, rows: Sequence[Row], options: SpeedOptions) -> list[Metric]:
+def _metrics(target: str, group: str, rows: Sequence[Row]) -> list[Metric]:
     metrics = []
     for name, key, unit, better in _MEASURES:
-        values = [(row, float(row[2].values[key])) for row in rows if row[2].values.get(key) is not None]
-        if values:
-            samples = tuple((_sample_name(row), value) for row, value in values)
-            one_observation = key == "mean_accepted_length" and rows[0][1].greedy
-            estimate = _estimate(values, one_observation=one_observation)
-            metrics.append(Metric(name, group, target, unit, better, estimate, samples, _start_means(values)))
+        if estimate := _estimate(rows, key):
+            own = [row for row in rows if row[2].values.get(key) is not None]
+            samples = tuple((_sample_name(row), float(row[2].values[key])) for row in own)
+            starts = start_means([(item, result) for item, _, result in rows], key)
+            metrics.append(Metric(name, group, target, unit, better, estimate, samples, starts))
     if drafted := [row for row in rows if row[2].values.get("draft_tokens")]:
         metrics.append(_acceptance(target, group, drafted))
-    if options.price:
-        metrics += [_per_price(metric, options.price) for metric in metrics if metric.name == "tg"]
     return metrics
 
 
-def _estimate(values: Sequence[tuple[Row, float]], *, one_observation: bool) -> Estimate:
-    """The mean, over prompts if there are several. Its interval is that of several starts.
-
-    Prompts or repeats within one start give a range but no interval, because they do not show how starts differ.
-    ``one_observation``: all repeats are one and the same answer.
-    """
-    means = [mean for _, mean in _start_means(values)]
-    if one_observation and not values[0][0][1].domain:
-        return stats.estimate([statistics.fmean(value for _, value in values)])
-    if len(means) > 1:
-        return replace(stats.estimate(means), method="t over starts")
-    numbers = [value for _, value in values]
-    if values[0][0][1].domain:
-        numbers = [statistics.median(seeds) for prompts in _by_prompt(values) for seeds in prompts]
-    return replace(stats.estimate(numbers), low=None, high=None, method="")
-
-
-def _start_means(values: Sequence[tuple[Row, float]]) -> tuple[tuple[float, float], ...]:
-    """The mean of each start, with its place in the run."""
-    starts: dict[int, list[float]] = {}
-    for (item, _, _), value in values:
-        starts.setdefault(item.start, []).append(value)
-    return tuple((float(place), statistics.fmean(numbers)) for place, numbers in sorted(starts.items()))
+def _estimate(rows: Sequence[Row], key: str) -> Estimate | None:
+    """As ``start_estimate``, where the prompts of one start, not their seeds, are what its range is of."""
+    values = [(row, float(row[2].values[key])) for row in rows if row[2].values.get(key) is not None]
+    _, workload, _ = rows[0]
+    if values and key == "mean_accepted_length" and workload.greedy and not workload.domain:
+        return stats.estimate([statistics.fmean(value for _, value in values)])  # one and the same answer
+    if values and workload.domain and len({item.start for item, _, _ in rows}) == 1:
+        prompts = [statistics.median(seeds) for prompts in _by_prompt(values) for seeds in prompts]
+        return replace(stats.estimate(prompts), low=None, high=None, method="")
+    return start_estimate([(item, result) for item, _, result in rows], key)
 
 
 def _sample_name(row: Row) -> str:
@@ -165,17 +149,6 @@ def _acceptance(target: str, group: str, rows: Sequence[Row]) -> Metric:
 
 def _total(ratios: Sequence[stats.RatioSample]) -> stats.RatioSample:
     return stats.RatioSample(sum(ratio.numerator for ratio in ratios), sum(ratio.denominator for ratio in ratios))
-
-
-def _per_price(tg: Metric, price: float) -> Metric:
-    factor = 1000 / price
-    return replace(
-        tg,
-        name="tg per $1,000",
-        estimate=scale_estimate(tg.estimate, factor),
-        samples=tuple((name, value * factor) for name, value in tg.samples),
-        starts=tuple((place, value * factor) for place, value in tg.starts),
-    )
 
 
 def _sampled_runs(rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -53,8 +53,6 @@ class SpeedOptions:
     thinking: bool = False
     streams: tuple[int, ...] = ()
     """Numbers of requests at once; if given, nothing else is measured."""
-    price: float | None = None
-    """Of the box, in dollars."""
 
 
 @dataclass(frozen=True, slots=True)
