@@ -78,7 +78,13 @@ class FakeBench(BenchRuns):
         if plan.kind == "tune" and self._tune is None:  # the tests add no results to it
             self._tune = tune_progress(plan, self.working.scored(), active=True)
         running = replace(live.info, state="running")
-        return replace(live, info=running, now=items[live.done].id, owner=4711, tune=self._tune)
+        return replace(
+            live,
+            info=running,
+            now=next((item.id for item in items[live.done :]), live.now),
+            owner=4711,
+            tune=self._tune,
+        )
 
     def profile(self, name: str) -> Profile:
         return ProfileCatalog({profile.name: profile for profile in PROFILES}, {}).get(name)
