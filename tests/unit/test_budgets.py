@@ -16,9 +16,9 @@ BUDGETS = {
 }  # fmt: skip
 """Lines of a package, comments and docstrings too. ``leaves``: the modules directly in ``gpubox/``."""
 NOT_YET: dict[str, int] = {
-    "leaves": 1_800, "models": 2_500, "engines": 2_600, "interchange": 4_000, "server": 6_600, "planner": 3_200,
-    "telemetry": 5_100, "sandbox": 3_000, "agent": 4_500, "gateway": 5_600, "bench": 16_800, "advisor": 1_500,
-    "cli": 5_000, "tui": 15_500, "lines": 80_900, "code": 58_800, "files": 477, "tests": 60_000,
+    "leaves": 1_700, "models": 2_500, "engines": 2_600, "interchange": 3_700, "server": 6_500, "planner": 3_200,
+    "telemetry": 5_100, "sandbox": 3_000, "agent": 4_500, "bench": 16_800, "advisor": 1_500, "cli": 5_000, "tui":
+    15_400, "lines": 80_300, "code": 58_300, "files": 462, "tests": 59_700,
 }  # fmt: skip
 """What is still over its budget -> the most that it may be until then."""
 ALL_LINES, CODE_LINES, FILES, TEST_LINES = 72_000, 55_000, 430, 52_000
