@@ -69,9 +69,9 @@ def test_one_answer_ranks_nothing_and_three_tell_chance_from_better() -> None:
     assert verdict(bad, good, good).startswith("b gave better answers than a; ")
     dice = random.Random(1)
     equal = [
-        verdict(*({task: dice.choices([0.0, 50.0, 100.0], k=3) for task in tasks} for _ in range(4))) for _ in range(60)
+        verdict(*({task: dice.choices([0.0, 50.0, 100.0], k=3) for task in tasks} for _ in range(4))) for _ in range(12)
     ]
-    assert sum(not text.startswith("Cannot tell") for text in equal) <= 6
+    assert sum(not text.startswith("Cannot tell") for text in equal) <= 2
 
 
 BAD, GOOD = "```python\nBAD = 1\n```\n", "```python\nGOOD = 1\n```\n"
