@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from gpubox.address import KEY_HINT, origin, server_root
+from gpubox.address import origin, server_root
 from gpubox.config import Config, api_key, read_key_file
 from gpubox.errors import UsageError
 from gpubox.hardware.process import port_owner, process_argv
@@ -15,14 +15,11 @@ from gpubox.paths import Paths
 from gpubox.profiles.profile import is_loopback
 from gpubox.server.instance import InstanceView, instance_names, observe
 from gpubox.server.log import truncate_log
-from gpubox.server.other_server import LLAMA, OtherServerReading
 from gpubox.server.responses import Slot
 from gpubox.server.state import Launch
 from gpubox.threads import run_in_thread
 
 DENIED = "It needs an API key that gpubox does not have."
-DENIED_ELSEWHERE = f"{DENIED} {KEY_HINT}"
-"""The same for a server that gpubox did not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,51 +116,6 @@ def status_from_view(
         message=view.message or (DENIED if denied else ""),
         operation=_operation(view),
         slots=tuple(slots) if slots is not None else None,
-    )
-
-
-async def read_foreign_status(base_url: str, key: str | None) -> ServerStatus:
-    """The status of a server that gpubox did not start, by its URL."""
-    from gpubox.server.client import connect
-    from gpubox.server.other_server import detect_dialect, is_llama_props, read_other_server
-
-    async with connect(base_url, key, timeout=5.0) as client:
-        health = await client.health()
-        props = await client.props() if health.status == "ok" else {}
-        asleep = props.get("is_sleeping") is True or await run_in_thread(can_sleep_at, base_url)
-        slots = await client.slots() if health.status == "ok" and not asleep else None
-        if not (slots or client.denied or is_llama_props(props)) and health.status in ("ok", "error"):
-            dialect = await detect_dialect(client)
-            if dialect not in ("", LLAMA) and (reading := await read_other_server(client, dialect)):
-                return status_of_other_server(base_url, reading, denied=client.denied)
-    state = _state(health.status, slots)
-    message = DENIED_ELSEWHERE if client.denied else ""
-    if state == "unreachable":
-        message = f"Nothing answers at {base_url}."
-    elif state == "error":
-        message = f"It answers /health with {health.detail}: it is not a llama-server."
-    model, version = props.get("model_path"), props.get("build_info")
-    return ServerStatus(
-        instance=None,
-        state=state,
-        base_url=base_url,
-        model_path=model if isinstance(model, str) else None,
-        engine_version=version if isinstance(version, str) else None,
-        slots=tuple(slots) if slots is not None else None,
-        message=message,
-    )
-
-
-def status_of_other_server(base_url: str, reading: OtherServerReading, *, denied: bool) -> ServerStatus:
-    """The status of a server that is not a llama-server."""
-    loaded = [model.name for model in reading.models if model.loaded]
-    return ServerStatus(
-        instance=None,
-        state="answering" if reading.running_requests else "ready",
-        base_url=base_url,
-        model_path=", ".join(loaded[:4]) or None,
-        engine_version=reading.engine,
-        message=DENIED_ELSEWHERE if denied else reading.summary,
     )
 
 

@@ -8,8 +8,10 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
+from gpubox.address import KEY_HINT
 from gpubox.server.other_server import LLAMA, OtherServerReading
 from gpubox.server.responses import DEFERRED, MAX_COUNT, PROCESSING, Health, Slot
+from gpubox.server.status import DENIED, ServerStatus
 
 POLL_SECONDS = 0.25
 IDLE_POLL_SECONDS = 1.0
@@ -40,6 +42,9 @@ class HttpReading:
     """Which answer was too long, in a sentence."""
     asleep: bool = False
     """It reports that it sleeps. Nothing was requested that would wake it."""
+    model_path: str | None = None
+    build: str | None = None
+    """As a server reports both that gpubox did not start."""
     other_server: OtherServerReading | None = None
     """The readings of a server that is not llama-server."""
 
@@ -58,6 +63,21 @@ class HttpReading:
             return 0
         deferred = (self.counters or {}).get(DEFERRED)
         return int(deferred) if deferred is not None and 0 <= deferred < MAX_COUNT else None
+
+    def status_at(self, base_url: str, state: str) -> ServerStatus:
+        """The status of the server at ``base_url``, which gpubox did not start and which is in ``state``."""
+        message = f"{DENIED} {KEY_HINT}" if self.denied else ""
+        model, build = self.model_path, self.build
+        if other := self.other_server:
+            state, message = "answering" if other.running_requests else "ready", message or other.summary
+            model, build = ", ".join([each.name for each in other.models if each.loaded][:4]) or None, other.engine
+        elif state == "unreachable":
+            message = f"Nothing answers at {base_url}."
+        elif state == "error":
+            message = f"It answers /health with {self.detail}: it is not a llama-server."
+        return ServerStatus(
+            None, state, base_url=base_url, model_path=model, engine_version=build, slots=self.slots, message=message
+        )
 
 
 class HttpSource:
@@ -82,6 +102,8 @@ class HttpSource:
         self._dialect = "" if foreign else LLAMA
         """The API of the server; empty while unknown."""
         self._detected_at = float("-inf")
+        self._described: tuple[str | None, str | None] = (None, None)
+        """Model and build of a foreign server."""
         self._counters: dict[str, float] | None = None
         self._counters_denied = False
         self._counters_wanted = True
@@ -189,7 +211,7 @@ class HttpSource:
         if self._dialect not in ("", LLAMA):
             return await self._poll_other_server()
         if self._foreign and not (self.latest and self.latest.busy) and await self._is_asleep():
-            return HttpReading(time.monotonic(), "ok", counters=self._counters, asleep=True)
+            return HttpReading(time.monotonic(), "ok", None, self._counters, False, "", "", True, *self._described)
         slots = tuple(await self.client.slots() or ()) or None if self.may_ask_slots else None
         at = time.monotonic()
         health = Health("ok") if slots else await self.client.health()
@@ -203,7 +225,10 @@ class HttpSource:
             self._counters_denied = self.client.denied
             self._retry_counters_at = float("inf") if self._counters else at + RETRY_SECONDS
         denied = denied or self._counters_denied
-        return HttpReading(at, health.status, slots, self._counters, denied, health.detail, self.client.problem)
+        problem = self.client.problem
+        return HttpReading(
+            at, health.status, slots, self._counters, denied, health.detail, problem, False, *self._described
+        )
 
     async def _is_other_server(self, at: float) -> bool:
         """Whether the server is of another kind. An unknown one is asked again later: it may still be starting."""
@@ -237,7 +262,10 @@ class HttpSource:
 
     async def _is_asleep(self) -> bool:
         """Whether a foreign server reports that it sleeps. From then on /slots is not read: that keeps it awake."""
-        asleep = (await self.client.props()).get("is_sleeping") is True
+        props = await self.client.props()
+        model, build = props.get("model_path"), props.get("build_info")
+        self._described = model if isinstance(model, str) else None, build if isinstance(build, str) else None
+        asleep = props.get("is_sleeping") is True
         self.may_ask_slots = self.may_ask_slots and not asleep
         return asleep
 

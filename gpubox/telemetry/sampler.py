@@ -22,9 +22,7 @@ from gpubox.server.status import (
     ServerStatus,
     can_sleep,
     can_sleep_at,
-    read_foreign_status,
     status_from_view,
-    status_of_other_server,
 )
 from gpubox.telemetry.device_memory import reconcile_devices
 from gpubox.telemetry.http_source import HttpReading, HttpSource
@@ -185,9 +183,9 @@ class Sampler:
         self._host_reading: HostReading | None = None
         self._launch: LaunchSources | None = None
         self._foreign: HttpSource | None = None
-        self._foreign_status: ServerStatus | None = None
         self._foreign_rates = SlotRates()
         self._counter_rate = CounterRate()
+        self._turn = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -204,8 +202,10 @@ class Sampler:
 
     async def sample(self, *, wait: bool = False) -> Snapshot:
         """The snapshot of this instant. ``wait`` polls the server first, instead of taking the latest reading."""
-        if self.url:
-            return await self._sample_foreign(self.url, wait)
+        async with self._turn:
+            return await (self._sample_foreign(self.url, wait) if self.url else self._sample_own(wait))
+
+    async def _sample_own(self, wait: bool) -> Snapshot:
         view, launch, finished = await run_in_thread(self._read)
         await self._follow(launch, wait)
         if launch is None:
@@ -250,7 +250,6 @@ class Sampler:
             key = await run_in_thread(_foreign_key, self.paths, self.config, url)
             may_ask_slots = not await run_in_thread(can_sleep_at, url)
             self._foreign = HttpSource(url, key, may_ask_slots=may_ask_slots, foreign=True)
-            self._foreign_status = await read_foreign_status(url, key)
             await self._foreign.poll()
             if not wait:
                 self._foreign.start()  # not earlier: two polls at once would confuse ``polling_since``
@@ -263,18 +262,14 @@ class Sampler:
             if reading.other_server:
                 self._counter_rate.feed(reading.at, (reading.counters or {}).get("tokens_predicted_total"))
         latest = self._foreign.latest
-        assert latest is not None and self._foreign_status is not None
-        if latest.other_server:
-            self._foreign_status = status_of_other_server(url, latest.other_server, denied=latest.denied)
-        elif latest.status == "ok" and not self._foreign_status.up:
-            self._foreign_status = await read_foreign_status(url, self._foreign.key)
+        assert latest is not None
         slots = read_slots(latest.slots or (), None, self._foreign_rates, at, None)
         state = {"ok": "idle", "unreachable": "down", "error": "down"}.get(latest.status, "loading")
         if latest.status == "ok":
             state = "sleeping" if latest.asleep else _busiest([slot.state for slot in slots])
             if latest.slots is None and not latest.asleep and latest.busy is not False:
                 state = "answering" if latest.busy else "ready"
-        status = replace(self._foreign_status, state=_http_state(state, latest), slots=latest.slots)
+        status = latest.status_at(url, _http_state(state, latest))
         delay, problems = self._foreign.response_delay(at)
         problems = problems if latest.asleep else problems + self._foreign.problems(latest)
         state = "stuck" if delay > STUCK_SECONDS else state

@@ -77,13 +77,10 @@ class LocalServices:
         """Reads what runs."""
         await run_in_thread(import_module, "gpubox.server.status")  # the first time slower than a frame
         from gpubox.server.server_process import reap_servers
-        from gpubox.server.status import read_foreign_status, read_status
+        from gpubox.server.status import read_status
 
         if self.url:
-            from gpubox.server.status import api_key_for
-
-            key = await run_in_thread(api_key_for, self.paths, self.config, self.url)
-            return ServerOverview(await read_foreign_status(self.url, key))
+            return ServerOverview((await self.snapshot()).server)
         reap_servers()
         status = await read_status(self.paths, self.config, MAIN_INSTANCE)
         companions, last = await run_in_thread(self.companions_and_last)

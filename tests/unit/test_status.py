@@ -17,7 +17,7 @@ from gpubox.paths import Paths
 from gpubox.server import client as client_module
 from gpubox.server.responses import Health, Slot
 from gpubox.server.state import InstanceState, Launch, Operation, RunningServer, save_state
-from gpubox.server.status import DENIED, ServerStatus, exposure, read_foreign_status, read_status
+from gpubox.server.status import DENIED, ServerStatus, exposure, read_status
 from gpubox.telemetry.snapshot import Offload, Snapshot, Throughput, Totals
 from gpubox.telemetry.speeds import SlotRates, read_slots
 from gpubox.telemetry.speeds import throughput as throughput_of
@@ -58,15 +58,12 @@ DOCUMENTED = {
 
 
 class FakeClient:
-    """Answers health, slots and props as the test sets them."""
+    """Answers health and slots as the test sets them."""
 
-    def __init__(self, health: str, slots: list[Slot] | None, props: dict[str, Any] | None = None) -> None:
-        self._health, self._slots, self._props = health, slots, props or {}
+    def __init__(self, health: str, slots: list[Slot] | None) -> None:
+        self._health, self._slots = health, slots
         self.requests: list[str] = []
         self.denied = slots is None and health == "ok"
-
-    async def fetch_object(self, path: str) -> dict[str, Any]:
-        return {}
 
     async def __aenter__(self) -> FakeClient:
         return self
@@ -81,14 +78,11 @@ class FakeClient:
         self.requests.append("slots")
         return self._slots
 
-    async def props(self) -> dict[str, Any]:
-        return self._props
-
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeClient]:
-    def start(health: str, slots: list[Slot] | None = None, props: dict[str, Any] | None = None) -> FakeClient:
-        client = FakeClient(health, slots, props)
+    def start(health: str, slots: list[Slot] | None = None) -> FakeClient:
+        client = FakeClient(health, slots)
         monkeypatch.setattr(client_module, "connect", lambda *args, **options: client)
         return client
 
@@ -166,21 +160,6 @@ async def test_what_another_gpubox_does_to_it(paths: Paths, serve: Callable[...,
 )
 def test_who_can_reach_it(host: str, has_api_key: bool, words: str) -> None:
     assert exposure(Launch("a", (), host, 1), has_api_key=has_api_key) == words
-
-
-@pytest.mark.parametrize("props", [None, {}, {"model_path": 3, "build_info": ["b1"]}])
-async def test_a_foreign_server_of_another_kind(props: dict[str, Any] | None, serve: Callable[..., FakeClient]) -> None:
-    serve("ok", [], props)
-
-    status = await read_foreign_status("http://box:1", None)
-
-    assert (status.state, status.instance, status.model_path, status.engine_version) == ("ready", None, None, None)
-
-
-async def test_a_foreign_server_that_is_not_there(serve: Callable[..., FakeClient]) -> None:
-    serve("unreachable")
-
-    assert (await read_foreign_status("http://box:1", None)).message == "Nothing answers at http://box:1."
 
 
 def test_every_documented_key_is_there_and_unknown_is_null() -> None:

@@ -10,7 +10,6 @@ from http.server import BaseHTTPRequestHandler
 import pytest
 
 from gpubox.paths import Paths
-from gpubox.server import status
 from gpubox.server.status import can_sleep_at
 from gpubox.telemetry import sampler as sampler_module
 from gpubox.telemetry.sampler import STUCK_SECONDS
@@ -109,6 +108,14 @@ async def test_a_server_by_its_url_without_slots_or_metrics(box: LlamaBox, make:
     assert (snapshot.problems, snapshot.throughput.state) == ((NO_SLOTS,), "ready")
 
 
+@pytest.mark.parametrize("props", [404, {}, {"model_path": 3, "build_info": ["b1"]}])
+async def test_what_a_foreign_server_does_not_say_is_unknown(props: object, box: LlamaBox, make: Make) -> None:
+    box.answers["/props"] = props
+    server = (await make(url=box.url).sample(wait=True)).server
+
+    assert (server.state, server.instance, server.model_path, server.engine_version) == ("ready", None, None, None)
+
+
 async def test_a_foreign_server_without_readings_is_not_called_idle(box: LlamaBox, make: Make) -> None:
     box.answers |= {"/slots": 501, "/metrics": 501}
     sampler = make(url=box.url)
@@ -170,18 +177,9 @@ async def test_such_a_server_is_never_asked_for_its_slots(
     box: LlamaBox, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampler_module, "can_sleep_at", lambda url: True)
-    monkeypatch.setattr(status, "can_sleep_at", lambda url: True)
     snapshot = await make(url=box.url).sample(wait=True)
 
     assert (snapshot.throughput.state, snapshot.problems) == ("idle", (NOT_ASKED,))
-    assert "/slots" not in box.asked
-
-
-async def test_read_status_asks_no_sleeper_for_its_slots(box: LlamaBox) -> None:
-    box.answers["/props"]["is_sleeping"] = True
-    foreign = await status.read_foreign_status(box.url, None)
-
-    assert (foreign.state, foreign.slots, foreign.model_path) == ("ready", None, "/m.gguf")
     assert "/slots" not in box.asked
 
 
