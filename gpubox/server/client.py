@@ -232,68 +232,46 @@ class LlamaClient:
 
     async def probe_readiness(self, *, embeddings: bool, timeout: float) -> ReadinessProbe:
         """Has the server generate one token (or one embedding). Raises GpuboxError for any other answer."""
-        path = "/v1/embeddings" if embeddings else "/completion"
+        path, field = ("/v1/embeddings", "data") if embeddings else ("/completion", "content")
         body = {"input": "hi"} if embeddings else {"prompt": "hi", "n_predict": 1, "cache_prompt": False}
         began = time.monotonic()
-        try:
-            reply = await self._post(path, body, timeout)
-        except ResponseTooLarge as error:
-            raise GpuboxError(f"{error.sentence}.", code=ExitCode.UNHEALTHY) from None
-        except NoResponse as error:
-            raise GpuboxError(
-                f"The server does not answer a one-token request ({error}).", code=ExitCode.UNHEALTHY
-            ) from None
-        seconds, values = time.monotonic() - began, reply.object
-        if reply.status != 200 or ("data" if embeddings else "content") not in values:
-            raise GpuboxError(f"The server answers a one-token request with: {reply.error()}.", code=ExitCode.UNHEALTHY)
+        values = await self._post(path, body, "answer a one-token request", field, timeout=timeout)
         timings, usage = json_object(values.get("timings")), json_object(values.get("usage"))
         # an embedding has no timings
         prompt_tokens = json_integer(timings.get("prompt_n")) or json_integer(usage.get("prompt_tokens")) or 0
-        return ReadinessProbe(seconds, (prompt_tokens, json_integer(timings.get("predicted_n")) or 0))
+        return ReadinessProbe(time.monotonic() - began, (prompt_tokens, json_integer(timings.get("predicted_n")) or 0))
 
     async def chat(self, messages: list[dict[str, str]], *, max_tokens: int, timeout: float = 600.0) -> ChatCompletion:
         """One chat answer, not streamed. Raises GpuboxError if the server refuses or goes away."""
         from gpubox.server.chunks import chunk_of
 
-        try:
-            reply = await self._post(CHAT_PATH, {"messages": messages, "max_tokens": max_tokens}, timeout)
-        except ResponseTooLarge as error:
-            raise GpuboxError(f"{error.sentence}.", code=ExitCode.UNHEALTHY) from None
-        except NoResponse as error:
-            raise GpuboxError(f"{self.base_url} does not answer ({error}).", code=ExitCode.NOT_RUNNING) from None
-        choices = reply.object.get("choices")
+        body = {"messages": messages, "max_tokens": max_tokens}
+        values = await self._post(CHAT_PATH, body, "answer", "choices", timeout=timeout)
+        choices = values["choices"]
         choice = json_object(choices[0]) if isinstance(choices, list) and choices else {}
         if not isinstance(choice.get("message"), dict):
-            raise GpuboxError(f"{self.base_url} answered: {reply.error()}.", code=ExitCode.UNHEALTHY)
-        chunk = chunk_of(reply.object)
+            raise GpuboxError("The server answers without a message.", code=ExitCode.UNHEALTHY)
+        chunk = chunk_of(values)
         return ChatCompletion(chunk.text or chunk.reasoning, chunk.finish_reason, chunk.model, chunk.timings)
 
     async def tokenize(self, text: str, *, special: bool = False) -> list[int]:
         """The tokens of ``text``; with ``special`` also the one that begins a prompt, if any. Raises GpuboxError."""
-        tokens = await self._post_for("tokens", "/tokenize", {"content": text, "add_special": special}, "count tokens")
+        body = {"content": text, "add_special": special}
+        tokens = (await self._post("/tokenize", body, "count tokens", "tokens"))["tokens"]
         return [token for token in tokens if json_integer(token) is not None] if isinstance(tokens, list) else []
 
     async def detokenize(self, tokens: list[int]) -> str:
         """The text of ``tokens``. Raises GpuboxError."""
-        return str(await self._post_for("content", "/detokenize", {"tokens": tokens}, "count tokens"))
+        return str((await self._post("/detokenize", {"tokens": tokens}, "count tokens", "content"))["content"])
 
     async def apply_template(self, messages: list[dict[str, str]], template_kwargs: Mapping[str, Any]) -> str:
         """The prompt that the model's chat template makes of ``messages``. Raises GpuboxError."""
         body = {"messages": messages, "chat_template_kwargs": dict(template_kwargs)}
-        return str(await self._post_for("prompt", "/apply-template", body, "apply its chat template"))
+        return str((await self._post("/apply-template", body, "apply its chat template", "prompt"))["prompt"])
 
     async def complete(self, body: Mapping[str, Any], *, timeout: float) -> dict[str, Any]:
         """The whole answer of ``/completion`` to ``body``, which does not stream. Raises GpuboxError."""
-        try:
-            reply = await self._post("/completion", dict(body), timeout)
-        except ResponseTooLarge as error:
-            raise GpuboxError(f"{error.sentence}.", code=ExitCode.UNHEALTHY) from None
-        except NoResponse as error:
-            code = ExitCode.FAILED if "Timeout" in error.kind else ExitCode.NOT_RUNNING
-            raise GpuboxError(f"The server does not answer ({error.kind}).", code=code) from None
-        if reply.status != 200:
-            raise GpuboxError(f"The server refuses: {reply.error()}.")
-        return reply.object
+        return await self._post("/completion", body, "answer", timeout=timeout)
 
     async def save_slot(self, index: int, filename: str, *, timeout: float) -> SlotFile:
         """Has the server write an idle slot into its --slot-save-path. ``filename`` is no path. Raises GpuboxError."""
@@ -307,22 +285,18 @@ class LlamaClient:
 
     async def erase_slot(self, index: int, *, timeout: float) -> None:
         """Has the server forget the prompt of an idle slot. A server that refuses keeps it."""
-        with contextlib.suppress(NoResponse):
-            await self._post(f"/slots/{index}?action=erase", {}, timeout)
+        with contextlib.suppress(GpuboxError):
+            await self._slot_action(index, "erase", "", timeout)
 
     async def read_prompt(self, tokens: list[int], *, index: int, timeout: float) -> None:
         """Has a slot hold exactly ``tokens``, and no answer to them. Raises GpuboxError."""
         body = {"prompt": tokens, "n_predict": 0, "id_slot": index, "cache_prompt": True}
-        await self._post_for("content", "/completion", body, "read a prompt", timeout)
+        await self._post("/completion", body, "read a prompt", "content", timeout=timeout)
 
     async def _slot_action(self, index: int, action: str, filename: str, timeout: float) -> dict[str, Any]:
-        try:
-            reply = await self._post(f"/slots/{index}?action={action}", {"filename": filename}, timeout)
-        except NoResponse as error:
-            raise GpuboxError(f"The server does not {action} slot {index} ({error.kind}).") from None
-        if reply.status != 200 or "filename" not in reply.object:
-            raise GpuboxError(f"The server does not {action} slot {index}: {reply.error()}.")
-        return reply.object
+        body = {"filename": filename} if filename else {}
+        path, task = f"/slots/{index}?action={action}", f"{action} slot {index}"
+        return await self._post(path, body, task, "filename" if filename else "", timeout=timeout)
 
     def stream_completion(
         self, body: Mapping[str, Any], *, path: str = CHAT_PATH, silence_seconds: float = 300.0
@@ -332,20 +306,22 @@ class LlamaClient:
 
         return open_stream(self._httpx(), body, path=path, silence_seconds=silence_seconds)
 
-    async def _post_for(self, field: str, path: str, body: dict[str, Any], task: str, timeout: float = 60.0) -> Any:
-        """One field of the JSON object that a POST answers with. ``task`` is for the error message."""
-        code = ExitCode.FAILED
+    async def _post(
+        self, path: str, body: Mapping[str, Any], task: str, field: str = "", *, timeout: float = 60.0
+    ) -> dict[str, Any]:
+        """The JSON object that a POST answers with; it has ``field``. ``task`` is for the error message."""
         try:
-            reply = await self._post(path, body, timeout=timeout)
-            if reply.status == 200 and field in reply.object:
-                return reply.object[field]
-            reason = f"HTTP {reply.status}"
+            reply = await self._send(path, body, timeout)
+        except ResponseTooLarge as error:
+            raise GpuboxError(f"{error.sentence}.", code=ExitCode.UNHEALTHY) from None
         except NoResponse as error:
-            reason = error.kind
-            code = ExitCode.NOT_RUNNING if reason == "ConnectError" else code
-        raise GpuboxError(f"The server cannot {task} ({reason}).", code=code)
+            code = ExitCode.FAILED if "Timeout" in error.kind else ExitCode.NOT_RUNNING
+            raise GpuboxError(f"The server does not {task} ({error.kind}).", code=code) from None
+        if reply.status != 200 or (field and field not in reply.object):
+            raise GpuboxError(f"The server does not {task}: {reply.error()}.")
+        return reply.object
 
-    async def _post(self, path: str, body: dict[str, Any], timeout: float) -> Reply:
+    async def _send(self, path: str, body: Mapping[str, Any], timeout: float) -> Reply:
         client = self._httpx()
         import httpx
 
