@@ -33,8 +33,7 @@ from gpubox.config import Config  # noqa: E402
 from gpubox.paths import Paths  # noqa: E402
 from gpubox.profiles.loader import ProfileCatalog, load_catalog  # noqa: E402
 from gpubox.profiles.profile import Profile  # noqa: E402
-from gpubox.server.engine_compatibility import EngineCompatibility  # noqa: E402
-from gpubox.server.launch import LaunchPreview  # noqa: E402
+from gpubox.server.launch import EngineCompatibility, LaunchPreview  # noqa: E402
 from gpubox.telemetry.recent import History  # noqa: E402
 from gpubox.telemetry.recorder import Recorder, read_recording  # noqa: E402
 from gpubox.tui.app import GpuboxApp  # noqa: E402

@@ -2,7 +2,7 @@
 
 supervisor.py            start, stop, restart, switch; a failed switch brings the old server back
 held_instance.py         an instance under its lock: the steps that stop and start its server
-launch.py                Profile -> Launch, with every check while the old server still runs
+launch.py                Profile -> Launch, with every check while the old server still runs; engine and profile
 server_process.py        the process: one group, one marker, one lock
 loading.py               waits until a launch is loaded and has answered
 trial.py                 a changed profile that is run once before it is written
@@ -10,7 +10,6 @@ events.py                what the Supervisor reports while it works
 instance.py              what is true about one instance now
 state.py                 the records on disk: server, launch of a log, gateway
 status.py                what one server is and answers, and which key it gets
-engine_compatibility.py  whether the engine of a profile accepts its flags
 client.py                the HTTP client of one llama-server
 http_get.py              plain HTTP for polling, without httpx
 stream.py                one streamed completion

@@ -19,6 +19,7 @@ from typing import Any
 from gpubox.hardware.process import boot_id
 from gpubox.sequences import shared_length
 from gpubox.server.kv_key import KvKey
+from gpubox.server.state import decoded
 from gpubox.storage import free_bytes, lock_file, open_private, private_folder, read_json, read_text, write_atomically
 from gpubox.units import GIB
 
@@ -293,12 +294,8 @@ def read_tokens(path: Path) -> list[int]:
 def read_state(path: Path) -> KeptState | None:
     """What a JSON file says; None if it is damaged, or not about the files of its own name."""
     try:
-        values = read_json(read_text(path, _JSON_BYTES), own=True)
-        key = values["key"]
-        state = KeptState(**{**values, "key": KvKey(**{**key, "contents": tuple(key["contents"])})})
+        state: KeptState = decoded(KeptState, read_json(read_text(path, _JSON_BYTES), own=True))
         numbers = (state.tokens, state.size_bytes, state.unused, state.modified_ns, state.key.streams)
-        texts = (state.saved_at, state.used_at, state.model_path, state.profile, state.boot, state.key.model)
-        fits = all(type(number) is int and number >= 0 for number in numbers)
-        return state if fits and all(isinstance(t, str) for t in texts) and state.name == path.stem else None
+        return state if min(numbers) >= 0 and state.name == path.stem else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

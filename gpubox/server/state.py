@@ -7,10 +7,12 @@ import errno
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from gpubox.address import local_url
 from gpubox.errors import GpuboxError
@@ -183,7 +185,9 @@ def reused_state(restored: Sequence[RestoredSlot], cached_tokens: int | None) ->
 def load_state(path: Path) -> InstanceState:
     """The state in ``path``. Without a file it is empty; a damaged file also gives an empty state, and a message."""
     try:
-        return _state(read_json(read_text(path, STATE_BYTES), own=True))
+        values = read_json(read_text(path, STATE_BYTES), own=True)
+        values.pop("schema_version", None)
+        return cast(InstanceState, decoded(InstanceState, values))
     except FileNotFoundError:
         return InstanceState()
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -195,9 +199,7 @@ def pending_trial(paths: Paths) -> TrialRecord | None:
     """The trial that has not ended, under way or interrupted. A damaged record is none."""
     try:
         values = read_json(read_text(paths.trial_record, STATE_BYTES), own=True)
-        previous, owner = values["previous"], ProcessIdentity(**values["owner"])
-        previous = launch_from_values(previous) if previous else None
-        return TrialRecord(**{**values, "previous": previous, "owner": owner})
+        return cast(TrialRecord, decoded(TrialRecord, values))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -242,43 +244,28 @@ def _overwrite(path: Path, text: bytes) -> bool:
     return True
 
 
-def _state(values: dict[str, Any]) -> InstanceState:
-    running, operation, last = values.get("running"), values.get("operation"), values.get("last_good")
-    failed = values.get("failed")
-    return InstanceState(
-        running=running_from_values(running) if running else None,
-        operation=_operation_from_values(operation) if operation else None,
-        last_good=launch_from_values(last) if last else None,
-        message=str(values.get("message", "")),
-        restarts=tuple(str(at) for at in values.get("restarts", ())),
-        failed=LaunchFailure(**failed) if failed else None,
-    )
+_fields_of = cache(get_type_hints)  # it compiles each annotation
 
 
-def _operation_from_values(values: dict[str, Any]) -> Operation:
-    replaces = {str(name): running_from_values(server) for name, server in values.get("replaces", {}).items()}
-    return Operation(**{**values, "owner": ProcessIdentity(**values["owner"]), "replaces": replaces})
+def decoded(kind: Any, value: Any) -> Any:
+    """``value``, which ``asdict`` and JSON made, as the type that an annotation names.
 
-
-def running_from_values(values: dict[str, Any]) -> RunningServer:
-    """The RunningServer that ``asdict`` made ``values`` of. Raises KeyError or TypeError if they are none."""
-    process = values.get("process")
-    decoded = {
-        "launch": launch_from_values(values["launch"]),
-        "process": ProcessIdentity(**process) if process else None,
-        "loaded_vram": tuple((int(index), int(used)) for index, used in values.get("loaded_vram", ())),
-        "whole_card_gpus": tuple(int(index) for index in values.get("whole_card_gpus", ())),
-        "probe_tokens": tuple(int(count) for count in values.get("probe_tokens", (0, 0))),
-        "restored": tuple(RestoredSlot(**restored) for restored in values.get("restored", ())),
-    }
-    return RunningServer(**{**values, **decoded})
-
-
-def launch_from_values(values: dict[str, Any]) -> Launch:
-    """The Launch that ``asdict`` made ``values`` of. Raises KeyError or TypeError if they are none."""
-    if not isinstance(values["host"], str) or not isinstance(values["port"], int):
-        raise TypeError("host or port")
-    return Launch(**{**values, "argv": tuple(values["argv"]), "env": dict(values["env"])})
+    Raises TypeError, ValueError, KeyError or AttributeError if it is something else.
+    """
+    arguments = get_args(kind)
+    if is_dataclass(kind):
+        kinds = _fields_of(kind)
+        return kind(**{name: decoded(kinds[name], each) for name, each in value.items()})  # type: ignore[operator]
+    if get_origin(kind) is UnionType:
+        return None if value is None else decoded(arguments[0], value)
+    if get_origin(kind) is Mapping:
+        return {name: decoded(arguments[1], each) for name, each in value.items()}
+    if get_origin(kind) is tuple and isinstance(value, list):
+        each_kind = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
+        return tuple(decoded(of, item) for of, item in zip(each_kind, value, strict=True))
+    if not isinstance(value, (int, float) if kind is float else kind):
+        raise TypeError(f"{value!r} is no {kind}")
+    return value
 
 
 def save_launch_record(log: Path, running: RunningServer) -> None:
@@ -293,7 +280,8 @@ def read_launch_record(log: Path) -> RunningServer | None:
     try:
         values = read_json(read_text(record_path(log), STATE_BYTES), own=True)
         # A kill between two renames leaves a record beside the wrong log.
-        return running_from_values(values["running"]) if values["log_inode"] == log.stat().st_ino else None
+        is_of_log = values["log_inode"] == log.stat().st_ino
+        return cast(RunningServer, decoded(RunningServer, values["running"])) if is_of_log else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -327,9 +315,10 @@ class GatewayRecord:
 def load_gateway(paths: Paths) -> GatewayRecord | None:
     """The gateway that runs now; None if none does. Reads one file, and asks the kernel whether its process lives."""
     try:
-        values = read_json(read_text(paths.gateway_record, _RECORD_BYTES), own=True)
-        record = GatewayRecord(**{**values, "process": ProcessIdentity(**values["process"])})
-    except (OSError, ValueError, TypeError, KeyError):
+        record: GatewayRecord = decoded(
+            GatewayRecord, read_json(read_text(paths.gateway_record, _RECORD_BYTES), own=True)
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
     return record if is_alive(record.process) else None
 

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from gpubox.planner.plan import MemoryPlan
     from gpubox.profiles.loader import ProfileCatalog
     from gpubox.profiles.profile import Profile
-    from gpubox.server.engine_compatibility import EngineCompatibility
-    from gpubox.server.launch import LaunchPreview
+    from gpubox.server.launch import EngineCompatibility, LaunchPreview
     from gpubox.telemetry.history.writer import HistoryWriter
     from gpubox.telemetry.recent import History
     from gpubox.telemetry.snapshot import Snapshot

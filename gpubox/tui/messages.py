@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpubox.planner.verdict import MemoryVerdict
     from gpubox.profiles.loader import ProfileCatalog
     from gpubox.profiles.profile import Profile
-    from gpubox.server.engine_compatibility import EngineCompatibility
+    from gpubox.server.launch import EngineCompatibility
     from gpubox.server.status import ServerStatus
     from gpubox.tui.operation_progress import OperationEvent
 

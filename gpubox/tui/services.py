@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from gpubox.planner.plan import MemoryPlan
     from gpubox.profiles.loader import ProfileCatalog
     from gpubox.profiles.profile import Profile
-    from gpubox.server.engine_compatibility import EngineCompatibility
-    from gpubox.server.launch import LaunchPreview
+    from gpubox.server.launch import EngineCompatibility, LaunchPreview
     from gpubox.server.log import LogReader
     from gpubox.telemetry.history.queries import HistoryQueries
     from gpubox.telemetry.history.writer import HistoryWriter
@@ -185,7 +184,7 @@ class LocalServices:
         return catalog
 
     def compatibility(self, catalog: ProfileCatalog) -> dict[str, EngineCompatibility]:
-        from gpubox.server.engine_compatibility import compatibility_by_profile
+        from gpubox.server.launch import compatibility_by_profile
 
         return compatibility_by_profile(catalog.profiles.values(), self.paths, self.config)
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from gpubox.planner.verdict import MemoryVerdict
     from gpubox.profiles.comparison import ComparedKey
     from gpubox.profiles.profile import Profile
-    from gpubox.server.engine_compatibility import EngineCompatibility
-    from gpubox.server.launch import LaunchPreview
+    from gpubox.server.launch import EngineCompatibility, LaunchPreview
 
 _LISTED = ("name", "title", "shipped", "companion", "upstream", "aliases")
 _SHOWN = (*_LISTED, "description", "path", "model", "pinned", "idle_seconds", "sampling", "source", "references")

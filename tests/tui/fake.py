@@ -17,9 +17,8 @@ from gpubox.models.fetch import DownloadPlan
 from gpubox.planner.plan import MemoryPlan
 from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import HardwareNeeds, Profile, ReferenceFigure
-from gpubox.server.engine_compatibility import EngineCompatibility
 from gpubox.server.events import LoadProgress, OperationFinished, Step, StepDone, StepFailed, StepStarted
-from gpubox.server.launch import LaunchPreview
+from gpubox.server.launch import EngineCompatibility, LaunchPreview
 from gpubox.server.log import parse_line
 from gpubox.server.responses import Slot
 from gpubox.server.status import ServerStatus

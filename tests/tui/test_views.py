@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from gpubox.server.engine_compatibility import EngineCompatibility
+from gpubox.server.launch import EngineCompatibility
 from gpubox.telemetry.recent import History
 from gpubox.telemetry.snapshot import Throughput
 from gpubox.tui.dashboard import detail, graph, profiles, requests, throughput, vram

@@ -1,7 +1,6 @@
 """The rules, a small file for each subject.
 
 table.py           all rules, the most urgent first; a new rule is a file and a line there
-rule.py            what a rule is
 mapped_weights.py  weights that the CPU computes with, but that are not in RAM
 context.py         a context far larger than what is used of it
 kv_types.py        cache types without attention in a CUDA build; f16 for Qwen3.5-like models

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpubox import units
+from gpubox.advisor.advice import Judgement, Rule
 from gpubox.advisor.evidence import ContextUse, Evidence
-from gpubox.advisor.rules.rule import Judgement, Rule
 from gpubox.planner.launch_flags import LaunchFlags
 from gpubox.profiles.profile import FlagValue
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from gpubox.advisor.advice import Judgement, Rule
 from gpubox.advisor.evidence import Evidence
-from gpubox.advisor.rules.rule import Judgement, Rule
 from gpubox.telemetry.requests import NO_CHECKPOINT
 
 

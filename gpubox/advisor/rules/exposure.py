@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpubox.advisor.advice import Judgement, Rule
 from gpubox.advisor.evidence import Evidence
-from gpubox.advisor.rules.rule import Judgement, Rule
 
 
 def _read(evidence: Evidence) -> Judgement | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpubox.advisor.advice import Judgement, Rule
 from gpubox.advisor.evidence import QWEN35_LIKE, Evidence
-from gpubox.advisor.rules.rule import Judgement, Rule
 
 CUDA_TYPES = frozenset({"f32", "f16", "bf16", "q8_0", "q4_0"})
 """The types, equal for K and V, for which a default CUDA build has a flash-attention kernel: ggml-cuda/fattn.cu

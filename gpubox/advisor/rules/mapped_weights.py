@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpubox import units
+from gpubox.advisor.advice import Judgement, Rule
 from gpubox.advisor.evidence import Evidence
-from gpubox.advisor.rules.rule import Judgement, Rule
 from gpubox.telemetry.offload import FAULTS_PER_SECOND
 
 LEAST_ON_DISK = 0.02

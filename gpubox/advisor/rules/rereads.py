@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpubox import units
+from gpubox.advisor.advice import Judgement, Rule
 from gpubox.advisor.evidence import Evidence
-from gpubox.advisor.rules.rule import Judgement, Rule
 from gpubox.profiles.profile import FlagValue
 from gpubox.telemetry.requests import MIN_REUSED, NO_CHECKPOINT
 from gpubox.telemetry.snapshot import Request

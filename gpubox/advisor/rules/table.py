@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpubox.advisor.advice import Advice
+from gpubox.advisor.advice import Advice, judge
 from gpubox.advisor.evidence import Evidence
 from gpubox.advisor.rules.context import CONTEXT
 from gpubox.advisor.rules.drafts import ACCEPTANCE, THINKING
@@ -12,7 +12,6 @@ from gpubox.advisor.rules.kv_types import CPU_ATTENTION, HALF_PRECISION
 from gpubox.advisor.rules.machine import OTHER_PROGRAMS, PCIE, THREADS
 from gpubox.advisor.rules.mapped_weights import MAPPED_WEIGHTS
 from gpubox.advisor.rules.rereads import REREADS
-from gpubox.advisor.rules.rule import judge
 from gpubox.advisor.rules.slots import SLOTS
 
 RULES = (

@@ -24,8 +24,8 @@ from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.nvml import read_driver
 from gpubox.models.find import find_models
 from gpubox.paths import MAIN_INSTANCE
-from gpubox.server.engine_compatibility import compatibility_by_profile
 from gpubox.server.instance import instance_names, observe
+from gpubox.server.launch import compatibility_by_profile
 from gpubox.storage import existing_folder
 from gpubox.views.fields import json_value
 from gpubox.views.marks import CHECKS

@@ -12,8 +12,8 @@ from gpubox.paths import MAIN_INSTANCE
 from gpubox.planner.planner import plan_profiles
 from gpubox.planner.verdict import judge
 from gpubox.profiles.loader import hides_shipped, visible_profiles
-from gpubox.server.engine_compatibility import compatibility_by_profile
 from gpubox.server.instance import instance_names, observe
+from gpubox.server.launch import compatibility_by_profile
 from gpubox.server.state import load_state
 from gpubox.views.marks import PROFILES, legend
 from gpubox.views.profile import profile_row, profile_row_values

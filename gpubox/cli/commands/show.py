@@ -80,7 +80,7 @@ def command(
 def _print_checks(profile: Profile, engine: str, refusal: str, model_path: str | None, context: Context) -> None:
     """Whether the engine accepts it, and whether its model is here."""
     from gpubox.engines.capabilities import display_version
-    from gpubox.server.engine_compatibility import locate_model
+    from gpubox.server.launch import locate_model
 
     if refusal:
         output.emit(f"✗ {refusal}")
