@@ -244,7 +244,9 @@ def _overwrite(path: Path, text: bytes) -> bool:
     return True
 
 
-_fields_of = cache(get_type_hints)  # it compiles each annotation
+@cache  # each annotation is compiled
+def _fields_of(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def decoded(kind: Any, value: Any) -> Any:
@@ -254,7 +256,7 @@ def decoded(kind: Any, value: Any) -> Any:
     """
     arguments = get_args(kind)
     if is_dataclass(kind):
-        kinds = _fields_of(kind)
+        kinds = _fields_of(cast(type, kind))
         return kind(**{name: decoded(kinds[name], each) for name, each in value.items()})  # type: ignore[operator]
     if get_origin(kind) is UnionType:
         return None if value is None else decoded(arguments[0], value)
