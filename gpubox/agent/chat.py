@@ -41,10 +41,10 @@ from gpubox.agent.journal import ChatJournal
 from gpubox.agent.tools import Approve, Tool, ToolCall, deny_all
 from gpubox.agent.workspace import Workspace, create_scratch, remove_scratch
 from gpubox.clock import utc_now
+from gpubox.concurrency import run_in_thread
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
     from gpubox.agent.loop import AgentLoop

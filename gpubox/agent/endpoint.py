@@ -7,12 +7,12 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from gpubox.address import KEY_HINT
+from gpubox.concurrency import run_in_thread
 from gpubox.config import Config, api_key
 from gpubox.engines.capabilities import display_version
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.profiles.profile import Profile
-from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
     from gpubox.server.client import LlamaClient

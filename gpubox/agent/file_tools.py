@@ -19,9 +19,9 @@ from gpubox.agent.edits import FileChange
 from gpubox.agent.settings import AgentSettings
 from gpubox.agent.tools import Tool, ToolCall, ToolOutput
 from gpubox.agent.workspace import MAX_DEPTH, FolderEntry, Workspace, is_binary, list_folder, printable_path, read_at
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.auto_run_files import OPEN_FOLDER
-from gpubox.threads import run_in_thread
 
 MAX_ENTRIES = 500
 """Entries of one listing."""

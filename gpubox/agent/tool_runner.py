@@ -13,11 +13,11 @@ import msgspec
 from gpubox.agent.events import ApprovalRequested, Emit, Notice, ToolFinished, ToolRequested
 from gpubox.agent.tool_calls import PlannedCall
 from gpubox.agent.tools import CODE_TOOL, Approve, Tool, ToolCall, ToolOutput, truncate_output
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.sandbox.policy import Outcome, Policy
 from gpubox.sandbox.runner import Sandbox
 from gpubox.storage import json_line
-from gpubox.threads import run_in_thread
 
 
 class CodeExecution:

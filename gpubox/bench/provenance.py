@@ -16,6 +16,7 @@ import psutil
 
 from gpubox import __version__, units
 from gpubox.bench.model import Machine, Provenance
+from gpubox.concurrency import run_in_thread
 from gpubox.config import Config
 from gpubox.engines.find import EMBEDDED, choose_engine
 from gpubox.engines.query import read_capabilities
@@ -27,7 +28,6 @@ from gpubox.profiles.argv import redacted_env
 from gpubox.profiles.profile import Profile
 from gpubox.server.launch import preview_launch
 from gpubox.storage import read_cache, write_cache
-from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
     from gpubox.bench.target_server import ActiveTarget

@@ -13,13 +13,12 @@ from gpubox.agent.chat_log import ChatSettings
 from gpubox.agent.endpoint import ServerEndpoint, find_endpoint
 from gpubox.agent.events import AgentEvent, ApprovalRequested, TurnFailed, TurnFinished, event_values
 from gpubox.agent.tools import ToolCall
-from gpubox.cancellation import run_cancellable
 from gpubox.cli import diagnostics, output
 from gpubox.cli.chat_output import TextTurnOutput
 from gpubox.cli.context import Context
+from gpubox.concurrency import run_cancellable, run_in_thread
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.sanitize import reveal_hidden
-from gpubox.threads import run_in_thread
 
 _LIMIT_ERRORS = {
     "rounds": ("The turn used all its requests to the model without an answer.", "--max-rounds allows more."),

@@ -8,10 +8,9 @@ from typing import Any
 import click
 
 from gpubox import units
-from gpubox.cancellation import run_cancellable
 from gpubox.cli import diagnostics, output
-from gpubox.cli.context import Context
-from gpubox.cli.options import PlainHelpOption
+from gpubox.cli.context import Context, PlainHelpOption
+from gpubox.concurrency import run_cancellable
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.models.resolve import profile_model
 from gpubox.planner.supervisors import make_supervisor

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from gpubox.cancellation import run_cancellable
+from gpubox.concurrency import run_cancellable
 from gpubox.config import Config, load_config
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.gateway.operations import OperationRequest

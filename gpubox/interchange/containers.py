@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from gpubox.interchange.import_notes import join_words, omitted
 from gpubox.interchange.profile_draft import ProfileDraft
 from gpubox.interchange.script import ScriptCommand, split_words
-from gpubox.profiles.flag_paths import map_paths
+from gpubox.profiles.flag_values import map_paths
 
 _IMAGE = re.compile(r"(?:^|/)[\w.-]*llama[._-]?(?:cpp|server)[\w.-]*(?::[\w.-]*)?(?:@sha256:\w+)?$", re.I)
 _OTHER_PROGRAM = re.compile(

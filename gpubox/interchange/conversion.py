@@ -24,7 +24,7 @@ from gpubox.interchange.profile_draft import (
 )
 from gpubox.interchange.script import ScriptCommand
 from gpubox.interchange.server_invocation import find_server, flags_without_program, is_unrelated
-from gpubox.profiles.flag_paths import map_paths
+from gpubox.profiles.flag_values import map_paths
 
 MAX_SERVERS = 300
 _CLOSING_WORDS = {"fi", "done", "esac", "}", "{", ";;", "then", "else", "do", "try", "finally"}

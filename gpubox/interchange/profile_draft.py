@@ -15,8 +15,7 @@ from gpubox.interchange.import_notes import is_secret, omitted
 from gpubox.interchange.reference_options import reference_options, variable_arguments
 from gpubox.interchange.script import base_name
 from gpubox.profiles.argv import SECRET_NAME, argument_text
-from gpubox.profiles.loader import ENV_NAME
-from gpubox.profiles.multi_value_flags import (
+from gpubox.profiles.flag_values import (
     LARGEST_WINS,
     SHARED_LISTS,
     TWO_WORD_FLAGS,
@@ -24,6 +23,7 @@ from gpubox.profiles.multi_value_flags import (
     canonical_flag,
     split_values,
 )
+from gpubox.profiles.loader import ENV_NAME
 from gpubox.profiles.profile import SAMPLING_FLAGS, SECRET_FLAGS, ChatDefaults, FlagValue, Profile, is_loopback
 from gpubox.storage import read_json
 

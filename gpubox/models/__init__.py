@@ -3,8 +3,7 @@
 gguf.py           checks a model file, its shards included
 gguf_header.py    what a header holds (pure)
 header_cache.py   headers that were read before
-find.py           the folders with models
-local_models.py   the models in them, and Ollama's
+find.py           the folders with models, and the models in them; Ollama's too
 resolve.py        the file that a profile's model names
 quants.py         which files of a repository form a model (pure)
 hub_client.py     the only HTTP client of Hugging Face
@@ -12,8 +11,7 @@ hub_search.py     repositories, quants, projectors and drafts
 hub_download.py   resumable, checked downloads into the shared cache
 remote_header.py  the header of a model that is not here
 fetch.py          downloads the model that a profile names
-demo_model.py     the demo models
-demo_fetch.py     downloads one with pip
+demo_model.py     the demo models, and their download with pip
 """
 
 from collections.abc import Callable

@@ -57,7 +57,7 @@ def fetch_model(text: str, paths: Paths, config: Config, on_progress: DownloadPr
     under the final name. Raises GpuboxError.
     """
     if text.startswith("demo:"):
-        from gpubox.models.demo_fetch import fetch_demo
+        from gpubox.models.demo_model import fetch_demo
 
         return fetch_demo(parse_demo(text), paths, on_progress)
     source = resolve_model(text, paths, config)

@@ -16,7 +16,7 @@ from gpubox.models.find import find_models, hub_cache, model_roots
 from gpubox.models.gguf import shards_size
 from gpubox.models.quants import HfReference, choose_files, group_shards, parse_reference
 from gpubox.paths import Paths
-from gpubox.profiles.flag_paths import GGUF_FLAGS, map_paths
+from gpubox.profiles.flag_values import GGUF_FLAGS, map_paths
 from gpubox.profiles.profile import FlagValue, Profile, check_launched_here
 from gpubox.toml_table import closest_match
 

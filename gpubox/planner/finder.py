@@ -16,11 +16,11 @@ from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.interchange.importing import default_flags
 from gpubox.interchange.profile_draft import profile_name
+from gpubox.models.find import LocalModel, find_local_models
 from gpubox.models.header_cache import read_model
 from gpubox.models.hub_client import HubClient
 from gpubox.models.hub_download import HubDownload
 from gpubox.models.hub_search import HubQuant, HubRepository, read_repository, repository_name, search_hub
-from gpubox.models.local_models import LocalModel, find_local_models
 from gpubox.models.remote_header import fetch_header_file
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, MemoryPlan

@@ -3,10 +3,8 @@
 profile.py            the Profile and its parts
 loader.py             profiles from TOML files, the shipped ones and the owner's
 edit.py               changes the owner's files; comments and other lines stay
-external_editor.py    a profile's text in $EDITOR
 writer.py             a Profile as TOML text
 argv.py               a Profile as the arguments of llama-server
-multi_value_flags.py  flags that take several values
-flag_paths.py         flags that hold file paths
+flag_values.py        flags that take several values, or hold file paths
 comparison.py         what two profiles have different
 """

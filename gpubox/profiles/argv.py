@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from gpubox.profiles.multi_value_flags import multi_value_argv
+from gpubox.profiles.flag_values import multi_value_argv
 from gpubox.profiles.profile import SAMPLING_FLAGS, FlagValue, Profile
 
 FLAGS_WITHOUT_NO = frozenset({"metrics"})

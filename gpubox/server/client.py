@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpubox.address import KEY_HINT
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.server.http_get import ConnectionPool, NoResponse, ResponseTooLarge
 from gpubox.server.responses import DEFERRED, PROCESSING, Health, Slot, json_count, json_integer, json_object
 from gpubox.storage import read_json
-from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
     import httpx

@@ -27,7 +27,7 @@ from gpubox.models.gguf import GgufFile, check_gguf
 from gpubox.models.resolve import profile_model, with_resolved_flag_paths
 from gpubox.paths import Paths
 from gpubox.profiles.argv import server_argv
-from gpubox.profiles.flag_paths import FILE_FLAGS, GGUF_FLAGS
+from gpubox.profiles.flag_values import FILE_FLAGS, GGUF_FLAGS
 from gpubox.profiles.profile import FlagValue, Profile, check_launched_here
 from gpubox.server.kv_store import prepare_folder
 from gpubox.server.state import Launch, load_gateway

@@ -17,7 +17,7 @@ from gpubox.server.instance import InstanceView, instance_names, observe
 from gpubox.server.log import truncate_log
 from gpubox.server.responses import Slot
 from gpubox.server.state import Launch
-from gpubox.threads import run_in_thread
+from gpubox.concurrency import run_in_thread
 
 DENIED = "It needs an API key that gpubox does not have."
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Self
 
 from gpubox.clock import utc_now
+from gpubox.concurrency import run_in_thread
 from gpubox.config import Config, api_key
 from gpubox.errors import GpuboxError
 from gpubox.hardware.gpu import DriverReading
@@ -38,7 +39,6 @@ from gpubox.telemetry.speeds import (
     throughput,
     totals,
 )
-from gpubox.threads import run_in_thread
 
 BUSY_THREADS = 0.1
 ORPHAN_SECONDS = 1.0

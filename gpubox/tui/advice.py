@@ -13,9 +13,9 @@ from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
-from gpubox.threads import run_in_thread
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PushedScreen
 from gpubox.tui.styled_lines import QUIET, StyledLine, styled_line, truncate_line

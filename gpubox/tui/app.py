@@ -13,9 +13,9 @@ from textual import events, on
 from textual.app import SystemCommand
 from textual.binding import BindingType
 
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
-from gpubox.threads import run_in_thread
 from gpubox.tui import theme
 from gpubox.tui.actions import ACTIONS, ACTIONS_BY_ID, Scope, action_name, bindings
 from gpubox.tui.base_screen import PushedScreen

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
-from gpubox.threads import run_in_thread
 from gpubox.tui.messages import (
     AdviceChanged,
     GatewayChanged,

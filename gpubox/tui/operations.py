@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpubox import units
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.profiles.profile import Profile
 from gpubox.sanitize import sanitize_line
-from gpubox.threads import run_in_thread
 from gpubox.tui.dialogs import DialogAnswer, ask
 from gpubox.tui.messages import OperationEnded, OperationUpdated
 from gpubox.tui.operation_progress import DownloadStatus, OperationAborted, OperationProgress

@@ -13,11 +13,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpubox.concurrency import run_in_thread
 from gpubox.config import Config, api_key, load_config
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE, Paths, shipped_profiles
 from gpubox.storage import write_atomically
-from gpubox.threads import run_in_thread
 from gpubox.tui.messages import GatewayView, ServerOverview
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
+from gpubox.models.find import LocalModel
 from gpubox.models.hub_search import HubFile, HubQuant, HubRepository
-from gpubox.models.local_models import LocalModel
 from gpubox.paths import Paths
 from gpubox.planner.finder import HubAnswer
 from gpubox.planner.plan import DevicePlan, MemoryPlan, Solution

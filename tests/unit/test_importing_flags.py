@@ -12,7 +12,7 @@ from gpubox.interchange.given_options import TargetEngine
 from gpubox.interchange.profile_draft import REFERENCE_ENGINE, ProfileDraft, draft_from_arguments
 from gpubox.interchange.reference_options import long_names, reference_options
 from gpubox.profiles.argv import flag_argv
-from gpubox.profiles.multi_value_flags import (
+from gpubox.profiles.flag_values import (
     COMMA_LISTS,
     LARGEST_WINS,
     QUOTED_LISTS,

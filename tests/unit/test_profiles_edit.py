@@ -12,6 +12,7 @@ from gpubox.paths import Paths, shipped_profiles
 from gpubox.profiles.edit import (
     change_text,
     delete_profile,
+    edit_in_editor,
     edit_profile,
     new_edit,
     read_profile,
@@ -20,7 +21,6 @@ from gpubox.profiles.edit import (
     save_edit,
     unchanged,
 )
-from gpubox.profiles.external_editor import edit_in_editor
 from gpubox.profiles.loader import load_profile
 from gpubox.profiles.profile import Profile
 

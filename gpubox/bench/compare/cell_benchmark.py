@@ -18,9 +18,9 @@ from gpubox.bench.kinds.shared import exceeds_context
 from gpubox.bench.model import Item, Plan, Provenance, RawRecord, Result, ScoredItems, Target
 from gpubox.bench.questions import Question, ask_question, question_of, question_result, question_values
 from gpubox.bench.target_server import ActiveTarget, TargetServer
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.server.state import Launch
-from gpubox.threads import run_in_thread
 
 YOUR_FLAGS = "your flags"
 START_FIELDS = (

@@ -72,8 +72,8 @@ def execute(context: Context, work: Plan | Run, *, now: bool, as_json: bool) -> 
     from gpubox.bench.events import BenchEvent, RunEnded, RunStarted
     from gpubox.bench.plan_runner import PlanRunner
     from gpubox.bench.report.run_summaries import run_summary
-    from gpubox.cancellation import run_cancellable
     from gpubox.cli.bench.run_progress import RunProgressOutput
+    from gpubox.concurrency import run_cancellable
 
     if not now and not isinstance(work, Run):
         _confirm_waiting(context)

@@ -12,8 +12,7 @@ from gpubox import units
 from gpubox.bench.run_store import Run, find_run
 from gpubox.cli import diagnostics, output
 from gpubox.cli.bench.execution import execute, fetch_models, print_report
-from gpubox.cli.context import Context
-from gpubox.cli.options import json_option
+from gpubox.cli.context import Context, json_option
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.views.rows import Table
 
@@ -182,8 +181,8 @@ def _rescore(context: Context, run: Run, as_json: bool) -> None:
 def _restore(context: Context, as_json: bool) -> None:
     from gpubox.bench.events import BenchEvent, TargetServerEvent
     from gpubox.bench.recovery import pending_restore, restore
-    from gpubox.cancellation import run_cancellable
     from gpubox.cli.operations import OperationOutput
+    from gpubox.concurrency import run_cancellable
 
     info = pending_restore(context.paths)
     if info is None:

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import click
 
 from gpubox import units
-from gpubox.cancellation import run_cancellable
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.cli.operations import OperationOutput, ensure_model
+from gpubox.concurrency import run_cancellable
 from gpubox.config import api_key
 from gpubox.engines.find import choose_engine
 from gpubox.errors import GpuboxError

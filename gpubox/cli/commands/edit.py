@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from gpubox.cli import diagnostics, output
-from gpubox.cli.context import Context
-from gpubox.cli.options import json_option
+from gpubox.cli.context import Context, json_option
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE, shipped_profiles
 from gpubox.profiles.edit import (
@@ -19,15 +18,16 @@ from gpubox.profiles.edit import (
     change_text,
     copied_text,
     delete_profile,
+    edit_in_editor,
     edit_profile,
     key_path,
     new_edit,
     rename_profile,
     restore_deleted,
     save_edit,
+    typed_earlier,
     unchanged,
 )
-from gpubox.profiles.external_editor import edit_in_editor, typed_earlier
 from gpubox.profiles.profile import Profile
 from gpubox.server.instance import check_not_running, observe
 from gpubox.toml_edit import KeyPath

@@ -31,7 +31,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     import click
 
-    from gpubox.cli.options import PlainHelpOption, url_option
+    from gpubox.cli.context import PlainHelpOption, url_option
 
     @click.command("status")
     @click.option("--all", "everything", is_flag=True, help="List every running server of gpubox and its slots.")
@@ -172,8 +172,8 @@ def _show_all(context: Context, as_json: bool) -> int:
 def _record(context: Context, file: Path, seconds: float | None, url: str | None, as_json: bool) -> int:
     """Records until ``seconds`` are over or Ctrl-C. Raises GpuboxError if readings are missing in the file."""
     from gpubox import __version__, units
-    from gpubox.cancellation import run_cancellable
     from gpubox.cli import diagnostics
+    from gpubox.concurrency import run_cancellable
     from gpubox.telemetry.recorder import Recorder
 
     problem = ""

@@ -18,9 +18,9 @@ from typing import IO, TYPE_CHECKING, Any
 import msgspec
 
 from gpubox.children import own_program
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.storage import read_json
-from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
     from gpubox.bench.plan_outline import PlanOutline

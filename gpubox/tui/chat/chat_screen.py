@@ -14,9 +14,9 @@ from textual.containers import Horizontal, Vertical
 
 from gpubox.agent.chat_log import ChatSettings
 from gpubox.agent.events import TurnFailed
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
-from gpubox.threads import run_in_thread
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PersistentScreen
 from gpubox.tui.chat.approval import ApprovalQueue

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.threads import run_in_thread
 
 if TYPE_CHECKING:
     from gpubox.agent.chat import Chat

@@ -10,11 +10,11 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
 
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.gateway.offered_models import choose_model, gateway_models, gateway_snippet
 from gpubox.interchange.client_settings import CLIENTS, KEY_PLACEHOLDER, ClientModel, Snippet, usable_models
 from gpubox.sanitize import sanitize_line
-from gpubox.threads import run_in_thread
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PushedScreen
 from gpubox.tui.dialogs import PromptScreen

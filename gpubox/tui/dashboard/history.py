@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
-from gpubox.threads import run_in_thread
 from gpubox.tui.dashboard.requests import RequestsPane
 from gpubox.tui.dashboard.throughput import ThroughputPane
 

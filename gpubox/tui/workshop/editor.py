@@ -14,11 +14,11 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Static
 
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.profiles.edit import unchanged
 from gpubox.profiles.loader import load_catalog
 from gpubox.sanitize import sanitize_line
-from gpubox.threads import run_in_thread
 from gpubox.tui.actions import OPENS_INPUT, Scope, bindings
 from gpubox.tui.base_screen import PushedScreen
 from gpubox.tui.dialogs import ask

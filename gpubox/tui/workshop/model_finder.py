@@ -11,10 +11,10 @@ from gpubox.errors import GpuboxError
 
 if TYPE_CHECKING:
     from gpubox.config import Config
+    from gpubox.models.find import LocalModel
     from gpubox.models.hub_client import HubClient
     from gpubox.models.hub_download import HubDownload, HubProgress
     from gpubox.models.hub_search import HubQuant, HubRepository
-    from gpubox.models.local_models import LocalModel
     from gpubox.paths import Paths
     from gpubox.planner.finder import Finder, HubAnswer
     from gpubox.planner.plan import MemoryPlan

@@ -15,10 +15,10 @@ from textual.containers import Horizontal
 from textual.widgets import Input
 
 from gpubox import units
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.planner.verdict import judge
 from gpubox.sanitize import sanitize_line
-from gpubox.threads import run_in_thread
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PersistentScreen
 from gpubox.tui.dialogs import ask
@@ -32,8 +32,8 @@ from gpubox.views.memory import short_words, solution_line
 from gpubox.views.models import shards_text
 
 if TYPE_CHECKING:
+    from gpubox.models.find import LocalModel
     from gpubox.models.hub_download import HubDownload, HubProgress
-    from gpubox.models.local_models import LocalModel
     from gpubox.planner.finder import HubAnswer
     from gpubox.planner.plan import MemoryPlan
     from gpubox.telemetry.snapshot import Snapshot

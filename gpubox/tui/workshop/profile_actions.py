@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.profiles.edit import (
     copied_text,
@@ -21,7 +22,6 @@ from gpubox.profiles.loader import free_profile_name
 from gpubox.profiles.profile import Profile
 from gpubox.sanitize import sanitize_line
 from gpubox.server.instance import check_not_running
-from gpubox.threads import run_in_thread
 from gpubox.tui.dialogs import ask, ask_name, confirm
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class WorkshopController:
         if profile is None:
             self.app.say("This row has no file: n makes a profile of it.")
             return
-        from gpubox.profiles.external_editor import edit_in_editor, typed_earlier
+        from gpubox.profiles.edit import edit_in_editor, typed_earlier
 
         paths = self.service.paths
         earlier = typed_earlier(profile.name, paths)

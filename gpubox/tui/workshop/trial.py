@@ -15,9 +15,9 @@ from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import Static
 
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
-from gpubox.threads import run_in_thread
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PushedScreen
 from gpubox.tui.messages import TrialChanged

@@ -25,13 +25,13 @@ from gpubox.bench.provenance import read_stopped_provenance
 from gpubox.bench.report.formatting import format_number
 from gpubox.bench.report.model import Report
 from gpubox.bench.target_server import ActiveTarget, TargetServer
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.models.gguf import Vocabulary, read_vocabulary
 from gpubox.models.resolve import profile_model
 from gpubox.profiles.profile import Profile
 from gpubox.server.supervisor import OperationFailed
 from gpubox.storage import private_folder
-from gpubox.threads import run_in_thread
 
 BASE = "reference.logits"
 

@@ -1,0 +1,72 @@
+"""Work beside the event loop, in threads that do not delay the exit of gpubox; and work that a signal cancels."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def run_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Runs ``work`` in a thread. Returns what it returns and raises what it raises.
+
+    Unlike in asyncio.to_thread, the thread is a daemon: work that hangs does not keep gpubox running after the owner
+    quits.
+    """
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def set_outcome(result: T | None, error: BaseException | None) -> None:
+        if outcome.done():  # the caller was cancelled
+            return
+        if error is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, raised = None, None
+        try:
+            result = work(*args, **kwargs)
+        except BaseException as error:
+            raised = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and no one waits
+            loop.call_soon_threadsafe(set_outcome, result, raised)
+
+    threading.Thread(target=run, daemon=True, name=getattr(work, "__name__", "work")).start()
+    return await outcome
+
+
+def run_cancellable(work: Coroutine[Any, Any, T]) -> T:
+    """Returns the result of ``work``. SIGTERM interrupts it like Ctrl-C; a lost terminal (SIGHUP) does not.
+
+    Raises KeyboardInterrupt after an interrupt.
+    """
+    try:
+        return asyncio.run(_cancel_on_signal(work))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+async def _cancel_on_signal(work: Coroutine[Any, Any, T]) -> T:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+
+    def cancel(number: int, frame: object) -> None:
+        # A second signal cancels once more and does not kill: clean-up must finish.
+        loop.call_soon_threadsafe(task.cancel)
+
+    # Not loop.add_signal_handler: when the loop closes, SIGTERM would kill the process again.
+    before = {number: signal.signal(number, cancel) for number in (signal.SIGINT, signal.SIGTERM)}
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda number, frame: None)  # SIG_IGN would pass to a server
+    try:
+        return await work
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
