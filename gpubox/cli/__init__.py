@@ -3,7 +3,8 @@
 entry.py         the console script; polled `gpubox status` and the screen start without click
 interrupts.py    Ctrl-C before, during and after the work
 main.py          the groups of verbs, and how a command line is run; a new verb is a file in commands/ and a line here
-context.py       paths, configuration and profiles of one command line; options that several verbs have
+context.py       paths, configuration and profiles of one command line
+options.py       options that several verbs have
 output.py        the only writer of stdout
 diagnostics.py   the only writer of stderr, and the exit codes
 terminal.py      both, sanitized

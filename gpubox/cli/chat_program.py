@@ -9,7 +9,8 @@ from typing import BinaryIO
 import click
 
 from gpubox.cli import diagnostics, output
-from gpubox.cli.context import Context, PlainHelpOption, json_option
+from gpubox.cli.context import Context
+from gpubox.cli.options import PlainHelpOption, json_option
 from gpubox.errors import ExitCode, UsageError
 from gpubox.views.fields import json_fields
 

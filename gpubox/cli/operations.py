@@ -9,7 +9,8 @@ import click
 
 from gpubox import units
 from gpubox.cli import diagnostics, output
-from gpubox.cli.context import Context, PlainHelpOption
+from gpubox.cli.context import Context
+from gpubox.cli.options import PlainHelpOption
 from gpubox.concurrency import run_cancellable
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.models.resolve import profile_model

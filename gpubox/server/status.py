@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from gpubox.address import origin, server_root
+from gpubox.concurrency import run_in_thread
 from gpubox.config import Config, api_key, read_key_file
 from gpubox.errors import UsageError
 from gpubox.hardware.process import port_owner, process_argv
@@ -17,7 +18,6 @@ from gpubox.server.instance import InstanceView, instance_names, observe
 from gpubox.server.log import truncate_log
 from gpubox.server.responses import Slot
 from gpubox.server.state import Launch
-from gpubox.concurrency import run_in_thread
 
 DENIED = "It needs an API key that gpubox does not have."
 

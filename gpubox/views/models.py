@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from gpubox import units
+from gpubox.models.find import LocalModel
 from gpubox.models.hub_download import HubProgress
 from gpubox.models.hub_search import HubQuant, HubRepository
-from gpubox.models.local_models import LocalModel
 from gpubox.planner.plan import MemoryPlan
 from gpubox.views.fields import json_fields
 from gpubox.views.memory import memory_line, plan_fields

@@ -12,7 +12,8 @@ from gpubox.bench.kind import BenchOption, Kind, PlanContext
 from gpubox.bench.model import Plan
 from gpubox.cli import diagnostics
 from gpubox.cli.bench.execution import run_plan
-from gpubox.cli.context import Context, PlainHelpOption
+from gpubox.cli.context import Context
+from gpubox.cli.options import PlainHelpOption
 from gpubox.errors import UsageError
 
 

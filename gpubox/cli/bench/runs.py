@@ -12,7 +12,8 @@ from gpubox import units
 from gpubox.bench.run_store import Run, find_run
 from gpubox.cli import diagnostics, output
 from gpubox.cli.bench.execution import execute, fetch_models, print_report
-from gpubox.cli.context import Context, json_option
+from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.views.rows import Table
 

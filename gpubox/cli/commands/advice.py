@@ -10,7 +10,8 @@ from gpubox.advisor.advice import Advice
 from gpubox.advisor.advisor import AdviceList, Advisor
 from gpubox.advisor.rules.table import RULES
 from gpubox.cli import output
-from gpubox.cli.context import Context, json_option
+from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.hardware.nvml_reader import DriverReader
 from gpubox.telemetry.sampler import Sampler

@@ -9,7 +9,8 @@ import click
 
 from gpubox.cli import output
 from gpubox.cli.chat_program import run_command
-from gpubox.cli.context import Context, PlainHelpOption, json_option, server_url
+from gpubox.cli.context import Context, server_url
+from gpubox.cli.options import PlainHelpOption, json_option
 from gpubox.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from datetime import date, datetime, timedelta
 import click
 
 from gpubox.cli import diagnostics, output
-from gpubox.cli.context import Context, PlainHelpOption, json_option, list_requests_option, listed_lines_option
+from gpubox.cli.context import Context
+from gpubox.cli.options import PlainHelpOption, json_option, list_requests_option, listed_lines_option
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.gateway.gateway_client import read_gateway

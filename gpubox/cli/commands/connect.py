@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from gpubox.cli import diagnostics, output
-from gpubox.cli.context import Context, json_option
+from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.gateway.gateway_client import read_gateway

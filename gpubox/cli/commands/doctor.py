@@ -13,7 +13,8 @@ import psutil
 
 from gpubox import units
 from gpubox.cli import output
-from gpubox.cli.context import Context, json_option
+from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
 from gpubox.config import api_key
 from gpubox.engines.built import leftovers
 from gpubox.engines.capabilities import display_version

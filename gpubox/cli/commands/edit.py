@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from gpubox.cli import diagnostics, output
-from gpubox.cli.context import Context, json_option
+from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE, shipped_profiles
 from gpubox.profiles.edit import (

@@ -9,7 +9,8 @@ import click
 
 from gpubox import units
 from gpubox.cli import diagnostics, output
-from gpubox.cli.context import Context, PlainHelpOption, json_option
+from gpubox.cli.context import Context
+from gpubox.cli.options import PlainHelpOption, json_option
 from gpubox.engines.capabilities import display_version
 from gpubox.engines.find import INSTALL_EMBEDDED, default_name, find_engines
 from gpubox.engines.query import list_devices, read_capabilities

@@ -8,7 +8,8 @@ from dataclasses import replace
 import click
 
 from gpubox.cli import output
-from gpubox.cli.context import Context, json_option
+from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
 from gpubox.engines.find import choose_engine
 from gpubox.errors import GpuboxError
 from gpubox.interchange.exporting import KINDS, export_profile

@@ -11,7 +11,8 @@ import click
 
 from gpubox import units
 from gpubox.cli import diagnostics, output
-from gpubox.cli.context import Context, json_option
+from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
 from gpubox.engines.option_values import parse_settings
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.models.hub_client import HubClient

@@ -8,7 +8,8 @@ import click
 
 from gpubox.cli import output
 from gpubox.cli.commands.edit import check_edit, parse_changes
-from gpubox.cli.context import Context, json_option
+from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, MemoryPlan, Solution
 from gpubox.planner.planner import Planner, no_plan

@@ -10,7 +10,8 @@ from typing import cast
 import click
 
 from gpubox.cli import diagnostics, output
-from gpubox.cli.context import Context, PlainHelpOption, json_option, list_requests_option, listed_lines_option
+from gpubox.cli.context import Context
+from gpubox.cli.options import PlainHelpOption, json_option, list_requests_option, listed_lines_option
 from gpubox.errors import UsageError
 from gpubox.gateway.request_clients import history_writer
 from gpubox.telemetry.history.queries import HistoryQueries

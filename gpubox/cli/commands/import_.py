@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from gpubox.cli import diagnostics, output
-from gpubox.cli.context import Context, json_option
+from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
 from gpubox.engines.find import choose_engine
 from gpubox.engines.query import read_capabilities
 from gpubox.errors import GpuboxError, UsageError

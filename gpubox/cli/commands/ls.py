@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from gpubox.cli import diagnostics, output
-from gpubox.cli.context import Context, json_option
+from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import MAIN_INSTANCE
 from gpubox.planner.planner import plan_profiles

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import click
 
 from gpubox.cli import diagnostics, output
-from gpubox.cli.context import Context, yes_option
+from gpubox.cli.context import Context
+from gpubox.cli.options import yes_option
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.profiles.profile import is_loopback
 from gpubox.server.state import GatewayRecord

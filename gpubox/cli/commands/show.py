@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from gpubox.cli import output
-from gpubox.cli.context import Context, json_option
+from gpubox.cli.context import Context
+from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode
 from gpubox.profiles.profile import Profile, check_launched_here
 from gpubox.sanitize import reveal_hidden

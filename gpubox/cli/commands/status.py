@@ -31,7 +31,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     import click
 
-    from gpubox.cli.context import PlainHelpOption, url_option
+    from gpubox.cli.options import PlainHelpOption, url_option
 
     @click.command("status")
     @click.option("--all", "everything", is_flag=True, help="List every running server of gpubox and its slots.")

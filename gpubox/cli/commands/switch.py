@@ -8,7 +8,7 @@ import click
 
 from gpubox import units
 from gpubox.cli import output
-from gpubox.cli.context import Context, json_option, yes_option
+from gpubox.cli.context import Context
 from gpubox.cli.operations import (
     OperationWork,
     anyway_option,
@@ -19,6 +19,7 @@ from gpubox.cli.operations import (
     run_on_instance,
     waiting_options,
 )
+from gpubox.cli.options import json_option, yes_option
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE
 from gpubox.profiles.profile import Profile

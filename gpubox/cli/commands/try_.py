@@ -10,8 +10,9 @@ import click
 
 from gpubox.cli import diagnostics, output
 from gpubox.cli.commands.edit import check_edit, parse_changes
-from gpubox.cli.context import Context, json_option, yes_option
+from gpubox.cli.context import Context
 from gpubox.cli.operations import OperationOutput, anyway_option, ensure_model, supervisor_of
+from gpubox.cli.options import json_option, yes_option
 from gpubox.concurrency import run_cancellable
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.hardware.process import is_alive
