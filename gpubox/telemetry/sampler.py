@@ -32,9 +32,7 @@ from gpubox.telemetry.offload import ProcessRates, offload, process_rates
 from gpubox.telemetry.snapshot import SlotReading, Snapshot
 from gpubox.telemetry.speeds import (
     CounterRate,
-    FinishedSession,
     SlotRates,
-    finished_session,
     read_slots,
     throughput,
     totals,
@@ -75,7 +73,6 @@ class LaunchSources:
         self._read_at = 0.0
         self._orphans: dict[tuple[int, int], float] = {}
         """Requests by slot and task that no slot works on, and since when."""
-        self._session: tuple[int, FinishedSession] | None = None
 
     def read(self) -> bool:
         """Reads the log and the process, and truncates a log that is too long. Blocks. Whether a request ended."""
@@ -121,13 +118,6 @@ class LaunchSources:
         for key, since in list(self._orphans.items()):
             if reading.at > since + ORPHAN_SECONDS:
                 del in_flight[key[0]], self._orphans[key]
-
-    def session(self) -> FinishedSession:
-        """The finished requests of the current session, summed up. Recalculated only after a request ended."""
-        requests = self.log.requests
-        if self._session is None or self._session[0] != requests.count:
-            self._session = (requests.count, finished_session(list(requests.finished)))
-        return self._session[1]
 
     @property
     def computes(self) -> bool:
@@ -350,15 +340,7 @@ class Sampler:
                 clock - ended if clock is not None and ended is not None else None,
                 host.cpu_percent if host else (),
             ),
-            throughput=throughput(
-                state,
-                slots,
-                finished,
-                reading.queued if reading else None,
-                requests,
-                clock,
-                launch.session() if launch else None,
-            ),
+            throughput=throughput(state, slots, finished, reading.queued if reading else None, requests, clock),
             slots=slots,
             requests=tuple(finished[:SHOWN_REQUESTS]),
             totals=totals(

@@ -146,18 +146,6 @@ class SessionSpeeds:
     """Of each request alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedSession:
-    """The finished requests of a session, summed up. Changes only when a request ends."""
-
-    began: float | None
-    ended: float | None
-    tokens: int
-    stretches: tuple[Stretch, ...]
-    request_tg_median: float | None
-    request_tg_peak: float | None
-
-
 def current_session(finished: list[Request]) -> list[Request]:
     """The requests of the current session, newest first as in ``finished``."""
     session: list[Request] = []
@@ -185,57 +173,45 @@ def open_requests(log: RequestLog | None, slots: tuple[SlotReading, ...]) -> lis
     return requests
 
 
-def finished_session(finished: list[Request]) -> FinishedSession:
-    """Sums up the current session of ``finished``, newest first."""
+def session_speeds(finished: list[Request], in_progress: list[OpenRequest], now: float | None) -> SessionSpeeds:
+    """The speeds of the current session. ``finished``: newest first; ``now`` in wall seconds."""
     session = current_session(finished)
     times = [_times(request) for request in session]
-    rates = sorted(
-        r.tg_tokens_per_second for r in session if r.tg_tokens_per_second and (r.generated_tokens or 0) >= MIN_TOKENS
-    )
-    spans = (_span(request, *span) for request, span in zip(session, times, strict=True))
-    return FinishedSession(
-        began=min((began for began, _ in times), default=None),
-        ended=max((ended for _, ended in times), default=None),
-        tokens=sum(request.generated_tokens or 0 for request in session),
-        stretches=_merged(span for span in spans if span),
-        request_tg_median=_weighted_median([(rate, 1.0) for rate in rates]),
-        request_tg_peak=rates[-1] if rates else None,
-    )
-
-
-def session_speeds(past: FinishedSession, in_progress: list[OpenRequest], now: float | None) -> SessionSpeeds:
-    """The speeds of the current session. ``past`` has its finished requests; ``now`` in wall seconds."""
     # The requests in progress can be those of a new session.
-    if in_progress and past.ended is not None and min(r.began for r in in_progress) - past.ended > GAP_SECONDS:
-        past = finished_session([])
-    spans: list[Stretch] = []
-    for request in in_progress:
-        if now is not None and request.tokens != 0:
-            known = request.first is not None and request.tokens is not None
-            tokens = max(0, (request.tokens or 0) - 1) if known else None
-            spans.append((request.first or request.began, now, tokens))
+    if in_progress and times and min(r.began for r in in_progress) - max(end for _, end in times) > GAP_SECONDS:
+        session, times = [], []
+    spans = [span for request, own in zip(session, times, strict=True) if (span := _span(request, *own))]
+    for each in in_progress:
+        if now is not None and each.tokens != 0:
+            known = each.first is not None and each.tokens is not None
+            spans.append((each.first or each.began, now, max(0, (each.tokens or 0) - 1) if known else None))
     rates = sorted(
         (tokens / (end - begin), end - begin)
-        for begin, end, tokens in (_merged([*past.stretches, *spans]) if spans else past.stretches)
+        for begin, end, tokens in _merged(spans)
         if tokens is not None and tokens + 1 >= MIN_TOKENS and end > begin
     )
+    own_rates = sorted(
+        r.tg_tokens_per_second for r in session if r.tg_tokens_per_second and (r.generated_tokens or 0) >= MIN_TOKENS
+    )
     return SessionSpeeds(
-        effective=_effective(past, in_progress, now),
+        effective=_effective(session, times, in_progress, now),
         tg_median=_weighted_median(rates),
         tg_peak=rates[-1][0] if rates else None,
-        request_tg_median=past.request_tg_median,
-        request_tg_peak=past.request_tg_peak,
+        request_tg_median=_weighted_median([(rate, 1.0) for rate in own_rates]),
+        request_tg_peak=own_rates[-1] if own_rates else None,
     )
 
 
-def _effective(past: FinishedSession, in_progress: list[OpenRequest], now: float | None) -> float | None:
+def _effective(
+    session: list[Request], times: list[tuple[float, float]], in_progress: list[OpenRequest], now: float | None
+) -> float | None:
     if any(r.tokens is None for r in in_progress) or (in_progress and now is None):
         return None
-    begins = [at for at in (past.began, *(r.began for r in in_progress)) if at is not None]
-    ends = [at for at in (past.ended, now if in_progress else None) if at is not None]
-    tokens = past.tokens + sum(r.tokens or 0 for r in in_progress)
-    wall = max(ends, default=0.0) - min(begins, default=0.0)
-    return tokens / wall if tokens and wall > 0 and (past.tokens or wall >= MIN_SECONDS) else None
+    began = min([begin for begin, _ in times] + [r.began for r in in_progress], default=0.0)
+    ended = max([end for _, end in times] + [now or 0.0] * bool(in_progress), default=0.0)
+    past, wall = sum(r.generated_tokens or 0 for r in session), ended - began
+    tokens = past + sum(r.tokens or 0 for r in in_progress)
+    return tokens / wall if tokens and wall > 0 and (past or wall >= MIN_SECONDS) else None
 
 
 def _span(request: Request, began: float, ended: float) -> Stretch | None:
@@ -247,7 +223,7 @@ def _span(request: Request, began: float, ended: float) -> Stretch | None:
     return (began, ended, None) if generated else None
 
 
-def _merged(spans: Iterable[Stretch]) -> tuple[Stretch, ...]:
+def _merged(spans: Iterable[Stretch]) -> list[Stretch]:
     """The stretches that overlapping spans make, in order."""
     stretches: list[Stretch] = []
     for begin, end, tokens in sorted(spans, key=lambda span: span[:2]):
@@ -257,7 +233,7 @@ def _merged(spans: Iterable[Stretch]) -> tuple[Stretch, ...]:
             stretches.append((before[0], max(before[1], end), both))
         else:
             stretches.append((begin, end, tokens))
-    return tuple(stretches)
+    return stretches
 
 
 def _weighted_median(rates: list[tuple[float, float]]) -> float | None:
@@ -353,17 +329,13 @@ def throughput(
     queued: int | None = None,
     log: RequestLog | None = None,
     server_clock: float | None = None,
-    past: FinishedSession | None = None,
 ) -> Throughput:
-    """The speeds of now and of the session. ``finished`` is newest first.
-
-    ``past`` is ``finished_session(finished)``, if the caller has it already.
-    """
+    """The speeds of now and of the session. ``finished`` is newest first."""
     reading = next((s for s in slots if s.state == "prefill"), None)
     last = finished[0] if finished else None
     drafted = next((r for r in finished if r.draft_tokens), None)
     now = log.started.timestamp() + server_clock if log and server_clock is not None else None
-    speeds = session_speeds(past or finished_session(finished), open_requests(log, slots), now)
+    speeds = session_speeds(finished, open_requests(log, slots), now)
     tg = _all_slots_tg(slots)
     fullest = max(slots, key=lambda s: s.context_used_tokens or 0, default=None)
     return Throughput(

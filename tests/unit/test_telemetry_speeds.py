@@ -19,7 +19,6 @@ from gpubox.telemetry.speeds import (
     SessionSpeeds,
     SlotRates,
     current_session,
-    finished_session,
     read_slots,
     session_speeds,
     throughput,
@@ -265,8 +264,8 @@ def test_peak_median_and_effective_are_three_numbers() -> None:
 
 def wall_seconds(finished: list[Request]) -> float | None:
     """From the beginning of the session's first request to the end of its last."""
-    session = finished_session(finished)
-    return session.ended - session.began if session.ended is not None and session.began is not None else None
+    effective = throughput("idle", (), finished).effective_tokens_per_second
+    return sum(r.generated_tokens or 0 for r in current_session(finished)) / effective if effective else None
 
 
 def test_a_long_pause_begins_a_new_session() -> None:
@@ -295,7 +294,7 @@ def test_nothing_done_is_unknown() -> None:
 
     assert (now.tg_peak, now.tg_median, now.effective_tokens_per_second, now.ttft_seconds) == (None, None, None, None)
     assert (current_session([]), wall_seconds([])) == ([], None)
-    assert (current_session([request(0, 0, 0)]), wall_seconds([request(0, 0, 0)])) == ([request(0, 0, 0)], 0.0)
+    assert (current_session([request(0, 0, 0)]), wall_seconds([request(0, 0, 0)])) == ([request(0, 0, 0)], None)
 
 
 def test_acceptance_is_of_the_last_request_that_drafted() -> None:
@@ -364,16 +363,14 @@ def newest_first(requests: list[Request]) -> list[Request]:
 
 
 def test_one_after_the_other_all_slots_and_one_request_are_the_same() -> None:
-    speeds = session_speeds(
-        finished_session([generated(60, 10, 300), generated(40, 10, 200), generated(20, 10, 400)]), [], None
-    )
+    speeds = session_speeds([generated(60, 10, 300), generated(40, 10, 200), generated(20, 10, 400)], [], None)
 
     assert (speeds.tg_median, speeds.tg_peak) == pytest.approx((30.0, 40.0))
     assert (speeds.request_tg_median, speeds.request_tg_peak) == (30.0, 40.0)
 
 
 def test_four_at_once_are_four_times_one() -> None:
-    speeds = session_speeds(finished_session([generated(10, 10, 100) for _ in range(4)]), [], None)
+    speeds = session_speeds([generated(10, 10, 100) for _ in range(4)], [], None)
 
     assert (speeds.tg_median, speeds.tg_peak) == (40.0, 40.0)
     assert (speeds.request_tg_median, speeds.request_tg_peak) == (10.0, 10.0)
@@ -385,7 +382,7 @@ def test_one_that_joins_for_a_second_makes_no_speed_that_never_was() -> None:
     alone = generated(60, 60, 59 * 40 + 25)
     joined = generated(30, 1, 25)
 
-    speeds = session_speeds(finished_session(newest_first([alone, joined])), [], None)
+    speeds = session_speeds(newest_first([alone, joined]), [], None)
 
     assert speeds.tg_peak == pytest.approx((59 * 40 + 50) / 60)
 
@@ -398,7 +395,7 @@ def test_whatever_ran_side_by_side_the_sums_are_those_of_the_tokens(seed: int) -
         items.append(
             generated(60 + rng.random() * 60, 0.5 + rng.random() * 9, rng.randrange(20, 400), prompt=rng.random())
         )
-    known = session_speeds(finished_session(newest_first(items)), [], None)
+    known = session_speeds(newest_first(items), [], None)
 
     assert known.tg_median is not None and known.tg_peak is not None
     assert known.request_tg_median is not None and known.request_tg_peak is not None
@@ -414,7 +411,7 @@ def test_whatever_ran_side_by_side_the_sums_are_those_of_the_tokens(seed: int) -
 def test_one_of_four_generating_requests_is_not_all() -> None:
     still = [OpenRequest(ZERO, ZERO, 100) for _ in range(3)]
 
-    speeds = session_speeds(finished_session([generated(10, 10, 100)]), still, ZERO + 10)
+    speeds = session_speeds([generated(10, 10, 100)], still, ZERO + 10)
 
     assert speeds.tg_median == pytest.approx((100 + 3 * 99) / 10)
     assert speeds.request_tg_median == 10.0
@@ -424,20 +421,15 @@ def test_one_of_four_generating_requests_is_not_all() -> None:
 def test_where_it_is_not_known_when_one_began_to_generate_its_stretch_is_left_out() -> None:
     hidden = [OpenRequest(ZERO + 5, None, 50)]
 
-    speeds = session_speeds(finished_session([generated(10, 10, 100)]), hidden, ZERO + 12)
+    speeds = session_speeds([generated(10, 10, 100)], hidden, ZERO + 12)
 
     assert (speeds.tg_median, speeds.tg_peak) == (None, None)
     assert speeds.effective == pytest.approx(151 / 12)
-    assert (
-        session_speeds(
-            finished_session([generated(10, 10, 100)]), [OpenRequest(ZERO + 5, None, None)], ZERO + 12
-        ).effective
-        is None
-    )
+    assert session_speeds([generated(10, 10, 100)], [OpenRequest(ZERO + 5, None, None)], ZERO + 12).effective is None
 
 
 def test_one_that_reads_its_prompt_takes_nothing_from_the_others() -> None:
-    speeds = session_speeds(finished_session([generated(10, 10, 100)]), [OpenRequest(ZERO + 5, None, 0)], ZERO + 20)
+    speeds = session_speeds([generated(10, 10, 100)], [OpenRequest(ZERO + 5, None, 0)], ZERO + 20)
 
     assert speeds.tg_median == 10.0
     assert speeds.effective == pytest.approx(101 / 20)
@@ -447,7 +439,7 @@ def test_a_cancelled_one_without_times_leaves_its_stretch_unknown() -> None:
     cut = Request(2, (STARTED + timedelta(seconds=2)).isoformat(), 1, 2, generated_tokens=50, duration_seconds=3.0,
                   stop_reason="cancelled")  # fmt: skip
 
-    speeds = session_speeds(finished_session(newest_first([generated(10, 10, 100), cut])), [], None)
+    speeds = session_speeds(newest_first([generated(10, 10, 100), cut]), [], None)
 
     assert (speeds.tg_median, speeds.request_tg_median) == (None, 10.0)
 
@@ -455,13 +447,11 @@ def test_a_cancelled_one_without_times_leaves_its_stretch_unknown() -> None:
 def test_embeddings_generate_nothing() -> None:
     embedding = Request(1, STARTED.isoformat(), 0, 1, prompt_tokens=9, duration_seconds=1.0)
 
-    assert session_speeds(finished_session([embedding]), [], None) == SessionSpeeds()
+    assert session_speeds([embedding], [], None) == SessionSpeeds()
 
 
 def test_a_new_session_begins_with_the_one_in_flight() -> None:
-    speeds = session_speeds(
-        finished_session([generated(10, 10, 100)]), [OpenRequest(ZERO + 500, ZERO + 501, 101)], ZERO + 511
-    )
+    speeds = session_speeds([generated(10, 10, 100)], [OpenRequest(ZERO + 500, ZERO + 501, 101)], ZERO + 511)
 
     assert (speeds.request_tg_median, speeds.tg_median) == (None, 10.0)
     assert speeds.effective == pytest.approx(101 / 11)
