@@ -151,41 +151,33 @@ class HistoryWriter:
     def step(self, *, last: bool = False) -> None:
         """Writes everything that waits. Called by the thread; tests call it instead of starting one. Never raises."""
         now = time.monotonic()
-        if self._tables is None and (now < self._retry_at or not self._open()):
-            return
         try:
+            if self._tables is None and (now < self._retry_at or not self._open()):
+                return
             self._write(now, last=last)
+        except OtherVersion as error:
+            self._set_aside("other-version", error.message)
         except sqlite3.Error as error:
-            self._failed(error)
+            if is_damage(error):
+                self._set_aside("damaged", f"The history was damaged ({error}).")
+            else:
+                self._retry(f"The history cannot be written: {error}.")
         except OSError as error:
-            self._report(f"The history cannot be written: {error.strerror}.")
-            self._retry()
+            self._retry(f"The history cannot be written: {error.strerror}.")
         except Exception as error:  # a bug here must not end the screen, and is tried again with a new connection
-            self._report(f"The history cannot be written: {type(error).__name__}: {error}.")
-            self._retry()
+            self._retry(f"The history cannot be written: {type(error).__name__}: {error}.")
         else:
             self._report("")
 
     def _open(self) -> bool:
-        """Takes the lock and opens the file. Whether that worked."""
-        try:
-            if self._lock is None:
-                self._lock = lock_file(self.paths.history_lock, attempts=3)
-            if self._lock is None:  # another gpubox writes it: what it writes is the same
-                self._waiting.clear()
-                self._retry_at = time.monotonic() + RETRY_SECONDS
-                return False
-            self._connection = connect_writer(self.paths.history)
-        except OtherVersion as error:
-            self._set_aside("other-version", error.message)
+        """Takes the lock and opens the file; False if another gpubox writes it."""
+        if self._lock is None:
+            self._lock = lock_file(self.paths.history_lock, attempts=3)
+        if self._lock is None:  # what the other one writes is the same
+            self._waiting.clear()
+            self._retry_at = time.monotonic() + RETRY_SECONDS
             return False
-        except sqlite3.Error as error:
-            self._failed(error)
-            return False
-        except OSError as error:
-            self._report(f"The history cannot be written: {error.strerror}.")
-            self._retry()
-            return False
+        self._connection = connect_writer(self.paths.history)
         self._tables = HistoryTables(self._connection)
         self._seen, self._minutes, self._tidy_at = _Seen(), {}, float("-inf")
         self._catch_up = self._caught_up(self._tables)
@@ -194,22 +186,13 @@ class HistoryWriter:
             self._name_later(now - RECENT_SECONDS, now, (0.0,))
         return True
 
-    def _failed(self, error: sqlite3.Error) -> None:
-        """Sets a damaged file aside; anything else is tried again later."""
-        self._drop()
-        if is_damage(error):
-            self._set_aside("damaged", f"The history was damaged ({error}).")
-        else:
-            self._report(f"The history cannot be written: {error}.")
-            self._retry()
-
     def _set_aside(self, why: str, sentence: str) -> None:
         """Renames a file that this gpubox cannot use; a new one begins with the next step."""
+        self._drop()
         try:
             aside = set_aside(self.paths.history, why)
         except OSError as error:
-            self._report(f"{sentence} It cannot be renamed: {error.strerror}.")
-            self._retry()
+            self._retry(f"{sentence} It cannot be renamed: {error.strerror}.")
         else:
             self._retry_at = float("-inf")
             self._report(f"{sentence} It is now {aside.name}, and a new one begins.")
@@ -219,7 +202,8 @@ class HistoryWriter:
             self._on_problem(problem)
         self.problem = problem
 
-    def _retry(self) -> None:
+    def _retry(self, problem: str) -> None:
+        self._report(problem)
         self._drop()
         self._retry_at = time.monotonic() + RETRY_SECONDS
 
