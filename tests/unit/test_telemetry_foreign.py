@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler
@@ -12,7 +11,6 @@ import pytest
 from gpubox.paths import Paths
 from gpubox.server.status import can_sleep_at
 from gpubox.telemetry import sampler as sampler_module
-from gpubox.telemetry.sampler import STUCK_SECONDS
 from tests.unit.llama_box import LlamaBox, metrics, send, slot
 from tests.unit.sampling import DENIED, NO_SLOTS, Make, Time, healthy, until
 
@@ -76,15 +74,6 @@ async def test_a_program_by_its_url_that_is_no_llama_server(body: str | int, box
 
     box.answers = wanted
     assert healthy(await sampler.sample(wait=True))
-
-
-async def test_a_server_by_its_url_that_wants_a_key(box: LlamaBox, make: Make, eager: None) -> None:
-    box.key = "sesame"
-    sampler = make(url=box.url)
-    assert (await sampler.sample(wait=True)).problems == (DENIED,)
-
-    box.key = None
-    assert (await sampler.sample(wait=True)).problems == ()
 
 
 async def test_a_key_that_all_can_read_is_not_sent_and_ends_nothing(box: LlamaBox, make: Make, paths: Paths) -> None:
@@ -181,22 +170,3 @@ async def test_such_a_server_is_never_asked_for_its_slots(
 
     assert (snapshot.throughput.state, snapshot.problems) == ("idle", (NOT_ASKED,))
     assert "/slots" not in box.asked
-
-
-async def test_a_foreign_server_that_hangs_is_reported(box: LlamaBox, make: Make, ahead: Time) -> None:
-    sampler = make(url=box.url)
-    await until(sampler.sample, healthy)
-    box.answers["/slots"] = box.hang
-    seen = len(box.asked)
-    async with asyncio.timeout(20):
-        while "/slots" not in box.asked[seen:]:
-            await asyncio.sleep(0.01)
-
-    ahead.ahead += 5
-    assert (await sampler.sample()).problems == ("the server has not answered for 5 s",)
-    ahead.ahead += STUCK_SECONDS
-    assert (await sampler.sample()).throughput.state == "stuck"
-
-    box.answers["/slots"] = [slot()]
-    box.unblock.set()
-    await until(sampler.sample, lambda s: s.throughput.state == "idle" and s.problems == ())

@@ -40,10 +40,11 @@ async def test_401_and_the_key_comes_later(box: LlamaBox, make: Make, paths: Pat
     assert snapshot.server.message == ""
 
 
-async def test_401_and_the_server_stops_asking_for_a_key(box: LlamaBox, make: Make, eager: None) -> None:
+@pytest.mark.parametrize("foreign", [False, True], ids=["own", "by url"])
+async def test_401_and_the_server_stops_asking_for_a_key(foreign: bool, box: LlamaBox, make: Make, eager: None) -> None:
     box.key = "sesame"
     box.start()
-    sampler = make()
+    sampler = make(url=box.url) if foreign else make()
     await until(sampler.sample, lambda s: s.problems == (DENIED,))
 
     box.key = None
@@ -242,9 +243,12 @@ async def test_polling_goes_on_after_an_unexpected_error(
     await until(sampler.sample, healthy)
 
 
-async def test_a_server_that_hangs_delays_no_snapshot_and_is_reported(box: LlamaBox, make: Make, ahead: Time) -> None:
+@pytest.mark.parametrize("foreign", [False, True], ids=["own", "by url"])
+async def test_a_server_that_hangs_delays_no_snapshot_and_is_reported(
+    foreign: bool, box: LlamaBox, make: Make, ahead: Time
+) -> None:
     box.start()
-    sampler = make()
+    sampler = make(url=box.url) if foreign else make()
     await until(sampler.sample, healthy)
     box.answers["/slots"] = box.hang
     seen = len(box.asked)

@@ -345,7 +345,6 @@ def test_a_counter_below_the_probe_is_zero() -> None:
     assert totals({"tokens_predicted_total": 0.0}, None, (0, 1)).generated_tokens == 0
 
 
-STARTED = datetime(2026, 1, 1, tzinfo=UTC)
 ZERO = STARTED.timestamp()
 
 
