@@ -108,6 +108,6 @@ async def test_a_tune_whose_profile_is_gone_still_shows_its_outcome(paths: Paths
     gone = tuple(replace(target, profile="was-deleted") for target in plan.targets)
     run.save(replace(run.info, plan=replace(plan, targets=gone)))
     async with benching(paths, size=(120, 50)) as (pilot, _):
-        await until(pilot, lambda: "is faster by" in screen_of(pilot).pane.text)
+        await until(pilot, lambda: "is faster than your" in screen_of(pilot).pane.text)
         await pilot.press("w")
         await shows(pilot, "was-deleted")
