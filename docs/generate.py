@@ -108,19 +108,19 @@ def _value_words(key: Mapping[str, Any]) -> str:
 def code_map() -> str:
     """One line for each file of the code, from the packages' own docstrings."""
     parts = [MAP_BEGIN]
-    for package in PACKAGES:
-        folder = ROOT / "gpubox" / package
-        for init in [folder / "__init__.py", *sorted(folder.rglob("*/__init__.py"))]:
-            title, lines = _map_of(init)
-            parts.append(f"**{init.parent.relative_to(ROOT / 'gpubox')}/**: {title}\n")
-            parts += ["```text", *lines, "```\n"] if lines else []
+    code = ROOT / "gpubox"
+    inits = [path for name in PACKAGES for path in sorted((code / name).rglob("__init__.py"))]
+    for init in [code / "__init__.py", *inits]:
+        title, lines = _map_of(init)
+        parts.append(f"**{init.parent.relative_to(ROOT)}/**: {title}\n")
+        parts += ["```text", *lines, "```\n"] if lines else []
     return "\n".join([*parts, MAP_END])
 
 
 def _map_of(init: Path) -> tuple[str, list[str]]:
     """What a package is for, and a line for each file: from its own docstring, else from those of the files."""
     title, _, rest = _docstring(init).partition("\n")
-    lines = [line for line in rest.splitlines() if re.match(r"\S+(\.py|/|\.tcss)\s", line)]
+    lines = [line for line in rest.splitlines() if re.match(r"\S+(\.py|/|\.tcss|\.txt)\s", line)]
     if not lines:
         files = [path for path in sorted(init.parent.glob("*.py")) if path != init]
         cells = max((len(path.name) for path in files), default=0)

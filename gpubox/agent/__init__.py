@@ -9,7 +9,7 @@ conversation.py   the messages of a chat, and their form in a request
 endpoint.py       which server answers
 timing.py         where the time of a turn goes
 reply_text.py     thinking and repetition in the text of a reply
-code_answer.py    where the code in a reply is
+code_answer.py    finds the code in a reply, for the chat and for benchmarks
 tools.py          what a tool is, and which protocol a server gets
 tool_calls.py     finds the calls in a reply and repairs their arguments
 tool_runner.py    approves and runs them, programs in the Sandbox among them

@@ -1,10 +1,10 @@
 """The server: its process, its state, its HTTP client, its log. Starts it, stops it, asks it; knows no model's insides.
 
 supervisor.py            start, stop, restart, switch; a failed switch brings the old server back
-held_instance.py         an instance under its lock: the steps that stop and start its server
+held_instance.py         an instance under its lock: the steps that stop and start its server, and how long a stop waits
 launch.py                Profile -> Launch, with every check while the old server still runs; engine and profile
-server_process.py        the process: one group, one marker, one lock
-loading.py               waits until a launch is loaded and has answered
+server_process.py        the process: one group, one marker, one lock; SIGTERM, SIGKILL, VRAM given back
+loading.py               waits until a launch is loaded and has answered, or makes no progress
 trial.py                 a changed profile that is run once before it is written
 events.py                what the Supervisor reports while it works
 instance.py              what is true about one instance now

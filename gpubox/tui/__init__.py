@@ -7,12 +7,12 @@ bridge.py              polls the services, keeps what is known, posts what chang
 messages.py            those messages, and the values they are about
 services.py            what the screen asks of this machine, or of a recording
 operations.py          start, switch, restart, stop: questions, download, the Supervisor's operation; closing meanwhile
-operation_progress.py  an operation from its events to lines
+operation_progress.py  an operation from its events to lines: its steps, its end, why it failed
 advice.py              the screen of the advice
 help_screen.py         keys, terms, marks and file locations
-base_screen.py         the base of full screens, and the key bar
+base_screen.py         the base of full screens (`say` shows a toast), and the key bar
 dialogs.py             a question, a prompt for a line, a table of fields
-survival.py            the base of the app: goes on after an exception
+survival.py            the base of the app: goes on after an exception, shows toasts (`say`)
 styled_lines.py        lines of styled text as tuples, and short texts
 theme.py               the colours and their meanings
 widgets/               what screens are made of: header, lines, rows with a cursor, form

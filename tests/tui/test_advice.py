@@ -18,7 +18,7 @@ from gpubox.telemetry.snapshot import Snapshot
 from gpubox.tui import app as app_module
 from gpubox.tui.advice import AdviceScreen, advice_details
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.dashboard.status import advice_line
+from gpubox.tui.dashboard.operation_line import advice_line
 from gpubox.tui.styled_lines import cell_width
 from gpubox.tui.workshop.trial import TrialScreen
 from tests.tui.conftest import SIZE, app_of, on_dashboard, on_screen, opened, pictured, shows, text, until

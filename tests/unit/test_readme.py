@@ -53,5 +53,15 @@ def test_the_files_that_contributing_names_exist() -> None:
     named = set(re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", text))
 
     assert {name for name in named if not ((ROOT / "gpubox" / name).exists() or (ROOT / name).exists())} == set()
+
+
+def test_the_way_from_a_key_press_names_what_the_code_has() -> None:
+    """One file a step, at most twelve, each with the names that the step gives."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     way = text.partition("## From a key press")[2].partition("## Other flows")[0]
-    assert len(set(re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", way))) <= 12
+    steps = re.findall(r"^\d+\. `(\S+\.py)`(.*(?:\n   .*)*)", way, re.M)
+    assert 10 <= len(steps) <= 12
+    for name, does in steps:
+        code = (ROOT / "gpubox" / name).read_text(encoding="utf-8")
+        names = set(re.findall(r"`([A-Za-z_]+)`", does)) - {"GPUBOX_SERVER"}
+        assert {each for each in names if each not in code} == set(), name

@@ -152,11 +152,12 @@ def test_each_file_stands_once_in_the_map_of_its_package(trees: Trees) -> None:
     """The docstring of a package has a line for each of its files; CONTRIBUTING's map is made of these lines."""
     wrong = {}
     for path, tree in trees.items():
-        package = path.parent.relative_to(ROOT / "gpubox").as_posix()
-        if path.name != "__init__.py" or package == ".":
+        if path.name != "__init__.py":
             continue
-        named = re.findall(r"^(?:\S+ )*(\S+\.py)(?=\s)", ast.get_docstring(tree) or "", re.MULTILINE)
-        files = [file.name for file in trees if file.parent == path.parent and file.name != "__init__.py"]
+        package = path.parent.relative_to(ROOT).as_posix()
+        named = re.findall(r"^(?:\S+ )*(\S+\.(?:py|tcss|txt))(?=\s)", ast.get_docstring(tree) or "", re.MULTILINE)
+        files = [file.name for kind in ("py", "tcss", "txt") for file in path.parent.glob(f"*.{kind}")]
+        files.remove("__init__.py")
         if sorted(named) != sorted(files):
             wrong[package] = sorted(set(files) ^ set(named)) or named
 

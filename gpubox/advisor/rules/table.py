@@ -12,7 +12,7 @@ from gpubox.advisor.rules.kv_types import CPU_ATTENTION, HALF_PRECISION
 from gpubox.advisor.rules.machine import OTHER_PROGRAMS, PCIE, THREADS
 from gpubox.advisor.rules.mapped_weights import MAPPED_WEIGHTS
 from gpubox.advisor.rules.rereads import REREADS
-from gpubox.advisor.rules.slots import SLOTS
+from gpubox.advisor.rules.restored_slots import SLOTS
 
 RULES = (
     EXPOSURE, ENGINE_FIXES, CPU_ATTENTION, MAPPED_WEIGHTS, REREADS, PCIE, OTHER_PROGRAMS, THREADS, SLOTS, THINKING,

@@ -1,8 +1,9 @@
 """The dashboard: one pane, one file.
 
-screen.py           header, progress of the operation, the panes, the key bar
+screen.py           header, progress of the operation, the panes, the key bar; its `show_...` methods feed the panes
 layout.py           the table of panes, and which of them are shown; a new pane is a file and a line there
-status.py           the line under the header: what happens, else the most urgent advice
+dashboard.tcss      their sizes and frames, by the classes of width, height and state
+operation_line.py   the line under the header: what happens, else the most urgent advice
 profiles.py         the profiles pane: profiles, broken files, models without a profile
 detail.py           the details pane of the highlighted profile
 vram.py             the VRAM pane: a bar for each device

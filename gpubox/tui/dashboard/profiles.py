@@ -1,6 +1,7 @@
 """The profiles pane: profiles, broken files and models without a profile, with a search line.
 
-``Enter`` on a row posts ``ProfilePane.EntrySelected``; the dashboard passes it to the OperationController.
+``Enter``, which ``CursorRows`` binds, becomes ``ProfilePane.EntrySelected``; the app passes it to the
+OperationController.
 """
 
 from __future__ import annotations

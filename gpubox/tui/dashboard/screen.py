@@ -20,9 +20,9 @@ from gpubox.tui.dashboard.detail import DetailPane
 from gpubox.tui.dashboard.history import HistoryController
 from gpubox.tui.dashboard.layout import PANES, Pane, visible_panes
 from gpubox.tui.dashboard.log import LogPane
+from gpubox.tui.dashboard.operation_line import StatusOrAdvice, status_phrases
 from gpubox.tui.dashboard.profiles import ProfilePane
 from gpubox.tui.dashboard.requests import RequestRows, RequestsPane, request_fields
-from gpubox.tui.dashboard.status import StatusOrAdvice, status_phrases
 from gpubox.tui.dashboard.throughput import NOT_SLOWER, ThroughputPane, slower_fields
 from gpubox.tui.dashboard.vram import gpu_readings
 from gpubox.tui.widgets.lines import SnapshotPane

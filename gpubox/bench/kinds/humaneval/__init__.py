@@ -5,7 +5,8 @@ not a dependency: it needs numpy, tqdm and fire, and the data is 45 kB.
 
 humaneval.py         the kind: its options and prompts, how each mode asks
 dataset.py           the problems as published
-replies.py           a stored reply -> its program, and where the time went
+data/                those problems, and their licence
+replies.py           a stored reply -> its program (found by agent/code_answer.py), and where the time went
 grader.py            grades programs in the sandbox, in batches
 judge.py             runs inside the sandbox, beside the programs
 humaneval_report.py  results -> report
