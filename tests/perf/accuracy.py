@@ -21,7 +21,6 @@ The promise: each median error is at most 3 %, and what is exact is. Exits 1 whe
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -30,7 +29,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from box import Watcher, ask, gpubox, own_folders, profile, until
+from box import Watcher, ask, gpubox, options, own_folders, profile, until
 
 from tests.gateway_process import free_port
 
@@ -61,14 +60,7 @@ class Errors:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("mtp", nargs="?")
-    parser.add_argument("--engine")
-    parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1, help="of the server; fewer than cores leaves gpubox one")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, "model", "mtp?", "--engine", seconds=20.0, rounds=5, threads=1)
     kept = []
     with own_folders(arguments.engine) as folder:
         plain: dict[str, object] = {"parallel": 4, "threads": arguments.threads, "batch-size": 128}

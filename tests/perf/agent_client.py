@@ -8,7 +8,6 @@ exits 1 where requests or tokens differ at all, or tokens per wall second by mor
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import sys
@@ -16,7 +15,7 @@ import time
 import urllib.request
 from typing import Any
 
-from box import Watcher, gpubox, own_folders, profile
+from box import Watcher, gpubox, options, own_folders, profile
 
 from tests.gateway_process import free_port
 
@@ -35,11 +34,7 @@ SYSTEM = "You are a coding agent. " + "Follow the rules of the project and answe
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("--engine")
-    parser.add_argument("--seconds", type=float, default=300)
-    arguments = parser.parse_args()
+    arguments = options(__doc__, "model", "--engine", seconds=300.0)
     with own_folders(arguments.engine) as folder:
         profile(folder, "agent", arguments.model, PORT, {"ctx-size": 8192, "parallel": 1, "threads": 1})
         gpubox("start", "agent")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import json
 import os
@@ -28,6 +29,23 @@ WAIT_SECONDS = 120.0
 """Longer than anything that is waited for takes; then the script ends instead of hanging."""
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an owner's gpubox is compiled once, not at each start
+
+
+def options(usage: str | None, *names: str, **defaults: Any) -> argparse.Namespace:
+    """The words of the command line. ``model`` must be given, ``model?`` may be, ``models+`` are several.
+
+    ``--engine`` is an option without a default; ``defaults`` are options with one, and with its type.
+    """
+    parser = argparse.ArgumentParser(description=usage, formatter_class=argparse.RawTextHelpFormatter)
+    for name in names:
+        parser.add_argument(name.rstrip("?+"), nargs=name[-1] if name[-1] in "?+" else None)
+    for name, default in defaults.items():
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(default, bool):
+            parser.add_argument(option, action="store_true")
+        else:
+            parser.add_argument(option, type=type(default), default=default)
+    return parser.parse_args()
 
 
 @contextmanager

@@ -22,7 +22,6 @@ The promise: <= 2 % of one core at rest, <= 4 % streaming, <= 70 MiB, <= 100 kB/
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
@@ -31,7 +30,7 @@ import time
 from typing import Any
 
 import psutil
-from box import Screen, ask, gpubox, own_folders, profile
+from box import Screen, ask, gpubox, options, own_folders, profile
 
 from tests.gateway_process import free_port
 
@@ -44,14 +43,7 @@ CATCH_UP = 0.5
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("--engine")
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--pair", type=float, default=40, help="seconds of generation in one pair")
-    parser.add_argument("--threads", type=int, default=1, help="of the server")
-    arguments = parser.parse_args()
+    arguments = options(__doc__, "model", "--engine", seconds=60.0, pairs=10, pair=40.0, threads=1)
     port = free_port()
     base = f"http://127.0.0.1:{port}"
     with own_folders(arguments.engine) as folder:

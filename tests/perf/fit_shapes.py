@@ -6,7 +6,6 @@ downloaded. Prints for each set of flags whether the formula agrees with the eng
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import tempfile
@@ -14,12 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fit_truth import Flags, rpc_servers
+from box import options
+from fit_truth import Flags, own_planner, rpc_servers
 
-from gpubox.config import load_config
 from gpubox.models.gguf_header import GGML_BLOCKS
-from gpubox.paths import Paths
-from gpubox.planner.planner import Planner
 from gpubox.planner.verdict import judge
 from gpubox.profiles.profile import Profile
 from tests.gguf_bytes import header, pair, tensor
@@ -142,18 +139,12 @@ def write(path: Path, shape: Shape) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("engine", type=Path)
-    parser.add_argument("--only", default="")
-    given = parser.parse_args()
+    given = options(__doc__, "engine", only="")
     os.environ.setdefault("LLAMA_ARG_NO_REPACK", "1")
     agreed = total = 0
     with tempfile.TemporaryDirectory(prefix="fit-shapes-") as name:
-        root = Path(name)
-        paths = Paths(root / "config", root / "state", root / "cache")
-        paths.config.mkdir()
-        paths.config_file.write_text(f'default-engine = "it"\n[engines]\nit = "{given.engine}"\n')
-        planner = Planner(paths, load_config(paths))
+        root, engine = Path(name), Path(given.engine)
+        planner = own_planner(root, engine)
         for model, shape in SHAPES.items():
             if given.only not in model:
                 continue
@@ -162,7 +153,7 @@ def main() -> None:
             for flags in FLAGS:
                 if "n-cpu-moe" in flags and "experts" not in shape:
                     continue
-                with rpc_servers(given.engine.parent, 1) as endpoints:
+                with rpc_servers(engine.parent, 1) as endpoints:
                     profile = Profile(model, str(path), flags={**flags, "rpc": endpoints[0]})
                     plan = planner.plan(profile, may_dry_run=True)
                 fine = plan.method == "formula" and bool(plan.devices) and not plan.is_estimated and not plan.doubts

@@ -6,7 +6,6 @@ with empty caches: until the verdict is printed, and to the end. Prints the rati
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import time
 from pathlib import Path
 from statistics import median
 
+from box import options
 from fit_truth import Flags, free_port, rpc_servers
 
 from gpubox.engines.find import Engine
@@ -33,18 +33,16 @@ ROUNDS = 3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("engine", type=Path)
-    parser.add_argument("models", type=Path, nargs="+")
-    given = parser.parse_args()
+    given = options(__doc__, "engine", "models+")
     os.environ.setdefault("LLAMA_ARG_NO_REPACK", "1")
-    for model in given.models:
+    engine = Path(given.engine)
+    for model in map(Path, given.models):
         for name, devices, flags in CASES:
-            with rpc_servers(given.engine.parent, devices) as endpoints:
+            with rpc_servers(engine.parent, devices) as endpoints:
                 remote: Flags = {"rpc": ",".join(endpoints)} if endpoints else {}
                 profile = Profile("case", str(model), flags={**flags, **remote})
-                table = median(engine_seconds(given.engine, profile) for _ in range(ROUNDS))
-                times = [gpubox_seconds(given.engine, profile) for _ in range(ROUNDS)]
+                table = median(engine_seconds(engine, profile) for _ in range(ROUNDS))
+                times = [gpubox_seconds(engine, profile) for _ in range(ROUNDS)]
             verdict, whole = (median(each[i] for each in times) for i in (0, 1))
             print(
                 f"{model.stem}, {name}: table {table:.2f} s; verdict {verdict:.2f} s ({verdict / table:.1f}x),"

@@ -8,7 +8,6 @@ Prints a line for each set, the worst errors, and the time of a hundred candidat
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import socket
@@ -20,6 +19,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from box import options
 
 from gpubox.config import load_config
 from gpubox.models.gguf import check_gguf
@@ -249,23 +250,24 @@ def compare(plan: MemoryPlan, real: MemoryBreakdown) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("engine", type=Path)
-    parser.add_argument("models", type=Path, nargs="+")
-    parser.add_argument("--only", default="", help="only sets whose name contains this text")
-    parser.add_argument("--formula", action="store_true", help="without dry runs")
-    given = parser.parse_args()
+    given = options(__doc__, "engine", "models+", only="", formula=False)
+    models = [Path(model) for model in given.models]
     os.environ.setdefault("LLAMA_ARG_NO_REPACK", "1")  # some virtual machines trap AMX
     with tempfile.TemporaryDirectory(prefix="fit-truth-") as name:
-        root = Path(name)
-        paths = Paths(root / "config", root / "state", root / "cache")
-        paths.config.mkdir()
-        paths.config_file.write_text(f'default-engine = "it"\n[engines]\nit = "{given.engine}"\n')
-        planner = Planner(paths, load_config(paths))
-        todo = [case for model in given.models for case in cases(model) if given.only in case.name]
-        run(todo, planner, given.engine, root, formula=given.formula)
-        for model in given.models:
+        root, engine = Path(name), Path(given.engine)
+        planner = own_planner(root, engine)
+        todo = [case for model in models for case in cases(model) if given.only in case.name]
+        run(todo, planner, engine, root, formula=given.formula)
+        for model in models:
             print(model.stem, candidates(planner, model))
+
+
+def own_planner(root: Path, engine: Path) -> Planner:
+    """A planner with folders of its own under ``root``."""
+    paths = Paths(root / "config", root / "state", root / "cache")
+    paths.config.mkdir(exist_ok=True)
+    paths.config_file.write_text(f'default-engine = "it"\n[engines]\nit = "{engine}"\n')
+    return Planner(paths, load_config(paths))
 
 
 def run(todo: list[Case], planner: Planner, engine: Path, root: Path, *, formula: bool) -> None:

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from box import gpubox, own_folders
+from box import gpubox, options, own_folders
 from fit_truth import rpc_servers
 from gateway_box import base_port, chat, gateway_config, launch_profile
 
@@ -106,15 +106,7 @@ class Box:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("engine", type=Path)
-    parser.add_argument("model")
-    parser.add_argument("--python")
-    parser.add_argument("--aider")
-    parser.add_argument("--lm-eval")
-    parser.add_argument("--opencode")
-    parser.add_argument("--problems", type=int, default=12)
-    arguments = parser.parse_args()
+    arguments = options(__doc__, "engine", "model", "--python", "--aider", "--lm-eval", "--opencode", problems=12)
     checks: dict[str, tuple[str | None, Callable[[Box, str], str]]] = {
         "openai": (arguments.python, lambda box, path: python_client(box, path, "openai")),
         "anthropic": (arguments.python, lambda box, path: python_client(box, path, "anthropic")),
@@ -123,7 +115,7 @@ def main() -> None:
         "lm-eval": (arguments.lm_eval, lambda box, path: lm_eval(box, path, arguments.problems)),
     }
     failed = 0
-    with own_folders(str(arguments.engine)) as folder, rpc_servers(arguments.engine.parent, 1) as (rpc,):
+    with own_folders(arguments.engine) as folder, rpc_servers(Path(arguments.engine).parent, 1) as (rpc,):
         write_profiles(folder, arguments, rpc)
         gateway = Gateway()
         try:

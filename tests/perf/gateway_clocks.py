@@ -14,7 +14,7 @@ import sys
 import threading
 from typing import Any
 
-from box import own_folders, profile, until
+from box import options, own_folders, profile, until
 from gateway_box import base_port, chat, counters, ledger_lines
 
 from tests.gateway_process import Gateway, free_port
@@ -29,12 +29,7 @@ COUNTERS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("engine")
-    parser.add_argument("model")
-    parser.add_argument("--requests", type=int, default=60)
-    parser.add_argument("--clients", type=int, default=3)
-    arguments = parser.parse_args()
+    arguments = options(__doc__, "engine", "model", requests=60, clients=3)
     with own_folders(arguments.engine) as folder:
         profile(folder, "a", arguments.model, free_port(), {"ctx-size": 4096, "parallel": 2, "threads": 1})
         gateway = Gateway()

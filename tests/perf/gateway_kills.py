@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from box import own_folders, until
+from box import options, own_folders, until
 from gateway_box import (
     chat,
     counting_engines,
@@ -76,14 +76,7 @@ class Clients:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("engine")
-    parser.add_argument("dense")
-    parser.add_argument("hybrid")
-    parser.add_argument("--kills", type=int, default=30)
-    parser.add_argument("--server-kills", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
+    arguments = options(__doc__, "engine", "dense", "hybrid", kills=30, server_kills=10, seed=1)
     with (
         one_device(arguments.engine) as device,
         own_folders(arguments.engine) as folder,

@@ -7,7 +7,6 @@ end: seconds and CPU of the child for one switch, beside the same switch in a pr
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import random
@@ -20,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import tomli_w
-from box import gpubox, own_folders, until
+from box import gpubox, options, own_folders, until
 
 from gpubox.config import load_config
 from gpubox.hardware.process import find_by_marker
@@ -35,12 +34,7 @@ UNCERTAIN = {"GGML_CUDA_ENABLE_UNIFIED_MEMORY": "1"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("--engine")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
+    arguments = options(__doc__, "model", "--engine", rounds=20, seed=1)
     chance, faults = random.Random(arguments.seed), 0
     os.environ["GPUBOX_WATCHER"] = "0"
     with own_folders(arguments.engine) as folder:

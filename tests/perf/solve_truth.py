@@ -7,7 +7,6 @@ off counts as near; a value that takes more than the budget is wrong.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -17,11 +16,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from fit_truth import MIB, free_port, rpc_servers
+from box import options
+from fit_truth import MIB, free_port, own_planner, rpc_servers
 
-from gpubox.config import load_config
 from gpubox.engines.find import Engine
-from gpubox.paths import Paths
 from gpubox.planner.dry_run import DryRun, run_dry
 from gpubox.planner.planner import Planner
 from gpubox.planner.solve import MAX_DRY_RUNS, solve
@@ -65,20 +63,14 @@ def needed(run: DryRun, key: str) -> tuple[int, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("engine", type=Path)
-    parser.add_argument("models", type=Path, nargs=3)
-    given = parser.parse_args()
+    given = options(__doc__, "engine", "dense", "hybrid", "window")
     os.environ.setdefault("LLAMA_ARG_NO_REPACK", "1")
     counts = {"equal": 0, "near": 0, "WRONG": 0}
-    with tempfile.TemporaryDirectory(prefix="solve-truth-") as name, rpc_servers(given.engine.parent, 1) as endpoints:
-        root = Path(name)
-        paths = Paths(root / "config", root / "state", root / "cache")
-        paths.config.mkdir()
-        paths.config_file.write_text(f'default-engine = "it"\n[engines]\nit = "{given.engine}"\n')
-        for problem in problems(*given.models):
+    engine, models = Path(given.engine), [Path(model) for model in (given.dense, given.hybrid, given.window)]
+    with tempfile.TemporaryDirectory(prefix="solve-truth-") as name, rpc_servers(engine.parent, 1) as endpoints:
+        for problem in problems(*models):
             for share in problem.shares:
-                outcome, line = check(problem, share, Planner(paths, load_config(paths)), given.engine, endpoints[0])
+                outcome, line = check(problem, share, own_planner(Path(name), engine), engine, endpoints[0])
                 counts[outcome] += 1
                 print(f"{outcome:6}", line)
                 sys.stdout.flush()

@@ -8,7 +8,6 @@ operation. ``--by``: switch, restart, try, gateway, screen.
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import os
@@ -23,7 +22,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import tomli_w
-from box import Screen, gpubox, own_folders, until
+from box import Screen, gpubox, options, own_folders, until
 
 from gpubox.hardware.process import find_by_marker, is_alive
 from gpubox.paths import MAIN_INSTANCE, Paths
@@ -43,13 +42,7 @@ BEGUN = (*STOP_STEPS, "KV saved", "load", "first token", "KV restored")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("--engine")
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--by", default="switch,gateway")
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
+    arguments = options(__doc__, "model", "--engine", kills=100, by="switch,gateway", seed=1)
     chance, faults, back = random.Random(arguments.seed), list[str](), list[float]()
     with own_folders(arguments.engine) as folder, ExitStack() as stack:
         port = free_port()

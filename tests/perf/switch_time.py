@@ -15,11 +15,10 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-import tomli_w
+from box import gpubox, options, own_folders, profile
 
 from tests.gateway_process import free_port
 
@@ -35,27 +34,15 @@ curl -sf -o /dev/null "$BASE/completion" -d '{"prompt":"hi","n_predict":1}'
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("engine")
-    parser.add_argument("models", nargs="+")
-    parser.add_argument("--runs", type=int, default=7)
-    parser.add_argument("--port", type=int, default=free_port())
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as root:
-        for name in ("CONFIG", "STATE", "CACHE"):
-            os.environ[f"XDG_{name}_HOME"] = f"{root}/{name}"
-        compare(Path(root), arguments)
+    arguments = options(__doc__, "engine", "models+", runs=7, port=free_port())
+    with own_folders(arguments.engine) as folder:
+        compare(folder, arguments)
 
 
-def compare(root: Path, arguments: argparse.Namespace) -> None:
-    profiles = root / "CONFIG/gpubox/profiles"
-    profiles.mkdir(parents=True)
-    (profiles.parent / "config.toml").write_text(f'[engines]\nreal = "{arguments.engine}"\n')
+def compare(folder: Path, arguments: argparse.Namespace) -> None:
     models = [arguments.models[0], arguments.models[-1]]
     for name, model, ctx in zip("ab", models, (4096, 8192), strict=True):
-        flags = {"ctx-size": ctx, "parallel": 1}
-        values = {"model": model, "port": arguments.port, "engine": "real", "flags": flags}
-        (profiles / f"{name}.toml").write_text(tomli_w.dumps(values))
+        profile(folder, name, model, arguments.port, {"ctx-size": ctx, "parallel": 1})
     gpubox("start", "a")
     argv = {"a": argv_of("a"), "b": argv_of("b")}
     seconds: dict[str, list[float]] = {"gpubox": [], "by hand": []}
@@ -67,10 +54,9 @@ def compare(root: Path, arguments: argparse.Namespace) -> None:
                 gpubox("switch", "b")
                 seconds[way].append(time.monotonic() - began)
             else:
-                started = by_hand(pid_of_server(), argv["b"], arguments.port, root)
+                started = by_hand(pid_of_server(), argv["b"], arguments.port, folder)
                 seconds[way].append(time.monotonic() - began)
                 os.kill(started, signal.SIGKILL)
-    gpubox("stop", check=False)
     report(seconds)
 
 
@@ -82,24 +68,17 @@ def report(seconds: dict[str, list[float]]) -> None:
     print(f"gpubox takes {over:+.2f} s, allowed {medians['by hand'] * 0.10 + 0.5:+.2f} s (10% + 0.5 s)")
 
 
-def gpubox(*words: str, check: bool = True) -> str:
-    done = subprocess.run([sys.executable, "-m", "gpubox", *words], capture_output=True, text=True, check=False)
-    if check and done.returncode:
-        sys.exit(done.stderr)
-    return done.stdout
-
-
-def argv_of(profile: str) -> list[str]:
-    return list(json.loads(gpubox("show", profile, "--json"))["argv"])
+def argv_of(name: str) -> list[str]:
+    return list(json.loads(gpubox("show", name, "--json"))["argv"])
 
 
 def pid_of_server() -> int:
     return int(json.loads(gpubox("status", "--json"))["server"]["pid"])
 
 
-def by_hand(pid: int, argv: list[str], port: int, root: Path) -> int:
+def by_hand(pid: int, argv: list[str], port: int, folder: Path) -> int:
     env = {**os.environ, "BASE": f"http://127.0.0.1:{port}"}
-    words = ["sh", "-c", BY_HAND, "sh", str(pid), str(root / "by-hand.log"), *argv]
+    words = ["sh", "-c", BY_HAND, "sh", str(pid), str(folder / "by-hand.log"), *argv]
     with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True) as shell:
         assert shell.stdout is not None
         return int(shell.stdout.readline()) if shell.wait() == 0 else sys.exit("by hand failed")
