@@ -98,6 +98,11 @@ def count(place: Path) -> int:
     return len([path for path in place.glob("2*/*") if path.name != "from.txt"])
 
 
+def origins(place: Path) -> str:
+    """Where what was moved out had been, as the owner reads it."""
+    return "".join(path.read_text() for path in place.glob("2*/from.txt"))
+
+
 def names(outcome: Outcome) -> set[str]:
     return {text.rpartition(" (")[0] for text in outcome.quarantined}
 
@@ -191,6 +196,11 @@ for folder in ("", "sub/", "deep/er/"):
     tried(os.rename, folder + ".git", folder + "x")
 tried(write, "tree/.git", "gitdir: ../x"); tried(os.unlink, "tree/.git")
 tried(write, ".envrc"); tried(os.rename, ".envrc", "e"); tried(write, ".vscode/tasks.json")
+tried(os.rmdir, ".git/hooks"); tried(os.rename, ".git/hooks", "x"); tried(os.chmod, ".git/hooks", 0o777); tried(os.symlink, "/etc", ".git")
+for process in ("self", "1"):
+    try: open_files = [os.readlink(f"/proc/{process}/fd/{name}") for name in os.listdir(f"/proc/{process}/fd")]
+    except OSError: continue
+    if any("git" in path for path in open_files): print("left open")
 os.rename("sub", "elsewhere"); repository("sub")
 os.rename("deep/er", "deep/est"); repository("deep/er")
 write("mine.txt", "written")
@@ -213,6 +223,7 @@ async def test_the_owners_own_are_only_read_and_not_replaced(sandbox: Sandbox, w
         return
     assert set(outcome.output.splitlines()) == {"no"}, outcome.output
     assert names(outcome) == {"sub/.git", "deep/er/.git"}
+    assert "sub/.git" in origins(place)
     assert (world.workspace / "elsewhere/.git/config").exists() and (world.workspace / "deep/est/.git").exists()
     assert (world.workspace / ".envrc").read_text() == "mine"
     assert (world.workspace / "mine.txt").read_text() == "written"

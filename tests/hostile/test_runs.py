@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.config import Config
-from gpubox.errors import GpuboxError, UsageError
+from gpubox.errors import GpuboxError
 from gpubox.sandbox import bubblewrap, runner
 from gpubox.sandbox.policy import Confinement, Policy
 from gpubox.sandbox.runner import Sandbox
@@ -137,56 +137,6 @@ async def test_a_read_only_workspace_is_only_read(sandbox: Sandbox, world: World
         assert outcome.files_changed == ()
 
 
-async def test_a_workspace_that_can_only_be_read(sandbox: Sandbox, world: World) -> None:
-    (world.workspace / "m.py").write_text("X = 42")
-    code = "import m, os, tempfile\nopen(tempfile.gettempdir() + '/x', 'w')\nprint(m.X)\n"
-    code += "for name in ('m.py', 'new'):\n    try: open(name, 'w')\n    except OSError: print('held')"
-
-    outcome = await sandbox.run(code, Policy(workspace=world.workspace, read_only=True))
-
-    assert (outcome.output, outcome.files_changed) == ("42\nheld\nheld\n", ())
-    assert (world.workspace / "m.py").read_text() == "X = 42"
-
-
-REPOSITORY = """
-import os, shutil
-print(open(".git/config").read())
-for change in (lambda: open(".git/config", "a"), lambda: open(".git/hooks/pre-commit", "w"),
-               lambda: os.rmdir(".git/hooks"), lambda: os.rename(".git", "x"), lambda: os.rename(".git/hooks", "x"),
-               lambda: shutil.rmtree(".git"), lambda: os.symlink("/etc", ".git"),
-               lambda: os.chmod(".git/hooks", 0o777)):
-    try:
-        change()
-        print("changed")
-    except OSError as error:
-        print("no")
-for process in ("self", "1"):
-    try:
-        for name in os.listdir(f"/proc/{process}/fd"):
-            if "git" in os.readlink(f"/proc/{process}/fd/{name}"):
-                print("left open")
-    except OSError:
-        pass
-open("mine.txt", "w").write("written")
-"""
-
-
-async def test_the_history_of_a_workspace_and_its_hooks_are_only_read(sandbox: Sandbox, world: World) -> None:
-    if (await sandbox.confinement()).isolation != "bubblewrap":
-        pytest.skip("only bubblewrap can")
-    folder = world.workspace / ".git"
-    (folder / "hooks").mkdir(parents=True)
-    (folder / "config").write_text("[core]")
-    for path in (folder, folder / "hooks", folder / "config"):
-        path.chmod(0o777)
-
-    outcome = await sandbox.run(REPOSITORY, Policy(workspace=world.workspace))
-
-    assert outcome.output.splitlines() == ["[core]", *["no"] * 8]
-    assert (world.workspace / "mine.txt").read_text() == "written"
-    assert sorted(path.name for path in folder.iterdir()) == ["config", "hooks"] and not list(folder.glob("hooks/*"))
-
-
 async def test_a_link_in_the_place_of_a_repository_leads_nowhere(sandbox: Sandbox, world: World) -> None:
     (world.workspace / ".git").symlink_to(world.outside)
     code = "try: print(open('.git/secret').read())\nexcept OSError: print('held')"
@@ -305,11 +255,6 @@ async def test_the_message_of_a_refused_bwrap_is_reported(monkeypatch: pytest.Mo
 
     assert confinement.isolation is None
     assert "setting up uid map: Permission denied" in confinement.problem
-
-
-async def test_a_workspace_that_is_not_there(sandbox: Sandbox, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be used: No such file"):
-        await sandbox.run("print(1)", Policy(workspace=tmp_path / "nowhere"))
 
 
 async def test_a_program_that_cannot_be_started() -> None:

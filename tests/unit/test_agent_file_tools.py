@@ -127,7 +127,7 @@ async def test_a_cancelled_write_leaves_the_old_file(
         await asyncio.sleep(0.005)
 
     assert (tmp_path / "a.txt").read_text() == "one\ntwo\n"
-    assert os.listdir(tmp_path)  # noqa: PTH208 == ["a.txt"]
+    assert os.listdir(tmp_path) == ["a.txt"]  # noqa: PTH208
 
 
 def test_tool_descriptions_are_the_same_in_every_chat(tmp_path: Path) -> None:

@@ -92,21 +92,6 @@ def begin(work: Path, *, can_protect: bool = True) -> Quarantine:
     return Quarantine.begin(work, can_protect=can_protect, folder=work.parent / "place")
 
 
-def test_the_owners_own_is_known_wherever_it_is_moved(tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    (work / "a/.git").mkdir(parents=True)
-    running = begin(work)
-    (work / "a").rename(work / "b")
-    (work / "a/.git").mkdir(parents=True)
-
-    running.finish()
-
-    assert running.left == []
-    assert [str(file) for file in running.moved] == ["a/.git (a repository)"]
-    assert (work / "b/.git").exists() and not (work / "a/.git").exists()
-    assert "a/.git" in next(tmp_path.glob("place/*/from.txt")).read_text()
-
-
 def test_a_file_of_the_owners_that_becomes_part_of_a_repository_stays(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
