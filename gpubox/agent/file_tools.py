@@ -184,7 +184,13 @@ CANCEL_TIMEOUT_SECONDS = 10.0
 """How long a cancelled write is waited for. If the disk takes longer, the write ends before it replaces the file."""
 _MAX_PLANNED_CHANGES = 16
 
-_PATH = {"type": "string", "description": "Path relative to the workspace."}
+
+def _argument(kind: str, description: str, **default: Any) -> dict[str, Any]:
+    """The JSON Schema of one argument; without ``default`` it must be given."""
+    return {"type": kind, "description": description, **default}
+
+
+_PATH = _argument("string", "Path relative to the workspace.")
 
 Work = Callable[[ToolCall, threading.Event], str]
 """The blocking work of one call: its output as text. The event is set when the call is cancelled."""
@@ -307,7 +313,7 @@ def file_tools(workspace: Workspace) -> list[Tool]:
             "List a folder of the workspace.",
             {
                 "path": {**_PATH, "default": "."},
-                "recursive": {"type": "boolean", "description": "Also list the subfolders.", "default": False},
+                "recursive": _argument("boolean", "Also list the subfolders.", default=False),
             },
             list_files,
         ),
@@ -316,8 +322,8 @@ def file_tools(workspace: Workspace) -> list[Tool]:
             "Read a text file of the workspace: as many lines as fit into one output, and which line is next.",
             {
                 "path": _PATH,
-                "first_line": {"type": "integer", "description": "First line to read, from 1.", "default": 1},
-                "lines": {"type": "integer", "description": "How many lines to read.", "default": MAX_LINES},
+                "first_line": _argument("integer", "First line to read, from 1.", default=1),
+                "lines": _argument("integer", "How many lines to read.", default=MAX_LINES),
             },
             read_file,
         ),
@@ -325,13 +331,9 @@ def file_tools(workspace: Workspace) -> list[Tool]:
             "search_files",
             "Find the lines of the workspace's text files that contain a given string (no regular expression).",
             {
-                "text": {"type": "string", "description": "What to find; case does not matter."},
+                "text": _argument("string", "What to find; case does not matter."),
                 "path": {**_PATH, "default": "."},
-                "glob": {
-                    "type": "string",
-                    "description": "Search only files that match this pattern, such as *.py.",
-                    "default": "",
-                },
+                "glob": _argument("string", "Search only files that match this pattern, such as *.py.", default=""),
             },
             search_files,
         ),
@@ -339,7 +341,7 @@ def file_tools(workspace: Workspace) -> list[Tool]:
             "write_file",
             "Create a text file in the workspace, or replace one. The owner sees the change and may refuse it. "
             "If programs find the workspace read-only, use this to change files.",
-            {"path": _PATH, "content": {"type": "string", "description": "The whole new content."}},
+            {"path": _PATH, "content": _argument("string", "The whole new content.")},
             workspace,
             plan_write,
         ),
@@ -348,8 +350,8 @@ def file_tools(workspace: Workspace) -> list[Tool]:
             "Replace a text that occurs exactly once in a file. The owner sees the change and may refuse it.",
             {
                 "path": _PATH,
-                "old": {"type": "string", "description": "The text to replace, exactly as it is in the file."},
-                "new": {"type": "string", "description": "The new text."},
+                "old": _argument("string", "The text to replace, exactly as it is in the file."),
+                "new": _argument("string", "The new text."),
             },
             workspace,
             plan_edit,

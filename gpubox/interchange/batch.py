@@ -33,14 +33,16 @@ def read_batch(text: str) -> Reading:
         raise UsageError("This is a PowerShell script.", "Paste the command line that it starts, with its values.")
     budget = ExpansionBudget()
     commands: list[ScriptCommand] = []
-    variables: dict[str, str] = {}
+    variables = {"%*": ""}  # the script's own arguments: there are none
     assignments = ScriptAssignments()
     for line in re.sub(r"[\^`][ \t]*\n", " ", text).splitlines():
         if not line.strip() or _SILENT.match(line.strip()):
             continue
         unresolved: list[str] = []
         raw_line = line.strip().removeprefix("@")
-        line = _expand(raw_line, variables, unresolved, budget)
+        line = budget.expand(
+            _VARIABLE, raw_line, lambda match: variables.get((match[1] or match[2] or match[0]).upper()), unresolved
+        )
         if match := _SET.match(line):
             name, value = (match[1], match[2]) if match[1] else (match[3], match[4])
             variables[name.strip().upper()] = value.strip()
@@ -52,20 +54,6 @@ def read_batch(text: str) -> Reading:
                 text = " ".join(words)
                 commands.append(ScriptCommand(tuple(words), env, tuple(unresolved), (), text, raw_line, tuple(dropped)))
     return Reading(commands, assignments=assignments)
-
-
-def _expand(line: str, variables: dict[str, str], unresolved: list[str], budget: ExpansionBudget) -> str:
-    def value(match: re.Match[str]) -> str:
-        name = (match[1] or match[2] or "").upper()
-        if name in variables:
-            budget.spend(len(variables[name]))
-            return variables[name]
-        if match[0] == "%*":  # the script's own arguments: there are none
-            return ""
-        unresolved.append(match[0])
-        return match[0]
-
-    return _VARIABLE.sub(value, line)
 
 
 def _split(line: str) -> list[tuple[list[str], list[str]]]:

@@ -60,7 +60,7 @@ def _service(name: str, service: dict[str, YamlValue], budget: ExpansionBudget) 
     unresolved: list[str] = []
 
     def text(value: str) -> str:
-        return _interpolated(value, unresolved, budget)
+        return budget.expand(_VARIABLE, value, _value, unresolved)
 
     container = Container(name)
     for key, value in service.items():
@@ -122,17 +122,9 @@ def _ports(container: Container, values: list[YamlValue]) -> None:
             container.notes += omitted_leaves(entry, prefix="port ")
 
 
-def _interpolated(value: str, unresolved: list[str], budget: ExpansionBudget) -> str:
-    def replacement(match: re.Match[str]) -> str:
-        if match[0] == "$$":
-            return "$"
-        if match[2] == "-":
-            budget.spend(len(match[3]))
-            return match[3]
-        unresolved.append(match[0])
-        return match[0]
-
-    return _VARIABLE.sub(replacement, value)
+def _value(variable: re.Match[str]) -> str | None:
+    """What a variable stands for if no environment sets it: its default; None: nobody knows."""
+    return "$" if variable[0] == "$$" else variable[3] if variable[2] == "-" else None
 
 
 FORMAT = Format("compose files", lambda documents, path: read_compose(documents), "", is_compose, "yaml")

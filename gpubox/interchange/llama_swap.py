@@ -129,16 +129,9 @@ def _macros(value: YamlValue) -> dict[str, str]:
 
 
 def _expand(text: str, macros: Mapping[str, str], budget: ExpansionBudget, used: set[str]) -> str:
-    def replacement(match: re.Match[str]) -> str:
-        content = macros.get(match[1])
-        if content is None:
-            return match[0]
-        used.add(match[1])
-        budget.spend(len(content))
-        return content
-
     for _ in range(_MACRO_DEPTH):
-        expanded = _MACRO.sub(replacement, text)
+        used |= macros.keys() & set(_MACRO.findall(text))
+        expanded = budget.expand(_MACRO, text, lambda macro: macros.get(macro[1]), [])
         if expanded == text:
             break
         text = expanded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -40,7 +40,7 @@ class ScriptCommand:
 
 
 class ExpansionBudget:
-    """Limits the characters that expansions produce, because a variable may double itself in each line."""
+    """Expands variables, and limits the characters that this produces: a variable may double itself in each line."""
 
     def __init__(self) -> None:
         self._left = _MAX_EXPANDED_CHARS
@@ -50,6 +50,24 @@ class ExpansionBudget:
         self._left -= count
         if self._left < 0:
             raise UsageError("The variables of this text expand to more than 1 MiB.", "Paste the command line itself.")
+
+    def expand(
+        self, variable: re.Pattern[str], text: str, value_of: Callable[[re.Match[str]], str | None], left: list[str]
+    ) -> str:
+        """``text`` with the value of each ``variable``. Those without one stay as written, and are added to ``left``.
+
+        Raises UsageError if the budget is spent.
+        """
+
+        def replacement(match: re.Match[str]) -> str:
+            value = value_of(match)
+            if value is None:
+                left.append(match[0])
+                return match[0]
+            self.spend(len(value))
+            return value
+
+        return variable.sub(replacement, text)
 
 
 @dataclass(slots=True)

@@ -144,17 +144,8 @@ def _expanded(word: str, env: dict[str, str], unresolved: list[str], budget: Exp
         budget.spend(len(env[alone[1]]))
         return env[alone[1]].split()  # "$X" alone is split into words
 
-    def value(match: re.Match[str]) -> str:
-        name = match[1] or match[2]
-        if match[0] == "$$":
-            return "$"
-        if name in env:
-            budget.spend(len(env[name]))
-            return env[name]
-        unresolved.append(match[0])
-        return match[0]
-
-    return [_VARIABLE.sub(value, word)]
+    known = {**env, "$": "$"}
+    return [budget.expand(_VARIABLE, word, lambda match: known.get(match[1] or match[2] or "$"), unresolved)]
 
 
 QUADLET = Format(
