@@ -7,17 +7,14 @@ from dataclasses import replace
 from gpubox.errors import GpuboxError
 from gpubox.gateway.status import ClientStatus, ClientSums, ProfileStatus
 from gpubox.telemetry.snapshot import Request
-from gpubox.tui.app import GpuboxApp
 from gpubox.tui.messages import GatewayView
-from tests.tui.conftest import SIZE, opened, settled, shows, text, until
-from tests.tui.fake import BUSY, FakeServices
+from tests.tui.conftest import app_of, on_dashboard, settled, shows, text, until
+from tests.tui.fake import BUSY
 from tests.tui.fake_gateway import BASE, FINISHED, QUIET, STATUS, SWITCHING, A, services_with_gateway, view
 
 
-async def test_clients_with_their_states(fake: FakeServices) -> None:
-    app = GpuboxApp(services_with_gateway())
-    async with app.run_test(size=(160, 45)) as pilot:
-        await opened(pilot)
+async def test_clients_with_their_states() -> None:
+    async with on_dashboard(services_with_gateway(), size=(160, 45)) as pilot:
         await pilot.press("C")
         await shows(
             pilot, "http://127.0.0.1:8080", "generating 54.9 tok/s, 412 out", "waiting 3 s for qwen36-256k",
@@ -29,9 +26,7 @@ async def test_clients_with_their_states(fake: FakeServices) -> None:
 
 async def test_without_a_gateway_the_screen_says_what_to_do_and_s_starts_one() -> None:
     services = services_with_gateway(None)
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(services, notifications=True) as pilot:
         assert "gateway" not in text(pilot)
         await pilot.press("P")
         await shows(pilot, "No gateway runs. C shows")
@@ -46,9 +41,7 @@ async def test_without_a_gateway_the_screen_says_what_to_do_and_s_starts_one() -
 
 async def test_stopping_asks_first() -> None:
     services = services_with_gateway()
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(services, notifications=True) as pilot:
         await pilot.press("C", "s")
         await shows(pilot, "Stop the gateway?", "3 requests are under way")
         await pilot.press("n")
@@ -63,9 +56,7 @@ async def test_stopping_asks_first() -> None:
 
 async def test_one_key_holds_all_requests_and_lets_them_go_on() -> None:
     services = services_with_gateway()
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(services, notifications=True) as pilot:
         await shows(pilot, "gateway 127.0.0.1:8080")
         for screen in "15":
             await pilot.press(screen, "P")
@@ -80,9 +71,7 @@ async def test_one_key_holds_all_requests_and_lets_them_go_on() -> None:
 
 async def test_a_switch_for_a_request_says_by_whom() -> None:
     services = services_with_gateway(SWITCHING)
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(services, notifications=True) as pilot:
         await shows(pilot, "gateway: switch to qwen36-256k, asked by aider", "load 4 s, asked by aider")
         services.gateway_view = view(STATUS)
         await until(pilot, lambda: "asked by aider" not in text(pilot))
@@ -91,18 +80,16 @@ async def test_a_switch_for_a_request_says_by_whom() -> None:
 async def test_a_gateway_that_does_not_answer_is_shown_as_one() -> None:
     services = services_with_gateway()
     services.gateway_view = GatewayView(BASE, problem="The gateway (pid 7) does not answer.")
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(services, notifications=True) as pilot:
         await shows(pilot, "gateway 127.0.0.1:8080", "✗ no answer")
         await pilot.press("C")
         await shows(pilot, "✗ The gateway (pid 7) does not answer.")
 
 
 async def test_what_the_owner_should_mend_is_shown_at_every_size() -> None:
-    app = GpuboxApp(services_with_gateway(replace(STATUS, problems=("The key file is damaged; nobody gets in.",))))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await opened(pilot)
+    async with on_dashboard(
+        services_with_gateway(replace(STATUS, problems=("The key file is damaged; nobody gets in.",))), size=(80, 24)
+    ) as pilot:
         await shows(pilot, "✗ C shows a problem")
         await pilot.press("C")
         await shows(pilot, "✗ The key file is damaged")
@@ -110,9 +97,7 @@ async def test_what_the_owner_should_mend_is_shown_at_every_size() -> None:
 
 async def test_the_end_of_a_gateway_is_news_unless_it_was_stopped_here() -> None:
     services = services_with_gateway()
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(services, notifications=True) as pilot:
         await pilot.press("C", "s")
         await shows(pilot, "Stop the gateway?")
         await pilot.press("y")
@@ -125,17 +110,16 @@ async def test_the_end_of_a_gateway_is_news_unless_it_was_stopped_here() -> None
 
 
 async def test_who_can_reach_the_gateway_is_never_dropped() -> None:
-    app = GpuboxApp(services_with_gateway(replace(STATUS, exposed="LAN, no key", paused=True)))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await opened(pilot)
+    async with on_dashboard(
+        services_with_gateway(replace(STATUS, exposed="LAN, no key", paused=True)), size=(80, 24)
+    ) as pilot:
         await shows(pilot, "▲ gateway LAN, no key", "PAUSED")
 
 
 async def test_rows_keep_their_places_when_clients_come_and_go() -> None:
     services = services_with_gateway()
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(services, notifications=True) as pilot:
+        app = app_of(pilot)
         await pilot.press("C")
         await shows(pilot, "lm-eval")
         assert app.clients is not None
@@ -149,9 +133,8 @@ async def test_rows_keep_their_places_when_clients_come_and_go() -> None:
 
 
 async def test_enter_shows_the_requests_of_one_client_and_all_fields_of_one() -> None:
-    app = GpuboxApp(services_with_gateway())
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(services_with_gateway(), notifications=True) as pilot:
+        app = app_of(pilot)
         await pilot.press("C")
         await shows(pilot, "lm-eval")
         assert app.clients is not None
@@ -175,9 +158,7 @@ async def test_names_and_errors_from_outside_are_text_and_cut() -> None:
         clients=(ClientStatus(evil, False, ClientSums(1, 1), request.at),),
         profiles=(ProfileStatus(A, "broken", message="[link=x]y\x1b]0;t\x07 no VRAM"),), kept_kv=("[blink]z\x1b[5m",),
     )  # fmt: skip
-    app = GpuboxApp(services_with_gateway(status))
-    async with app.run_test(size=(80, 24)) as pilot:
-        await opened(pilot)
+    async with on_dashboard(services_with_gateway(status), size=(80, 24)) as pilot:
         await pilot.press("C")
         await shows(pilot, "[red]x[/red]", "broken: [link=x]y", "[blink]z")
         assert "\x1b" not in text(pilot) and "\x07" not in text(pilot)
@@ -187,9 +168,8 @@ async def test_names_and_errors_from_outside_are_text_and_cut() -> None:
 
 async def test_the_requests_pane_names_clients_only_where_a_gateway_is() -> None:
     services = services_with_gateway()
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(services, notifications=True) as pilot:
+        app = app_of(pilot)
         await shows(pilot, "client", "13:02:11 opencode", "13:01:02 opencode")
         rows = app.dashboard.requests
         assert [rows.client(row) for row in rows.rows.values if isinstance(row, Request)] == [
@@ -203,9 +183,7 @@ async def test_the_throughput_says_for_whom_only_if_it_is_one_client() -> None:
     alone = replace(STATUS, requests=STATUS.requests[:2])
     services = services_with_gateway(alone, BUSY)
     services.eager = True
-    app = GpuboxApp(services)
-    async with app.run_test(size=(160, 45)) as pilot:
-        await opened(pilot)
+    async with on_dashboard(services, size=(160, 45)) as pilot:
         await shows(pilot, "for opencode")
         services.gateway_view = view(STATUS)  # two at once
         await until(pilot, lambda: "for opencode" not in text(pilot))
@@ -214,9 +192,7 @@ async def test_the_throughput_says_for_whom_only_if_it_is_one_client() -> None:
 async def test_another_machine_or_a_recording_has_no_gateway_here() -> None:
     services = services_with_gateway()
     services.read_only = "This is a recording: nothing in it can be changed."
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(services, notifications=True) as pilot:
         await pilot.press("C")
         await shows(pilot, "another machine or a recording")
         await pilot.press("s")
@@ -226,9 +202,8 @@ async def test_another_machine_or_a_recording_has_no_gateway_here() -> None:
 
 async def test_connecting_a_client_copies_its_settings_with_a_key_made_for_it() -> None:
     services = services_with_gateway()
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(services, notifications=True) as pilot:
+        app = app_of(pilot)
         await pilot.press("o")
         await shows(pilot, '"baseURL": "http://127.0.0.1:8080/v1"', "YOUR-KEY", A, "opencode.json")
         await pilot.press("m")
@@ -246,9 +221,7 @@ async def test_connecting_a_client_copies_its_settings_with_a_key_made_for_it() 
 
 async def test_connecting_without_a_gateway_offers_to_start_one() -> None:
     services = services_with_gateway(None)
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(services, notifications=True) as pilot:
         await pilot.press("o")
         await shows(pilot, "No gateway runs", "start it, then show the settings")
         await pilot.press("s")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,9 @@ from textual.pilot import Pilot
 
 from gpubox.paths import Paths
 from gpubox.profiles.loader import load_catalog
-from gpubox.tui.app import GpuboxApp
 from gpubox.tui.workshop import editor
 from gpubox.tui.workshop.editor import EditorScreen
-from tests.tui.conftest import SIZE, app_of, opened, shows, until
+from tests.tui.conftest import app_of, on_dashboard, shows, until
 from tests.tui.fake_workshop import MINE, WorkshopServices, write_mine
 
 
@@ -25,13 +26,18 @@ def services(paths: Paths, fake_engine: Path, tiny_gguf: Path, monkeypatch: pyte
 
 
 async def open_editor(pilot: Pilot[bool]) -> EditorScreen:
-    await opened(pilot)
     app = app_of(pilot)
-    app.dashboard.profiles.highlight(f"profile:{'mine'}")
+    app.dashboard.profiles.highlight("profile:mine")
     await pilot.press("e")
     await until(pilot, lambda: isinstance(app.screen, EditorScreen) and app.screen.assessment.words, "the editor")
     assert isinstance(app.screen, EditorScreen)
     return app.screen
+
+
+@asynccontextmanager
+async def editing(services: WorkshopServices) -> AsyncIterator[tuple[Pilot[bool], EditorScreen]]:
+    async with on_dashboard(services, notifications=True) as pilot:
+        yield pilot, await open_editor(pilot)
 
 
 def value(services: WorkshopServices, name: str = "n-cpu-moe") -> object:
@@ -41,8 +47,7 @@ def value(services: WorkshopServices, name: str = "n-cpu-moe") -> object:
 async def test_shows_every_flag_those_of_the_profile_first(services: WorkshopServices) -> None:
     path = services.paths.profiles / "mine.toml"
     path.write_text(path.read_text() + 'turbo-mode = "yes"   # of a fork\n')
-    async with GpuboxApp(services).run_test(size=SIZE) as pilot:
-        screen = await open_editor(pilot)
+    async with editing(services) as (pilot, screen):
         await shows(
             pilot,
             "edit mine",
@@ -62,8 +67,7 @@ async def test_shows_every_flag_those_of_the_profile_first(services: WorkshopSer
 
 
 async def test_changes_a_value_in_place_and_saves_one_line(services: WorkshopServices, tiny_gguf: Path) -> None:
-    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
-        await open_editor(pilot)
+    async with editing(services) as (pilot, _):
         await pilot.press("j", "minus", "minus")
         await shows(pilot, "22 → 20", "n-cpu-moe 20 instead of 22", "--n-cpu-moe 20")
         await pilot.press("slash", *"mmap")
@@ -75,8 +79,7 @@ async def test_changes_a_value_in_place_and_saves_one_line(services: WorkshopSer
 
 
 async def test_types_a_value_removes_a_flag_and_undoes(services: WorkshopServices) -> None:
-    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
-        screen = await open_editor(pilot)
+    async with editing(services) as (pilot, screen):
         await pilot.press("enter")
         await until(pilot, lambda: screen.value.has_focus)
         await pilot.press(*"65536", "enter")
@@ -94,8 +97,7 @@ async def test_types_a_value_removes_a_flag_and_undoes(services: WorkshopService
 
 
 async def test_switches_and_choices_go_round(services: WorkshopServices) -> None:
-    async with GpuboxApp(services).run_test(size=SIZE) as pilot:
-        screen = await open_editor(pilot)
+    async with editing(services) as (pilot, screen):
         await pilot.press("slash", *"kv-offload", "enter", "enter")
         await until(pilot, lambda: screen.session.changes == {("flags", "kv-offload"): False})
         await shows(pilot, "--no-kv-offload", "+ kv-offload")
@@ -108,16 +110,14 @@ async def test_switches_and_choices_go_round(services: WorkshopServices) -> None
 
 
 async def test_finds_a_flag_by_two_letters_of_its_name(services: WorkshopServices) -> None:
-    async with GpuboxApp(services).run_test(size=SIZE) as pilot:
-        screen = await open_editor(pilot)
+    async with editing(services) as (pilot, screen):
         await pilot.press("slash", *"nc")
         await until(pilot, lambda: screen.rows.value and screen.rows.value.name == "n-cpu-moe")
 
 
 async def test_says_what_the_engine_refuses_before_it_is_saved(services: WorkshopServices) -> None:
     """ctx-size 13 is refused by the engine itself; a word is not in its help either."""
-    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
-        screen = await open_editor(pilot)
+    async with editing(services) as (pilot, screen):
         await pilot.press("enter")
         await pilot.press(*"13", "enter")
         await shows(pilot, "--ctx-size 13")
@@ -133,8 +133,7 @@ async def test_says_what_the_engine_refuses_before_it_is_saved(services: Worksho
 
 
 async def test_a_wrong_value_is_one_sentence(services: WorkshopServices) -> None:
-    async with GpuboxApp(services).run_test(size=SIZE) as pilot:
-        screen = await open_editor(pilot)
+    async with editing(services) as (pilot, screen):
         await pilot.press("slash", *"port", "enter", "enter")
         await until(pilot, lambda: screen.value.has_focus)
         await pilot.press(*"abc", "enter")
@@ -147,8 +146,7 @@ async def test_a_wrong_value_is_one_sentence(services: WorkshopServices) -> None
 
 
 async def test_a_file_that_was_changed_meanwhile_is_not_overwritten(services: WorkshopServices) -> None:
-    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
-        screen = await open_editor(pilot)
+    async with editing(services) as (pilot, screen):
         await pilot.press("j", "minus")
         path = services.paths.profiles / "mine.toml"
         path.write_text(path.read_text().replace("2048", "4096"))
@@ -163,9 +161,8 @@ async def test_a_file_that_was_changed_meanwhile_is_not_overwritten(services: Wo
 
 
 async def test_esc_asks_only_if_something_would_be_lost(services: WorkshopServices) -> None:
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await open_editor(pilot)
+    async with editing(services) as (pilot, _):
+        app = app_of(pilot)
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is app.dashboard)
         screen = await open_editor(pilot)
@@ -182,9 +179,8 @@ async def test_esc_asks_only_if_something_would_be_lost(services: WorkshopServic
 
 
 async def test_saves_as_another_profile(services: WorkshopServices) -> None:
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await open_editor(pilot)
+    async with editing(services) as (pilot, _):
+        app = app_of(pilot)
         await pilot.press("j", "plus", "D")
         await shows(pilot, "Save as a new profile", "mine-2")
         await pilot.press("enter")
@@ -194,8 +190,7 @@ async def test_saves_as_another_profile(services: WorkshopServices) -> None:
 
 
 async def test_another_engine_brings_its_own_options(services: WorkshopServices) -> None:
-    async with GpuboxApp(services).run_test(size=SIZE) as pilot:
-        screen = await open_editor(pilot)
+    async with editing(services) as (pilot, screen):
         count = len(screen.rows.values)
         await pilot.press("slash", *"engine", "enter")
         await until(pilot, lambda: screen.rows.value and screen.rows.value.name == "engine")
@@ -209,9 +204,8 @@ async def test_another_engine_brings_its_own_options(services: WorkshopServices)
 
 
 async def test_a_shipped_profile_becomes_the_owners(services: WorkshopServices) -> None:
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(services, notifications=True) as pilot:
+        app = app_of(pilot)
         app.dashboard.profiles.highlight(f"profile:{'demo'}")
         await pilot.press("e")
         await shows(pilot, "saving makes your own copy")

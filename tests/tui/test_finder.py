@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
@@ -15,10 +16,9 @@ from gpubox.models.hub_client import HubClient
 from gpubox.models.hub_download import HubProgress
 from gpubox.models.hub_search import read_repository
 from gpubox.paths import Paths
-from gpubox.tui.app import GpuboxApp
 from gpubox.tui.workshop.models_screen import ModelsScreen, download_line
 from tests.hub import Hub, Stored, running_hub
-from tests.tui.conftest import opened, pictured, settled, shows, text, until
+from tests.tui.conftest import app_of, on_dashboard, pictured, settled, shows, text, until
 from tests.tui.fake_finder import FinderServices
 
 SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
@@ -30,21 +30,24 @@ def services(paths: Paths) -> FinderServices:
 
 
 def screen_of(pilot: Pilot[bool]) -> ModelsScreen:
-    assert isinstance(pilot.app, GpuboxApp)
-    assert pilot.app.models
-    return pilot.app.models
+    models = app_of(pilot).models
+    assert models
+    return models
 
 
-async def searched(pilot: Pilot[bool], words: str = "qwen") -> ModelsScreen:
+@asynccontextmanager
+async def searching(
+    services: FinderServices, words: str = "qwen", *, size: tuple[int, int] = (120, 36), notifications: bool = True
+) -> AsyncIterator[tuple[Pilot[bool], ModelsScreen]]:
     """The models screen, after a search from the dashboard."""
-    await opened(pilot)
-    await pilot.press("M")
-    await until(pilot, lambda: isinstance(pilot.app.screen, ModelsScreen), "the models screen")
-    await pilot.press("slash", *words, "enter")
-    screen = screen_of(pilot)
-    await until(pilot, lambda: screen.rows.values and not any(row.planning for row in screen.rows.values), "rows")
-    await until(pilot, lambda: all(row.plan for row in screen.rows.values if row.kind == "quant"), "plans")
-    return screen
+    async with on_dashboard(services, size=size, notifications=notifications) as pilot:
+        await pilot.press("M")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ModelsScreen), "the models screen")
+        await pilot.press("slash", *words, "enter")
+        screen = screen_of(pilot)
+        await until(pilot, lambda: screen.rows.values and not any(row.planning for row in screen.rows.values), "rows")
+        await until(pilot, lambda: all(row.plan for row in screen.rows.values if row.kind == "quant"), "plans")
+        yield pilot, screen
 
 
 async def go_to(pilot: Pilot[bool], label: str) -> None:
@@ -56,9 +59,8 @@ async def go_to(pilot: Pilot[bool], label: str) -> None:
 
 
 async def test_search_and_verdicts(services: FinderServices) -> None:
-    app = GpuboxApp(services)
-    async with app.run_test(size=(200, 50), notifications=True) as pilot:
-        await searched(pilot)
+    async with searching(services, size=(200, 50)) as (pilot, _):
+        app = app_of(pilot)
         await shows(pilot, "On this machine", "qwen3:8b", "Ollama", "On Hugging Face", "1,204,311 downloads")
         await shows(pilot, "✓ UD-IQ2_XXS", "~12.6 GiB to spare", "◐ Q8_0", "with n-cpu-moe 14")
         await shows(pilot, "? BF16", "the header is longer than 16 MB")
@@ -71,22 +73,19 @@ async def test_search_and_verdicts(services: FinderServices) -> None:
 
 async def test_offline_shows_the_disk_and_one_sentence(services: FinderServices) -> None:
     services.finder_.problem = GpuboxError("There is no connection to Hugging Face.", "Check the network connection.")
-    async with GpuboxApp(services).run_test(size=(120, 36), notifications=True) as pilot:
-        screen = await searched(pilot)
+    async with searching(services) as (pilot, screen):
         await shows(pilot, "qwen3:8b", "There is no connection to Hugging Face.")
         assert [row.kind for row in screen.rows.values] == ["heading", "local", "local"]
 
 
 async def test_text_of_a_hub_is_not_markup(services: FinderServices) -> None:
     services.finder_.problem = GpuboxError("[red]evil[/] \x1b[31m sentence")
-    async with GpuboxApp(services).run_test(size=(120, 36), notifications=True) as pilot:
-        await searched(pilot)
+    async with searching(services) as (pilot, _):
         await shows(pilot, "[red]evil[/]")
 
 
 async def test_the_engine_measures_a_header(services: FinderServices) -> None:
-    async with GpuboxApp(services).run_test(size=(200, 50), notifications=True) as pilot:
-        await searched(pilot)
+    async with searching(services, size=(200, 50)) as (pilot, _):
         await go_to(pilot, "Q4_K_M")
         assert "~ the compute" in text(pilot)
         await pilot.press("f")
@@ -95,8 +94,7 @@ async def test_the_engine_measures_a_header(services: FinderServices) -> None:
 
 
 async def test_profiles_are_made(services: FinderServices) -> None:
-    async with GpuboxApp(services).run_test(size=(120, 36), notifications=True) as pilot:
-        await searched(pilot)
+    async with searching(services) as (pilot, _):
         await go_to(pilot, "qwen3:8b")
         await pilot.press("enter")
         await until(pilot, lambda: services.finder_.profiles == ["qwen3:8b"])
@@ -119,8 +117,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, services: FinderServices) -> Iterator[H
 
 async def test_a_download_is_stopped_and_resumed(services: FinderServices, hub: Hub) -> None:
     hub.gate = threading.Event()
-    async with GpuboxApp(services).run_test(size=(120, 36), notifications=True) as pilot:
-        screen = await searched(pilot, "m")
+    async with searching(services, "m") as (pilot, screen):
         await go_to(pilot, "Q4_K_M")
         await pilot.press("enter")
         await shows(pilot, "Download 4 MB?", "The running server is not touched")
@@ -141,8 +138,7 @@ async def test_a_download_is_stopped_and_resumed(services: FinderServices, hub: 
 
 async def test_a_download_that_fails(services: FinderServices, hub: Hub) -> None:
     hub.statuses["/resolve/"], hub.retry_after = 429, "3600"
-    async with GpuboxApp(services).run_test(size=(120, 36), notifications=True) as pilot:
-        screen = await searched(pilot, "m")
+    async with searching(services, "m") as (pilot, screen):
         await go_to(pilot, "Q4_K_M")
         await pilot.press("enter")
         await shows(pilot, "Download 4 MB?")
@@ -162,8 +158,7 @@ def test_the_line_of_a_download(width: int) -> None:
 
 async def test_a_disk_that_is_too_small(services: FinderServices, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": 1_000_000})())
-    async with GpuboxApp(services).run_test(size=(120, 36), notifications=True) as pilot:
-        screen = await searched(pilot, "m")
+    async with searching(services, "m") as (pilot, screen):
         await go_to(pilot, "Q4_K_M")
         await pilot.press("enter")
         await shows(pilot, "The disk has too little space")
@@ -178,8 +173,7 @@ async def test_picture(
     snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, services: FinderServices, size: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", size.split("x")[0])
-    async with GpuboxApp(services).run_test(size=SIZES[size]) as pilot:
-        screen = await searched(pilot)
+    async with searching(services, size=SIZES[size], notifications=False) as (pilot, screen):
         await until(pilot, lambda: screen.header.gpu_readings, "the header")
         await settled(pilot)  # how far the list is scrolled depends on the rows that it has when the cursor moves
         await go_to(pilot, "Q8_0")

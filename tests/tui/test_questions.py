@@ -6,21 +6,19 @@ from dataclasses import replace
 
 from gpubox.errors import GpuboxError
 from gpubox.planner.plan import DevicePlan, MemoryPlan
-from gpubox.tui.app import GpuboxApp
 from gpubox.tui.dialogs import QuestionScreen
-from tests.tui.conftest import SIZE, app_of, on_dashboard, opened, settled, shows, text, until
+from tests.tui.conftest import app_of, on_dashboard, settled, shows, text, until
 from tests.tui.fake import BUSY, FakeServices
 
 
 async def test_every_answer_can_be_read_also_while_it_is_highlighted(fake: FakeServices) -> None:
-    app = GpuboxApp(fake)
     answers = (
         ("n", "keep it", "no"),
         ("y", "stop it", "yes"),
         ("c", "leave it", "cancel"),
     )
-    async with app.run_test(size=SIZE) as pilot:
-        await opened(pilot)
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
         app.push_screen(QuestionScreen("Stop?", "It answers.", *answers))
         await shows(pilot, "keep it")
         for _ in answers:

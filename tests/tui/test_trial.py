@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from gpubox.tui.workshop import editor
 from gpubox.tui.workshop.editor import EditorScreen
 from gpubox.tui.workshop.profile_files import WorkshopService
 from gpubox.tui.workshop.trial import TrialScreen
-from tests.tui.conftest import SIZE, app_of, opened, shows, until
+from tests.tui.conftest import SIZE, app_of, on_dashboard, shows, until
 from tests.tui.fake import BUSY, READY, FakeServices, switch_events
 from tests.tui.fake_workshop import WorkshopServices, write_mine
 
@@ -108,14 +109,21 @@ def services(paths: Paths, fake_engine: Path, tiny_gguf: Path, monkeypatch: pyte
     return TrialServices(*write_mine(paths, fake_engine, tiny_gguf))
 
 
-async def start(pilot: Pilot[bool]) -> None:
+async def press_try(pilot: Pilot[bool]) -> None:
     """From the dashboard: n-cpu-moe one less, and T."""
-    await opened(pilot)
-    app_of(pilot).dashboard.profiles.highlight(f"profile:{'mine'}")
+    app_of(pilot).dashboard.profiles.highlight("profile:mine")
     await pilot.press("e")
     await until(pilot, lambda: isinstance(pilot.app.screen, EditorScreen))
     await pilot.press("j", "minus", "T")
-    await until(pilot, lambda: isinstance(pilot.app.screen, TrialScreen), "the trial")
+
+
+@asynccontextmanager
+async def trying(services: TrialServices) -> AsyncIterator[Pilot[bool]]:
+    """A trial that has just begun."""
+    async with on_dashboard(services, notifications=True) as pilot:
+        await press_try(pilot)
+        await until(pilot, lambda: isinstance(pilot.app.screen, TrialScreen), "the trial")
+        yield pilot
 
 
 def moe(services: TrialServices) -> object:
@@ -123,9 +131,8 @@ def moe(services: TrialServices) -> object:
 
 
 async def test_change_try_and_keep_take_five_keys(services: TrialServices) -> None:
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await start(pilot)  # e j - T
+    async with trying(services) as pilot:  # e j - T
+        app = app_of(pilot)
         await shows(pilot, "trying n-cpu-moe 21 instead of 22", "tg 70.2 tok/s", "tg 74.1 tok/s", VERDICT, "k keep it")
         assert services.trials.did == ["before", "switch", "after"] and moe(services) == 22
         await pilot.press("k")
@@ -136,9 +143,8 @@ async def test_change_try_and_keep_take_five_keys(services: TrialServices) -> No
 
 
 async def test_one_key_reverts_and_the_change_can_be_tried_again(services: TrialServices) -> None:
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await start(pilot)
+    async with trying(services) as pilot:
+        app = app_of(pilot)
         await shows(pilot, VERDICT)
         await pilot.press("r")
         await shows(pilot, "The change is reverted: qwen36-mtp-16gb runs as before.")
@@ -151,9 +157,8 @@ async def test_one_key_reverts_and_the_change_can_be_tried_again(services: Trial
 
 async def test_a_trial_goes_on_behind_the_dashboard(services: TrialServices) -> None:
     services.trials.held = {"after"}
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await start(pilot)
+    async with trying(services) as pilot:
+        app = app_of(pilot)
         await until(pilot, lambda: "after" in services.trials.did)
         await pilot.press("k")
         await shows(pilot, "can be kept after it is measured")
@@ -172,8 +177,7 @@ async def test_a_trial_goes_on_behind_the_dashboard(services: TrialServices) -> 
 
 async def test_a_measurement_can_be_skipped(services: TrialServices) -> None:
     services.trials.held = {"before", "after"}
-    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
-        await start(pilot)
+    async with trying(services) as pilot:
         await until(pilot, lambda: services.trials.did == ["before"])
         await pilot.press("s")
         await until(pilot, lambda: services.trials.did == ["before", "switch", "after"])
@@ -185,8 +189,7 @@ async def test_a_measurement_can_be_skipped(services: TrialServices) -> None:
 
 async def test_reverting_before_the_switch_touches_nothing(services: TrialServices) -> None:
     services.trials.held = {"before"}
-    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
-        await start(pilot)
+    async with trying(services) as pilot:
         await until(pilot, lambda: services.trials.did == ["before"])
         await pilot.press("r")
         await shows(pilot, "Nothing was switched, and nothing is written.")
@@ -195,8 +198,7 @@ async def test_reverting_before_the_switch_touches_nothing(services: TrialServic
 
 async def test_reverting_during_the_switch(services: TrialServices) -> None:
     services.trials.held = {"switch"}
-    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
-        await start(pilot)
+    async with trying(services) as pilot:
         await shows(pilot, "stop ✓ 400 ms")
         await pilot.press("r")
         services.trials.release.set()
@@ -206,9 +208,8 @@ async def test_reverting_during_the_switch(services: TrialServices) -> None:
 
 async def test_a_change_that_does_not_start(services: TrialServices) -> None:
     services.trials.failing = {"switch": "out of VRAM: KV cache on CUDA0. qwen36-mtp-16gb is restored."}
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await start(pilot)
+    async with trying(services) as pilot:
+        app = app_of(pilot)
         await shows(pilot, "✗ out of VRAM", "The change is not written.")
         assert app.workshop.trial and not app.workshop.trial.under_way and moe(services) == 22
         await pilot.press("escape", "T")
@@ -216,8 +217,7 @@ async def test_a_change_that_does_not_start(services: TrialServices) -> None:
 
 
 async def test_a_file_that_changed_during_the_trial_is_not_overwritten(services: TrialServices) -> None:
-    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
-        await start(pilot)
+    async with trying(services) as pilot:
         await shows(pilot, VERDICT)
         path = services.paths.profiles / "mine.toml"
         path.write_text(path.read_text().replace("2048", "4096"))
@@ -232,8 +232,7 @@ async def test_a_file_that_changed_during_the_trial_is_not_overwritten(services:
 
 async def test_a_failed_measurement_leaves_the_decision_to_the_owner(services: TrialServices) -> None:
     services.trials.failing = {"after": "No server answers that could be measured."}
-    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
-        await start(pilot)
+    async with trying(services) as pilot:
         await shows(pilot, "not measured: No server answers", "Not compared.", "k keep it", "r revert")
         await pilot.press("r")
         await shows(pilot, "The change is reverted")
@@ -241,8 +240,7 @@ async def test_a_failed_measurement_leaves_the_decision_to_the_owner(services: T
 
 async def test_without_a_server_nothing_is_measured_before(services: TrialServices) -> None:
     services.trials.runs = None
-    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
-        await start(pilot)
+    async with trying(services) as pilot:
         await shows(pilot, "nothing ran", "Not compared.")
         assert services.trials.did == ["switch", "after"]
         await pilot.press("r")
@@ -251,13 +249,8 @@ async def test_without_a_server_nothing_is_measured_before(services: TrialServic
 
 async def test_a_busy_server_is_asked_about_first(services: TrialServices) -> None:
     services.status = BUSY
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
-        app.dashboard.profiles.highlight(f"profile:{'mine'}")
-        await pilot.press("e")
-        await until(pilot, lambda: isinstance(app.screen, EditorScreen))
-        await pilot.press("j", "minus", "T")
+    async with on_dashboard(services, notifications=True) as pilot:
+        await press_try(pilot)
         await shows(pilot, "try mine now")
         await pilot.press("c")
         await shows(pilot, "edit mine", "n-cpu-moe 21 instead of 22")
@@ -266,9 +259,8 @@ async def test_a_busy_server_is_asked_about_first(services: TrialServices) -> No
 
 @pytest.mark.parametrize(("key", "left"), [("n", False), ("r", True), ("k", True)])
 async def test_quitting_asks(services: TrialServices, key: str, left: bool) -> None:
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await start(pilot)
+    async with trying(services) as pilot:
+        app = app_of(pilot)
         await shows(pilot, VERDICT)
         await pilot.press("q")
         await shows(pilot, "A trial of mine is under way", "revert it, then quit", "keep it, then quit")
@@ -284,8 +276,7 @@ async def test_quitting_asks(services: TrialServices, key: str, left: bool) -> N
 
 async def test_the_trial_of_another_gpubox_is_shown(services: TrialServices) -> None:
     services.tried = "theirs"
-    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(services, notifications=True) as pilot:
         await shows(pilot, "◌ trying theirs")
         await pilot.press("T")
         await shows(pilot, "theirs is being tried in another gpubox")

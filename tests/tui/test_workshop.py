@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from gpubox.tui.app import GpuboxApp
 from gpubox.tui.services import ATTACHED_READ_ONLY
 from gpubox.tui.workshop.profile_dialogs import ComparisonScreen, SourceScreen
 from tests.bench_runs import speed_run
-from tests.tui.conftest import SIZE, app_of, opened, shows, until
+from tests.tui.conftest import SIZE, app_of, on_dashboard, opened, shows, until
 from tests.tui.fake_workshop import WorkshopServices, write_mine
 
 
@@ -29,10 +29,16 @@ def services(
 
 
 async def highlight(pilot: Pilot[bool], name: str = "mine") -> None:
-    await opened(pilot)
     dashboard = app_of(pilot).dashboard
-    app_of(pilot).dashboard.profiles.highlight(f"profile:{name}")
+    dashboard.profiles.highlight(f"profile:{name}")
     await until(pilot, lambda: dashboard.profiles.entry and dashboard.profiles.entry.name == name, name)
+
+
+@asynccontextmanager
+async def highlighted(services: WorkshopServices, name: str = "mine") -> AsyncIterator[Pilot[bool]]:
+    async with on_dashboard(services, notifications=True) as pilot:
+        await highlight(pilot, name)
+        yield pilot
 
 
 def text_of(services: WorkshopServices, name: str) -> str:
@@ -40,8 +46,7 @@ def text_of(services: WorkshopServices, name: str) -> str:
 
 
 async def test_duplicates_with_the_comments(services: WorkshopServices) -> None:
-    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
-        await highlight(pilot)
+    async with highlighted(services) as pilot:
         await pilot.press("D")
         await shows(pilot, "Duplicate mine", "mine-2")
         await pilot.press(*"other", "enter")
@@ -52,9 +57,8 @@ async def test_duplicates_with_the_comments(services: WorkshopServices) -> None:
 
 
 async def test_renames_and_refuses_a_bad_name(services: WorkshopServices) -> None:
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await highlight(pilot)
+    async with highlighted(services) as pilot:
+        app = app_of(pilot)
         before = text_of(services, "mine")
         await pilot.press("R")
         await shows(pilot, "Rename mine")
@@ -67,9 +71,8 @@ async def test_renames_and_refuses_a_bad_name(services: WorkshopServices) -> Non
 
 
 async def test_deletes_after_a_question_and_brings_it_back(services: WorkshopServices) -> None:
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await highlight(pilot)
+    async with highlighted(services) as pilot:
+        app = app_of(pilot)
         before = text_of(services, "mine")
         await pilot.press("X")
         await shows(pilot, "Delete mine?")
@@ -90,9 +93,8 @@ async def test_deletes_after_a_question_and_brings_it_back(services: WorkshopSer
 
 
 async def test_a_shipped_profile_is_neither_deleted_nor_renamed(services: WorkshopServices) -> None:
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await highlight(pilot, "demo")
+    async with highlighted(services, "demo") as pilot:
+        app = app_of(pilot)
         for key in "XR":
             await pilot.press(key)
             await shows(pilot, "demo is shipped with")
@@ -100,9 +102,8 @@ async def test_a_shipped_profile_is_neither_deleted_nor_renamed(services: Worksh
 
 
 async def test_makes_a_profile_of_a_pasted_command_line(services: WorkshopServices, tiny_gguf: Path) -> None:
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await highlight(pilot)
+    async with highlighted(services) as pilot:
+        app = app_of(pilot)
         await pilot.press("n")
         await until(pilot, lambda: isinstance(app.screen, SourceScreen))
         assert isinstance(app.screen, SourceScreen)
@@ -119,10 +120,9 @@ async def test_makes_a_profile_of_a_pasted_command_line(services: WorkshopServic
 
 
 async def test_a_model_without_a_profile_is_the_proposal(services: WorkshopServices, tiny_gguf: Path) -> None:
-    app = GpuboxApp(services)
     services.new_models = [tiny_gguf]
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(services, notifications=True) as pilot:
+        app = app_of(pilot)
         await until(pilot, lambda: any(entry.kind == "model" for entry in app.bridge.entries))
         app.dashboard.profiles.highlight(f"model:{tiny_gguf}")
         await pilot.press("n")
@@ -135,9 +135,8 @@ async def test_a_model_without_a_profile_is_the_proposal(services: WorkshopServi
 
 async def test_compares_two_profiles(services: WorkshopServices) -> None:
     speed_run(services.paths, "mine", tg=60.0, seed=2)
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await highlight(pilot)
+    async with highlighted(services) as pilot:
+        app = app_of(pilot)
         await pilot.press("equals_sign")
         await shows(pilot, "= on another profile compares it with mine", "=mine")
         await highlight(pilot, "other")
@@ -169,13 +168,14 @@ async def test_opens_the_owners_editor(
 
     monkeypatch.setattr(app, "say", note)
 
-    @contextlib.contextmanager
+    @contextmanager
     def suspend() -> Iterator[None]:
         said.clear()  # a notification does not outlast an editor
         yield
 
     monkeypatch.setattr(app, "suspend", suspend)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await opened(pilot)
         await highlight(pilot)
         await pilot.press("E")
         await shows(pilot, "mine is saved")
@@ -196,17 +196,15 @@ async def test_opens_the_owners_editor(
 
 async def test_a_watched_server_changes_nothing(services: WorkshopServices) -> None:
     services.read_only, services.url = ATTACHED_READ_ONLY, "http://127.0.0.1:9"
-    async with GpuboxApp(services).run_test(size=SIZE, notifications=True) as pilot:
-        await highlight(pilot)
+    async with highlighted(services) as pilot:
         await pilot.press("X")
         await shows(pilot, "gpubox did not start")
 
 
 async def test_a_broken_file_is_not_opened_in_the_form(services: WorkshopServices) -> None:
     (services.paths.profiles / "broken.toml").write_text("model = \n")
-    app = GpuboxApp(services)
-    async with app.run_test(size=SIZE, notifications=True) as pilot:
-        await opened(pilot)
+    async with on_dashboard(services, notifications=True) as pilot:
+        app = app_of(pilot)
         app.dashboard.profiles.highlight("broken:broken")
         await pilot.press("e")
         await shows(pilot, "broken has an error in its file")
