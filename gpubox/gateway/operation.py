@@ -14,7 +14,6 @@ import select
 import sys
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -28,29 +27,12 @@ from gpubox.planner.planner import Planner
 from gpubox.planner.supervisors import make_supervisor
 from gpubox.profiles.loader import load_catalog
 from gpubox.sanitize import sanitize_line
-from gpubox.server.events import (
-    LoadProgress,
-    OperationFinished,
-    ServerEvent,
-    StepDone,
-    StepFailed,
-    StepStarted,
-    WaitingForSlots,
-)
+from gpubox.server.events import ServerEvent
 from gpubox.server.held_instance import InstanceBusy
 from gpubox.server.instance import find_instance, running_servers
 from gpubox.server.supervisor import Supervisor
 
 LOOPBACK = "127.0.0.1"
-_EVENTS: dict[type[Any], str] = {
-    StepStarted: "step_started",
-    StepDone: "step_done",
-    WaitingForSlots: "waiting_for_slots",
-    LoadProgress: "load_progress",
-    StepFailed: "step_failed",
-    OperationFinished: "operation_finished",
-}
-"""The ``event`` of each in JSON."""
 _REQUEST_BYTES = 1024 * 1024
 _NAME_LETTERS = 64
 _LAST_LINE_SECONDS = 5.0
@@ -169,7 +151,7 @@ class _Work:
         )
 
     def _emit(self, event: ServerEvent) -> None:
-        self.channel.emit(_EVENTS[type(event)], **asdict(event))
+        self.channel.emit(type(event).__name__, **asdict(event))
 
     async def _go(self, placement: Placement) -> None:
         """All checks are done: says what will stop, and waits until the gateway is ready for it."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpubox.errors import ExitCode
-from gpubox.server.log import LISTENS, LogLine, parse_line
+from gpubox.server.log import LISTENS, parse_line
 
 
 class FailureKind(StrEnum):
@@ -218,7 +218,9 @@ def first_error(log: str) -> str:
     lines = [parse_line(line) for line in log.splitlines()]
     listens = max((i for i, line in enumerate(lines) if LISTENS.search(line.text)), default=None)
     lines = lines[listens or 0 :]
-    errors = [i for i, line in enumerate(lines) if _is_error(line)]
+    errors = [
+        i for i, line in enumerate(lines) if line.level == "E" or (not line.level and _BARE_ERROR.match(line.text))
+    ]
     if listens is None:
         fitting = [i for i, line in enumerate(lines) if _FITTING.search(line.text)] or [-1]
         errors = [i for i in errors if not fitting[0] <= i <= fitting[-1]] or errors
@@ -226,12 +228,6 @@ def first_error(log: str) -> str:
         errors = _last_burst(errors)
     texts = [lines[i].text.strip() for i in errors]
     return next((text for text in texts if not _CALLER_GAVE_UP.search(text)), (texts or [""])[0])[:300]
-
-
-def _is_error(line: LogLine) -> bool:
-    if line.level is None:
-        return bool(_BARE_ERROR.match(line.text))
-    return line.level == "E"
 
 
 def _last_burst(positions: list[int]) -> list[int]:

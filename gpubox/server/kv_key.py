@@ -99,14 +99,15 @@ def launch_key(launch: Launch, variable: Callable[[str], str | None], context: s
     cannot be read. Reads 256 KiB of each shard.
     """
     flags = _flags(launch.argv, variable)
-    streams = 1 if _is_unified(flags) else max(1, _whole(flags.get("parallel", "1")))
+    # all slots share one cache: told so, or -np is left to llama-server (server.cpp, build 11434)
+    unified = "kv-unified" in flags or _whole(flags.get("parallel", "-1")) < 0
     return KvKey(
         model=model_identity(Path(launch.model_path or "")),
         engine=f"{launch.engine} {launch.engine_version} {_file_stamp(launch.engine_path)}",
         type_k=flags.get("cache-type-k", "f16").lower(),
         type_v=flags.get("cache-type-v", "f16").lower(),
         flash_attention=flags.get("flash-attn", "auto").lower() not in _OFF,
-        streams=streams,
+        streams=1 if unified else max(1, _whole(flags.get("parallel", "1"))),
         contents=(
             *(_described(name, flags[name]) for name in _CONTENTS if name in flags),
             *([f"ctx-size {context}"] if context else []),
@@ -211,11 +212,6 @@ def _flags(argv: Iterable[str], variable: Callable[[str], str | None]) -> dict[s
         flags.pop(flag.removeprefix("no-") if flag.startswith("no-") else f"no-{flag}", None)
         flags[flag] = "" if flag in _SWITCHES or following.startswith("--") else following
     return flags
-
-
-def _is_unified(flags: dict[str, str]) -> bool:
-    """Whether all slots share one cache: told so, or ``-np`` is left to llama-server (server.cpp, build 11434)."""
-    return "kv-unified" in flags or _whole(flags.get("parallel", "-1")) < 0
 
 
 def _whole(text: str) -> int:

@@ -58,7 +58,10 @@ def preview_launch(profile: Profile, paths: Paths, config: Config, *, ask_engine
     if profile.elsewhere:
         return LaunchPreview((), "", None, None)
     profile = expand_paths(profile, paths, config)
-    path, model = None, _absent_model_argv(profile.model)
+    # llama-server itself can fetch hf: models, so the command works in a shell
+    is_hub = profile.model.startswith("hf:")
+    model: tuple[str, ...] = ("--hf-repo" if is_hub else "--model", profile.model.removeprefix("hf:"))
+    path = None
     with contextlib.suppress(GpuboxError):  # the command can be shown without the model
         source = profile_model(profile, paths, config)
         path = str(source.path) if source.path and source.path.exists() else None
@@ -250,11 +253,6 @@ def free_port(host: str) -> int:
         with contextlib.suppress(OSError):
             probe_socket.bind((host, 0))
         return int(probe_socket.getsockname()[1]) or 8080
-
-
-def _absent_model_argv(model: str) -> tuple[str, ...]:
-    # llama-server itself can fetch hf: models, so the command works in a shell
-    return ("--hf-repo", model.removeprefix("hf:")) if model.startswith("hf:") else ("--model", model)
 
 
 def expand_paths(profile: Profile, paths: Paths, config: Config) -> Profile:

@@ -72,7 +72,8 @@ async def read_status(paths: Paths, config: Config, instance: str) -> ServerStat
 
     Cuts the server's log if it is too long.
     """
-    view = await run_in_thread(_observe, paths, instance)
+    await run_in_thread(truncate_log, paths.instance_log(instance))
+    view = await run_in_thread(observe, paths, instance)
     if view.running is None:
         return _not_running(view)
     from gpubox.server.client import connect  # imported only if there is a server to ask
@@ -81,12 +82,9 @@ async def read_status(paths: Paths, config: Config, instance: str) -> ServerStat
     async with connect(launch.base_url, api_key(paths), timeout=2.0) as client:
         health = await client.health()
         slots = await client.slots() if health.status == "ok" and not can_sleep(launch.argv) else None
-    return status_from_view(view, _state(health.status, slots), slots, denied=client.denied)
-
-
-def _observe(paths: Paths, instance: str) -> InstanceView:
-    truncate_log(paths.instance_log(instance))
-    return observe(paths, instance)
+    is_busy = any(slot.busy for slot in slots or ())
+    state = health.status if health.status != "ok" else "answering" if is_busy else "ready"
+    return status_from_view(view, state, slots, denied=client.denied)
 
 
 def status_from_view(
@@ -124,12 +122,6 @@ def exposure(launch: Launch, *, has_api_key: bool) -> str:
     if is_loopback(launch.host):
         return ""
     return "LAN, key" if has_api_key else "LAN, no key"
-
-
-def _state(health: str, slots: Sequence[Slot] | None) -> str:
-    if health != "ok":
-        return health
-    return "answering" if any(slot.busy for slot in slots or ()) else "ready"
 
 
 def _not_running(view: InstanceView) -> ServerStatus:

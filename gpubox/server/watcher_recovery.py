@@ -18,7 +18,7 @@ from gpubox import units
 from gpubox.clock import utc_now
 from gpubox.config import Config, api_key, load_config
 from gpubox.errors import GpuboxError
-from gpubox.hardware.gpu import DriverReading, Gpu
+from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.nvml import read_driver
 from gpubox.hardware.process import is_alive
 from gpubox.paths import Paths
@@ -61,7 +61,10 @@ def write_post_mortem(paths: Paths, view: InstanceView, driver: DriverReading, l
 
 def _post_mortem(paths: Paths, view: InstanceView, dead: RunningServer, driver: DriverReading, last_minute: str) -> str:
     cause = cause_of(paths, view.instance, dead.process)
-    cards = [f"GPU {gpu.index}{f' {gpu.name}' if gpu.name else ''}: {_memory_use(gpu)}" for gpu in driver.gpus]
+    cards = []
+    for gpu in driver.gpus:
+        used = f"{units.memory(gpu.vram_used_bytes)} of {units.memory(gpu.vram_total_bytes)} in use"
+        cards.append(f"GPU {gpu.index} {gpu.name or ''}".rstrip() + f": {'LOST' if gpu.lost else used}")
     log = tail_text(paths.instance_log(view.instance), LOG_BYTES)
     parts = [
         f"{dead.launch.profile} died. Noticed {utc_now()}; started {dead.started_at}.",
@@ -75,12 +78,6 @@ def _post_mortem(paths: Paths, view: InstanceView, dead: RunningServer, driver: 
         "\n".join(list(fold_repeats(log.splitlines()))[-LAST_LINES:]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _memory_use(gpu: Gpu) -> str:
-    if gpu.lost:
-        return "LOST"
-    return f"{units.memory(gpu.vram_used_bytes)} of {units.memory(gpu.vram_total_bytes)} in use"
 
 
 def restart_refusal(paths: Paths, view: InstanceView, driver: DriverReading, at: datetime | None = None) -> str | None:

@@ -87,9 +87,15 @@ class MemoryBreakdown:
             case LogSection():
                 self._begin_section(event.name)
             case BreakdownRow() if self._table:
-                self._add_row(self._rows[self._table], event)
+                rows, key = self._rows[self._table], device_key(event.device)
+                known = rows.get(key)  # Host, and beside it CPU_REPACK
+                sums = (a + b for a, b in zip(known[1:], event[1:], strict=True)) if known else event[1:]
+                rows[key] = BreakdownRow(key, *sums)
             case DeviceBuffer():
-                self._add_buffer(event)
+                buffer = Buffer(self._in_draft, event.kind, device_key(event.device), event.device)
+                # A compute buffer that is reserved again replaces the earlier one. Of other kinds there can be several.
+                before = 0 if event.kind == "compute" else self._buffers.get(buffer, 0)
+                self._buffers[buffer] = before + event.size_bytes
             case LogDevice():
                 self._add_device(event)
             case OffloadedLayers():
@@ -136,21 +142,8 @@ class MemoryBreakdown:
         elif known and event.bus_id:
             self.devices[key] = known._replace(bus_id=event.bus_id)
 
-    @staticmethod
-    def _add_row(rows: dict[str, BreakdownRow], row: BreakdownRow) -> None:
-        key = device_key(row.device)
-        if known := rows.get(key):  # Host, and beside it CPU_REPACK
-            row = BreakdownRow(key, *(a + b for a, b in zip(known[1:], row[1:], strict=True)))
-        rows[key] = row
-
     def _forget(self, kind: str) -> None:
         self._buffers = {b: size for b, size in self._buffers.items() if (b.draft, b.kind) != (self._in_draft, kind)}
-
-    def _add_buffer(self, event: DeviceBuffer) -> None:
-        buffer = Buffer(self._in_draft, event.kind, device_key(event.device), event.device)
-        # A compute buffer that is reserved again replaces the earlier one. Of the other kinds there can be several.
-        before = 0 if event.kind == "compute" else self._buffers.get(buffer, 0)
-        self._buffers[buffer] = before + event.size_bytes
 
     @property
     def pinned_bytes(self) -> int:

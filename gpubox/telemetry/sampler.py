@@ -21,6 +21,7 @@ from gpubox.server.log import truncate_log
 from gpubox.server.state import RunningServer
 from gpubox.server.status import (
     ServerStatus,
+    api_key_for,
     can_sleep,
     can_sleep_at,
     status_from_view,
@@ -61,7 +62,7 @@ class LaunchSources:
         )  # fmt: skip
         self.log_problem = ""
         self.may_ask_slots = not can_sleep(running.launch.argv)
-        self.http = HttpSource(running.launch.base_url, _api_key(paths), may_ask_slots=self.may_ask_slots)
+        self.http = HttpSource(running.launch.base_url, _key_of(api_key, paths), may_ask_slots=self.may_ask_slots)
         self.slot_rates = SlotRates()
         self.process: ProcessReading | None = None
         self.process_rates = ProcessRates()
@@ -90,7 +91,7 @@ class LaunchSources:
 
     async def renew_key(self, paths: Paths, *, start: bool) -> None:
         """Polls with the owner's present API key, if it changed since the server refused the old one."""
-        key = _api_key(paths)
+        key = _key_of(api_key, paths)
         if key != self.http.key:
             await self.http.close()
             self.http = HttpSource(self.running.launch.base_url, key, may_ask_slots=self.may_ask_slots)
@@ -143,9 +144,9 @@ class LaunchSources:
             self.rated = (at, process)
 
 
-def _api_key(paths: Paths) -> str | None:
+def _key_of(read: Callable[..., str | None], *args: object) -> str | None:
     try:
-        return api_key(paths)
+        return read(*args)
     except GpuboxError:
         return None  # /slots answers 401, and that is reported
 
@@ -237,7 +238,7 @@ class Sampler:
     async def _sample_foreign(self, url: str, wait: bool) -> Snapshot:
         self._host_reading = await run_in_thread(self._host.read)
         if self._foreign is None:
-            key = await run_in_thread(_foreign_key, self.paths, self.config, url)
+            key = await run_in_thread(_key_of, api_key_for, self.paths, self.config, url)
             may_ask_slots = not await run_in_thread(can_sleep_at, url)
             self._foreign = HttpSource(url, key, may_ask_slots=may_ask_slots, foreign=True)
             await self._foreign.poll()
@@ -404,12 +405,3 @@ def _http_state(state: str, reading: HttpReading | None) -> str:
     if state in ("prefill", "answering", "stuck"):
         return "answering"
     return "loading" if state == "loading" else "ready"
-
-
-def _foreign_key(paths: Paths, config: Config, url: str) -> str | None:
-    from gpubox.server.status import api_key_for
-
-    try:
-        return api_key_for(paths, config, url)
-    except GpuboxError:
-        return None  # /slots answers 401, and that is reported

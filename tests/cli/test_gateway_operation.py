@@ -109,7 +109,7 @@ def test_start_switch_and_unload(start: Start, paths: Paths) -> None:
     view = observe(paths, "main")
     assert view.operation and (view.operation.kind, view.operation.asked_by) == ("switch", "opencode")
     assert child.end() == 0
-    finished = next(each for each in child.seen if each["event"] == "operation_finished")
+    finished = next(each for each in child.seen if each["event"] == "OperationFinished")
     assert (finished["kind"], finished["asked_by"], finished["ok"]) == ("switch", "opencode", True)
     assert running(paths) == {"main": "b"}
 
@@ -207,7 +207,7 @@ def test_the_gateway_is_killed_after_go(start: Start, paths: Paths, step: str) -
     child = start("b")
     child.until("placed")
     child.say("go")
-    child.until("step_started", step=step)
+    child.until("StepStarted", step=step)
     child.leave()
 
     assert child.wait() == 0
@@ -220,7 +220,7 @@ def test_sigterm_after_go_brings_back_what_it_stopped(start: Start, paths: Paths
     child = start("hangs")
     child.until("placed")
     child.say("go")
-    child.until("step_started", step="load")
+    child.until("StepStarted", step="load")
     child.process.send_signal(signal.SIGTERM)
     failed = child.until("failed")
 
@@ -240,7 +240,7 @@ def test_kill_9_of_the_child_leaves_a_true_record(start: Start, paths: Paths) ->
     late = start("hangs")
     late.until("placed")
     late.say("go")
-    late.until("step_started", step="load")
+    late.until("StepStarted", step="load")
     until(lambda: observe(paths, "main").running)  # the new server is loading
     late.process.kill()
     late.wait()
