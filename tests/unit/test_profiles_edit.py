@@ -72,61 +72,6 @@ def test_a_changed_value_changes_one_line_and_keeps_its_spelling_and_comment() -
     ]
 
 
-def test_windows_line_ends_and_a_bom_stay() -> None:
-    text = "\ufeff" + TEXT.replace("\n", "\r\n")
-    after = change_text(text, {("flags", "ctx-size"): 65536, ("flags", "threads"): 8})
-    assert after.startswith("\ufeff# my box\r\n")
-    assert after.count("\r\n") == after.count("\n") == text.count("\n") + 1
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "line", "after_line"),
-    [
-        (("flags", "threads"), 8, "threads = 8", "]"),
-        (("port",), 9090, "port = 9090", 'model = "a.gguf"'),
-        (("flags", "mmap"), False, "mmap = false", "]"),
-        (("sampling", "top_p"), 0.9, "top_p = 0.9", "temperature = 0.5"),
-    ],
-)
-def test_a_new_key_follows_the_last_key_of_its_table(
-    path: tuple[str, ...], value: bool | int | float, line: str, after_line: str
-) -> None:
-    lines = change_text(TEXT, {path: value}).splitlines()
-    assert lines[lines.index(line) - 1] == after_line
-    assert [other for other in lines if other != line] == TEXT.splitlines()
-
-
-def test_a_removed_key_takes_its_line_and_nothing_else() -> None:
-    after = change_text(TEXT, {("flags", "n-cpu-moe"): None})
-    assert after == TEXT.replace("n-cpu-moe=4\n", "")
-    assert change_text(TEXT, {("flags", "no-such-flag"): None, ("env", "A"): None}) == TEXT
-
-
-def test_a_list_over_several_lines_is_replaced_as_a_whole() -> None:
-    after = change_text(TEXT, {("flags", "override-tensor"): ("c=CPU",)})
-    assert tomllib.loads(after)["flags"]["override-tensor"] == ["c=CPU"]
-    assert "# sampling comes last" in after and "ctx_size = 4096    # as much as fits" in after
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        'model = "a"\n',
-        'model = "a"\n[flags]\n',
-        'model = "a"\nflags = { ctx-size = 1 }\n',
-        'model = "a"\nflags.ctx-size = 1\n',
-        'model = "a"\n[flags]\nctx-size = 1',
-        '[flags]\nctx-size = 1\n[chat]\nsystem = "s"\n',
-    ],
-)
-def test_a_flag_can_be_added_to_every_form_of_the_table(text: str) -> None:
-    after = change_text(text, {("flags", "threads"): 8})
-    assert tomllib.loads(after)["flags"]["threads"] == 8
-    expected = tomllib.loads(text)
-    expected.setdefault("flags", {})["threads"] = 8
-    assert tomllib.loads(after) == expected
-
-
 @pytest.mark.parametrize("path", sorted(shipped_profiles().glob("*.toml")), ids=lambda path: path.stem)
 def test_each_flag_of_each_shipped_profile_can_be_changed_alone(path: Path) -> None:
     text = path.read_text()

@@ -74,8 +74,8 @@ def test_everything_is_read(write_profile: Write) -> None:
 
 HOSTILE = {
     "typo": ('model = "m"\nprot = 8080', "prot is not a known key.  Did you mean 'port'?"),
-    "typo in chat": ('model = "m"\n[chat]\nsytem = "x"', "[chat] sytem is not a known key"),
-    "typo in needs": ('model = "m"\n[needs]\nvram = 16', "[needs] vram is not a known key"),
+    "typo in chat": ('model = "m"\n[chat]\nsytem = "x"', "[chat] sytem is not a known key.  Did you mean 'system'?"),
+    "typo in needs": ('model = "m"\n[needs]\nvram = 16', "[needs] vram is not a known key.  Did you mean 'vram-gib'?"),
     "typo in sampling": ('model = "m"\n[sampling]\ntemp = 1', "[sampling] temp is not a known key"),
     "typo in reference": ('model = "m"\n[[reference]]\nwhat="a"\nvalue=1\nunits="x"', "Did you mean 'unit'?"),
     "empty": ("", "model is missing"),
@@ -249,24 +249,13 @@ def test_a_companion_cannot_take_the_active_servers_place(write_profile: Write) 
         load_profile(path)
 
 
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [
-        ("127.0.0.1", True),
-        ("127.8.8.8", True),
-        ("::1", True),
-        ("localhost", True),
-        ("0.0.0.0", False),
-        ("::", False),
-        ("192.168.1.5", False),
-        ("box.lan", False),
-        ("localhost.evil.example", False),
-        ("0", False),
-        ("127.1", False),
-    ],
-)
-def test_loopback_addresses(host: str, loopback: bool, write_profile: Write) -> None:
-    assert load_profile(write_profile("p", f'model = "m"\nhost = "{host}"')).loopback is loopback
+def test_loopback_addresses(write_profile: Write) -> None:
+    def loopback(host: str) -> bool:
+        return load_profile(write_profile("p", f'model = "m"\nhost = "{host}"')).loopback
+
+    assert all(map(loopback, ("127.0.0.1", "127.8.8.8", "::1", "localhost")))
+    others = ("0.0.0.0", "::", "192.168.1.5", "box.lan", "localhost.evil.example", "0", "127.1")
+    assert not any(map(loopback, others))
 
 
 def test_an_upstream_profile_needs_no_model(write_profile: Write) -> None:

@@ -11,7 +11,7 @@ import pytest
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths, shipped_profiles
 from gpubox.profiles.edit import locked_profiles
-from gpubox.profiles.loader import free_profile_name, load_catalog, load_profile, parse_profile
+from gpubox.profiles.loader import free_profile_name, load_profile, parse_profile
 from gpubox.profiles.profile import ChatDefaults, HardwareNeeds, Profile, ReferenceFigure
 from gpubox.profiles.writer import profile_toml, save_profile
 
@@ -119,15 +119,6 @@ def test_the_shipped_folder_is_never_written(paths: Paths, monkeypatch: pytest.M
     assert not list((tmp_path / "shipped").iterdir())
 
 
-def test_a_link_of_the_owners_is_written_through(paths: Paths, tmp_path: Path) -> None:
-    paths.profiles.mkdir(parents=True)
-    (tmp_path / "dotfile.toml").write_text('model = "old"\n')
-    (paths.profiles / "mine.toml").symlink_to(tmp_path / "dotfile.toml")
-    save_profile(Profile("mine", "new"), paths, overwrite=True)
-    assert (paths.profiles / "mine.toml").is_symlink()
-    assert "new" in (tmp_path / "dotfile.toml").read_text()
-
-
 def test_a_profile_is_not_written_while_another_gpubox_changes_profiles(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,48 +134,3 @@ def test_a_free_name_among_many(paths: Paths) -> None:
         (paths.profiles / f"mine{number}.toml").write_text("broken")
     assert (free_profile_name("mine", paths), free_profile_name("other", paths)) == ("mine-120", "other")
     assert free_profile_name("demo", paths) == "demo-2"
-
-
-def test_the_owners_file_wins_by_name(paths: Paths) -> None:
-    assert load_catalog(paths).get("demo").shipped
-    save_profile(Profile("demo", "mine.gguf"), paths)
-    mine = load_catalog(paths).get("demo")
-    assert (mine.model, mine.shipped) == ("mine.gguf", False)
-
-
-def test_a_broken_file_of_the_owners_does_not_fall_back_to_the_shipped_one(paths: Paths) -> None:
-    paths.profiles.mkdir(parents=True)
-    (paths.profiles / "demo.toml").write_text('model = "x"\n[flags\n')
-    catalog = load_catalog(paths)
-    assert "demo" not in catalog.profiles
-    with pytest.raises(UsageError, match="line 2") as error:
-        catalog.get("demo")
-    assert str(paths.profiles / "demo.toml") in error.value.message
-    assert catalog.get("qwen35-24gb").shipped
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ('model = "m"\ndescripton = "x"\n', ["descripton", "'description'"]),
-        ('model = "m"\n[chat]\nsistem = "x"\n', ["[chat]", "sistem", "'system'"]),
-        ('model = "m"\n[sampling]\ntop_pp = 1\n', ["[sampling]", "top_pp", "'top_p'"]),
-        ('model = "m"\n[needs]\nvram_gib = 1\n', ["[needs]", "vram_gib", "'vram-gib'"]),
-        ('model = "m"\nport = "8080"\n', ["port", "whole number"]),
-        ('model = "m"\n[flags]\nmodel = "x"\n', ["[flags]", "top of the file"]),
-        ('model = "m"\n[flags]\n--ctx-size = 1\n', ["leading dashes"]),
-        ('title = "m"\n', ["model", "missing"]),
-    ],
-)
-def test_a_typo_is_named_with_file_key_and_nearest(tmp_path: Path, text: str, problem: list[str]) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(text)
-    with pytest.raises(UsageError) as error:
-        load_profile(path)
-    for word in [str(path), *problem]:
-        assert word in str(error.value)
-
-
-def test_an_unknown_profile_names_the_nearest(paths: Paths) -> None:
-    with pytest.raises(UsageError, match="qwen36-mtp-24gb"):
-        load_catalog(paths).get("qwen36-mtp-24g")

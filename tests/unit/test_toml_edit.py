@@ -119,6 +119,7 @@ def test_a_change_of_any_shape_changes_the_meant_line_alone(seed: int) -> None:
         ("flags = { a = 1, b = 2 }\n", ("flags", "a"), None, "flags = {  b = 2 }\n"),
         ("flags = { a = 1, b = 2 }\n", ("flags", "b"), None, "flags = { a = 1  }\n"),
         ("", ("flags", "a"), 1, "[flags]\na = 1\n"),
+        ("a = 1\n", ("flags", "a"), None, "a = 1\n"),
         ("a = 1", ("flags", "a"), 1, "a = 1\n[flags]\na = 1\n"),
         ("[flags]\na = 1", ("flags", "b"), 1, "[flags]\na = 1\nb = 1\n"),
     ],
