@@ -47,8 +47,7 @@ class ChatJournal:
         try:
             if not try_lock(self._file):
                 raise GpuboxError(
-                    f"Another gpubox has the chat {path.stem} open.",
-                    "Close it there, or branch it under another name.",
+                    f"Another gpubox has the chat {path.stem} open.", "Close it there, or branch it under another name."
                 )
             size = os.fstat(self._file).st_size
             if size == 0:

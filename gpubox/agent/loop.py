@@ -42,11 +42,7 @@ class AgentLoop:
     """Runs turns, one at a time. It owns no file and no server: ``run`` receives both."""
 
     def __init__(
-        self,
-        approve: Approve = deny_all,
-        *,
-        retry_seconds: float = 0.5,
-        clock: Callable[[], float] = time.perf_counter,
+        self, approve: Approve = deny_all, *, retry_seconds: float = 0.5, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         """``approve`` asks the owner if a tool needs it. ``retry_seconds``: wait before a request is repeated."""
         self._approve, self._retry_seconds, self._clock = approve, retry_seconds, clock

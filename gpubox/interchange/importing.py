@@ -12,17 +12,7 @@ from typing import Any
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.interchange import (
-    batch,
-    compose,
-    koboldcpp,
-    llama_swap,
-    lmstudio,
-    modelfile,
-    models_ini,
-    shell,
-    systemd,
-)
+from gpubox.interchange import batch, compose, koboldcpp, llama_swap, lmstudio, modelfile, models_ini, shell, systemd
 from gpubox.interchange.conversion import ImportSource, absolute_path, profiles_of, with_changes
 from gpubox.interchange.format import Format, Reading
 from gpubox.interchange.import_notes import limit_notes

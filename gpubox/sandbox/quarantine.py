@@ -228,10 +228,7 @@ def recover_interrupted(folder: Path) -> list[str]:
     """
     problems: list[str] = []
     for marker in (folder / "running").glob("*.json"):
-        with (
-            contextlib.suppress(OSError, GpuboxError, ValueError, KeyError, TypeError),
-            marker.open("rb") as file,
-        ):
+        with contextlib.suppress(OSError, GpuboxError, ValueError, KeyError, TypeError), marker.open("rb") as file:
             if not try_lock(file.fileno()):  # its gpubox lives
                 continue
             values = read_json(file.read(), own=True)  # invalid while it is being written

@@ -87,10 +87,7 @@ _AARCH64 = _ALIKE | {
     "sched_setaffinity": 122, "sched_setscheduler": 119, "sched_setparam": 118, "sched_setattr": 274,
     "setpriority": 140, "ioprio_set": 30,
 }  # fmt: skip
-TABLES: dict[str, tuple[int, dict[str, int]]] = {
-    "x86_64": (0xC000003E, _X86_64),
-    "aarch64": (0xC00000B7, _AARCH64),
-}
+TABLES: dict[str, tuple[int, dict[str, int]]] = {"x86_64": (0xC000003E, _X86_64), "aarch64": (0xC00000B7, _AARCH64)}
 """Machine -> (its AUDIT_ARCH number, name -> number)."""
 _SOFT = {"clone3": errno.ENOSYS, "openat2": errno.ENOSYS, "memfd_create": errno.ENOSYS, "io_setup": errno.ENOSYS}
 _SOFT |= {"inotify_init": errno.ENOSYS, "inotify_init1": errno.ENOSYS, "fallocate": errno.EOPNOTSUPP}

@@ -109,15 +109,7 @@ class Change:
         words = {
             "switch": ["switch", target, "--now"],
             "restart": ["restart", "--now"],
-            "try": [
-                "try",
-                before,
-                "--set",
-                f"ctx-size={size}",
-                "--keep",
-                "--no-measure",
-                "--now",
-            ],
+            "try": ["try", before, "--set", f"ctx-size={size}", "--keep", "--no-measure", "--now"],
         }
         if way in words:
             command = [sys.executable, "-m", "gpubox", *words[way]]

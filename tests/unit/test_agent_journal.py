@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -363,35 +360,3 @@ def test_the_settings_of_a_chat(path: Path) -> None:
     assert "programmer" in ChatSettings().agent_settings("").system_prompt
     assert ChatSettings(system_prompt="").agent_settings("the profile's").system_prompt == ""
     assert ChatSettings(tools=False, protocol="native").agent_settings("").protocol == "none"
-
-
-WRITER = """
-import sys
-from pathlib import Path
-from gpubox.agent.events import Message, MessageAdded, TextDelta
-from gpubox.agent.journal import ChatJournal
-from gpubox.agent.chat_log import TurnHeader
-journal = ChatJournal(Path(sys.argv[1]))
-journal.add(TurnHeader("t1", "", "now", "Tell me."))
-for number in range(10**9):
-    journal.add_event(TextDelta(f"{number} "))
-    if number % 50 == 0:
-        journal.flush()
-        print(number, flush=True)
-"""
-
-
-def test_a_killed_writer_loses_nothing_that_was_flushed(path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True) as writer:
-        assert writer.stdout is not None
-        flushed = 0
-        while flushed < 500:
-            flushed = int(writer.stdout.readline())
-        writer.send_signal(signal.SIGKILL)
-
-    log = load_chat(path)
-
-    numbers = log.path()[0].answer.split()
-    assert numbers == [str(number) for number in range(len(numbers))]
-    assert len(numbers) > flushed
-    ChatJournal(path).close()  # its lock died with it

@@ -214,9 +214,6 @@ def test_an_editor_that_takes_the_file_away_loses_nothing(paths: Paths, monkeypa
     monkeypatch.setenv("EDITOR", "rm")
     monkeypatch.delenv("VISUAL", raising=False)
     profile = own_profile(paths)
-    with (
-        pytest.raises(GpuboxError, match="left no text"),
-        edit_in_editor(unchanged(profile, paths), profile, paths),
-    ):
+    with pytest.raises(GpuboxError, match="left no text"), edit_in_editor(unchanged(profile, paths), profile, paths):
         pass
     assert read_profile(profile) == TEXT

@@ -115,10 +115,7 @@ HOSTILE = {
     "env that is a script": ('model = "m"\n[env]\n"X;id;Y" = "1"', "cannot be the name of an environment variable"),
     "env without a name": ('model = "m"\n[env]\n"" = "1"', "cannot be the name of an environment variable"),
     "env with NUL": ('model = "m"\n[env]\nX = "a\\u0000"', "[env] X holds a NUL"),
-    "sampling nan": (
-        'model = "m"\n[sampling]\ntemperature = nan',
-        "[sampling] temperature must be a finite number",
-    ),
+    "sampling nan": ('model = "m"\n[sampling]\ntemperature = nan', "[sampling] temperature must be a finite number"),
     "sampling inf": ('model = "m"\n[sampling]\ntop_p = -inf', "[sampling] top_p must be a finite number"),
     "sampling bool": ('model = "m"\n[sampling]\ntop_k = true', "[sampling] top_k must be a number"),
     "huge number": (f'model = "m"\n[needs]\nvram-gib = {"9" * 400}', "[needs] vram-gib must be a finite number"),

@@ -75,14 +75,8 @@ def test_the_recorded_help_of_the_package_is_the_one_tests_use() -> None:
     assert reference_options._HELP.read_text() == HELP.read_text()
 
 
-def test_the_16gb_profile_has_the_articles_flags() -> None:
-    profile = shipped("qwen36-mtp-16gb")
-    assert dict(profile.flags) == {
-        "n-gpu-layers": 99, "n-cpu-moe": 22, "ctx-size": 131072, "no-mmap": True, "no-warmup": True,
-        "cache-type-k": "turbo3", "cache-type-v": "turbo3", "threads": 8, "parallel": 1, "spec-type": "mtp",
-        "spec-draft-n-max": 2, "spec-draft-n-cpu-moe": 0,
-    }  # fmt: skip
-    figures = {reference.what: reference.value for reference in profile.references}
+def test_the_16gb_profile_has_the_articles_figures() -> None:
+    figures = {reference.what: reference.value for reference in shipped("qwen36-mtp-16gb").references}
     assert figures["peak generation"] == 70
     assert figures["HumanEval pass@1, agentic"] == 96.95
     assert figures["draft acceptance"] == 98.3
