@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+from gpubox.bench.compare.settling import change_tells
 from gpubox.bench.events import Emit, ignore_event
 from gpubox.bench.model import Plan, Target
 from gpubox.bench.plan_runner import PlanRunner
@@ -62,8 +63,11 @@ async def measure_running(
     return await measure_side(running.launch, tokens, paths, config, emit), tokens
 
 
-def summarize(comparison: RunComparison) -> str:
-    """One sentence about tg: faster, slower, equal, or that one start of each cannot tell it."""
+def summarize(comparison: RunComparison, before: Profile, after: Profile) -> str:
+    """About tg: faster, slower, equal, or that one start of each cannot tell it, and what does.
+
+    ``before`` and ``after``: the profile without and with the change.
+    """
     row = next((row for row in comparison.rows if row.name == "tg"), None)
     if row is None or row.ratio is None:
         return "The speed could not be compared."
@@ -72,7 +76,10 @@ def summarize(comparison: RunComparison) -> str:
         return f"The change is {'faster' if row.outcome == 'better' else 'slower'}: {figures}."
     if row.outcome == "equal":
         return f"Both are equally fast, within {100 * (row.within or 0):.0f} %: {figures}."
-    return f"Whether the change is faster cannot be told from one start of each: {figures}. `gpubox bench ab` tells it."
+    return (
+        "Whether the change is faster cannot be told from one start of each, because one start of a server is faster "
+        f"than the next: {figures}. {change_tells(before, after, min(row.first, row.second))}"
+    )
 
 
 def _no_profile(name: str) -> Profile:

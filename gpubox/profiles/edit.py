@@ -51,6 +51,11 @@ class ProfileEdit:
         return parse_text(self.path, self.after)
 
     @property
+    def unchanged(self) -> Profile:
+        """The profile as it is in its file. Raises UsageError if that does not load."""
+        return parse_text(self.path, self.before)
+
+    @property
     def diff(self) -> tuple[str, ...]:
         """The changed lines, as ``- old`` and ``+ new``, in the order of the file."""
         lines = difflib.ndiff(self.before.splitlines(), self.after.splitlines())

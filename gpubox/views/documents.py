@@ -71,11 +71,16 @@ class Document:
 # -- for a terminal and the screen ----------------------------------------------------------------------------------
 
 
-def document_rows(document: Document, width: int | None = None, *, plots: bool = False) -> Iterator[StyledRow]:
-    """Every row. Tables are folded to ``width``; ``None``: they may have any width."""
-    yield from _heading_rows(document.title, document.about, width)
-    if document.verdict:
-        yield from wrapped_rows(document.verdict, _role(document.verdict) or "head", width)
+def document_rows(
+    document: Document, width: int | None = None, *, plots: bool = False, title_first: bool = False
+) -> Iterator[StyledRow]:
+    """Every row: the verdict, the title (``title_first``: where it heads a pane), the tables.
+
+    Tables are folded to ``width``; ``None``: they may have any width.
+    """
+    verdict = list(wrapped_rows(document.verdict, _role(document.verdict) or "head", width)) if document.verdict else []
+    heading = list(_heading_rows(document.title, document.about, width))
+    yield from (*heading, *verdict) if title_first else (*verdict, *heading)
     for section in document.sections:
         yield ()
         yield from _section_rows(section, width)

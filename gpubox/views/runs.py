@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from gpubox import units
-from gpubox.bench.kinds.ab import USUAL_PROMPTS, USUAL_STARTS, USUAL_TOKENS
-from gpubox.bench.questions import DOMAINS
 from gpubox.bench.report.chart import (
     MAX_BARS,
     Chart,
@@ -37,8 +35,6 @@ from gpubox.views.documents import Document, Section
 from gpubox.views.fields import json_fields
 from gpubox.views.marks import SPEED, Mark
 
-LOAD_SECONDS = 20
-"""Assumed for the load of a model, in the time of an A/B run."""
 _MARKS = {"better": "faster", "worse": "slower", "equal": "equal", "cannot tell": "cannot tell"}
 """Outcome -> its mark in the table of speeds."""
 
@@ -196,12 +192,11 @@ def comparison_verdict(comparison: RunComparison) -> str:
     elif comparison.same_launch and is_speed:
         sentence = "Both runs started the same flags on the same box: what differs is chance, or the box itself."
     elif not is_speed:
-        sentence = f"Which of {first} and {second} is better cannot be told: too few answers differ."
+        sentence = f"Which of {first} and {second} is better cannot be told: too few answers differ. {comparison.tells}"
     else:
-        slower = min(row.first, row.second) if row.unit == "tok/s" else None
         sentence = (
             f"Which is faster cannot be told from stored runs: {few_looks(row.n, comparison.looks_needed)} "
-            f"{ab_hint(first, second, slower)}"
+            f"{comparison.tells}"
         )
     sentence = sentence[0].upper() + sentence[1:] if comparison.names == SAME_NAMES else sentence
     return sentence.removesuffix(".") + comparison.validity + "." if comparison.validity else sentence
@@ -216,16 +211,6 @@ def few_looks(looks: int, needed: int) -> str:
         "one start of a server is faster than the next, and these two were measured in turn "
         f"only {times}, not {needed} times."
     )
-
-
-def ab_hint(first: str, second: str, slower_rate: float | None) -> str:
-    """What would tell it, and how long that takes. ``slower_rate``: tg of the slower one, tok/s."""
-    takes = ""
-    if slower_rate:
-        seconds = 2 * USUAL_STARTS * (LOAD_SECONDS + (1 + USUAL_PROMPTS * len(DOMAINS)) * USUAL_TOKENS / slower_rate)
-        takes = f" in at most about {units.duration(seconds)}"
-    sides = "" if (first, second) == SAME_NAMES else f" {first} {second}"
-    return f"`gpubox bench ab{sides}` tells it{takes}."
 
 
 def format_ratio(ratio: float | None) -> str:
@@ -321,7 +306,7 @@ def leaderboard_verdict(board: Leaderboard) -> str:
     if not others:
         return f"{first.name} is the only profile with a finished run of this kind."
     if board.one_sample:
-        return "One sample: no ranking. Each task was asked once; `--repeats 3` asks it three times."
+        return f"One sample: no ranking. Each task was asked once. {board.tells}"
     by_outcome: dict[str, list[str]] = {}
     for entry in others:
         by_outcome.setdefault(entry.against_first, []).append(entry.name)
@@ -331,10 +316,7 @@ def leaderboard_verdict(board: Leaderboard) -> str:
         sentence = f"{first.name} was {best} in its last run"
         sentence += f" and is ahead of {_names(behind)}" if behind else ""
         sentence += f"; whether {_names(open_)} {verb} behind cannot be told from stored runs."
-        if board.unit == "tok/s":
-            rates = [entry.values[0].value for entry in (first, *others) if entry.name in open_ and entry.values[0]]
-            sentence += f" {ab_hint(first.name, open_[0], min(rates, default=None))}"
-        return sentence
+        return f"{sentence} {board.tells}"
     if equal := by_outcome.get("equal"):
         return f"{_names([first.name, *equal])} are equally good" + (f", ahead of {_names(behind)}." if behind else ".")
     return f"{first.name} is {best} of the {len(board.entries)}."

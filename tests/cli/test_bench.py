@@ -38,8 +38,8 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
     shown = re.sub(r"\d{8}-\d{6}-speed-[\d.-]+", "ID", out.replace(server.url.removeprefix("http://"), "HOST"))
     shown = re.sub(r"\d{4}-\d\d-\d\d, finished, [\d:.]+ ?m?s?", "DATE, finished, TIME", shown)
     assert [re.sub(r" {2,}", "  ", line).strip() for line in shown.splitlines() if "TTFT" not in line] == [
-        "Speed over HTTP  (ID, DATE, finished, TIME)",
         "HOST writes 50.0 tokens a second and reads 100.",
+        "Speed over HTTP  (ID, DATE, finished, TIME)",
         "",
         "HOST  (gpubox  b1-test)",
         "mean  ± sd  median  95 % CI or range  n",
@@ -204,10 +204,9 @@ def test_one_verb_shows_one_run_compares_two_and_ranks_many(
         return out
 
     assert "tg, tok/s" in show(first.id)
-    assert show(first.id, second.id).splitlines()[:2] == [
-        "b against a  (two speed runs)", show(first.id, second.id, "--no-plots").splitlines()[1]
-    ]  # fmt: skip
-    assert "`gpubox bench ab a b` tells it" in show(first.id, second.id)
+    assert show(first.id, second.id).startswith("Which is faster cannot be told")
+    assert "b against a  (two speed runs)" in show(first.id, second.id).splitlines()
+    assert "`gpubox bench ab a b` tells it" in " ".join(show(first.id, second.id).split())
     code, comparison = values(capfd, "bench", "show", first.id, second.id)
     assert {row["outcome"] for row in comparison["comparison"]["rows"]} == {"cannot tell"}
     assert "cannot be told" in comparison["comparison"]["verdict"]

@@ -45,7 +45,7 @@ def test_a_run_survives_kill_9_and_gives_the_server_back(box: Box, known: set[Pa
     kept = lines()
     runs = json.loads(gpubox("bench", "ls", "--json").stdout)["runs"]
     (listed,) = [run for run in runs if run["id"] not in {folder.name for folder in known}]
-    assert (listed["state"], listed["items_done"]) == ("interrupted", len(kept))
+    assert (listed["state"], listed["done"]) == ("interrupted", len(kept))
     assert len(kept) < listed["items"] == 10
 
     resumed = gpubox("bench", "resume", "--json")

@@ -67,7 +67,7 @@ class FakeTrials(WorkshopService):
     def headline(self, run: str) -> str:
         return "tg 70.2 tok/s" if run == "before" else "tg 74.1 tok/s"
 
-    def compare_sides(self, before: str, after: str) -> str:
+    def compare_sides(self, edit: ProfileEdit, before: str, after: str) -> str:
         return VERDICT
 
     def begin_trial(

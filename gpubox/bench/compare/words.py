@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gpubox.bench.compare.contest import Contest
 from gpubox.bench.compare.judge import Judged
+from gpubox.bench.compare.settling import ab_command, about_time
 from gpubox.bench.compare.starts import MIN_STARTS, Contrast
+from gpubox.bench.kinds.ab import USUAL_STARTS
 from gpubox.bench.model import Flag, Target
 from gpubox.bench.report.formatting import format_change
 from gpubox.bench.stats import MARGIN
@@ -23,7 +25,6 @@ CAUSES = {
 }
 """Kind of flag -> why speeds differed."""
 _MOST_STARTS = 40
-_USUAL_STARTS = 6
 _FINE = 0.02
 """A difference below it needs no further starts."""
 Label = Callable[[str], str]
@@ -101,18 +102,6 @@ def figures(measure: str, cell: str, label: Label, row: Judged) -> str:
     return f"{_capital(label(cell))} measured {format_change(contrast.ratio)} {measure}{ends}, {sample}."
 
 
-def ab_command(first: Target, second: Target, starts: int) -> str:
-    """The command line that compares two targets; empty if one is known by its address only."""
-    if first.url or second.url:
-        return ""
-    words = ["gpubox", "bench", "ab", first.profile]
-    words += [second.profile] if second.profile != first.profile else []
-    for flag, value in second.overrides.items():
-        text = ",".join(map(str, value)) if isinstance(value, tuple) else value
-        words += ["--set", f"{flag}={str(text).lower() if isinstance(value, bool) else text}"]
-    return shlex.join([*words, "--starts", str(starts)])
-
-
 def _cause(contrast: Contrast | None, flags: Iterable[Flag]) -> str:
     seen = {flag.kind for flag in flags}
     if known := [text for kind, text in CAUSES.items() if kind in seen]:
@@ -125,18 +114,23 @@ def _cause(contrast: Contrast | None, flags: Iterable[Flag]) -> str:
 def _settled(contest: Contest, judged: dict[str, Judged], cell: str, targets: Sequence[Target]) -> str:
     """The command that would settle it, and its time."""
     by_name = {target.name: target for target in targets}
-    contrast, starts = judged[cell].contrast, _USUAL_STARTS
+    contrast, starts = judged[cell].contrast, USUAL_STARTS
     if contrast and contrast.enough:
         needed = max(abs(contrast.log_ratio) - math.log1p(MARGIN), _FINE)
         counts = range(contrast.starts + 2, _MOST_STARTS + 1, 2)
         starts = next((count for count in counts if contrast.half_width(count) <= needed), 0)
+    sides = by_name[contest.rules.own], by_name[cell]
+    command = ab_command(*sides, starts or USUAL_STARTS)
+    took = f"in about {about_time(2 * (starts or USUAL_STARTS) * contest.per_start)}" if contest.per_start else ""
+    if any(side.url for side in sides):
+        again = f"`{command}` asks again{took and f' {took}'}"
+        return f" gpubox cannot restart a server by its address: restart it, then {again}."
     if not starts:
-        return " More starts would hardly settle it: first look for what disturbs the box."
-    command = ab_command(by_name[contest.rules.own], by_name[cell], starts)
-    if not command:
-        return " gpubox cannot restart a server by its address: restart both and measure again."
-    took = f", in about {_about(2 * starts * contest.per_start)}" if contest.per_start else ""
-    return f" `{command}` would settle it{took}."
+        return (
+            " More starts now would hardly settle it: end what disturbs the box (other programs, heat, a power limit), "
+            f"then `{command}` tells more{took and f' {took}'}."
+        )
+    return f" `{command}` would settle it{took and f', {took}'}."
 
 
 def _longer(contest: Contest, targets: Sequence[Target]) -> str:
@@ -146,14 +140,6 @@ def _longer(contest: Contest, targets: Sequence[Target]) -> str:
     cells = min(len(contest.rules.cells), contest.rules.finalists + 1)
     minutes = math.ceil(per_start * (len(contest.rules.cells[:24]) + (MIN_STARTS + 2) * cells) / 60)
     return f" `gpubox tune {shlex.quote(targets[0].profile)} --minutes {minutes}` would do."
-
-
-def _about(seconds: float) -> str:
-    """``4 minutes``."""
-    minutes = math.ceil(seconds / 60)
-    if minutes > 90:
-        return f"{math.ceil(minutes / 60)} hours"
-    return f"{minutes} minutes" if minutes > 1 else "a minute"
 
 
 def _capital(text: str) -> str:

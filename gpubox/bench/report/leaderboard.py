@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpubox.bench.compare.history import looks_needed
+from gpubox.bench.compare.settling import runs_tell
 from gpubox.bench.compare.starts import LEVEL
 from gpubox.bench.model import RunInfo
 from gpubox.bench.report.model import SPEED_UNITS, Metric, RunSummary
@@ -48,6 +49,8 @@ class Leaderboard:
     """Each task was asked once: nothing is ranked."""
     looks_needed: int = 0
     """At each of two speeds, before one of them can be told to be higher."""
+    tells: str = ""
+    """What would tell the first from the next that may be as good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +106,11 @@ def _leaderboard(kind: str, runs: Sequence[tuple[RunSummary, RunInfo]], past: Pa
         values = tuple(own.metrics[group].estimate if group in own.metrics else None for group in groups)
         entries.append(LeaderboardEntry(rank, own.name, own.run.id, model, values, outcome, own.run.flags))
     needed = looks_needed(level) if sample.unit in SPEED_UNITS else 0
+    open_ = [own for own, entry in zip(candidates, entries, strict=True) if entry.against_first == "cannot tell"]
+    sides = [(own.info, own.metrics[ranking]) for own in (candidates[0], *open_) if ranking in own.metrics]
+    tells = runs_tell(sides[0], sides[1], needed) if len(sides) > 1 else ""
     return Leaderboard(
-        kind, runs[-1][0].title, sample.name, sample.unit, tuple(groups), tuple(entries), one_sample, needed
+        kind, runs[-1][0].title, sample.name, sample.unit, tuple(groups), tuple(entries), one_sample, needed, tells
     )
 
 

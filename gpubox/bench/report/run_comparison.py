@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from gpubox.bench import stats
 from gpubox.bench.compare.history import Answer, Past, compare_past, looks_needed, told
 from gpubox.bench.compare.judge import limit_of
+from gpubox.bench.compare.settling import flag_values, runs_tell
 from gpubox.bench.compare.starts import LEVEL
 from gpubox.bench.kinds.suite.suite_report import task_weights
 from gpubox.bench.model import Provenance, RunInfo
@@ -81,6 +82,8 @@ class RunComparison:
     """Both started the same flags on the same box."""
     looks_needed: int
     """At each side, before the main row can be told."""
+    tells: str
+    """What would tell the main row, if it cannot be told: the command, and its time."""
     validity: str = ""
     """The suffix for sentences and charts if items were flagged; otherwise empty."""
 
@@ -108,7 +111,7 @@ def compare_runs(
     past = past or PastFigures(())
     main = next((key for name in MAIN_METRICS for key in shared if key[2] == name), shared[0])
     main_level = LEVEL / 2 if len(shared) > 1 else LEVEL
-    rows, same = [], True
+    rows, same, needed = [], True, looks_needed(main_level)
     for key in shared:
         one, other = first_rows[key], second_rows[key]
         is_same = launch_identity(first_info, one.target) == launch_identity(second_info, other.target)
@@ -126,7 +129,8 @@ def compare_runs(
         tuple(run_differences(first_info, second_info)),
         tuple(left_out),
         same,
-        looks_needed(main_level),
+        needed,
+        runs_tell((first_info, first_rows[main]), (second_info, second_rows[main]), needed),
         validity_suffix((*first.flags, *second.flags)),
     )
 
@@ -233,7 +237,10 @@ def _provenance_differences(first: Provenance, second: Provenance) -> Iterator[s
     if engines[0] != engines[1]:
         names = [side.engine_version or side.dialect or "—" for side in (first, second)]
         yield f"The engines differ: {names[0]} and {names[1]}."
-    before, after = _flag_values(comparable_argv(first.argv)), _flag_values(comparable_argv(second.argv))
+    before, after = (
+        {name: value.rpartition("/")[2] if value.startswith("/") else value for name, value in values.items()}
+        for values in (flag_values(comparable_argv(first.argv)), flag_values(comparable_argv(second.argv)))
+    )
     changed = [
         f"{name} {before.get(name, 'not given')} → {after.get(name, 'not given')}"
         for name in dict.fromkeys((*before, *after))
@@ -241,15 +248,3 @@ def _provenance_differences(first: Provenance, second: Provenance) -> Iterator[s
     ]
     if changed:
         yield f"The flags differ: {'; '.join(changed)}."
-
-
-def _flag_values(argv: Sequence[str]) -> dict[str, str]:
-    flags: dict[str, str] = {}
-    name = ""
-    for word in argv[1:]:
-        if word.startswith("-") and not re.match(r"-\d", word):
-            name = word
-            flags[name] = "on"
-        elif name:
-            flags[name] = word.rpartition("/")[2] if word.startswith("/") else word
-    return flags

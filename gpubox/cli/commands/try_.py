@@ -34,13 +34,14 @@ class _Outcome:
     before: Run | None
     after: Run | None
     comparison: RunComparison | None
+    edit: ProfileEdit
 
     @property
     def sentence(self) -> str:
         """Whether the change is faster; empty if it was not compared."""
         from gpubox.bench.trial_measurement import summarize
 
-        return summarize(self.comparison) if self.comparison else ""
+        return summarize(self.comparison, self.edit.unchanged, self.edit.profile) if self.comparison else ""
 
 
 @click.command("try")
@@ -115,7 +116,7 @@ async def _begin(
     except BaseException:
         await _revert_uninterrupted(trial)
         raise
-    return trial, _Outcome(before, after, comparison)
+    return trial, _Outcome(before, after, comparison, edit)
 
 
 async def _revert_uninterrupted(trial: Trial) -> None:

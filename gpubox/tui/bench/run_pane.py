@@ -130,7 +130,10 @@ def document_lines(documents: Sequence[Document], width: int) -> list[StyledLine
     """A report, a comparison or the leaderboards of all protocols."""
     lines: list[StyledLine] = []
     for document in documents:
-        lines += [*([()] if lines else []), *_styled(document_rows(document, width, plots=True), width)]
+        lines += [
+            *([()] if lines else []),
+            *_styled(document_rows(document, width, plots=True, title_first=True), width),
+        ]
     return lines
 
 

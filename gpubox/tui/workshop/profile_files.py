@@ -197,13 +197,14 @@ class WorkshopService:
 
         return run_summary(find_run(self.paths, run)).headline
 
-    def compare_sides(self, before: str, after: str) -> str:
+    def compare_sides(self, edit: ProfileEdit, before: str, after: str) -> str:
         """One sentence: what the change did to the speed."""
         from gpubox.bench.report.load import load_comparison
         from gpubox.bench.run_store import find_run
         from gpubox.bench.trial_measurement import summarize
 
-        return summarize(load_comparison(find_run(self.paths, before), find_run(self.paths, after)))
+        comparison = load_comparison(find_run(self.paths, before), find_run(self.paths, after))
+        return summarize(comparison, edit.unchanged, edit.profile)
 
     def begin_trial(
         self, edit: ProfileEdit, stop_now: bool, allow_exposed: bool, emit: Emit, *, anyway: bool = False

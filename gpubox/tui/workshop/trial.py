@@ -162,7 +162,7 @@ class TrialController:
 
     async def _compare(self, first: str, second: str) -> str:
         try:
-            return await run_in_thread(self.service.compare_sides, first, second)
+            return await run_in_thread(self.service.compare_sides, self.edit, first, second)
         except GpuboxError as error:
             return f"Not compared: {error.message}"
 

@@ -19,6 +19,7 @@ from gpubox.bench.compare.cell_benchmark import CellBenchmark
 from gpubox.bench.compare.contest import Rules
 from gpubox.bench.compare.judge import Judged, judge
 from gpubox.bench.compare.report import contest_report
+from gpubox.bench.compare.settling import about_time
 from gpubox.bench.compare.starts import LEVEL, Contrast, Start, compare_prompts, compare_starts
 from gpubox.bench.compare.words import pair_sentence
 from gpubox.bench.course import Batch, Course
@@ -44,6 +45,7 @@ from gpubox.errors import UsageError
 
 PROMPTS_OF_ONE_SERVER = 10
 """Per domain: with restarts the starts are the sample, on one server the prompts are, so it asks more of them."""
+_MORE_PROMPTS = 4
 ROUNDS = 2
 """How often each side answers a prompt on one server: A B B A."""
 MEASURES: Measures = (
@@ -182,7 +184,7 @@ class Ab(CellBenchmark):
         flags = report_flags(info, results)
         first, second = (side.name for side in self.options.sides)
         main = judge([self._contrasts(results)[0][2]], LEVEL)[0]
-        why = "their prompts differ too much or are too few. More of them, with --prompts, would settle it."
+        why = f"their prompts differ too much or are too few. {self._more_prompts(info)}"
         notes = ["Both sides asked one server, prompt by prompt; nothing was restarted."]
         if main.contrast and math.isfinite(main.contrast.error):
             low, high = map(format_change, main.contrast.interval)
@@ -192,6 +194,16 @@ class Ab(CellBenchmark):
             "ab", title, tuple(metrics), tuple(self._measures_table(results)),
             notes=(*notes, *closing_notes(info, results)), flags=flags, verdict=pair_sentence(main, second, first, why),
         )  # fmt: skip
+
+    def _more_prompts(self, info: RunInfo) -> str:
+        """The command that asks more, and its time."""
+        first, second = self.options.sides
+        target = info.plan.targets[0]
+        prompts = _MORE_PROMPTS * (self.options.prompts or PROMPTS_OF_ONE_SERVER)
+        vary = "thinking" if first.thinking != second.thinking else "completion"
+        command = f"gpubox bench ab {target.url or target.profile} --vary {vary} --prompts {prompts}"
+        took = f", in about {about_time(_MORE_PROMPTS * info.seconds)}" if info.seconds else ""
+        return f"`{command}` would settle it{took}."
 
     def _metrics(self, info: RunInfo, results: ScoredItems) -> list[Metric]:
         """Each side's figures by domain and over all prompts."""
