@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from box import own_folders
+from box import options, own_folders
 from gateway_box import (
     base_port,
     chat,
@@ -64,17 +64,9 @@ class Job:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("engine")
-    parser.add_argument("dense")
-    parser.add_argument("hybrid")
-    parser.add_argument("--requests", type=int, default=1000)
-    parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--leavers", type=int, default=50)
-    parser.add_argument("--fairness", type=int)
-    parser.add_argument("--wait", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
+    arguments = options(
+        __doc__, "engine", "dense", "hybrid", requests=1000, clients=20, leavers=50, fairness=0, wait=60.0, seed=1
+    )
     names = (*GOOD, "dies")
     with (
         one_device(arguments.engine) as device,

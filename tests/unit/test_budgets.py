@@ -16,7 +16,7 @@ BUDGETS = {
 }  # fmt: skip
 """Lines of a package, comments and docstrings too. ``leaves``: the modules directly in ``gpubox/``."""
 NOT_YET: dict[str, int] = {
-    "leaves": 1_700, "models": 2_500, "engines": 2_600, "interchange": 3_700, "server": 6_500, "planner": 3_200,
+    "leaves": 1_700, "models": 2_500, "engines": 2_600, "interchange": 3_620, "server": 6_500, "planner": 3_200,
     "telemetry": 5_100, "sandbox": 3_000, "agent": 4_500, "bench": 16_800, "advisor": 1_500, "cli": 5_000, "tui":
     15_400, "lines": 80_300, "code": 58_300, "files": 462, "tests": 59_700,
 }  # fmt: skip
