@@ -17,7 +17,7 @@ from gpubox import units
 from gpubox.clock import utc_now
 from gpubox.config import Config, api_key
 from gpubox.errors import ExitCode, GpuboxError
-from gpubox.hardware.process import is_alive, own_identity
+from gpubox.hardware.process import is_alive
 from gpubox.paths import Paths
 from gpubox.server import watcher
 from gpubox.server.client import connect
@@ -61,26 +61,26 @@ class InstanceBusy(GpuboxError):
 
 @asynccontextmanager
 async def hold_instance(
-    paths: Paths, config: Config, instance: str, kind: str, profile: str, emit: Callable[[ServerEvent], None], *,
-    asked_by: str = "", gives_way: bool = False, must_record: bool = True, cold: bool = False,
+    paths: Paths, config: Config, instance: str, operation: Operation, emit: Callable[[ServerEvent], None], *,
+    must_record: bool = True, cold: bool = False,
 ) -> AsyncIterator[HeldInstance]:  # fmt: skip
     """Holds the instance's lock; its state names the operation meanwhile. Raises GpuboxError if another gpubox has it.
 
-    The end of an operation that ``gives_way`` is waited for, unless this one does so itself. ``must_record``: refuses
+    The end of an operation that gives way is waited for, unless this one does so itself. ``must_record``: refuses
     the operation if the state cannot be written. Nothing is changed then.
     """
     descriptor = _open_lock(paths.instance_lock(instance), or_folder=not must_record)
     try:
-        with contextlib.nullcontext() if gives_way else _ahead_of_the_gateway(paths):
-            await _take_lock(descriptor, paths, instance, emit, gives_way)
-            operation = Operation(kind, profile, "begin", own_identity(), utc_now(), asked_by, gives_way)
+        with contextlib.nullcontext() if operation.gives_way else _ahead_of_the_gateway(paths):
+            await _take_lock(descriptor, paths, instance, emit, operation.gives_way)
             held = HeldInstance(paths, config, observe(paths, instance), operation, emit, cold=cold)
             held.save()
             if held.save_problem and must_record:
                 running = f" {held.before.launch.profile} keeps running." if held.before else ""
-                raise GpuboxError(f"A {kind} is refused: {held.save_problem.message}{running}", held.save_problem.hint)
+                problem = held.save_problem
+                raise GpuboxError(f"A {operation.kind} is refused: {problem.message}{running}", problem.hint)
             try:
-                if kind != "stop":
+                if operation.kind != "stop":
                     await held.end_told_server()
                 yield held
             finally:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 
 from gpubox.clock import seconds_since, utc_now
 from gpubox.config import Config, api_key
 from gpubox.errors import ExitCode, GpuboxError
-from gpubox.hardware.process import is_alive
+from gpubox.hardware.process import is_alive, own_identity
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.profiles.profile import Profile
 from gpubox.server.events import OperationFinished, ServerEvent, Step, StepFailed
@@ -21,7 +21,7 @@ from gpubox.server.held_instance import HeldInstance, cause_of_error, hold_insta
 from gpubox.server.instance import InstanceView, observe, place_of
 from gpubox.server.launch import prepare_launch
 from gpubox.server.server_process import reap_servers, wait_vram_released
-from gpubox.server.state import Launch, RunningServer, recent_restarts
+from gpubox.server.state import Launch, Operation, RunningServer, recent_restarts
 
 UNLOAD_WAIT_SECONDS = 1.0
 """A server that is busy for longer is in use, and is not unloaded."""
@@ -348,16 +348,15 @@ class Supervisor:
         self._finish(kind, name, answering, message, ok=False)
         return OperationFailed(message, hint, cause)
 
-    @asynccontextmanager
-    async def _hold(
+    def _hold(
         self, kind: str, profile: str, instance: str = "", *, must_record: bool = True
-    ) -> AsyncIterator[HeldInstance]:  # fmt: skip
+    ) -> AbstractAsyncContextManager[HeldInstance]:
         self._since, self._began = utc_now(), time.monotonic()
-        async with hold_instance(
-            self.paths, self.config, instance or self.instance, kind, profile, self.emit,
-            asked_by=self._asked_by, gives_way=self._gives_way, must_record=must_record, cold=self._cold,
-        ) as held:  # fmt: skip
-            yield held
+        operation = Operation(kind, profile, "begin", own_identity(), self._since, self._asked_by, self._gives_way)
+        where = instance or self.instance
+        return hold_instance(
+            self.paths, self.config, where, operation, self.emit, must_record=must_record, cold=self._cold
+        )
 
     def _finish(self, kind: str, profile: str, answering: str | None, message: str, *, ok: bool = True) -> None:
         seconds = time.monotonic() - self._began

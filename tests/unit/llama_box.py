@@ -213,3 +213,18 @@ def send(handler: BaseHTTPRequestHandler, body: bytes, status: int = 200) -> Non
     handler.send_header("Content-Length", str(len(body)))
     handler.end_headers()
     handler.wfile.write(body)
+
+
+def logged(task: int, chosen: str, *, slot: int = 0, prompt: int = 4000, cached: int = 0, extra: str = "") -> str:
+    """The lines of a request on a slot that was ``chosen`` so."""
+    of = f"id  {slot} | task {task} |"
+    choice = f"0.01.000.000 I slot get_availabl: id  {slot} | task -1 | {chosen}\n" if chosen else ""
+    return (
+        f"{choice}{extra}"
+        f"0.01.000.000 I slot launch_slot_: {of} processing task, is_child = 0\n"
+        f"0.01.000.000 I slot operator(): {of} new prompt, n_ctx_slot = 8192, n_keep = 0, task.n_tokens = {prompt}\n"
+        f"0.01.000.000 I slot operator(): {of} cached n_tokens = {cached}, memory_seq_rm [{cached}, end)\n"
+        f"0.02.000.000 I slot print_timing: {of} prompt eval time = 2000.00 ms / {prompt - cached} tokens "
+        f"( 2.00 ms per token, 500.00 tokens per second)\n"
+        f"0.02.000.000 I slot release: {of} stop processing: n_tokens = {prompt + 12}, truncated = 0\n"
+    )

@@ -23,8 +23,9 @@ from gpubox.server import kept_kv, kv_store
 from gpubox.server.kept_kv import KeptKv, KvRestoreKilled
 from gpubox.server.kv_store import KvStore, prepare_folder, read_tokens
 from gpubox.server.state import Launch, RestoredSlot, RunningServer
+from tests.unit.llama_box import logged
 from tests.unit.test_kv_store import slot_file
-from tests.unit.test_kv_use import LCP, request
+from tests.unit.test_kv_use import LCP
 
 HEADER = [2, 198, 1, 520, 9531]
 """What stands before a reply: ``<|im_end|>\\n<|im_start|>assistant``, of which the last token is left out."""
@@ -318,7 +319,7 @@ def test_what_a_state_was_good_for_is_noted_under_the_lock_of_the_store(
     assert leftovers(paths) == []
     fake.prompts = {}
     running = replace(running, restored=restore(paths, running)[1])
-    (log := tmp_path / "log").write_text(request(0, 5, 334, 300, LCP))
+    (log := tmp_path / "log").write_text(logged(5, LCP, prompt=334, cached=300))
     fake.prompts = {}  # nothing to save, but the log is judged
 
     monkeypatch.setattr(kv_store, "_LOCK_ATTEMPTS", 1)
@@ -328,7 +329,7 @@ def test_what_a_state_was_good_for_is_noted_under_the_lock_of_the_store(
     save(paths, running, log)
     assert [state.unused for state in store(paths).states()] == [0]
 
-    log.write_text(request(0, 5, 334, 0, LCP))
+    log.write_text(logged(5, LCP, prompt=334, cached=0))
     with store(paths).locked():
         save(paths, running, log)
     assert len(store(paths).states()) == 1

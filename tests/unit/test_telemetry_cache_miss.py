@@ -18,7 +18,7 @@ from gpubox.telemetry.requests import (
     PromptCacheState,
     RequestLog,
 )
-from tests.unit.llama_box import LOADED
+from tests.unit.llama_box import LOADED, logged
 
 LOGS = Path(__file__).parent.parent / "fixtures" / "logs"
 STARTED = datetime(2026, 1, 1, tzinfo=UTC)
@@ -35,21 +35,6 @@ def reasons(log: RequestLog, text: str) -> dict[int, str | None]:
         if event and (request := log.feed(at, event)):
             result[request.task] = request.cache_miss
     return result
-
-
-def request(task: int, chosen: str, *, slot: int = 0, prompt: int = 4000, cached: int = 0, extra: str = "") -> str:
-    """The lines of a request on a slot that was ``chosen`` so."""
-    of = f"id  {slot} | task {task} |"
-    choice = f"0.01.000.000 I slot get_availabl: id  {slot} | task -1 | {chosen}\n" if chosen else ""
-    return (
-        f"{choice}{extra}"
-        f"0.01.000.000 I slot launch_slot_: {of} processing task, is_child = 0\n"
-        f"0.01.000.000 I slot operator(): {of} new prompt, n_ctx_slot = 8192, n_keep = 0, task.n_tokens = {prompt}\n"
-        f"0.01.000.000 I slot operator(): {of} cached n_tokens = {cached}, memory_seq_rm [{cached}, end)\n"
-        f"0.02.000.000 I slot print_timing: {of} prompt eval time = 2000.00 ms / {prompt - cached} tokens "
-        f"( 2.00 ms per token, 500.00 tokens per second)\n"
-        f"0.02.000.000 I slot release: {of} stop processing: n_tokens = {prompt + 12}, truncated = 0\n"
-    )
 
 
 # -- recorded: the same prompts A, A, A+, A changed, B, C, A, then five new ones, on three servers ---------------
@@ -89,7 +74,7 @@ NO_SWA = "0.00.100.000 I llama_kv_cache_iswa: creating non-SWA KV cache, size = 
 
 def forced(task: int, chosen: str, *, extra: str = "", prompt: int = 4000) -> str:
     """The lines of a request of which the server says that it reads all of it again."""
-    lines = request(task, chosen, extra=extra, prompt=prompt).splitlines(keepends=True)
+    lines = logged(task, chosen, extra=extra, prompt=prompt).splitlines(keepends=True)
     at = next(n for n, line in enumerate(lines) if "cached n_tokens" in line)
     return "".join([*lines[:at], f"0.01.000.000 I slot operator(): id  0 | task {task} | {FORCED}\n", *lines[at:]])
 
@@ -97,7 +82,7 @@ def forced(task: int, chosen: str, *, extra: str = "", prompt: int = 4000) -> st
 @pytest.mark.parametrize("model", [SWA, RECURRENT], ids=["SWA", "hybrid"])
 def test_the_prompt_cache_had_it_and_a_checkpoint_was_missing(model: str) -> None:
     better = "0.01.000.000 I srv          load:  - found better prompt with f_keep = 0.850, f_sim = 1.000\n"
-    text = model + request(1, LRU.format(-1)) + forced(2, LRU.format(7), extra=better)
+    text = model + logged(1, LRU.format(-1)) + forced(2, LRU.format(7), extra=better)
 
     assert reasons(RequestLog(STARTED), text)[2] == NO_CHECKPOINT
 
@@ -107,7 +92,7 @@ def test_the_prompt_cache_had_it_and_a_checkpoint_was_missing(model: str) -> Non
 def test_a_checkpoint_is_missed_only_by_a_model_that_needs_one_and_where_it_would_have_served(
     prompt: int, similarity: float
 ) -> None:
-    text = request(1, LRU.format(-1)) + forced(2, LCP.format(similarity), prompt=prompt)
+    text = logged(1, LRU.format(-1)) + forced(2, LCP.format(similarity), prompt=prompt)
     served = prompt * similarity >= 64
 
     assert reasons(RequestLog(STARTED), text)[2] is None  # a dense model: the server says the same of it
@@ -117,22 +102,22 @@ def test_a_checkpoint_is_missed_only_by_a_model_that_needs_one_and_where_it_woul
 
 SAVED = "0.01.000.000 I srv   prompt_save:  - saving prompt with length 4012, total state size = 1.0 MiB\n"
 BY_ID = "selected slot by id (0)"
-FIRST, LAST = request(1, LRU.format(-1)), LRU.format(9)
+FIRST, LAST = logged(1, LRU.format(-1)), LRU.format(9)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (FIRST + request(2, LRU.format(7), prompt=300) + request(3, LAST, prompt=4200),
+        (FIRST + logged(2, LRU.format(7), prompt=300) + logged(3, LAST, prompt=4200),
          {2: None, 3: EVICTED.format(0, "4,012", "by task 2")}),
-        (FIRST + request(2, LRU.format(7), prompt=300, extra=SAVED) + request(3, LAST), {2: None, 3: PREFIX_CHANGED}),
-        (SWA + request(1, BY_ID) + forced(2, BY_ID), {2: None}),  # how much was alike is not known
-        (FIRST + request(2, LCP.format(0.9)), {2: None}),  # a client without prompt cache
-        (FIRST + request(2, ""), {2: None}),
-        (request(1, BY_ID) + request(2, BY_ID), {2: NAMED_SLOT_CHANGED}),
-        (FIRST + request(2, LRU.format(7), prompt=63), {2: None}),
-        (FIRST + request(2, LRU.format(7), cached=3000), {2: None}),
-        (FIRST + request(2, LRU.format(7), cached=201), {2: None}),
+        (FIRST + logged(2, LRU.format(7), prompt=300, extra=SAVED) + logged(3, LAST), {2: None, 3: PREFIX_CHANGED}),
+        (SWA + logged(1, BY_ID) + forced(2, BY_ID), {2: None}),  # how much was alike is not known
+        (FIRST + logged(2, LCP.format(0.9)), {2: None}),  # a client without prompt cache
+        (FIRST + logged(2, ""), {2: None}),
+        (logged(1, BY_ID) + logged(2, BY_ID), {2: NAMED_SLOT_CHANGED}),
+        (FIRST + logged(2, LRU.format(7), prompt=63), {2: None}),
+        (FIRST + logged(2, LRU.format(7), cached=3000), {2: None}),
+        (FIRST + logged(2, LRU.format(7), cached=201), {2: None}),
     ],
     ids=["pushed out", "in the prompt cache", "named slot of a model with SWA", "like it", "no line tells",
          "a slot that the client names", "short", "reused", "reused a little"],
@@ -143,9 +128,7 @@ def test_one_by_one(text: str, expected: dict[int, str | None]) -> None:
 
 def test_after_a_restart_the_first_prompt_is_read_whole() -> None:
     log = RequestLog(STARTED, prompt_cache=PromptCacheState(restarted=True))
-    text = (
-        request(0, LRU.format(-1), prompt=2) + request(1, LRU.format(-1), slot=1) + request(2, LRU.format(-1), slot=2)
-    )
+    text = logged(0, LRU.format(-1), prompt=2) + logged(1, LRU.format(-1), slot=1) + logged(2, LRU.format(-1), slot=2)
 
     assert reasons(log, text) == {0: None, 1: AFTER_RESTART, 2: None}
 
@@ -153,7 +136,7 @@ def test_after_a_restart_the_first_prompt_is_read_whole() -> None:
 @pytest.mark.parametrize("before", [False, True])
 def test_there_was_a_launch_before_this_one(before: bool, tmp_path: Path) -> None:
     path = tmp_path / "main.log"
-    path.write_text(LOADED + request(1, LRU.format(-1)))
+    path.write_text(LOADED + logged(1, LRU.format(-1)))
     if before:
         path.with_name("main.log.1").write_text(LOADED)
     (result,) = LogSource(path, STARTED).requests.finished
@@ -165,6 +148,6 @@ def test_a_server_that_slept_has_forgotten_everything(tmp_path: Path) -> None:
     path = tmp_path / "main.log"
     words = ("entering", "exiting")
     sleep = "".join(f"0.10.000.000 I que start_loop: {word} sleeping state\n" for word in words)
-    path.write_text(LOADED + request(1, LRU.format(-1)) + sleep + request(2, LRU.format(-1)))
+    path.write_text(LOADED + logged(1, LRU.format(-1)) + sleep + logged(2, LRU.format(-1)))
 
     assert LogSource(path, STARTED).requests.finished[0].cache_miss == AFTER_SLEEP
