@@ -22,7 +22,7 @@ from gpubox.cli.main import SECTIONS, cli  # noqa: E402
 from gpubox.config import Config  # noqa: E402
 from gpubox.profiles.profile import Profile  # noqa: E402
 from gpubox.toml_table import json_schema  # noqa: E402
-from gpubox.tui.actions import ACTIONS  # noqa: E402
+from gpubox.tui.actions import ACTIONS, Action  # noqa: E402
 from gpubox.tui.help_screen import TERMS  # noqa: E402
 
 NOTE = "<!-- made by docs/generate.py: change the code, then run it -->\n"
@@ -66,13 +66,24 @@ def keys() -> str:
     parts = [f"{NOTE}# Keys\n", "`?` (while you type: F1) shows the same on the screen.\n"]
     for scope in dict.fromkeys(action.scope for action in ACTIONS):
         rows = [
-            (f"`{a.key_label}`" if a.key_label else "", a.title, a.help, f"`gpubox {a.command}`" if a.command else "")
+            (
+                " ".join(f"`{label}`" for label in _labels(a)),
+                a.title,
+                a.help,
+                f"`gpubox {a.command}`" if a.command else "",
+            )
             for a in ACTIONS
             if a.scope is scope
         ]
         parts += [f"## {scope.capitalize()}\n", table(("key", "does", "more", "the same verb"), rows)]
     parts += ["## What the numbers mean\n", table(("word", "meaning"), TERMS)]
     return "\n".join(parts)
+
+
+def _labels(action: Action) -> list[str]:
+    """How the keys of an action are shown, with the digit that opens its screen too."""
+    digits = [key for key in action.key.split(",") if key.isdigit() and key != action.key_label]
+    return [*filter(None, (action.key_label,)), *digits]
 
 
 def settings() -> str:

@@ -61,7 +61,9 @@ class Config:
     )
     stall_seconds: float = toml_key("number", "A model load fails after this long without progress.", 60.0, above=0)
     load_seconds: float = toml_key("number", "A model load fails after this long.", 3600.0, above=0)
-    stop_seconds: float = toml_key("number", "An idle server is killed this long after SIGTERM.", 15.0, above=0)
+    stop_seconds: float = toml_key(
+        "number", "A server is killed this long after SIGTERM; after 1 s with --now and `gpubox stop`.", 15.0, above=0
+    )
     wait_seconds: float = toml_key(
         "number", "A switch or restart fails after waiting this long for running requests.", 600.0, above=0
     )

@@ -13,6 +13,6 @@ devices.py       which devices an engine has, the driver's card of each, and wha
 dry_run.py       asks the engine for its memory table, and kills it before it loads
 measured.py      what dry and real runs showed, on disk
 solve.py         the value of a flag with which it fits
-supervisors.py   makes every Supervisor: each refuses a start that would certainly not fit
+supervisors.py   makes every Supervisor above `server`: each refuses a start that would certainly not fit
 finder.py        models on this machine and on Hugging Face, planned from their headers
 """

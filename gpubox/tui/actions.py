@@ -86,7 +86,7 @@ ACTIONS = (
     Action("zoom_detail", "d", "d", "Show only the details", "Everything about the highlighted profile, and back.",
            Scope.DASHBOARD, 11, "details", "show"),
     Action("copy", "y", "y", "Copy the command line", "The exact command line of the highlighted profile, to the "
-           "terminal's clipboard (OSC 52, works over SSH).", Scope.DASHBOARD, 13, "copy", "show"),
+           "terminal's clipboard (OSC 52, works over SSH).", Scope.DASHBOARD, 13, "copy", "show --command"),
     Action("edit", "e", "e", "Edit the highlighted profile", "Every flag of its engine, with the command line and "
            "the planned memory. Nothing is written before ^s; T tries the change first.",
            Scope.DASHBOARD, 5, "edit", "edit", changes_server=True),
@@ -102,7 +102,7 @@ ACTIONS = (
     Action("delete", "X", "X", "Delete the highlighted profile", "Asks first; u brings it back. The model stays.",
            Scope.DASHBOARD, 0, "", "edit --delete"),
     Action("undo_delete", "u", "u", "Bring back the deleted profile", "The one that was deleted last.",
-           Scope.DASHBOARD, 0, "", "edit --undelete"),
+           Scope.DASHBOARD, 0, "", "edit PROFILE --undelete"),
     Action("compare", "equals_sign", "=", "Compare two profiles", "Press it on one, then on the other: flags, memory "
            "and measured speeds side by side.", Scope.DASHBOARD, 18, "compare", "show A B"),
     Action("show_dashboard", "1", "1", "Dashboard", "What runs, its memory and its speed.", command="status"),
@@ -118,7 +118,7 @@ ACTIONS = (
     Action("connect", "o", "o", "Connect a client", "Settings of opencode, aider, Continue, Cline, curl and Python "
            "with the address of the gateway, a model and a key.", Scope.DASHBOARD, 19, "connect", "connect"),
     Action("hold", "P", "P", "Hold all requests, or let them go on", "The gateway keeps them waiting; nothing is lost. "
-           "Running ones end.", Scope.DASHBOARD, 0),
+           "Running ones end.", Scope.DASHBOARD, 0, "", "clients --hold"),
     Action("advice", "A", "A", "Advice", "What to change on what runs, else on the highlighted profile: the evidence, "
            "the flags, and a key that tries them.", Scope.DASHBOARD, 0, "", "advice"),
     Action("bench_speed", "b", "b", "Measure the active profile", "Runs the speed benchmark's preset quick. Shows the "
@@ -195,7 +195,8 @@ ACTIONS = (
            Scope.BENCH),
     Action("edit_value", "enter", "⏎", "Type the value", "An on/off flag changes at once.",
            Scope.EDITOR, 1, "value", palette=False),
-    Action("edit_more", "plus,right,space", "+ -", "Next value, or a larger number", "Also →.",
+    Action("edit_more", "plus,right,space", "+ -", "Change the value", "+ or →: the next value, or a larger "
+           "number; - or ←: the previous one.",
            Scope.EDITOR, 3, "change", palette=False),
     Action("edit_less", "minus,left", "-", "Previous value, or a smaller number", "Also ←.",
            Scope.EDITOR, palette=False),

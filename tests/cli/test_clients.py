@@ -186,6 +186,15 @@ def test_who_is_served_now(capfd: Capture, paths: Paths, asked: None) -> None:
         assert values(capfd, "clients")[1]["clients"][0]["waiting_requests"] is None
 
 
+def test_requests_are_held_and_let_go(capfd: Capture, paths: Paths) -> None:
+    assert gpubox(capfd, "clients", "--hold")[0] == 3  # no gateway runs
+    with fake_gateway(paths) as gateway:
+        assert gpubox(capfd, "clients", "--hold")[1].startswith("New requests wait at the gateway.")
+        assert gateway.status.paused
+        assert values(capfd, "clients", "--release")[1]["paused"] is False
+        assert not gateway.status.paused
+
+
 def test_nobody_has_asked(capfd: Capture, paths: Paths) -> None:
     assert gpubox(capfd, "clients")[1] == "No client has sent a request today. `gpubox serve` starts the gateway.\n"
     assert gpubox(capfd, "clients", "--requests")[1] == "No request has finished yet.\n"

@@ -75,7 +75,7 @@ def show_command(
     left out.
 
     \b
-    --as leaderboard  rank the profiles; RUN may be a part of many ids: speed
+    --as leaderboard  rank the profiles; a RUN that is a part of several ids means all of these runs
     --as frontier     quality against speed against VRAM, of quality and speed runs
     --as post         a Markdown block for a forum, without names of profiles; card: a picture (SVG)
     --as markdown     write it as Markdown; csv, json, svg likewise

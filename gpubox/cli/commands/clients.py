@@ -12,7 +12,7 @@ from gpubox.cli.context import Context
 from gpubox.cli.options import PlainHelpOption, json_option, list_requests_option, listed_lines_option
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.gateway.client_keys import ClientKeys
-from gpubox.gateway.gateway_client import read_gateway
+from gpubox.gateway.gateway_client import pause, read_gateway, resume
 from gpubox.gateway.ledger import KEPT_DAYS, Ledger
 from gpubox.gateway.status import FinishedRequest, GatewayStatus
 from gpubox.profiles.profile import is_loopback
@@ -28,12 +28,17 @@ from gpubox.views.fields import json_value
 )  # fmt: skip
 @list_requests_option
 @listed_lines_option
+@click.option("--hold/--release", default=None, help="Hold all new requests at the gateway, or let them go on.")
 @json_option
 @click.pass_context
-def command(ctx: click.Context, days: int, list_requests: bool, lines: int, as_json: bool) -> None:
+def command(
+    ctx: click.Context, days: int, list_requests: bool, lines: int, hold: bool | None, as_json: bool
+) -> None:  # fmt: skip
     """List the gateway's clients and what they asked today. Times are as the client saw them.
 
     As soon as there is a key, every request to the gateway needs one. A client sends it as its API key.
+
+    With --hold new requests wait until --release, and requests that run are answered to their end.
 
     \b
     NOW     requests that wait, or that are read or answered now
@@ -53,6 +58,15 @@ def command(ctx: click.Context, days: int, list_requests: bool, lines: int, as_j
             raise UsageError("--json belongs after the verb.", f"Write: gpubox clients {ctx.invoked_subcommand} --json")
         return
     context: Context = ctx.obj
+    if hold is not None:
+        (pause if hold else resume)(context.paths)
+        done = (
+            "New requests wait at the gateway. `gpubox clients --release` lets them go on."
+            if hold
+            else "Requests go on."
+        )
+        output.emit_result(done, {"paused": hold}, as_json=as_json)
+        return
     status, live_known = _running(context)
     keys = ClientKeys.of(context.paths)
     problems = status.problems if status else tuple(filter(None, (keys.problem,)))

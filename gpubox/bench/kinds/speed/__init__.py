@@ -61,8 +61,8 @@ KIND = Kind(
             metavar="LIST",
             example="1,2,4,8",
             in_form=True,
-            detail="the report gives tg of all together and of each, and the knee: the number of streams that "
-            "no larger one beats by 5 %; the server needs as many slots (flag parallel)",
+            detail="the report gives tg of all together and of each, and the knee: the smallest number of streams at "
+            "which no larger one makes all together 5 % faster; needs as many slots (flag parallel)",
         ),
         BenchOption(
             "prefix",

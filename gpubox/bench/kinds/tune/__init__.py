@@ -19,10 +19,11 @@ _HELP = """\
 Find the fastest flags of PROFILE that fit.
 
 gpubox chooses values of n-cpu-moe or n-gpu-layers, threads, batch sizes, flash-attn, draft window and, with --goal
-agent, slots; what would not fit is left out. Up to 24 sets of flags are all started once; of more, those that
-change one flag, then the best together. At the end the best are compared with the profile's own on new starts, in
-random order. How long a start is asked follows from --minutes and from the first answer. --over names the flags and
-values instead. `gpubox bench save` writes what is faster as a profile.
+agent, slots; what would not fit is left out. Up to 24 sets of flags are all started once. If there are more, gpubox
+first starts those that change a single flag, and then sets that combine the best of these. At the end the best sets
+are compared with the profile's own flags on new starts, in random order. The length of each measurement follows from
+--minutes and from the first answer. --over names the flags and values instead. `gpubox bench save` writes what is
+faster as a profile.
 """
 KIND = Kind(
     "tune",
