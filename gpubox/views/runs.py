@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from gpubox import units
 from gpubox.bench.report.chart import (
@@ -26,11 +26,9 @@ from gpubox.bench.report.frontier import By, Frontier, frontier_cells, frontier_
 from gpubox.bench.report.leaderboard import Leaderboard
 from gpubox.bench.report.load import ReportBundle, load_comparison, load_frontier, load_leaderboards, load_report
 from gpubox.bench.report.model import SPEED_UNITS, Metric
-from gpubox.bench.report.references import ReferenceComparison
 from gpubox.bench.report.run_comparison import SAME_NAMES, ComparedRow, RunComparison
 from gpubox.bench.run_store import find_run
 from gpubox.paths import Paths
-from gpubox.profiles.profile import Profile
 from gpubox.views.documents import Document, Section
 from gpubox.views.fields import json_fields
 from gpubox.views.marks import SPEED, Mark
@@ -39,9 +37,7 @@ _MARKS = {"better": "faster", "worse": "slower", "equal": "equal", "cannot tell"
 """Outcome -> its mark in the table of speeds."""
 
 
-def run_documents(
-    paths: Paths, profile_of: Callable[[str], Profile], view: str, runs: Sequence[str] = (), by: By = "kl"
-) -> list[Document]:
+def run_documents(paths: Paths, view: str, runs: Sequence[str] = (), by: By = "kl") -> list[Document]:
     """``view``: ``report`` of a run, ``compare`` of two, ``leaderboard`` or ``frontier`` of any. Raises GpuboxError."""
     if view == "leaderboard":
         return leaderboard_documents(load_leaderboards(paths, runs))
@@ -50,7 +46,7 @@ def run_documents(
     stored = [find_run(paths, run) for run in runs or ("last",)]
     if view == "compare":
         return [comparison_document(load_comparison(*stored))]
-    return [report_document(load_report(stored[0], profile_of))]
+    return [report_document(load_report(stored[0]))]
 
 
 # -- one run --------------------------------------------------------------------------------------------------------
@@ -66,8 +62,6 @@ def report_document(bundle: ReportBundle) -> Document:
     for table in report.tables:
         rows = [[format_value(value) for value in row] for row in table.rows]
         sections.append(Section(table.title, table.columns, rows, table.note, details=table.details))
-    if bundle.references:
-        sections.append(_reference_section(bundle.references))
     took = f", {units.duration(info.seconds)}" if info.seconds else ""
     base = {"run": info.id, "kind": report.kind, "flags": list(dict.fromkeys(flag.kind for flag in report.flags))}
     records = [base | json_fields(metric, without=("samples", "starts")) for metric in report.metrics]
@@ -84,7 +78,6 @@ def report_document(bundle: ReportBundle) -> Document:
         {
             "run": json_fields(info, without=("previous", "restore_pending", "applied_argv", "schema")),
             "report": report,
-            "references": bundle.references,
         },
     )
 
@@ -101,17 +94,6 @@ def _metric_section(bundle: ReportBundle, target: str, metrics: Sequence[Metric]
     header = ("", "", "mean", "± sd", "median", interval_title(intervals), "n", "")
     narrow = ((1, 2, 3, 5, 6, 7), (1, 2, 5, 7), (1, 2, 5))
     return Section(target, header, rows, "  ".join(filter(None, details)), narrow)
-
-
-def _reference_section(references: Sequence[ReferenceComparison]) -> Section:
-    rows = [
-        (pair.what, f"{pair.reference:g} {pair.unit}", f"{format_number(pair.measured)} {pair.unit}",
-         f"{pair.ratio:.2f}x" if pair.ratio else "", pair.hardware, pair.note, pair.article)
-        for pair in references
-    ]  # fmt: skip
-    header = ("", "published", "measured", "ratio", "their hardware", "", "source")
-    note = "measured on other hardware than yours"
-    return Section("Compared with published figures", header, rows, note, ((0, 1, 2, 3, 4, 5), (0, 1, 2, 3)))
 
 
 def _facts(bundle: ReportBundle) -> Iterator[tuple[str, str]]:

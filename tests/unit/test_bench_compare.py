@@ -21,7 +21,6 @@ from gpubox.bench.report.run_summaries import run_summaries
 from gpubox.bench.run_store import Run
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
-from gpubox.profiles.profile import Profile
 from gpubox.views.documents import document_rows, document_text, row_texts
 from gpubox.views.runs import comparison_verdict, leaderboard_verdict, run_documents
 from tests.bench_runs import speed_run
@@ -36,12 +35,8 @@ def box(tmp_path: Path) -> Paths:
     return Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
 
 
-def no_profile(name: str) -> Profile:
-    raise UsageError(f"There is no profile {name}.")
-
-
 def shown(box: Paths, view: str, *runs: str, width: int | None = None) -> list[str]:
-    return [line for own in run_documents(box, no_profile, view, runs) for line in row_texts(document_rows(own, width))]
+    return [line for own in run_documents(box, view, runs) for line in row_texts(document_rows(own, width))]
 
 
 def measured(box: Paths, rates: dict[str, float], rounds: int = 1, spread: float = 0.001) -> dict[str, Run]:
@@ -109,7 +104,7 @@ def test_one_run_of_each_tells_nothing_but_what_would_tell_it(box: Paths) -> Non
     assert not re.search(r"%|\bCI\b|interval", verdict)
     assert any("--alias-of slow → fast" in text for text in comparison.differs)
     for form in FORMS:
-        assert document_text(run_documents(box, no_profile, "compare", ids), form)
+        assert document_text(run_documents(box, "compare", ids), form)
 
 
 SET = {"ctx-size": 4096}
@@ -119,11 +114,11 @@ URL = "http://box:8080"
 @pytest.mark.parametrize(
     ("kind", "options", "sides", "argvs", "unit", "tells"),
     [
-        ("speed", {}, ("a", "b"), ("", ""), "tok/s", "`gpubox bench ab a b` tells it in at most 11 minutes."),
+        ("speed", {}, ("a", "b"), ("", ""), "tok/s", "`gpubox bench ab a b` tells it in at most 14 minutes."),
         ("speed", {}, ("a", "a"), ("--ctx-size 4096 -fa on", "--ctx-size 8192 --mlock"), "tok/s",
-         "`gpubox bench ab a --set ctx-size=4096 --set fa=on --set mlock=` tells it in at most 11 minutes."),
+         "`gpubox bench ab a --set ctx-size=4096 --set fa=on --set mlock=` tells it in at most 14 minutes."),
         ("sweep", {}, (Target("a", "a"), Target("c", "a", SET)), ("", ""), "tok/s",
-         "`gpubox bench ab a --set ctx-size=4096` tells it in at most 11 minutes."),
+         "`gpubox bench ab a --set ctx-size=4096` tells it in at most 14 minutes."),
         ("speed", {}, (Target("x", url=URL), Target("x", url=URL)), ("", ""), "tok/s",
          f"Measured in turn, 5 times each, with `gpubox bench speed --url {URL}`, they tell it. "
          "It takes about 20 minutes."),
@@ -275,7 +270,7 @@ def test_a_leaderboard_ranks_profiles_of_one_protocol_by_their_last_run(box: Pat
     assert any("! speed, slow is doubtful: swap" in line for line in lines)
     assert "only profile" in leaderboard_verdict(load_leaderboards(box, ["other-protocol"])[0])
     for form in FORMS:
-        assert "slow" in document_text(run_documents(box, no_profile, "leaderboard"), form)
+        assert "slow" in document_text(run_documents(box, "leaderboard"), form)
     with pytest.raises(UsageError, match="no run"):
         load_leaderboards(box, ["nonsense"])
 
@@ -314,5 +309,5 @@ def test_flags_show_in_every_form(box: Paths) -> None:
     for view, *runs in views:
         assert re.search("busy CPU", "\n".join(shown(box, view, *runs, width=100)))
         for form in FORMS:
-            text = document_text(run_documents(box, no_profile, view, runs), form)
+            text = document_text(run_documents(box, view, runs), form)
             assert re.search("busy.CPU|throttling", text), (form, view)

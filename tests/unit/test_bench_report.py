@@ -16,25 +16,23 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.bench import stats
 from gpubox.bench.benchmark import make_benchmark
 from gpubox.bench.model import Flag, Plan, Result, RunInfo, Target
 from gpubox.bench.plan_runner import PlanRunner
 from gpubox.bench.report.chart import Chart, ChartBar, charts, ticks
 from gpubox.bench.report.formatting import interval_title, validity_warnings
 from gpubox.bench.report.load import ReportBundle, load_comparison, load_report
-from gpubox.bench.report.model import Metric, Report, ReportTable, Series
+from gpubox.bench.report.model import Report, ReportTable, Series
 from gpubox.bench.report.plot import StyledRow, plot
 from gpubox.bench.report.post import make_post
 from gpubox.bench.report.privacy import redact_report
-from gpubox.bench.report.references import compare_with_references
 from gpubox.bench.report.run_progress import RunFollower
 from gpubox.bench.report.run_summaries import SUMMARY, active_run, run_summaries
 from gpubox.bench.run_store import Run, create_run
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.profiles.profile import Profile, ReferenceFigure
+from gpubox.profiles.profile import Profile
 from gpubox.views.documents import document_rows, document_text, row_texts
 from gpubox.views.runs import report_document, run_documents
 from tests.bench_runs import speed_run
@@ -57,7 +55,7 @@ def shown(bundle: ReportBundle, width: int | None = None) -> str:
 
 
 def written(box: Paths, form: str, view: str, *runs: str) -> str:
-    return document_text(run_documents(box, no_profile, view, runs), form)
+    return document_text(run_documents(box, view, runs), form)
 
 
 def text_of(rows: list[StyledRow]) -> list[str]:
@@ -68,7 +66,7 @@ def text_of(rows: list[StyledRow]) -> list[str]:
 
 
 def test_a_report_fits_the_terminal_it_is_shown_on(box: Paths) -> None:
-    bundle = load_report(speed_run(box, draft=True), no_profile)
+    bundle = load_report(speed_run(box, draft=True))
 
     for width in (80, 120, 200):
         lines = shown(bundle, width).splitlines()
@@ -77,64 +75,8 @@ def test_a_report_fits_the_terminal_it_is_shown_on(box: Paths) -> None:
         assert any("71.09" in line for line in lines)  # acceptance: 91 of 128 tokens
 
 
-def test_reference_figures_are_paired_with_the_same_measure(box: Paths) -> None:
-    their = (
-        ReferenceFigure("time to first token, short", 12.8, "ms", "RTX 5090", "Round 3"),
-        ReferenceFigure("generation, short answer", 30.0, "tok/s", "RTX 4080 SUPER", "Round 3", "median of 3"),
-        ReferenceFigure("model file", 14.6, "GB", "RTX 5090", "Round 3"),
-        ReferenceFigure("generation, code", 44.0, "tok/s", "RTX 5090", "chat prompts"),  # not the one code prompt
-        ReferenceFigure("generation", 44.0, "tok/s", "RTX 5090", "of an unknown prompt"),
-    )
-    run = speed_run(box, tg=60.0, spread=0.0)
-
-    bundle = load_report(run, lambda name: Profile(name, "m.gguf", references=their))
-
-    assert [(b.unit, b.reference, round(b.measured, 6)) for b in bundle.references] == [
-        ("ms", 12.8, 50.0),
-        ("tok/s", 30.0, 60.0),
-    ]
-    assert "RTX 4080 SUPER" in shown(bundle)
-    assert "2.00x" in shown(bundle)
-    assert load_report(run, no_profile).references == ()
-
-
-def test_a_reference_at_a_context_size_is_not_paired_with_that_depth(box: Paths) -> None:
-    their = (
-        ReferenceFigure("generation at 32K", 249.3, "tok/s", "RTX 5090", "a", "mean of 10 runs; ctx-size = 32768"),
-    )
-    deep = speed_run(box, options={"prompts": ["short"], "depths": [0, 32768], "repeats": 2})
-    game = speed_run(box, options={"preset": "game"})
-
-    def beside(run: Run, context: int) -> list[float]:
-        info = run.info
-        provenance = {name: replace(own, props={"n_ctx": context}) for name, own in info.provenance.items()}
-        report = load_report(run, no_profile).report
-        profile = Profile("p", "m.gguf", references=their)
-        return [
-            own.reference
-            for own in compare_with_references(replace(info, provenance=provenance), report, lambda name: profile)
-        ]
-
-    assert [beside(deep, 32768), beside(game, 65536), beside(game, 32768)] == [[], [], [249.3]]
-
-
-def test_points_of_a_suite_are_paired_with_references() -> None:
-    their = tuple(ReferenceFigure(what, value, unit, "RTX 5090", "a") for what, value, unit in (
-        ("weighted total", 65.9, "points"), ("tool use", 90, "%"),
-    ))  # fmt: skip
-    metrics = tuple(Metric("points", group, "p", "of 100", "higher", stats.estimate([value]))
-                    for group, value in (("weighted total", 70.0), ("tools", 85.0)))  # fmt: skip
-    info = RunInfo("id", Plan("suite", (Target("p", profile="p"),)), "t", 0)
-
-    pairs = compare_with_references(
-        info, Report("suite", "t", metrics), lambda name: Profile(name, "m", references=their)
-    )
-
-    assert [(pair.reference, pair.measured) for pair in pairs] == [(65.9, 70.0), (90, 85.0)]
-
-
 def test_flags_are_explained(box: Paths) -> None:
-    bundle = load_report(speed_run(box, flags=[Flag("throttling", "power cap for 40 % of the time")]), no_profile)
+    bundle = load_report(speed_run(box, flags=[Flag("throttling", "power cap for 40 % of the time")]))
 
     assert "power cap for 40 % of the time - the GPU could have been faster" in shown(bundle)
     assert run_summaries(box)[0].flags == ("throttling",)
@@ -318,7 +260,7 @@ def test_an_unreadable_run_does_not_hide_the_others(box: Paths) -> None:
 @pytest.mark.parametrize(
     "read",
     [
-        lambda run, box: load_report(run, no_profile),
+        lambda run, box: load_report(run),
         lambda run, box: load_comparison(run, run),
         lambda run, box: make_post(run),
         lambda run, box: RunFollower(run).read(),

@@ -28,7 +28,7 @@ def ab_command(first: Target, second: Target, starts: int = USUAL_STARTS) -> str
     names = [target.url or target.profile for target in (first, second)]
     words = ["gpubox", "bench", "ab", *dict.fromkeys(names)]
     for flag, value in second.overrides.items():
-        words += ["--set", f"{flag}={format_flag_value(value)}"]
+        words += ["--set", f"{flag}={format_flag_value(value)}" if value != "" else f"{flag}="]
     return shlex.join([*words, *(["--starts", str(starts)] if starts != USUAL_STARTS else [])])
 
 

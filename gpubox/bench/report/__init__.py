@@ -16,7 +16,6 @@ post_model.py      name, quant and parameters of a model
 post_text.py       a post as Markdown
 privacy.py         the wall before all that leaves this box
 prompt_metrics.py  metrics with the prompt as the sampling unit
-references.py      published figures beside the owner's
 run_comparison.py  two runs, row by row
 run_progress.py    how far a run is
 run_summaries.py   a run in a list, cached in its folder

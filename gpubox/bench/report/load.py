@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -10,11 +10,9 @@ from gpubox.bench.benchmark import make_benchmark
 from gpubox.bench.model import RunInfo, ScoredItems
 from gpubox.bench.report.model import Report
 from gpubox.bench.report.privacy import Redactor, redact_report
-from gpubox.bench.report.references import ReferenceComparison, compare_with_references
 from gpubox.bench.report.run_summaries import run_summaries, sibling_summaries
 from gpubox.bench.run_store import Run, find_run, find_runs, readable_results
 from gpubox.paths import Paths
-from gpubox.profiles.profile import Profile
 
 if TYPE_CHECKING:
     from gpubox.bench.report.frontier import By, Frontier
@@ -24,11 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReportBundle:
-    """A run's report and the reference figures, without paths, host names and keys."""
+    """A run and its report, without paths, host names and keys."""
 
     info: RunInfo
     report: Report
-    references: tuple[ReferenceComparison, ...] = ()
 
 
 def info_and_report(run: Run) -> tuple[RunInfo, Report]:
@@ -51,11 +48,9 @@ def report_of(run: Run, info: RunInfo, scored: ScoredItems) -> Report:
     return replace(report, notes=(*report.notes, *notes))
 
 
-def load_report(run: Run, profile_of: Callable[[str], Profile]) -> ReportBundle:
-    """The run's report with reference figures, redacted. Raises GpuboxError as ``info_and_report``."""
-    info, report = info_and_report(run)
-    references = compare_with_references(info, report, profile_of)
-    return ReportBundle(*redact_report(info, report), tuple(references))
+def load_report(run: Run) -> ReportBundle:
+    """The run's report, redacted. Raises GpuboxError as ``info_and_report``."""
+    return ReportBundle(*redact_report(*info_and_report(run)))
 
 
 def load_comparison(first: Run, second: Run) -> RunComparison:

@@ -111,7 +111,7 @@ def print_report(context: Context, run: Run, *, as_json: bool, error: GpuboxErro
     from gpubox.views.documents import document_rows, row_texts
     from gpubox.views.runs import report_document
 
-    bundle = load_report(run, context.profile)
+    bundle = load_report(run)
     document = report_document(bundle)
     if as_json:
         output.emit_json({**output.error_values(error), **json_value(document.values)})

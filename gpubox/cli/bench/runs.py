@@ -92,7 +92,7 @@ def show_command(
     from gpubox.views.documents import document_rows, document_text, row_texts
     from gpubox.views.runs import run_documents
 
-    documents = run_documents(context.paths, context.profile, view, runs, "kl" if by == "kl" else "perplexity")
+    documents = run_documents(context.paths, view, runs, "kl" if by == "kl" else "perplexity")
     if form or file:
         _write(document_text(documents, form), file)
         return

@@ -82,7 +82,7 @@ class BenchRuns:
         """A view of ``gpubox bench show``: report, compare or leaderboard."""
         from gpubox.views.runs import run_documents
 
-        return await run_in_thread(lambda: run_documents(self.paths, self._profiles(), view, runs))
+        return await run_in_thread(lambda: run_documents(self.paths, view, runs))
 
     async def outline(self, arguments: Sequence[str]) -> PlanOutline:
         """What ``gpubox bench ARGUMENTS`` would do."""
