@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpubox.bench.report.model import RunSummary
+    from gpubox.bench.run_store import Run
     from gpubox.config import Config
     from gpubox.engines.capabilities import Capabilities
     from gpubox.paths import Paths
@@ -42,7 +46,6 @@ if TYPE_CHECKING:
 
     Emit = Callable[[Any], None]
     RunOperation = Callable[[Coroutine[Any, Any, Any]], Any]
-
 
 MEASURE_POLL_SECONDS, STOP_SECONDS = 0.1, 5.0
 
@@ -161,50 +164,23 @@ class WorkshopService:
         running = observe(self.paths, instance_of(profile, self.paths)).running
         return running.launch.profile if running and running.ready_at else None
 
-    def measure(self, profile: Profile, tokens: int, stop: threading.Event) -> tuple[str, int]:
-        """Measures the server that runs in the place of ``profile``: the stored run, and the tokens of each answer.
+    def measure(self, profile: Profile, tokens: int, stop: threading.Event) -> tuple[Run, int, str]:
+        """Measures the server that runs in the place of ``profile``, apart from this process, until ``stop``.
 
-        In a process of its own, because drawing the screen would disturb the measurement. ``tokens``: 0 chooses them.
-        ``stop`` ends it. Raises GpuboxError if it fails or was stopped.
+        Returns the stored run, the tokens of each answer and the main figure: ``tg 70.2 tok/s``. ``tokens``: 0 chooses
+        them.
         """
-
-        command = own_program("gpubox.tui.workshop.measurement", *self.paths.arguments)
-        with subprocess.Popen(
-            [*command, instance_of(profile, self.paths), str(tokens)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        ) as process:  # fmt: skip
-            while process.poll() is None:  # its stdin stays open: it ends when this process dies
-                if stop.wait(MEASURE_POLL_SECONDS):
-                    process.send_signal(signal.SIGINT)  # the run is stored as interrupted
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(STOP_SECONDS)
-                    process.kill()
-                    raise GpuboxError("stopped")
-            assert process.stdout
-            output = process.stdout.read()
-        try:
-            values = read_json(output, own=True)
-        except ValueError:
-            raise GpuboxError(f"the measurement ended with code {process.returncode}") from None
-        if "error" in values:
-            raise GpuboxError(str(values["error"]), str(values["hint"]))
-        return str(values["run"]), int(values["tokens"])
-
-    def headline(self, run: str) -> str:
-        """The main figure of a stored run: ``tg 70.2 tok/s``."""
         from gpubox.bench.report.run_summaries import run_summary
-        from gpubox.bench.run_store import find_run
 
-        return run_summary(find_run(self.paths, run)).headline
+        run, tokens = _measure_apart(instance_of(profile, self.paths), tokens, self.paths, stop)
+        return run, tokens, run_summary(run).headline
 
-    def compare_sides(self, edit: ProfileEdit, before: str, after: str) -> str:
+    def compare_sides(self, edit: ProfileEdit, before: Run, after: Run) -> str:
         """One sentence: what the change did to the speed."""
         from gpubox.bench.report.load import load_comparison
-        from gpubox.bench.run_store import find_run
         from gpubox.bench.trial_measurement import summarize
 
-        comparison = load_comparison(find_run(self.paths, before), find_run(self.paths, after))
-        return summarize(comparison, edit.unchanged, edit.profile)
+        return summarize(load_comparison(before, after), edit.unchanged, edit.profile)
 
     def begin_trial(
         self, edit: ProfileEdit, stop_now: bool, allow_exposed: bool, emit: Emit, *, anyway: bool = False
@@ -238,3 +214,60 @@ def _last_speed_run(runs: list[RunSummary], profile: str) -> RunSummary | None:
             if not others and target.profile == profile and not target.overrides:
                 return run
     return None
+
+
+def _measure_apart(instance: str, tokens: int, paths: Paths, stop: threading.Event) -> tuple[Run, int]:
+    """Measures a server in a process of its own: drawing the screen would disturb the measurement.
+
+    ``stop`` ends it. Raises GpuboxError if it fails or was stopped.
+    """
+    from gpubox.bench.run_store import find_run
+
+    command = own_program("gpubox.tui.workshop.profile_files", *paths.arguments, instance, str(tokens))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None:  # its stdin stays open: it ends when this process dies
+            if stop.wait(MEASURE_POLL_SECONDS):
+                process.send_signal(signal.SIGINT)  # the run is stored as interrupted
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(STOP_SECONDS)
+                process.kill()
+                raise GpuboxError("stopped")
+        assert process.stdout
+        output = process.stdout.read()
+    try:
+        values = read_json(output, own=True)
+    except ValueError:
+        raise GpuboxError(f"the measurement ended with code {process.returncode}") from None
+    if "error" in values:
+        raise GpuboxError(str(values["error"]), str(values["hint"]))
+    return find_run(paths, str(values["run"])), int(values["tokens"])
+
+
+def main() -> None:
+    """The process of ``_measure_apart``. Prints one JSON object.
+
+    Arguments: ``CONFIG STATE CACHE CONFIG_FILE INSTANCE TOKENS``. It ends when its standard input is closed, so that
+    it does not outlive a gpubox that was killed.
+    """
+    from gpubox.bench.trial_measurement import measure_running
+    from gpubox.config import load_config
+    from gpubox.paths import Paths
+
+    *folders, instance, tokens = sys.argv[1:]
+    paths = Paths.from_arguments(*folders)
+
+    def end_with_parent() -> None:
+        sys.stdin.buffer.read()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    try:
+        measured = asyncio.run(measure_running(instance, int(tokens), paths, load_config(paths)))
+        if measured is None:
+            raise GpuboxError("No server answers that could be measured.")
+        values: dict[str, object] = {"run": measured[0].id, "tokens": measured[1]}
+    except GpuboxError as error:
+        values = {"error": error.message, "hint": error.hint}
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.stdout.write(json.dumps(values))

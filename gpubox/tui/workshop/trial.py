@@ -25,6 +25,7 @@ from gpubox.tui.operation_progress import OperationProgress, progress_parts
 from gpubox.tui.widgets.lines import PHRASE_GAP, wrap_phrases
 
 if TYPE_CHECKING:
+    from gpubox.bench.run_store import Run
     from gpubox.profiles.edit import ProfileEdit
     from gpubox.server.trial import Trial
     from gpubox.tui.bridge import ServiceBridge
@@ -122,7 +123,7 @@ class TrialController:
 
     async def _run(self, stop_now: bool, allow_exposed: bool, anyway: bool) -> None:
         profile = self.edit.profile
-        first, tokens = "", 0
+        first, tokens = None, 0
         if await run_in_thread(self.service.answering, profile):
             first, tokens = await self._measure(Stage.BEFORE)
         else:
@@ -143,24 +144,24 @@ class TrialController:
                 self._show(verdict="Not compared.")
         await self._end(self._trial)
 
-    async def _measure(self, stage: Stage, tokens: int = 0) -> tuple[str, int]:
-        """The stored run and the tokens of each answer; an empty run if it failed or was skipped."""
+    async def _measure(self, stage: Stage, tokens: int = 0) -> tuple[Run | None, int]:
+        """The stored run and the tokens of each answer; no run if it failed or was skipped."""
         self._stop.clear()
         self._show(stage=stage)
         if self._decision:
-            return "", tokens
+            return None, tokens
+        run: Run | None = None
         try:
-            run, tokens = await run_in_thread(self.service.measure, self.edit.profile, tokens, self._stop)
-            text = await run_in_thread(self.service.headline, run)
+            run, tokens, text = await run_in_thread(self.service.measure, self.edit.profile, tokens, self._stop)
         except GpuboxError as error:
-            run, text = "", f"not measured: {error.message}"
+            text = f"not measured: {error.message}"
         if stage is Stage.BEFORE:
             self._show(before=text)
         else:
             self._show(after=text)
         return run, tokens
 
-    async def _compare(self, first: str, second: str) -> str:
+    async def _compare(self, first: Run, second: Run) -> str:
         try:
             return await run_in_thread(self.service.compare_sides, self.edit, first, second)
         except GpuboxError as error:
