@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpubox.address import KEY_HINT
 from gpubox.server.other_server import LLAMA, OtherServerReading
@@ -42,9 +42,8 @@ class HttpReading:
     """Which answer was too long, in a sentence."""
     asleep: bool = False
     """It reports that it sleeps. Nothing was requested that would wake it."""
-    model_path: str | None = None
-    build: str | None = None
-    """As a server reports both that gpubox did not start."""
+    described: tuple[str | None, str | None] = (None, None)
+    """Path of the model and build, as a server reports them that gpubox did not start."""
     other_server: OtherServerReading | None = None
     """The readings of a server that is not llama-server."""
 
@@ -67,7 +66,7 @@ class HttpReading:
     def status_at(self, base_url: str, state: str) -> ServerStatus:
         """The status of the server at ``base_url``, which gpubox did not start and which is in ``state``."""
         message = f"{DENIED} {KEY_HINT}" if self.denied else ""
-        model, build = self.model_path, self.build
+        model, build = self.described
         if other := self.other_server:
             state, message = "answering" if other.running_requests else "ready", message or other.summary
             model, build = ", ".join([each.name for each in other.models if each.loaded][:4]) or None, other.engine
@@ -211,7 +210,7 @@ class HttpSource:
         if self._dialect not in ("", LLAMA):
             return await self._poll_other_server()
         if self._foreign and not (self.latest and self.latest.busy) and await self._is_asleep():
-            return HttpReading(time.monotonic(), "ok", None, self._counters, False, "", "", True, *self._described)
+            return HttpReading(time.monotonic(), "ok", counters=self._counters, asleep=True, described=self._described)
         slots = tuple(await self.client.slots() or ()) or None if self.may_ask_slots else None
         at = time.monotonic()
         health = Health("ok") if slots else await self.client.health()
@@ -225,10 +224,8 @@ class HttpSource:
             self._counters_denied = self.client.denied
             self._retry_counters_at = float("inf") if self._counters else at + RETRY_SECONDS
         denied = denied or self._counters_denied
-        problem = self.client.problem
-        return HttpReading(
-            at, health.status, slots, self._counters, denied, health.detail, problem, False, *self._described
-        )
+        reading = HttpReading(at, health.status, slots, self._counters, denied, health.detail, self.client.problem)
+        return replace(reading, described=self._described)
 
     async def _is_other_server(self, at: float) -> bool:
         """Whether the server is of another kind. An unknown one is asked again later: it may still be starting."""
