@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpubox.bench.benchmark import make_benchmark
-from gpubox.bench.model import Flag, Machine, Plan, Provenance, Result, RunInfo, Target
+from gpubox.bench.model import Doubt, Machine, Plan, Provenance, Result, RunInfo, Target
 from gpubox.bench.report.load import ReportBundle
 from gpubox.bench.report.model import Report
 from gpubox.bench.run_store import Run, create_run
@@ -33,7 +33,7 @@ def speed_run(
     options: Mapping[str, Any] = OPTIONS,
     share: float = 1.0,
     state: str = "finished",
-    flags: Sequence[Flag] = (),
+    doubts: Sequence[Doubt] = (),
     url: str = "",
     draft: bool = False,
     argv: tuple[str, ...] = ("/opt/llama/llama-server", "--model", "/models/q.gguf", "--n-cpu-moe", "20"),
@@ -46,7 +46,7 @@ def speed_run(
     with run.owned():
         for number, item in enumerate(items[: round(len(items) * share)]):
             run.add_result(Result(item.id, _values(item.values, tg * dice.gauss(1, spread), draft=draft), 4.0,
-                                  tuple(replace(flag, item=item.id) for flag in flags if number == 3)))  # fmt: skip
+                                  tuple(replace(doubt, item=item.id) for doubt in doubts if number == 3)))  # fmt: skip
         provenance = Provenance(
             profile, profile="" if url else profile, url=url, argv=argv, engine="llama.cpp", engine_path=argv[0],
             engine_version="b11434", engine_sha256="5c" * 32, model_path="/models/Qwen3.6-35B-A3B.Q4_K_M.gguf",

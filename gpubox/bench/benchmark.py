@@ -117,10 +117,10 @@ class Benchmark(ABC):
         return ""
 
 
-def flagged_headline(benchmark: Benchmark, results: ScoredItems) -> str:
-    """The headline, followed by the kinds of flags that cast doubt on it."""
+def doubtful_headline(benchmark: Benchmark, results: ScoredItems) -> str:
+    """The headline, followed by the kinds of doubts about it."""
     headline = benchmark.headline(results)
-    kinds = dict.fromkeys(flag.kind for item, result in results if not item.warmup for flag in result.flags)
+    kinds = dict.fromkeys(doubt.kind for item, result in results if not item.warmup for doubt in result.doubts)
     return f"{headline}  ! {', '.join(kinds)}" if headline and kinds else headline
 
 

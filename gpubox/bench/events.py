@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpubox.bench.model import Flag, Item, Result, RunInfo
+from gpubox.bench.model import Doubt, Item, Result, RunInfo
 from gpubox.server.events import ServerEvent
 
 
@@ -64,10 +64,10 @@ class ItemFinished:
 
 
 @dataclass(frozen=True, slots=True)
-class FlagRaised:
+class DoubtRaised:
     """A reason to doubt the numbers was observed."""
 
-    flag: Flag
+    doubt: Doubt
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class RunEnded:
     run: RunInfo
 
 
-BenchEvent = RunStarted | TargetServerEvent | Note | ItemStarted | ItemProgress | ItemFinished | FlagRaised | RunEnded
+BenchEvent = RunStarted | TargetServerEvent | Note | ItemStarted | ItemProgress | ItemFinished | DoubtRaised | RunEnded
 Emit = Callable[[BenchEvent], None]
 
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from gpubox import units
-from gpubox.bench.model import Flag, Sample
+from gpubox.bench.model import Doubt, Sample
 from gpubox.bench.target_server import TargetServer
 from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.hardware.nvml import read_driver
@@ -41,10 +41,10 @@ MIN_CPU_SECONDS, MIN_CLOCK_READINGS = 1.0, 3
 
 @dataclass(slots=True)
 class ItemReadings:
-    """The readings and flags of one item; complete when the ``watch`` block ends."""
+    """The readings and doubts of one item; complete when the ``watch`` block ends."""
 
     samples: list[Sample] = field(default_factory=list)
-    flags: list[Flag] = field(default_factory=list)
+    doubts: list[Doubt] = field(default_factory=list)
 
 
 class InterferenceMonitor:
@@ -69,10 +69,10 @@ class InterferenceMonitor:
         """The names of the programs on the GPUs, without gpubox and the server of the main instance."""
         return tuple(sorted({process.name or "unnamed program" for _, process in self._other_processes()}))
 
-    def initial_flags(self) -> list[Flag]:
-        """A flag for each program that holds much GPU memory before the run begins."""
+    def initial_doubts(self) -> list[Doubt]:
+        """A doubt for each program that holds much GPU memory before the run begins."""
         return [
-            Flag(
+            Doubt(
                 "other GPU process",
                 f"{process.name or process.pid} used {units.memory(process.vram_bytes)} of GPU {index} before the run",
             )
@@ -105,8 +105,8 @@ class InterferenceMonitor:
         self._baseline = await self._token_counters()
         self._reported_tokens = (0.0, 0.0)
 
-    async def foreign_request(self) -> Flag | None:
-        """A flag if another client has used the target since the last call. To be called between items."""
+    async def foreign_request(self) -> Doubt | None:
+        """A doubt if another client has used the target since the last call. To be called between items."""
         server = self._target_server
         if server.active_or_none is None:
             return None
@@ -117,19 +117,19 @@ class InterferenceMonitor:
         if counters and baseline:
             if any(now < before for now, before in zip(counters, baseline, strict=True)):
                 await self.reset_baseline()
-                return Flag("setup", "the server's token counters were reset: it was restarted meanwhile")
+                return Doubt("setup", "the server's token counters were reset: it was restarted meanwhile")
             prompt, generated = (counters[i] - baseline[i] - server.tokens[i] for i in (0, 1))
             generated -= server.unattributed_tokens
             new_prompt, new_generated = prompt - self._reported_tokens[0], generated - self._reported_tokens[1]
             if max(new_prompt, new_generated) >= 1:
                 self._reported_tokens = (prompt, generated)
                 text = f"another client used {new_prompt:,.0f} prompt and {new_generated:,.0f} generated tokens"
-                return Flag("foreign request", text)
+                return Doubt("foreign request", text)
         for _ in range(3):  # the run's own slot may need a moment to become idle
             if not await self._has_busy_slot():
                 return None
             await asyncio.sleep(0.1)
-        return Flag("foreign request", "the server is answering another client's request")
+        return Doubt("foreign request", "the server is answering another client's request")
 
     async def _has_busy_slot(self) -> bool:
         """False if the server does not list its slots."""
@@ -165,7 +165,7 @@ class InterferenceMonitor:
             self._check_gpu(readings, item, throttling)
             seconds = time.monotonic() - began
             if (swap := _swapped_bytes() - swapped) > MIN_SWAP_BYTES:
-                readings.flags.append(Flag("swap", f"{units.memory(swap)} of memory were swapped", item))
+                readings.doubts.append(Doubt("swap", f"{units.memory(swap)} of memory were swapped", item))
             self._check_cpu(readings, item, cpu, self._cpu_seconds_of_others(), seconds)
 
     async def _sample(self, readings: ItemReadings, began: float, throttling: list[tuple[str, ...]]) -> None:
@@ -205,8 +205,8 @@ class InterferenceMonitor:
         for reason in sorted({reason for reasons in throttling for reason in reasons} & THROTTLE_REASONS):
             share = sum(reason in reasons for reasons in throttling) / len(throttling)
             text = f"the clocks were limited by {reason} in {share:.0%} of the readings"
-            readings.flags.append(Flag("throttling", text, item))
-        readings.flags += [Flag("other GPU process", text, item) for text in sorted(self._new_processes)]
+            readings.doubts.append(Doubt("throttling", text, item))
+        readings.doubts += [Doubt("other GPU process", text, item) for text in sorted(self._new_processes)]
         self._new_processes.clear()
         samples = readings.samples[1:] or readings.samples  # the first one shows the clock before the item
         self._clocks += [sample.clock_sm_mhz for sample in samples if sample.clock_sm_mhz]
@@ -216,7 +216,7 @@ class InterferenceMonitor:
             self._first_clock = self._first_clock or median
             if abs(median / self._first_clock - 1) > MAX_CLOCK_DRIFT:
                 text = f"the SM clock was {median:.0f} MHz; it was {self._first_clock:.0f} MHz at the beginning"
-                readings.flags.append(Flag("clocks", text, item))
+                readings.doubts.append(Doubt("clocks", text, item))
 
     def _check_cpu(
         self, readings: ItemReadings, item: str, before: float | None, after: float | None, seconds: float
@@ -226,7 +226,7 @@ class InterferenceMonitor:
         cpu, wall = self._pending_cpu[0] + after - before, self._pending_cpu[1] + seconds
         self._pending_cpu = (cpu, wall) if wall < MIN_CPU_SECONDS else (0.0, 0.0)
         if wall >= MIN_CPU_SECONDS and cpu / wall > MAX_BUSY_CORES:
-            readings.flags.append(Flag("busy CPU", f"other programs kept {cpu / wall:.1f} cores busy", item))
+            readings.doubts.append(Doubt("busy CPU", f"other programs kept {cpu / wall:.1f} cores busy", item))
 
     def _cpu_seconds_of_others(self) -> float | None:
         """CPU seconds of all processes but the target and gpubox. ``None`` for a URL target."""

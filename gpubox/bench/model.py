@@ -65,14 +65,14 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
+class Doubt:
     """A reason to doubt a number, observed during the measurement."""
 
     kind: str
     """foreign request | throttling | swap | clocks | other GPU process | busy CPU | cache | length | setup | crash"""
     text: str
     item: str = ""
-    """Empty: the flag concerns the whole run."""
+    """Empty: the doubt concerns the whole run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class RawRecord:
     data: Mapping[str, Any]
     """Whole requests and replies, in the form of the kind."""
     samples: tuple[Sample, ...] = ()
-    flags: tuple[Flag, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
     error: str = ""
     """Why the server refused the item; ``data`` then holds what arrived before."""
 
@@ -110,7 +110,7 @@ class Result:
     item: str
     values: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
-    flags: tuple[Flag, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
     error: str = ""
     """Why it has no numbers. Such an item counts as not measured, never as 0."""
     skipped: bool = False
@@ -188,8 +188,8 @@ class RunInfo:
     machine: Machine | None = None
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
     """By target."""
-    flags: tuple[Flag, ...] = ()
-    """Flags of the run as a whole; those of items are in their results."""
+    doubts: tuple[Doubt, ...] = ()
+    """Doubts of the run as a whole; those of items are in their results."""
     previous: Launch | None = None
     """The server that ran before the run, and that runs again afterwards."""
     restore_pending: bool = False

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from gpubox.bench.benchmark import Benchmark, flagged_headline, make_benchmark
+from gpubox.bench.benchmark import Benchmark, doubtful_headline, make_benchmark
 from gpubox.bench.events import (
+    DoubtRaised,
     Emit,
-    FlagRaised,
     ItemFinished,
     ItemStarted,
     Note,
@@ -23,7 +23,7 @@ from gpubox.bench.events import (
     ignore_event,
 )
 from gpubox.bench.interference import InterferenceMonitor, ItemReadings
-from gpubox.bench.model import Flag, Item, Machine, Plan, Provenance, RawRecord, Result, RunInfo, ScoredItems, Target
+from gpubox.bench.model import Doubt, Item, Machine, Plan, Provenance, RawRecord, Result, RunInfo, ScoredItems, Target
 from gpubox.bench.provenance import comparable_argv, read_machine, read_provenance
 from gpubox.bench.recovery import clear_pending_restores, pending_restore
 from gpubox.bench.run_store import Run, create_run, readable_results
@@ -91,7 +91,7 @@ class RunSession:
         )
         self._targets = {target.name: target for target in self.info.plan.targets}
         with readable_results(run):  # the headline after each item reads them all: refused before a server stops
-            flagged_headline(self.benchmark, self._scored())
+            doubtful_headline(self.benchmark, self._scored())
         self._started = time.monotonic()
         self._earlier_seconds = self.info.seconds
         self._first_item_started: float | None = None
@@ -111,8 +111,8 @@ class RunSession:
             with contextlib.closing(self._monitor):
                 isolation = await self.benchmark.sandbox_isolation(self.target_server)
                 self._save_machine(read_machine(self._monitor.driver, isolation, self._monitor.other_gpu_processes))
-                for flag in self._monitor.initial_flags():
-                    self._raise_flag(flag)
+                for doubt in self._monitor.initial_doubts():
+                    self._raise_doubt(doubt)
                 await self._score_unscored()
                 await self._execute_all()
             state, message = "finished", ""
@@ -128,12 +128,12 @@ class RunSession:
         return self.info
 
     def _save_machine(self, machine: Machine) -> None:
-        """Stores the box of the first session; in a later one raises a flag for what has changed."""
+        """Stores the box of the first session; in a later one raises a doubt for what has changed."""
         first = self.info.machine
         if first is None:
             self._save(replace(self.info, machine=machine))
         elif changed := [name for name in COMPARED_MACHINE_FIELDS if getattr(first, name) != getattr(machine, name)]:
-            self._raise_flag(Flag("setup", f"the machine changed since the run began: {', '.join(changed)}"))
+            self._raise_doubt(Doubt("setup", f"the machine changed since the run began: {', '.join(changed)}"))
 
     async def _end(self, state: str, message: str) -> None:
         # Saved before the restore: a full disk or a second Ctrl-C must not prevent the restore.
@@ -211,7 +211,7 @@ class RunSession:
         return bool(reason)
 
     async def _execute_in_parallel(self, items: Sequence[Item]) -> None:
-        """Executes several items at once. Interference is flagged for the run, because no single item owns it."""
+        """Executes several items at once. Interference is a doubt about the run, because no single item owns it."""
         waiting = iter(items)
 
         async def worker() -> None:
@@ -230,16 +230,16 @@ class RunSession:
                         task.cancel()
                     await asyncio.gather(*workers, return_exceptions=True)
         finally:  # also after an error: the items finished so far are in the report
-            for flag in readings.flags:
-                self._raise_flag(flag)
+            for doubt in readings.doubts:
+                self._raise_doubt(doubt)
         if foreign := await self._monitor.foreign_request():
-            self._raise_flag(foreign)
+            self._raise_doubt(foreign)
 
     async def _execute(self, item: Item, *, watched: bool = True) -> None:
         """Executes one item, again if its server dies, and stores its record and its result."""
         self._first_item_started = self._first_item_started or time.monotonic()
         self.emit(ItemStarted(item, self.items.index(item) + 1, self.info.items))
-        crashes: list[Flag] = []
+        crashes: list[Doubt] = []
         for attempt in range(1, MAX_ATTEMPTS + 1):
             error: GpuboxError | None = None
             data = {}
@@ -258,8 +258,8 @@ class RunSession:
                 target = self.target_server.active.target
                 if target.url:
                     raise error
-                crashes.append(Flag("crash", f"the server died: {error.message}", item.id))
-                self._raise_flag(crashes[-1])  # for the run as well: the item gets no result if the restart fails
+                crashes.append(Doubt("crash", f"the server died: {error.message}", item.id))
+                self._raise_doubt(crashes[-1])  # for the run as well: the item gets no result if the restart fails
                 if attempt < MAX_ATTEMPTS:
                     self.emit(Note("The server died. It is restarted, and the item is repeated."))
                 if failure := await self._serve(target):
@@ -271,9 +271,9 @@ class RunSession:
                 continue
             break
         foreign = await self._monitor.foreign_request() if watched else None
-        flags = (*crashes, *readings.flags, *((replace(foreign, item=item.id),) if foreign else ()))
+        doubts = (*crashes, *readings.doubts, *((replace(foreign, item=item.id),) if foreign else ()))
         message = error.message if error else ""
-        raw = RawRecord(item.id, started_at, round(seconds, 6), data, tuple(readings.samples), flags, message)
+        raw = RawRecord(item.id, started_at, round(seconds, 6), data, tuple(readings.samples), doubts, message)
         self.run.add_raw(raw)
         self._add_result(item, await score_record(self.benchmark, item, raw))
 
@@ -298,16 +298,16 @@ class RunSession:
         if first is None:
             self._save(replace(self.info, provenance={**self.info.provenance, target.name: current}))
         elif changes := provenance_changes(first, current):
-            self._raise_flag(Flag("setup", f"{target.name} changed since the run began: {', '.join(changes)}"))
+            self._raise_doubt(Doubt("setup", f"{target.name} changed since the run began: {', '.join(changes)}"))
         return ""
 
     def _add_result(self, item: Item, result: Result) -> None:
         self.run.add_result(result)
         self.results[item.id] = result
         self._finished_weight += item.weight
-        for flag in result.flags:
-            self.emit(FlagRaised(flag))
-        headline = flagged_headline(self.benchmark, self._scored())
+        for doubt in result.doubts:
+            self.emit(DoubtRaised(doubt))
+        headline = doubtful_headline(self.benchmark, self._scored())
         self.emit(ItemFinished(item, result, len(self.results), self.info.items, self._seconds_left(), headline))
 
     def _scored(self) -> ScoredItems:
@@ -320,10 +320,10 @@ class RunSession:
         weight_left += (self.info.items - len(self.items)) * statistics.fmean(item.weight for item in self.items)
         return (time.monotonic() - self._first_item_started) * weight_left / self._finished_weight
 
-    def _raise_flag(self, flag: Flag) -> None:
-        self.emit(FlagRaised(flag))
-        if flag not in self.info.flags:
-            self._save(replace(self.info, flags=(*self.info.flags, flag)))
+    def _raise_doubt(self, doubt: Doubt) -> None:
+        self.emit(DoubtRaised(doubt))
+        if doubt not in self.info.doubts:
+            self._save(replace(self.info, doubts=(*self.info.doubts, doubt)))
 
     def _save(self, info: RunInfo) -> None:
         self.info = info
@@ -346,17 +346,17 @@ def pending_items(items: Sequence[Item], results: dict[str, Result]) -> list[Ite
 
 
 async def score_record(benchmark: Benchmark, item: Item, raw: RawRecord) -> Result:
-    """The result of one stored record, with the record's flags and time."""
+    """The result of one stored record, with the record's doubts and time."""
     if raw.error:
-        return Result(item.id, seconds=raw.seconds, flags=raw.flags, error=raw.error)
+        return Result(item.id, seconds=raw.seconds, doubts=raw.doubts, error=raw.error)
     try:
         result = await benchmark.score(item, raw)
     except GpuboxError:
         raise
     except Exception as error:  # the reply is kept: `rescore` scores it after the scorer is fixed
         reason = f"its reply could not be scored ({type(error).__name__}: {sanitize_line(str(error))[:120]})"
-        return Result(item.id, seconds=raw.seconds, flags=raw.flags, error=reason)
-    return replace(result, seconds=raw.seconds, flags=(*raw.flags, *result.flags))
+        return Result(item.id, seconds=raw.seconds, doubts=raw.doubts, error=reason)
+    return replace(result, seconds=raw.seconds, doubts=(*raw.doubts, *result.doubts))
 
 
 async def rescore_run(run: Run, config: Config) -> tuple[int, list[str]]:

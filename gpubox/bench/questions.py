@@ -11,7 +11,7 @@ import msgspec
 
 from gpubox.bench.energy import energy_values
 from gpubox.bench.measured_request import MeasuredReply, measure_request, stored_reply
-from gpubox.bench.model import Flag, Item, RawRecord, Result
+from gpubox.bench.model import Doubt, Item, RawRecord, Result
 from gpubox.bench.prompts import CHAT_PROMPTS, filler_text
 from gpubox.errors import UsageError
 from gpubox.server.other_server import LLAMA
@@ -110,10 +110,10 @@ def reply_values(raw: RawRecord, reply: MeasuredReply) -> dict[str, Any]:
 def question_result(item: Item, raw: RawRecord, extra: Mapping[str, Any] | None = None) -> Result:
     """The result of one stored reply to a question; ``extra`` values are added."""
     reply = stored_reply(raw.data)
-    flags = unmet_conditions(item, reply, question_of(item).max_tokens)
+    doubts = unmet_conditions(item, reply, question_of(item).max_tokens)
     if reason := no_speed_reason(reply):
-        return Result(item.id, flags=flags, error=reason)
-    return Result(item.id, {**reply_values(raw, reply), **(extra or {})}, flags=flags)
+        return Result(item.id, doubts=doubts, error=reason)
+    return Result(item.id, {**reply_values(raw, reply), **(extra or {})}, doubts=doubts)
 
 
 def no_speed_reason(reply: MeasuredReply) -> str:
@@ -127,16 +127,16 @@ def no_speed_reason(reply: MeasuredReply) -> str:
 
 def unmet_conditions(
     item: Item, reply: MeasuredReply, max_tokens: int | None, *, cold: bool = True
-) -> tuple[Flag, ...]:
-    """A flag for each condition that the reply does not meet: its length (``None``: any), and a cold cache."""
-    flags = []
+) -> tuple[Doubt, ...]:
+    """A doubt for each condition that the reply does not meet: its length (``None``: any), and a cold cache."""
+    doubts = []
     cached, generated = reply.cached_tokens or 0, reply.generated_tokens
     prompt = (reply.prompt_tokens or 0) + cached
     if cold and cached > max(8, prompt // 50):
-        flags.append(Flag("cache", f"{cached:,} of {prompt:,} prompt tokens came from the cache", item.id))
+        doubts.append(Doubt("cache", f"{cached:,} of {prompt:,} prompt tokens came from the cache", item.id))
     if max_tokens is not None and generated is not None and generated != max_tokens:
-        flags.append(Flag("length", f"{generated:,} tokens were generated instead of {max_tokens:,}", item.id))
-    return tuple(flags)
+        doubts.append(Doubt("length", f"{generated:,} tokens were generated instead of {max_tokens:,}", item.id))
+    return tuple(doubts)
 
 
 async def text_at_depth(text: str, tokens: int, target_server: TargetServer, contexts: dict[int, str]) -> str:

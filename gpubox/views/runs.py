@@ -63,7 +63,7 @@ def report_document(bundle: ReportBundle) -> Document:
         rows = [[format_value(value) for value in row] for row in table.rows]
         sections.append(Section(table.title, table.columns, rows, table.note, details=table.details))
     took = f", {units.duration(info.seconds)}" if info.seconds else ""
-    base = {"run": info.id, "kind": report.kind, "flags": list(dict.fromkeys(flag.kind for flag in report.flags))}
+    base = {"run": info.id, "kind": report.kind, "doubts": list(dict.fromkeys(doubt.kind for doubt in report.doubts))}
     records = [base | json_fields(metric, without=("samples", "starts")) for metric in report.metrics]
     return Document(
         report.title,
@@ -71,7 +71,7 @@ def report_document(bundle: ReportBundle) -> Document:
         report.verdict,
         sections,
         charts(report),
-        (*report.notes, *validity_warnings(report.flags)),
+        (*report.notes, *validity_warnings(report.doubts)),
         report.text,
         list(_facts(bundle)),
         records,
@@ -155,7 +155,7 @@ def comparison_document(comparison: RunComparison) -> Document:
         [Section("", header, rows, narrow=narrow, roles=[mark.role if mark else "" for mark in marks])],
         [Chart(title, "second / first", bars=bars, centre=1.0)] if bars else [],
         notes,
-        records=[{**json_fields(row), "flags": comparison.validity} for row in comparison.rows],
+        records=[{**json_fields(row), "doubts": comparison.validity} for row in comparison.rows],
         values={"comparison": json_fields(comparison) | {"verdict": comparison_verdict(comparison)}},
     )
 
@@ -242,7 +242,7 @@ def _leaderboard_document(board: Leaderboard) -> Document:
     rows, marks = [], []
     for entry, interval in zip(board.entries, intervals, strict=True):
         mark = "" if entry.rank == 1 or board.one_sample else SPEED[_MARKS[entry.against_first]].glyph
-        marks.append(" ".join(filter(None, (mark, "!" if entry.flagged else ""))))
+        marks.append(" ".join(filter(None, (mark, "!" if entry.doubts else ""))))
         first, *others = (format_number(value.value) if value else units.UNKNOWN for value in entry.values)
         n = str(entry.values[0].n) if entry.values[0] else ""
         rows.append((str(entry.rank), entry.name, first, marks[-1], interval, n, *others, entry.model, entry.run[:15]))
@@ -250,11 +250,11 @@ def _leaderboard_document(board: Leaderboard) -> Document:
         SPEED[key].glyph in mark for mark in marks)]  # fmt: skip
     notes = [f"Against the first: {'; '.join(shown)}."] if shown else []
     notes += [
-        f"! {board.kind}, {entry.name} is {DOUBTFUL} {', '.join(entry.flagged)}"
-        for entry in board.entries if entry.flagged
+        f"! {board.kind}, {entry.name} is {DOUBTFUL} {', '.join(entry.doubts)}"
+        for entry in board.entries if entry.doubts
     ]  # fmt: skip
     bars = tuple(
-        ChartBar(f"{entry.rank} {entry.name}{' !' if entry.flagged else ''}", value.value, value.low, value.high)
+        ChartBar(f"{entry.rank} {entry.name}{' !' if entry.doubts else ''}", value.value, value.low, value.high)
         for entry in board.entries
         if (value := entry.values[0])
     )

@@ -90,7 +90,7 @@ def test_a_cell_whose_server_dies_is_left_after_the_second_death(
     assert code == 0, err
     results = find_run(paths, "last").results()
     first, *others = [result for name, result in results.items() if "2048" in name]
-    assert [flag.kind for flag in first.flags] == ["crash", "crash"]
+    assert [doubt.kind for doubt in first.doubts] == ["crash", "crash"]
     assert {(result.skipped, result.error) for result in others} == {(True, f"the server died during {first.item}")}
     assert all(result.ok for name, result in results.items() if "3072" in name)
     assert re.search(r"crash in 00\d/ctx-size=2048/warm-up", out)

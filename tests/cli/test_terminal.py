@@ -24,7 +24,7 @@ from pathlib import Path
 import click
 import pytest
 
-from gpubox.bench.model import Flag
+from gpubox.bench.model import Doubt
 from gpubox.cli.main import cli, run
 from gpubox.hardware.process import find_by_marker
 from gpubox.paths import Paths
@@ -146,7 +146,7 @@ def world(paths: Paths, tmp_path: Path, tiny_gguf: Path, write_profile: Callable
     write_profile("refused", f'model = "{tiny_gguf}"\n[flags]\nnosuchflag = {text}\n')
     write_profile("broken", f"title = {text}\nmodel = \x1b]52;c;T1dORUQ=\x07 {ONE_LINE}\n")
     (paths.profiles / f"{ATTACKS[5]}\u202ename.toml").write_text(f'title = {text}\nmodel = "{tiny_gguf}"\n')
-    run_ = speed_run(paths, profile=ONE_LINE, url="http://evil", flags=(Flag("busy", ONE_LINE),))
+    run_ = speed_run(paths, profile=ONE_LINE, url="http://evil", doubts=(Doubt("busy", ONE_LINE),))
     info = run_.info
     provenance = {
         name: replace(known, engine_version=ONE_LINE, model_path=ONE_LINE) for name, known in info.provenance.items()

@@ -58,7 +58,7 @@ def test_a_run_survives_kill_9_and_gives_the_server_back(box: Box, known: set[Pa
     for prefix in ("cold", "warm"):
         assert metrics[f"short, {prefix}, depth 0", "tg"]["n"] == 4
         assert metrics[f"short, {prefix}, depth 0", "tg"]["value"] > 0
-    flags = {flag["kind"] for flag in values["report"]["flags"]}
+    flags = {doubt["kind"] for doubt in values["report"]["doubts"]}
     assert not flags & {"foreign request", "cache", "length", "crash", "setup"}
     provenance = values["run"]["provenance"]["measured"]
     assert len(provenance["model_sha256"]) == len(provenance["engine_sha256"]) == 64
@@ -93,5 +93,5 @@ def test_a_server_that_dies_costs_one_item(box: Box, known: set[Path]) -> None:
 
     assert process.returncode == 0
     values = json.loads(out)
-    assert "crash" in {flag["kind"] for flag in values["report"]["flags"]}
+    assert "crash" in {doubt["kind"] for doubt in values["report"]["doubts"]}
     assert all(m["estimate"]["n"] == 4 for m in values["report"]["metrics"] if m["name"] == "tg")

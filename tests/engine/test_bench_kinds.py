@@ -65,7 +65,7 @@ def resumed(box: Box, kept: list[bytes]) -> dict[str, Any]:
     assert values["run"]["state"] == "finished"
     folder: Path = box.paths.state / "runs" / values["run"]["id"]
     assert (folder / "results.jsonl").read_bytes().splitlines()[: len(kept)] == kept
-    assert not {flag["kind"] for flag in values["report"]["flags"]} & {"cache", "length", "crash", "setup"}
+    assert not {doubt["kind"] for doubt in values["report"]["doubts"]} & {"cache", "length", "crash", "setup"}
     return values
 
 

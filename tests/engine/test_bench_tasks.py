@@ -52,7 +52,7 @@ def test_a_run_of_all_modes_survives_kill_9(box: Box) -> None:
     assert lines()[: len(kept)] == kept and len(lines()) == 3
     scores = {m["group"]: m["estimate"] for m in values["report"]["metrics"] if m["name"] == "pass@1"}
     assert {mode: score["n"] for mode, score in scores.items()} == {"vanilla": 1, "chat": 1, "agentic": 1}
-    assert not {flag["kind"] for flag in values["report"]["flags"]} & {"foreign request", "crash", "setup"}
+    assert not {doubt["kind"] for doubt in values["report"]["doubts"]} & {"foreign request", "crash", "setup"}
     for line in map(json.loads, lines()):
         parts = line["values"]["parts"]
         assert sum(parts.values()) == pytest.approx(line["seconds"], rel=0.02)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from gpubox.bench.model import Flag
+from gpubox.bench.model import Doubt
 from gpubox.paths import Paths
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
@@ -40,7 +40,7 @@ async def test_picture(
     monkeypatch.setattr(app_module, "BENCH_POLL_SECONDS", 0.01)
     monkeypatch.setattr(run_pane, "time_or_date", lambda iso: "18:00")
     box = Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
-    speed_run(box, "qwen36-256k", tg=41.0, seed=3, flags=[Flag("throttling", "power cap for 40 % of the time")])
+    speed_run(box, "qwen36-256k", tg=41.0, seed=3, doubts=[Doubt("throttling", "power cap for 40 % of the time")])
     speed_run(box, "demo", tg=212.0, seed=4, state="interrupted", share=0.7)
     speed_run(box, "qwen36-mtp-16gb", tg=48.0, seed=1)
     last = speed_run(box, "qwen36-mtp-16gb", tg=60.0, seed=2, share=0.6 if scene == "at_work" else 1.0,

@@ -11,7 +11,7 @@ import pytest
 from textual.pilot import Pilot
 
 from gpubox.bench.kinds import all_kinds
-from gpubox.bench.model import Flag
+from gpubox.bench.model import Doubt
 from gpubox.paths import Paths
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
@@ -66,7 +66,7 @@ def bench_of(services: BenchRunss) -> FakeBench:
 @pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 50)])
 async def test_the_report_of_the_run_under_the_cursor(box: Paths, size: tuple[int, int]) -> None:
     speed_run(box, "slow", tg=30.0)
-    speed_run(box, "fast", tg=60.0, flags=[Flag("throttling", "power cap")])
+    speed_run(box, "fast", tg=60.0, doubts=[Doubt("throttling", "power cap")])
     async with benching(box, size=size) as (pilot, _):
         await shows(pilot, "2 runs", "fast", "slow", "Speed over HTTP")
         assert title_of(pilot).endswith("speed-fast")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpubox.bench.kinds.ab.ab import Ab, parse_options
-from gpubox.bench.model import Flag, Item, Plan, Result, RunInfo, Target
+from gpubox.bench.model import Doubt, Item, Plan, Result, RunInfo, Target
 from gpubox.bench.overrides import toggle_mmap, toggle_mtp
 from gpubox.bench.plan_outline import outline_plan
 from gpubox.bench.plan_runner import PlanRunner
@@ -38,7 +38,7 @@ def ab(targets: tuple[Target, ...] = TWO, sides: list[dict[str, Any]] = SIDES, s
 
 
 def measured(
-    kind: Ab, gain: float = 0.0, *, launch: float = 0.002, drift: float = 0.0, flags: tuple[Flag, ...] = ()
+    kind: Ab, gain: float = 0.0, *, launch: float = 0.002, drift: float = 0.0, doubts: tuple[Doubt, ...] = ()
 ) -> Scored:
     """Prompts differ by 12 %, answers by 1 %, launches by ``launch``; b is faster by ``gain``. A start takes 10 s."""
     dice = random.Random(kind.plan.seed)
@@ -51,7 +51,7 @@ def measured(
             1 - drift * item.start / 12
         )
         values = {"tg": tg, "effective": tg * 0.9, "pp": 10 * tg, "ttft_seconds": 1 / tg, "load_seconds": 2.0}
-        return Result(item.id, values, 10 / 7, flags=flags)
+        return Result(item.id, values, 10 / 7, doubts=doubts)
 
     return follow(kind, answer)
 
@@ -109,11 +109,11 @@ def test_invalid_options_are_refused(values: dict[str, Any], message: str) -> No
         parse_options(values, TWO)
 
 
-BUSY = (Flag("busy CPU", "other programs kept 1.2 cores busy"),)
+BUSY = (Doubt("busy CPU", "other programs kept 1.2 cores busy"),)
 
 
 @pytest.mark.parametrize(
-    ("gain", "launch", "options", "flags", "verdict"),
+    ("gain", "launch", "options", "doubts", "verdict"),
     [
         (0.10, 0.002, {}, (), r"b is faster than a\."),
         (-0.10, 0.002, {}, (), r"b is slower than a\."),
@@ -126,10 +126,10 @@ BUSY = (Flag("busy CPU", "other programs kept 1.2 cores busy"),)
     ],
 )  # fmt: skip
 def test_one_of_three_answers_opens_the_report(
-    gain: float, launch: float, options: dict[str, Any], flags: tuple[Flag, ...], verdict: str
+    gain: float, launch: float, options: dict[str, Any], doubts: tuple[Doubt, ...], verdict: str
 ) -> None:
     kind = ab(seed=5, **options)
-    results = measured(kind, gain, launch=launch, flags=flags)
+    results = measured(kind, gain, launch=launch, doubts=doubts)
     report = report_of(kind, results)
 
     assert re.match(verdict, report.verdict), report.verdict
@@ -196,7 +196,7 @@ async def test_two_servers_by_url_from_end_to_end(tmp_path: Path) -> None:
 
         info = await PlanRunner(paths, Config(), lambda name: Profile(name, "/nowhere")).run(plan)
 
-        assert (info.state, info.flags) == ("finished", ())
+        assert (info.state, info.doubts) == ("finished", ())
         bodies = [[{**request, "model": ""} for request in sorted(s.asked, key=str)] for s in (first, second)]
         assert len(first.asked) == len(second.asked)
         assert {str(request) for request in bodies[0]} == {str(request) for request in bodies[1]}
@@ -204,7 +204,7 @@ async def test_two_servers_by_url_from_end_to_end(tmp_path: Path) -> None:
         summary = info_and_report(find_run(paths, "last"))[1]
         assert summary.verdict.startswith("Whether b is faster than a cannot be told")
         assert "gpubox cannot restart a server by its address" in summary.verdict
-        assert summary.flags == ()
+        assert summary.doubts == ()
 
 
 HELP = """--spec-draft-n-max N                    window

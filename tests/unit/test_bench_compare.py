@@ -12,7 +12,7 @@ import pytest
 from gpubox.bench import stats
 from gpubox.bench.compare.history import compare_past, looks, looks_needed, told
 from gpubox.bench.compare.settling import runs_tell
-from gpubox.bench.model import Flag, Plan, Provenance, RunInfo, Target
+from gpubox.bench.model import Doubt, Plan, Provenance, RunInfo, Target
 from gpubox.bench.report.leaderboard import make_leaderboards
 from gpubox.bench.report.load import load_comparison, load_leaderboards
 from gpubox.bench.report.model import Metric, Report, RunSummary
@@ -70,14 +70,14 @@ def past(*values: float, first: int = 0, step: int = 1) -> list[tuple[float, flo
 )
 def test_runs_in_turn_are_compared_by_their_ranks(first: Sequence[float], second: Sequence[float], answer: str) -> None:
     compared = compare_past(past(*first, step=2), past(*second, first=1, step=2))
-    assert compared.answer == answer
+    assert compared.direction == answer
     assert (compared.low is None) == (len(first) < 4)
 
 
 def test_runs_of_one_side_that_follow_each_other_count_once() -> None:
     blocks = past(50, 51, 49, 50, 52), past(60, 61, 59, 60, 62, first=5)
     assert [len(side) for side in looks(*blocks)] == [1, 1]
-    assert compare_past(*blocks).answer == "cannot tell"
+    assert compare_past(*blocks).direction == "cannot tell"
     assert (looks_needed(), looks_needed(0.05 / 120)) == (4, 8)
 
 
@@ -252,7 +252,7 @@ def test_a_comparison_shows_no_key(box: Paths) -> None:
 def test_a_leaderboard_ranks_profiles_of_one_protocol_by_their_last_run(box: Paths) -> None:
     speed_run(box, "old-and-new", tg=10.0)
     speed_run(box, "old-and-new", tg=80.0)
-    speed_run(box, "slow", tg=30.0, flags=[Flag("swap", "9 MiB were swapped")])
+    speed_run(box, "slow", tg=30.0, doubts=[Doubt("swap", "9 MiB were swapped")])
     speed_run(box, "unfinished", tg=99.0, share=0.5, state="interrupted")
     speed_run(box, "other-protocol", tg=99.0, options={"preset": "quick"})
 
@@ -260,7 +260,7 @@ def test_a_leaderboard_ranks_profiles_of_one_protocol_by_their_last_run(box: Pat
 
     assert len(boards) == 2
     board = next(board for board in boards if len(board.entries) == 2)
-    assert [(entry.name, entry.against_first, entry.flagged) for entry in board.entries] == [
+    assert [(entry.name, entry.against_first, entry.doubts) for entry in board.entries] == [
         ("old-and-new", "equal", ()), ("slow", "cannot tell", ("swap",)),
     ]  # fmt: skip
     assert "whether slow is behind cannot be told" in leaderboard_verdict(board)
@@ -300,8 +300,8 @@ def test_a_suite_with_one_sample_of_each_task_has_no_ranking() -> None:
 
 
 def test_flags_show_in_every_form(box: Paths) -> None:
-    busy = [Flag("busy CPU", "other programs kept 1.2 cores busy"), Flag("throttling", "held back")]
-    first, second = speed_run(box, "a", tg=60.0, seed=1), speed_run(box, "b", tg=40.0, seed=2, flags=busy)
+    busy = [Doubt("busy CPU", "other programs kept 1.2 cores busy"), Doubt("throttling", "held back")]
+    first, second = speed_run(box, "a", tg=60.0, seed=1), speed_run(box, "b", tg=40.0, seed=2, doubts=busy)
 
     assert "doubtful: busy CPU in 1 item, throttling in 1 item" in comparison_verdict(load_comparison(first, second))
     assert run_summaries(box)[-1].headline.endswith("! busy CPU, throttling")

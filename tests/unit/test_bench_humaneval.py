@@ -131,7 +131,7 @@ async def test_agentic_mends_and_its_time_is_accounted_for(tmp_path: Path, nativ
     assert row[-1] in ("99.9%", "100.0%", "100.1%")
     (speed,) = table(report, "tok/s").rows
     assert isinstance(speed[4], float) and isinstance(speed[5], float) and speed[5] < speed[4]
-    assert not [flag for flag in report.flags if flag.kind == "foreign request"]
+    assert not [doubt for doubt in report.doubts if doubt.kind == "foreign request"]
 
     scored, changed = await rescore_run(run, Config())
     assert (scored, changed) == (1, [])

@@ -14,7 +14,7 @@ import pytest
 
 from gpubox.bench import interference
 from gpubox.bench.interference import InterferenceMonitor, ItemReadings
-from gpubox.bench.model import Flag, Plan, Target
+from gpubox.bench.model import Doubt, Plan, Target
 from gpubox.bench.overrides import apply_overrides
 from gpubox.bench.plan_outline import outline_plan
 from gpubox.bench.provenance import FileHashes, engine_files, read_machine
@@ -83,15 +83,15 @@ async def test_throttling_other_programs_and_clocks_are_flagged(paths: Paths, dr
     loud = await watched(monitor, driver)
     again = await watched(monitor, driver)
 
-    assert quiet.flags == []
+    assert quiet.doubts == []
     assert quiet.samples[0].power_watts == 250.0
-    assert [flag for flag in loud.flags if flag.kind != "busy CPU"] == [
-        Flag("throttling", "the clocks were limited by power cap in 100% of the readings", "item"),
-        Flag("other GPU process", "blender started to use GPU 0", "item"),
-        Flag("clocks", "the SM clock was 2100 MHz; it was 2500 MHz at the beginning", "item"),
+    assert [doubt for doubt in loud.doubts if doubt.kind != "busy CPU"] == [
+        Doubt("throttling", "the clocks were limited by power cap in 100% of the readings", "item"),
+        Doubt("other GPU process", "blender started to use GPU 0", "item"),
+        Doubt("clocks", "the SM clock was 2100 MHz; it was 2500 MHz at the beginning", "item"),
     ]
-    assert {flag.kind for flag in again.flags} >= {"throttling", "clocks"}
-    assert "other GPU process" not in {flag.kind for flag in again.flags}
+    assert {doubt.kind for doubt in again.doubts} >= {"throttling", "clocks"}
+    assert "other GPU process" not in {doubt.kind for doubt in again.doubts}
     monitor.close()
 
 
@@ -107,8 +107,8 @@ async def test_programs_on_the_gpu_before_the_run_are_flagged(paths: Paths, driv
     assert monitor.other_gpu_processes == ("Xorg", "comfyui", "unnamed program")
     machine = read_machine(monitor.driver, "", monitor.other_gpu_processes)
     assert machine.gpu_processes == monitor.other_gpu_processes
-    assert monitor.initial_flags() == [Flag("other GPU process", "comfyui used 4.0 GiB of GPU 0 before the run")]
-    assert "other GPU process" not in {flag.kind for flag in (await watched(monitor, driver)).flags}  # reported once
+    assert monitor.initial_doubts() == [Doubt("other GPU process", "comfyui used 4.0 GiB of GPU 0 before the run")]
+    assert "other GPU process" not in {doubt.kind for doubt in (await watched(monitor, driver)).doubts}  # reported once
 
 
 async def test_a_program_that_the_run_started_is_not_flagged(paths: Paths, driver: Driver) -> None:
@@ -120,7 +120,7 @@ async def test_a_program_that_the_run_started_is_not_flagged(paths: Paths, drive
 
     process.kill()
     await process.wait()
-    assert "other GPU process" not in {flag.kind for flag in readings.flags}
+    assert "other GPU process" not in {doubt.kind for doubt in readings.doubts}
 
 
 class Clock:
@@ -138,12 +138,12 @@ async def test_short_items_are_judged_together(paths: Paths, driver: Driver, mon
     monkeypatch.setattr(interference, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(monitor, "_cpu_seconds_of_others", lambda: clock.used)
 
-    async def item(seconds: float, cores: float) -> list[Flag]:
+    async def item(seconds: float, cores: float) -> list[Doubt]:
         async with monitor.watch("item") as watch:
             clock.passes(seconds, cores)
-        return [flag for flag in watch.flags if flag.kind == "busy CPU"]
+        return [doubt for doubt in watch.doubts if doubt.kind == "busy CPU"]
 
-    busy = Flag("busy CPU", "other programs kept 1.5 cores busy", "item")
+    busy = Doubt("busy CPU", "other programs kept 1.5 cores busy", "item")
     assert [await item(0.4, 1.5) for _ in range(6)] == [[], [], [busy], [], [], [busy]]
     assert [await item(0.4, 0.1) for _ in range(6)] == [[]] * 6
     assert await item(2.0, 1.5) == [busy]
@@ -156,7 +156,7 @@ async def test_the_clocks_of_items_with_one_reading_are_judged_together(paths: P
         driver.card = replace(CARD, clock_sm_mhz=clock)
         async with monitor.watch("item") as watch:
             await asyncio.sleep(0)  # the first reading
-        return [flag.kind for flag in watch.flags if flag.kind == "clocks"]
+        return [doubt.kind for doubt in watch.doubts if doubt.kind == "clocks"]
 
     assert [await short(clock) for clock in (210, 2500, 2500, 2500, 2480, 2500)] == [[]] * 6  # idle before the first
     assert [await short(2000) for _ in range(3)] == [[], [], ["clocks"]]

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
-from gpubox.bench.model import Flag, Item, Plan, Provenance, RawRecord, Result, RunInfo, Sample, Target
+from gpubox.bench.model import Doubt, Item, Plan, Provenance, RawRecord, Result, RunInfo, Sample, Target
 from gpubox.bench.report.post import Post, PostColumn, PostRow, make_post, post_values
 from gpubox.bench.report.post_card import post_svg
 from gpubox.bench.report.post_flags import shown_flags
@@ -126,8 +126,8 @@ def test_every_figure_says_its_interval_and_n_or_is_a_dash(box: Paths) -> None:
 
 
 def test_doubts_stay_on_the_card_and_in_the_block(box: Paths) -> None:
-    flags = (Flag("throttling", "zoe's card was hot"), Flag("busy CPU", "firefox kept 3.0 cores busy"))
-    run = speed_run(box, flags=flags, share=0.6, state="interrupted")
+    doubts = (Doubt("throttling", "zoe's card was hot"), Doubt("busy CPU", "firefox kept 3.0 cores busy"))
+    run = speed_run(box, doubts=doubts, share=0.6, state="interrupted")
     with run.owned():
         run.add_result(Result(run.items()[-1].id, error="10.0.0.7 hung up"))
     post = make_post(run)
@@ -221,12 +221,12 @@ def planted(value: Any, name: str = "") -> Any:
 
 @pytest.mark.parametrize("url", ["", "http://mybox.lan:8080", "http://127.0.0.1:8080"])
 def test_no_secret_of_any_field_of_a_run_is_in_its_post(box: Paths, url: str) -> None:
-    flags = (Flag("busy CPU", "x"), Flag("crash", "y"))
-    run = speed_run(box, "hunter2", draft=True, flags=flags, url=url)
+    doubts = (Doubt("busy CPU", "x"), Doubt("crash", "y"))
+    run = speed_run(box, "hunter2", draft=True, doubts=doubts, url=url)
     own = run.info.provenance["hunter2"]
     own = replace(own, env={"HF_TOKEN": "hunter2"}, props={"n_ctx": 4096, "model_alias": "hunter2"},
                   model_path=f"/home/zoe/secretdir/{own.model_path.rpartition('/')[2]}")  # fmt: skip
-    values = msgspec.to_builtins(replace(run.info, message="m", flags=flags))
+    values = msgspec.to_builtins(replace(run.info, message="m", doubts=doubts))
     plan = values.pop("plan")
     plan["options"]["note"] = planted("note")
     plan["targets"] = [plan["targets"][0] | {"model": planted("model"), "overrides": {"alias": planted("alias")}}]
@@ -350,7 +350,7 @@ def markup(post: Post) -> Post:
     "change", [lambda post: post, long_names, wide_letters, many_sides, one_figure, many_columns, no_machine, markup]
 )
 def test_a_card_is_well_formed_and_no_text_is_cut_or_covered(box: Paths, change: Callable[[Post], Post]) -> None:
-    svg = post_svg(change(make_post(speed_run(box, draft=True, flags=(Flag("busy CPU", "x"),)))))
+    svg = post_svg(change(make_post(speed_run(box, draft=True, doubts=(Doubt("busy CPU", "x"),)))))
 
     assert faults(svg) == []
     assert not re.search(r"<script|href|url\(|@import|<style|<image|<foreignObject", svg)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.bench.benchmark import make_benchmark
-from gpubox.bench.model import Flag, Plan, Result, RunInfo, Target
+from gpubox.bench.model import Doubt, Plan, Result, RunInfo, Target
 from gpubox.bench.plan_runner import PlanRunner
 from gpubox.bench.report.chart import Chart, ChartBar, charts, ticks
 from gpubox.bench.report.formatting import interval_title, validity_warnings
@@ -76,10 +76,10 @@ def test_a_report_fits_the_terminal_it_is_shown_on(box: Paths) -> None:
 
 
 def test_flags_are_explained(box: Paths) -> None:
-    bundle = load_report(speed_run(box, flags=[Flag("throttling", "power cap for 40 % of the time")]))
+    bundle = load_report(speed_run(box, doubts=[Doubt("throttling", "power cap for 40 % of the time")]))
 
     assert "power cap for 40 % of the time - the GPU could have been faster" in shown(bundle)
-    assert run_summaries(box)[0].flags == ("throttling",)
+    assert run_summaries(box)[0].doubts == ("throttling",)
 
 
 def test_reports_hide_paths_hosts_and_keys(box: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_reports_hide_paths_hosts_and_keys(box: Paths, monkeypatch: pytest.Monke
     )
     info = run.info
     info, report = redact_report(
-        info, Report("speed", "code", notes=(note,), flags=(Flag("crash", note, "short/cold/d0/1"),))
+        info, Report("speed", "code", notes=(note,), doubts=(Doubt("crash", note, "short/cold/d0/1"),))
     )
     everything = repr((info, report))
 
@@ -151,7 +151,7 @@ def test_untrusted_text_is_no_markup_in_any_form(box: Paths) -> None:
         "Failed problems", ("why",), ((hostile,), ("`--flag <x>`",)), hostile, (f"{hostile}\n```\n</details>", "")
     )
     report = Report(
-        "humaneval", hostile, tables=(table,), notes=(hostile,), flags=(Flag("crash", hostile),), text=hostile
+        "humaneval", hostile, tables=(table,), notes=(hostile,), doubts=(Doubt("crash", hostile),), text=hostile
     )
     info = RunInfo("id", Plan("humaneval", (Target("p", profile="p"),)), "t", 0)
 
@@ -315,8 +315,8 @@ def test_the_active_run_is_found_among_many(box: Paths) -> None:
 
 
 def test_a_warning_for_several_items_quotes_the_last_one() -> None:
-    flags = [Flag("busy CPU", "0.3 cores", "a"), Flag("busy CPU", "0.6 cores", "b"), Flag("swap", "1 MiB", "a")]
-    busy, swap = validity_warnings(flags)
+    doubts = [Doubt("busy CPU", "0.3 cores", "a"), Doubt("busy CPU", "0.6 cores", "b"), Doubt("swap", "1 MiB", "a")]
+    busy, swap = validity_warnings(doubts)
     assert busy.startswith("! busy CPU in 2 items: the last one: 0.6 cores")
     assert swap.startswith("! swap in a: 1 MiB")
 

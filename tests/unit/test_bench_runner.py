@@ -12,11 +12,11 @@ import pytest
 
 from gpubox.bench import kinds
 from gpubox.bench.benchmark import Benchmark
-from gpubox.bench.events import BenchEvent, FlagRaised, ItemFinished, RunEnded, RunStarted
+from gpubox.bench.events import BenchEvent, DoubtRaised, ItemFinished, RunEnded, RunStarted
 from gpubox.bench.interference import InterferenceMonitor, ItemReadings
 from gpubox.bench.kind import Kind
 from gpubox.bench.measured_request import measure_request
-from gpubox.bench.model import Flag, Item, Plan, Provenance, RawRecord, Result, RunInfo, Target
+from gpubox.bench.model import Doubt, Item, Plan, Provenance, RawRecord, Result, RunInfo, Target
 from gpubox.bench.plan_runner import PlanRunner, pending_items, provenance_changes, rescore_run
 from gpubox.bench.report.model import Report
 from gpubox.bench.report.run_summaries import run_summary
@@ -104,7 +104,7 @@ def plan(server: BenchServer, *names: str, **fields: Any) -> Plan:
 async def test_every_item_is_done_once_and_scored_from_what_is_stored(box: Box, server: BenchServer) -> None:
     info = await box.runner.run(plan(server))
 
-    assert (info.state, info.items, info.flags) == ("finished", 4, ())
+    assert (info.state, info.items, info.doubts) == ("finished", 4, ())
     assert [r.values["score"] for _, r in box.last.scored()] == [1, 2, 3, 4]
     assert len(server.asked) == 4
     assert isinstance(box.events[0], RunStarted)
@@ -186,10 +186,10 @@ async def test_requests_of_another_client_are_flagged(box: Box, server: BenchSer
     monkeypatch.setattr(Counting, "on_execute", staticmethod(intrude))
     await box.runner.run(plan(server))
 
-    flagged = [(item.id, [f.kind for f in r.flags]) for item, r in box.last.scored() if r.flags]
-    assert flagged == [("a/1", ["foreign request"])]
-    assert "7 generated" in box.last.results()["a/1"].flags[0].text
-    assert FlagRaised(box.last.results()["a/1"].flags[0]) in box.events
+    doubtful = [(item.id, [f.kind for f in r.doubts]) for item, r in box.last.scored() if r.doubts]
+    assert doubtful == [("a/1", ["foreign request"])]
+    assert "7 generated" in box.last.results()["a/1"].doubts[0].text
+    assert DoubtRaised(box.last.results()["a/1"].doubts[0]) in box.events
 
 
 async def test_a_restart_of_a_url_target_is_flagged(box: Box, server: BenchServer, monkeypatch: Any) -> None:
@@ -204,8 +204,8 @@ async def test_a_restart_of_a_url_target_is_flagged(box: Box, server: BenchServe
     monkeypatch.setattr(Counting, "on_execute", staticmethod(interfere))
     await box.runner.run(plan(server))
 
-    flagged = [(item.id, [f.kind for f in r.flags]) for item, r in box.last.scored() if r.flags]
-    assert flagged == [("a/1", ["setup"]), ("a/2", ["foreign request"])]  # counted from there on
+    doubtful = [(item.id, [f.kind for f in r.doubts]) for item, r in box.last.scored() if r.doubts]
+    assert doubtful == [("a/1", ["setup"]), ("a/2", ["foreign request"])]  # counted from there on
 
 
 async def test_a_refusal_is_a_result_and_a_lost_server_ends_the_run(box: Box, server: BenchServer) -> None:
@@ -249,8 +249,8 @@ async def test_tokens_of_a_broken_reply_are_not_flagged(box: Box, server: BenchS
     monkeypatch.setattr(Counting, "on_execute", staticmethod(intrude))
     await box.runner.run(plan(server))
 
-    flagged = [item.id for item, result in box.last.scored() if result.flags]
-    assert flagged == ["a/3"]  # the guard goes on after it
+    doubtful = [item.id for item, result in box.last.scored() if result.doubts]
+    assert doubtful == ["a/3"]  # the guard goes on after it
 
 
 async def test_a_reply_that_breaks_twice_has_no_result(box: Box, server: BenchServer) -> None:
@@ -267,13 +267,13 @@ async def test_items_run_in_parallel(box: Box, server: BenchServer) -> None:
 
     assert info.state == "finished"
     assert sorted(box.finished()) == ["a/0", "a/1", "a/2", "a/3"]
-    assert info.flags == ()
+    assert info.doubts == ()
 
 
 async def test_flags_of_an_interrupted_parallel_group_are_kept(box: Box, server: BenchServer, monkeypatch: Any) -> None:
     class Seen(InterferenceMonitor):
         def _check_gpu(self, watch: ItemReadings, item: str, reasons: Any) -> None:
-            watch.flags.append(Flag("swap", "9 MiB were swapped", item))
+            watch.doubts.append(Doubt("swap", "9 MiB were swapped", item))
 
     def cancel(item: Item, target_server: TargetServer) -> None:
         if item.id == "a/2":
@@ -284,7 +284,7 @@ async def test_flags_of_an_interrupted_parallel_group_are_kept(box: Box, server:
     with pytest.raises(GpuboxError, match="Something ends it"):
         await box.runner.run(plan(server, parallel=2))
 
-    assert [flag.kind for flag in box.last.info.flags] == ["swap"]
+    assert [doubt.kind for doubt in box.last.info.doubts] == ["swap"]
 
 
 async def test_a_skipped_item_has_a_reason(box: Box, server: BenchServer) -> None:
@@ -339,7 +339,7 @@ async def test_a_setup_that_changed_between_two_sessions_is_flagged(box: Box, se
 
     info = await box.runner.resume(box.last)
 
-    assert [(f.kind, "engine_version" in f.text) for f in info.flags] == [("setup", True)]
+    assert [(f.kind, "engine_version" in f.text) for f in info.doubts] == [("setup", True)]
 
 
 async def test_a_changed_machine_between_two_sessions_is_flagged(box: Box, server: BenchServer) -> None:
@@ -351,7 +351,7 @@ async def test_a_changed_machine_between_two_sessions_is_flagged(box: Box, serve
 
     info = await box.runner.resume(box.last)
 
-    assert info.flags == (Flag("setup", "the machine changed since the run began: driver, gpus"),)
+    assert info.doubts == (Doubt("setup", "the machine changed since the run began: driver, gpus"),)
 
 
 def test_another_port_is_no_change_of_the_setup() -> None:
@@ -376,4 +376,4 @@ def test_items_without_a_result_and_their_warm_ups_are_pending() -> None:
 
     assert [item.id for item in pending_items(items, done)] == ["g/w", "g/2", "alone"]
     assert pending_items(items, {item.id: Result(item.id) for item in items}) == []
-    assert Flag("swap", "x") == Flag("swap", "x", "")
+    assert Doubt("swap", "x") == Doubt("swap", "x", "")

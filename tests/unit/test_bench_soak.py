@@ -16,7 +16,7 @@ import pytest
 from gpubox.bench.kinds.soak.soak import Soak
 from gpubox.bench.kinds.soak.soak_report import drift_sentence, findings
 from gpubox.bench.kinds.soak.trends import depth_adjusted_rates, find_cycle, judge_drift, kendall_z, memory_growth
-from gpubox.bench.model import Flag, Item, Plan, Result, RunInfo, Target
+from gpubox.bench.model import Doubt, Item, Plan, Result, RunInfo, Target
 from gpubox.bench.plan_runner import PlanRunner
 from gpubox.bench.report.load import info_and_report
 from gpubox.bench.run_store import find_run
@@ -196,7 +196,7 @@ def test_a_steady_server_is_said_to_be_steady() -> None:
 def test_a_short_soak_says_what_is_unknown_and_flags_are_in_every_finding() -> None:
     kind = soak(minutes=2, window_seconds=20)
     results = windows(kind, lambda n: 50.0, rss_bytes=lambda w: (2 << 30) + w * (300 << 20))
-    results[-1] = (results[-1][0], replace(results[-1][1], flags=(Flag("throttling", "power cap", "006"),)))
+    results[-1] = (results[-1][0], replace(results[-1][1], doubts=(Doubt("throttling", "power cap", "006"),)))
     report = kind.summarise(RunInfo("r", kind.plan, "2026-01-01T00:00:00Z", len(results)), results)
 
     assert any("6 windows are too few to tell whether RAM of the server grows" in note for note in report.notes)

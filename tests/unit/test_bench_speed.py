@@ -60,7 +60,7 @@ async def test_llama_server_times_itself(tmp_path: Path) -> None:
     assert (body["ignore_eos"], body["cache_prompt"], body["temperature"]) == (True, False, 0.0)
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
     assert [asked["cache_prompt"] for asked in server.asked] == [False] * 3 + [True] * 3 + [False] * 3 + [True] * 3
-    assert report.flags == ()
+    assert report.doubts == ()
     assert sum(1 for name in {m.group for m in report.metrics} if "warm" in name) == 2
     assert all(m.name != "pp" for m in report.metrics if "warm" in m.group)
     text = "\n".join(report_lines(run.info, report))
@@ -91,14 +91,14 @@ async def test_a_cache_that_was_used_all_the_same_is_flagged(tmp_path: Path) -> 
     with BenchServer(cached=15) as server:
         _, report = await measured(tmp_path, server, {**SMALL, "prefixes": ["cold"]})
 
-    assert {flag.kind for flag in report.flags} == {"cache"}
+    assert {doubt.kind for doubt in report.doubts} == {"cache"}
 
 
 async def test_answers_of_another_length_are_flagged(tmp_path: Path) -> None:
     with BenchServer(tokens=5) as server:
         _, report = await measured(tmp_path, server)
 
-    assert {(flag.kind, flag.text) for flag in report.flags} == {("length", "5 tokens were generated instead of 8")}
+    assert {(doubt.kind, doubt.text) for doubt in report.doubts} == {("length", "5 tokens were generated instead of 8")}
 
 
 async def test_a_server_that_counts_nothing_has_no_speed_and_it_is_said_why(tmp_path: Path) -> None:

@@ -364,7 +364,7 @@ async def test_speed_rows_are_cold_and_of_one_length_or_flagged(tmp_path: Path) 
         plan = Plan("suite", (Target("box", url=server.url),), {"tasks": ["5.1"], "speed_tokens": 8})
         await PlanRunner(paths, Config(), lambda name: pytest.fail(name)).run(plan)
         asked = [body["messages"][-1]["content"] for body in server.asked]
-        return {flag.kind for flag in info_and_report(find_run(paths, "last"))[1].flags}, asked
+        return {doubt.kind for doubt in info_and_report(find_run(paths, "last"))[1].doubts}, asked
 
     with BenchServer() as server:
         kinds, prompts = await flags(server)

@@ -11,7 +11,7 @@ import pytest
 
 from gpubox.bench.kinds.sweep.grid import grid_targets, model_labels, parse_axis
 from gpubox.bench.kinds.sweep.sweep import OWN, Sweep, with_own_flags
-from gpubox.bench.model import Flag, Item, Plan, Result, RunInfo
+from gpubox.bench.model import Doubt, Item, Plan, Result, RunInfo
 from gpubox.bench.questions import question_of
 from gpubox.bench.report.model import Report
 from gpubox.bench.saved_profile import default_profile_name, profile_of_target
@@ -199,7 +199,7 @@ def test_after_a_death_in_a_start_its_other_items_are_left() -> None:
     kind = sweep("n-cpu-moe=4,8")
     items = [item for item, _ in done(kind, {}, most=20)]
     first, second = items[:2]
-    died = [(first, Result(first.id, flags=(Flag("crash", "the server died", first.id),), error="no answer"))]
+    died = [(first, Result(first.id, doubts=(Doubt("crash", "the server died", first.id),), error="no answer"))]
 
     assert kind.skip_reason(second, died, None) == f"the server died during {first.id}"
     other = next(item for item in items if item.start != first.start)

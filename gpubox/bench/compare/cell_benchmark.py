@@ -100,7 +100,7 @@ class CellBenchmark(Benchmark):
             if other.start == item.start and not result.ok and other.id != item.id:
                 if result.skipped:
                     return result.error
-                if any(flag.kind == "crash" for flag in result.flags):
+                if any(doubt.kind == "crash" for doubt in result.doubts):
                     return f"the server died during {other.id}"
         return exceeds_context(self.needed_context(item), item.target, active)
 
@@ -127,7 +127,7 @@ class CellBenchmark(Benchmark):
     async def score(self, item: Item, raw: RawRecord) -> Result:
         extra = {name: raw.data[name] for name in START_FIELDS if name in raw.data}
         result = question_result(item, raw, extra)
-        return result if result.ok else Result(item.id, extra, flags=result.flags, error=result.error)
+        return result if result.ok else Result(item.id, extra, doubts=result.doubts, error=result.error)
 
     # -- what it found --------------------------------------------------------------------------------
 
@@ -140,8 +140,8 @@ class CellBenchmark(Benchmark):
     def headline(self, results: ScoredItems) -> str:
         contest = self.contest_after(results)
         if contest.reason is not None:
-            flags = [flag for _, result in results for flag in result.flags]
-            sentence = answer_sentence(contest, contest.judged(), self.label, flags, self.plan.targets)
+            doubts = [doubt for _, result in results for doubt in result.doubts]
+            sentence = answer_sentence(contest, contest.judged(), self.label, doubts, self.plan.targets)
             return sentence.partition(". ")[0].rstrip(".")
         rates = {cell: mean for cell in self.rules.cells if (mean := contest.mean(cell)) is not None}
         if not rates:

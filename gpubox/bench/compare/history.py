@@ -22,8 +22,8 @@ from gpubox.bench.compare.judge import limit_of
 from gpubox.bench.compare.starts import LEVEL
 from gpubox.bench.stats import MARGIN
 
-Answer = Literal["higher", "lower", "equal", "cannot tell"]
-"""Of the second over the first."""
+Direction = Literal["higher", "lower", "equal", "cannot tell"]
+"""Of the second value over the first. Whether higher is faster depends on the value: a higher TTFT is slower."""
 MAX_LOOKS = 20
 """Of each side; the newest count."""
 Past = Sequence[tuple[float, float]]
@@ -34,7 +34,7 @@ Past = Sequence[tuple[float, float]]
 class PastComparison:
     """The second launch over the first."""
 
-    answer: Answer
+    direction: Direction
     ratio: float
     low: float | None
     """The interval of ``ratio`` at the level of this row; ``None``: too few looks for one."""
@@ -43,7 +43,7 @@ class PastComparison:
     """Of the side that has fewer."""
 
 
-def told(low: float | None, high: float | None) -> Answer:
+def told(low: float | None, high: float | None) -> Direction:
     """What the interval of a ratio says; a difference below MARGIN is none."""
     if low is None or high is None:
         return "cannot tell"

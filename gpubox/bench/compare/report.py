@@ -12,7 +12,7 @@ from gpubox.bench.compare.cell_benchmark import CellBenchmark, mean_rate, start_
 from gpubox.bench.compare.contest import Contest
 from gpubox.bench.compare.judge import Judged
 from gpubox.bench.compare.words import answer_sentence, figures, leader, winner
-from gpubox.bench.kinds.shared import name_list, report_flags, unfinished_note
+from gpubox.bench.kinds.shared import name_list, report_doubts, unfinished_note
 from gpubox.bench.model import RunInfo, ScoredItems
 from gpubox.bench.overrides import lossy_difference
 from gpubox.bench.report.formatting import format_change, validity_suffix
@@ -49,19 +49,19 @@ def contest_report(
     """The report so far. ``axes``: the columns that tell the cells apart, each with its value of a cell."""
     contest = benchmark.contest_after(results)
     judged = contest.judged()
-    flags = report_flags(info, results)
+    doubts = report_doubts(info, results)
     verdict = f"Not finished: {len(contest.outcomes)} starts are done (gpubox bench resume {info.id})."
     if contest.reason is not None:
-        verdict = answer_sentence(contest, judged, benchmark.label, flags, info.plan.targets)
+        verdict = answer_sentence(contest, judged, benchmark.label, doubts, info.plan.targets)
     return Report(
         kind=info.plan.kind,
         title=title,
         metrics=tuple(metrics),
         tables=(_cells_table(benchmark, contest, judged, results, axes, rates), *tables),
         series=tuple(series),
-        notes=(*_notes(benchmark, info, contest, judged, validity_suffix(flags), save_hint=save_hint), *notes,
+        notes=(*_notes(benchmark, info, contest, judged, validity_suffix(doubts), save_hint=save_hint), *notes,
                *unfinished_note(info, results)),
-        flags=flags,
+        doubts=doubts,
         verdict=verdict,
     )  # fmt: skip
 

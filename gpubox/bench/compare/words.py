@@ -11,7 +11,7 @@ from gpubox.bench.compare.judge import Judged
 from gpubox.bench.compare.settling import ab_command, about_time
 from gpubox.bench.compare.starts import MIN_STARTS, Contrast
 from gpubox.bench.kinds.ab import USUAL_STARTS
-from gpubox.bench.model import Flag, Target
+from gpubox.bench.model import Doubt, Target
 from gpubox.bench.report.formatting import format_change
 from gpubox.bench.stats import MARGIN
 
@@ -23,7 +23,7 @@ CAUSES = {
     "swap": "memory was short",
     "clocks": "the GPU changed its clocks",
 }
-"""Kind of flag -> why speeds differed."""
+"""Kind of doubt -> why speeds differed."""
 _MOST_STARTS = 40
 _FINE = 0.02
 """A difference below it needs no further starts."""
@@ -45,7 +45,7 @@ def leader(contest: Contest, judged: dict[str, Judged]) -> str:
 
 
 def answer_sentence(
-    contest: Contest, judged: dict[str, Judged], label: Label, flags: Iterable[Flag], targets: Sequence[Target]
+    contest: Contest, judged: dict[str, Judged], label: Label, doubts: Iterable[Doubt], targets: Sequence[Target]
 ) -> str:
     """Faster, slower, equal, or why it cannot be told and what would settle it."""
     own_cell, count = contest.rules.own, contest.compared
@@ -73,7 +73,7 @@ def answer_sentence(
     if many and all(row.answer == "equal" for row in open_rows):
         within = max(row.within or 0.0 for row in open_rows)
         return f"The best of the {count} compared and {own} are equally fast, within {within:.0%}: keep {own}."
-    cause, settled = _cause(judged[cell].contrast, flags), _settled(contest, judged, cell, targets)
+    cause, settled = _cause(judged[cell].contrast, doubts), _settled(contest, judged, cell, targets)
     if many:
         return f"Whether one of the {count} compared is faster than {own} cannot be told: {cause}. Keep {own}.{settled}"
     return pair_sentence(judged[cell], label(cell), own, f"{cause}.{settled}")
@@ -102,8 +102,8 @@ def figures(measure: str, cell: str, label: Label, row: Judged) -> str:
     return f"{_capital(label(cell))} measured {format_change(contrast.ratio)} {measure}{ends}, {sample}."
 
 
-def _cause(contrast: Contrast | None, flags: Iterable[Flag]) -> str:
-    seen = {flag.kind for flag in flags}
+def _cause(contrast: Contrast | None, doubts: Iterable[Doubt]) -> str:
+    seen = {doubt.kind for doubt in doubts}
     if known := [text for kind, text in CAUSES.items() if kind in seen]:
         return " and ".join(known[:2])
     if contrast is None or contrast.starts < MIN_STARTS:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from gpubox.bench.benchmark import check_numbers
-from gpubox.bench.model import Flag, Plan, Result, RunInfo, ScoredItems, Target
+from gpubox.bench.model import Doubt, Plan, Result, RunInfo, ScoredItems, Target
 from gpubox.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def exceeds_context(tokens: int, target: str, active: ActiveTarget | None) -> st
     return f"needs a context of {tokens:,} tokens; a slot has {size:,}" if size and size < tokens else ""
 
 
-def report_flags(info: RunInfo, results: ScoredItems) -> tuple[Flag, ...]:
-    """The flags of the run and of every item but warm-ups."""
-    return (*info.flags, *(flag for item, result in results if not item.warmup for flag in result.flags))
+def report_doubts(info: RunInfo, results: ScoredItems) -> tuple[Doubt, ...]:
+    """The doubts of the run and of every item but warm-ups."""
+    return (*info.doubts, *(doubt for item, result in results if not item.warmup for doubt in result.doubts))
 
 
 def timing_notes(results: Sequence[Result]) -> Iterator[str]:

@@ -91,7 +91,7 @@ def charts(report: Report) -> list[Chart]:
         if own := [series for series in report.series if series.chart == title and series.points]:
             named = f"{title}, {own[0].name}" if len(own) == 1 and own[0].name else title
             lines.append(Chart(named, own[0].y_label, own[0].x_label, series=tuple(own)))
-    kinds = ", ".join(dict.fromkeys(flag.kind for flag in report.flags))
+    kinds = ", ".join(dict.fromkeys(doubt.kind for doubt in report.doubts))
     suffix = f"  ! {kinds}" if kinds else ""
     return [replace(chart, title=chart.title + suffix) for chart in [*lines, *_bar_charts(report.metrics)][:MAX_CHARTS]]
 

@@ -1,15 +1,15 @@
-"""Numbers, intervals and flags as text, the same in every form of a report. Pure."""
+"""Numbers, intervals and doubts as text, the same in every form of a report. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpubox import units
-from gpubox.bench.model import Flag
+from gpubox.bench.model import Doubt
 from gpubox.bench.report.model import Value
 from gpubox.bench.stats import Estimate, PairedRatio
 
-FLAG_MEANINGS = {
+DOUBT_MEANINGS = {
     "foreign request": "times include another client's requests",
     "throttling": "the GPU could have been faster",
     "swap": "memory was short",
@@ -21,11 +21,11 @@ FLAG_MEANINGS = {
     "setup": "the setup changed during the run",
     "crash": "the item was repeated on a restarted server",
 }
-"""Flag kind -> what it means for the numbers."""
+"""Kind of doubt -> what it means for the numbers."""
 MAX_INTERVAL_FACTOR = 10
 """A ratio whose interval spans more is as good as unknown."""
 DOUBTFUL = "doubtful:"
-"""Marks every sentence that rests on flagged items."""
+"""Marks every sentence that rests on doubtful items."""
 
 
 def format_number(value: float | None) -> str:
@@ -84,23 +84,23 @@ def format_ratio(ratio: PairedRatio, *, short: bool = False) -> str:
     return f"{format_change(ratio.ratio)} (95 % CI {low:+.1f} to {high:+.1f} %)"
 
 
-def validity_suffix(flags: Sequence[Flag]) -> str:
-    """The end of a sentence that rests on flagged items: `` - doubtful: busy CPU in 3 items``; empty without flags."""
-    if not flags:
+def validity_suffix(doubts: Sequence[Doubt]) -> str:
+    """The end of a sentence that rests on doubtful items: `` - doubtful: busy CPU in 3 items``; else empty."""
+    if not doubts:
         return ""
     parts = []
-    for kind in dict.fromkeys(flag.kind for flag in flags):
-        items = len({flag.item for flag in flags if flag.kind == kind and flag.item})
+    for kind in dict.fromkeys(doubt.kind for doubt in doubts):
+        items = len({doubt.item for doubt in doubts if doubt.kind == kind and doubt.item})
         parts.append(f"{kind} in {items} {'item' if items == 1 else 'items'}" if items else kind)
     return f" - {DOUBTFUL} {', '.join(parts)}"
 
 
-def validity_warnings(flags: Sequence[Flag]) -> Iterator[str]:
-    """One sentence for each kind of flag: the number of items, the text of the last one, and what it means."""
-    for kind in dict.fromkeys(flag.kind for flag in flags):
-        own = [flag for flag in flags if flag.kind == kind]
-        items = len({flag.item for flag in own if flag.item})
+def validity_warnings(doubts: Sequence[Doubt]) -> Iterator[str]:
+    """One sentence for each kind of doubt: the number of items, the text of the last one, and what it means."""
+    for kind in dict.fromkeys(doubt.kind for doubt in doubts):
+        own = [doubt for doubt in doubts if doubt.kind == kind]
+        items = len({doubt.item for doubt in own if doubt.item})
         where = f" in {items} items" if items > 1 else f" in {own[-1].item}" if items else ""
-        meaning = f" - {FLAG_MEANINGS[kind]}" if kind in FLAG_MEANINGS else ""
-        last = "the last one: " if items > 1 and len({flag.text for flag in own}) > 1 else ""
+        meaning = f" - {DOUBT_MEANINGS[kind]}" if kind in DOUBT_MEANINGS else ""
+        last = "the last one: " if items > 1 and len({doubt.text for doubt in own}) > 1 else ""
         yield f"! {kind}{where}: {last}{own[-1].text}{meaning}"

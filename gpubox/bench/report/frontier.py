@@ -56,8 +56,8 @@ class Frontier:
     points: tuple[FrontierPoint, ...]
     runs: tuple[str, ...]
     """The quality runs."""
-    flags: tuple[str, ...] = ()
-    """Kinds of flags of the runs used."""
+    doubts: tuple[str, ...] = ()
+    """Kinds of doubts of the runs used."""
     speed_protocol: str = ""
     """What all speeds were measured with, in words; empty without speeds."""
 
@@ -134,8 +134,10 @@ def _frontier(quality: Sequence[RunSummary], speeds: Sequence[RunSummary], by: B
     marked = [replace(point, on_frontier=_undominated(point, joined)) for point in joined[: len(LETTERS)]]
     unit = "nat" if by == "kl" else ""
     used = {point.speed_run for point in marked}
-    flags = dict.fromkeys(kind for run in (*quality, *speeds) if run in quality or run.id in used for kind in run.flags)
-    return Frontier(measure, unit, reference, tuple(marked), tuple(run.id for run in quality), tuple(flags), protocol)
+    doubts = dict.fromkeys(
+        kind for run in (*quality, *speeds) if run in quality or run.id in used for kind in run.doubts
+    )
+    return Frontier(measure, unit, reference, tuple(marked), tuple(run.id for run in quality), tuple(doubts), protocol)
 
 
 def _quality_metric(metrics: Sequence[Metric], target: str, by: By) -> Metric | None:
@@ -230,8 +232,8 @@ def frontier_notes(frontier: Frontier) -> Iterator[str]:
     """What was joined, and what is missing."""
     if frontier.speed_protocol:
         yield f"tg: {frontier.speed_protocol}. Quality: {', '.join(frontier.runs)}, against {frontier.reference}."
-    if frontier.flags:
-        yield f"{DOUBTFUL} these runs have flags: {', '.join(frontier.flags)}. `gpubox bench show` says in which items."
+    if frontier.doubts:
+        yield f"{DOUBTFUL} {', '.join(frontier.doubts)} in these runs. `gpubox bench show` says in which items."
     missing = [point.name for point in frontier.points if point.tg is None]
     if missing:
         yield (

@@ -32,7 +32,7 @@ class LeaderboardEntry:
     """By the leaderboard's groups; the first one ranks."""
     against_first: Outcome
     """``equal`` for the first itself."""
-    flagged: tuple[str, ...]
+    doubts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _leaderboard(kind: str, runs: Sequence[tuple[RunSummary, RunInfo]], past: Pa
             outcome = _against(candidates[0], own, ranking, past, level)
         model = own.info.provenance[own.name].model_path.rpartition("/")[2] if own.name in own.info.provenance else ""
         values = tuple(own.metrics[group].estimate if group in own.metrics else None for group in groups)
-        entries.append(LeaderboardEntry(rank, own.name, own.run.id, model, values, outcome, own.run.flags))
+        entries.append(LeaderboardEntry(rank, own.name, own.run.id, model, values, outcome, own.run.doubts))
     needed = looks_needed(level) if sample.unit in SPEED_UNITS else 0
     open_ = [own for own, entry in zip(candidates, entries, strict=True) if entry.against_first == "cannot tell"]
     sides = [(own.info, own.metrics[ranking]) for own in (candidates[0], *open_) if ranking in own.metrics]

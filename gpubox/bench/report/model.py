@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gpubox.bench.model import Flag, RunInfo
+from gpubox.bench.model import Doubt, RunInfo
 from gpubox.bench.stats import Estimate
 
 Better = Literal["higher", "lower", ""]
@@ -73,7 +73,7 @@ class Report:
     series: tuple[Series, ...] = ()
     notes: tuple[str, ...] = ()
     """Sentences that a reader must see, such as what was left out and why."""
-    flags: tuple[Flag, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
     text: str = ""
     """The unchanged output of another tool (llama-bench's Markdown)."""
     verdict: str = ""
@@ -91,8 +91,8 @@ class RunSummary:
     failed: int = 0
     headline: str = ""
     title: str = ""
-    flags: tuple[str, ...] = ()
-    """Kinds of flags."""
+    doubts: tuple[str, ...] = ()
+    """Kinds of doubts."""
     metrics: tuple[Metric, ...] = ()
     """Without the samples of speeds, which are many."""
     problem: str = ""

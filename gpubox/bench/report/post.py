@@ -1,6 +1,6 @@
 """What one pastes into a forum about a run: the values of a card and of a Markdown block, nothing private in them.
 
-Everything here is chosen: names of profiles, paths, hosts, error messages and the texts of flags never get in. What
+Everything here is chosen: names of profiles, paths, hosts, error messages and the texts of doubts never get in. What
 does get in passes the wall of ``privacy`` as well.
 """
 
@@ -20,7 +20,7 @@ import msgspec
 from gpubox import units
 from gpubox.bench.model import Machine, Provenance, RunInfo, ScoredItems
 from gpubox.bench.report.chart import METRIC_ORDER
-from gpubox.bench.report.formatting import DOUBTFUL, FLAG_MEANINGS
+from gpubox.bench.report.formatting import DOUBT_MEANINGS, DOUBTFUL
 from gpubox.bench.report.leaderboard import RANKING_METRICS
 from gpubox.bench.report.load import report_of
 from gpubox.bench.report.model import Metric, Report
@@ -351,13 +351,13 @@ def _llama_bench(report: Report) -> Iterator[tuple[str, ...]]:
 
 
 def _doubts(info: RunInfo, report: Report, done: int, failed: int) -> Iterator[str]:
-    """The kinds of flags with what they mean; what is missing. No flag's own text: it may name a program."""
-    for kind in dict.fromkeys(flag.kind for flag in report.flags):
-        items = len({flag.item for flag in report.flags if flag.kind == kind and flag.item})
+    """The kinds of doubts with what they mean; what is missing. No doubt's own text: it may name a program."""
+    for kind in dict.fromkeys(doubt.kind for doubt in report.doubts):
+        items = len({doubt.item for doubt in report.doubts if doubt.kind == kind and doubt.item})
         where = f" in {items} {'item' if items == 1 else 'items'}" if items else ""
-        known = kind in FLAG_MEANINGS
+        known = kind in DOUBT_MEANINGS
         yield f"{DOUBTFUL} {kind if known else 'another observation'}{where}" + (
-            f" ({FLAG_MEANINGS[kind]})" if known else ""
+            f" ({DOUBT_MEANINGS[kind]})" if known else ""
         )
     if done < info.items or info.state != "finished":
         yield f"Not finished: {done} of {info.items} items are measured."

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpubox.bench import stats
-from gpubox.bench.compare.history import Answer, Past, compare_past, looks_needed, told
+from gpubox.bench.compare.history import Direction, Past, compare_past, looks_needed, told
 from gpubox.bench.compare.judge import limit_of
 from gpubox.bench.compare.settling import flag_values, runs_tell
 from gpubox.bench.compare.starts import LEVEL
@@ -85,7 +85,7 @@ class RunComparison:
     tells: str
     """What would tell the main row, if it cannot be told: the command, and its time."""
     validity: str = ""
-    """The suffix for sentences and charts if items were flagged; otherwise empty."""
+    """The suffix for sentences and charts if items were doubtful; otherwise empty."""
 
     @property
     def main(self) -> ComparedRow:
@@ -131,7 +131,7 @@ def compare_runs(
         same,
         needed,
         runs_tell((first_info, first_rows[main]), (second_info, second_rows[main]), needed),
-        validity_suffix((*first.flags, *second.flags)),
+        validity_suffix((*first.doubts, *second.doubts)),
     )
 
 
@@ -144,13 +144,19 @@ def compare_row(first: Metric, second: Metric, pasts: tuple[Past, Past], level: 
     """One row at its share of the table's level. ``pasts``: the stored runs of a speed's launches."""
     before, after = first.estimate.value, second.estimate.value
     ratio, low, high, n, method = after / before if before else None, None, None, 0, ""
-    answer: Answer = "cannot tell"
+    direction: Direction = "cannot tell"
     if first.unit in SPEED_UNITS:
         if all(pasts):
             compared = compare_past(*pasts, level)
-            answer, low, high, n, method = compared.answer, compared.low, compared.high, compared.looks, "past runs"
+            direction, low, high, n, method = (
+                compared.direction,
+                compared.low,
+                compared.high,
+                compared.looks,
+                "past runs",
+            )
             ratio = compared.ratio if n > 1 else ratio
-        return _row(first, second, (ratio, low, high), n, method, answer)
+        return _row(first, second, (ratio, low, high), n, method, direction)
     answers = _answers(first), _answers(second)
     pairs = {
         name: (statistics.fmean(own), statistics.fmean(answers[1][name]))
@@ -163,13 +169,13 @@ def compare_row(first: Metric, second: Metric, pasts: tuple[Past, Past], level: 
         weights = {name: known.get(name, 1 / n) for name in answers[0]}
         gain = sum(weights[name] * (other - one) for name, (one, other) in pairs.items())
         if stats.permutation_p(*answers, weights) <= level:
-            answer = "higher" if gain > 0 else "lower"
+            direction = "higher" if gain > 0 else "lower"
         method = "permutation"
     elif pairs and all({*pair} <= {0.0, 100.0} for pair in pairs.values()):
         outcomes = list(pairs.values())
         lost, won = outcomes.count((100.0, 0.0)), outcomes.count((0.0, 100.0))
         if stats.mcnemar(lost, won) <= level:
-            answer = "higher" if won > lost else "lower"
+            direction = "higher" if won > lost else "lower"
         method = "McNemar"
     elif n >= MIN_PROMPTS and before > 0:
         gains = [other - one for one, other in pairs.values()]
@@ -177,19 +183,19 @@ def compare_row(first: Metric, second: Metric, pasts: tuple[Past, Past], level: 
         half = stats.t_quantile(level, n - 1) * statistics.stdev(gains) / math.sqrt(n)
         if base > 0:
             ratio, low, high = 1 + mean / base, 1 + (mean - half) / base, 1 + (mean + half) / base
-        answer, method = told(low, high), "paired by prompt"
-    return _row(first, second, (ratio, low, high), n, method, answer)
+        direction, method = told(low, high), "paired by prompt"
+    return _row(first, second, (ratio, low, high), n, method, direction)
 
 
 def _row(
     first: Metric, second: Metric, ratio: tuple[float | None, float | None, float | None], n: int, method: str,
-    answer: Answer,
+    direction: Direction,
 ) -> ComparedRow:  # fmt: skip
     outcome: Outcome
-    if answer in ("equal", "cannot tell"):
-        outcome = answer
+    if direction in ("equal", "cannot tell"):
+        outcome = direction
     elif first.better:
-        outcome = "better" if (answer == "higher") == (first.better == "higher") else "worse"
+        outcome = "better" if (direction == "higher") == (first.better == "higher") else "worse"
     else:
         outcome = "changed"
     values = (first.estimate.value, second.estimate.value)
@@ -224,8 +230,8 @@ def run_differences(first: RunInfo, second: RunInfo) -> Iterator[str]:
             if getattr(first.machine, field) != getattr(second.machine, field):
                 yield f"The machines differ: {field.replace('_', ' ')}."
     for info in (first, second):
-        if info.flags:
-            yield f"{info.id} is flagged: {', '.join(dict.fromkeys(flag.kind for flag in info.flags))}."
+        if info.doubts:
+            yield f"{info.id} is doubtful: {', '.join(dict.fromkeys(doubt.kind for doubt in info.doubts))}."
 
 
 def _provenance_differences(first: Provenance, second: Provenance) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpubox import units
-from gpubox.bench.benchmark import flagged_headline, make_benchmark
+from gpubox.bench.benchmark import doubtful_headline, make_benchmark
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
 from gpubox.bench.run_store import RESULTS_FILE, Run, decode_results, readable_results
 from gpubox.storage import open_regular
@@ -70,7 +70,7 @@ class RunFollower:
         benchmark = make_benchmark(info.plan)
         with readable_results(self.run):
             if self._figures is None or self._figures[0] != self._position:
-                self._figures = (self._position, flagged_headline(benchmark, scored), *_item_values(scored))
+                self._figures = (self._position, doubtful_headline(benchmark, scored), *_item_values(scored))
             tune = self._read_tune(info, scored)
         _, headline, value_name, values = self._figures
         return RunProgress(

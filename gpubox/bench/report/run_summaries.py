@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from gpubox import units
-from gpubox.bench.benchmark import flagged_headline, make_benchmark
+from gpubox.bench.benchmark import doubtful_headline, make_benchmark
 from gpubox.bench.model import RunInfo
 from gpubox.bench.report.model import SPEED_UNITS, RunSummary
 from gpubox.bench.run_store import RESULTS_FILE, RUN_FILE, Run, list_runs, runs_in, unreadable_reason
@@ -81,9 +81,9 @@ def _summarise(run: Run, info: RunInfo) -> RunSummary:
         None,
         len(scored),
         sum(not result.ok for _, result in scored),
-        flagged_headline(benchmark, scored),
+        doubtful_headline(benchmark, scored),
         report.title,
-        tuple(dict.fromkeys(flag.kind for flag in report.flags)),
+        tuple(dict.fromkeys(doubt.kind for doubt in report.doubts)),
         tuple(replace(metric, samples=()) if metric.unit in SPEED_UNITS else metric for metric in report.metrics),
     )
     if info.state != "running":

@@ -7,7 +7,7 @@ import time
 from gpubox import units
 from gpubox.bench.events import (
     BenchEvent,
-    FlagRaised,
+    DoubtRaised,
     ItemFinished,
     ItemProgress,
     ItemStarted,
@@ -30,7 +30,7 @@ class RunProgressOutput:
         self._server = OperationOutput()
         self._line, self._seconds_left = "", ""
         self._last_line_at = time.monotonic()
-        self._flags: set[tuple[str, str]] = set()
+        self._doubts: set[tuple[str, str]] = set()
 
     def __call__(self, event: BenchEvent) -> None:
         match event:
@@ -43,10 +43,10 @@ class RunProgressOutput:
                 self._server(server_event)
             case Note(text=text):
                 diagnostics.note(f"  {text}")
-            case FlagRaised(flag=flag):
-                if (flag.kind, flag.text) not in self._flags:  # the report counts repeats
-                    self._flags.add((flag.kind, flag.text))
-                    diagnostics.note(f"  ! {flag.kind}: {flag.text}" + (f"  ({flag.item})" if flag.item else ""))
+            case DoubtRaised(doubt=doubt):
+                if (doubt.kind, doubt.text) not in self._doubts:  # the report counts repeats
+                    self._doubts.add((doubt.kind, doubt.text))
+                    diagnostics.note(f"  ! {doubt.kind}: {doubt.text}" + (f"  ({doubt.item})" if doubt.item else ""))
             case ItemStarted(item=item, number=number, total=total):
                 self._line = f"  {number}/{total}  {item.id}{self._seconds_left}"
                 diagnostics.redraw(self._line)

@@ -45,7 +45,7 @@ def ls_command(context: Context, as_json: bool) -> None:
     for own in summaries:
         took = units.duration(own.seconds) if own.seconds else units.UNKNOWN
         pending = f"{own.restore_pending} not restored" if own.restore_pending else ""
-        warnings = f"! {', '.join(own.flags)}" if own.flags and not own.headline else ""  # else it says so
+        warnings = f"! {', '.join(own.doubts)}" if own.doubts and not own.headline else ""  # else it says so
         remarks = "; ".join(filter(None, (own.headline, warnings, pending, own.problem)))
         done = f"{own.done}/{own.items}" if own.info else units.UNKNOWN
         rows.append((own.id, own.kind or units.UNKNOWN, own.state, done, took, remarks))

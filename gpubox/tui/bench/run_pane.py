@@ -66,7 +66,7 @@ class RunRows(CursorRows["RunSummary"]):
             count = f"{value.done}/{info.items} " if info.plan.kind != "tune" else ""  # it needs few of its items
             result, style = f"{count}{result}".strip(), "$quiet"
         restore_pending = value.restore_pending and value.state != "running"  # a running one restores at its end
-        flag = ("! ", "$warning") if value.flags or restore_pending else ("  ", "")
+        warning = ("! ", "$warning") if value.doubts or restore_pending else ("  ", "")
         name_cells = max(10, min(26, width - BESIDE_NAME_CELLS))
         name = sanitize_to_width(measured_label(info) if info else value.id, name_cells)
         title = f"{kind:<{KIND_CELLS}.{KIND_CELLS}} "
@@ -77,7 +77,7 @@ class RunRows(CursorRows["RunSummary"]):
         )
         result_cells = width - cell_width(left) - len(time) - 4
         middle = pad_line(styled_line((sanitize_to_width(result, result_cells), style)), result_cells)
-        return (*left, *middle, (" ", ""), flag, (time, "$quiet"))
+        return (*left, *middle, (" ", ""), warning, (time, "$quiet"))
 
     def key(self, value: RunSummary) -> Hashable:
         return value.id
@@ -147,11 +147,11 @@ def kind_overview_lines(width: int) -> list[StyledLine]:
 def active_run_lines(run: RunProgress, throughput: Throughput | None, width: int) -> list[StyledLine]:
     """The active run: its progress, the speed of the server, each value so far, and the last items."""
     info = run.info
-    flags = [styled_line(("! ", "$warning"), (f"{flag.kind}: {sanitize_line(flag.text)}", "$warning"))
-             for flag in info.flags]  # fmt: skip
+    doubts = [styled_line(("! ", "$warning"), (f"{doubt.kind}: {sanitize_line(doubt.text)}", "$warning"))
+             for doubt in info.doubts]  # fmt: skip
     if run.tune:
         now = styled_line(sanitize_line(run.now) or units.UNKNOWN, *_server_spans(throughput))
-        return [*tune_lines(run.tune, measured_label(info), now, width), *flags]
+        return [*tune_lines(run.tune, measured_label(info), now, width), *doubts]
     share = run.done / info.items if info.items else 0.0
     left = f"~{units.duration(run.seconds_left)} left" if run.seconds_left is not None else "no estimate yet"
     failed = (f"   {run.failed} without a value", "$warning") if run.failed else ("", "")
@@ -165,7 +165,7 @@ def active_run_lines(run: RunProgress, throughput: Throughput | None, width: int
         styled_line(("so far   ", "$quiet"), (run.headline or units.UNKNOWN, "bold")),
         styled_line(("now      ", "$quiet"), sanitize_line(run.now) or units.UNKNOWN, *_server_spans(throughput)),
     ]
-    rows += flags
+    rows += doubts
     if len(run.values) > 1:
         series = Series(run.value_name, "", "item", "", run.values)
         heading = f"{run.value_name}: item by item"
@@ -183,11 +183,11 @@ def _result_line(result: Result, width: int) -> StyledLine:
     outcome = f"tg {format_number(value)} tok/s" if isinstance(value, float) else sanitize_line(result.error)
     if not outcome and passed in (True, False):
         outcome = "passed" if passed else "failed"
-    flags = "".join(f"  ! {flag.kind}" for flag in result.flags)
+    doubts = "".join(f"  ! {doubt.kind}" for doubt in result.doubts)
     name_cells = max(16, min(34, width - 40))
     name = f"{sanitize_to_width(result.item, name_cells):<{name_cells}} "
     seconds = (f"{units.duration(result.seconds):>8}  ", "$quiet")
-    return styled_line(mark, name, seconds, (outcome, "" if result.ok else "$error"), (flags, "$warning"))
+    return styled_line(mark, name, seconds, (outcome, "" if result.ok else "$error"), (doubts, "$warning"))
 
 
 def _server_spans(throughput: Throughput | None) -> StyledLine:

@@ -25,7 +25,7 @@ from gpubox.bench.compare.words import pair_sentence
 from gpubox.bench.course import Batch, Course
 from gpubox.bench.kind import PlanContext
 from gpubox.bench.kinds.ab import USUAL_PROMPTS, USUAL_STARTS, USUAL_TOKENS
-from gpubox.bench.kinds.shared import closing_notes, convert_options, report_flags
+from gpubox.bench.kinds.shared import closing_notes, convert_options, report_doubts
 from gpubox.bench.model import Item, Plan, RunInfo, ScoredItems, Target
 from gpubox.bench.overrides import toggle_mmap, toggle_mtp
 from gpubox.bench.plan_targets import (
@@ -181,18 +181,19 @@ class Ab(CellBenchmark):
         )  # fmt: skip
 
     def _one_server_report(self, info: RunInfo, results: ScoredItems, title: str, metrics: list[Metric]) -> Report:
-        flags = report_flags(info, results)
+        doubts = report_doubts(info, results)
         first, second = (side.name for side in self.options.sides)
         main = judge([self._contrasts(results)[0][2]], LEVEL)[0]
         why = f"their prompts differ too much or are too few. {self._more_prompts(info)}"
         notes = ["Both sides asked one server, prompt by prompt; nothing was restarted."]
         if main.contrast and math.isfinite(main.contrast.error):
             low, high = map(format_change, main.contrast.interval)
-            ends = f"95 % interval {low} to {high}, {main.contrast.starts} prompts{validity_suffix(flags)}"
+            ends = f"95 % interval {low} to {high}, {main.contrast.starts} prompts{validity_suffix(doubts)}"
             notes.insert(0, f"{second} measured {format_change(main.contrast.ratio)} in tg, {ends}.")
         return Report(
             "ab", title, tuple(metrics), tuple(self._measures_table(results)),
-            notes=(*notes, *closing_notes(info, results)), flags=flags, verdict=pair_sentence(main, second, first, why),
+            notes=(*notes, *closing_notes(info, results)), doubts=doubts,
+            verdict=pair_sentence(main, second, first, why),
         )  # fmt: skip
 
     def _more_prompts(self, info: RunInfo) -> str:

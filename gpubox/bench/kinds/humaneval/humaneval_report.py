@@ -11,7 +11,7 @@ from gpubox import units
 from gpubox.bench import stats
 from gpubox.bench.kinds.humaneval.grader import CPU_SECONDS
 from gpubox.bench.kinds.humaneval.replies import TIME_PARTS
-from gpubox.bench.kinds.shared import closing_notes, ranking_verdict, report_flags
+from gpubox.bench.kinds.shared import closing_notes, ranking_verdict, report_doubts
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
 from gpubox.bench.report.model import Metric, Report, ReportTable, Value
 from gpubox.bench.report.prompt_metrics import scale_estimate
@@ -51,7 +51,7 @@ def summarise(limit: int | None, vanilla_tokens: int, info: RunInfo, results: Sc
         metrics=tuple(metric for group, rows in groups.items() for metric in _metrics(*group, rows)),
         tables=tuple(table for table in tables if table.rows),
         notes=tuple(_notes(vanilla_tokens, info, results, groups)),
-        flags=report_flags(info, results),
+        doubts=report_doubts(info, results),
     )
 
 

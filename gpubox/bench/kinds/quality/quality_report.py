@@ -26,7 +26,7 @@ from gpubox.bench.kinds.quality.quality_options import (
     QualityOptions,
     label_of,
 )
-from gpubox.bench.kinds.shared import closing_notes, ranking_verdict, report_flags
+from gpubox.bench.kinds.shared import closing_notes, ranking_verdict, report_doubts
 from gpubox.bench.model import RunInfo, ScoredItems
 from gpubox.bench.report.formatting import format_interval
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
@@ -53,7 +53,7 @@ def summarise(options: QualityOptions, info: RunInfo, results: ScoredItems) -> R
         tables=tuple(tables),
         series=tuple(_needle_curves(needles)),
         notes=tuple([*_notes(options, figures), *closing_notes(info, results)]),
-        flags=report_flags(info, results),
+        doubts=report_doubts(info, results),
     )
 
 

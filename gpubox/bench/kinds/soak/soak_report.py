@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from gpubox import units
 from gpubox.bench import stats
-from gpubox.bench.kinds.shared import closing_notes, report_flags
+from gpubox.bench.kinds.shared import closing_notes, report_doubts
 from gpubox.bench.kinds.soak.trends import (
     MIN_CYCLE_ANSWERS,
     MIN_WINDOWS,
@@ -52,15 +52,15 @@ def summarise(window_seconds: float, info: RunInfo, results: ScoredItems) -> Rep
         drift = judge_drift(rates)
         verdicts.append(drift_sentence(drift, target.name if several else "It"))
         prefix = f"{target.name}: " if several else ""
-        suffix = validity_suffix((*info.flags, *(flag for _, result in windows for flag in result.flags)))
+        suffix = validity_suffix((*info.doubts, *(doubt for _, result in windows for doubt in result.doubts)))
         notes += [
             f"{prefix}{finding.removesuffix('.')}{suffix}."
             for finding in findings(windows, window_seconds, rates, drift)
         ]
     notes += closing_notes(info, results)
-    flags = report_flags(info, results)
+    doubts = report_doubts(info, results)
     return Report(
-        "soak", "Agent-like load", tuple(metrics), tuple(tables), tuple(series), tuple(notes), flags,
+        "soak", "Agent-like load", tuple(metrics), tuple(tables), tuple(series), tuple(notes), doubts,
         verdict=" ".join(verdicts),
     )  # fmt: skip
 

@@ -25,7 +25,7 @@ from gpubox.bench.kinds.speed.streams import (
 from gpubox.bench.kinds.speed.streams_report import streams_headline, summarise_streams
 from gpubox.bench.kinds.speed.workloads import PRESET_OVERRIDES, Workload, parse_options, workloads_of
 from gpubox.bench.measured_request import MeasuredReply, measure_request, stored_reply
-from gpubox.bench.model import Flag, Item, Plan, RawRecord, Result, RunInfo, ScoredItems
+from gpubox.bench.model import Doubt, Item, Plan, RawRecord, Result, RunInfo, ScoredItems
 from gpubox.bench.plan_targets import given_targets, random_seed
 from gpubox.bench.questions import (
     TEMPLATE_TOKENS,
@@ -136,10 +136,10 @@ class Speed(Benchmark):
         if "prompt" not in item.values:
             return llama_bench.score(item, raw)
         reply = stored_reply(raw.data)
-        flags = _flags(item, workload_of(item), reply)
+        doubts = _doubts(item, workload_of(item), reply)
         if why := no_speed_reason(reply):
-            return Result(item.id, flags=flags, error=why)
-        return Result(item.id, reply_values(raw, reply), flags=flags)
+            return Result(item.id, doubts=doubts, error=why)
+        return Result(item.id, reply_values(raw, reply), doubts=doubts)
 
     def summarise(self, info: RunInfo, results: ScoredItems) -> Report:
         summary = summarise_streams if self.options.streams else summarise
@@ -171,13 +171,13 @@ def workload_of(item: Item) -> Workload:
     return msgspec.convert(item.values, Workload)
 
 
-def _flags(item: Item, workload: Workload, reply: MeasuredReply) -> tuple[Flag, ...]:
+def _doubts(item: Item, workload: Workload, reply: MeasuredReply) -> tuple[Doubt, ...]:
     """The conditions of the request that the reply does not meet."""
-    flags = unmet_conditions(
+    doubts = unmet_conditions(
         item, reply, workload.max_tokens if workload.fixed_length else None, cold=workload.prefix == "cold"
     )
     cached = reply.cached_tokens or 0
     prompt = (reply.prompt_tokens or 0) + cached
     if workload.prefix == "warm" and not item.warmup and cached < prompt / 2:
-        return Flag("cache", f"only {cached:,} of {prompt:,} prompt tokens were cached", item.id), *flags
-    return flags
+        return Doubt("cache", f"only {cached:,} of {prompt:,} prompt tokens were cached", item.id), *doubts
+    return doubts

@@ -12,7 +12,7 @@ import msgspec
 from gpubox import units
 from gpubox.bench import stats
 from gpubox.bench.energy import energy_note
-from gpubox.bench.kinds.shared import closing_notes, report_flags, timing_notes
+from gpubox.bench.kinds.shared import closing_notes, report_doubts, timing_notes
 from gpubox.bench.kinds.speed.depth_curves import DepthPoint, depth_curves, depth_series, halving_notes
 from gpubox.bench.kinds.speed.workloads import PRESETS, SpeedOptions, Workload
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
@@ -60,7 +60,7 @@ def summarise(options: SpeedOptions, info: RunInfo, results: ScoredItems) -> Rep
         tables=(*_run_tables(rows), *(_llama_bench_table(item, result) for item, result in benches)),
         series=(*_run_curves(rows), *depth_series(curves)),
         notes=(*halving_notes(curves), *_notes(options, info, results, rows)),
-        flags=report_flags(info, results),
+        doubts=report_doubts(info, results),
         text="\n\n".join(str(result.values["markdown"]) for _, result in benches),
     )
 

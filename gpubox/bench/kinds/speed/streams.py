@@ -23,7 +23,7 @@ from gpubox.bench.energy import energy_values
 from gpubox.bench.events import Note
 from gpubox.bench.kinds.speed.workloads import SpeedOptions
 from gpubox.bench.measured_request import MeasuredReply, measure_request, stored_reply
-from gpubox.bench.model import Flag, Item, RawRecord, Result
+from gpubox.bench.model import Doubt, Item, RawRecord, Result
 from gpubox.bench.prompts import CHAT_PROMPTS
 from gpubox.bench.questions import TEMPLATE_TOKENS, no_speed_reason, text_at_depth, uncached_text, unmet_conditions
 from gpubox.bench.target_server import TargetServer
@@ -139,18 +139,18 @@ def score_streams(item: Item, raw: RawRecord) -> Result:
     workload = streams_of(item)
     stored: Sequence[Mapping[str, Any]] = raw.data["streams"]
     replies = [stored_reply(data) for data in stored]
-    flags: list[Flag] = []
+    doubts: list[Doubt] = []
     for reply in replies:
-        flags += [flag for flag in unmet_conditions(item, reply, workload.max_tokens) if flag not in flags]
+        doubts += [doubt for doubt in unmet_conditions(item, reply, workload.max_tokens) if doubt not in doubts]
     for reply in replies:
         if why := no_speed_reason(reply):
-            return Result(item.id, flags=tuple(flags), error=why)
+            return Result(item.id, doubts=tuple(doubts), error=why)
     ends = [data["at"] + reply.wall_seconds for data, reply in zip(stored, replies, strict=True)]
     firsts = [data["at"] + (reply.ttft_seconds or 0.0) for data, reply in zip(stored, replies, strict=True)]
     first, end = min(firsts), max(ends)
     generated = sum(reply.generated_tokens or 0 for reply in replies)
     if end <= first or generated < 2:
-        return Result(item.id, flags=tuple(flags), error="too few tokens were generated to measure a speed")
+        return Result(item.id, doubts=tuple(doubts), error="too few tokens were generated to measure a speed")
     slots = raw.data.get("slots")
     waited = max(0, workload.streams - slots) if isinstance(slots, int) and slots > 0 else None
     prompt = sum(reply.prompt_tokens or 0 for reply in replies)
@@ -173,7 +173,7 @@ def score_streams(item: Item, raw: RawRecord) -> Result:
         "timed_by": replies[0].timed_by,
         **energy,
     }
-    return Result(item.id, values, flags=tuple(flags))
+    return Result(item.id, values, doubts=tuple(doubts))
 
 
 def _ttfts(replies: Sequence[MeasuredReply]) -> list[float]:

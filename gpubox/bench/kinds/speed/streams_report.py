@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gpubox import units
 from gpubox.bench.energy import energy_note
-from gpubox.bench.kinds.shared import closing_notes, report_flags, timing_notes
+from gpubox.bench.kinds.shared import closing_notes, report_doubts, timing_notes
 from gpubox.bench.kinds.speed.streams import StreamsWorkload, is_streams_item, streams_of
 from gpubox.bench.kinds.speed.workloads import SpeedOptions
 from gpubox.bench.model import RunInfo, ScoredItems
@@ -68,7 +68,7 @@ def summarise_streams(options: SpeedOptions, info: RunInfo, results: ScoredItems
         tables=tuple(_table(curve, several=len(curves) > 1) for curve in curves),
         series=tuple(line for curve in curves for line in _series(curve, several=len(curves) > 1)),
         notes=tuple(_notes(options, info, results, curves)),
-        flags=report_flags(info, results),
+        doubts=report_doubts(info, results),
     )
 
 

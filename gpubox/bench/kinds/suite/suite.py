@@ -121,10 +121,10 @@ class Suite(Benchmark):
         reply, name = stored_reply(raw.data), item.values["task"]
         numbers = {"tg": reply.tg, "ttft_seconds": reply.ttft_seconds, "generated_tokens": reply.generated_tokens}
         if TASKS[name].max_tokens:
-            flags = unmet_conditions(item, reply, self._max_tokens(TASKS[name], None))
+            doubts = unmet_conditions(item, reply, self._max_tokens(TASKS[name], None))
             if why := no_speed_reason(reply):
-                return Result(item.id, flags=flags, error=why)
-            return Result(item.id, {"task": name, **numbers}, flags=flags)
+                return Result(item.id, doubts=doubts, error=why)
+            return Result(item.id, {"task": name, **numbers}, doubts=doubts)
         score = await score_reply(name, reply.text, reply.reasoning, reply.finish_reason, self.shared_sandbox)
         return Result(item.id, {**score, **numbers})
 

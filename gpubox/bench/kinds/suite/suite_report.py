@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpubox.bench import stats
-from gpubox.bench.kinds.shared import closing_notes, ranking_verdict, report_flags
+from gpubox.bench.kinds.shared import closing_notes, ranking_verdict, report_doubts
 from gpubox.bench.kinds.suite.tasks import TASKS
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
 from gpubox.bench.report.model import Metric, Report, ReportTable, Value
@@ -72,7 +72,7 @@ def summarise(tasks: Sequence[str], ref_tps: float | None, info: RunInfo, result
         metrics=tuple(metric for standing in board for metric in _metrics(standing)),
         tables=tuple(table for table in tables if table.rows),
         notes=tuple(_notes(tasks, ref_tps, info, results, board)),
-        flags=report_flags(info, results),
+        doubts=report_doubts(info, results),
     )
 
 
