@@ -4,7 +4,7 @@ chat.py           one open chat: its turns, its server, its file
 loop.py           one turn: rounds of think, act, observe -> AgentEvents
 completion.py     one request: body, stream, a second request where that helps, room in a full context
 events.py         the events of a turn and the messages of a chat
-settings.py       limits, protocol and sampling of a turn
+settings.py       limits, protocol, sampling and system prompt of a turn
 conversation.py   the messages of a chat, and their form in a request
 endpoint.py       which server answers
 timing.py         where the time of a turn goes

@@ -8,7 +8,7 @@ own_replies.py      what the gateway answers by itself: models, metrics, control
 upstream.py         the server's side: one connection for one request
 reply_observer.py   tokens, their first moment and timings in the bytes of a reply
 admission.py        which request may go where now, and which profile comes next
-profile_servers.py  the servers behind the gateway, and what is done to them
+profile_servers.py  the servers behind the gateway: when one is started, and unloaded when idle
 servers.py          what runs, from the state files; the profiles, from theirs
 placement.py        where a profile starts, and which servers stop for it
 operations.py       runs one operation in a child process
@@ -16,7 +16,7 @@ operation.py        that child: starts a profile or unloads one
 prefix.py           system prompts that agents share: which, and whose slot
 shared_prefixes.py  reads such a prompt once, and puts it into each agent's slot
 client_keys.py      the clients' keys: names and hashes
-ledger.py           a line for each finished request, and its sums
+ledger.py           a line for each finished request, their sums, and how many days are kept
 request_clients.py  which client a request of the server's log, or of the history, came from
 status.py           what the gateway knows now, and what it reports: frozen values
 metrics.py          the gateway and the machine for Prometheus

@@ -299,7 +299,7 @@ def test_a_suite_with_one_sample_of_each_task_has_no_ranking() -> None:
     assert leaderboard_verdict(board) == "a is the best of the 2."
 
 
-def test_flags_show_in_every_form(box: Paths) -> None:
+def test_doubts_show_in_every_form(box: Paths) -> None:
     busy = [Doubt("busy CPU", "other programs kept 1.2 cores busy"), Doubt("throttling", "held back")]
     first, second = speed_run(box, "a", tg=60.0, seed=1), speed_run(box, "b", tg=40.0, seed=2, doubts=busy)
 

@@ -75,7 +75,7 @@ def test_a_report_fits_the_terminal_it_is_shown_on(box: Paths) -> None:
         assert any("71.09" in line for line in lines)  # acceptance: 91 of 128 tokens
 
 
-def test_flags_are_explained(box: Paths) -> None:
+def test_doubts_are_explained(box: Paths) -> None:
     bundle = load_report(speed_run(box, doubts=[Doubt("throttling", "power cap for 40 % of the time")]))
 
     assert "power cap for 40 % of the time - the GPU could have been faster" in shown(bundle)

@@ -270,7 +270,7 @@ async def test_items_run_in_parallel(box: Box, server: BenchServer) -> None:
     assert info.doubts == ()
 
 
-async def test_flags_of_an_interrupted_parallel_group_are_kept(box: Box, server: BenchServer, monkeypatch: Any) -> None:
+async def test_doubts_of_an_interrupted_group_are_kept(box: Box, server: BenchServer, monkeypatch: Any) -> None:
     class Seen(InterferenceMonitor):
         def _check_gpu(self, watch: ItemReadings, item: str, reasons: Any) -> None:
             watch.doubts.append(Doubt("swap", "9 MiB were swapped", item))

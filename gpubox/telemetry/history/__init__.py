@@ -2,7 +2,7 @@
 
 values.py       the frozen values that the history answers with
 file.py         the rows and tables, how the file is opened, and how a damaged one is set aside
-tables.py       what the one writer inserts, updates and prunes
+tables.py       what the one writer inserts and updates, and when rows are pruned
 writer.py       the writer's thread: Snapshots in, one transaction a second
 missed_logs.py  the requests of launches that no gpubox watched, from their logs
 queries.py      graph, marks, requests and sums, asked of the raw rows
