@@ -188,6 +188,7 @@ def test_who_is_served_now(capfd: Capture, paths: Paths, asked: None) -> None:
 
 def test_requests_are_held_and_let_go(capfd: Capture, paths: Paths) -> None:
     assert gpubox(capfd, "clients", "--hold")[0] == 3  # no gateway runs
+    assert gpubox(capfd, "clients", "--hold", "--requests")[0] == 2
     with fake_gateway(paths) as gateway:
         assert gpubox(capfd, "clients", "--hold")[1].startswith("New requests wait at the gateway.")
         assert gateway.status.paused

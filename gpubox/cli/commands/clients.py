@@ -59,6 +59,8 @@ def command(
         return
     context: Context = ctx.obj
     if hold is not None:
+        if list_requests:
+            raise UsageError("--hold and --release list no requests.", "Leave --requests out.")
         (pause if hold else resume)(context.paths)
         done = (
             "New requests wait at the gateway. `gpubox clients --release` lets them go on."
