@@ -102,6 +102,22 @@ async def opened(pilot: Pilot[bool]) -> None:
     await settled(pilot)
 
 
+async def highlight(pilot: Pilot[bool], name: str) -> None:
+    """Highlights a profile of the dashboard."""
+    profiles = app_of(pilot).dashboard.profiles
+    profiles.highlight(f"profile:{name}")
+    await until(pilot, lambda: profiles.entry and profiles.entry.name == name, name)
+
+
+async def choose(pilot: Pilot[bool], name: str) -> None:
+    """Highlights a profile and presses Enter."""
+    if pilot.app.size.width < 100:  # the list is a key away
+        await pilot.press("p")
+    await highlight(pilot, name)
+    await until(pilot, lambda: app_of(pilot).dashboard.detail.preview)
+    await pilot.press("enter")
+
+
 @asynccontextmanager
 async def on_dashboard(
     services: FakeServices, *, size: tuple[int, int] = SIZE, notifications: bool = False

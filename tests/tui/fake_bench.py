@@ -133,16 +133,16 @@ class FakeBench(BenchRuns):
         return f"{view}.{form}"
 
 
-class BenchRunss(FakeServices):
+class BenchServices(FakeServices):
     """All services, with these runs."""
 
     def __init__(self, paths: Paths) -> None:
         super().__init__()
-        self.benches_ = FakeBench(paths)
+        self.bench = FakeBench(paths)
         self.shop = WorkshopService(paths, Config, self.run_operation)
 
     def workshop_service(self) -> WorkshopService:
         return self.shop
 
     def bench_service(self) -> FakeBench:
-        return self.benches_
+        return self.bench

@@ -245,7 +245,7 @@ class FakeChats(Chats):
         self.logs[name] = log
 
 
-class Chatss(FakeServices):
+class ChatServices(FakeServices):
     """All services, with these chats."""
 
     def __init__(self, chats: FakeChats | None = None) -> None:

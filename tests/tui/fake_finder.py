@@ -90,7 +90,7 @@ class FinderServices(FakeServices):
 
     def __init__(self, paths: Paths) -> None:
         super().__init__()
-        self.finder_ = FakeFinder(paths)
+        self.finder = FakeFinder(paths)
 
     def finder_service(self) -> Any:
-        return self.finder_
+        return self.finder

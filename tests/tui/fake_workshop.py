@@ -11,6 +11,7 @@ from gpubox.paths import Paths
 from gpubox.profiles.loader import ProfileCatalog, load_catalog
 from gpubox.profiles.profile import Profile
 from gpubox.server.status import ServerStatus
+from gpubox.tui.services import _file_stats
 from gpubox.tui.workshop.profile_files import WorkshopService
 from tests.tui.fake import READY, FakeServices
 
@@ -51,4 +52,4 @@ class WorkshopServices(FakeServices):
         return load_catalog(self.paths)
 
     def profiles_marker(self) -> object:
-        return sorted((path.name, path.stat().st_mtime_ns) for path in self.paths.profiles.glob("*.toml"))
+        return _file_stats(self.paths.profiles.glob("*.toml"))  # one may be renamed meanwhile

@@ -15,7 +15,7 @@ from gpubox.hardware.host import HostReading
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.recent import History
 from gpubox.telemetry.snapshot import DeviceMemory, HistoryMark, Offload, SlotReading, Totals
-from tests.tui.conftest import text, until
+from tests.tui.conftest import choose, text, until
 from tests.tui.fake import BUSY, DEMO, READY, STOPPED, FakeServices, Gate, recorded, rollback_events, switch_events
 from tests.tui.fake_history import FakeHistory, month
 from tests.tui.snapshots import (
@@ -35,7 +35,6 @@ from tests.tui.snapshots import (
     filled,
     session,
 )
-from tests.tui.test_dashboard import choose
 
 NOW = 1000.0
 """The clock of every reading: it stands still, so that a picture does not depend on when it is taken."""

@@ -15,7 +15,7 @@ from gpubox.tui.bench import run_pane
 from gpubox.tui.bench.bench_screen import BenchScreen
 from tests.bench_runs import speed_run
 from tests.tui.conftest import opened, pictured, shows, until
-from tests.tui.fake_bench import BenchRunss
+from tests.tui.fake_bench import BenchServices
 from tests.tui.tune_runs import tune_run
 
 pytestmark = pytest.mark.xdist_group("benches")  # one worker fits the tunes that they show
@@ -52,11 +52,11 @@ async def test_picture(
             last = speed_run(box, "qwen36-mtp-16gb", tg=60.0, seed=20 + seed,
                              argv=("/opt/llama/llama-server", "--n-cpu-moe", "28"))  # fmt: skip
         runs = 14
-    services = BenchRunss(box)
+    services = BenchServices(box)
     if scene == "tune":
-        runs, services.benches_.working = 5, tune_run(box, 14)
+        runs, services.bench.working = 5, tune_run(box, 14)
     if scene == "at_work":
-        services.benches_.working = last
+        services.bench.working = last
     app = GpuboxApp(services)
     async with app.run_test(size=SIZES[size]) as pilot:
         await opened(pilot)

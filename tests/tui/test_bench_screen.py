@@ -21,7 +21,7 @@ from gpubox.tui.bench.plan_form import bench_arguments, bench_command_line, plan
 from gpubox.tui.dashboard.screen import DashboardScreen
 from tests.bench_runs import speed_run
 from tests.tui.conftest import drag, opened, settled, shows, text, until
-from tests.tui.fake_bench import BenchRunss, FakeBench, sweep_run
+from tests.tui.fake_bench import BenchServices, sweep_run
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
 @asynccontextmanager
 async def benching(
     box: Paths, *, size: tuple[int, int] = (120, 36), open_: bool = True
-) -> AsyncIterator[tuple[Pilot[bool], BenchRunss]]:
-    services = BenchRunss(box)
+) -> AsyncIterator[tuple[Pilot[bool], BenchServices]]:
+    services = BenchServices(box)
     app = GpuboxApp(services)
     async with app.run_test(size=size, notifications=True) as pilot:
         await opened(pilot)
@@ -45,7 +45,7 @@ async def benching(
         try:
             yield pilot, services
         finally:
-            services.benches_.ended.set()
+            services.bench.ended.set()
 
 
 def screen_of(pilot: Pilot[bool]) -> BenchScreen:
@@ -57,10 +57,6 @@ def screen_of(pilot: Pilot[bool]) -> BenchScreen:
 def title_of(pilot: Pilot[bool]) -> str:
     """The title of the pane."""
     return screen_of(pilot).pane.border_title or ""
-
-
-def bench_of(services: BenchRunss) -> FakeBench:
-    return services.benches_
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 50)])
@@ -111,7 +107,7 @@ async def test_two_marked_runs_are_compared_and_exported(box: Paths) -> None:
         await pilot.press("e")
         await shows(pilot, "Without paths")
         await pilot.press("s")
-        await until(pilot, lambda: bench_of(services).asked == [("export", "compare", fast.id, slow.id, "svg")])
+        await until(pilot, lambda: services.bench.asked == [("export", "compare", fast.id, slow.id, "svg")])
         await pilot.press("escape")
         await until(pilot, lambda: title_of(pilot).endswith("speed-slow"))
 
@@ -171,7 +167,7 @@ async def test_the_leaderboard(box: Paths) -> None:
 async def test_a_run_started_elsewhere_is_followed_and_marked_on_the_dashboard(box: Paths) -> None:
     run = speed_run(box, share=0.5, state="interrupted")
     async with benching(box, open_=False) as (pilot, services):
-        bench_of(services).working = run
+        services.bench.working = run
         done, of = len(run.results()), len(run.items())
         await shows(pilot, f"bench speed {done}/{of}")
         await pilot.press("3")
@@ -182,7 +178,7 @@ async def test_a_run_started_elsewhere_is_followed_and_marked_on_the_dashboard(b
         await pilot.press("x")
         await shows(pilot, "Stop the run?")
         await pilot.press("y")
-        await until(pilot, lambda: bench_of(services).asked == [("stop", run.id)])
+        await until(pilot, lambda: services.bench.asked == [("stop", run.id)])
         await until(pilot, lambda: "bench speed" not in text(pilot))
 
 
@@ -199,16 +195,14 @@ async def test_b_shows_the_outline_before_it_measures_the_running_profile(box: P
         assert "answered" not in text(pilot)
         await pilot.press("n")
         await until(pilot, lambda: screen_of(pilot).is_current)
-        assert bench_of(services).asked == []
-        bench_of(services).answered = ("qwen36-mtp-16gb: slot 0 answers",)
+        assert services.bench.asked == []
+        services.bench.answered = ("qwen36-mtp-16gb: slot 0 answers",)
         await pilot.press("1")
         await until(pilot, lambda: isinstance(pilot.app.screen, DashboardScreen))
         await pilot.press("b")
         await shows(pilot, "The server is answering a request", "cut off")
         await pilot.press("y")
-        await until(
-            pilot, lambda: bench_of(services).asked == [("speed", "qwen36-mtp-16gb", "--preset", "quick", "--now")]
-        )
+        await until(pilot, lambda: services.bench.asked == [("speed", "qwen36-mtp-16gb", "--preset", "quick", "--now")])
         await shows(pilot, "being started")
         await pilot.press("n")
         await shows(pilot, "only one can run at a time")
@@ -216,8 +210,8 @@ async def test_b_shows_the_outline_before_it_measures_the_running_profile(box: P
 
 async def test_b_estimates_the_time_from_the_speed_of_the_running_server(box: Paths) -> None:
     async with benching(box, open_=False) as (pilot, services):
-        planned = bench_of(services).planned
-        bench_of(services).planned = replace(planned, seconds=None, tokens=3270.0)
+        planned = services.bench.planned
+        services.bench.planned = replace(planned, seconds=None, tokens=3270.0)
         await pilot.press("b")
         await shows(pilot, "It takes ~1:00: about 3,270 tokens at 54.5 tok/s.")
 
@@ -238,7 +232,7 @@ async def test_the_form_shows_the_equivalent_command(box: Paths) -> None:
         await settled(pilot)
         await pilot.press("escape")
         await until(pilot, lambda: screen_of(pilot).is_current)
-        assert bench_of(services).asked == []
+        assert services.bench.asked == []
 
 
 async def test_a_run_is_resumed_and_removed(box: Paths) -> None:
@@ -246,8 +240,8 @@ async def test_a_run_is_resumed_and_removed(box: Paths) -> None:
     async with benching(box) as (pilot, services):
         await shows(pilot, "1 run")
         await pilot.press("r")
-        await until(pilot, lambda: bench_of(services).asked == [("resume", run.id)])
-        bench_of(services).ended.set()
+        await until(pilot, lambda: services.bench.asked == [("resume", run.id)])
+        services.bench.ended.set()
         await until(pilot, lambda: not screen_of(pilot).starting)
         await pilot.press("x")
         await shows(pilot, "Delete")
@@ -266,7 +260,7 @@ async def begin_speed(pilot: Pilot[bool]) -> None:
 async def test_the_cursor_goes_to_the_run_that_was_started(box: Paths) -> None:
     speed_run(box, "older", tg=30.0)
     async with benching(box) as (pilot, services):
-        screen, bench = screen_of(pilot), bench_of(services)
+        screen, bench = screen_of(pilot), services.bench
         await shows(pilot, "1 run", "Speed over HTTP")
         await begin_speed(pilot)
         await pilot.press("x")
@@ -290,7 +284,7 @@ async def test_the_cursor_goes_to_the_run_that_was_started(box: Paths) -> None:
 async def test_the_end_of_a_run_does_not_replace_another_report(box: Paths) -> None:
     older = speed_run(box, "older", tg=30.0)
     async with benching(box) as (pilot, services):
-        screen, bench = screen_of(pilot), bench_of(services)
+        screen, bench = screen_of(pilot), services.bench
         await shows(pilot, "1 run")
         await begin_speed(pilot)
         bench.working = speed_run(box, "newer", share=0.5)
@@ -311,7 +305,7 @@ async def test_a_run_that_ends_before_it_was_seen_active_is_shown(box: Paths) ->
         await shows(pilot, "1 run")
         await begin_speed(pilot)
         run = speed_run(box, "newer")
-        bench_of(services).ended.set()
+        services.bench.ended.set()
         await until(pilot, lambda: screen.pane.shown == run.id, "its report")
         assert screen.rows.value
         assert screen.rows.value.id == run.id
@@ -322,11 +316,11 @@ async def test_a_run_that_never_started_says_why_and_leaves_the_report_in_place(
     async with benching(box) as (pilot, services):
         await shows(pilot, "1 run")
         await begin_speed(pilot)
-        bench_of(services).problem = "No sandbox confines here."
-        bench_of(services).ended.set()
+        services.bench.problem = "No sandbox confines here."
+        services.bench.ended.set()
         await shows(pilot, "No sandbox confines here.")
         await until(pilot, lambda: screen_of(pilot).pane.shown == older.id, "the report")
-        assert bench_of(services).asked == [("speed", "qwen36-mtp-16gb")]
+        assert services.bench.asked == [("speed", "qwen36-mtp-16gb")]
 
 
 async def test_the_best_cell_of_a_sweep_is_saved(box: Paths) -> None:
@@ -345,7 +339,7 @@ async def test_the_best_cell_of_a_sweep_is_saved(box: Paths) -> None:
         await pilot.press(*"mine", "enter")
         await shows(pilot, "There is a profile 'mine' already")
         await pilot.press(*"best", "enter")
-        await until(pilot, lambda: bench_of(services).asked == [("keep", run.id, "best")])
+        await until(pilot, lambda: services.bench.asked == [("keep", run.id, "best")])
         await shows(pilot, "Saved as the profile best")
 
 
@@ -361,7 +355,7 @@ async def test_the_server_before_an_interrupted_run_is_restored(box: Paths) -> N
         await shows(pilot, "Restore what ran before?", run.id)
         await pilot.press("y")
         await shows(pilot, "qwen36-256k runs again.")
-        assert bench_of(services).asked == [("restore",)]
+        assert services.bench.asked == [("restore",)]
         await until(pilot, lambda: "bench_restore" in screen_of(pilot).keys.hidden_actions)
 
 
@@ -383,10 +377,10 @@ async def test_the_key_bar_shows_only_actions_that_do_something(box: Paths) -> N
         bar = text(pilot).splitlines()[-1]
         assert not [word for word in ("report", "export", "delete", "mark", "compare", "resume") if word in bar]
         run = speed_run(box, share=0.5)
-        bench_of(services).working = run
+        services.bench.working = run
         await until(pilot, lambda: "x stop" in text(pilot).splitlines()[-1], "what stops it")
         assert not [word for word in ("new", "measure", "resume") if word in text(pilot).splitlines()[-1]]
-        bench_of(services).working = None
+        services.bench.working = None
         await until(pilot, lambda: "x delete" in text(pilot).splitlines()[-1], "what deletes it")
 
 

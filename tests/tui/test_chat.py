@@ -22,7 +22,7 @@ from gpubox.tui.chat.approval import ApprovalScreen
 from gpubox.tui.chat.chat_screen import ChatScreen
 from tests.tui.conftest import SIZE, app_of, drag, place, shows, text, until
 from tests.tui.fake import STOPPED
-from tests.tui.fake_chat import CODE, DIFF, WRITE, Chatss, FakeChat, FakeChats, coding_turn, opening
+from tests.tui.fake_chat import CODE, DIFF, WRITE, ChatServices, FakeChat, FakeChats, coding_turn, opening
 
 HOSTILE = "[/foo] [b]x[/b] \x1b[31mred\x1b[2J \u202eevil [@click=app.quit] " + "y" * 30_000 + " 👩‍💻 שלום"
 
@@ -36,10 +36,10 @@ def _prompt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def chatting(
-    chats: FakeChats, services: Chatss | None = None, *, toasts: bool = False
+    chats: FakeChats, services: ChatServices | None = None, *, toasts: bool = False
 ) -> AsyncIterator[tuple[Pilot[bool], ChatScreen]]:
     """The app with the chat in front."""
-    app = GpuboxApp(services or Chatss(chats))
+    app = GpuboxApp(services or ChatServices(chats))
     async with app.run_test(size=SIZE, notifications=toasts) as pilot:
         await until(pilot, lambda: app.bridge.overview, "a status")
         app.action_show("chat")
@@ -149,7 +149,7 @@ async def test_an_edited_prompt_replaces_the_last_turn() -> None:
 
 async def test_without_a_server_the_prompt_stays_in_its_box() -> None:
     chats = FakeChats()
-    services = Chatss(chats)
+    services = ChatServices(chats)
     services.status, services.last = STOPPED, "qwen36-mtp-16gb"
     async with chatting(chats, services, toasts=True) as (pilot, screen):
         await shows(pilot, "No model runs, so nothing can answer.", "gpubox start qwen36-mtp-16gb", "gpubox demo")
@@ -356,7 +356,7 @@ async def test_hostile_text_is_sanitized() -> None:
 
 async def test_keys_of_one_screen_do_nothing_on_the_other() -> None:
     chats = FakeChats()
-    services = Chatss(chats)
+    services = ChatServices(chats)
     async with chatting(chats, services) as (pilot, screen):
         await pilot.press(*"sr?q1", "escape")
         await until(pilot, lambda: screen.composer.text == "sr?q1" and screen.transcript.has_focus, "the letters")
@@ -399,7 +399,7 @@ async def test_quitting_ends_the_turn_and_closes_the_chat() -> None:
 async def test_the_palette_reaches_the_chat_from_the_dashboard() -> None:
     chats = FakeChats()
     chats.keep("durations", ["Parse 1h30m"])
-    app = GpuboxApp(Chatss(chats))
+    app = GpuboxApp(ChatServices(chats))
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: app.bridge.overview)
         app.action_run_by_id("chat_list")

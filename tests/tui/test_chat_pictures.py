@@ -13,7 +13,7 @@ from gpubox.tui.app import GpuboxApp
 from gpubox.tui.chat.turn import TurnProgress
 from tests.tui.conftest import pictured, shows, until
 from tests.tui.fake import STOPPED
-from tests.tui.fake_chat import DIFF, WRITE, Chatss, FakeChat, FakeChats, Step, coding_turn, opening
+from tests.tui.fake_chat import DIFF, WRITE, ChatServices, FakeChat, FakeChats, Step, coding_turn, opening
 
 SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
 
@@ -58,7 +58,7 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("gpubox.tui.chat.turn.TurnRunner.seconds", 4.2)
     monkeypatch.setattr(TurnProgress, "deltas_per_second", lambda progress, now: None)
     chats = FakeChats()
-    services = Chatss(chats)
+    services = ChatServices(chats)
     if state == "no_server":
         services.status, services.last = STOPPED, "qwen36-mtp-16gb"
 

@@ -39,7 +39,7 @@ async def test_without_a_gateway_the_screen_says_what_to_do_and_s_starts_one() -
         await shows(pilot, "gateway 127.0.0.1:8080")
 
 
-async def test_stopping_asks_first() -> None:
+async def test_stopping_asks_first_and_only_another_end_is_news() -> None:
     services = services_with_gateway()
     async with on_dashboard(services, notifications=True) as pilot:
         await pilot.press("C", "s")
@@ -50,8 +50,12 @@ async def test_stopping_asks_first() -> None:
         await pilot.press("s")
         await shows(pilot, "Stop the gateway?")
         await pilot.press("y")
-        await shows(pilot, "No gateway runs.")
-        assert services.gateways.asked == ["stop"]
+        await shows(pilot, "No gateway runs.", "The gateway is stopped.")
+        assert services.gateways.asked == ["stop"] and "has ended" not in text(pilot)
+        services.gateway_view = view(QUIET)
+        await shows(pilot, "No client yet")
+        services.gateway_view = None
+        await shows(pilot, "The gateway has ended")
 
 
 async def test_one_key_holds_all_requests_and_lets_them_go_on() -> None:
@@ -93,20 +97,6 @@ async def test_what_the_owner_should_mend_is_shown_at_every_size() -> None:
         await shows(pilot, "✗ C shows a problem")
         await pilot.press("C")
         await shows(pilot, "✗ The key file is damaged")
-
-
-async def test_the_end_of_a_gateway_is_news_unless_it_was_stopped_here() -> None:
-    services = services_with_gateway()
-    async with on_dashboard(services, notifications=True) as pilot:
-        await pilot.press("C", "s")
-        await shows(pilot, "Stop the gateway?")
-        await pilot.press("y")
-        await shows(pilot, "No gateway runs.", "The gateway is stopped.")
-        assert "has ended" not in text(pilot)
-        services.gateway_view = view(QUIET)
-        await shows(pilot, "No client yet")
-        services.gateway_view = None
-        await shows(pilot, "The gateway has ended")
 
 
 async def test_who_can_reach_the_gateway_is_never_dropped() -> None:

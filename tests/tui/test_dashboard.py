@@ -17,7 +17,7 @@ from gpubox.tui.actions import ACTIONS
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.dashboard import layout, screen
 from gpubox.tui.services import ATTACHED_READ_ONLY
-from tests.tui.conftest import SIZE, app_of, on_dashboard, opened, settled, shows, text, until
+from tests.tui.conftest import SIZE, app_of, choose, on_dashboard, opened, settled, shows, text, until
 from tests.tui.fake import BUSY, DEMO, MINE, READY, STOPPED, FakeServices, Gate, rollback_events, switch_events
 
 
@@ -333,17 +333,6 @@ async def test_palette_switches_to_a_profile(fake: FakeServices) -> None:
         await until(pilot, lambda: "Switch to mine" in text(pilot))
         await pilot.press("down", "enter")
         await until(pilot, lambda: fake.asked == [("switch", "mine", False, False)])
-
-
-async def choose(pilot: object, name: str) -> None:
-    """Highlights a profile and presses Enter."""
-    app = pilot.app  # type: ignore[attr-defined]
-    if app.size.width < 100:  # the list is a key away
-        await pilot.press("p")  # type: ignore[attr-defined]
-    app.dashboard.profiles.highlight(f"profile:{name}")
-    await until(pilot, lambda: app.dashboard.profiles.entry.name == name)  # type: ignore[arg-type]
-    await until(pilot, lambda: app.dashboard.detail.preview)  # type: ignore[arg-type]
-    await pilot.press("enter")  # type: ignore[attr-defined]
 
 
 async def test_a_profile_that_runs_elsewhere_is_not_started(fake: FakeServices) -> None:

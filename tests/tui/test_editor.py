@@ -13,7 +13,7 @@ from gpubox.paths import Paths
 from gpubox.profiles.loader import load_catalog
 from gpubox.tui.workshop import editor
 from gpubox.tui.workshop.editor import EditorScreen
-from tests.tui.conftest import app_of, on_dashboard, shows, until
+from tests.tui.conftest import app_of, highlight, on_dashboard, shows, until
 from tests.tui.fake_workshop import MINE, WorkshopServices, write_mine
 
 
@@ -27,7 +27,7 @@ def services(paths: Paths, fake_engine: Path, tiny_gguf: Path, monkeypatch: pyte
 
 async def open_editor(pilot: Pilot[bool]) -> EditorScreen:
     app = app_of(pilot)
-    app.dashboard.profiles.highlight("profile:mine")
+    await highlight(pilot, "mine")
     await pilot.press("e")
     await until(pilot, lambda: isinstance(app.screen, EditorScreen) and app.screen.assessment.words, "the editor")
     assert isinstance(app.screen, EditorScreen)
@@ -205,8 +205,7 @@ async def test_another_engine_brings_its_own_options(services: WorkshopServices)
 
 async def test_a_shipped_profile_becomes_the_owners(services: WorkshopServices) -> None:
     async with on_dashboard(services, notifications=True) as pilot:
-        app = app_of(pilot)
-        app.dashboard.profiles.highlight(f"profile:{'demo'}")
+        await highlight(pilot, "demo")
         await pilot.press("e")
         await shows(pilot, "saving makes your own copy")
         await pilot.press("plus", "ctrl+s")

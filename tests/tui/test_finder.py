@@ -66,20 +66,20 @@ async def test_search_and_verdicts(services: FinderServices) -> None:
         await shows(pilot, "? BF16", "the header is longer than 16 MB")
         await go_to(pilot, "Q8_0")
         await shows(pilot, "mmproj-F16.gguf", "M-Q8_0-00002-of-00002.gguf", "slower generation")
-        assert services.finder_.searched == ["qwen"]
+        assert services.finder.searched == ["qwen"]
         await pilot.press("escape")
         await until(pilot, lambda: app.current_mode == "dashboard")
 
 
 async def test_offline_shows_the_disk_and_one_sentence(services: FinderServices) -> None:
-    services.finder_.problem = GpuboxError("There is no connection to Hugging Face.", "Check the network connection.")
+    services.finder.problem = GpuboxError("There is no connection to Hugging Face.", "Check the network connection.")
     async with searching(services) as (pilot, screen):
         await shows(pilot, "qwen3:8b", "There is no connection to Hugging Face.")
         assert [row.kind for row in screen.rows.values] == ["heading", "local", "local"]
 
 
 async def test_text_of_a_hub_is_not_markup(services: FinderServices) -> None:
-    services.finder_.problem = GpuboxError("[red]evil[/] \x1b[31m sentence")
+    services.finder.problem = GpuboxError("[red]evil[/] \x1b[31m sentence")
     async with searching(services) as (pilot, _):
         await shows(pilot, "[red]evil[/]")
 
@@ -89,7 +89,7 @@ async def test_the_engine_measures_a_header(services: FinderServices) -> None:
         await go_to(pilot, "Q4_K_M")
         assert "~ the compute" in text(pilot)
         await pilot.press("f")
-        await until(pilot, lambda: services.finder_.measured == ["Q4_K_M"])
+        await until(pilot, lambda: services.finder.measured == ["Q4_K_M"])
         await until(pilot, lambda: "~ the compute" not in text(pilot))
 
 
@@ -97,11 +97,11 @@ async def test_profiles_are_made(services: FinderServices) -> None:
     async with searching(services) as (pilot, _):
         await go_to(pilot, "qwen3:8b")
         await pilot.press("enter")
-        await until(pilot, lambda: services.finder_.profiles == ["qwen3:8b"])
+        await until(pilot, lambda: services.finder.profiles == ["qwen3:8b"])
         await go_to(pilot, "Q8_0")
         await pilot.press("n")
-        await until(pilot, lambda: len(services.finder_.profiles) == 2)
-        assert services.finder_.profiles[1] == "hf:unsloth/Qwen3.6-35B-A3B-MTP-GGUF:Q8_0"
+        await until(pilot, lambda: len(services.finder.profiles) == 2)
+        assert services.finder.profiles[1] == "hf:unsloth/Qwen3.6-35B-A3B-MTP-GGUF:Q8_0"
         await shows(pilot, "Made the profile mine")
 
 
@@ -111,7 +111,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, services: FinderServices) -> Iterator[H
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         hub.repositories["u/m"] = {"m-Q4_K_M.gguf": Stored.of(b"GGUF" + bytes(4_000_000))}
         with HubClient() as client:
-            services.finder_.repositories = (read_repository(client, "u/m"),)
+            services.finder.repositories = (read_repository(client, "u/m"),)
         yield hub
 
 

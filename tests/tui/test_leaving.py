@@ -21,9 +21,8 @@ from gpubox.tui import run
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.run import exit_summary, run_app
 from tests.conftest import WAIT_SECONDS
-from tests.tui.conftest import app_of, on_dashboard, text, until
+from tests.tui.conftest import app_of, choose, on_dashboard, text, until
 from tests.tui.fake import READY, FakeServices, Gate, switch_events
-from tests.tui.test_dashboard import choose
 
 
 async def test_q_leaves_at_once_when_nothing_is_under_way(fake: FakeServices) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from gpubox.errors import GpuboxError
 from gpubox.planner.plan import DevicePlan, MemoryPlan
 from gpubox.tui.dialogs import QuestionScreen
-from tests.tui.conftest import app_of, on_dashboard, settled, shows, text, until
+from tests.tui.conftest import app_of, choose, on_dashboard, settled, shows, text, until
 from tests.tui.fake import BUSY, FakeServices
 
 
@@ -28,9 +28,7 @@ async def test_every_answer_can_be_read_also_while_it_is_highlighted(fake: FakeS
 
 async def test_a_download_is_asked_for_with_its_size_its_place_and_the_room_there(fake: FakeServices) -> None:
     async with on_dashboard(fake) as pilot:
-        app = app_of(pilot)
-        app.dashboard.profiles.highlight("profile:demo")
-        await pilot.press("enter")
+        await choose(pilot, "demo")
         await shows(
             pilot, "Download 98 MB?", "demo:smollm2 is not on this machine yet", "~/.cache/gpubox/models (54.0 GB free)"
         )
@@ -47,9 +45,7 @@ async def test_a_download_is_asked_for_with_its_size_its_place_and_the_room_ther
 async def test_a_download_that_does_not_fit_is_not_offered(fake: FakeServices) -> None:
     fake.download_plan = replace(fake.download_plan, free_bytes=50_000_000)
     async with on_dashboard(fake) as pilot:
-        app = app_of(pilot)
-        app.dashboard.profiles.highlight("profile:demo")
-        await pilot.press("enter")
+        await choose(pilot, "demo")
         await shows(pilot, "(50 MB free)", "too little space")
         await pilot.press("d", "enter")
         await until(pilot, lambda: "too little space" not in text(pilot))
@@ -59,9 +55,7 @@ async def test_a_download_that_does_not_fit_is_not_offered(fake: FakeServices) -
 async def test_an_unknown_download_size_is_shown_as_unknown(fake: FakeServices) -> None:
     fake.download_plan = replace(fake.download_plan, size_bytes=None, free_bytes=None)
     async with on_dashboard(fake) as pilot:
-        app = app_of(pilot)
-        app.dashboard.profiles.highlight("profile:demo")
-        await pilot.press("enter")
+        await choose(pilot, "demo")
         await shows(pilot, "Download the model?", "Its size is not known.", "download it, then switch demo")
 
 
@@ -70,9 +64,7 @@ async def test_a_profile_that_would_not_fit_is_asked_about(fake: FakeServices) -
         "qwen36-256k would not fit: short by 2.1 GiB on CUDA0.", "It would with n-cpu-moe=22."
     )
     async with on_dashboard(fake) as pilot:
-        app = app_of(pilot)
-        app.dashboard.profiles.highlight("profile:qwen36-256k")
-        await pilot.press("enter")
+        await choose(pilot, "qwen36-256k")
         await shows(pilot, "short by 2.1 GiB on CUDA0", "n-cpu-moe=22", "start it anyway")
         await pilot.press("enter")  # the first answer is the safe one
         await until(pilot, lambda: "short by" not in text(pilot))
@@ -95,9 +87,7 @@ async def test_after_a_download_memory_and_running_requests_are_asked_about(fake
     fake.status = BUSY
     fake.short["demo"] = GpuboxError("demo would not fit: short by 2.1 GiB on CUDA0.", "")
     async with on_dashboard(fake) as pilot:
-        app = app_of(pilot)
-        app.dashboard.profiles.highlight("profile:demo")
-        await pilot.press("enter")
+        await choose(pilot, "demo")
         await shows(pilot, "download it, then switch demo")
         await pilot.press("d")
         await shows(pilot, "short by 2.1 GiB on CUDA0")
@@ -109,8 +99,7 @@ async def test_after_a_download_memory_and_running_requests_are_asked_about(fake
         assert fake.anyway
 
         fake.absent.add("demo")
-        app.dashboard.profiles.highlight("profile:demo")
-        await pilot.press("enter")
+        await choose(pilot, "demo")
         await shows(pilot, "download it, then switch demo")
         await pilot.press("d")
         await shows(pilot, "short by 2.1 GiB on CUDA0")

@@ -27,7 +27,7 @@ from gpubox.tui.workshop import editor
 from gpubox.tui.workshop.editor import EditorScreen
 from gpubox.tui.workshop.profile_files import WorkshopService
 from gpubox.tui.workshop.trial import TrialScreen
-from tests.tui.conftest import SIZE, app_of, on_dashboard, shows, until
+from tests.tui.conftest import SIZE, app_of, highlight, on_dashboard, shows, until
 from tests.tui.fake import BUSY, READY, FakeServices, switch_events
 from tests.tui.fake_workshop import WorkshopServices, write_mine
 
@@ -108,7 +108,7 @@ def services(paths: Paths, fake_engine: Path, tiny_gguf: Path, monkeypatch: pyte
 
 async def press_try(pilot: Pilot[bool]) -> None:
     """From the dashboard: n-cpu-moe one less, and T."""
-    app_of(pilot).dashboard.profiles.highlight("profile:mine")
+    await highlight(pilot, "mine")
     await pilot.press("e")
     await until(pilot, lambda: isinstance(pilot.app.screen, EditorScreen))
     await pilot.press("j", "minus", "T")

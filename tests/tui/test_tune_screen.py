@@ -10,10 +10,9 @@ import pytest
 from gpubox.bench.plan_outline import PlanOutline
 from gpubox.paths import Paths
 from gpubox.tui import app as app_module
-from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bench import plan_form
-from tests.tui.conftest import shows, until
-from tests.tui.test_bench_screen import bench_of, benching, screen_of
+from tests.tui.conftest import app_of, highlight, shows, until
+from tests.tui.test_bench_screen import benching, screen_of
 from tests.tui.tune_runs import tune_run
 
 pytestmark = pytest.mark.xdist_group("benches")  # one worker fits the tunes that they show
@@ -32,11 +31,9 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
 
 async def test_the_plan_is_shown_before_the_highlighted_profile_is_tuned(paths: Paths) -> None:
     async with benching(paths, open_=False) as (pilot, services):
-        app, bench = pilot.app, bench_of(services)
-        assert isinstance(app, GpuboxApp)
+        app, bench = app_of(pilot), services.bench
         bench.planned = PLAN
-        app.dashboard.profiles.highlight(f"profile:{'qwen36-256k'}")
-        await until(pilot, lambda: (entry := app.dashboard.profiles.entry) and entry.name == "qwen36-256k")
+        await highlight(pilot, "qwen36-256k")
         await pilot.press("U")
         await shows(pilot, "Tune qwen36-256k?", "72 sets of flags", "12 too large", "gpubox tune qwen36-256k")
         await shows(pilot, "Afterwards qwen36-mtp-16gb runs again.")
@@ -58,28 +55,28 @@ async def test_the_plan_is_shown_before_the_highlighted_profile_is_tuned(paths: 
 
 async def test_a_recording_cannot_be_tuned(paths: Paths) -> None:
     async with benching(paths, open_=False) as (pilot, services):
-        bench_of(services).read_only = "This is a recording."
+        services.bench.read_only = "This is a recording."
         await pilot.press("U")
         await shows(pilot, "This is a recording.")
-        bench_of(services).read_only, bench_of(services).url = "", "http://box:8080"
+        services.bench.read_only, services.bench.url = "", "http://box:8080"
         await pilot.press("1")
         await until(pilot, lambda: not screen_of(pilot).is_current)
         await pilot.press("U")
         await shows(pilot, "cannot restart a server given by its address")
-        assert bench_of(services).asked == []
+        assert services.bench.asked == []
 
 
 async def test_a_tune_under_way_is_followed_and_stopped(paths: Paths) -> None:
     run = tune_run(paths, 14)
     async with benching(paths, size=(200, 50), open_=False) as (pilot, services):
-        bench_of(services).working = run
+        services.bench.working = run
         await shows(pilot, "bench tune ")
         await pilot.press("B")
         await shows(pilot, "14 of at most", "against own flags", "measuring", "12 would leave")
         await pilot.press("x")
         await shows(pilot, "Stop the run?", "14 starts are done and are kept")
         await pilot.press("y")
-        await until(pilot, lambda: bench_of(services).asked == [("stop", run.id)])
+        await until(pilot, lambda: services.bench.asked == [("stop", run.id)])
 
 
 async def test_the_outcome_names_the_flags_to_change_and_is_saved_as_a_profile(paths: Paths) -> None:
@@ -90,7 +87,7 @@ async def test_the_outcome_names_the_flags_to_change_and_is_saved_as_a_profile(p
         await pilot.press("w")
         await shows(pilot, "Best: n-cpu-moe=18 threads=8", "qwen36-mtp-16gb-n-cpu-moe-18-threads-8")
         await pilot.press(*"quick", "enter")
-        await until(pilot, lambda: bench_of(services).asked == [("keep", run.id, "quick")])
+        await until(pilot, lambda: services.bench.asked == [("keep", run.id, "quick")])
 
 
 async def test_flags_that_are_as_good_as_any_are_not_saved(paths: Paths) -> None:
@@ -99,7 +96,7 @@ async def test_flags_that_are_as_good_as_any_are_not_saved(paths: Paths) -> None
         await until(pilot, lambda: "your flags are" in screen_of(pilot).pane.text)
         await pilot.press("w")
         await shows(pilot, "nothing to save")
-        assert bench_of(services).asked == []
+        assert services.bench.asked == []
 
 
 async def test_a_tune_whose_profile_is_gone_still_shows_its_outcome(paths: Paths) -> None:

@@ -17,7 +17,7 @@ from gpubox.tui.chat.chat_screen import ChatScreen
 from gpubox.tui.dialogs import QuestionScreen, ask
 from tests.tui.conftest import SIZE, shows, text, until
 from tests.tui.fake import FakeServices
-from tests.tui.fake_chat import DIFF, WRITE, Chatss, FakeChats
+from tests.tui.fake_chat import DIFF, WRITE, ChatServices, FakeChats
 
 WORDS = "now: yes, no, wait, all. Run it, keep, stop & download!"
 ANSWERS = (("n", "do nothing", "no"), ("y", "do it", "yes"), ("w", "wait", "wait"), ("a", "anyway", "anyway"))
@@ -51,7 +51,7 @@ async def test_text_goes_on_where_it_was_begun_and_answers_nothing(
     monkeypatch: pytest.MonkeyPatch, question: Ask
 ) -> None:
     monkeypatch.setattr(dialogs, "TYPING_PAUSE_SECONDS", 3600)
-    app = GpuboxApp(Chatss(FakeChats()))
+    app = GpuboxApp(ChatServices(FakeChats()))
     async with app.run_test(size=SIZE) as pilot:
         screen = await chat_of(app, pilot)
         await type_words(pilot, WORDS[:5])
@@ -75,7 +75,7 @@ async def test_text_goes_on_where_it_was_begun_and_answers_nothing(
 
 @pytest.mark.parametrize("question", [a_question, an_approval])
 async def test_tab_gives_the_letters_to_the_question(monkeypatch: pytest.MonkeyPatch, question: Ask) -> None:
-    app = GpuboxApp(Chatss(FakeChats()))
+    app = GpuboxApp(ChatServices(FakeChats()))
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await chat_of(app, pilot)
         await type_words(pilot, "draft")
@@ -112,7 +112,7 @@ async def test_the_filter_of_the_dashboard_keeps_what_is_typed() -> None:
 
 
 async def test_a_question_that_a_key_asked_for_is_answered_by_its_letters() -> None:
-    app = GpuboxApp(Chatss(FakeChats()))
+    app = GpuboxApp(ChatServices(FakeChats()))
     async with app.run_test(size=SIZE) as pilot:
         screen = await chat_of(app, pilot)
         await type_words(pilot, "draft")
@@ -126,7 +126,7 @@ async def test_a_question_that_a_key_asked_for_is_answered_by_its_letters() -> N
 
 async def test_who_reads_answers_an_approval_by_its_letters_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialogs, "TYPING_PAUSE_SECONDS", 3600)
-    app = GpuboxApp(Chatss(FakeChats()))
+    app = GpuboxApp(ChatServices(FakeChats()))
     async with app.run_test(size=SIZE) as pilot:
         screen = await chat_of(app, pilot)
         screen.transcript.focus()

@@ -15,7 +15,7 @@ from gpubox.tui.app import GpuboxApp
 from gpubox.tui.services import ATTACHED_READ_ONLY
 from gpubox.tui.workshop.profile_dialogs import ComparisonScreen, SourceScreen
 from tests.bench_runs import speed_run
-from tests.tui.conftest import SIZE, app_of, on_dashboard, opened, shows, until
+from tests.tui.conftest import SIZE, app_of, highlight, on_dashboard, opened, shows, until
 from tests.tui.fake_workshop import WorkshopServices, write_mine
 
 
@@ -26,12 +26,6 @@ def services(
     """The profiles ``mine`` and ``other`` on the fake engine."""
     write_profile("other", f'model = "{tiny_gguf}"\nport = 8099\n[flags]\nctx-size = 4096\nngl = 9\n')
     return WorkshopServices(*write_mine(paths, fake_engine, tiny_gguf))
-
-
-async def highlight(pilot: Pilot[bool], name: str = "mine") -> None:
-    dashboard = app_of(pilot).dashboard
-    dashboard.profiles.highlight(f"profile:{name}")
-    await until(pilot, lambda: dashboard.profiles.entry and dashboard.profiles.entry.name == name, name)
 
 
 @asynccontextmanager
@@ -176,7 +170,7 @@ async def test_opens_the_owners_editor(
     monkeypatch.setattr(app, "suspend", suspend)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await opened(pilot)
-        await highlight(pilot)
+        await highlight(pilot, "mine")
         await pilot.press("E")
         await shows(pilot, "mine is saved")
         assert load_catalog(services.paths).get("mine").flags["ctx-size"] == 1024
