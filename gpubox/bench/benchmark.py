@@ -1,15 +1,20 @@
-"""The interface of every kind of benchmark: its items, how to execute one, how to score a stored record."""
+"""The interface of every kind of benchmark: its items and their course, how to execute one, how to score its record.
+
+A course is a generator that yields the next items and is sent all results so far. A kind that knows all its items
+yields them at once. One that chooses what it measures next by what it has seen is the same generator, only longer; a
+resumed run sends it the stored results until it yields an item without one. The same results give the same items.
+"""
 
 from __future__ import annotations
 
 import importlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpubox.bench.course import Batch, Course
 from gpubox.bench.kind import Kind, PlanContext
 from gpubox.bench.kinds import all_kinds
 from gpubox.bench.model import Item, Plan, Provenance, RawRecord, Result, RunInfo, ScoredItems, Target
@@ -20,6 +25,45 @@ if TYPE_CHECKING:
     from gpubox.bench.report.model import Report
     from gpubox.bench.target_server import ActiveTarget, TargetServer
     from gpubox.sandbox.runner import Sandbox
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What is done next, in this order."""
+
+    items: Sequence[Item]
+    later: int = 0
+    """The most items that may follow."""
+
+
+Course = Generator[Batch, ScoredItems, str]
+"""Is sent the results of all its items so far, and returns why it ended; empty: all is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A course as far as the results go."""
+
+    items: tuple[Item, ...]
+    """All that it has yielded."""
+    later: int
+    reason: str | None
+    """Why it ended; ``None``: some of ``items`` have no result yet."""
+
+
+def play(course: Course, results: Mapping[str, Result]) -> Played:
+    """Sends ``course`` the stored results of each batch, up to the first batch that is not complete."""
+    items: list[Item] = []
+    batch = next(course)
+    while True:
+        items += batch.items
+        if any(item.id not in results for item in batch.items):
+            return Played(tuple(items), batch.later, None)
+        try:
+            batch = course.send([(item, results[item.id]) for item in items])
+        except StopIteration as end:
+            return Played(tuple(items), 0, end.value)
+
 
 MAX_ITEMS = 20_000
 """Per run: a day of one request every four seconds."""
@@ -44,7 +88,7 @@ class Benchmark(ABC):
     @classmethod
     def make_plan(cls, context: PlanContext, given: dict[str, Any]) -> Plan:
         """The plan of the given arguments and options; here: profiles, an address or what runs. Raises GpuboxError."""
-        from gpubox.bench.plan_targets import given_targets
+        from gpubox.bench.overrides import given_targets
 
         return Plan(cls.kind, tuple(given_targets(context, given)), given)
 

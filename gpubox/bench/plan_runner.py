@@ -25,11 +25,12 @@ from gpubox.bench.events import (
 from gpubox.bench.interference import InterferenceMonitor, ItemReadings
 from gpubox.bench.model import Doubt, Item, Machine, Plan, Provenance, RawRecord, Result, RunInfo, ScoredItems, Target
 from gpubox.bench.provenance import comparable_argv, read_machine, read_provenance
-from gpubox.bench.recovery import clear_pending_restores, pending_restore
 from gpubox.bench.run_store import Run, create_run, readable_results
 from gpubox.bench.target_server import (
     ProfileLookup,
     TargetServer,
+    clear_pending_restores,
+    pending_restore,
     restore_or_report,
 )
 from gpubox.clock import utc_now

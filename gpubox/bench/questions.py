@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gpubox.bench.energy import energy_values
-from gpubox.bench.measured_request import MeasuredReply, measure_request, stored_reply
+from gpubox.bench.measured_request import MeasuredReply, energy_values, measure_request, stored_reply
 from gpubox.bench.model import Doubt, Item, RawRecord, Result
 from gpubox.bench.prompts import CHAT_PROMPTS, filler_text
 from gpubox.errors import UsageError

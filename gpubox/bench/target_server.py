@@ -1,4 +1,4 @@
-"""Runs the targets of a plan one after the other, and restores the server that ran before."""
+"""Runs the targets of a plan one after the other, and restores the server that ran before, also after a kill."""
 
 from __future__ import annotations
 
@@ -13,16 +13,61 @@ from gpubox.address import server_root
 from gpubox.bench.events import Emit, ItemProgress, Note, TargetServerEvent, ignore_event
 from gpubox.bench.model import RunInfo, Target
 from gpubox.bench.overrides import apply_overrides
+from gpubox.bench.run_store import Run, list_runs
 from gpubox.config import Config, api_key
-from gpubox.errors import ExitCode, GpuboxError
+from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.hardware.process import is_alive
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.planner.supervisors import make_supervisor
 from gpubox.profiles.profile import Profile
+from gpubox.sanitize import sanitize_line
 from gpubox.server.client import LlamaClient
-from gpubox.server.instance import observe
+from gpubox.server.instance import InstanceView, observe
+from gpubox.server.other_server import EXTRA_FIELDS, LLAMA, LM_STUDIO, OLLAMA, OPENAI, detect_dialect, read_other_server
 from gpubox.server.state import Launch, RunningServer
 from gpubox.server.status import api_key_for
+
+_CONTROLS = {"cache_prompt": "its cache", "ignore_eos": "the length of answers", "chat_template_kwargs": "thinking"}
+
+
+async def identify_endpoint(client: LlamaClient, model: str, *, managed: bool) -> tuple[str, str, dict[str, Any]]:
+    """The dialect, the model's name for requests, and llama-server's ``/props`` (empty for other servers).
+
+    ``managed``: gpubox started it, so it is a llama-server. Raises GpuboxError if nothing answers or the model is
+    missing.
+    """
+    props = await client.get_json("/props")
+    props = props if isinstance(props, dict) else {}
+    if managed or "default_generation_settings" in props:
+        return LLAMA, model or "gpubox", props  # a llama-server accepts any model name
+    models = _model_ids(await client.get_json("/v1/models"))
+    if model and models and model not in models:
+        raise GpuboxError(
+            f"{client.base_url} has no model {model!r}.",
+            f"Its models are: {sanitize_line(', '.join(models[:8]))[:400]}.",
+        )
+    if not model and not models:
+        raise GpuboxError(f"{client.base_url} lists no models.", "Name one: --model NAME.", code=ExitCode.UNHEALTHY)
+    dialect = await detect_dialect(client)
+    if not model and dialect in (OLLAMA, LM_STUDIO) and (peer := await read_other_server(client, dialect)):
+        model = peer.model  # the loaded one: naming another would make the server load it
+    return dialect or OPENAI, model or models[0], {}
+
+
+def uncontrolled_settings(dialect: str) -> str:
+    """A clause that names the settings which requests cannot control on such a server; empty if there are none."""
+    missing = [field for field in _CONTROLS if field not in EXTRA_FIELDS.get(dialect, frozenset())]
+    if not missing:
+        return ""
+    settings = ", ".join(_CONTROLS[field] for field in missing)
+    return f"{dialect} does not support {', '.join(missing)}, so gpubox cannot control {settings}"
+
+
+def _model_ids(models: Any) -> list[str]:
+    data = models.get("data") if isinstance(models, dict) else None
+    entries = data if isinstance(data, list) else []
+    return [entry["id"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
+
 
 ProfileLookup = Callable[[str], Profile]
 SWITCHING = ("switching",)
@@ -230,7 +275,6 @@ class TargetServer:
         await self._connect(target, running.launch.base_url, api_key(self.paths), running)
 
     async def _connect(self, target: Target, url: str, key: str | None, running: RunningServer | None) -> None:
-        from gpubox.bench.endpoint import identify_endpoint
 
         client = LlamaClient(url, key, timeout=10.0)
         try:
@@ -267,3 +311,51 @@ async def restore_or_report(target_server: TargetServer) -> GpuboxError | None:
         target_server.emit(Note(f"The previous server could not be restored: {error.message}"))
         return error
     return None
+
+
+def pending_restore(paths: Paths) -> RunInfo | None:
+    """The newest killed run whose server, or half-finished switch, is still in place.
+
+    ``None`` if another server was started or stopped since: that was the owner's choice.
+    """
+    view = observe(paths, MAIN_INSTANCE)
+    infos = map(_pending_info, reversed(list_runs(paths)))
+    return next((info for info in infos if info and _is_in_place(view, info)), None)
+
+
+def clear_pending_restores(paths: Paths) -> None:
+    """Marks every killed run as restored."""
+    for run in list_runs(paths):
+        if info := _pending_info(run):
+            with contextlib.suppress(GpuboxError), run.owned():
+                run.save(replace(info, restore_pending=False))
+
+
+async def restore(info: RunInfo, paths: Paths, config: Config, emit: Emit = ignore_event) -> str:
+    """Restores the server that ran before ``info``'s run. Returns its profile, empty if none ran.
+
+    Raises GpuboxError.
+    """
+    await TargetServer(paths, config, _no_profile, emit, earlier=info).restore()
+    clear_pending_restores(paths)
+    running = observe(paths, MAIN_INSTANCE).running
+    return running.launch.profile if running else ""
+
+
+def _pending_info(run: Run) -> RunInfo | None:
+    with contextlib.suppress(GpuboxError):
+        info = run.info
+        return info if info.restore_pending and not run.busy else None
+    return None
+
+
+def _is_in_place(view: InstanceView, info: RunInfo) -> bool:
+    if view.operation:
+        return False
+    if view.running is None:
+        return view.state.operation is not None  # killed between stop and start
+    return started_by_run(view.running, info)
+
+
+def _no_profile(name: str) -> Profile:
+    raise UsageError(f"Restoring a server does not need the profile {name}.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from gpubox.bench.compare.settling import change_tells
+from gpubox.bench.compare.words import change_tells
 from gpubox.bench.events import Emit, ignore_event
 from gpubox.bench.model import Plan, Target
 from gpubox.bench.plan_runner import PlanRunner

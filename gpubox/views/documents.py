@@ -14,10 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from xml.sax.saxutils import escape
 
-from gpubox.bench.report.chart import Chart
-from gpubox.bench.report.formatting import DOUBTFUL
-from gpubox.bench.report.markdown import markdown_table, markdown_text
-from gpubox.bench.report.plot import StyledRow, plot
+from gpubox.bench.report.chart import Chart, StyledRow, plot
+from gpubox.bench.report.formatting import DOUBTFUL, markdown_table, markdown_text
 from gpubox.sanitize import sanitize_line, sanitize_paragraph
 from gpubox.views.fields import json_value
 

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
-from gpubox.bench.kinds.sweep.sweep import with_own_flags
+from gpubox.bench.kinds.sweep.sweep import grid_targets, parse_axis, with_own_flags
 from gpubox.bench.kinds.tune.live import tune_progress
 from gpubox.bench.kinds.tune.progress import TuneProgress
 from gpubox.bench.model import Item, Plan, Result

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpubox.bench.model import Result
-from gpubox.bench.report.chart import Chart, ChartBar
+from gpubox.bench.report.chart import Chart, ChartBar, plot
 from gpubox.bench.report.load import info_and_report
 from gpubox.bench.report.model import Series
-from gpubox.bench.report.plot import plot
 from gpubox.paths import Paths
 from gpubox.views.documents import Document, document_text, row_texts
 from tests.bench_runs import report_lines, speed_run

@@ -11,7 +11,7 @@ import pytest
 
 from gpubox.bench import stats
 from gpubox.bench.compare.history import compare_past, looks, looks_needed, told
-from gpubox.bench.compare.settling import runs_tell
+from gpubox.bench.compare.words import runs_tell
 from gpubox.bench.model import Doubt, Plan, Provenance, RunInfo, Target
 from gpubox.bench.report.leaderboard import make_leaderboards
 from gpubox.bench.report.load import load_comparison, load_leaderboards

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpubox.bench.energy import NO_POWER, TOO_SHORT, energy_values
 from gpubox.bench.kinds.speed.speed import Speed
+from gpubox.bench.measured_request import NO_POWER, TOO_SHORT, energy_values
 from gpubox.bench.model import Plan, RawRecord, Result, RunInfo, Sample, Target
 from gpubox.bench.report.chart import charts
 from gpubox.bench.report.model import Report

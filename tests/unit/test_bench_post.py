@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpubox.bench.kinds.sweep.grid import grid_targets, parse_axis
+from gpubox.bench.kinds.sweep.sweep import grid_targets, parse_axis
 from gpubox.bench.model import Doubt, Item, Plan, Provenance, RawRecord, Result, RunInfo, Sample, Target
 from gpubox.bench.report.post import Post, PostColumn, PostRow, make_post, post_values
 from gpubox.bench.report.post_card import post_svg
-from gpubox.bench.report.post_flags import shown_flags
+from gpubox.bench.report.post_launch import shown_flags
 from gpubox.bench.report.post_text import post_markdown
 from gpubox.bench.run_store import Run
 from gpubox.bench.stats import Estimate

@@ -19,8 +19,7 @@ from gpubox.bench.kinds.quality.probabilities import (
     divergence,
     read_probabilities,
 )
-from gpubox.bench.kinds.quality.program import BaseFile, logits_bytes, read_base
-from gpubox.bench.kinds.quality.program_output import read_divergence, read_perplexity
+from gpubox.bench.kinds.quality.program import BaseFile, logits_bytes, read_base, read_divergence, read_perplexity
 from gpubox.bench.kinds.quality.quality_options import (
     POSITIONS,
     TEXT_FILE,

@@ -19,11 +19,10 @@ import pytest
 from gpubox.bench.benchmark import make_benchmark
 from gpubox.bench.model import Doubt, Plan, Result, RunInfo, Target
 from gpubox.bench.plan_runner import PlanRunner
-from gpubox.bench.report.chart import Chart, ChartBar, charts, ticks
+from gpubox.bench.report.chart import Chart, ChartBar, StyledRow, charts, plot, ticks
 from gpubox.bench.report.formatting import interval_title, validity_warnings
 from gpubox.bench.report.load import ReportBundle, load_comparison, load_report
 from gpubox.bench.report.model import Report, ReportTable, Series
-from gpubox.bench.report.plot import StyledRow, plot
 from gpubox.bench.report.post import make_post
 from gpubox.bench.report.privacy import redact_report
 from gpubox.bench.report.run_progress import RunFollower

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpubox.bench.energy import energy_joules
 from gpubox.bench.kinds.speed import llama_bench
 from gpubox.bench.kinds.speed.speed import Speed
 from gpubox.bench.kinds.speed.workloads import PRESETS, parse_options, workloads_of
-from gpubox.bench.measured_request import MeasuredReply
+from gpubox.bench.measured_request import MeasuredReply, energy_joules
 from gpubox.bench.model import Plan, Result, RunInfo, Sample, Target
 from gpubox.bench.plan_runner import PlanRunner
 from gpubox.bench.prompts import CHAT_PROMPTS, filler_text

@@ -13,16 +13,14 @@ import pytest
 
 from gpubox.bench.events import BenchEvent, Emit, Note, ignore_event
 from gpubox.bench.kinds.speed.speed import Speed
-from gpubox.bench.kinds.speed.streams import score_streams, streams_of
-from gpubox.bench.kinds.speed.streams_report import knee_of
+from gpubox.bench.kinds.speed.streams import knee_of, score_streams, streams_of
 from gpubox.bench.kinds.speed.workloads import parse_options
 from gpubox.bench.measured_request import MeasuredReply
 from gpubox.bench.model import Plan, RawRecord, Result, RunInfo, Sample, Target
 from gpubox.bench.plan_runner import PlanRunner
-from gpubox.bench.report.chart import charts
+from gpubox.bench.report.chart import charts, plot
 from gpubox.bench.report.load import info_and_report
 from gpubox.bench.report.model import Report
-from gpubox.bench.report.plot import plot
 from gpubox.bench.run_store import find_run
 from gpubox.config import Config
 from gpubox.errors import UsageError

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpubox.bench.kinds.sweep.grid import grid_targets, model_labels, parse_axis
-from gpubox.bench.kinds.sweep.sweep import OWN, Sweep, with_own_flags
+from gpubox.bench.kinds.sweep.sweep import OWN, Sweep, grid_targets, model_labels, parse_axis, with_own_flags
 from gpubox.bench.model import Doubt, Item, Plan, Result, RunInfo
 from gpubox.bench.questions import question_of
 from gpubox.bench.report.model import Report

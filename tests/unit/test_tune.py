@@ -14,10 +14,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpubox.bench.compare.effects import predicted_rates
-from gpubox.bench.kinds.tune.agent_turns import load_result, needed_context
+from gpubox.bench.compare.contest import predicted_rates
 from gpubox.bench.kinds.tune.live import tune_progress
-from gpubox.bench.kinds.tune.protocol import FIRST_CHOICE, OWN, AxisRecord, Protocol, TuneOptions, fitted_protocol
+from gpubox.bench.kinds.tune.protocol import (
+    FIRST_CHOICE,
+    OWN,
+    AxisRecord,
+    Protocol,
+    TuneOptions,
+    fitted_protocol,
+    load_result,
+    needed_context,
+)
 from gpubox.bench.kinds.tune.tune import Tune
 from gpubox.bench.model import Item, Plan, RawRecord, Result, RunInfo, Target
 from gpubox.bench.questions import question_of

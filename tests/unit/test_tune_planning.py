@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpubox.bench.kind import PlanContext
-from gpubox.bench.kinds.tune import planning
-from gpubox.bench.kinds.tune.planning import plan_tune
+from gpubox.bench.kinds.tune import tune
+from gpubox.bench.kinds.tune.tune import plan_tune
 from gpubox.bench.model import Plan
 from gpubox.config import Config
 from gpubox.engines.capabilities import Capabilities, EngineOption
@@ -31,8 +31,8 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakePlan:
             def situation(self, *args: object, **options: object) -> Situation:
                 return where
 
-        monkeypatch.setattr(planning, "Planner", lambda paths, config: Here(tmp_path))
-        monkeypatch.setattr(planning, "read_capabilities", lambda engine, paths: ENGINE)
+        monkeypatch.setattr(tune, "Planner", lambda paths, config: Here(tmp_path))
+        monkeypatch.setattr(tune, "read_capabilities", lambda engine, paths: ENGINE)
         paths = Paths(tmp_path / "config", tmp_path / "state", tmp_path / "cache")
         context = PlanContext(paths, Config(), lambda name: where.profile)
         return plan_tune(context, {"profile": "p", "over": (over,)})

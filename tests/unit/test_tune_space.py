@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpubox.bench.kinds.sweep.grid import parse_axis
+from gpubox.bench.kinds.sweep.sweep import parse_axis
 from gpubox.bench.kinds.tune.protocol import OWN
 from gpubox.bench.kinds.tune.space import (
     MAX_CELLS,

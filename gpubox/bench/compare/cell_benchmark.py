@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from gpubox import units
-from gpubox.bench.benchmark import Benchmark
+from gpubox.bench.benchmark import Benchmark, Course, play
 from gpubox.bench.compare.contest import Contest, Rules, Stage, StartOutcome
-from gpubox.bench.compare.load_failures import cell_load_failure, lacked_memory
 from gpubox.bench.compare.words import answer_sentence, winner
-from gpubox.bench.course import Course, play
 from gpubox.bench.kinds.shared import exceeds_context
 from gpubox.bench.model import Item, Plan, Provenance, RawRecord, Result, ScoredItems, Target
 from gpubox.bench.questions import Question, ask_question, question_of, question_result, question_values
 from gpubox.bench.target_server import ActiveTarget, TargetServer
 from gpubox.concurrency import run_in_thread
-from gpubox.errors import GpuboxError
+from gpubox.errors import GpuboxError, UsageError
+from gpubox.server.failure_causes import FailureKind
 from gpubox.server.state import Launch
+from gpubox.server.supervisor import OperationFailed
+
+_LOAD_FAILURES = frozenset(
+    {FailureKind.OOM, FailureKind.FLAG, FailureKind.UNSUPPORTED, FailureKind.HANG, FailureKind.CRASH}
+)
+"""Failures that the flags of a cell can cause. Others, such as a missing file or a taken port, end the run."""
+_OUT_OF = re.compile(r"out of (VRAM|RAM)\b")
+
+
+def cell_load_failure(error: GpuboxError) -> str:
+    """Why a cell cannot load, if its flags can be the cause; empty: the run must end with ``error``."""
+    if isinstance(error, OperationFailed) and error.cause.kind in _LOAD_FAILURES:
+        return error.cause.sentence
+    return error.message.rstrip(".") if isinstance(error, UsageError) else ""
+
+
+def lacked_memory(reason: str) -> str:
+    """``VRAM`` or ``RAM``, if ``reason`` of ``cell_load_failure`` is that a cell ran out of it."""
+    match = _OUT_OF.match(reason)
+    return match[1] if match else ""
+
 
 YOUR_FLAGS = "your flags"
 START_FIELDS = (
@@ -180,7 +201,7 @@ def mean_rate(rows: ScoredItems, key: str) -> float | None:
 
 def _model_values(launch: Launch) -> dict[str, Any]:
     """Quant, size and parameters of the model that runs, for a table in which models differ."""
-    from gpubox.bench.report.post_model import read_model
+    from gpubox.bench.report.post_launch import read_model
 
     model = read_model(Provenance("", model_path=launch.model_path or "", model_bytes=launch.model_bytes))
     return {

@@ -1,10 +1,10 @@
 """The course of a comparison of cells: which is started next, and when it ends. Pure.
 
 A cell is a profile with some flags changed; the first one is the owner's present flags. Up to ONCE cells are all
-started once, of a larger space those that change one flag, then the best together. The better half is started again
-until a few are left. These are compared with the present flags on fresh starts in random blocks, because the best of
-many measured rates is too good by selection: a block has two starts of each, and after two blocks and each further one
-there is an interim analysis (``judged``).
+started once, of a larger space those that change one flag, then the best together, by each flag's own effect. The
+better half is started again until a few are left. These are compared with the present flags on fresh starts in random
+blocks, because the best of many measured rates is too good by selection: a block has two starts of each, and after two
+blocks and each further one there is an interim analysis (``judged``).
 """
 
 from __future__ import annotations
@@ -16,12 +16,45 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpubox.bench.compare.effects import predicted_rates
-from gpubox.bench.compare.judge import Judged, can_win_by, judge_cells
-from gpubox.bench.compare.starts import LEVEL, MIN_STARTS, Start, interim_analyses
-from gpubox.bench.course import Batch, Course
+from gpubox.bench.benchmark import Batch, Course
+from gpubox.bench.compare.starts import LEVEL, MIN_STARTS, Judged, Start, can_win_by, interim_analyses, judge_cells
 from gpubox.bench.model import Item, ScoredItems
 from gpubox.bench.stats import MARGIN
+
+_ROUNDS = 6
+
+
+def predicted_rates(places: Mapping[str, tuple[int, ...]], means: Mapping[str, float]) -> dict[str, float]:
+    """The log rate of every cell, from the mean log rates of some.
+
+    One effect for each level of each axis, fitted in turn to what the others leave (backfitting); a level that was
+    never measured has the mean of its neighbours.
+    """
+    axes = len(next(iter(places.values())))
+    base = statistics.fmean(means.values())
+    effects: list[dict[int, float]] = [{} for _ in range(axes)]
+
+    def rest(cell: str, skipped: int) -> float:
+        others = (effects[axis].get(places[cell][axis], 0.0) for axis in range(axes) if axis != skipped)
+        return means[cell] - base - sum(others)
+
+    for _ in range(_ROUNDS):
+        for axis in range(axes):
+            levels: dict[int, list[float]] = {}
+            for cell in means:
+                levels.setdefault(places[cell][axis], []).append(rest(cell, axis))
+            effects[axis] = {level: statistics.fmean(values) for level, values in levels.items()}
+
+    def effect(axis: int, level: int) -> float:
+        known = effects[axis]
+        if level in known:
+            return known[level]
+        below, above = [k for k in known if k < level], [k for k in known if k > level]
+        near = [known[max(below)]] if below else []
+        return statistics.fmean(near + ([known[min(above)]] if above else []))
+
+    return {cell: base + sum(effect(axis, place[axis]) for axis in range(axes)) for cell, place in places.items()}
+
 
 ONCE = 24
 """So many cells are all started once."""

@@ -18,8 +18,7 @@ from functools import cache
 from itertools import groupby
 from typing import Literal
 
-from gpubox.bench.compare.judge import limit_of
-from gpubox.bench.compare.starts import LEVEL
+from gpubox.bench.compare.starts import LEVEL, limit_of
 from gpubox.bench.stats import MARGIN
 
 Direction = Literal["higher", "lower", "equal", "cannot tell"]

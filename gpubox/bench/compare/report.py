@@ -10,14 +10,14 @@ from typing import Any
 from gpubox import units
 from gpubox.bench.compare.cell_benchmark import CellBenchmark, mean_rate, start_facts
 from gpubox.bench.compare.contest import Contest
-from gpubox.bench.compare.judge import Judged
+from gpubox.bench.compare.starts import Judged
 from gpubox.bench.compare.words import answer_sentence, figures, leader, winner
 from gpubox.bench.kinds.shared import name_list, report_doubts, unfinished_note
 from gpubox.bench.model import RunInfo, ScoredItems
 from gpubox.bench.overrides import lossy_difference
 from gpubox.bench.report.formatting import format_change, validity_suffix
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
-from gpubox.bench.report.post_model import billions
+from gpubox.bench.report.post_launch import billions
 from gpubox.bench.report.prompt_metrics import Measures, acceptance_metrics, prompt_metrics
 from gpubox.bench.stats import MARGIN
 

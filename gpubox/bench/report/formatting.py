@@ -1,4 +1,4 @@
-"""Numbers, intervals and doubts as text, the same in every form of a report. Pure."""
+"""Numbers, intervals and flags as text, the same in every form of a report; untrusted text as Markdown. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from gpubox import units
 from gpubox.bench.model import Doubt
 from gpubox.bench.report.model import Value
 from gpubox.bench.stats import Estimate, PairedRatio
+from gpubox.sanitize import sanitize_line
 
 DOUBT_MEANINGS = {
     "foreign request": "times include another client's requests",
@@ -104,3 +105,19 @@ def validity_warnings(doubts: Sequence[Doubt]) -> Iterator[str]:
         meaning = f" - {DOUBT_MEANINGS[kind]}" if kind in DOUBT_MEANINGS else ""
         last = "the last one: " if items > 1 and len({doubt.text for doubt in own}) > 1 else ""
         yield f"! {kind}{where}: {last}{own[-1].text}{meaning}"
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A Markdown table; bars in the cells are escaped."""
+    yield f"| {' | '.join(header)} |"
+    yield f"|{'---|' * len(header)}"
+    for row in rows:
+        yield f"| {' | '.join(markdown_text(text).replace('|', chr(92) + '|') for text in row)} |"
+
+
+def markdown_text(text: str) -> str:
+    """Untrusted text on one line: no tag, link or image. A code span is left as it is, because it renders none."""
+    line = sanitize_line(text)
+    if len(line) > 1 and line[0] == line[-1] == "`" and "`" not in line[1:-1]:
+        return line
+    return line.replace("<", "\\<").replace("[", "\\[")

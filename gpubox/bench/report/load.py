@@ -36,7 +36,7 @@ def info_and_report(run: Run) -> tuple[RunInfo, Report]:
 
 def report_of(run: Run, info: RunInfo, scored: ScoredItems) -> Report:
     """As ``info_and_report``, for who has read the run."""
-    from gpubox.bench.endpoint import uncontrolled_settings
+    from gpubox.bench.target_server import uncontrolled_settings
 
     benchmark = make_benchmark(info.plan)
     with readable_results(run):

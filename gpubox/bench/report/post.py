@@ -24,8 +24,7 @@ from gpubox.bench.report.formatting import DOUBT_MEANINGS, DOUBTFUL
 from gpubox.bench.report.leaderboard import RANKING_METRICS
 from gpubox.bench.report.load import report_of
 from gpubox.bench.report.model import Metric, Report
-from gpubox.bench.report.post_flags import default_text, shown_flags
-from gpubox.bench.report.post_model import PostModel, read_model
+from gpubox.bench.report.post_launch import PostModel, default_text, read_model, shown_flags
 from gpubox.bench.report.privacy import Redactor
 from gpubox.bench.run_store import Run
 from gpubox.bench.stats import Estimate

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator
 
 from gpubox import units
-from gpubox.bench.report.formatting import format_number
-from gpubox.bench.report.markdown import markdown_table, markdown_text
+from gpubox.bench.report.formatting import format_number, markdown_table, markdown_text
 from gpubox.bench.report.post import Post, PostColumn, PostSide
 from gpubox.bench.stats import Estimate
 

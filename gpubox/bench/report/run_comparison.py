@@ -16,9 +16,8 @@ from typing import Literal
 
 from gpubox.bench import stats
 from gpubox.bench.compare.history import Direction, Past, compare_past, looks_needed, told
-from gpubox.bench.compare.judge import limit_of
-from gpubox.bench.compare.settling import flag_values, runs_tell
-from gpubox.bench.compare.starts import LEVEL
+from gpubox.bench.compare.starts import LEVEL, limit_of
+from gpubox.bench.compare.words import flag_values, runs_tell
 from gpubox.bench.kinds.suite.suite_report import task_weights
 from gpubox.bench.model import Provenance, RunInfo
 from gpubox.bench.provenance import comparable_argv

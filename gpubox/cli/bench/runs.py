@@ -181,7 +181,7 @@ def _rescore(context: Context, run: Run, as_json: bool) -> None:
 
 def _restore(context: Context, as_json: bool) -> None:
     from gpubox.bench.events import BenchEvent, TargetServerEvent
-    from gpubox.bench.recovery import pending_restore, restore
+    from gpubox.bench.target_server import pending_restore, restore
     from gpubox.cli.operations import OperationOutput
     from gpubox.concurrency import run_cancellable
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from gpubox import units
 from gpubox.bench.kinds import all_kinds
-from gpubox.bench.report.chart import Chart
+from gpubox.bench.report.chart import Chart, StyledRow, plot
 from gpubox.bench.report.formatting import format_number
 from gpubox.bench.report.model import Series
-from gpubox.bench.report.plot import StyledRow, plot
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.bench.tune_lines import tune_lines
 from gpubox.tui.styled_lines import (

@@ -14,27 +14,25 @@ from typing import Any
 
 import msgspec
 
-from gpubox.bench.benchmark import check_items
+from gpubox.bench.benchmark import Batch, Course, check_items
 from gpubox.bench.compare.cell_benchmark import CellBenchmark
 from gpubox.bench.compare.contest import Rules
-from gpubox.bench.compare.judge import Judged, judge
 from gpubox.bench.compare.report import contest_report
-from gpubox.bench.compare.settling import about_time
-from gpubox.bench.compare.starts import LEVEL, Contrast, Start, compare_prompts, compare_starts
-from gpubox.bench.compare.words import pair_sentence
-from gpubox.bench.course import Batch, Course
+from gpubox.bench.compare.starts import LEVEL, Contrast, Judged, Start, compare_prompts, compare_starts, judge
+from gpubox.bench.compare.words import about_time, pair_sentence
 from gpubox.bench.kind import PlanContext
 from gpubox.bench.kinds.ab import USUAL_PROMPTS, USUAL_STARTS, USUAL_TOKENS
 from gpubox.bench.kinds.shared import closing_notes, convert_options, report_doubts
 from gpubox.bench.model import Item, Plan, RunInfo, ScoredItems, Target
-from gpubox.bench.overrides import toggle_mmap, toggle_mtp
-from gpubox.bench.plan_targets import (
+from gpubox.bench.overrides import (
     cell_target,
     check_overrides,
     profile_capabilities,
     random_seed,
     read_overrides,
     target_by_url,
+    toggle_mmap,
+    toggle_mtp,
 )
 from gpubox.bench.questions import DOMAINS, Question, question_of, question_values, questions
 from gpubox.bench.report.formatting import format_change, validity_suffix

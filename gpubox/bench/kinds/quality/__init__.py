@@ -1,10 +1,8 @@
 """``quality``: how far the answers of quants and KV types are from those of a reference.
 
-quality.py          the kind: its items and how each is measured
+quality.py          the kind: what is compared, its items and how each is measured
 quality_options.py  its options, its text, its items
-quality_plan.py     what is compared, and what can be refused early
-program.py          runs llama-perplexity
-program_output.py   reads what it prints
+program.py          runs llama-perplexity, reads what it prints
 probabilities.py    asks a server for its most likely tokens instead
 needle.py           looks for a number in a long text
 figures.py          chunks -> figures and their intervals

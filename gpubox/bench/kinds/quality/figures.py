@@ -16,7 +16,7 @@ import msgspec
 
 from gpubox.bench import stats
 from gpubox.bench.kinds.quality.probabilities import TOP, TokenProbabilities, divergence
-from gpubox.bench.kinds.quality.program_output import ChunkFigures
+from gpubox.bench.kinds.quality.program import ChunkFigures
 from gpubox.bench.kinds.quality.quality_options import QualityOptions, label_of
 from gpubox.bench.model import ScoredItems
 from gpubox.bench.stats import Estimate

@@ -19,7 +19,7 @@ from gpubox.bench.kinds.quality.figures import (
     quality_name,
 )
 from gpubox.bench.kinds.quality.probabilities import TOP
-from gpubox.bench.kinds.quality.program_output import scored_tokens
+from gpubox.bench.kinds.quality.program import scored_tokens
 from gpubox.bench.kinds.quality.quality_options import (
     NEEDLE_DEPTHS,
     POSITIONS,

@@ -1,7 +1,6 @@
 """``soak``: minutes of an agent-like load. Does the speed hold, does memory grow, does tg go in cycles?
 
-soak.py         the kind: its options, its windows, their numbers
-agent_load.py   conversations that grow by tool output and begin anew
+soak.py         the kind: its options, its load, its windows, their numbers
 trends.py       whether the speed held, memory growth, cycles (pure)
 soak_report.py  results -> report
 """

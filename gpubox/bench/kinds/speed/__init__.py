@@ -2,10 +2,8 @@
 
 speed.py            the kind: its items, its requests, their numbers
 workloads.py        its options and presets, and the requests they amount to
-speed_report.py     results -> report
-depth_curves.py     tg, pp and energy over the depth, and where tg has halved
-streams.py          --streams: several requests at once
-streams_report.py   their results -> report, and the number of streams that pays
+speed_report.py     results -> report, lines over the depth, and where tg has halved
+streams.py          --streams: several requests at once, their report, and the number of streams that pays
 llama_bench.py      the engine's own benchmark beside the served figures
 """
 

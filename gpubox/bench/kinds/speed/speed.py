@@ -19,14 +19,15 @@ from gpubox.bench.kinds.speed.streams import (
     execute_streams,
     is_streams_item,
     score_streams,
+    streams_headline,
     streams_items,
     streams_of,
+    summarise_streams,
 )
-from gpubox.bench.kinds.speed.streams_report import streams_headline, summarise_streams
 from gpubox.bench.kinds.speed.workloads import PRESET_OVERRIDES, Workload, parse_options, workloads_of
 from gpubox.bench.measured_request import MeasuredReply, measure_request, stored_reply
 from gpubox.bench.model import Doubt, Item, Plan, RawRecord, Result, RunInfo, ScoredItems
-from gpubox.bench.plan_targets import given_targets, random_seed
+from gpubox.bench.overrides import given_targets, random_seed
 from gpubox.bench.questions import (
     TEMPLATE_TOKENS,
     no_speed_reason,

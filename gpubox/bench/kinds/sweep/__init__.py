@@ -1,7 +1,6 @@
 """``sweep``: one profile over a grid of flags. Which cells load, and which is faster than the present flags.
 
-grid.py   its axes, its cells, and which cells need not be tried
-sweep.py  the benchmark
+sweep.py  its axes, its cells, and which cells need not be tried
 """
 
 from __future__ import annotations

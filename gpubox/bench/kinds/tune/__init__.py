@@ -1,10 +1,8 @@
 """``tune``: finds the fastest flags of a profile that fit, in the time that it is given.
 
 space.py        which sets of flags there are
-planning.py     the plan: what fits, as far as is known before a start
-protocol.py     what a start is asked, fitted to the time
-agent_turns.py  the load of the goal ``agent``
-tune.py         the benchmark
+protocol.py     what a start is asked, fitted to the time; the load of the goal ``agent``
+tune.py         the benchmark, and its plan: what fits, as far as is known before a start
 progress.py     the live picture as values
 live.py         makes it from the results
 """

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from gpubox.bench.kinds.sweep.grid import NEEDS_MORE, Axis
+from gpubox.bench.kinds.sweep.sweep import NEEDS_MORE, Axis
 from gpubox.bench.kinds.tune.progress import Goal
 from gpubox.bench.kinds.tune.protocol import OWN, AxisRecord
 from gpubox.bench.overrides import cell_name, format_flag_value, lossy_values
