@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from gpubox import __version__  # noqa: E402
 from gpubox.bench.report.post import make_post  # noqa: E402
-from gpubox.bench.report.post_card import post_svg  # noqa: E402
+from gpubox.bench.report.post_forms import post_svg  # noqa: E402
 from gpubox.bench.run_store import Run  # noqa: E402
 from gpubox.config import Config  # noqa: E402
 from gpubox.paths import Paths  # noqa: E402

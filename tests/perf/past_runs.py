@@ -16,10 +16,10 @@ import random
 import sys
 from collections.abc import Iterator
 
+from gpubox.bench.compare.history import PastFigures
 from gpubox.bench.model import Plan, Provenance, RunInfo, Target
 from gpubox.bench.report.leaderboard import make_leaderboards
 from gpubox.bench.report.model import Metric, Report, RunSummary
-from gpubox.bench.report.past_figures import PastFigures
 from gpubox.bench.report.run_comparison import compare_runs
 from gpubox.bench.stats import Estimate
 

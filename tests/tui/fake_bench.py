@@ -12,8 +12,7 @@ from gpubox.bench.kinds.tune.progress import TuneProgress
 from gpubox.bench.model import Item, Plan, Result
 from gpubox.bench.plan_outline import PlanOutline
 from gpubox.bench.report.model import RunSummary
-from gpubox.bench.report.run_progress import RunFollower, RunProgress
-from gpubox.bench.report.run_summaries import run_summaries
+from gpubox.bench.report.run_summaries import RunFollower, RunProgress, run_summaries
 from gpubox.bench.run_store import Run, find_run
 from gpubox.bench.saved_profile import default_profile_name, target_to_save
 from gpubox.config import Config

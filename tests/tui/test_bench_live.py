@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.bench.report.run_progress import RunProgress
+from gpubox.bench.report.run_summaries import RunProgress
 from gpubox.bench.run_store import find_run
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError

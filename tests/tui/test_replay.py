@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from gpubox.bench.report.run_progress import RunProgress
+from gpubox.bench.report.run_summaries import RunProgress
 from gpubox.config import Config
 from gpubox.errors import UsageError
 from gpubox.paths import MAIN_INSTANCE, Paths

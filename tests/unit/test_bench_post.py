@@ -19,9 +19,8 @@ import pytest
 from gpubox.bench.kinds.sweep.sweep import grid_targets, parse_axis
 from gpubox.bench.model import Doubt, Item, Plan, Provenance, RawRecord, Result, RunInfo, Sample, Target
 from gpubox.bench.report.post import Post, PostColumn, PostRow, make_post, post_values
-from gpubox.bench.report.post_card import post_svg
+from gpubox.bench.report.post_forms import post_markdown, post_svg
 from gpubox.bench.report.post_launch import shown_flags
-from gpubox.bench.report.post_text import post_markdown
 from gpubox.bench.run_store import Run
 from gpubox.bench.stats import Estimate
 from gpubox.paths import Paths

@@ -25,8 +25,7 @@ from gpubox.bench.report.load import ReportBundle, load_comparison, load_report
 from gpubox.bench.report.model import Report, ReportTable, Series
 from gpubox.bench.report.post import make_post
 from gpubox.bench.report.privacy import redact_report
-from gpubox.bench.report.run_progress import RunFollower
-from gpubox.bench.report.run_summaries import SUMMARY, active_run, run_summaries
+from gpubox.bench.report.run_summaries import SUMMARY, RunFollower, active_run, run_summaries
 from gpubox.bench.run_store import Run, create_run
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from gpubox.bench.report.run_progress import RunFollower
+from gpubox.bench.report.run_summaries import RunFollower
 from gpubox.bench.run_store import list_runs
 from gpubox.paths import Paths
 from tests.bench_runs import speed_run

@@ -6,14 +6,11 @@ frontier.py        quality against speed against VRAM
 leaderboard.py     profiles ranked by their last run
 load.py            reads stored runs for all of these, redacted
 model.py           Report, Metric, Estimate's place in them, RunSummary
-past_figures.py    which launches are the same, and what each run of them measured
 post.py            what a forum may read of a run
-post_card.py       a post as a picture
 post_launch.py     name, quant and parameters of a model; the flags that differ from the defaults
-post_text.py       a post as Markdown
+post_forms.py      a post as Markdown, and as a picture
 privacy.py         the wall before all that leaves this box
 prompt_metrics.py  metrics with the prompt as the sampling unit
 run_comparison.py  two runs, row by row
-run_progress.py    how far a run is
-run_summaries.py   a run in a list, cached in its folder
+run_summaries.py   a run in a list, cached in its folder; how far a run is
 """

@@ -6,12 +6,11 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from gpubox.bench.compare.history import looks_needed
+from gpubox.bench.compare.history import PastFigures, looks_needed, protocol_of
 from gpubox.bench.compare.starts import LEVEL
 from gpubox.bench.compare.words import runs_tell
 from gpubox.bench.model import RunInfo
 from gpubox.bench.report.model import SPEED_UNITS, Metric, RunSummary
-from gpubox.bench.report.past_figures import PastFigures, protocol_of
 from gpubox.bench.report.run_comparison import Outcome, compare_row
 from gpubox.bench.stats import Estimate
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpubox.bench import stats
-from gpubox.bench.compare.history import Direction, Past, compare_past, looks_needed, told
+from gpubox.bench.compare.history import Direction, Past, PastFigures, compare_past, launch_identity, looks_needed, told
 from gpubox.bench.compare.starts import LEVEL, limit_of
 from gpubox.bench.compare.words import flag_values, runs_tell
 from gpubox.bench.kinds.suite.suite_report import task_weights
@@ -23,7 +23,6 @@ from gpubox.bench.model import Provenance, RunInfo
 from gpubox.bench.provenance import comparable_argv
 from gpubox.bench.report.formatting import validity_suffix
 from gpubox.bench.report.model import SPEED_UNITS, Metric, Report
-from gpubox.bench.report.past_figures import PastFigures, launch_identity
 from gpubox.errors import UsageError
 
 Outcome = Literal["better", "worse", "changed", "equal", "cannot tell"]

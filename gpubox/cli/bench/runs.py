@@ -119,8 +119,7 @@ def _chosen(runs: Sequence[str], forms: Sequence[str], file: Path | None) -> tup
 
 def _show_post(context: Context, run: Run, view: str, form: str, file: Path | None) -> None:
     from gpubox.bench.report.post import make_post, post_values
-    from gpubox.bench.report.post_card import post_svg
-    from gpubox.bench.report.post_text import post_markdown
+    from gpubox.bench.report.post_forms import post_markdown, post_svg
 
     post = make_post(run)
     if form == "json":

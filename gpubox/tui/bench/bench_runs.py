@@ -25,7 +25,7 @@ from gpubox.storage import read_json
 if TYPE_CHECKING:
     from gpubox.bench.plan_outline import PlanOutline
     from gpubox.bench.report.model import RunSummary
-    from gpubox.bench.report.run_progress import RunFollower, RunProgress
+    from gpubox.bench.report.run_summaries import RunFollower, RunProgress
     from gpubox.bench.run_store import Run
     from gpubox.config import Config
     from gpubox.paths import Paths
@@ -67,8 +67,7 @@ class BenchRuns:
     def _active(self) -> RunProgress | None:
         if not (self.paths.state / "runs").is_dir():
             return None
-        from gpubox.bench.report.run_progress import RunFollower
-        from gpubox.bench.report.run_summaries import active_run
+        from gpubox.bench.report.run_summaries import RunFollower, active_run
 
         run = self._follower.run if self._follower and self._follower.run.busy else active_run(self.paths)
         if run is None:
@@ -178,8 +177,7 @@ class BenchRuns:
     async def post(self, run: str) -> tuple[str, Path]:
         """Writes the Markdown block and the card (SVG) of a run into the folder POSTS. Returns both."""
         from gpubox.bench.report.post import make_post
-        from gpubox.bench.report.post_card import post_svg
-        from gpubox.bench.report.post_text import post_markdown
+        from gpubox.bench.report.post_forms import post_markdown, post_svg
 
         def write() -> tuple[str, Path]:
             post = make_post(self._find(run))

@@ -32,7 +32,7 @@ from gpubox.tui.widgets.lines import SingleLine, TitledPane
 
 if TYPE_CHECKING:
     from gpubox.bench.report.model import RunSummary
-    from gpubox.bench.report.run_progress import RunProgress
+    from gpubox.bench.report.run_summaries import RunProgress
     from gpubox.telemetry.snapshot import Snapshot, Throughput
     from gpubox.tui.bench.bench_runs import BenchRuns
     from gpubox.tui.bridge import ServiceBridge

@@ -29,7 +29,7 @@ from gpubox.views.documents import CHART_COLUMNS, Document, document_rows
 if TYPE_CHECKING:
     from gpubox.bench.model import Result, RunInfo
     from gpubox.bench.report.model import RunSummary
-    from gpubox.bench.report.run_progress import RunProgress
+    from gpubox.bench.report.run_summaries import RunProgress
     from gpubox.telemetry.snapshot import Throughput
 
 STATES = {
