@@ -2,7 +2,7 @@
 
 find.py             the engines of this machine
 query.py            runs one for a short answer
-capabilities.py     its --help as options
+capabilities.py     its --help as options, and which flags of a profile it refuses
 option_values.py    flags as the owner writes and changes them (pure)
 replaced_flags.py   flags that were removed, or that only forks have
 build.py            makes llama-server from source

@@ -8,7 +8,7 @@ resolve.py        the file that a profile's model names
 quants.py         which files of a repository form a model (pure)
 hub_client.py     the only HTTP client of Hugging Face
 hub_search.py     repositories, quants, projectors and drafts
-hub_download.py   resumable, checked downloads into the shared cache
+hub_download.py   resumable, checked downloads into the shared cache; when a failed one is tried again
 remote_header.py  the header of a model that is not here
 fetch.py          downloads the model that a profile names
 demo_model.py     the demo models, and their download with pip

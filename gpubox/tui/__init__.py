@@ -13,7 +13,7 @@ help_screen.py         keys, terms, marks and file locations
 base_screen.py         the base of full screens (`say` shows a toast), and the key bar
 dialogs.py             a question, a prompt for a line, a table of fields
 survival.py            the base of the app: goes on after an exception, shows toasts (`say`)
-styled_lines.py        lines of styled text as tuples, and short texts
+styled_lines.py        lines of styled text as tuples, short texts; the colour of each mark's role
 theme.py               the colours and their meanings
 widgets/               what screens are made of: header, lines, rows with a cursor, form
 dashboard/             the first screen, one file a pane

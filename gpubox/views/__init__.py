@@ -8,7 +8,7 @@ marks.py      the one table of marks: memory verdicts, speed verdicts, grades, c
 memory.py     a memory plan in words, as a table and as JSON
 models.py     models on this machine and on Hugging Face
 profile.py    a profile: its row in a list, all of it, two side by side
-requests.py   a request: what its row says
+requests.py   a request: what its row says, in the pane and in the history (each has its own header)
 rows.py       a table: its header and its rows
 runs.py       stored runs as documents: a report, two compared, leaderboards, the frontier
 status.py     what runs now

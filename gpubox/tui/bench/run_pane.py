@@ -13,6 +13,7 @@ from gpubox.bench.report.model import Series
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.bench.tune_lines import tune_lines
 from gpubox.tui.styled_lines import (
+    ROLE_STYLES,
     StyledLine,
     cell_width,
     gauge,
@@ -117,10 +118,8 @@ def has_pending_restore(run: RunSummary) -> bool:
 
 # -- the pane beside the list -----------------------------------------------------------------------------------------
 
-ROLE_STYLES = {
-    "": "", "head": "bold", "quiet": "$quiet", "good": "$success", "bad": "$error", "doubt": "$warning",
-    "s0": "$primary", "s1": "$accent", "s2": "$success", "s3": "$mem-kv", "s4": "$error", "s5": "$secondary",
-}  # fmt: skip
+_SERIES_STYLES = ("$primary", "$accent", "$success", "$mem-kv", "$error", "$secondary")
+TEXT_STYLES = ROLE_STYLES | {"": "", "head": "bold"} | {f"s{n}": style for n, style in enumerate(_SERIES_STYLES)}
 """Role of a text in a report -> its style."""
 GAUGE_COLUMNS = 60
 
@@ -214,4 +213,4 @@ def summary_line(runs: int, active: RunProgress | None, marked: int, width: int)
 
 def _styled(rows: Iterable[StyledRow], width: int) -> list[StyledLine]:
     """Rows of a report in the colours of the screen."""
-    return [truncate_line(styled_line(*((text, ROLE_STYLES[role]) for text, role in row)), width) for row in rows]
+    return [truncate_line(styled_line(*((text, TEXT_STYLES[role]) for text, role in row)), width) for row in rows]
