@@ -47,6 +47,7 @@ async def searching(
         screen = screen_of(pilot)
         await until(pilot, lambda: screen.rows.values and not any(row.planning for row in screen.rows.values), "rows")
         await until(pilot, lambda: all(row.plan for row in screen.rows.values if row.kind == "quant"), "plans")
+        await until(pilot, lambda: screen.rows.has_focus, "the focus")
         yield pilot, screen
 
 
