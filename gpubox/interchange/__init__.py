@@ -1,6 +1,6 @@
 """Other programs' files, in and out: one file a format, with its ``Format`` and its line in ``importing.FORMATS``.
 
-importing.py           text or file -> profiles; the list of formats; a GGUF file; a new profile's text and default flags
+importing.py           text or file -> profiles; the list of formats; a GGUF file; a new profile, its default flags
 format.py              what a format is, and what its reader returns
 conversion.py          what a text holds -> profiles
 profile_draft.py       the arguments of one llama-server -> a profile
