@@ -216,7 +216,7 @@ async def test_b_estimates_the_time_from_the_speed_of_the_running_server(box: Pa
         await shows(pilot, "It takes ~1:00: about 3,270 tokens at 54.5 tok/s.")
 
 
-async def test_the_form_shows_the_equivalent_command(box: Paths) -> None:
+async def test_the_form_shows_the_equivalent_command(box: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     async with benching(box) as (pilot, services):
         await pilot.press("n")
         await shows(pilot, "gpubox bench speed qwen36-mtp-16gb")
@@ -227,8 +227,11 @@ async def test_the_form_shows_the_equivalent_command(box: Paths) -> None:
         await shows(pilot, "gpubox bench speed qwen36-mtp-16gb --preset quick")
         await pilot.press("up", "up")
         await until(pilot, lambda: getattr(pilot.app.focused, "name", "") == "kind")
+        await shows(pilot, "1 start")
+        monkeypatch.setattr(plan_form, "OUTLINE_DELAY", 60.0)
         await pilot.press("right")
-        await shows(pilot, "gpubox bench", "B")
+        await shows(pilot, "gpubox bench ab", "the run is being planned …")
+        assert "1 start" not in text(pilot), "the plan of the other kind"
         await settled(pilot)
         await pilot.press("escape")
         await until(pilot, lambda: screen_of(pilot).is_current)

@@ -66,10 +66,13 @@ def test_a_filter_matches_parts_of_names_and_the_local_day() -> None:
     assert not RequestFilter(words=("length",)).matches(late)
 
 
-def test_a_live_request_and_its_stored_copy_are_one_with_the_client_of_the_history() -> None:
-    live, copy = listed(NOON, 7), listed(NOON + 0.4, 7, client="opencode")
+def test_a_live_request_and_its_stored_copy_are_one_with_the_client_and_the_end_of_the_history() -> None:
+    live, copy = listed(NOON, 7), listed(NOON + 0.4, 7, client="opencode", stop_reason="length")
     other = listed(NOON - 600, 7)
-    assert merge([live], [copy, other]) == [replace(live, client="opencode"), other]
+    known = replace(live, client="opencode", request=replace(live.request, stop_reason="length"))
+    assert merge([live], [copy, other]) == [known, other]
+    stopped = replace(live, request=replace(live.request, stop_reason="stop"))
+    assert merge([stopped], [copy])[0].request.stop_reason == "stop", "what was seen live counts"
 
 
 def test_merging_loses_nothing_and_doubles_nothing() -> None:

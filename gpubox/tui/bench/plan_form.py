@@ -147,6 +147,7 @@ class PlanScreen(Dialog[list[str] | None]):
     async def _show_kind(self) -> None:
         kind = self.kind.value
         self.summary.update(all_kinds()[kind].summary)
+        self.outline.update(Content.styled("the run is being planned …", "$quiet"))  # not what the other kind does
         await self.fields.remove_children()
         await self.fields.mount(*(
             FormRow(field.label, self._input(field), field.about)

@@ -119,9 +119,10 @@ def listed_stored(requests: Iterable[StoredRequest]) -> list[ListedRequest]:
 
 
 def merge(live: Sequence[ListedRequest], stored: Iterable[ListedRequest]) -> list[ListedRequest]:
-    """Both, the newest first, each request once: the live one, with the client that the history knows.
+    """Both, the newest first, each request once: the live one, with the client and the end that the history knows.
 
-    A moment is compared with a tolerance: of a log without times, each reader has its own.
+    A moment is compared with a tolerance: of a log without times, each reader has its own. A log that was read after
+    the fact does not show why an answer ended.
     """
     by_number: dict[tuple[int, int, int], list[int]] = {}
     merged: list[ListedRequest] = []
@@ -136,8 +137,9 @@ def merge(live: Sequence[ListedRequest], stored: Iterable[ListedRequest]) -> lis
         else:
             if listed.launch > 0:
                 launches[merged[place].launch] = listed.launch
-            if not merged[place].client:
-                merged[place] = replace(merged[place], client=listed.client)
+            kept = merged[place]
+            ended = replace(kept.request, stop_reason=kept.request.stop_reason or request.stop_reason)
+            merged[place] = replace(kept, client=kept.client or listed.client, request=ended)
     merged = [replace(entry, launch=launches.get(entry.launch, entry.launch)) for entry in merged]
     merged.sort(key=lambda listed: listed.at, reverse=True)
     return merged
