@@ -189,7 +189,8 @@ def _cost(situation: Situation, flag: str, flags: Mapping[str, FlagValue]) -> st
         return f"the CPU computes {count} of {layers + 1} layers: slower" if count > 0 else "no cost"
     if flag == "ctx-size":
         was = before.context or situation.model.shape.trained_context
-        return f"{tokens(int(str(flags['ctx-size'])))} instead of {tokens(was)} tokens of context"
+        context = int(str(flags["ctx-size"]))
+        return "no cost" if context == was else f"{tokens(context)} instead of {tokens(was)} tokens of context"
     if flag == "parallel":
         return f"{flags['parallel']} instead of {before.slots} requests at once"
     was_type = before.type_k

@@ -231,7 +231,9 @@ def _mark(outcome: str) -> Mark | None:
 def leaderboard_documents(boards: Sequence[Leaderboard]) -> list[Document]:
     """A document for each protocol; one that says so without any."""
     nothing = "No finished run can be ranked yet."
-    return [_leaderboard_document(board) for board in boards] or [Document("Leaderboard", verdict=nothing)]
+    return [_leaderboard_document(board) for board in boards] or [
+        Document("Leaderboard", verdict=nothing, values={"leaderboards": []})
+    ]
 
 
 def _leaderboard_document(board: Leaderboard) -> Document:

@@ -54,7 +54,7 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
         "One start of each server: what stands beside a mean is the range of its repeats; another start may be slower.",
         "Energy per token: — (the driver gives no power reading).",
     ]
-    assert "run 2" in err
+    assert "run 2" in err and " 0 items" not in err
     assert "6/6  tg 50.0 tok/s" in err
     assert "\x1b" not in err
 

@@ -192,6 +192,7 @@ def test_requests_are_held_and_let_go(capfd: Capture, paths: Paths) -> None:
     with fake_gateway(paths) as gateway:
         assert gpubox(capfd, "clients", "--hold")[1].startswith("New requests wait at the gateway.")
         assert gateway.status.paused
+        assert "New requests wait at the gateway." in gpubox(capfd, "clients")[2]
         assert values(capfd, "clients", "--release")[1]["paused"] is False
         assert not gateway.status.paused
 

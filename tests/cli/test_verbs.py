@@ -332,6 +332,7 @@ def test_show_command_pastes_and_json_agrees(gpubox: Box) -> None:
 
     assert shlex.split(line) == values["argv"]
     assert values["command"] == line.strip()
+    assert gpubox.json("show", "small", "--command") == values
     assert (values["engine_accepts"], values["refusal"], values["model_path"]) == (True, None, None)
 
 

@@ -182,6 +182,11 @@ def run_of(*metrics: Metric, kind: str = "speed") -> tuple[RunInfo, Report]:
     return RunInfo("id", Plan(kind, ()), "t", 0), Report(kind, "t", metrics)
 
 
+def test_runs_of_two_kinds_are_not_compared() -> None:
+    with pytest.raises(UsageError, match=r"id is of the kind ab, id of the kind sweep\."):
+        compare_runs(run_of(kind="ab"), run_of(kind="sweep"))
+
+
 def row_of(first: Metric, second: Metric) -> ComparedRow:
     return compare_runs(run_of(first), run_of(second)).rows[0]
 

@@ -32,7 +32,7 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
 from gpubox.views.documents import document_rows, document_text, row_texts
-from gpubox.views.runs import report_document, run_documents
+from gpubox.views.runs import leaderboard_documents, report_document, run_documents
 from tests.bench_runs import speed_run
 
 
@@ -201,6 +201,12 @@ def test_every_form_of_an_export(box: Paths) -> None:
 )
 def test_axes_have_round_numbers(low: float, high: float, most: int, expected: list[float]) -> None:
     assert ticks(low, high, most) == pytest.approx(expected)
+
+
+def test_nothing_to_rank_is_said_in_every_form(box: Paths) -> None:
+    documents = leaderboard_documents([])
+    assert "No finished run can be ranked yet." in document_text(documents, "markdown")
+    assert json.loads(document_text(documents, "json"))["leaderboards"] == []
 
 
 def test_a_plot_of_lines_has_axes_and_a_mark_for_each_series() -> None:

@@ -66,6 +66,8 @@ def test_the_largest_context_and_the_best_cache_type(planner: Planner) -> None:
     context = solve(planner, tight, "ctx-size", keep_free_bytes=0)
     assert context and context.flags["ctx-size"] == 68 * 1024
     assert context.spare_bytes is not None and 0 <= context.spare_bytes < MIB
+    same = solve(planner, situation(100 * MIB, ctx_size=68 * 1024), "ctx-size", keep_free_bytes=0)
+    assert same and (same.flags, same.cost) == ({"ctx-size": 68 * 1024}, "no cost")
     more = planner.plan_in(tight, {"ctx-size": 69 * 1024}, keep_free_bytes=0)
     assert judge(more).fit == "short"
     cache = solve(planner, situation(250 * MIB, ctx_size=262144), "cache-type-k", keep_free_bytes=0)

@@ -155,7 +155,8 @@ def _notes(
         yield f"Not measured: {name_list([cell for cell, own in failed.items() if own == why])}: {why}."
     if contest.reason:
         count = len(contest.outcomes)
+        starts = f"{count} starts in random order" if count > 1 else "One start"
         yield (
-            f"{count} starts in random order; it ended because {contest.reason}. Only fresh starts are compared, not "
+            f"{starts}; it ended because {contest.reason}. Only fresh starts are compared, not "
             "those that chose what is compared; a linear drift is removed."
         )

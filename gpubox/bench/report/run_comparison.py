@@ -98,7 +98,8 @@ def compare_runs(
     (first_info, first), (second_info, second) = a, b
     if first.kind != second.kind:
         raise UsageError(
-            f"{first_info.id} is a {first.kind} run, {second_info.id} a {second.kind} run.", "Compare two of one kind."
+            f"{first_info.id} is of the kind {first.kind}, {second_info.id} of the kind {second.kind}.",
+            "Compare two of one kind.",
         )
     first_rows, second_rows = _metrics_by_row(first), _metrics_by_row(second)
     shared = [key for key in first_rows if key in second_rows]

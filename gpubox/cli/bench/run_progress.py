@@ -36,9 +36,8 @@ class RunProgressOutput:
         match event:
             case RunStarted(run=run, done=done):
                 already = f", {done} of them done" if done else ""
-                diagnostics.note(
-                    f"run {run.id}: {run.items} items{already}; Ctrl-C stops it, `gpubox bench resume` continues"
-                )
+                items = f": {run.items} items{already}" if run.items else ""  # a new run learns it with its first item
+                diagnostics.note(f"run {run.id}{items}; Ctrl-C stops it, `gpubox bench resume` continues")
             case TargetServerEvent(event=server_event):
                 self._server(server_event)
             case Note(text=text):

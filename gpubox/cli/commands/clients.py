@@ -20,6 +20,8 @@ from gpubox.server.state import load_gateway
 from gpubox.views.clients import client_requests_table, client_values, clients_table, collect_clients
 from gpubox.views.fields import json_value
 
+_HELD = "New requests wait at the gateway. `gpubox clients --release` lets them go on."
+
 
 @click.group("clients", invoke_without_command=True)
 @click.option(
@@ -62,12 +64,7 @@ def command(
         if list_requests:
             raise UsageError("--hold and --release list no requests.", "Leave --requests out.")
         (pause if hold else resume)(context.paths)
-        done = (
-            "New requests wait at the gateway. `gpubox clients --release` lets them go on."
-            if hold
-            else "Requests go on."
-        )
-        output.emit_result(done, {"paused": hold}, as_json=as_json)
+        output.emit_result(_HELD if hold else "Requests go on.", {"paused": hold}, as_json=as_json)
         return
     status, live_known = _running(context)
     keys = ClientKeys.of(context.paths)
@@ -96,6 +93,8 @@ def command(
     hint = "" if status else " `gpubox serve` starts the gateway."
     output.emit_table(clients_table(clients, days, f"No client has sent a request {when}.{hint}"))
     _note_no_key(keys)
+    if status and status.paused:
+        diagnostics.note(f"  {_HELD}")
 
 
 def _running(context: Context) -> tuple[GatewayStatus | None, bool]:

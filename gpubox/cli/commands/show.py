@@ -59,9 +59,10 @@ def command(
     preview = preview_launch(shown, context.paths, context.config)
     if only_command:
         check_launched_here(shown)
-        output.emit_verbatim(launch_line(shown, preview))
-    elif as_json:
+    if as_json:
         output.emit_json(profile_values(shown, preview))
+    elif only_command:
+        output.emit_verbatim(launch_line(shown, preview))
     else:
         output.emit(f"{shown.name}  {shown.title}".rstrip())
         if shown.description:
