@@ -119,10 +119,10 @@ BUSY = (Doubt("busy CPU", "other programs kept 1.2 cores busy"),)
         (-0.10, 0.002, {}, (), r"b is slower than a\."),
         (0.0, 0.002, {}, (), r"b and a are equally fast, within \d%\."),
         (0.03, 0.06, {}, (), r"Whether b is faster than a cannot be told: speeds differ more from start to start than "
-         r"between them\. `gpubox bench ab a b --starts \d+` would settle it, in about \d+ minutes\."),
+         r"between them\. `gpubox bench ab a b --starts \d+ --prompts 2` would settle it, in about \d+ minutes\."),
         (0.03, 0.06, {}, BUSY, r"Whether b is faster than a cannot be told: your CPU was busy\."),
         (0.30, 0.002, {"starts": 2}, (), r"Whether b is faster than a cannot be told: there were too few starts\. "
-         r"`gpubox bench ab a b` would settle it, in about 2 minutes\."),
+         r"`gpubox bench ab a b --prompts 2` would settle it, in about 2 minutes\."),
     ],
 )  # fmt: skip
 def test_one_of_three_answers_opens_the_report(

@@ -31,6 +31,8 @@ from tests.bench_runs import report_lines
 from tests.bench_server import BenchServer
 from tests.scripted_server import Play, ScriptedServer, says
 
+MORE = "`gpubox bench suite a b --repeats 9` tells more, in about an hour."
+
 
 def fenced(code: str) -> str:
     return f"```python\n{code}```"
@@ -59,12 +61,12 @@ def test_na_is_never_0_and_counts_in_no_total() -> None:
 def test_one_answer_ranks_nothing_and_three_tell_chance_from_better() -> None:
     def verdict(*answers: dict[str, list[float]]) -> str:
         names = "abcdefgh"
-        return verdict_of([Standing(name, own, {}, {}) for name, own in zip(names, answers, strict=False)])
+        return verdict_of([Standing(name, own, {}, {}) for name, own in zip(names, answers, strict=False)], MORE)
 
     tasks = [task.id for task in TASKS.values() if not task.max_tokens]
     good, bad = ({task: [value] * 3 for task in tasks} for value in (100.0, 20.0))
     assert verdict(good) == ""
-    assert verdict({"1.1": [100.0]}, {"1.1": [0.0]}) == "One sample of each task: no ranking."
+    assert verdict({"1.1": [100.0]}, {"1.1": [0.0]}) == f"One sample of each task: no ranking. {MORE}"
     assert verdict(bad, good) == "b gave the best answers."
     assert verdict(bad, good, good).startswith("b gave better answers than a; ")
     dice = random.Random(1)

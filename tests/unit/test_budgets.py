@@ -17,7 +17,7 @@ BUDGETS = {
 """Lines of a package, comments and docstrings too. ``leaves``: the modules directly in ``gpubox/``."""
 NOT_YET: dict[str, int] = {
     "leaves": 1_700, "models": 2_500, "engines": 2_600, "interchange": 3_620, "server": 6_400, "planner": 3_200,
-    "telemetry": 5_000, "sandbox": 3_000, "agent": 4_500, "bench": 16_800, "cli": 5_000, "tui":
+    "telemetry": 5_000, "sandbox": 3_000, "agent": 4_500, "bench": 16_600, "cli": 5_000, "tui":
     15_400, "lines": 80_300, "code": 58_300, "files": 462, "tests": 59_700,
 }  # fmt: skip
 """What is still over its budget -> the most that it may be until then."""

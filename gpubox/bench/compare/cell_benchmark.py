@@ -162,7 +162,7 @@ class CellBenchmark(Benchmark):
         contest = self.contest_after(results)
         if contest.reason is not None:
             doubts = [doubt for _, result in results for doubt in result.doubts]
-            sentence = answer_sentence(contest, contest.judged(), self.label, doubts, self.plan.targets)
+            sentence = answer_sentence(contest, contest.judged(), self.label, doubts, self.plan)
             return sentence.partition(". ")[0].rstrip(".")
         rates = {cell: mean for cell in self.rules.cells if (mean := contest.mean(cell)) is not None}
         if not rates:

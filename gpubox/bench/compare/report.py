@@ -52,7 +52,7 @@ def contest_report(
     doubts = report_doubts(info, results)
     verdict = f"Not finished: {len(contest.outcomes)} starts are done (gpubox bench resume {info.id})."
     if contest.reason is not None:
-        verdict = answer_sentence(contest, judged, benchmark.label, doubts, info.plan.targets)
+        verdict = answer_sentence(contest, judged, benchmark.label, doubts, info.plan)
     return Report(
         kind=info.plan.kind,
         title=title,

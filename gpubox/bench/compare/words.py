@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from gpubox.bench.compare.contest import Contest
 from gpubox.bench.compare.starts import MIN_STARTS, Contrast, Judged
 from gpubox.bench.kinds.ab import USUAL_PROMPTS, USUAL_STARTS, USUAL_TOKENS
-from gpubox.bench.model import Doubt, RunInfo, Target
+from gpubox.bench.model import Doubt, Plan, RunInfo, Target
 from gpubox.bench.overrides import format_flag_value
 from gpubox.bench.provenance import comparable_argv
 from gpubox.bench.questions import DOMAINS
@@ -60,7 +60,7 @@ def runs_tell(first: tuple[RunInfo, Metric], second: tuple[RunInfo, Metric], loo
     """The same for two stored runs and the row that they are compared for. ``looks``: needed at each side."""
     (info, metric), (other_info, other) = first, second
     if metric.unit not in SPEED_UNITS:
-        return _more_answers(info, other_info)
+        return more_answers(info, other_info)
     if sides := _sides(first, second):
         slower = min(metric.estimate.value, other.estimate.value) if metric.unit == "tok/s" else None
         return ab_tells(*sides, slower)
@@ -117,9 +117,10 @@ def _older_flags(older: RunInfo, newer: RunInfo, target: str) -> Mapping[str, st
     return {name.lstrip("-"): old.get(name, "") for name in (*old, *new) if old.get(name) != new.get(name)}
 
 
-def _more_answers(first: RunInfo, second: RunInfo) -> str:
-    kind, options = first.plan.kind, first.plan.options
-    infos = {info.id: info for info in (first, second)}
+def more_answers(*runs: RunInfo) -> str:
+    """The command that asks more than these runs of one kind did, and about how long it takes."""
+    kind, options = runs[0].plan.kind, runs[0].plan.options
+    infos = {info.id: info for info in runs}
     command = _command(kind, *(target for info in infos.values() for target in info.plan.targets))
     times: float = _MORE
     if kind == "suite":
@@ -127,6 +128,7 @@ def _more_answers(first: RunInfo, second: RunInfo) -> str:
     elif kind == "quality":
         command += " --text FILE"
     elif (limit := options.get("limit")) and limit < _PROBLEMS:
+        command += " --mode all" if len(options.get("modes", ())) > 1 else ""
         times = _PROBLEMS / limit
     else:  # 108 answers of at most 4096 tokens, in place of 164 of 1024
         command = command.replace(f"bench {kind}", "bench suite", 1) + " --repeats 9"
@@ -171,7 +173,7 @@ def leader(contest: Contest, judged: dict[str, Judged]) -> str:
 
 
 def answer_sentence(
-    contest: Contest, judged: dict[str, Judged], label: Label, doubts: Iterable[Doubt], targets: Sequence[Target]
+    contest: Contest, judged: dict[str, Judged], label: Label, doubts: Iterable[Doubt], plan: Plan
 ) -> str:
     """Faster, slower, equal, or why it cannot be told and what would settle it."""
     own_cell, count = contest.rules.own, contest.compared
@@ -183,7 +185,7 @@ def answer_sentence(
         return f"{_capital(own)} could not be measured: {why}.{could}"
     if not judged:
         if any(not contest.hopeless(cell) for cell in contest.rules.cells[1:]):
-            return f"Nothing can be told: there was no time to compare others.{_longer(contest, targets)}"
+            return f"Nothing can be told: there was no time to compare others.{_longer(contest, plan.targets)}"
         return f"No other set of flags could be measured: keep {own}."
     if best := winner(contest, judged):
         return f"{_capital(label(best))} is faster than {own}{f': the best of the {count} compared' if many else ''}."
@@ -199,7 +201,7 @@ def answer_sentence(
     if many and all(row.answer == "equal" for row in open_rows):
         within = max(row.within or 0.0 for row in open_rows)
         return f"The best of the {count} compared and {own} are equally fast, within {within:.0%}: keep {own}."
-    cause, settled = _cause(judged[cell].contrast, doubts), _settled(contest, judged, cell, targets)
+    cause, settled = _cause(judged[cell].contrast, doubts), _settled(contest, judged, cell, plan)
     if many:
         return f"Whether one of the {count} compared is faster than {own} cannot be told: {cause}. Keep {own}.{settled}"
     return pair_sentence(judged[cell], label(cell), own, f"{cause}.{settled}")
@@ -237,16 +239,16 @@ def _cause(contrast: Contrast | None, doubts: Iterable[Doubt]) -> str:
     return "speeds differ more from start to start than between them" if contrast.enough else "nothing was restarted"
 
 
-def _settled(contest: Contest, judged: dict[str, Judged], cell: str, targets: Sequence[Target]) -> str:
+def _settled(contest: Contest, judged: dict[str, Judged], cell: str, plan: Plan) -> str:
     """The command that would settle it, and its time."""
-    by_name = {target.name: target for target in targets}
+    by_name = {target.name: target for target in plan.targets}
     contrast, starts = judged[cell].contrast, USUAL_STARTS
     if contrast and contrast.enough:
         needed = max(abs(contrast.log_ratio) - math.log1p(MARGIN), _FINE)
         counts = range(contrast.starts + 2, _MOST_STARTS + 1, 2)
         starts = next((count for count in counts if contrast.half_width(count) <= needed), 0)
     sides = by_name[contest.rules.own], by_name[cell]
-    command = ab_command(*sides, starts or USUAL_STARTS)
+    command = ab_command(*sides, starts or USUAL_STARTS) + _asked(plan)
     took = f"in about {about_time(2 * (starts or USUAL_STARTS) * contest.per_start)}" if contest.per_start else ""
     if any(side.url for side in sides):
         again = f"`{command}` asks again{took and f' {took}'}"
@@ -257,6 +259,13 @@ def _settled(contest: Contest, judged: dict[str, Judged], cell: str, targets: Se
             f"then `{command}` tells more{took and f' {took}'}."
         )
     return f" `{command}` would settle it{took and f', {took}'}."
+
+
+def _asked(plan: Plan) -> str:
+    """The options of an ``ab`` run that decide how long a start takes."""
+    flags = {"prompts": "--prompts", "max_tokens": "--max-tokens", "context_tokens": "--context"}
+    given = plan.options if plan.kind == "ab" else {}
+    return "".join(f" {flag} {given[name]}" for name, flag in flags.items() if given.get(name) is not None)
 
 
 def _longer(contest: Contest, targets: Sequence[Target]) -> str:

@@ -75,10 +75,15 @@ def name_list(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
-def ranking_verdict(names: Sequence[str], behind: Sequence[str], best: str, better_than: str, question: str) -> str:
-    """Who did best, as a sentence. ``names``: the best first; ``behind``: those that are shown to be behind it."""
+def ranking_verdict(
+    names: Sequence[str], behind: Sequence[str], best: str, better_than: str, question: str, tells: str
+) -> str:
+    """Who did best, as a sentence. ``names``: the best first; ``behind``: those that are shown to be behind it.
+
+    ``tells``: what tells more, where it cannot be told of all.
+    """
     if len(behind) == len(names) - 1:
         return f"{names[0]} {best}."
     if behind:
-        return f"{names[0]} {better_than} {name_list(behind)}; the others may be as good as it."
-    return f"Cannot tell {question}: {name_list(names)} differ by no more than chance."
+        return f"{names[0]} {better_than} {name_list(behind)}; the others may be as good as it. {tells}"
+    return f"Cannot tell {question}: {name_list(names)} differ by no more than chance. {tells}"

@@ -9,6 +9,7 @@ from itertools import combinations
 
 from gpubox import units
 from gpubox.bench import stats
+from gpubox.bench.compare.words import more_answers
 from gpubox.bench.kinds.humaneval.grader import CPU_SECONDS
 from gpubox.bench.kinds.humaneval.replies import TIME_PARTS
 from gpubox.bench.kinds.shared import closing_notes, ranking_verdict, report_doubts
@@ -47,7 +48,7 @@ def summarise(limit: int | None, vanilla_tokens: int, info: RunInfo, results: Sc
     return Report(
         kind="humaneval",
         title="HumanEval" + (f", the first {limit} problems" if limit else ""),
-        verdict=_verdict(groups, pairs),
+        verdict=_verdict(groups, pairs, more_answers(info)),
         metrics=tuple(metric for group, rows in groups.items() for metric in _metrics(*group, rows)),
         tables=tuple(table for table in tables if table.rows),
         notes=tuple(_notes(vanilla_tokens, info, results, groups)),
@@ -140,7 +141,7 @@ def _pair_table(pairs: Sequence[_Pair]) -> ReportTable:
     return ReportTable("Paired comparison", ("", "problems", "won", "lost", "points", "p", ""), tuple(rows), note)
 
 
-def _verdict(groups: Groups, pairs: Sequence[_Pair]) -> str:
+def _verdict(groups: Groups, pairs: Sequence[_Pair], tells: str) -> str:
     """How many problems were solved; of several groups, which solved the most."""
     names = _names(groups)
     solved = {names[group]: sum(_passed_by_task(rows).values()) for group, rows in groups.items()}
@@ -152,7 +153,9 @@ def _verdict(groups: Groups, pairs: Sequence[_Pair]) -> str:
     better = {(first if pair.lost > pair.won else second, second if pair.lost > pair.won else first)
               for pair in pairs if pair.p <= LEVEL for first, second in [pair.names]}  # fmt: skip
     behind = [name for name in ranked[1:] if (ranked[0], name) in better]
-    return ranking_verdict(ranked, behind, "solved the most problems", "solved more problems than", "which solves more")
+    return ranking_verdict(
+        ranked, behind, "solved the most problems", "solved more problems than", "which solves more", tells
+    )
 
 
 def _time_cells(rows: Rows) -> Sequence[Value]:

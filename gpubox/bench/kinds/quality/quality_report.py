@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from gpubox import units
 from gpubox.bench import stats
+from gpubox.bench.compare.words import more_answers
 from gpubox.bench.kinds.quality.figures import (
     TargetFigures,
     differences,
@@ -48,7 +49,7 @@ def summarise(options: QualityOptions, info: RunInfo, results: ScoredItems) -> R
     return Report(
         kind="quality",
         title=f"Quality against {options.reference}",
-        verdict=_verdict(options, figures),
+        verdict=_verdict(options, figures, more_answers(info)),
         metrics=tuple(metrics),
         tables=tuple(tables),
         series=tuple(_needle_curves(needles)),
@@ -57,7 +58,7 @@ def summarise(options: QualityOptions, info: RunInfo, results: ScoredItems) -> R
     )
 
 
-def _verdict(options: QualityOptions, figures: Mapping[str, TargetFigures]) -> str:
+def _verdict(options: QualityOptions, figures: Mapping[str, TargetFigures], tells: str) -> str:
     """Which target is closest to the reference, and how often it expects the same."""
     means = {label: over_chunks(list(own.kl.values())).value for label, own in figures.items() if own.kl}
     ranked = sorted(means, key=lambda label: means[label])
@@ -75,7 +76,7 @@ def _verdict(options: QualityOptions, figures: Mapping[str, TargetFigures]) -> s
         and pair.verdict == ("farther" if pair.first == best else "closer")
     ]
     closest = f"is closest to {options.reference}"
-    order = ranking_verdict(ranked, behind, closest, "is closer than", f"which {closest}")
+    order = ranking_verdict(ranked, behind, closest, "is closer than", f"which {closest}", tells)
     return f"{order} {sentence}"
 
 

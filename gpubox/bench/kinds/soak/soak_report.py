@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 
@@ -50,7 +51,11 @@ def summarise(window_seconds: float, info: RunInfo, results: ScoredItems) -> Rep
         several = len(info.plan.targets) > 1
         rates = _depth_adjusted(windows)
         drift = judge_drift(rates)
-        verdicts.append(drift_sentence(drift, target.name if several else "It"))
+        verdict = drift_sentence(drift, target.name if several else "It")
+        if drift is None or drift.verdict in ("modes", "unclear"):
+            minutes = 2 * math.ceil(info.plan.options.get("minutes", 15))
+            verdict += f" `gpubox bench soak {target.profile or f'--url {target.url}'} --minutes {minutes}` tells more."
+        verdicts.append(verdict)
         prefix = f"{target.name}: " if several else ""
         suffix = validity_suffix((*info.doubts, *(doubt for _, result in windows for doubt in result.doubts)))
         notes += [

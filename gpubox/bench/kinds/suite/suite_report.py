@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpubox.bench import stats
+from gpubox.bench.compare.words import more_answers
 from gpubox.bench.kinds.shared import closing_notes, ranking_verdict, report_doubts
 from gpubox.bench.kinds.suite.tasks import TASKS
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
@@ -68,7 +69,7 @@ def summarise(tasks: Sequence[str], ref_tps: float | None, info: RunInfo, result
     return Report(
         kind="suite",
         title="The 12-task comparison",
-        verdict=verdict_of(board),
+        verdict=verdict_of(board, more_answers(info)),
         metrics=tuple(metric for standing in board for metric in _metrics(standing)),
         tables=tuple(table for table in tables if table.rows),
         notes=tuple(_notes(tasks, ref_tps, info, results, board)),
@@ -133,8 +134,9 @@ def task_weights() -> dict[str, float]:
     }
 
 
-def verdict_of(board: Sequence[Standing]) -> str:
+def verdict_of(board: Sequence[Standing], tells: str = "") -> str:
     """Who gave the better answers, as a sentence; empty for one profile. Speed is not in it: it is measured, not asked.
+    ``tells``: what tells more, where it cannot be told.
 
     Two equal profiles are called different in at most one of twenty runs, however many profiles there are.
     """
@@ -142,7 +144,7 @@ def verdict_of(board: Sequence[Standing]) -> str:
     if len(ranked) < 2:
         return ""
     if min(standing.repeats for standing in ranked) < MIN_REPEATS:
-        return "One sample of each task: no ranking."
+        return f"One sample of each task: no ranking. {tells}".rstrip()
     weights = task_weights()
 
     def mean(standing: Standing) -> float:
@@ -155,7 +157,9 @@ def verdict_of(board: Sequence[Standing]) -> str:
         other.name for other in others if pairs * stats.permutation_p(best.answers, other.answers, weights) <= 0.05
     ]
     names = [standing.name for standing in ranked]
-    return ranking_verdict(names, behind, "gave the best answers", "gave better answers than", "whose answers are best")
+    return ranking_verdict(
+        names, behind, "gave the best answers", "gave better answers than", "whose answers are best", tells
+    )
 
 
 def _metrics(standing: Standing) -> Iterator[Metric]:
