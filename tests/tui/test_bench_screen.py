@@ -374,6 +374,18 @@ async def test_after_a_run_is_deleted_the_cursor_is_on_the_next(box: Paths) -> N
         await until(pilot, lambda: title_of(pilot).endswith("speed-oldest"))
 
 
+async def test_a_run_that_was_deleted_meanwhile_leaves_the_list_without_an_error(box: Paths) -> None:
+    for name in ("oldest", "middle", "newest"):
+        speed_run(box, name)
+    async with benching(box) as (pilot, services):
+        await shows(pilot, "3 runs")
+        await services.bench.delete(screen_of(pilot).summaries[1].id)
+        await pilot.press("j")
+        await shows(pilot, "2 runs")
+        await until(pilot, lambda: title_of(pilot).endswith("speed-oldest"))
+        assert "There is no run" not in text(pilot)
+
+
 async def test_the_key_bar_shows_only_actions_that_do_something(box: Paths) -> None:
     async with benching(box, size=(200, 50)) as (pilot, services):
         await shows(pilot, "No runs yet", "new", "measure")

@@ -231,9 +231,11 @@ class BenchScreen(PersistentScreen):
         except GpuboxError:
             if view == COMPARISON:
                 self.action_back()
+            elif view == "report" and not any(run.id == runs[0] for run in await self.runs.summaries()):
+                await self.read_summaries()  # it was deleted meanwhile
+                return
             raise
-        title = TITLES.get(view) or runs[0]
-        self.pane.put(title, lambda width: document_lines(documents, width))
+        self.pane.put(TITLES.get(view) or runs[0], lambda width: document_lines(documents, width))
 
     def on_resize(self, event: events.Resize) -> None:
         self.call_after_refresh(self._draw_line)
