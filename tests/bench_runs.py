@@ -48,7 +48,8 @@ def speed_run(
             run.add_result(Result(item.id, _values(item.values, tg * dice.gauss(1, spread), draft=draft), 4.0,
                                   tuple(replace(doubt, item=item.id) for doubt in doubts if number == 3)))  # fmt: skip
         provenance = Provenance(
-            profile, profile="" if url else profile, url=url, argv=argv, engine="llama.cpp", engine_path=argv[0],
+            profile, profile="" if url else profile, url=url, argv=argv, engine="llama.cpp",
+            engine_path="".join(argv[:1]),
             engine_version="b11434", engine_sha256="5c" * 32, model_path="/models/Qwen3.6-35B-A3B.Q4_K_M.gguf",
             model_bytes=21_700_000_000, model_sha256="a1" * 32, dialect="llama-server",
         )  # fmt: skip

@@ -38,7 +38,7 @@ def target_to_save(run: Run, name: str = "") -> Target:
         names = ", ".join(target.name for target in targets[:8])
         raise UsageError(
             f"{run.id} has nothing to save: no flags were shown to be faster than the present ones.",
-            f"--cell saves one all the same: {names}.",
+            f"--cell saves one all the same: {names}." if names else "",
         )
     return best
 

@@ -141,7 +141,7 @@ async def test_runs_that_cannot_be_compared_show_why(box: Paths) -> None:
     async with benching(box) as (pilot, _):
         await shows(pilot, "2 runs")
         await pilot.press("space", "j", "space", "v")
-        await shows(pilot, "is a sweep run")
+        await shows(pilot, "is of the kind sweep")
         await until(pilot, lambda: screen_of(pilot).rows.has_focus and "⏎ report" in text(pilot), "the list")
 
 

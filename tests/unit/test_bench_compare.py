@@ -164,6 +164,12 @@ def test_two_runs_of_one_launch_differ_by_chance(box: Paths) -> None:
     assert comparison_verdict(comparison).startswith("Both runs started the same flags on the same box")
 
 
+def test_a_server_at_an_address_may_have_had_other_flags(box: Paths) -> None:
+    first, second = (speed_run(box, url="http://127.0.0.1:8080", argv=(), seed=seed) for seed in (1, 2))
+
+    assert comparison_verdict(load_comparison(first, second)).startswith("Which is faster cannot be told")
+
+
 def test_a_comparison_fits_the_terminal(box: Paths) -> None:
     runs = measured(box, {"a": 60.0, "b": 66.0}, rounds=5)
     for width in (80, 120):

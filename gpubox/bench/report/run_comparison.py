@@ -115,7 +115,8 @@ def compare_runs(
         one, other = first_rows[key], second_rows[key]
         is_same = launch_identity(first_info, one.target) == launch_identity(second_info, other.target)
         pasts = past.of(first_info, one, alone=is_same), past.of(second_info, other, alone=is_same)
-        same &= is_same
+        launched = first_info.provenance.get(one.target)
+        same &= is_same and bool(launched and launched.argv)  # no argv: measured at an address, with unknown flags
         rows.append(compare_row(one, other, pasts, main_level if key == main else LEVEL / 2 / (len(shared) - 1)))
     names = tuple(", ".join(dict.fromkeys(metric.target for metric in own.metrics)) for own in (first, second))
     left_out = sorted({", ".join(filter(None, key)) for key in first_rows.keys() ^ second_rows.keys()})
