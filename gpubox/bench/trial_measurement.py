@@ -63,14 +63,19 @@ async def measure_running(
     return await measure_side(running.launch, tokens, paths, config, emit), tokens
 
 
-def summarize(comparison: RunComparison, before: Profile, after: Profile) -> str:
+def summarize(comparison: RunComparison, before: Profile, after: Profile, ran: str) -> str:
     """About tg: faster, slower, equal, or that one start of each cannot tell it, and what does.
 
-    ``before`` and ``after``: the profile without and with the change.
+    ``before`` and ``after``: the profile without and with the change. ``ran``: the profile that ran before the trial.
     """
     row = next((row for row in comparison.rows if row.name == "tg"), None)
     if row is None or row.ratio is None:
         return "The speed could not be compared."
+    if ran != before.name:
+        return (
+            f"What the change does to the speed is not known, because {ran} ran before: tg {row.second:.1f} with the "
+            f"change. {change_tells(before, after, row.second)}"
+        )
     figures = f"tg {row.first:.1f} before, {row.second:.1f} after"
     if row.outcome in ("better", "worse"):
         return f"The change is {'faster' if row.outcome == 'better' else 'slower'}: {figures}."

@@ -41,7 +41,9 @@ class _Outcome:
         """Whether the change is faster; empty if it was not compared."""
         from gpubox.bench.trial_measurement import summarize
 
-        return summarize(self.comparison, self.edit.unchanged, self.edit.profile) if self.comparison else ""
+        if self.comparison is None or self.before is None:
+            return ""
+        return summarize(self.comparison, self.edit.unchanged, self.edit.profile, self.before.info.plan.targets[0].name)
 
 
 @click.command("try")

@@ -180,7 +180,8 @@ class WorkshopService:
         from gpubox.bench.report.load import load_comparison
         from gpubox.bench.trial_measurement import summarize
 
-        return summarize(load_comparison(before, after), edit.unchanged, edit.profile)
+        ran = before.info.plan.targets[0].name
+        return summarize(load_comparison(before, after), edit.unchanged, edit.profile, ran)
 
     def begin_trial(
         self, edit: ProfileEdit, stop_now: bool, allow_exposed: bool, emit: Emit, *, anyway: bool = False
