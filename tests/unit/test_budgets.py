@@ -11,14 +11,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUDGETS = {
     "leaves": 1_400, "profiles": 1_100, "hardware": 1_400, "models": 2_200, "engines": 2_200, "interchange": 3_300,
-    "server": 6_400, "planner": 3_000, "telemetry": 4_200, "sandbox": 2_600, "agent": 3_900, "gateway": 5_500,
+    "server": 6_000, "planner": 3_000, "telemetry": 4_200, "sandbox": 2_600, "agent": 3_900, "gateway": 5_500,
     "bench": 14_500, "advisor": 1_400, "views": 1_800, "cli": 4_800, "tui": 12_700,
 }  # fmt: skip
 """Lines of a package, comments and docstrings too. ``leaves``: the modules directly in ``gpubox/``."""
 NOT_YET: dict[str, int] = {
-    "leaves": 1_700, "models": 2_500, "engines": 2_600, "interchange": 3_620, "server": 6_400, "planner": 3_200,
-    "telemetry": 5_000, "sandbox": 3_000, "agent": 4_500, "bench": 16_600, "cli": 5_000, "tui":
-    15_400, "lines": 80_300, "code": 58_300, "files": 462, "tests": 59_700,
+    "leaves": 1_700, "models": 2_420, "engines": 2_520, "interchange": 3_610, "server": 6_330, "planner": 3_160,
+    "telemetry": 4_970, "sandbox": 2_900, "agent": 4_470, "bench": 16_580, "cli": 4_990, "tui": 15_390,
+    "lines": 79_900, "code": 57_950, "tests": 59_400,
 }  # fmt: skip
 """What is still over its budget -> the most that it may be until then."""
 ALL_LINES, CODE_LINES, FILES, TEST_LINES = 72_000, 55_000, 430, 52_000
