@@ -15,9 +15,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from gpubox.advisor.advice import Judgement, Rule
 from gpubox.advisor.advisor import APPLIED, Advisor
 from gpubox.advisor.dismissed import Dismissals
 from gpubox.advisor.evidence import BusyWindow, ContextUse, Evidence, LogFacts, ModelFacts, build_number, facts_of_load
+from gpubox.advisor.rules import table
 from gpubox.advisor.rules.context import wanted_context
 from gpubox.advisor.rules.table import RULES, advise
 from gpubox.config import Config, load_config
@@ -53,6 +55,17 @@ def test_no_rule_fires_on_the_shipped_recording_without_cause() -> None:
     given = advise(recorded(SHIPPED, facts({**flags, "cache-type-k": "bf16", "cache-type-v": "bf16"})))
 
     assert given == ()
+
+
+def test_a_rule_is_one_file_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file would hold this value; RULES would get one line."""
+    judgement = Judgement("Nothing is wrong.", ("seen",), (("parallel", 1),))
+    dummy = Rule("dummy", "calm", lambda evidence: judgement)
+    monkeypatch.setattr(table, "RULES", (*RULES, dummy))
+
+    given = advise(recorded(SHIPPED, facts({"parallel": "2"})))
+
+    assert given[-1].rule == "dummy" and given[-1].diff == ("- parallel = 2", "+ parallel = 1")
 
 
 def test_rules_are_cheap() -> None:
