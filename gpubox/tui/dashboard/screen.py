@@ -273,7 +273,7 @@ class DashboardScreen(PersistentScreen):
     def _update_keys(self) -> None:
         overview, entry = self._overview, self.profiles.entry
         label = "switch" if overview and overview.running else "start"
-        if self.focused is self.requests.rows:
+        if self.requests.display and self.focused is self.requests.rows:
             label = "open"
         elif not self.profiles.display:
             label = "profiles"
