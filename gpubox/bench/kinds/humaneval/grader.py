@@ -27,6 +27,8 @@ from gpubox.sandbox.runner import Sandbox
 from gpubox.sandbox.seccomp import TABLES
 
 _JUDGE_TEXT = Path(judge.__file__).read_text(encoding="utf-8")
+CONTROL_ATTEMPTS = 3
+"""How often a correct answer that did not pass is tried again before the box is blamed."""
 CPU_SECONDS = 3
 """For one program and its tests: lm-eval's timeout."""
 BATCH_SIZE = 21
@@ -96,8 +98,9 @@ async def grade(
     controls = [_correct_answer(suspect) for suspect in suspects]
     outcomes = await asyncio.gather(*(grade_batch(pair) for pair in zip(controls, suspects, strict=True)))
     for control, suspect, (own, _) in zip(controls, suspects, outcomes, strict=True):
-        if not _passes(control, own):  # a busy box can refuse a process or a moment: once more, with nothing beside it
-            own, _ = await grade_batch((control, suspect))
+        for _ in range(CONTROL_ATTEMPTS):  # a busy box can refuse a process or a moment: again, with nothing beside it
+            if not _passes(control, own):
+                own, _ = await grade_batch((control, suspect))
         if not _passes(control, own):
             raise GpuboxError(
                 "Programs cannot be graded here: the correct answer does not pass.", "`gpubox doctor` says more."
