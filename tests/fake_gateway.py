@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import msgspec
 
-from gpubox.gateway.status import SCHEMA, ClientStatus, ClientSums, GatewayStatus, LiveRequest, ProfileStatus
+from gpubox.gateway.gateway_status import SCHEMA, ClientStatus, ClientSums, GatewayStatus, LiveRequest, ProfileStatus
 from gpubox.hardware.process import ProcessIdentity, own_identity
 from gpubox.paths import Paths
 from gpubox.server.state import GatewayRecord, save_gateway

@@ -7,7 +7,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ import tomli_w
 
 from gpubox.paths import Paths
 from gpubox.server.state import load_gateway
+from tests.ports import free_port
 from tests.raw_http import Reply, ask
 
 PACED = Path(__file__).parent / "paced_server.py"
@@ -36,13 +36,6 @@ for text in sys.argv.pop(1).split(","):
 main()
 """
 """gpubox with other limits of time, so that a test of them does not take minutes."""
-
-
-def free_port() -> int:
-    """A port that nothing holds now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -18,7 +18,7 @@ shared_prefixes.py  reads such a prompt once, and puts it into each agent's slot
 client_keys.py      the clients' keys: names and hashes
 ledger.py           a line for each finished request, their sums, and how many days are kept
 request_clients.py  which client a request of the server's log, or of the history, came from
-status.py           what the gateway knows now, and what it reports: frozen values
+gateway_status.py   what the gateway knows now, and what it reports: frozen values
 metrics.py          the gateway and the machine for Prometheus
 gateway_client.py   asks the running gateway; for verbs and the screen
 offered_models.py   which models a client is offered, and its settings

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpubox.clock import utc_now
+from gpubox.gateway.gateway_status import FinishedRequest, LiveRequest, Outcome, RequestState
 from gpubox.gateway.http_connection import Exchange, Headers
 from gpubox.gateway.reply_observer import AnswerTokens, ReplyObserver
 from gpubox.gateway.routes import error_event
-from gpubox.gateway.status import FinishedRequest, LiveRequest, Outcome, RequestState
 from gpubox.gateway.upstream import ReplyHead, UpstreamFailed, UpstreamReply, send_request
 
 _ERROR_BYTES = 64 * 1024

@@ -22,6 +22,16 @@ from gpubox.errors import GpuboxError
 from gpubox.gateway import routes
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.gateway.client_request import STREAM_HEADERS, ClientRequest, Forwarding
+from gpubox.gateway.gateway_status import (
+    SCHEMA,
+    ClientStatus,
+    ClientSums,
+    FinishedRequest,
+    GatewayEvent,
+    GatewayListening,
+    GatewayStatus,
+    GatewayStopped,
+)
 from gpubox.gateway.http_connection import (
     ACCEPTED_AT_ONCE,
     ClientConnection,
@@ -38,16 +48,6 @@ from gpubox.gateway.own_replies import OwnReplies
 from gpubox.gateway.profile_servers import ProfileServers, ProfileUnavailable
 from gpubox.gateway.servers import GatewayServer
 from gpubox.gateway.shared_prefixes import SharedPrefixes
-from gpubox.gateway.status import (
-    SCHEMA,
-    ClientStatus,
-    ClientSums,
-    FinishedRequest,
-    GatewayEvent,
-    GatewayListening,
-    GatewayStatus,
-    GatewayStopped,
-)
 from gpubox.gateway.upstream import NotConnected
 from gpubox.hardware.process import own_identity, port_owner
 from gpubox.paths import Paths

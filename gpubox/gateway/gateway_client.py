@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from gpubox.errors import ExitCode, GpuboxError
-from gpubox.gateway.status import SCHEMA, GatewayStatus
+from gpubox.gateway.gateway_status import SCHEMA, GatewayStatus
 from gpubox.paths import Paths
 from gpubox.sanitize import sanitize_line
 from gpubox.server.http_get import ConnectionPool, NoResponse

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpubox.gateway.status import ClientSums, FinishedRequest
+from gpubox.gateway.gateway_status import ClientSums, FinishedRequest
 from gpubox.storage import DECODE_ERRORS, decode_lines, json_line, open_private, open_regular, private_folder
 
 KEPT_DAYS = 90

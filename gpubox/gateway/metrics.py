@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from gpubox.gateway.gateway_status import FinishedRequest, GatewayStatus
 from gpubox.gateway.ledger import MAX_CLIENTS, OTHERS
-from gpubox.gateway.status import FinishedRequest, GatewayStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpubox.errors import UsageError
-from gpubox.gateway.status import GatewayStatus, ProfileStatus
+from gpubox.gateway.gateway_status import GatewayStatus, ProfileStatus
 from gpubox.interchange.client_settings import (
     KEY_PLACEHOLDER,
     ClientModel,

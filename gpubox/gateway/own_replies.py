@@ -15,9 +15,9 @@ import msgspec
 
 from gpubox.children import own_program
 from gpubox.gateway import routes
+from gpubox.gateway.gateway_status import ProfileStatus
 from gpubox.gateway.http_connection import Exchange, RequestRefused
 from gpubox.gateway.metrics import CONTENT_TYPE, metrics_text
-from gpubox.gateway.status import ProfileStatus
 from gpubox.paths import Paths
 from gpubox.storage import read_json
 

@@ -12,6 +12,7 @@ from typing import Any
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.gateway.admission import AdmissionQueue
+from gpubox.gateway.gateway_status import GatewayEvent, GatewayOperation, GatewaySwitch, ProfileState, ProfileStatus
 from gpubox.gateway.operations import (
     OperationKind,
     OperationRequest,
@@ -20,7 +21,6 @@ from gpubox.gateway.operations import (
     TemporaryFailure,
 )
 from gpubox.gateway.servers import GatewayServer, ProfileTable, read_servers, sentence_of
-from gpubox.gateway.status import GatewayEvent, GatewayOperation, GatewaySwitch, ProfileState, ProfileStatus
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.profiles.profile import Profile
 from gpubox.storage import is_locked

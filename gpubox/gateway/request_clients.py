@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gpubox.gateway.gateway_status import FinishedRequest
 from gpubox.gateway.ledger import Ledger
-from gpubox.gateway.status import FinishedRequest
 from gpubox.paths import Paths
 from gpubox.telemetry.history.values import StoredRequest
 from gpubox.telemetry.history.writer import HistoryWriter

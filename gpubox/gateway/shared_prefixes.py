@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from gpubox.clock import utc_now
+from gpubox.gateway.gateway_status import FinishedRequest
 from gpubox.gateway.prefix import (
     MIN_TOKENS,
     PromptHead,
@@ -31,7 +32,6 @@ from gpubox.gateway.prefix import (
     shared_tokens,
 )
 from gpubox.gateway.servers import GatewayServer
-from gpubox.gateway.status import FinishedRequest
 from gpubox.gateway.upstream import UpstreamFailed, ask_server
 from gpubox.hardware.process import environment_of
 from gpubox.server.kv_key import copies_idle_slots, flag_refusal, slot_folder

@@ -14,7 +14,7 @@ from textual.message import Message
 from gpubox.errors import GpuboxError
 
 if TYPE_CHECKING:
-    from gpubox.gateway.status import GatewayStatus
+    from gpubox.gateway.gateway_status import GatewayStatus
     from gpubox.planner.plan import MemoryPlan
     from gpubox.planner.verdict import MemoryVerdict
     from gpubox.profiles.loader import ProfileCatalog

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpubox import units
-from gpubox.gateway.status import (
+from gpubox.gateway.gateway_status import (
     ClientSums,
     FinishedRequest,
     GatewayEvent,

@@ -11,7 +11,7 @@ import pytest
 
 from gpubox.hardware.process import find_by_marker
 from gpubox.paths import Paths
-from gpubox.server.launch import free_port
+from tests.ports import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def _own_home(own_home: Path, patient: None, paths: Paths) -> Iterator[None]:
 @pytest.fixture
 def box(paths: Paths, fake_engine: Path, tiny_gguf: Path, write_profile: Callable[[str, str], Path]) -> int:
     """Profiles a and b on a fake engine, on one port, and two profiles that cannot be measured with it."""
-    port = free_port("127.0.0.1")
+    port = free_port()
     for name, size in (("a", 2048), ("b", 4096)):
         write_profile(name, f'model = "{tiny_gguf}"\nport = {port}\n[flags]\nctx-size = {size}\n')
     rates = 'spec-type = "draft-mtp"\nspec-synth-rates = "0.9,0.8"\nspec-draft-n-max = 2\n'

@@ -13,8 +13,8 @@ import pytest
 
 from gpubox.clock import utc_now
 from gpubox.gateway.client_keys import ClientKeys
+from gpubox.gateway.gateway_status import FinishedRequest
 from gpubox.gateway.ledger import Ledger
-from gpubox.gateway.status import FinishedRequest
 from gpubox.paths import Paths
 from tests.cli.verbs import gpubox, values
 from tests.fake_gateway import fake_gateway

@@ -13,7 +13,7 @@ from gpubox.cli.commands import connect
 from gpubox.clock import utc_now
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.gateway.client_keys import ClientKeys
-from gpubox.gateway.status import SCHEMA, GatewayStatus, ProfileStatus
+from gpubox.gateway.gateway_status import SCHEMA, GatewayStatus, ProfileStatus
 from gpubox.hardware.process import own_identity
 from gpubox.interchange.client_settings import CLIENTS
 from gpubox.paths import MAIN_INSTANCE, Paths

@@ -24,7 +24,7 @@ from gpubox.tui.bench.bench_runs import BenchRuns
 from tests.cli.test_trial import CHILD
 from tests.cli.verbs import gpubox
 from tests.conftest import until
-from tests.gateway_process import free_port
+from tests.ports import free_port
 from tests.raw_http import ask
 
 ROOT = Path(package.__file__).parent

@@ -12,8 +12,8 @@ from datetime import datetime
 import pytest
 
 from gpubox.gateway.client_keys import ClientKeys
+from gpubox.gateway.gateway_status import FinishedRequest
 from gpubox.gateway.ledger import Ledger
-from gpubox.gateway.status import FinishedRequest
 from gpubox.paths import Paths
 from tests.conftest import until
 from tests.gateway_process import Gateway, paced_server, upstream_profile

@@ -10,7 +10,8 @@ import pytest
 
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.paths import Paths
-from tests.gateway_process import Gateway, free_port, paced_server, upstream_profile
+from tests.gateway_process import Gateway, paced_server, upstream_profile
+from tests.ports import free_port
 from tests.raw_http import Reply, Wire, ask, request_bytes
 
 ANTHROPIC = {"anthropic-version": "2023-06-01"}

@@ -10,9 +10,9 @@ import pytest
 
 from gpubox.cli.commands.status import show_status
 from gpubox.cli.context import Context
+from gpubox.gateway.gateway_status import FinishedRequest
 from gpubox.gateway.ledger import Ledger
 from gpubox.gateway.request_clients import clients_of
-from gpubox.gateway.status import FinishedRequest
 from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
 from gpubox.server.state import Launch, RunningServer, save_launch_record

@@ -29,11 +29,11 @@ from gpubox.cli.main import cli, run
 from gpubox.hardware.process import find_by_marker
 from gpubox.paths import Paths
 from gpubox.planner.dry_run import run_dry
-from gpubox.server.launch import free_port
 from tests import hostile_text
 from tests.bench_runs import speed_run
 from tests.conftest import HELP, WAIT_SECONDS
 from tests.hostile_text import ATTACKS, HOSTILE, ONE_LINE, HostileServer, faults, screen_faults
+from tests.ports import free_port
 from tests.sampling import sampled, some_of
 
 QUICK = ("--prompts", "short", "--depths", "0", "--repeats", "1", "--max-tokens", "8", "--no-llama-bench")
@@ -132,7 +132,7 @@ def world(paths: Paths, tmp_path: Path, tiny_gguf: Path, write_profile: Callable
         f'  *) PYTHONPATH={script.parent.parent} exec {sys.executable} {script} "$@" ;;\nesac\n'
     )
     engine.chmod(0o755)
-    text, port = _toml(ONE_LINE), free_port("127.0.0.1")
+    text, port = _toml(ONE_LINE), free_port()
     models = tmp_path / "models"
     models.mkdir()
     (models / f"{ATTACKS[0]}{ATTACKS[5]}\u202e.gguf".replace("/", "_")).write_bytes(tiny_gguf.read_bytes())

@@ -22,10 +22,10 @@ from gpubox.hardware.process import find_by_marker, is_alive
 from gpubox.paths import Paths
 from gpubox.server import watcher
 from gpubox.server.instance import observe
-from gpubox.server.launch import free_port
 from gpubox.server.state import load_state
 from gpubox.storage import is_locked, lock_holder
 from tests.conftest import until
+from tests.ports import free_port
 from tests.sampling import sampled
 
 GPUBOX = [sys.executable, "-m", "gpubox"]
@@ -87,7 +87,7 @@ def box(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Box]:  # fmt: skip
     monkeypatch.delenv("GPUBOX_WATCHER")
-    port = free_port("127.0.0.1")
+    port = free_port()
     for name, settings in (("a", "restart = true"), ("b", "restart = true\ntitle = 'b'"), ("calm", "")):
         write_profile(name, f'model = "{tiny_gguf}"\nport = {port}\n{settings}\n')
     paths.config_file.write_text(f'default-engine = "fake"\n[engines]\nfake = "{fake_engine}"\n')

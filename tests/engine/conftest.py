@@ -20,8 +20,8 @@ from gpubox.config import Config
 from gpubox.hardware.process import find_by_marker
 from gpubox.models.fetch import fetch_model
 from gpubox.paths import Paths
-from tests.gateway_process import free_port
 from tests.guards import OWNER
+from tests.ports import free_port
 
 HERE = Path(__file__).parent
 

@@ -27,7 +27,7 @@ from gpubox.interchange.reference_options import reference_options
 from gpubox.paths import Paths
 from gpubox.profiles.argv import server_argv
 from gpubox.profiles.profile import FlagValue, Profile
-from tests.gateway_process import free_port
+from tests.ports import free_port
 from tests.sampling import sampled
 
 POSTED = sorted((Path(__file__).parents[1] / "fixtures" / "launches" / "posted").iterdir())

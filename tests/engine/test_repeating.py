@@ -21,7 +21,7 @@ import pytest
 
 from gpubox.profiles.argv import flag_argv
 from gpubox.profiles.profile import FlagValue
-from tests.gateway_process import free_port
+from tests.ports import free_port
 
 ENGINE = os.environ.get("GPUBOX_TEST_ENGINE", "")
 pytestmark = pytest.mark.skipif(not ENGINE, reason="needs GPUBOX_TEST_ENGINE, a llama-server")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.engine.conftest import Box
-from tests.gateway_process import Gateway, free_port
+from tests.gateway_process import Gateway
+from tests.ports import free_port
 from tests.raw_http import Reply, ask
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("patient")]

@@ -13,7 +13,7 @@ import pytest
 
 from gpubox.cli.main import run
 from tests.engine.conftest import Box
-from tests.gateway_process import free_port
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("patient")]
 

@@ -17,8 +17,9 @@ import pytest
 
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.paths import Paths
-from tests.gateway_process import Gateway, descriptors, free_port, paced_server, resident_mib, upstream_profile
+from tests.gateway_process import Gateway, descriptors, paced_server, resident_mib, upstream_profile
 from tests.hostile.gateway_attacks import ATTACKS, BODY, MIB, NAME, Attack, head, post
+from tests.ports import free_port
 from tests.raw_http import Reply, Wire, ask, request_bytes
 
 LIMITS = {"HEAD_SECONDS": 4.0, "BODY_SILENCE_SECONDS": 4.0, "STALL_SECONDS": 2.0, "LINGER_SECONDS": 1.0}

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from gpubox.paths import Paths
-from tests.gateway_process import Gateway, free_port, upstream_profile
+from tests.gateway_process import Gateway, upstream_profile
+from tests.ports import free_port
 from tests.raw_http import Wire, request_bytes
 
 CASES = 40

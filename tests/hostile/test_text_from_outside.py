@@ -32,8 +32,8 @@ from gpubox.agent.journal import ChatJournal
 from gpubox.agent.tools import ToolCall
 from gpubox.clock import utc_now
 from gpubox.gateway.client_keys import ClientKeys
+from gpubox.gateway.gateway_status import FinishedRequest
 from gpubox.gateway.ledger import Ledger
-from gpubox.gateway.status import FinishedRequest
 from gpubox.hardware.process import ProcessIdentity
 from gpubox.paths import Paths
 from gpubox.server.state import InstanceState, Launch, Operation, RunningServer, save_state

@@ -31,7 +31,7 @@ from typing import Any
 
 from box import Watcher, ask, gpubox, options, own_folders, profile, until
 
-from tests.gateway_process import free_port
+from tests.ports import free_port
 
 WINDOW = 3.0
 ALLOWED = 0.03

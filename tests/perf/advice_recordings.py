@@ -13,7 +13,9 @@ import time
 from pathlib import Path
 
 import box
-from fit_truth import free_port, rpc_servers
+from fit_truth import rpc_servers
+
+from tests.ports import free_port
 
 
 def prompt(base: str, text: str, tokens: int, *, slot: int = -1) -> None:

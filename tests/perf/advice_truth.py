@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import box
-from fit_truth import free_port, rpc_servers
+from fit_truth import rpc_servers
+
+from tests.ports import free_port
 
 _PIDFD_OPEN, _PROCESS_MADVISE, _MADV_PAGEOUT = 434, 440, 21
 _PAUSE_SECONDS = 0.05

@@ -17,7 +17,7 @@ from typing import Any
 
 from box import Watcher, gpubox, options, own_folders, profile
 
-from tests.gateway_process import free_port
+from tests.ports import free_port
 
 PORT = free_port()
 TOOLS = [

@@ -32,7 +32,7 @@ from typing import Any
 import psutil
 from box import Screen, ask, gpubox, options, own_folders, profile
 
-from tests.gateway_process import free_port
+from tests.ports import free_port
 
 TOKENS = 128
 """Of one answer of a pair."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from box import options
-from fit_truth import Flags, free_port, rpc_servers
+from fit_truth import Flags, rpc_servers
 
 from gpubox.engines.find import Engine
 from gpubox.paths import Paths
@@ -23,6 +23,7 @@ from gpubox.planner.dry_run import run_dry
 from gpubox.profiles.argv import server_argv
 from gpubox.profiles.profile import Profile
 from gpubox.profiles.writer import save_profile
+from tests.ports import free_port
 
 CASES: tuple[tuple[str, int, Flags], ...] = (
     ("fits", 0, {"ctx-size": 4096, "parallel": 1}),

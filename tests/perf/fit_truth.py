@@ -32,6 +32,7 @@ from gpubox.profiles.argv import server_argv
 from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.server.log_parsing import parse_event
 from gpubox.telemetry.device_memory import MemoryBreakdown
+from tests.ports import free_port
 
 MIB = 1024 * 1024
 LOAD_SECONDS = 120.0
@@ -137,18 +138,6 @@ def cases(model: Path) -> Iterator[Case]:
     drafted: Flags = {"ctx-size": 2048, "parallel": 2, "spec-draft-model": str(model), "spec-type": "draft-simple"}
     yield Case(model, 1, drafted)
     yield Case(model, 1, {**drafted, "n-gpu-layers-draft": 4, **DRAFT_Q8})
-
-
-def free_port() -> int:
-    """A port below the kernel's own range: an outgoing connection of somebody else cannot take it meanwhile."""
-    for port in range(21000, 31000, 7):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise SystemExit("no free port")
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Any
 
 import tomli_w
 
-from tests.gateway_process import free_port
+from tests.ports import free_port
 from tests.raw_http import Reply, ask
 
 

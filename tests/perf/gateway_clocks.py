@@ -17,7 +17,8 @@ from typing import Any
 from box import options, own_folders, profile, until
 from gateway_box import base_port, chat, counters, ledger_lines
 
-from tests.gateway_process import Gateway, free_port
+from tests.gateway_process import Gateway
+from tests.ports import free_port
 from tests.raw_http import Reply
 
 LIMIT_MS = 5.0

@@ -25,7 +25,8 @@ from typing import Any
 from box import own_folders, profile
 from gateway_box import chat_body, gateway_config
 
-from tests.gateway_process import Gateway, cpu_seconds, free_port, paced_server, resident_mib, upstream_profile
+from tests.gateway_process import Gateway, cpu_seconds, paced_server, resident_mib, upstream_profile
+from tests.ports import free_port
 from tests.raw_http import request_bytes
 
 STAMP = re.compile(rb'"content":" (\d+)"')

@@ -31,7 +31,8 @@ from gateway_box import (
     one_device,
 )
 
-from tests.gateway_process import Gateway, free_port
+from tests.gateway_process import Gateway
+from tests.ports import free_port
 from tests.raw_http import Reply, ask
 
 NAMES = ("dense", "hybrid")

@@ -35,7 +35,7 @@ from gpubox.server.client import connect
 from gpubox.server.events import ServerEvent, Step, StepDone
 from gpubox.server.kv_store import KvStore
 from gpubox.server.supervisor import Supervisor
-from tests.gateway_process import free_port
+from tests.ports import free_port
 
 WORDS = [
     "the",

@@ -16,7 +16,7 @@ import random
 import sys
 from collections.abc import Iterator
 
-from gpubox.bench.compare.history import PastFigures
+from gpubox.bench.compare.past_runs import PastFigures
 from gpubox.bench.model import Plan, Provenance, RunInfo, Target
 from gpubox.bench.report.leaderboard import make_leaderboards
 from gpubox.bench.report.model import Metric, Report, RunSummary

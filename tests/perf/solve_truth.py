@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from box import options
-from fit_truth import MIB, free_port, own_planner, rpc_servers
+from fit_truth import MIB, own_planner, rpc_servers
 
 from gpubox.engines.find import Engine
 from gpubox.planner.dry_run import DryRun, run_dry
@@ -25,6 +25,7 @@ from gpubox.planner.planner import Planner
 from gpubox.planner.solve import MAX_DRY_RUNS, solve
 from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.telemetry.device_memory import HOST
+from tests.ports import free_port
 
 Flags = dict[str, FlagValue]
 

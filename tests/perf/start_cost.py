@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 from box import gpubox, options, own_folders, profile
 
-from tests.gateway_process import free_port
+from tests.ports import free_port
 
 GPUBOX = shutil.which("gpubox", path=str(Path(sys.executable).parent)) or sys.exit("gpubox is not installed here")
 BARE = """

@@ -29,7 +29,8 @@ from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.server.instance import observe
 from gpubox.server.state import Operation, load_state
 from gpubox.storage import is_locked
-from tests.gateway_process import Gateway, free_port
+from tests.gateway_process import Gateway
+from tests.ports import free_port
 from tests.raw_http import ask
 
 NAMES = ("a", "b", "c", "d", "e", "f")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from box import gpubox, options, own_folders, profile
 
-from tests.gateway_process import free_port
+from tests.ports import free_port
 
 BY_HAND = r"""
 set -e

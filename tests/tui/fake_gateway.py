@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpubox.errors import GpuboxError
-from gpubox.gateway.status import (
+from gpubox.gateway.gateway_status import (
     SCHEMA,
     ClientStatus,
     ClientSums,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpubox.errors import GpuboxError
-from gpubox.gateway.status import ClientStatus, ClientSums, ProfileStatus
+from gpubox.gateway.gateway_status import ClientStatus, ClientSums, ProfileStatus
 from gpubox.telemetry.snapshot import Request
 from gpubox.tui.messages import GatewayView
 from tests.tui.conftest import app_of, on_dashboard, settled, shows, text, until

@@ -9,7 +9,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 from textual.pilot import Pilot
 
-from gpubox.gateway.status import GatewayStatus
+from gpubox.gateway.gateway_status import GatewayStatus
 from gpubox.tui.app import GpuboxApp
 from tests.tui.conftest import app_of, opened, pictured, shows, until
 from tests.tui.fake import BUSY

@@ -11,13 +11,13 @@ import pytest
 from gpubox.clock import utc_now
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
+from gpubox.gateway.gateway_status import FinishedRequest
 from gpubox.gateway.ledger import Ledger
-from gpubox.gateway.status import FinishedRequest
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
-from gpubox.server.launch import free_port
 from gpubox.server.state import GatewayRecord, save_gateway
 from gpubox.tui.services import LocalServices
+from tests.ports import free_port
 
 
 def services(paths: Paths, *, url: str | None = None) -> LocalServices:
@@ -57,7 +57,7 @@ def test_the_gateway_of_this_machine_is_not_shown_beside_another_server(paths: P
 
 
 def test_a_real_gateway_is_started_held_and_stopped(paths: Paths) -> None:
-    port = free_port("127.0.0.1")
+    port = free_port()
     local = LocalServices(paths, Config(gateway=replace(Config().gateway, port=port)))
     gateway = local.gateway_service()
     earlier = FinishedRequest(utc_now(), "laptop", "a", "/v1/models", 200, "done")
@@ -83,7 +83,7 @@ def test_a_real_gateway_is_started_held_and_stopped(paths: Paths) -> None:
 
 
 def test_a_gateway_that_cannot_start_says_why_and_what_to_do(paths: Paths) -> None:
-    exposed = Config(gateway=replace(Config().gateway, host="0.0.0.0", port=free_port("127.0.0.1")))
+    exposed = Config(gateway=replace(Config().gateway, host="0.0.0.0", port=free_port()))
     with pytest.raises(GpuboxError, match="opens the gateway to other machines") as error:
         LocalServices(paths, exposed).gateway_service().start()
     assert "gpubox clients add" in error.value.hint

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.bench import stats
-from gpubox.bench.compare.history import compare_past, looks, looks_needed, told
+from gpubox.bench.compare.past_runs import compare_past, looks, looks_needed, told
 from gpubox.bench.compare.words import runs_tell
 from gpubox.bench.model import Doubt, Plan, Provenance, RunInfo, Target
 from gpubox.bench.report.leaderboard import make_leaderboards

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpubox.gateway.status import (
+from gpubox.gateway.gateway_status import (
     SCHEMA,
     ClientStatus,
     ClientSums,

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from gpubox.errors import UsageError
+from gpubox.gateway.gateway_status import SCHEMA, GatewayStatus, ProfileStatus
 from gpubox.gateway.offered_models import choose_model, gateway_models, offered_models
-from gpubox.gateway.status import SCHEMA, GatewayStatus, ProfileStatus
 from gpubox.interchange.client_settings import (
     CLIENTS,
     KEY_PLACEHOLDER,

@@ -8,9 +8,9 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from gpubox.gateway.gateway_status import SCHEMA, FinishedRequest, GatewayOperation, GatewayStatus, ProfileStatus
 from gpubox.gateway.ledger import MAX_CLIENTS, OTHERS
 from gpubox.gateway.metrics import RequestCounters, metrics_text
-from gpubox.gateway.status import SCHEMA, FinishedRequest, GatewayOperation, GatewayStatus, ProfileStatus
 
 AT = "2026-11-22T12:00:00.000Z"
 STATUS = GatewayStatus(

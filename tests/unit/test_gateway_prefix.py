@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpubox.gateway.gateway_status import FinishedRequest
 from gpubox.gateway.prefix import (
     SlotHistory,
     SlotView,
@@ -23,7 +24,6 @@ from gpubox.gateway.prefix import (
 )
 from gpubox.gateway.servers import GatewayServer
 from gpubox.gateway.shared_prefixes import SharedPrefixes
-from gpubox.gateway.status import FinishedRequest
 from gpubox.units import GIB
 
 SYSTEM = "You are a careful coding agent. " + " ".join(f"Rule {n}: take care." for n in range(300))

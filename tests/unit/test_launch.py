@@ -27,6 +27,7 @@ from gpubox.server.launch import (
     preview_launch,
 )
 from gpubox.server.state import GatewayRecord, Launch, save_gateway
+from tests import ports
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def config(fake_engine: Path) -> Config:
 
 @pytest.fixture
 def profile(tiny_gguf: Path) -> Profile:
-    return Profile("p", str(tiny_gguf), port=free_port("127.0.0.1"))
+    return Profile("p", str(tiny_gguf), port=ports.free_port())
 
 
 @pytest.fixture

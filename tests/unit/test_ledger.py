@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from gpubox.gateway import ledger as ledger_module
+from gpubox.gateway.gateway_status import ClientSums, FinishedRequest
 from gpubox.gateway.ledger import MAX_CLIENTS, OTHERS, Ledger, local_day
-from gpubox.gateway.status import ClientSums, FinishedRequest
 
 AT = "2026-11-22T12:00:00.000Z"
 DAY = local_day(AT)

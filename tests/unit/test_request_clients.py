@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from gpubox.gateway.gateway_status import FinishedRequest
 from gpubox.gateway.request_clients import MAX_REMEMBERED, RequestClients, match_clients
-from gpubox.gateway.status import FinishedRequest
 from gpubox.telemetry.snapshot import Request
 
 BEGAN = datetime.fromisoformat("2026-11-21T13:00:00+00:00")

@@ -5,5 +5,5 @@ contest.py          which cell is started next, how often, and when it ends
 starts.py           faster, slower, equal within a margin, or cannot tell, by server start
 words.py            the answer as a sentence; what would tell it if nothing can: the whole command, and its time
 report.py           the report of a comparison
-history.py          the same told from stored runs, by ranks; which of their launches are the same
+past_runs.py        the same told from stored runs, by ranks; which of their launches are the same
 """

@@ -14,7 +14,7 @@ from string import ascii_uppercase
 from typing import Any, Literal
 
 from gpubox import units
-from gpubox.bench.compare.history import protocol_of, target_identity
+from gpubox.bench.compare.past_runs import protocol_of, target_identity
 from gpubox.bench.model import Provenance, RunInfo
 from gpubox.bench.report.chart import Chart, ChartPoint
 from gpubox.bench.report.formatting import DOUBTFUL, format_interval, format_number

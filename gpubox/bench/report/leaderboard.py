@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from gpubox.bench.compare.history import PastFigures, looks_needed, protocol_of
+from gpubox.bench.compare.past_runs import PastFigures, looks_needed, protocol_of
 from gpubox.bench.compare.starts import LEVEL
 from gpubox.bench.compare.words import runs_tell
 from gpubox.bench.model import RunInfo

@@ -55,7 +55,7 @@ def load_report(run: Run) -> ReportBundle:
 
 def load_comparison(first: Run, second: Run) -> RunComparison:
     """``second`` against ``first``, redacted. Raises GpuboxError."""
-    from gpubox.bench.compare.history import PastFigures
+    from gpubox.bench.compare.past_runs import PastFigures
     from gpubox.bench.report.run_comparison import compare_runs
 
     a, b = info_and_report(first), info_and_report(second)

@@ -1,6 +1,6 @@
 """Compares two runs row by row, and lists what differs in their setup. Pure.
 
-Speeds are compared over all stored runs of both launches (``bench.compare.history``); what no start of a server
+Speeds are compared over all stored runs of both launches (``bench.compare.past_runs``); what no start of a server
 changes (accepted drafts, pass rates, points) by prompt: its answers are exchanged if there are several, else with an
 exact test where a prompt is passed or not. All rows share one level; the main one has half of it.
 """
@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpubox.bench import stats
-from gpubox.bench.compare.history import Direction, Past, PastFigures, compare_past, launch_identity, looks_needed, told
+from gpubox.bench.compare.past_runs import (
+    Direction,
+    Past,
+    PastFigures,
+    compare_past,
+    launch_identity,
+    looks_needed,
+    told,
+)
 from gpubox.bench.compare.starts import LEVEL, limit_of
 from gpubox.bench.compare.words import flag_values, runs_tell
 from gpubox.bench.kinds.suite.suite_report import task_weights

@@ -13,8 +13,8 @@ from gpubox.cli.options import PlainHelpOption, json_option, list_requests_optio
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.gateway.gateway_client import pause, read_gateway, resume
+from gpubox.gateway.gateway_status import FinishedRequest, GatewayStatus
 from gpubox.gateway.ledger import KEPT_DAYS, Ledger
-from gpubox.gateway.status import FinishedRequest, GatewayStatus
 from gpubox.profiles.profile import is_loopback
 from gpubox.server.state import load_gateway
 from gpubox.views.clients import client_requests_table, client_values, clients_table, collect_clients

@@ -23,7 +23,7 @@ from gpubox.profiles.profile import is_loopback
 from gpubox.server.state import GatewayRecord
 
 if TYPE_CHECKING:
-    from gpubox.gateway.status import GatewayEvent
+    from gpubox.gateway.gateway_status import GatewayEvent
 
 _MOST_WAITING_EVENTS, _PRINT_SECONDS = 4096, 1.0
 _M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 64 * 1024
@@ -179,7 +179,7 @@ class _BackgroundPrinter:
 
 def _printer(*, as_json: bool, quiet: bool) -> Callable[[GatewayEvent], None]:
     """Prints each event. A closed stdout is no reason to end."""
-    from gpubox.gateway.status import FinishedRequest
+    from gpubox.gateway.gateway_status import FinishedRequest
     from gpubox.views.clients import event_text
 
     def show(event: GatewayEvent) -> None:
@@ -199,6 +199,6 @@ def _printer(*, as_json: bool, quiet: bool) -> Callable[[GatewayEvent], None]:
 def _json_line(event: GatewayEvent) -> str:
     import msgspec
 
-    from gpubox.gateway.status import EVENT_NAMES
+    from gpubox.gateway.gateway_status import EVENT_NAMES
 
     return msgspec.json.encode({"event": EVENT_NAMES[type(event)], **msgspec.to_builtins(event)}).decode()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gpubox import units
-from gpubox.gateway.status import (
+from gpubox.gateway.gateway_status import (
     FinishedRequest,
     GatewayOperation,
     GatewayStatus,

@@ -33,7 +33,7 @@ from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.lines import SingleLine, StyledLines
 
 if TYPE_CHECKING:
-    from gpubox.gateway.status import FinishedRequest
+    from gpubox.gateway.gateway_status import FinishedRequest
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.bridge import ServiceBridge
     from gpubox.tui.clients.gateway_actions import GatewayController

@@ -15,7 +15,7 @@ from gpubox.tui.widgets.lines import StatusLines
 
 if TYPE_CHECKING:
     from gpubox.advisor.advisor import AdviceList
-    from gpubox.gateway.status import GatewayStatus
+    from gpubox.gateway.gateway_status import GatewayStatus
     from gpubox.tui.messages import ServerOverview
     from gpubox.tui.operation_progress import OperationProgress
 

@@ -31,8 +31,8 @@ from gpubox.views.requests import request_words
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gpubox.gateway.gateway_status import FinishedRequest
     from gpubox.gateway.request_clients import RequestClients, RequestKey
-    from gpubox.gateway.status import FinishedRequest
     from gpubox.telemetry.history.values import StoredRequest
     from gpubox.telemetry.snapshot import Request
     from gpubox.tui.dashboard.request_history import LaunchLine, ListedRequest, RequestFilter

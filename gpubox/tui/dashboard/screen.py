@@ -28,7 +28,7 @@ from gpubox.tui.dashboard.vram import gpu_readings
 from gpubox.tui.widgets.lines import SnapshotPane
 
 if TYPE_CHECKING:
-    from gpubox.gateway.status import GatewayStatus
+    from gpubox.gateway.gateway_status import GatewayStatus
     from gpubox.server.launch import LaunchPreview
     from gpubox.telemetry.recent import History
     from gpubox.telemetry.snapshot import Snapshot
