@@ -86,6 +86,9 @@ class Gateway:
         if not deaf:
             self._thread.start()
         self._wait_for_answer()
+        record = load_gateway(Paths.default())
+        self.token = record.token if record else ""
+        """For its control endpoints."""
 
     def _wait_for_answer(self) -> None:
         end = time.monotonic() + START_SECONDS
@@ -102,12 +105,6 @@ class Gateway:
         """Of the process that forwards."""
         return self.process.pid
 
-    @property
-    def token(self) -> str:
-        """For its control endpoints."""
-        record = load_gateway(Paths.default())
-        return record.token if record else ""
-
     def status(self) -> dict[str, Any]:
         """GET /gpubox/status."""
         reply = self.control("status")
@@ -115,10 +112,10 @@ class Gateway:
         values: dict[str, Any] = reply.json()
         return values
 
-    def control(self, word: str, *, post: bool = False) -> Reply:
+    def control(self, word: str, *, post: bool = False, body: dict[str, Any] | None = None) -> Reply:
         """One control request with the gateway's own token."""
         headers = {"Authorization": f"Bearer {self.token}"}
-        return ask(self.port, f"/gpubox/{word}", {} if post else None, headers=headers)
+        return ask(self.port, f"/gpubox/{word}", body or ({} if post else None), headers=headers)
 
     def named(self, name: str) -> list[tuple[float, dict[str, Any]]]:
         """The events of that name."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpubox.clock import utc_now
 from gpubox.gateway.gateway_status import FinishedRequest, LiveRequest, Outcome, RequestState
-from gpubox.gateway.http_connection import Exchange, Headers
+from gpubox.gateway.http_connection import Exchange, Headers, RequestRefused
 from gpubox.gateway.reply_observer import AnswerTokens, ReplyObserver
 from gpubox.gateway.routes import error_event
 from gpubox.gateway.upstream import ReplyHead, UpstreamFailed, UpstreamReply, send_request
@@ -64,10 +65,9 @@ class Forwarding:
             reply.close()
 
     def cut(self, status: int, sentence: str) -> None:
-        """Ends the reply with an error: the client's key was revoked."""
-        if self._reply:
-            self.error_status = status
-            self._reply.fail(UpstreamFailed(sentence.rstrip(".")))
+        """Ends a reply that has begun with an error. ``run`` is over, or was cancelled."""
+        self.error_status = status
+        self._fail(sentence.rstrip("."))
 
     @property
     def text_events(self) -> int | None:
@@ -154,6 +154,12 @@ class ClientRequest:
 
     id: int
     exchange: Exchange
+    task: asyncio.Task[None]
+    """The one that answers it."""
+    refusal: RequestRefused | None = None
+    """Why ``task`` was cancelled, if the client has not left."""
+    cancelled: bool = False
+    """By the owner."""
     client: str = ""
     """Empty until it is known."""
     keyed: bool = False

@@ -166,14 +166,22 @@ class Gateway:
                 continue
             for request in list(self.requests.values()):
                 if request.keyed and self.keys.is_revoked(request.client):
-                    self._cut(request, "The key of this client was revoked.")
+                    self._cut(request, RequestRefused(401, "The key of this client was revoked."))
 
-    def _cut(self, request: ClientRequest, sentence: str) -> None:
-        request.error = sentence
-        if request.forwarding:
-            request.forwarding.cut(401, sentence)
-        else:
-            self.servers.refuse(request.id, ProfileUnavailable(401, sentence))
+    def cancel(self, number: int) -> bool:
+        """Ends a request for the owner, also in the middle of its answer. Whether it was open."""
+        request = self.requests.get(number)
+        if request is None:
+            return False
+        request.cancelled = True
+        self._cut(request, RequestRefused(403, "The owner of this box has cancelled the request."))
+        return True
+
+    def _cut(self, request: ClientRequest, refusal: RequestRefused) -> None:
+        """Ends a request wherever it is: its task is cancelled, which closes its server's connection."""
+        if request.line is None:  # else the whole answer is on its way
+            request.refusal = refusal
+            request.task.cancel()
 
     def _connection(self) -> ClientConnection:
         return ClientConnection(self._limits, self._handle, self._refuse_broken)
@@ -181,13 +189,18 @@ class Gateway:
     # -- one request ---------------------------------------------------------
 
     async def _handle(self, exchange: Exchange) -> None:
-        request = ClientRequest(next(self._ids), exchange)
+        task = asyncio.current_task()
+        assert task is not None
+        request = ClientRequest(next(self._ids), exchange, task)
         try:
             await self._answer(request)
         except (RequestRefused, ProfileUnavailable) as refusal:
             self._refuse(request, refusal)
         except asyncio.CancelledError:
-            raise
+            if request.refusal is None:
+                raise
+            task.uncancel()
+            self._refuse(request, request.refusal)
         except Exception as error:  # a fault of the gateway is one client's, not everybody's
             self._refuse(request, RequestRefused(500, f"The gateway failed: {type(error).__name__}. Please report it."))
         finally:
@@ -285,8 +298,6 @@ class Gateway:
         extra: Headers = ((b"Authorization", b"Bearer " + key.encode()),) if key else ()
         await forwarding.run(base_url, _body_for(profile, request.exchange.request.body), extra)
         if forwarding.error and not request.exchange.complete and not request.exchange.head_sent:
-            if forwarding.error_status == 401:  # its key was revoked
-                raise RequestRefused(401, forwarding.error)
             raise ProfileUnavailable(502, f"{profile.name}: {forwarding.error}")
         if request.line is None:
             self._judge(request, forwarding)
@@ -318,9 +329,12 @@ class Gateway:
 
     def _refuse(self, request: ClientRequest, refusal: RequestRefused | ProfileUnavailable) -> None:
         request.error = refusal.sentence
-        request.outcome = "failed" if refusal.status >= 500 else "refused"
+        request.outcome = "cancelled" if request.cancelled else "failed" if refusal.status >= 500 else "refused"
         exchange = request.exchange
         if exchange.complete:
+            return
+        if exchange.head_sent and request.forwarding:
+            request.forwarding.cut(refusal.status, refusal.sentence)
             return
         if exchange.head_sent:  # a stream that waited
             exchange.write(routes.error_event(refusal.status, refusal.sentence, is_anthropic=request.is_anthropic))

@@ -8,9 +8,9 @@ from typing import Literal
 SCHEMA = 1
 RequestState = Literal["waiting", "reading", "generating"]
 """waiting: for its profile. reading: sent to the server, and no token has come back. generating: tokens come."""
-Outcome = Literal["done", "left", "failed", "refused"]
+Outcome = Literal["done", "left", "failed", "refused", "cancelled"]
 """done: the whole answer was passed on. left: the client went away. failed: the server or the profile failed.
-refused: the gateway answered by itself (a wrong key, a full queue, broken HTTP)."""
+refused: the gateway answered by itself (a wrong key, a full queue, broken HTTP). cancelled: the owner ended it."""
 ProfileState = Literal["up", "starting", "down", "broken", "upstream"]
 
 

@@ -19,7 +19,7 @@ from gpubox.gateway.gateway_status import ProfileStatus
 from gpubox.gateway.http_connection import Exchange, RequestRefused
 from gpubox.gateway.metrics import CONTENT_TYPE, metrics_text
 from gpubox.paths import Paths
-from gpubox.storage import read_json
+from gpubox.storage import DECODE_ERRORS, read_json
 
 if TYPE_CHECKING:
     from gpubox.gateway.gateway import Gateway
@@ -72,6 +72,12 @@ _STATUS_VALUES = {"up": "loaded", "upstream": "loaded", "starting": "loading", "
 """The words of llama-server's router for the state of a model (GET /models, build 11434)."""
 
 
+class _Cancel(msgspec.Struct):
+    """The body of POST /gpubox/cancel."""
+
+    id: int
+
+
 class OwnReplies:
     """Answers from what the gateway knows."""
 
@@ -99,14 +105,23 @@ class OwnReplies:
         return datetime.fromisoformat(self._gateway.started_at).astimezone(UTC)
 
     async def control(self, exchange: Exchange, what: str) -> None:
-        """status | pause | resume | stop, for gpubox itself."""
+        """status | pause | resume | cancel | stop, for gpubox itself."""
         servers = self._gateway.servers
         method = exchange.request.method
         if what == "status" and method == "GET":
             exchange.reply(200, msgspec.json.encode(self._gateway.status()))
             return
-        if method != "POST" or what not in ("pause", "resume", "stop"):
+        if method != "POST" or what not in ("pause", "resume", "cancel", "stop"):
             raise RequestRefused(404, "There is no such endpoint.")
+        if what == "cancel":
+            try:
+                number = msgspec.json.decode(exchange.request.body, type=_Cancel).id
+            except DECODE_ERRORS:
+                raise RequestRefused(400, 'The body is not {"id": N}.') from None
+            if not self._gateway.cancel(number):
+                raise RequestRefused(404, f"No request has the number {number} now.")
+            exchange.reply(200, b"{}")
+            return
         if what == "stop":
             exchange.close_after()
             exchange.reply(200, b"{}")

@@ -103,7 +103,8 @@ def client_requests_table(finished: Iterable[FinishedRequest], live: Iterable[Li
 
 def end_words(request: FinishedRequest) -> str:
     """How a request ended: ``done``, ``left``, ``failed 503``."""
-    return request.outcome if request.outcome in ("done", "left") else f"{request.outcome} {request.status}"
+    said_by_status = request.outcome in ("failed", "refused")
+    return f"{request.outcome} {request.status}" if said_by_status else request.outcome
 
 
 def _request_row(

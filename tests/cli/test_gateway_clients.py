@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -141,3 +142,21 @@ def test_an_upstream_that_is_down_says_so(gateway: Gateway, folder: Path) -> Non
         (folder / "profiles/down.toml").unlink()
     assert reply.status == 502
     assert message(reply).startswith("down: the server does not take connections (")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_owner_cancels_a_request_in_the_middle_of_its_answer(gateway: Gateway, stream: bool) -> None:
+    body = {"model": "paced", "messages": [], "max_tokens": 100_000, "pace": 20, "stream": stream, "user": "endless"}
+    replies: list[Reply] = []
+    asking = threading.Thread(target=lambda: replies.append(ask(gateway.port, "/v1/chat/completions", body)))
+    asking.start()
+    while not (open_requests := gateway.status()["requests"]) or stream != (open_requests[0]["state"] == "generating"):
+        assert asking.is_alive()
+    number = open_requests[0]["id"]
+    assert gateway.control("cancel", body={"id": number}).status == 200
+    asking.join(1.0)  # else the server would go on
+    assert replies and "cancelled" in replies[0].body.decode()
+    assert replies[0].status == (200 if stream else 403)
+    assert gateway.status()["finished"][0]["outcome"] == "cancelled"
+    assert gateway.control("cancel", body={"id": number}).status == 404
+    assert gateway.control("cancel", body={"id": "x"}).status == 400

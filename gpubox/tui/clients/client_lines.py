@@ -56,7 +56,7 @@ PROFILE_MARKS = {
     "up": ("●", "$success"), "starting": ("◌", "$accent"), "broken": ("✗", "$error"), "upstream": ("→", "$primary"),
     "down": ("○", QUIET),
 }  # fmt: skip
-END_STYLES = {"done": QUIET, "left": "$warning", "failed": "$error", "refused": "$error"}
+END_STYLES = {"done": QUIET, "left": "$warning", "cancelled": "$warning", "failed": "$error", "refused": "$error"}
 
 
 @dataclass(frozen=True, slots=True)
