@@ -1,4 +1,4 @@
-"""The clients' keys: a file with a name and the SHA-256 of each key. A key itself is shown once and stored nowhere.
+"""The clients' keys: a file with the name, the SHA-256 and the limits of each. A key itself is shown once.
 
 A key is 256 random bits, so a fast hash is enough, and what the time of a comparison tells about a hash helps nobody.
 The gateway fails closed: while a key file is damaged, unreadable, readable by others or gone, no key is right. Another
@@ -14,10 +14,11 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 
@@ -37,6 +38,35 @@ _RACY_SECONDS = 0.1
 """A file that changed so lately may change again without another time stamp."""
 _REFUSED = "the gateway refuses every client until this is mended"
 _MEND = "Mend it, or bring it back. `gpubox clients reset` forgets all keys, and that there were any."
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+_Moment = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """How much a client may ask for. What is None or empty has no limit."""
+
+    weight: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    """Its share where several clients wait: 2 gets twice as much as 1."""
+    requests_at_once: _Count | None = None
+    """So many of its requests may be at servers; the others wait."""
+    tokens_per_day: _Count | None = None
+    """On a local day: prompt tokens that were read (those of the KV cache are free) and generated ones."""
+    models: tuple[str, ...] = ()
+    """The profiles, or aliases, that it may name."""
+    expires_at: _Moment | None = None
+    """ISO-8601 UTC, as ``utc_now`` writes it. From then on its key is wrong; an answer that runs is finished."""
+
+    def allows(self, names: Iterable[str]) -> bool:
+        """Whether it may use the profile that has these names."""
+        return not self.models or not set(names).isdisjoint(self.models)
+
+    @property
+    def expired(self) -> bool:
+        return self.expires_at is not None and self.expires_at <= utc_now()
+
+
+UNLIMITED = ClientLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +78,7 @@ class ClientKey:
     """Of the key's UTF-8 bytes, in hexadecimal."""
     made_at: str
     """ISO-8601 UTC."""
+    limits: ClientLimits = UNLIMITED
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +139,22 @@ class ClientKeys:
         self._refresh()
         return self._problem or self._own()[1]
 
+    def limits_of(self, client: str) -> ClientLimits:
+        """What the client may ask for; no limits if it has no key of its own."""
+        return next((key.limits for key in self.keys if key.name == client), UNLIMITED)
+
     def client_of(self, secret: str) -> str | None:
-        """The client whose key ``secret`` is; None if it is nobody's. Raises nothing."""
+        """The client whose key ``secret`` is; None if it is nobody's, or has expired. Raises nothing."""
+        client = self._owner(secret)
+        return None if client is None or self.limits_of(client).expired else client
+
+    def why_refused(self, secret: str) -> str:
+        """Why ``client_of`` knows nobody with this key, in words for that client."""
+        if (client := self._owner(secret)) is None:
+            return "The key is missing or wrong. `gpubox clients add NAME` on the box makes one."
+        return f"The key of {client} has expired. `gpubox keys change {client} --expires 30d` on the box renews it."
+
+    def _owner(self, secret: str) -> str | None:
         self._refresh()
         own, problem = self._own()
         if not secret or self._problem or problem:
@@ -128,7 +173,7 @@ class ClientKeys:
         self._refresh()
         return not self._problem and client not in {key.name for key in self._keys}
 
-    def add(self, name: str) -> str:
+    def add(self, name: str, limits: ClientLimits = UNLIMITED) -> str:
         """Makes a key for the client ``name`` and returns it: it is stored nowhere.
 
         Raises UsageError for a wrong or taken name and a damaged file, GpuboxError if the file cannot be written.
@@ -146,17 +191,32 @@ class ClientKeys:
                     f"There is a key for {name!r} already.",
                     f"Choose another name, or replace it: gpubox clients revoke {name}, then add it again.",
                 )
-            self._write((*self._keys, ClientKey(name, _digest(secret), utc_now())))
+            self._write((*self._keys, ClientKey(name, _digest(secret), utc_now(), limits)))
         return secret
 
-    def revoke(self, name: str) -> None:
-        """Makes the key of ``name`` wrong from now on. Raises as ``add``, and UsageError for an unknown name."""
+    def change(self, name: str, **limits: Any) -> ClientLimits:
+        """Changes these fields of the client's limits; a gateway that runs heeds it at once. Returns all of them.
+
+        Raises as ``add``, and UsageError for an unknown name.
+        """
         with self._locked():
-            rest = tuple(key for key in self.keys if key.name != name)
-            if len(rest) == len(self._keys):
-                known = f"There are: {', '.join(self.names)}." if self._keys else "There are no keys."
-                raise UsageError(f"There is no key for {name!r}.", known)
-            self._write(rest)
+            key = self._known_key(name)
+            changed = replace(key, limits=replace(key.limits, **limits))
+            self._write(tuple(changed if each is key else each for each in self._keys))
+        return changed.limits
+
+    def remove(self, name: str) -> None:
+        """Makes the key of ``name`` wrong from now on. Raises as ``change``."""
+        with self._locked():
+            key = self._known_key(name)
+            self._write(tuple(each for each in self._keys if each is not key))
+
+    def _known_key(self, name: str) -> ClientKey:
+        for key in self._keys:
+            if key.name == name:
+                return key
+        known = f"There are: {', '.join(self.names)}." if self._keys else "There are no keys."
+        raise UsageError(f"There is no key for {name!r}.", known)
 
     def reset(self) -> None:
         """Forgets all keys, and that there were any: then only the box's own key is asked for, if it has one.

@@ -249,13 +249,11 @@ class Gateway:
     def _identify(self, request: ClientRequest, http: HttpRequest) -> None:
         """Finds the client's name. Raises RequestRefused if it may not ask."""
         if self.keys.any:
-            client = self.keys.client_of(routes.secret_of(http))
+            client = self.keys.client_of(secret := routes.secret_of(http))
             if client is None and self.keys.problem:  # which names files of this machine
                 raise RequestRefused(503, "The gateway cannot use its keys: `gpubox clients` on the box says why.")
             if client is None:
-                raise RequestRefused(
-                    401, "The key is missing or wrong. `gpubox clients add NAME` on the box makes one."
-                )
+                raise RequestRefused(401, self.keys.why_refused(secret))
             request.client, request.keyed = client, client in self.keys.names
             return
         self._check_page(http)

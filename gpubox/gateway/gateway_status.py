@@ -91,6 +91,11 @@ class ClientSums:
         """Prompt tokens that did not come from the cache."""
         return max(0, self.prompt_tokens - self.cached_tokens)
 
+    @property
+    def spent_tokens(self) -> int:
+        """What a key's tokens-per-day counts: tokens that were read, and generated ones."""
+        return self.read_tokens + self.generated_tokens
+
 
 @dataclass(frozen=True, slots=True)
 class ClientStatus:

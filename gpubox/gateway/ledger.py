@@ -209,6 +209,12 @@ class Ledger:
         with self._lock:
             return {name: tally.last_at for name, tally in self._read(day).clients.items()}
 
+    def spent_tokens(self, client: str) -> int:
+        """What a client's requests have cost today: see ``ClientSums.spent_tokens``."""
+        with self._lock:
+            tally = self._read(date.today()).clients.get(client)
+            return tally.prompt - tally.cached + tally.generated if tally else 0
+
     def sums_of(self, days: list[date]) -> dict[str, tuple[ClientSums, str]]:
         """The sums of each client over several days, and when its last request ended."""
         together = _Tallies()

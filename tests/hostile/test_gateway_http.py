@@ -431,7 +431,7 @@ class Locked(Scene):
         super().__init__(gateway, server)
         self.keys = keys
         self.secrets = {name: keys.add(name) for name in ("laptop", "revoked", "midway")}
-        keys.revoke("revoked")
+        keys.remove("revoked")
         assert eventually(lambda: self.chat().status == 401)
 
 
@@ -502,7 +502,7 @@ def test_key_revoked_in_mid_stream(locked: Locked) -> None:
 
     def revoke(reply: Reply) -> bool:
         if len(reply.token_times) == 3:
-            locked.keys.revoke("midway")
+            locked.keys.remove("midway")
         return False
 
     done.append(ask(port, "/v1/chat/completions", body, headers=bearer(secrets["midway"]), leave=revoke))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.errors import GpuboxError, UsageError
-from gpubox.gateway.client_keys import ClientKeys
+from gpubox.gateway.client_keys import UNLIMITED, ClientKeys, ClientLimits
 from gpubox.paths import Paths
 
 
@@ -35,10 +35,10 @@ def test_a_key_opens_until_it_is_revoked(file: Path) -> None:
     assert [gateway.client_of(secret) for secret in (laptop, desk, laptop[:-1], "", "\udc80é")] == [
         "laptop", "desk", None, None, None,
     ]  # fmt: skip
-    keys.revoke("laptop")
+    keys.remove("laptop")
     assert (gateway.is_revoked("laptop"), gateway.is_revoked("desk")) == (True, False)
     assert [gateway.client_of(secret) for secret in (laptop, desk)] == [None, "desk"]
-    keys.revoke("desk")
+    keys.remove("desk")
     assert gateway.any  # who revokes the last key does not open the gateway
 
 
@@ -61,13 +61,31 @@ def test_a_wrong_or_taken_name_is_refused(file: Path, name: str) -> None:
     assert keys.names == ("laptop",)
 
 
+def test_limits_hold_at_once_and_an_expired_key_is_wrong(file: Path) -> None:
+    keys, gateway = ClientKeys(file), ClientKeys(file)
+    limits = ClientLimits(2.0, 3, 200_000, ("coder",), "2999-01-01T00:00:00.000Z")
+    secret = keys.add("laptop", limits)
+    assert (gateway.limits_of("laptop"), gateway.limits_of("curl")) == (limits, UNLIMITED)
+    assert [limits.allows(names) for names in (("coder", "c"), ("small",))] == [True, False]
+    assert UNLIMITED.allows(("small",))
+
+    assert keys.change("laptop", weight=1.5, models=()) == ClientLimits(1.5, 3, 200_000, (), limits.expires_at)
+    assert (gateway.limits_of("laptop").weight, gateway.client_of(secret)) == (1.5, "laptop")
+
+    keys.change("laptop", expires_at="2001-01-01T00:00:00.000Z")
+    assert (gateway.client_of(secret), gateway.is_revoked("laptop")) == (None, False)  # what runs is finished
+    assert "has expired" in gateway.why_refused(secret) and "missing or wrong" in gateway.why_refused("guess")
+    with pytest.raises(UsageError, match="no key for 'desk'"):
+        keys.change("desk", weight=2.0)
+
+
 def test_an_unknown_name_is_refused(file: Path) -> None:
     keys = ClientKeys(file)
     with pytest.raises(UsageError, match="There are no keys"):
-        keys.revoke("desk")
+        keys.remove("desk")
     keys.add("laptop")
     with pytest.raises(UsageError, match="There are: laptop"):
-        keys.revoke("desk")
+        keys.remove("desk")
 
 
 def _damage(data: bytes) -> Callable[[Path], object]:
@@ -85,6 +103,12 @@ _DAMAGE = {
     "no text": _damage(b'{"schema_version": 1, "keys": "\xff"}'),
     "deep": _damage(b"[" * 100_000),
     "huge": lambda file: os.truncate(file, 2**40),
+    **{
+        f"limits {limits}": _damage(
+            b'{"schema_version": 1, "keys": [%s]}' % _ENTRY.replace(b'"x"}', b'"x", "limits": {%s}}' % limits.encode())
+        )
+        for limits in ('"expires_at": "soon"', '"weight": 0', '"tokens_per_day": -1', '"requests_at_once": 0')
+    },
     "readable": lambda file: file.chmod(0o644),
     "gone": lambda file: file.unlink(),
     "a folder": lambda file: file.unlink() or file.mkdir(),

@@ -134,7 +134,7 @@ def add_command(context: Context, name: str, as_json: bool) -> None:
     try:
         output.emit_result(secret, {"name": name, "key": secret}, as_json=as_json)
     except BaseException:
-        keys.revoke(name)  # nobody has seen it
+        keys.remove(name)  # nobody has seen it
         raise
     if not as_json:
         diagnostics.note(f"  This is {name}'s key. It is stored nowhere and not shown again.")
@@ -150,7 +150,7 @@ def revoke_command(context: Context, name: str, as_json: bool) -> None:
     A running gateway refuses its next request, and ends an answer that runs for it.
     """
     keys = ClientKeys.of(context.paths)
-    keys.revoke(name)
+    keys.remove(name)
     output.emit_result(f"{name}'s key is revoked.", {"name": name, "revoked": True}, as_json=as_json)
     _note_no_key(keys)
 

@@ -70,7 +70,7 @@ def command(
         _print(snippet, chosen[0].name, status.base_url, as_json)
     except BaseException:
         if new_key:
-            keys.revoke(new_key)  # nobody has seen it
+            keys.remove(new_key)  # nobody has seen it
         raise
     if snippet.needs_key and not as_json:
         diagnostics.note(f"  ! Put the client's key in the place of {KEY_PLACEHOLDER}; --new-key {client} makes one.")

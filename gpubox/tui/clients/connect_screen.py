@@ -216,7 +216,7 @@ class ConnectScreen(PushedScreen):
         try:
             secret = await run_in_thread(self.service.add_key, name)
             if not self.is_attached:  # closed meanwhile: nobody has seen the key
-                await run_in_thread(self.service.revoke_key, name)
+                await run_in_thread(self.service.remove_key, name)
                 return
         except GpuboxError as error:
             self.say(str(error), bad=True)

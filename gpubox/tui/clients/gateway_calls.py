@@ -71,7 +71,7 @@ class GatewayService:
 
         return ClientKeys.of(self.paths).add(client)
 
-    def revoke_key(self, client: str) -> None:
+    def remove_key(self, client: str) -> None:
         from gpubox.gateway.client_keys import ClientKeys
 
-        ClientKeys.of(self.paths).revoke(client)
+        ClientKeys.of(self.paths).remove(client)
