@@ -59,7 +59,7 @@ def route_of(request: HttpRequest) -> Route:
     path = "/" + "/".join(segment for segment in segments if segment)
     is_anthropic = path.startswith(_ANTHROPIC) or bool(request.header("anthropic-version"))
     if (path + "/").startswith(CONTROL):
-        return Route(path, path.removeprefix(CONTROL) or "none", "", False, False)
+        return Route(f"{path}/", f"{path}/".removeprefix(CONTROL).rstrip("/") or "none", "", False, False)
     if request.method in ("GET", "HEAD") and path in _OWN:
         return Route(path, _OWN[path], "", False, is_anthropic)
     if request.method in ("GET", "HEAD") and path.startswith(_MODEL):
