@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -465,6 +466,22 @@ WRONG: dict[str, Callable[[dict[str, str]], dict[str, str]]] = {
     "Basic": lambda s: {"Authorization": "Basic " + s["laptop"]},
     "32 KiB": lambda _: bearer("gb-" + "A" * 32768),
     "not ASCII": lambda _: bearer("gb-é"),
+    "Basic, encoded": lambda s: {"Authorization": "Basic " + base64.b64encode(f"user:{s['laptop']}".encode()).decode()},
+    "another scheme": lambda s: {"Authorization": "Token " + s["laptop"]},
+    "no scheme": lambda s: {"Authorization": s["laptop"]},
+    "a list": lambda s: bearer(f"wrong, Bearer {s['laptop']}"),
+    "behind a wrong one": lambda s: bearer("wrong") | {"x-api-key": s["laptop"]},
+    "in quotes": lambda s: bearer(f'"{s["laptop"]}"'),
+    "a pattern": lambda _: bearer("*"),
+    "its name": lambda _: bearer("laptop"),
+    "None": lambda _: bearer("None"),
+    "in a cookie": lambda s: {"Cookie": f"api_key={s['laptop']}; Authorization=Bearer {s['laptop']}"},
+    "for a proxy": lambda s: {"Proxy-Authorization": f"Bearer {s['laptop']}"},
+    "as the host": lambda s: {"Host": f"user:{s['laptop']}@127.0.0.1"},
+    "as Google's": lambda s: {"x-goog-api-key": s["laptop"]},
+    "the other name's letters": lambda s: {"x_api_key": s["laptop"]},
+    "the page's": lambda _: {"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"},
+    "forwarded from here": lambda _: {"X-Forwarded-For": "127.0.0.1", "X-Real-IP": "127.0.0.1"},
     "its hash": lambda s: bearer(hashlib.sha256(s["laptop"].encode()).hexdigest()),
     "in the query": lambda _: {},
 }
