@@ -24,6 +24,7 @@ from tests.ports import free_port
 from tests.raw_http import Reply, ask
 
 PACED = Path(__file__).parent / "paced_server.py"
+HELP = Path(__file__).parent / "fixtures" / "llama-server-b11434.help.txt"
 START_SECONDS = 60.0
 LIMITS = """
 import sys
@@ -50,6 +51,24 @@ def paced_server(pace: float = 100.0) -> Iterator[tuple[int, int]]:
             yield port, process.pid
         finally:
             process.kill()
+
+
+def paced_engine(folder: Path) -> Path:
+    """The synthetic llama-server as an engine of gpubox, with the options of build 11434."""
+    script = folder / "paced-engine"
+    script.write_text(
+        f"""#!/bin/sh
+case "$*" in
+  *--help) cat '{HELP}' ;;
+  *--version) echo 'version: 0.6.0-dev (build 11434, commit abc)' >&2 ;;
+  *--list-devices) echo 'Available devices:'; echo '  (none)' ;;
+  *--log-jsonl*) exit 1 ;;
+  *) exec {sys.executable} '{PACED}' "$@" ;;
+esac
+"""
+    )
+    script.chmod(0o755)
+    return script
 
 
 def upstream_profile(folder: Path, name: str, port: int, **more: object) -> None:

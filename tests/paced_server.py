@@ -1,10 +1,14 @@
 """A llama-server that speaks at an exact pace, a process of its own: ``paced_server.py PORT [TOKENS_PER_SECOND]``.
 
+Or with llama-server's own options, of which it reads ``--port``, ``--host`` and ``--parallel``; then its pace is
+PACED_PACE, and PACED_LOAD_SECONDS pass before it listens. So many requests as it has slots (64) are answered at once,
+and more wait in their order, as llama-server has it.
+
 The bytes are those of b11434 (recorded): framing, headers, one chunk an event, the first token in one chunk with the
 role. Each token's text is the CLOCK_MONOTONIC nanosecond at which it was written, the same clock in every process, so
 a client knows how long the way took. A request may say ``pace`` (tokens/s), ``max_tokens``, ``stream``, ``user`` (a
-name under which GET /seen counts it), ``delay`` (seconds before the first token), ``die`` (cut after so many tokens),
-``silent`` (never answered).
+name under which GET /seen counts it and its tokens), ``delay`` (seconds before the first token), ``die`` (cut after so
+many tokens), ``silent`` (never answered).
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 import time
 from collections import Counter
@@ -27,18 +32,24 @@ _FINISH = b'{"choices":[{"finish_reason":"length","index":0,"delta":{}}],%b}' % 
 _HEAD = b"HTTP/1.1 200 OK\r\nServer: llama.cpp\r\nAccess-Control-Allow-Origin: \r\nX-Accel-Buffering: no\r\n"
 _HEAD += b"Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\nKeep-Alive: timeout=5, max=100\r\n\r\n"
 PROMPT_TOKENS = 32
+PROPS = {"default_generation_settings": {"n_ctx": 4096}, "model_alias": "paced"}
 
 
 class PacedServer:
     """Counts what it is asked."""
 
-    def __init__(self, pace: float) -> None:
-        self.pace = pace
+    def __init__(self, pace: float, slots: int) -> None:
+        self.pace, self.slots = pace, slots
+        self.free = asyncio.Semaphore(slots)
+        self.busy = 0
         self.seen: Counter[str] = Counter()
         self.finished: Counter[str] = Counter()
         self.left: Counter[str] = Counter()
         self.running = 0
+        self.most_running = 0
+        """The most requests that were here at one time, those that wait for a slot among them."""
         self.tokens = 0
+        self.tokens_of: Counter[str] = Counter()
         self.heads: list[str] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -51,7 +62,7 @@ class PacedServer:
                 body = body or await reader.readexactly(length)
                 self.heads = [*self.heads[-99:], head]
                 if head.startswith("POST "):
-                    await self._generate(_json(body), reader, writer)
+                    await self._generate(head.split(" ")[1], _json(body), reader, writer)
                 else:
                     await self._report(head.split(" ")[1].split("?")[0], writer)
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -60,30 +71,31 @@ class PacedServer:
             writer.close()
 
     async def _report(self, path: str, writer: asyncio.StreamWriter) -> None:
-        counters = {"seen": self.seen, "finished": self.finished, "left": self.left}
+        counters: dict[str, Any] = {"seen": self.seen, "finished": self.finished, "left": self.left}
+        counters |= {"tokens": self.tokens_of, "running": self.running, "most_running": self.most_running}
         values: Any = {
             "/health": {"status": "ok"},
-            "/seen": {**counters, "running": self.running, "heads": self.heads},
+            "/seen": {**counters, "heads": self.heads},
             "/v1/models": {"object": "list", "data": [{"id": "paced", "object": "model"}]},
-            "/props": {"default_generation_settings": {"n_ctx": 4096}, "model_alias": "paced", "total_slots": 64},
-            "/slots": [{"id": 0, "is_processing": self.running > 0}],
+            "/props": {**PROPS, "total_slots": self.slots},
+            "/slots": [{"id": slot, "is_processing": slot < self.busy} for slot in range(self.slots)],
         }.get(path, {})
         text = json.dumps(values).encode()
         if path == "/metrics":
-            text = b"llamacpp:tokens_predicted_total %d\nllamacpp:requests_processing %d\n" % (
-                self.tokens,
-                self.running,
-            )
+            names = (b"tokens_predicted_total", b"requests_processing", b"requests_deferred")
+            sums = (self.tokens, self.busy, self.running - self.busy)
+            text = b"".join(b"llamacpp:%b %d\n" % pair for pair in zip(names, sums, strict=True))
         await _answer(writer, text)
 
     async def _generate(
-        self, asked: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, path: str, asked: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         name = str(asked.get("user", ""))
         self.seen[name] += 1
         self.running += 1
+        self.most_running = max(self.most_running, self.running)
         leaving = asyncio.ensure_future(_gone(reader))
-        speaking = asyncio.ensure_future(self._speak(asked, writer))
+        speaking = asyncio.ensure_future(self._take_slot(path, asked, writer))
         try:
             await asyncio.wait({leaving, speaking}, return_when=asyncio.FIRST_COMPLETED)
             if speaking.done() and not speaking.exception():
@@ -98,16 +110,25 @@ class PacedServer:
                 with contextlib.suppress(asyncio.CancelledError, ConnectionError):
                     await task
 
-    async def _speak(self, asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
-        count, pace = int(asked.get("max_tokens", 16)), float(asked.get("pace", self.pace))
+    async def _take_slot(self, path: str, asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        async with self.free:
+            self.busy += 1
+            try:
+                await self._speak(path, asked, writer)
+            finally:
+                self.busy -= 1
+
+    async def _speak(self, path: str, asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+        name, count = str(asked.get("user", "")), int(asked.get("max_tokens", 16))
+        pace = float(asked.get("pace", self.pace))
         if asked.get("silent"):
             await asyncio.get_running_loop().create_future()
         if asked.get("delay"):
             await asyncio.sleep(float(asked["delay"]))
         if not asked.get("stream"):
-            await asyncio.sleep((count - 1) / pace)
-            self.tokens += count
-            await _answer(writer, _whole(count))
+            await asyncio.sleep(0 if path == "/completion" else (count - 1) / pace)
+            self._count(name, count)
+            await _answer(writer, b'{"content":"x"}' if path == "/completion" else _whole(count))
             return
         began = time.monotonic()
         for index in range(count):
@@ -118,11 +139,15 @@ class PacedServer:
             event = b"data: %b\n\n" % (_TOKEN % time.monotonic_ns())
             data = event if index else b"data: %b\n\n%b" % (_ROLE, event)
             writer.write((b"" if index else _HEAD) + _chunk(data))
-            self.tokens += 1
+            self._count(name, 1)
             await writer.drain()
         usage = json.dumps({"choices": [], **_figures(count)}).encode()
         writer.write(_chunk(b"data: %b\n\ndata: %b\n\n" % (_FINISH, usage)) + _chunk(b"data: [DONE]\n\n") + _chunk(b""))
         await writer.drain()
+
+    def _count(self, name: str, tokens: int) -> None:
+        self.tokens += tokens
+        self.tokens_of[name] += tokens
 
 
 def _figures(count: int) -> dict[str, Any]:
@@ -168,10 +193,20 @@ async def _answer(writer: asyncio.StreamWriter, body: bytes) -> None:
     await writer.drain()
 
 
+def _option(name: str, default: str) -> str:
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
+
+
 async def main() -> None:
-    paced = PacedServer(float(sys.argv[2]) if len(sys.argv) > 2 else 100.0)
-    server = await asyncio.start_server(paced.serve, "127.0.0.1", int(sys.argv[1]), backlog=512, limit=2**20)
+    as_engine = "--port" in sys.argv
+    port = int(_option("--port", sys.argv[1]))
+    pace = os.environ.get("PACED_PACE", "100") if as_engine else [*sys.argv, "100"][2]
+    paced = PacedServer(float(pace), max(1, int(_option("--parallel", "64"))))
+    await asyncio.sleep(float(os.environ.get("PACED_LOAD_SECONDS", "0")))
+    server = await asyncio.start_server(paced.serve, _option("--host", "127.0.0.1"), port, backlog=512, limit=2**20)
     print("listening", flush=True)
+    if as_engine:
+        print(f"0.00.100.000 I srv  llama_server: listening on http://127.0.0.1:{port}", file=sys.stderr, flush=True)
     await server.serve_forever()
 
 

@@ -1,10 +1,9 @@
 """Many clients, many switches, broken profiles and clients that leave: is a request lost, answered twice, or hung?
 
 usage: gateway_storm.py LLAMA-SERVER DENSE.gguf HYBRID.gguf [--requests 1000] [--clients 20] [--leavers 50] [--seed 1]
-       gateway_storm.py ... --fairness 20 [--wait 20]
 Every fifth request is for a broken profile (its file is missing, or its server dies while it loads). Each good answer
 must be whole, counted exactly once in the servers' own logs, and equal to direct ones: the text of all of them, every
-byte of a sample. --fairness: two clients keep one profile busy; another one's request must be answered in its time.
+byte of a sample.
 """
 
 from __future__ import annotations
@@ -64,9 +63,7 @@ class Job:
 
 
 def main() -> None:
-    arguments = options(
-        __doc__, "engine", "dense", "hybrid", requests=1000, clients=20, leavers=50, fairness=0, wait=60.0, seed=1
-    )
+    arguments = options(__doc__, "engine", "dense", "hybrid", requests=1000, clients=20, leavers=50, wait=60.0, seed=1)
     names = (*GOOD, "dies")
     with (
         one_device(arguments.engine) as device,
@@ -77,7 +74,7 @@ def main() -> None:
         write_profiles(folder, engines, device, arguments)
         gateway = Gateway()
         try:
-            good = fairness(gateway, arguments) if arguments.fairness else storm(gateway, engines, arguments)
+            good = storm(gateway, engines, arguments)
         finally:
             seconds = gateway.stop()
             print(f"the gateway ended in {seconds:.1f} s{gateway.problems()}")
@@ -240,38 +237,6 @@ def compare(gateway: Gateway, jobs: list[Job], chance: random.Random) -> bool:
     print(f"{texts} texts, {wrong_text} differ; {checked} compared byte by byte, {wrong_bytes} differ "
           f"(of two direct ones: {noise})")  # fmt: skip
     return not (wrong_text or wrong_bytes)
-
-
-def fairness(gateway: Gateway, arguments: argparse.Namespace) -> bool:
-    """Two clients keep one profile busy with overlapping requests; how long do others wait?"""
-    ended = threading.Event()
-    passed: list[Reply] = []
-
-    def busy() -> None:
-        while not ended.is_set():
-            passed.append(chat(gateway.port, "dense", "Say it", 60, stream=True, timeout=HUNG_SECONDS, ignore_eos=True))
-
-    threads = [threading.Thread(target=busy) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    waits, late = [], 0
-    for number in range(arguments.fairness):
-        before = len(passed)
-        while len(passed) < before + 2:  # the busy profile is up again
-            time.sleep(0.1)
-        began = time.monotonic()
-        reply = chat(gateway.port, "hybrid", f"Number {number}", 4, stream=bool(number % 2), timeout=HUNG_SECONDS)
-        waits.append(time.monotonic() - began)
-        good = reply.status == 200 and reply.whole and not (reply.final.get("error")) and bool(reply.final.get("usage"))
-        late += not good or waits[-1] > arguments.wait
-        print(f"{number:3}: {reply.status} after {waits[-1]:.1f} s, {len(passed) - before} of the others", flush=True)
-    ended.set()
-    for thread in threads:
-        thread.join()
-    lost = sum(not (reply.status == 200 and reply.whole) for reply in passed)
-    print(f"{late} of {len(waits)} late (deadline {arguments.wait:.0f} s), median {statistics.median(waits):.1f} s, "
-          f"longest {max(waits):.1f} s; {len(passed)} of the busy clients, {lost} lost")  # fmt: skip
-    return not (late or lost)
 
 
 if __name__ == "__main__":
