@@ -8,7 +8,7 @@ The bytes are those of b11434 (recorded): framing, headers, one chunk an event, 
 role. Each token's text is the CLOCK_MONOTONIC nanosecond at which it was written, the same clock in every process, so
 a client knows how long the way took. A request may say ``pace`` (tokens/s), ``max_tokens``, ``stream``, ``user`` (a
 name under which GET /seen counts it and its tokens), ``delay`` (seconds before the first token), ``die`` (cut after so
-many tokens), ``silent`` (never answered).
+many tokens, ``dies``: only the first so many requests of its user), ``silent`` (never answered).
 """
 
 from __future__ import annotations
@@ -125,7 +125,10 @@ class PacedServer:
             await asyncio.get_running_loop().create_future()
         if asked.get("delay"):
             await asyncio.sleep(float(asked["delay"]))
+        cut = self.seen[name] <= asked.get("dies", 1_000_000)
         if not asked.get("stream"):
+            if cut and "die" in asked:
+                raise ConnectionError
             await asyncio.sleep(0 if path == "/completion" else (count - 1) / pace)
             self._count(name, count)
             await _answer(writer, b'{"content":"x"}' if path == "/completion" else _whole(count))
@@ -134,7 +137,7 @@ class PacedServer:
         for index in range(count):
             if (wait := began + index / pace - time.monotonic()) > 0:
                 await asyncio.sleep(wait)
-            if index == asked.get("die"):
+            if cut and index == asked.get("die"):
                 raise ConnectionError
             event = b"data: %b\n\n" % (_TOKEN % time.monotonic_ns())
             data = event if index else b"data: %b\n\n%b" % (_ROLE, event)

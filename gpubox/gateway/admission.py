@@ -23,6 +23,16 @@ ASSUMED_LOAD_SECONDS = 10.0
 BROKEN_SECONDS, BROKEN_MAX_SECONDS = 15.0, 300.0
 """A profile that failed is not tried again for so long; twice as long after each further failure."""
 POSTPONE_MAX_SECONDS = 15.0
+_GENERATING = frozenset({
+    "completion", "completions", "chat/completions", "messages", "responses", "infill", "chat", "generate", "embedding",
+    "embeddings", "rerank", "reranking", "audio/transcriptions",
+})  # fmt: skip
+"""llama-server's endpoints (build 11434) that work in a slot, without /v1 or /api."""
+
+
+def takes_slot(path: str) -> bool:
+    """Whether a server answers a request to ``path`` in a slot: a generation, which changes nothing."""
+    return path.removeprefix("/v1").removeprefix("/api").removeprefix("/") in _GENERATING
 
 
 @dataclass(slots=True)

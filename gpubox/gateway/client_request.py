@@ -15,6 +15,8 @@ from gpubox.gateway.routes import error_event
 from gpubox.gateway.upstream import ReplyHead, UpstreamFailed, UpstreamReply, send_request
 
 _ERROR_BYTES = 64 * 1024
+_KEPT_BODY_BYTES = 2 * 1024 * 1024
+"""So large a body is kept until the server answers, to ask another one with it: any text, but few images."""
 STREAM_HEADERS: Headers = (
     (b"Content-Type", b"text/event-stream"), (b"Cache-Control", b"no-cache"), (b"X-Accel-Buffering", b"no"),
 )  # fmt: skip
@@ -40,26 +42,37 @@ class Forwarding:
         """Why the reply is not whole; one sentence."""
         self.error_status = 502
         """The HTTP status that says so, where there still can be one."""
+        self.passed_on = False
+        """Whether a byte of the server's answer has gone to the client. Until then another server can be asked."""
         self._reply: UpstreamReply | None = None
         self._raw = False
+        self._head: ReplyHead | None = None
         self._error_body = bytearray()
 
     async def run(self, base_url: str, body: bytes, extra: Headers) -> None:
-        """Returns when the reply is over, whole or not. Raises NotConnected if the server has seen nothing of it.
+        """Returns when the reply is over, whole or not. Raises UpstreamFailed if it failed before anything of it was
+        passed on, NotConnected if the server has seen nothing of the request. Until then a small body is kept.
 
         When it is cancelled, because the client left, the server's connection is closed and it stops generating.
         """
         reply = self._reply = await send_request(base_url, self._exchange.request, body, extra)
-        self._exchange.drop_body()
+        if len(body) > _KEPT_BODY_BYTES:
+            self._exchange.drop_body()
         del body
         try:
             head = await reply.head  # without a timeout: a long prompt takes minutes, and a dead server closes
-            self._begin(head)
+            self.upstream_status = head.status
+            self.observer = ReplyObserver(stream=head.is_stream)
+            if head.is_stream:  # of any other, not even the head goes out before the first byte of its body
+                self._begin(head)
+            self._head = head
             self._exchange.on_pressure(reply.pause, reply.resume)
             reply.splice(self._pass_on)
             await reply.ended
             self._end(head)
         except UpstreamFailed as error:
+            if not self.passed_on:
+                raise
             self._fail(str(error))
         finally:
             reply.close()
@@ -75,8 +88,6 @@ class Forwarding:
         return self.observer.text_events if self.observer and self.observer.stream else None
 
     def _begin(self, head: ReplyHead) -> None:
-        self.upstream_status = head.status
-        self.observer = ReplyObserver(stream=head.is_stream)
         exchange = self._exchange
         if exchange.head_sent:  # the waiting comments began the stream
             self._raw = head.chunked and exchange.request.chunked_reply and head.status == 200
@@ -90,6 +101,8 @@ class Forwarding:
 
     def _pass_on(self, data: bytes, payload: list[bytes]) -> None:
         exchange = self._exchange
+        if not self.passed_on and self._head:
+            self._pass_on_head(self._head)
         is_last = bool(self._reply and self._reply.scanner and self._reply.scanner.done)
         if is_last:
             self._observe(payload)
@@ -104,6 +117,12 @@ class Forwarding:
             self._error_body += b"".join(payload)[: _ERROR_BYTES - len(self._error_body)]
         if not is_last:  # a token goes out before anything is done with it
             self._observe(payload)
+
+    def _pass_on_head(self, head: ReplyHead) -> None:
+        self.passed_on = True
+        self._exchange.drop_body()
+        if not head.is_stream:
+            self._begin(head)
 
     def _observe(self, payload: list[bytes]) -> None:
         observer = self.observer
@@ -125,6 +144,8 @@ class Forwarding:
         return self._exchange.status == 200 != self.upstream_status
 
     def _end(self, head: ReplyHead) -> None:
+        if not self.passed_on:  # it has no body
+            self._pass_on_head(head)
         if self._late_error:
             text = bytes(self._error_body).decode("utf-8", "replace")
             self.error = f"The server refused the request (HTTP {head.status}): {' '.join(text.split())[:300]}"

@@ -20,6 +20,7 @@ from gpubox.clock import utc_now
 from gpubox.config import Config, api_key
 from gpubox.errors import GpuboxError
 from gpubox.gateway import routes
+from gpubox.gateway.admission import takes_slot
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.gateway.client_request import STREAM_HEADERS, ClientRequest, Forwarding
 from gpubox.gateway.gateway_status import (
@@ -48,7 +49,7 @@ from gpubox.gateway.own_replies import OwnReplies
 from gpubox.gateway.profile_servers import ProfileServers, ProfileUnavailable
 from gpubox.gateway.servers import GatewayServer
 from gpubox.gateway.shared_prefixes import SharedPrefixes
-from gpubox.gateway.upstream import NotConnected
+from gpubox.gateway.upstream import NotConnected, UpstreamFailed
 from gpubox.hardware.process import own_identity, port_owner
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile, is_loopback
@@ -64,7 +65,8 @@ CLOSE_SECONDS = 10.0
 """How long running requests may go on when the gateway ends."""
 _FINISHED = 50
 _LISTEN_BACKLOG = 256
-_CONNECT_TRIES = 3
+_REPEATS = 1
+"""So often a request is sent again whose server died before a byte of its answer went out."""
 
 
 class Gateway:
@@ -229,22 +231,31 @@ class Gateway:
             routes.check_api(route.path)
         profile = await self.servers.profile_of(route.model)
         request.profile = profile.name
+        if not profile.upstream:
+            routes.check_api(route.path)
+        failures = 0
+        while True:
+            try:
+                return await self._ask_server(request, profile)
+            except UpstreamFailed as error:  # and no byte of its answer has gone out
+                failures += 1
+                has_body = bool(request.exchange.request.body)  # else it was too large to be kept
+                may_repeat = isinstance(error, NotConnected) or (has_body and takes_slot(route.path))
+                if failures > _REPEATS or not may_repeat:
+                    raise ProfileUnavailable(502, f"{profile.name}: {error}.") from None
+
+    async def _ask_server(self, request: ClientRequest, profile: Profile) -> None:
+        """Asks the profile's server once, as soon as it may. Raises UpstreamFailed and ProfileUnavailable."""
         if profile.upstream:
-            try:
-                return await self._forward(request, profile.upstream, self._upstream_key(profile), profile)
-            except NotConnected as error:
-                raise ProfileUnavailable(502, f"{profile.name}: {error}.") from None
-        routes.check_api(route.path)
-        for _ in range(_CONNECT_TRIES):
-            server = await self._wait_for_server(request, profile)
-            key = api_key(self.paths)
-            await self.prefixes.before(request.id, server, key, request.path, request.exchange.request.body)
-            try:
-                return await self._forward(request, server.base_url, key, profile)
-            except NotConnected as error:  # it has just died, and has seen nothing of the request
-                request.error = f"{profile.name}: {error}."
-                self.servers.lost(request.id, profile.name)
-        raise ProfileUnavailable(502, request.error)
+            return await self._forward(request, profile.upstream, self._upstream_key(profile), profile)
+        server = await self._wait_for_server(request, profile)
+        key = api_key(self.paths)
+        await self.prefixes.before(request.id, server, key, request.path, request.exchange.request.body)
+        try:
+            return await self._forward(request, server.base_url, key, profile)
+        except UpstreamFailed:
+            self.servers.lost(request.id, server)
+            raise
 
     def _identify(self, request: ClientRequest, http: HttpRequest) -> None:
         """Finds the client's name. Raises RequestRefused if it may not ask."""
@@ -295,8 +306,6 @@ class Gateway:
         request.forwarding = forwarding
         extra: Headers = ((b"Authorization", b"Bearer " + key.encode()),) if key else ()
         await forwarding.run(base_url, _body_for(profile, request.exchange.request.body), extra)
-        if forwarding.error and not request.exchange.complete and not request.exchange.head_sent:
-            raise ProfileUnavailable(502, f"{profile.name}: {forwarding.error}")
         if request.line is None:
             self._judge(request, forwarding)
 

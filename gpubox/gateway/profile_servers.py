@@ -30,6 +30,8 @@ TICK_SECONDS = 0.25
 PROFILES_SECONDS = 2.0
 """How often the profiles' files are looked at."""
 RETRY_SECONDS = 5.0
+LOST_SECONDS = 1.0
+"""A server that did not take a request takes no others for so long: a dying one still looks alive."""
 OWNER_FIRST = "The owner's own operation goes first."
 _SHOWN_CHARS = 100
 
@@ -75,6 +77,8 @@ class ProfileServers:
         self.queue = AdmissionQueue(deadline_seconds=config.gateway.wait_seconds, capacity=config.gateway.queue)
         self.running: tuple[GatewayServer, ...] = ()
         self._waiting: dict[int, asyncio.Future[GatewayServer]] = {}
+        self._lost: dict[str, float] = {}
+        """Launches that did not take a request, and until when they take none."""
         self._operation: _Operation | None = None
         self._operating: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
@@ -143,9 +147,12 @@ class ProfileServers:
         self._waiting.pop(request, None)
         self.queue.leave(request, profile, time.monotonic())
 
-    def lost(self, request: int, profile: str) -> None:
-        """The profile's server took no connection."""
-        self.queue.leave(request, profile, time.monotonic())
+    def lost(self, request: int, server: GatewayServer) -> None:
+        """The server took no connection, or closed it: it is most likely dead, and takes no request for a while."""
+        now = time.monotonic()
+        self._lost = {launch: until for launch, until in self._lost.items() if until > now}
+        self._lost[server.launch_id] = now + LOST_SECONDS
+        self.queue.leave(request, server.profile, now)
         self.refresh()
 
     def pause(self, paused: bool) -> None:
@@ -161,11 +168,16 @@ class ProfileServers:
 
     def refresh(self) -> None:
         """Reads the state files: what runs, and what another gpubox changes."""
+        now = time.monotonic()
         self.running = read_servers(self.paths)
-        now, child = time.monotonic(), self._operation.child.pid if self._operation and self._operation.child else None
+        child = self._operation.child.pid if self._operation and self._operation.child else None
         self.queue.set_up((server.profile for server in self.running if server.ready), now)
         displaced = self._operation.displaces if self._operation else ()
-        closing = {server.profile for server in self.running if server.changed_by not in (None, child)}
+        closing = {
+            server.profile
+            for server in self.running
+            if server.changed_by not in (None, child) or self._lost.get(server.launch_id, 0.0) > now
+        }
         for name, queued in self.queue.profiles.items():
             queued.closed = name in closing or (name in displaced and queued.closed)
         for server in self.running:

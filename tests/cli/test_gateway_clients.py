@@ -160,3 +160,14 @@ def test_the_owner_cancels_a_request_in_the_middle_of_its_answer(gateway: Gatewa
     assert gateway.status()["finished"][0]["outcome"] == "cancelled"
     assert gateway.control("cancel", body={"id": number}).status == 404
     assert gateway.control("cancel", body={"id": "x"}).status == 400
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_server_that_dies_before_its_first_byte_is_asked_once_more(gateway: Gateway, stream: bool) -> None:
+    body = {"model": "paced", "messages": [], "max_tokens": 3, "stream": stream, "die": 0}
+    whole = ask(gateway.port, "/v1/chat/completions", {**body, "dies": 1, "user": f"once-{stream}"})
+    assert (whole.status, whole.whole, len(whole.text.split())) == (200, True, 3)
+    failed = ask(gateway.port, "/v1/chat/completions", {**body, "user": f"always-{stream}"})
+    assert (failed.status, "closed the connection" in message(failed)) == (502, True)
+    other = ask(gateway.port, "/v1/tokenize", {**body, "dies": 1, "user": f"tokenize-{stream}"})
+    assert other.status == 502
