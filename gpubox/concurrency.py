@@ -16,8 +16,7 @@ T = TypeVar("T")
 async def run_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Runs ``work`` in a thread. Returns what it returns and raises what it raises.
 
-    Unlike in asyncio.to_thread, the thread is a daemon: work that hangs does not keep gpubox running after the owner
-    quits.
+    Unlike in asyncio.to_thread, the thread is a daemon: work that hangs does not keep gpubox from its end.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()

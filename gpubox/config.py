@@ -31,6 +31,10 @@ class GatewaySettings:
     names: tuple[str, ...] = toml_key(
         "list", "More names of this machine, under which clients may ask a gateway without keys.", tuple, items="text"
     )
+    unknown_model: str = toml_key(
+        "text", "Of a model without a profile: refuse, or let the current one answer.", "refuse",
+        choices=("refuse", "current")
+    )  # fmt: skip
     max_body_mib: int = toml_key("integer", "The largest request body, in MiB.", 32, between=(1, 1024))
 
 

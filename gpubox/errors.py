@@ -31,9 +31,7 @@ class GpuboxError(Exception):
 
     def __init__(self, message: str, hint: str = "", *, code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(message)
-        self.message = message
-        self.hint = hint
-        self.code = code
+        self.message, self.hint, self.code = message, hint, code
 
     def __str__(self) -> str:
         return f"{self.message}  {self.hint}" if self.hint else self.message

@@ -11,12 +11,15 @@ from gpubox.clock import utc_now
 from gpubox.gateway.gateway_status import FinishedRequest, LiveRequest, Outcome, RequestState
 from gpubox.gateway.http_connection import Exchange, Headers, RequestRefused
 from gpubox.gateway.reply_observer import AnswerTokens, ReplyObserver
-from gpubox.gateway.routes import error_event
+from gpubox.gateway.routes import Api, error_event
 from gpubox.gateway.upstream import ReplyHead, UpstreamFailed, UpstreamReply, send_request
+from gpubox.profiles.profile import Profile
+from gpubox.sanitize import sanitize_line
 
 _ERROR_BYTES = 64 * 1024
 _KEPT_BODY_BYTES = 2 * 1024 * 1024
 """So large a body is kept until the server answers, to ask another one with it: any text, but few images."""
+_ASKED_CHARS = 100
 STREAM_HEADERS: Headers = (
     (b"Content-Type", b"text/event-stream"), (b"Cache-Control", b"no-cache"), (b"X-Accel-Buffering", b"no"),
 )  # fmt: skip
@@ -27,14 +30,14 @@ class Forwarding:
     """One request on its way through a server."""
 
     def __init__(
-        self, exchange: Exchange, *, is_anthropic: bool, on_text: Callable[[], None], on_end: Callable[[], None]
+        self, exchange: Exchange, *, api: Api, on_text: Callable[[], None], on_end: Callable[[], None]
     ) -> None:
         """``on_text`` is called once, when the first token has been written to the client.
 
         ``on_end`` is called once, when the whole reply is here and its last bytes are not yet written: what it records
         is never behind what a client got, whenever the gateway is killed.
         """
-        self._exchange, self._is_anthropic, self._on_text, self._on_end = exchange, is_anthropic, on_text, on_end
+        self._exchange, self._api, self._on_text, self._on_end = exchange, api, on_text, on_end
         self._ended = False
         self.observer: ReplyObserver | None = None
         self.upstream_status = 0
@@ -150,7 +153,7 @@ class Forwarding:
             text = bytes(self._error_body).decode("utf-8", "replace")
             self.error = f"The server refused the request (HTTP {head.status}): {' '.join(text.split())[:300]}"
             self._settle()
-            self._exchange.write(error_event(head.status, self.error, is_anthropic=self._is_anthropic))
+            self._exchange.write(error_event(head.status, self.error, self._api))
             self._exchange.finish()
             return
         self._settle()
@@ -163,7 +166,7 @@ class Forwarding:
             return  # the caller answers with a status
         streams = self.observer is None or self.observer.stream
         if streams and exchange.request.chunked_reply and (not self._raw or (scanner and scanner.at_boundary)):
-            exchange.write(b"\n\n" + error_event(self.error_status, self.error, is_anthropic=self._is_anthropic))
+            exchange.write(b"\n\n" + error_event(self.error_status, self.error, self._api))
             exchange.finish()
         else:
             exchange.abort()  # so the client knows that the answer is not whole
@@ -188,7 +191,9 @@ class ClientRequest:
     profile: str = ""
     path: str = ""
     stream: bool = False
-    is_anthropic: bool = False
+    asked: str = ""
+    """The model that it names, if another one answers."""
+    api: Api = "openai"
     state: RequestState = "reading"
     waits_since: float | None = None
     queue_seconds: float = 0.0
@@ -199,6 +204,13 @@ class ClientRequest:
     forwarding: Forwarding | None = None
     line: FinishedRequest | None = None
     """Its line in the ledger, once that is written."""
+
+    def answered_by(self, profile: Profile, asked: str | None) -> None:
+        """Notes which profile answers. The client is told if it asked for another one."""
+        self.profile = profile.name
+        if asked is not None and asked not in (profile.name, *profile.aliases):
+            self.asked = sanitize_line(asked)[:_ASKED_CHARS] or "(empty)"
+            self.exchange.headers = ((b"X-Gpubox-Model", profile.name.encode()),)
 
     def first_text(self) -> None:
         """The first token has been written to the client."""
@@ -239,6 +251,7 @@ class ClientRequest:
             at=utc_now(),
             client=self.client,
             profile=self.profile,
+            asked=self.asked,
             path=self.path,
             status=self.exchange.status,
             outcome=self.outcome,

@@ -211,7 +211,7 @@ class Gateway:
     async def _answer(self, request: ClientRequest) -> None:
         http = request.exchange.request
         route = routes.route_of(http)
-        request.path, request.stream, request.is_anthropic = route.path, route.stream, route.is_anthropic
+        request.path, request.stream, request.api = route.path, route.stream, route.api
         if route.path.startswith(routes.CONTROL):
             return await self._control(request, route.own)
         if route.own == "health" or routes.is_preflight(http):  # neither comes with a key
@@ -230,7 +230,8 @@ class Gateway:
         if not route.model:
             routes.check_api(route.path)
         profile = await self.servers.profile_of(route.model)
-        request.profile = profile.name
+        routes.check_slots(route.path, profile)
+        request.answered_by(profile, route.model)
         if not profile.upstream:
             routes.check_api(route.path)
         failures = 0
@@ -299,15 +300,21 @@ class Gateway:
     async def _forward(self, request: ClientRequest, base_url: str, key: str | None, profile: Profile) -> None:
         forwarding = Forwarding(
             request.exchange,
-            is_anthropic=request.is_anthropic,
+            api=request.api,
             on_text=request.first_text,
             on_end=lambda: self._write_line(request),
         )
         request.forwarding = forwarding
         extra: Headers = ((b"Authorization", b"Bearer " + key.encode()),) if key else ()
-        await forwarding.run(base_url, _body_for(profile, request.exchange.request.body), extra)
+        await forwarding.run(base_url, self._body_for(profile, request.exchange.request.body), extra)
         if request.line is None:
             self._judge(request, forwarding)
+
+    def _body_for(self, profile: Profile, body: bytes) -> bytes:
+        if profile.upstream and body:
+            return routes.with_model(body, profile.model)
+        alone = len(self.servers.queue.of(profile.name).running) == 1
+        return body if alone and routes.has_own_slots(profile) else routes.without_slot(body)
 
     def _judge(self, request: ClientRequest, forwarding: Forwarding) -> None:
         """Says how a reply ended that was passed on."""
@@ -344,15 +351,15 @@ class Gateway:
             request.forwarding.cut(refusal.status, refusal.sentence)
             return
         if exchange.head_sent:  # a stream that waited
-            exchange.write(routes.error_event(refusal.status, refusal.sentence, is_anthropic=request.is_anthropic))
+            exchange.write(routes.error_event(refusal.status, refusal.sentence, request.api))
             exchange.finish()
             return
-        body = routes.error_body(refusal.status, refusal.sentence, is_anthropic=request.is_anthropic)
-        headers = () if isinstance(refusal, RequestRefused) else _retry_headers(refusal)
+        body = routes.error_body(refusal.status, refusal.sentence, request.api)
+        headers = routes.LOGIN if refusal.status == 401 else _retry_headers(refusal)
         exchange.reply(refusal.status, body, headers=headers)
 
     def _refuse_broken(self, exchange: Exchange, status: int, sentence: str) -> None:
-        exchange.reply(status, routes.error_body(status, sentence, is_anthropic=False))
+        exchange.reply(status, routes.error_body(status, sentence, "openai"))
 
     def _close(self, request: ClientRequest) -> None:
         self.requests.pop(request.id, None)
@@ -414,14 +421,10 @@ class Gateway:
         )
 
 
-def _retry_headers(refusal: ProfileUnavailable) -> Headers:
-    if refusal.retry_seconds is None:
+def _retry_headers(refusal: RequestRefused | ProfileUnavailable) -> Headers:
+    if isinstance(refusal, RequestRefused) or refusal.retry_seconds is None:
         return ()
     return routes.retry_headers(refusal.retry_seconds, helps=not refusal.is_broken)
-
-
-def _body_for(profile: Profile, body: bytes) -> bytes:
-    return routes.with_model(body, profile.model) if profile.upstream and body else routes.without_slot(body)
 
 
 def _client_name(http: HttpRequest) -> str:

@@ -42,6 +42,8 @@ class FinishedRequest:
     """As the server reports it."""
     error: str = ""
     """One sentence."""
+    asked: str = ""
+    """The model that the request named, if another one answered: an unknown one, or one that did not load."""
 
     @property
     def read_tokens(self) -> int | None:

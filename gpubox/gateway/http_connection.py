@@ -114,6 +114,8 @@ class Exchange:
         """Whether the whole reply was written."""
         self.page_may_read = False
         """Whether a web page that asked may read the reply: its Origin, or its key, was accepted."""
+        self.headers: Headers = ()
+        """More headers of the reply."""
         self._connection = connection
         self._chunked = False
         self._close = not request.keep_alive
@@ -130,6 +132,7 @@ class Exchange:
         self.status = status
         self._chunked = chunked and self.request.chunked_reply
         self._close = self._close or (length is None and not self._chunked)
+        headers = (*headers, *self.headers)
         lines = [f"HTTP/1.1 {status} {_phrase(status)}".encode(), *(name + b": " + value for name, value in headers)]
         origin = self.request.header("origin") if self.page_may_read else ""
         if origin and b"access-control-allow-origin" not in {name.lower() for name, _ in headers}:

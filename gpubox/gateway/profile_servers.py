@@ -33,7 +33,7 @@ RETRY_SECONDS = 5.0
 LOST_SECONDS = 1.0
 """A server that did not take a request takes no others for so long: a dying one still looks alive."""
 OWNER_FIRST = "The owner's own operation goes first."
-_SHOWN_CHARS = 100
+_SHOWN_CHARS, _SHOWN_NAMES = 100, 20
 
 
 class ProfileUnavailable(Exception):
@@ -99,20 +99,27 @@ class ProfileServers:
 
     # -- for requests --------------------------------------------------------
 
-    async def profile_of(self, model: str) -> Profile:
-        """The profile that a request means; without a model the one that runs. Raises ProfileUnavailable."""
-        if model:
-            with contextlib.suppress(GpuboxError):
-                return self.profiles.find(model)
-            await self._read_profiles()  # its file may be new
-            try:
-                return self.profiles.find(model)
-            except GpuboxError as error:
-                sentence = error.message if len(model) <= _SHOWN_CHARS else "There is no profile with so long a name."
-                raise ProfileUnavailable(404, f"{sentence} GET /v1/models lists the profiles.") from None
+    async def profile_of(self, model: str | None) -> Profile:
+        """The profile that a request means; without a model the one that runs. Raises ProfileUnavailable.
+
+        With ``unknown-model = "current"`` the one that runs also answers for a model that there is not.
+        """
+        if model is not None:
+            if not self.profiles.has(model):
+                await self._read_profiles()  # its file may be new
+            if self.profiles.has(model) or self.config.gateway.unknown_model == "refuse":
+                try:
+                    return self.profiles.find(model)
+                except GpuboxError as error:
+                    raise ProfileUnavailable(404, f"{_first(error, model)} {self._names()}") from None
         for server in sorted(self.running, key=lambda server: server.instance != MAIN_INSTANCE):
             return self.profiles.get(server.profile) or Profile(server.profile, "")
         raise ProfileUnavailable(503, "No profile runs, and the request names none in `model`.")
+
+    def _names(self) -> str:
+        names = [name for profile in self.profiles.visible() for name in (profile.name, *profile.aliases)]
+        more = f" and {len(names) - _SHOWN_NAMES} more (GET /v1/models)" if len(names) > _SHOWN_NAMES else ""
+        return f"There are: {', '.join(names[:_SHOWN_NAMES])}{more}." if names else "There are none."
 
     def ask(self, request: int, profile: Profile, *, may_load: bool = True) -> asyncio.Future[GatewayServer]:
         """The server for a request, as soon as it may go there. Raises ProfileUnavailable if it shall not wait.
@@ -398,3 +405,7 @@ class ProfileServers:
             unload_seconds=self._unload_seconds(server, now) if server else None,
             message=operation.step if operation and state == "starting" else broken[0] if broken else "",
         )
+
+
+def _first(error: GpuboxError, model: str) -> str:
+    return error.message if len(model) <= _SHOWN_CHARS else "There is no profile with so long a name."

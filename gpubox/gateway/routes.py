@@ -6,14 +6,20 @@ import ipaddress
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 from urllib.parse import parse_qs, unquote
 
 import msgspec
 
 from gpubox.gateway.http_connection import Headers, HttpRequest, RequestRefused
+from gpubox.profiles.profile import Profile
 from gpubox.storage import DECODE_ERRORS
 
+Api = Literal["openai", "anthropic", "ollama"]
+"""Whose errors a client understands."""
+
 CONTROL = "/gpubox/"
+LOGIN: Headers = ((b"WWW-Authenticate", b"Bearer"),)
 _OWN = {"/health": "health", "/v1/health": "health", "/metrics": "metrics", "/v1/models": "models", "/models": "models"}
 _ANTHROPIC = "/v1/messages"
 _MODEL = "/v1/models/"
@@ -25,7 +31,8 @@ _ERROR_TYPES = {
 _LOCALHOST = "localhost"
 _FROM_CONTAINERS = ("host.docker.internal", "host.containers.internal")
 """What Docker and Podman call the machine inside a container. Nobody can own a name that ends in internal."""
-SLOT_FILES = "The slots' files belong to gpubox."
+SLOT_FILES = "The slots and their files belong to gpubox, unless the profile has a slot-save-path of its own."
+_SLOT_FLAG = "slot-save-path"
 
 
 class _Body(msgspec.Struct):
@@ -43,10 +50,10 @@ class Route:
     """Decoded, without the query."""
     own: str
     """health | metrics | models | model | status | pause | resume | stop: the gateway answers. Empty: a server does."""
-    model: str
-    """The model that the request names; empty if none."""
-    stream: bool
-    is_anthropic: bool
+    model: str | None
+    """The model that the request names; None: it names none."""
+    stream: bool = False
+    api: Api = "openai"
 
 
 def route_of(request: HttpRequest) -> Route:
@@ -57,20 +64,21 @@ def route_of(request: HttpRequest) -> Route:
     if ".." in segments or "." in segments or "\\" in path or any(ord(char) < 32 or ord(char) == 127 for char in path):
         raise RequestRefused(400, "The path of the request is not valid.")
     path = "/" + "/".join(segment for segment in segments if segment)
-    is_anthropic = path.startswith(_ANTHROPIC) or bool(request.header("anthropic-version"))
+    api: Api = "openai"
+    if path.startswith(_ANTHROPIC) or request.header("anthropic-version"):
+        api = "anthropic"
     if (path + "/").startswith(CONTROL):
-        return Route(f"{path}/", f"{path}/".removeprefix(CONTROL).rstrip("/") or "none", "", False, False)
+        return Route(f"{path}/", f"{path}/".removeprefix(CONTROL).rstrip("/") or "none", None)
     if request.method in ("GET", "HEAD") and path in _OWN:
-        return Route(path, _OWN[path], "", False, is_anthropic)
+        return Route(path, _OWN[path], None, False, api)
     if request.method in ("GET", "HEAD") and path.startswith(_MODEL):
-        return Route(path, "model", path.removeprefix(_MODEL), False, is_anthropic)
-    if path.startswith("/slots/"):  # they would overwrite or read the states that gpubox saved
-        raise RequestRefused(403, SLOT_FILES)
-    named = parse_qs(query).get("model", [""])[0]
+        return Route(path, "model", path.removeprefix(_MODEL), False, api)
+    named = parse_qs(query, keep_blank_values=True).get("model", [None])[0]
     if request.method != "POST" or not request.body:
-        return Route(path, "", named, False, is_anthropic)
+        return Route(path, "", named, False, api)
     body = _read_body(request, path)
-    return Route(path, "", (body.model or named) if body else named, bool(body and body.stream), is_anthropic)
+    named = body.model if body and body.model is not None else named
+    return Route(path, "", named, bool(body and body.stream), api)
 
 
 def _read_body(request: HttpRequest, path: str) -> _Body | None:
@@ -83,6 +91,17 @@ def _read_body(request: HttpRequest, path: str) -> _Body | None:
         return msgspec.json.decode(request.body, type=_Body)
     except DECODE_ERRORS as error:
         raise RequestRefused(400, f"The body of the request is not the expected JSON: {str(error)[:160]}.") from None
+
+
+def has_own_slots(profile: Profile) -> bool:
+    """Whether the owner manages the slots and their files: then gpubox keeps no state in them."""
+    return not profile.upstream and _SLOT_FLAG in profile.flags
+
+
+def check_slots(path: str, profile: Profile) -> None:
+    """Raises RequestRefused for what would overwrite or read the states that gpubox saved."""
+    if path.startswith("/slots/") and not has_own_slots(profile):
+        raise RequestRefused(403, SLOT_FILES)
 
 
 def check_api(path: str) -> None:
@@ -118,19 +137,19 @@ def without_slot(body: bytes) -> bytes:
     return body if values.pop("id_slot", None) is None else msgspec.json.encode(values)
 
 
-def error_body(status: int, sentence: str, *, is_anthropic: bool) -> bytes:
+def error_body(status: int, sentence: str, api: Api) -> bytes:
     """The JSON of an error, as the client's API knows it."""
     kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
     error: dict[str, object] = {"message": sentence, "type": kind}
-    if is_anthropic:
+    if api == "anthropic":
         return json.dumps({"type": "error", "error": error}).encode()
     return json.dumps({"error": {**error, "code": status}}).encode()
 
 
-def error_event(status: int, sentence: str, *, is_anthropic: bool) -> bytes:
+def error_event(status: int, sentence: str, api: Api) -> bytes:
     """The same inside a stream of server-sent events that has begun."""
-    prefix = b"event: error\n" if is_anthropic else b""
-    return prefix + b"data: " + error_body(status, sentence, is_anthropic=is_anthropic) + b"\n\n"
+    prefix = b"event: error\n" if api == "anthropic" else b""
+    return prefix + b"data: " + error_body(status, sentence, api) + b"\n\n"
 
 
 def secret_of(request: HttpRequest) -> str:

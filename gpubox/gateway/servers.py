@@ -82,6 +82,10 @@ class ProfileTable:
         """The profile that a request calls ``model``. Raises GpuboxError."""
         return self.catalog.get(self.catalog.aliases.get(model, model))
 
+    def has(self, model: str) -> bool:
+        """Whether a profile has this name or alias; also one whose file is broken."""
+        return model in self.catalog.profiles or model in self.catalog.aliases or model in self.catalog.broken
+
     def get(self, name: str) -> Profile | None:
         return self.catalog.profiles.get(name)
 

@@ -83,6 +83,14 @@ def test_one_model_is_asked_for_by_its_name_or_alias(gateway: Gateway) -> None:
     assert ask(gateway.port, "/v1/models/nope", headers=ANTHROPIC).json()["type"] == "error"
 
 
+@pytest.mark.parametrize("name", ["gpt-4", "", "x" * 5000])
+def test_an_unknown_model_is_refused_with_the_names_there_are(gateway: Gateway, name: str) -> None:
+    reply = ask(gateway.port, "/v1/chat/completions", {"model": name, "messages": []})
+    assert reply.status == 404
+    assert "There are: broken, paced, gpt-4o" in message(reply)
+    assert len(message(reply)) < 500
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [

@@ -494,6 +494,7 @@ def test_wrong_keys(locked: Locked, name: str) -> None:
     query = f"?api_key={secrets['laptop']}" if name == "in the query" else ""
     reply = ask(port, "/v1/chat/completions" + query, body, headers=WRONG[name](secrets))
     assert reply.status == 401 and clean(reply), reply
+    assert reply.header("www-authenticate") == "Bearer"
     for path in ("/v1/models", "/metrics", "/props", "/slots"):
         assert ask(port, path, headers=WRONG[name](secrets)).status == 401
     assert ask(port, "/gpubox/status", headers=bearer(secrets["laptop"])).status in (401, 403, 404)

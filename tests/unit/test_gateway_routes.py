@@ -8,6 +8,7 @@ import pytest
 
 from gpubox.gateway import routes
 from gpubox.gateway.http_connection import HttpRequest, RequestRefused
+from gpubox.profiles.profile import Profile
 
 
 def request(target: str = "/", method: str = "GET", body: bytes = b"", **headers: str) -> HttpRequest:
@@ -23,7 +24,13 @@ def test_the_model_is_read_from_the_body_or_the_query() -> None:
     route = routes.route_of(request("/v1/chat/completions", "POST", b'{"model":"b","stream":true,"messages":[]}'))
     assert (route.model, route.stream, route.own) == ("b", True, "")
     assert routes.route_of(request("/props?model=b")).model == "b"
-    assert routes.route_of(request("/tokenize", "POST", b'{"content":"x"}')).model == ""
+    assert routes.route_of(request("/tokenize", "POST", b'{"content":"x"}')).model is None
+
+
+def test_an_empty_model_is_a_name_and_none_is_none() -> None:
+    assert routes.route_of(request("/v1/chat/completions", "POST", b'{"model":""}')).model == ""
+    assert routes.route_of(request("/props?model=")).model == ""
+    assert routes.route_of(request("/props?model=b", "POST", b'{"model":null}')).model == "b"
 
 
 @pytest.mark.parametrize(
@@ -35,13 +42,16 @@ def test_the_gateway_answers_some_paths_itself(target: str, own: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["/slots/0?action=save", "/%73lots/0?action=restore", "//slots/0", "/slots/"])
-def test_the_slots_files_are_closed(target: str) -> None:
+def test_the_slots_files_are_closed_but_to_a_profile_with_its_own(target: str) -> None:
     if target == "/slots/":
         assert routes.route_of(request(target)).path == "/slots"
         return
-    with pytest.raises(RequestRefused) as refused:
-        routes.route_of(request(target, "POST", b"{}"))
-    assert refused.value.status == 403
+    route = routes.route_of(request(target, "POST", b"{}"))
+    for profile in (Profile("a", "a.gguf"), Profile("a", upstream="http://b", flags={"slot-save-path": "/s"})):
+        with pytest.raises(RequestRefused) as refused:
+            routes.check_slots(route.path, profile)
+        assert refused.value.status == 403
+    routes.check_slots(route.path, Profile("a", "a.gguf", flags={"slot-save-path": "/s"}))  # the owner's own
 
 
 @pytest.mark.parametrize("target", ["/v1/../gpubox/status", "/v1/%2e%2e/x", "/a%00b", "/a\\b", "/./x"])
@@ -85,13 +95,13 @@ def test_a_form_keeps_its_bytes() -> None:
 
 
 def test_errors_look_as_the_clients_api_has_them() -> None:
-    assert json.loads(routes.error_body(503, "No.", is_anthropic=False)) == {
+    assert json.loads(routes.error_body(503, "No.", "openai")) == {
         "error": {"message": "No.", "type": "overloaded_error", "code": 503}
     }
-    assert json.loads(routes.error_body(401, "No.", is_anthropic=True)) == {
+    assert json.loads(routes.error_body(401, "No.", "anthropic")) == {
         "type": "error", "error": {"message": "No.", "type": "authentication_error"}
     }  # fmt: skip
-    assert routes.error_event(502, "No.", is_anthropic=True).startswith(b"event: error\ndata: {")
+    assert routes.error_event(502, "No.", "anthropic").startswith(b"event: error\ndata: {")
 
 
 def test_the_key_comes_in_either_header() -> None:

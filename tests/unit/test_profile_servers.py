@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.config import Config
+from gpubox.config import Config, GatewaySettings
 from gpubox.gateway import profile_servers
 from gpubox.gateway.profile_servers import ProfileServers, ProfileUnavailable
 from gpubox.gateway.servers import GatewayServer, ProfileTable
@@ -46,6 +46,19 @@ def test_a_mended_profile_may_be_tried_at_once_whoever_reads_its_file(paths: Pat
     write_profile("new", UPSTREAM)
     assert asyncio.run(servers.profile_of("new")).name == "new"
     assert servers.queue.broken("a", time.monotonic()) is None
+
+
+def test_an_unknown_model_goes_to_what_runs_if_the_owner_says_so(paths: Paths, write_profile: Write) -> None:
+    write_profile("a", 'model = "a.gguf"\n')
+    (paths.profiles / "broken.toml").write_text("model = 7")
+    servers = ProfileServers(paths, Config(gateway=GatewaySettings(unknown_model="current")), print, str)
+    with pytest.raises(ProfileUnavailable, match="No profile runs"):
+        asyncio.run(servers.profile_of("gpt-4"))
+    servers.running = (GatewayServer("main", "a", "http://127.0.0.1:9", "1", ready=True, changed_by=None),)
+    for name in ("gpt-4", "", None, "a"):
+        assert asyncio.run(servers.profile_of(name)).name == "a"
+    with pytest.raises(ProfileUnavailable, match="model must be a string"):  # a known one is never replaced
+        asyncio.run(servers.profile_of("broken"))
 
 
 def test_a_folder_that_cannot_be_read_for_a_while_ends_no_watching(
