@@ -49,6 +49,9 @@ class Child:
         self.process.stdout.close()
 
     def wait(self) -> int:
+        """Its exit code, which is that of this operation: there is no next one."""
+        assert self.process.stdin
+        self.process.stdin.close()
         return self.process.wait(WAIT_SECONDS)
 
     def end(self) -> int:

@@ -1,14 +1,17 @@
-"""One operation of the gateway as a program of its own: it starts a profile or unloads one.
+"""The gateway's operations as a program of its own: each starts a profile or unloads one, one after the other.
 
-It reads the request from the first line of stdin, checks and plans, and prints ``placed`` before anything stops. Then
+It reads a request from a line of stdin, checks and plans, and prints ``placed`` before anything stops. Then
 it waits for the line ``go``: until then, the end of stdin or SIGTERM cancels it, and nothing was touched. Afterwards it
 goes on to its end whatever happens to the gateway; SIGTERM brings back what it has stopped, as Ctrl-C does for a verb.
+Then it waits for the next request; the end of stdin, or SIGTERM, ends it. Nothing but imports outlasts an operation.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
+import io
 import os
 import select
 import sys
@@ -27,14 +30,16 @@ from gpubox.planner.planner import Planner
 from gpubox.planner.supervisors import make_supervisor
 from gpubox.profiles.loader import load_catalog
 from gpubox.sanitize import sanitize_line
+from gpubox.server.client import import_httpx
 from gpubox.server.events import ServerEvent
 from gpubox.server.held_instance import InstanceBusy
-from gpubox.server.instance import find_instance, running_servers
+from gpubox.server.instance import find_instance
 from gpubox.server.supervisor import Supervisor
 
 LOOPBACK = "127.0.0.1"
-_REQUEST_BYTES = 1024 * 1024
+_REQUEST_BYTES, _GO = 1024 * 1024, b"go\n"
 _NAME_LETTERS = 64
+_LATER_IMPORTS = ("gpubox.bench.under_way", "gpubox.server.trial", "gpubox.planner.solve")
 _LAST_LINE_SECONDS = 5.0
 """How long a gateway that does not read may hold up the last line."""
 
@@ -47,16 +52,20 @@ class OperationChannel:
     """The pipes to the gateway. A gateway that is gone, or does not read, never holds up an operation."""
 
     def __init__(self, source: int = 0, sink: int = 1) -> None:
-        self._source, self._sink, self._rest = source, sink, b""
+        # Unbuffered: a line is read to its end, and no further, so that the next one makes the pipe readable.
+        self._source, self._sink = io.FileIO(source, closefd=False), sink
         os.set_blocking(sink, False)
 
-    def read_request(self) -> OperationRequest:
-        """Waits for the first line. Raises GpuboxError if it is not a request."""
-        while b"\n" not in self._rest and len(self._rest) < _REQUEST_BYTES and (data := os.read(self._source, 65536)):
-            self._rest += data
-        line, _, self._rest = self._rest.partition(b"\n")
+    def is_asked(self) -> bool:
+        """Whether a line, or the end of stdin, is there already."""
+        return bool(select.select([self._source], [], [], 0)[0])
+
+    def read_request(self) -> OperationRequest | None:
+        """Waits for a request; None at the end of stdin. Raises GpuboxError if the line is none."""
+        while (line := self._source.readline(_REQUEST_BYTES)) == _GO:
+            continue  # for an operation that had failed meanwhile
         try:
-            return msgspec.json.decode(line, type=OperationRequest)
+            return msgspec.json.decode(line, type=OperationRequest) if line else None
         except msgspec.MsgspecError as error:
             raise GpuboxError(f"The request of the gateway cannot be read: {error}") from None
 
@@ -65,15 +74,10 @@ class OperationChannel:
         loop, readable = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(self._source, readable.set)
         try:
-            while b"\n" not in self._rest:
-                await readable.wait()
-                readable.clear()
-                if not (data := os.read(self._source, 4096)):
-                    return False
-                self._rest += data
+            await readable.wait()
         finally:
             loop.remove_reader(self._source)
-        return self._rest.split(b"\n")[0].strip() == b"go"
+        return self._source.readline(_REQUEST_BYTES) == _GO
 
     def emit(self, event: str, **values: object) -> None:
         """Prints one line; drops it if the gateway is gone or its pipe is full."""
@@ -140,8 +144,7 @@ class _Work:
         instance = find_instance(self.paths, name)
         if instance is None:
             raise GpuboxError(f"{name} is not running.", code=ExitCode.NOT_RUNNING)
-        go = partial(self._go, Placement(instance, (instance,)))
-        await self._supervisor(instance).unload(name, go=go)
+        await self._supervisor(instance).unload(name, go=partial(self._go, Placement(instance, (instance,))))
         return instance, f"{name} is unloaded."
 
     def _supervisor(self, instance: str, planner: Planner | None = None) -> Supervisor:
@@ -155,20 +158,21 @@ class _Work:
 
     async def _go(self, placement: Placement) -> None:
         """All checks are done: says what will stop, and waits until the gateway is ready for it."""
-        instances = sorted({placement.instance, *placement.displaces})
-        displaces = [name for name in instances if running_servers(self.paths, name)]
         self.placed = True
-        self.channel.emit("placed", instance=placement.instance, displaces=displaces)
+        others = sorted({*placement.displaces} - {placement.instance})
+        self.channel.emit("placed", instances=[placement.instance, *others])
         if not await self.channel.wait_go():
             raise GpuboxError("The gateway gave it up.", code=ExitCode.INTERRUPTED)
         check_no_measurement(self.paths)  # it may have begun meanwhile
         self.went = True
 
 
-def run_operation(paths: Paths, channel: OperationChannel) -> int:
-    """Runs the operation that the gateway asks for. Returns the exit code."""
+def run_operation(paths: Paths, channel: OperationChannel) -> int | None:
+    """Runs the next operation that the gateway asks for. Returns its exit code; None if the gateway has gone."""
     try:
         request = channel.read_request()
+        if request is None:
+            return None
         work = _Work(request, paths, load_config(paths), channel)
         try:
             instance, message = run_cancellable(work.run())
@@ -180,7 +184,7 @@ def run_operation(paths: Paths, channel: OperationChannel) -> int:
     except Exception as error:  # the gateway must hear of it
         return _fail(channel, GpuboxError(f"gpubox failed: {type(error).__name__}: {error}", "Please report it."))
     if not work.placed:
-        channel.emit_last("placed", instance=instance, displaces=[])  # it ran already
+        channel.emit("placed", instances=[instance])  # it ran already
     channel.emit_last("finished", ok=True, instance=instance, message=message)
     return 0
 
@@ -194,8 +198,15 @@ def _fail(channel: OperationChannel, error: GpuboxError) -> int:
 
 
 def main() -> int:
-    """Arguments: ``CONFIG STATE CACHE CONFIG_FILE``, as for the watcher."""
-    return run_operation(Paths.from_arguments(*sys.argv[1:]), OperationChannel())
+    """Arguments: ``CONFIG STATE CACHE CONFIG_FILE``, as for the watcher. Returns the code of the last operation."""
+    paths, channel, last = Paths.from_arguments(*sys.argv[1:]), OperationChannel(), 0
+    if not channel.is_asked():  # nobody waits for what is imported now
+        import_httpx()
+        for module in _LATER_IMPORTS:
+            importlib.import_module(module)
+    while (code := run_operation(paths, channel)) is not None:
+        last = code
+    return last
 
 
 if __name__ == "__main__":

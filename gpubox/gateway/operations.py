@@ -1,6 +1,7 @@
-"""Runs one operation on a server in a child process: the gateway's loop never waits for a check, a plan or a load.
+"""Runs operations on servers in child processes: the gateway's loop never waits for a check, a plan or a load.
 
 The child is ``operation.py``. It prints what it does as JSON lines, and stops nothing before it is told to ``go``.
+Afterwards it waits for the next request, so that no swap waits for a new Python.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from asyncio.subprocess import DEVNULL, PIPE, Process
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -40,6 +41,16 @@ class OperationServer:
 
 
 @dataclass(frozen=True, slots=True)
+class OperationBeside:
+    """Another operation that is under way."""
+
+    profile: str
+    """That comes up, or goes."""
+    instances: tuple[str, ...]
+    """What ``ServerOperation.placed`` said."""
+
+
+@dataclass(frozen=True, slots=True)
 class OperationRequest:
     """What the gateway wants: the first line of the child's stdin."""
 
@@ -48,55 +59,116 @@ class OperationRequest:
     asked_by: str = ""
     """The client whose request caused it."""
     servers: tuple[OperationServer, ...] = ()
+    beside: tuple[OperationBeside, ...] = ()
+    """The operations that run now: this one touches none of their instances, and leaves them the memory that they
+    will need. If it cannot, it ends as a TemporaryFailure; when they are over it may succeed."""
 
 
 class TemporaryFailure(GpuboxError):
     """Another gpubox, a benchmark or a trial is at work: the same operation may succeed later."""
 
 
+def _start_process(command: list[str]) -> subprocess.Popen[bytes]:
+    # Not asyncio's own subprocess, which kills a child that is forgotten.
+    return subprocess.Popen(
+        command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        start_new_session=True, cwd="/",
+    )  # fmt: skip
+
+
+class _Child:
+    """One child process, and what it prints."""
+
+    def __init__(self, process: subprocess.Popen[bytes], lines: asyncio.StreamReader) -> None:
+        self.process, self.lines = process, lines
+        self.used = False
+        """Whether it was asked for an operation before."""
+
+    @classmethod
+    async def start(cls, paths: Paths) -> _Child:
+        """Raises GpuboxError if there can be no process."""
+        try:
+            process = await asyncio.to_thread(_start_process, own_program("gpubox.gateway.operation", *paths.arguments))
+        except OSError as error:
+            raise GpuboxError(f"No process can be started: {error.strerror}.") from None
+        lines = asyncio.StreamReader(limit=LINE_BYTES)
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), process.stdout)
+        return cls(process, lines)
+
+    def write(self, line: bytes) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):  # the child is gone: the end of its output says so
+            self.process.stdin.write(line + b"\n")
+
+    def end(self) -> None:
+        """Ends it while it waits."""
+        self.process.kill()
+        self.process.wait()
+
+
+class Operations:
+    """Begins operations. Several may run at once, each in a child of its own: see ``OperationRequest.beside``.
+
+    One child waits for the next operation: 40 MiB and no processor time.
+    """
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+        self._waiting: _Child | None = None
+
+    async def warm(self) -> None:
+        """Starts the child that waits for the first operation. Raises GpuboxError if there can be no process."""
+        self._keep(await _Child.start(self._paths))
+
+    async def begin(self, request: OperationRequest, on_event: Callable[[Mapping[str, Any]], None]) -> ServerOperation:
+        """Has a child do what ``request`` says. Raises GpuboxError if there can be no process."""
+        child, self._waiting = self._waiting, None
+        if child is None or child.process.poll() is not None:
+            child = await _Child.start(self._paths)
+        operation = ServerOperation(child, on_event, self._keep)
+        child.write(msgspec.json.encode(request))
+        return operation
+
+    def close(self) -> None:
+        """Ends the child that waits. One that works goes on to its end."""
+        if self._waiting:
+            self._waiting.end()
+            self._waiting = None
+
+    def _keep(self, child: _Child) -> None:
+        self.close()
+        self._waiting = child
+
+
 class ServerOperation:
     """One operation that runs. ``placed`` tells which instances go; then ``go`` or ``cancel``; ``finished`` ends it."""
 
-    def __init__(self, process: Process, on_event: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(
+        self, child: _Child, on_event: Callable[[Mapping[str, Any]], None], on_over: Callable[[_Child], None]
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.placed: asyncio.Future[tuple[str, ...]] = loop.create_future()
-        """The instances that must stop for it. GpuboxError if a check failed: then nothing was touched."""
+        """The instances that it will change, its own first: what runs there stops at ``go``. Known some 0.1 s after
+        the begin, so that an operation may begin long before its ``go``. GpuboxError if a check failed: then nothing
+        was touched."""
         self.finished: asyncio.Future[str] = loop.create_future()
-        """What was done, in a sentence; or GpuboxError."""
-        self._process, self._on_event = process, on_event
-        self.pid = process.pid
+        """What was done, in a sentence; or GpuboxError. The server answers already at the event OperationFinished."""
+        self._child, self._on_event, self._on_over = child, on_event, on_over
+        self.pid = child.process.pid
         self._reading = loop.create_task(self._read())
-
-    @classmethod
-    async def start(
-        cls, paths: Paths, request: OperationRequest, on_event: Callable[[Mapping[str, Any]], None]
-    ) -> ServerOperation:
-        """Starts the child. Raises GpuboxError if there can be no process."""
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *own_program("gpubox.gateway.operation", *paths.arguments),
-                stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=LINE_BYTES, start_new_session=True, cwd="/",
-            )  # fmt: skip
-        except OSError as error:
-            raise GpuboxError(f"No process can be started: {error.strerror}.") from None
-        operation = cls(process, on_event)
-        operation._write(msgspec.json.encode(request))
-        return operation
 
     def go(self) -> None:
         """Everything may be stopped that ``placed`` named."""
-        self._write(b"go")
+        self._child.write(b"go")
 
     async def cancel(self) -> None:
         """Ends the operation. What it has stopped comes back."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(END_SECONDS):
-                await self._process.wait()
+        self._child.process.send_signal(signal.SIGTERM)
+        await asyncio.wait({self._reading}, timeout=END_SECONDS)
 
     async def close(self) -> None:
-        """Forgets the child. It goes on by itself if it has not ended."""
+        """Forgets the operation. It goes on by itself if it has not ended."""
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
         for future in (self.placed, self.finished):
@@ -104,31 +176,31 @@ class ServerOperation:
                 future.exception()
             future.cancel()
 
-    def _write(self, line: bytes) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # the child is gone: _read says so
-            self._process.stdin.write(line + b"\n")
-
     async def _read(self) -> None:
-        assert self._process.stdout is not None
-        async for line in self._process.stdout:
-            try:
-                values = read_json(line, own=True)
-            except ValueError:
-                continue
-            event = values.get("event")
-            if event == "placed":
-                self._settle(self.placed, tuple(values.get("displaces", ())))
-            elif event == "finished":
-                self._settle(self.finished, str(values.get("message", "")))
-            elif event == "failed":
-                error_code = ExitCode(values.get("exit_code", ExitCode.FAILED))
-                kind = TemporaryFailure if values.get("temporary") else GpuboxError
-                self._fail(kind(str(values.get("message", "")), str(values.get("hint", "")), code=error_code))
-            else:
-                self._on_event(values)
-        code = await self._process.wait()
-        self._fail(GpuboxError(f"The operation ended without a result (exit code {code}).", "See `gpubox logs`."))
+        """Passes on what the child prints, up to its result."""
+        waited, self._child.used = self._child.used, True
+        async for line in self._child.lines:
+            waited = False
+            with contextlib.suppress(ValueError):
+                self._follow(read_json(line, own=True))
+            if self.finished.done():
+                return self._on_over(self._child)
+        code = await asyncio.to_thread(self._child.process.wait)
+        kind = TemporaryFailure if waited else GpuboxError  # one that died while it waited has touched nothing
+        return self._fail(kind(f"The operation ended without a result (exit code {code}).", "See `gpubox logs`."))
+
+    def _follow(self, values: Mapping[str, Any]) -> None:
+        event = values.get("event")
+        if event == "placed":
+            self._settle(self.placed, tuple(values.get("instances", ())))
+        elif event == "finished":
+            self._settle(self.finished, str(values.get("message", "")))
+        elif event == "failed":
+            error_code = ExitCode(values.get("exit_code", ExitCode.FAILED))
+            kind = TemporaryFailure if values.get("temporary") else GpuboxError
+            self._fail(kind(str(values.get("message", "")), str(values.get("hint", "")), code=error_code))
+        else:
+            self._on_event(values)
 
     def _settle(self, future: asyncio.Future[Any], value: object) -> None:
         if not future.done():

@@ -16,6 +16,7 @@ from gpubox.gateway.gateway_status import GatewayEvent, GatewayOperation, Gatewa
 from gpubox.gateway.operations import (
     OperationKind,
     OperationRequest,
+    Operations,
     OperationServer,
     ServerOperation,
     TemporaryFailure,
@@ -74,6 +75,7 @@ class ProfileServers:
         """``client_of`` names the client of a request, for the record of the operation that it causes."""
         self.paths, self.config, self.emit, self._client_of = paths, config, emit, client_of
         self.profiles = ProfileTable(paths, config)
+        self.operations = Operations(paths)
         self.queue = AdmissionQueue(deadline_seconds=config.gateway.wait_seconds, capacity=config.gateway.queue)
         self.running: tuple[GatewayServer, ...] = ()
         self._waiting: dict[int, asyncio.Future[GatewayServer]] = {}
@@ -96,6 +98,7 @@ class ProfileServers:
             if task:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+        self.operations.close()
 
     # -- for requests --------------------------------------------------------
 
@@ -266,8 +269,8 @@ class ProfileServers:
         """Brings a profile up, or unloads it."""
         self._report(operation)
         try:
-            operation.child = child = await ServerOperation.start(
-                self.paths, self._request(operation), lambda values: self._follow(operation, values)
+            operation.child = child = await self.operations.begin(
+                self._request(operation), lambda values: self._follow(operation, values)
             )
             try:
                 await self._make_room(operation, child)
@@ -332,6 +335,9 @@ class ProfileServers:
 
     def _follow(self, operation: _Operation, values: Mapping[str, Any]) -> None:
         """An event of the Supervisor."""
+        if values.get("event") == "OperationFinished":
+            with contextlib.suppress(OSError):
+                self.refresh()  # its server answers: what the child still writes keeps nobody waiting
         step = values.get("step")
         if isinstance(step, str) and step != operation.step:
             operation.step = step

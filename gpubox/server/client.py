@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gpubox.address import KEY_HINT
@@ -87,6 +89,12 @@ class ChatCompletion:
     timings: Timings | None
 
 
+def import_httpx() -> ModuleType:
+    """httpx without its own command line, which imports rich, a third of the time; httpx tolerates that this fails."""
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+    return importlib.import_module("httpx")
+
+
 class LlamaClient:
     """All HTTP to one llama-server or other OpenAI-compatible server, over kept connections."""
 
@@ -117,10 +125,7 @@ class LlamaClient:
     def _httpx(self) -> httpx.AsyncClient:
         """The connections for POST and streams. GET works without httpx, because importing it is slow."""
         if self._httpx_client is None:
-            # httpx's own command line imports rich, a third of its import time. It tolerates that this import fails.
-            sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
-            import httpx
-
+            httpx = import_httpx()
             secure = self.base_url.startswith("https:")  # loading the certificate store takes 20 ms
             self._httpx_client = httpx.AsyncClient(
                 base_url=self.base_url,

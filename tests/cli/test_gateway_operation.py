@@ -98,14 +98,14 @@ def pids(paths: Paths) -> set[int]:
 
 def test_start_switch_and_unload(start: Start, paths: Paths) -> None:
     child = start("a")
-    assert child.until("placed") == {"event": "placed", "instance": "main", "displaces": []}
+    assert child.until("placed") == {"event": "placed", "instances": ["main"]}
     assert running(paths) == {}
     assert child.end() == 0
     launch = observe(paths, "main").state.last_good
     assert launch and (launch.host, launch.profile) == ("127.0.0.1", "a") and launch.port > 1024
 
     child = start("b", servers=[{"instance": "main", "profile": "a", "idle_seconds": 3.5, "running": 0, "new": 1}])
-    assert child.until("placed")["displaces"] == ["main"]
+    assert child.until("placed")["instances"] == ["main"]
     view = observe(paths, "main")
     assert view.operation and (view.operation.kind, view.operation.asked_by) == ("switch", "opencode")
     assert child.end() == 0
@@ -114,16 +114,16 @@ def test_start_switch_and_unload(start: Start, paths: Paths) -> None:
     assert running(paths) == {"main": "b"}
 
     child = start("b")
-    assert child.until("placed")["displaces"] == []
+    assert child.until("placed")["instances"] == ["main"]
     assert child.until("finished")["ok"] is True and child.wait() == 0  # it ran already
 
     child = start("c")  # a companion: beside
-    assert child.until("placed") == {"event": "placed", "instance": "c", "displaces": []}
+    assert child.until("placed") == {"event": "placed", "instances": ["c"]}
     assert child.end() == 0
     assert running(paths) == {"main": "b", "c": "c"}
 
     child = start("b", "stop")
-    assert child.until("placed") == {"event": "placed", "instance": "main", "displaces": ["main"]}
+    assert child.until("placed") == {"event": "placed", "instances": ["main"]}
     assert child.end() == 0
     assert running(paths) == {"c": "c"}
     assert observe(paths, "main").message == "b was unloaded, because nobody used it."
@@ -249,7 +249,7 @@ def test_kill_9_of_the_child_leaves_a_true_record(start: Start, paths: Paths) ->
     assert view.operation is None and view.running and view.running.ready_at is None
     assert view.message == "The gpubox that started it has exited (at the step 'load')."
     child = start("b")  # the next gateway goes on
-    assert child.until("placed")["displaces"] == ["main"]
+    assert child.until("placed")["instances"] == ["main"]
     assert child.end() == 0
     assert running(paths) == {"main": "b"}
 
@@ -310,7 +310,7 @@ def test_two_profiles_never_share_an_rpc_server(
 
     events = at_once(paths, {"kind": "start", "profile": "far-too"}, "go")
 
-    assert next(each for each in events if each["event"] == "placed")["displaces"] == ["near"]
+    assert next(each for each in events if each["event"] == "placed")["instances"] == ["far-too", "near"]
     assert running(paths) == {"far-too": "far-too"}
 
 

@@ -26,7 +26,7 @@ def pair(box: Box) -> Iterator[Box]:
     for name, port in (("a", box.port), ("b", box.port)):
         box.profile(name, port=port)
         child = Child(box.paths, {"kind": "start", "profile": name, "asked_by": "opencode"})
-        assert child.until("placed")["displaces"] == []
+        assert child.until("placed")["instances"]
         assert child.end() == 0
     yield box
     assert run(["stop", "--all"]) == 0

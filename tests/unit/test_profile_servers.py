@@ -91,7 +91,7 @@ def test_an_operation_that_dies_before_it_may_go_is_a_failure(
     paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child = tmp_path / "child"
-    child.write_text('#!/bin/sh\nread line\necho \'{"event": "placed", "displaces": ["main"]}\'\nexit 9\n')
+    child.write_text('#!/bin/sh\nread line\necho \'{"event": "placed", "instances": ["main"]}\'\nexit 9\n')
     child.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(child))
 
