@@ -5,23 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpubox import units
+from gpubox.agent import events
 from gpubox.agent.chat_files import chat_summaries, existing_chat, load_chat, search
 from gpubox.agent.chat_log import ChatLog, Turn
-from gpubox.agent.events import (
-    AgentEvent,
-    MessageAdded,
-    Notice,
-    PrefillProgress,
-    ReasoningDelta,
-    RoundRestarted,
-    TextDelta,
-    ToolFinished,
-    ToolRequested,
-    TurnFailed,
-    TurnFinished,
-    TurnStarted,
-    event_values,
-)
 from gpubox.agent.reply_text import split_thinking
 from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.cli import diagnostics, output
@@ -58,35 +44,35 @@ class TextTurnOutput:
         build = f" ({endpoint.build})" if endpoint and endpoint.build else ""
         diagnostics.note(f"{model}{build} answers in chat {chat.name}")
 
-    def show(self, event: AgentEvent) -> None:
+    def show(self, event: events.AgentEvent) -> None:
         """Prints one event."""
         match event:
-            case TextDelta():
+            case events.TextDelta():
                 diagnostics.redraw("")
                 output.emit_chunk(event.text)
                 self._text_since_call += event.text
                 self._at_line_start = event.text.endswith("\n") if event.text else self._at_line_start
-            case ReasoningDelta():
+            case events.ReasoningDelta():
                 self._thinking_tokens += 1
                 self._progress(f"  thinking … ~{self._thinking_tokens:,} tokens")
-            case PrefillProgress() if event.total > event.cached:
+            case events.PrefillProgress() if event.total > event.cached:
                 self._progress(f"  reading the prompt … {event.processed:,} of {event.total:,} tokens")
-            case TurnStarted() if event.protocol != "none":
+            case events.TurnStarted() if event.protocol != "none":
                 self._note(f"  tools: {event.protocol} ({event.why})")
-            case ToolRequested():
+            case events.ToolRequested():
                 self._tool_call(event.call)
-            case ToolFinished():
+            case events.ToolFinished():
                 changed = event.output.files_changed
                 files = f"files: {', '.join(changed[:8])}{' …' if len(changed) > 8 else ''}" if changed else ""
                 self._note(tool_result_line(event.output, files))
                 _note_block(event.output.text)
-            case Notice():
+            case events.Notice():
                 self._note(f"  ! {event.text}")
-            case RoundRestarted():
+            case events.RoundRestarted():
                 self._note(f"  ! {event.why}")
-            case TurnFinished():
+            case events.TurnFinished():
                 self._summary(event)
-            case TurnFailed():
+            case events.TurnFailed():
                 self._end_line()
             case _:
                 pass
@@ -101,7 +87,7 @@ class TextTurnOutput:
         if not (self._one_screen and call.code and call.code.strip() in text):  # else it stands right above
             _note_block(reveal_hidden(tool_call_text(call)))
 
-    def _summary(self, event: TurnFinished) -> None:
+    def _summary(self, event: events.TurnFinished) -> None:
         totals, timing = event.totals, event.totals.timing
         about = "" if timing.from_server else "~"
         parts = [
@@ -206,7 +192,7 @@ def _values(log: ChatLog) -> dict[str, Any]:
                 **json_fields(turn.header),
                 "state": turn.state,
                 "answer": turn.answer,
-                "events": [event_values(event) for event in turn.events],
+                "events": [events.event_values(event) for event in turn.events],
             }
             for turn in log.turns.values()
         ],
@@ -220,19 +206,19 @@ def _print_turn(turn: Turn) -> None:
     output.emit_text("\n".join(f"> {line}" for line in turn.header.text.split("\n")))
     message = ""
     for event in turn.events:
-        if isinstance(event, MessageAdded) and event.message.role == "assistant":
+        if isinstance(event, events.MessageAdded) and event.message.role == "assistant":
             message = event.message.content
             _print_text(split_thinking(message)[1])
-        elif isinstance(event, ToolFinished):
+        elif isinstance(event, events.ToolFinished):
             output.emit(f"  ▸ {event.call.name}")
             program = tool_call_text(event.call)
             if program.strip() not in message:  # a fenced program stands in the message
                 _print_block(reveal_hidden(program))
             output.emit(tool_result_line(event.output))
             _print_block(event.output.text)
-        elif isinstance(event, TurnFailed):
+        elif isinstance(event, events.TurnFailed):
             output.emit(f"  ✗ {event.message}")
-    _print_text("".join(event.text for event in turn.events if isinstance(event, TextDelta)))
+    _print_text("".join(event.text for event in turn.events if isinstance(event, events.TextDelta)))
     output.emit_text(f"\n  ({sanitize_line(_model(turn))}: {turn.state})\n")
 
 

@@ -48,19 +48,10 @@ class JsonTurnOutput:
 
     def begin(self, chat: Chat) -> None:
         """Prints which model answers in which chat."""
-        endpoint, turn = chat.endpoint, chat.log.path()[-1]
-        output.emit_json(
-            {
-                "event": "chat",
-                "chat": chat.name,
-                "turn": turn.id,
-                "profile": endpoint.profile_name or None if endpoint else None,
-                "build": endpoint.build or None if endpoint else None,
-                "model": endpoint.model or None if endpoint else None,
-                "base_url": endpoint.base_url if endpoint else None,
-            },
-            one_line=True,
-        )
+        about, endpoint = {"event": "chat", "chat": chat.name, "turn": chat.log.path()[-1].id}, chat.endpoint
+        asked = {"profile": "profile_name", "build": "build", "model": "model", "base_url": "base_url"}
+        names = {name: getattr(endpoint, field, None) or None for name, field in asked.items()}
+        output.emit_json({**about, **names}, one_line=True)
 
     def show(self, event: AgentEvent) -> None:
         """Prints one event."""

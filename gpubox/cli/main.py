@@ -46,7 +46,8 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Clients": {
         "serve": "answer all clients at one address, and switch by the model they name",
         "connect": "print the settings of opencode, aider, Continue, Cline, curl or Python for the gateway",
-        "clients": "list the gateway's clients; make and revoke their keys",
+        "keys": "say who may ask the gateway, and how much: make, change and remove the keys of clients",
+        "clients": "list the gateway's clients; hold their requests",
     },
     "Chat": {"chat": "ask the model; list, search and edit chats; run a program in their sandbox"},
 }

@@ -16,15 +16,7 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.models.resolve import profile_model
 from gpubox.planner.supervisors import make_supervisor
 from gpubox.profiles.profile import Profile
-from gpubox.server.events import (
-    LoadProgress,
-    OperationFinished,
-    ServerEvent,
-    StepDone,
-    StepFailed,
-    StepStarted,
-    WaitingForSlots,
-)
+from gpubox.server import events
 from gpubox.server.instance import observe
 from gpubox.server.supervisor import Supervisor
 
@@ -36,28 +28,28 @@ class OperationOutput:
     """Prints the events of one operation: one line redrawn on a terminal, plain lines elsewhere."""
 
     def __init__(self) -> None:
-        self.finished: OperationFinished | None = None
+        self.finished: events.OperationFinished | None = None
         self._busy_slots: tuple[str, ...] = ()
 
-    def __call__(self, event: ServerEvent) -> None:
-        if isinstance(event, OperationFinished):
+    def __call__(self, event: events.ServerEvent) -> None:
+        if isinstance(event, events.OperationFinished):
             self.finished = event
             diagnostics.redraw("")
-        elif isinstance(event, LoadProgress):
+        elif isinstance(event, events.LoadProgress):
             diagnostics.redraw(f"  load {event.profile}  {_load_progress(event)}")
-        elif isinstance(event, StepStarted):
+        elif isinstance(event, events.StepStarted):
             diagnostics.redraw(f"  {event.step} {event.profile} …")
-        elif isinstance(event, WaitingForSlots):
+        elif isinstance(event, events.WaitingForSlots):
             if event.slots != self._busy_slots and (diagnostics.stderr_is_terminal() or not self._busy_slots):
                 limit = units.rough_duration(event.seconds_left)
                 diagnostics.note(
                     f"  {event.profile} is busy: {'; '.join(event.slots)}. Waiting up to {limit}; --now does not wait."
                 )
             self._busy_slots = event.slots
-        elif isinstance(event, StepDone):
+        elif isinstance(event, events.StepDone):
             remark = f"  {event.note}" if event.note else ""
             diagnostics.note(f"✓ {event.step} {event.profile}  {units.duration(event.seconds)}{remark}")
-        elif isinstance(event, StepFailed):
+        elif isinstance(event, events.StepFailed):
             # The error with the sentence is printed at the end; this line shows the log line that it comes from.
             line = event.line if event.line not in event.sentence else ""
             diagnostics.note(f"✗ {event.step} {event.profile}  {line}".rstrip())
@@ -65,7 +57,7 @@ class OperationOutput:
                 diagnostics.note("  `gpubox logs --failed` shows its log.")
 
 
-def _load_progress(event: LoadProgress) -> str:
+def _load_progress(event: events.LoadProgress) -> str:
     if not event.bytes_total:
         return event.stage
     left = f"  ~{units.rough_duration(event.seconds_left)} left" if event.seconds_left is not None else ""
@@ -111,7 +103,7 @@ def run_and_report(
 
 def run_on_instance(
     context: Context, instance: str, work: OperationWork, *, anyway: bool = False
-) -> tuple[OperationFinished | None, GpuboxError | None]:
+) -> tuple[events.OperationFinished | None, GpuboxError | None]:
     """Runs ``work`` with the instance's Supervisor; returns the final event and the error, or the interrupt."""
     progress = OperationOutput()
     try:
@@ -129,7 +121,7 @@ def supervisor_of(context: Context, instance: str, progress: OperationOutput, *,
 
 
 def outcome_values(
-    context: Context, instance: str, finished: OperationFinished | None, error: GpuboxError | None
+    context: Context, instance: str, finished: events.OperationFinished | None, error: GpuboxError | None
 ) -> dict[str, Any]:
     """The outcome of one operation, for --json. After an interrupt, ``answering`` is what runs now."""
     running = None if finished else observe(context.paths, instance).running

@@ -2,7 +2,7 @@
 
 A key is 256 random bits, so a fast hash is enough, and what the time of a comparison tells about a hash helps nobody.
 The gateway fails closed: while a key file is damaged, unreadable, readable by others or gone, no key is right. Another
-folder remembers that there was one (``Paths.key_memory``), until ``gpubox clients reset``.
+folder remembers that there was one (``Paths.key_memory``), until ``gpubox keys reset``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LOCK_ATTEMPTS = 250
 _RACY_SECONDS = 0.1
 """A file that changed so lately may change again without another time stamp."""
 _REFUSED = "the gateway refuses every client until this is mended"
-_MEND = "Mend it, or bring it back. `gpubox clients reset` forgets all keys, and that there were any."
+_MEND = "Mend it, or bring it back. `gpubox keys reset` forgets all keys, and that there were any."
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 _Moment = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
 
@@ -151,7 +151,7 @@ class ClientKeys:
     def why_refused(self, secret: str) -> str:
         """Why ``client_of`` knows nobody with this key, in words for that client."""
         if (client := self._owner(secret)) is None:
-            return "The key is missing or wrong. `gpubox clients add NAME` on the box makes one."
+            return "The key is missing or wrong. `gpubox keys add NAME` on the box makes one."
         return f"The key of {client} has expired. `gpubox keys change {client} --expires 30d` on the box renews it."
 
     def _owner(self, secret: str) -> str | None:
@@ -189,13 +189,13 @@ class ClientKeys:
             if name in self.names:
                 raise UsageError(
                     f"There is a key for {name!r} already.",
-                    f"Choose another name, or replace it: gpubox clients revoke {name}, then add it again.",
+                    f"Choose another name, or replace it: gpubox keys remove {name}, then add it again.",
                 )
             self._write((*self._keys, ClientKey(name, _digest(secret), utc_now(), limits)))
         return secret
 
-    def change(self, name: str, **limits: Any) -> ClientLimits:
-        """Changes these fields of the client's limits; a gateway that runs heeds it at once. Returns all of them.
+    def change(self, name: str, **limits: Any) -> ClientKey:
+        """Changes these fields of the client's limits; a gateway that runs heeds it at once. Returns the new entry.
 
         Raises as ``add``, and UsageError for an unknown name.
         """
@@ -203,7 +203,7 @@ class ClientKeys:
             key = self._known_key(name)
             changed = replace(key, limits=replace(key.limits, **limits))
             self._write(tuple(changed if each is key else each for each in self._keys))
-        return changed.limits
+        return changed
 
     def remove(self, name: str) -> None:
         """Makes the key of ``name`` wrong from now on. Raises as ``change``."""

@@ -263,7 +263,7 @@ class Gateway:
         if self.keys.any:
             client = self.keys.client_of(secret := routes.secret_of(http))
             if client is None and self.keys.problem:  # which names files of this machine
-                raise RequestRefused(503, "The gateway cannot use its keys: `gpubox clients` on the box says why.")
+                raise RequestRefused(503, "The gateway cannot use its keys: `gpubox keys list` on the box says why.")
             if client is None:
                 raise RequestRefused(401, self.keys.why_refused(secret))
             request.client, request.keyed = client, client in self.keys.names

@@ -247,7 +247,7 @@ ACTIONS = (
            Scope.CONNECT, 2, "model", palette=False),
     Action("connect_previous", "left", "←", "Name the previous model", "", Scope.CONNECT, palette=False),
     Action("connect_key", "n", "n", "Make a key for the client", "It is shown once, and written into the settings.",
-           Scope.CONNECT, 3, "new key", "clients add", palette=False),
+           Scope.CONNECT, 3, "new key", "keys add", palette=False),
     Action("connect_back", "escape", "esc", "Back", "", Scope.CONNECT, 4, "back", palette=False),
     Action("advice_try", "T", "T", "Try the change", "Measures what runs, switches, and measures again. Nothing is "
            "written until you keep it.", Scope.ADVICE, 1, "try", "try", palette=False, changes_server=True),

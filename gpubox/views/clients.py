@@ -1,4 +1,4 @@
-"""The gateway's clients and their requests: rows, JSON, and a line for each event."""
+"""The gateway's clients, their requests and keys: rows, JSON, and a line for each event."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpubox import units
+from gpubox.gateway.client_keys import ClientKey
 from gpubox.gateway.gateway_status import (
     ClientSums,
     FinishedRequest,
@@ -32,19 +33,15 @@ class ClientUsage:
     sums: ClientSums
     last_at: str | None
     live: tuple[LiveRequest, ...]
-    key_made_at: str | None
-    """When its key was made: ISO-8601 UTC; None if it has none."""
 
 
 def collect_clients(
-    sums: Mapping[str, tuple[ClientSums, str | None]], live: Sequence[LiveRequest], keys: Mapping[str, str]
+    sums: Mapping[str, tuple[ClientSums, str | None]], live: Sequence[LiveRequest]
 ) -> list[ClientUsage]:
-    """All that sent a request or have a key (name -> when it was made): busy ones first, then the last used."""
+    """All that sent a request, or have one under way: busy ones first, then the last used."""
     clients = [
-        ClientUsage(
-            name, *sums.get(name, (ClientSums(), None)), tuple(r for r in live if r.client == name), keys.get(name)
-        )
-        for name in dict.fromkeys((*sums, *(request.client for request in live), *keys))
+        ClientUsage(name, *sums.get(name, (ClientSums(), None)), tuple(r for r in live if r.client == name))
+        for name in dict.fromkeys((*sums, *(request.client for request in live)))
     ]
     return sorted(clients, key=lambda client: (bool(client.live), client.last_at or ""), reverse=True)
 
@@ -54,7 +51,6 @@ def client_values(client: ClientUsage, *, live_known: bool) -> dict[str, Any]:
     live = Counter(request.state for request in client.live)
     return {
         **json_fields(client, without=("sums", "live")),
-        "has_key": client.key_made_at is not None,
         **{f"{state}_requests": live[state] if live_known else None for state in LIVE_STATES},
         **json_fields(client.sums, "read_tokens"),
     }
@@ -62,7 +58,7 @@ def client_values(client: ClientUsage, *, live_known: bool) -> dict[str, Any]:
 
 def clients_table(clients: Sequence[ClientUsage], days: int, empty: str) -> Table:
     """One row for each client."""
-    header = ("CLIENT", "NOW", "REQS", "READ", "REUSED", "OUT", "QUEUE", "TTFT", "TG", "ERR", "LEFT", "LAST", "KEY")
+    header = ("CLIENT", "NOW", "REQS", "READ", "REUSED", "OUT", "QUEUE", "TTFT", "TG", "ERR", "LEFT", "LAST")
     return Table([_client_row(client, days) for client in clients], header, empty)
 
 
@@ -80,7 +76,6 @@ def _client_row(client: ClientUsage, days: int) -> tuple[str, ...]:
         f"{sums.errors:,}",
         f"{sums.left:,}",
         units.local_time(client.last_at or "", "%H:%M:%S" if days == 1 else "%Y-%m-%d %H:%M"),
-        units.local_time(client.key_made_at or "", "%Y-%m-%d"),
     )
 
 
@@ -150,3 +145,29 @@ def _request_text(event: FinishedRequest) -> str:
     outcome = "" if event.outcome == "done" else f"{event.outcome} {event.status or ''} {event.error}".strip()
     parts = (event.client, event.profile, event.path, tokens, queue, ttft, speed, outcome)
     return "  ".join(part for part in parts if part)
+
+
+def key_values(key: ClientKey, tokens_today: int) -> dict[str, Any]:
+    """A key for JSON: its limits, and what has been used of them."""
+    limits = json_fields(key.limits, "expired")
+    return {"name": key.name, "made_at": key.made_at, **limits, "tokens_today": tokens_today}
+
+
+def keys_table(keys: Iterable[tuple[ClientKey, int]], empty: str = "") -> Table:
+    """One row for each key, with the tokens that were used today."""
+    header = ("CLIENT", "WEIGHT", "AT ONCE", "TOKENS/DAY", "MODELS", "EXPIRES", "MADE")
+    return Table([_key_row(*each) for each in keys], header, empty)
+
+
+def _key_row(key: ClientKey, used: int) -> tuple[str, ...]:
+    limits = key.limits
+    ends = units.local_time(limits.expires_at or "", "%Y-%m-%d %H:%M")
+    return (
+        key.name,
+        f"{limits.weight:g}",
+        f"{limits.requests_at_once or 'any'}",
+        f"{used:,} of {limits.tokens_per_day:,}" if limits.tokens_per_day else "any",
+        ", ".join(limits.models) or "all",
+        f"expired {ends}" if limits.expired else ends if limits.expires_at else "never",
+        units.local_time(key.made_at, "%Y-%m-%d"),
+    )

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from gpubox.clock import utc_now
-from gpubox.gateway.client_keys import ClientKeys
 from gpubox.gateway.gateway_status import FinishedRequest
 from gpubox.gateway.ledger import Ledger
 from gpubox.paths import Paths
@@ -41,99 +37,15 @@ def asked(paths: Paths) -> None:
     ledger.add(finished("e\x1b[31mvil\n", 0.3, outcome="left", status=0, profile=""))
 
 
-def test_keys_are_made_listed_and_revoked(capfd: Capture, paths: Paths) -> None:
-    assert values(capfd, "clients")[1]["key_required"] is False
-    code, secret, said = gpubox(capfd, "clients", "add", "laptop")
-    assert (code, len(secret), said.count("laptop")) == (0, 47, 1)  # the key, alone on its line
-    assert ClientKeys(paths.client_keys).client_of(secret.strip()) == "laptop"
-    assert secret.strip() not in said
-
-    code, made = values(capfd, "clients", "add", "desk")
-    assert ClientKeys(paths.client_keys).client_of(made["key"]) == "desk"
-    code, listed = values(capfd, "clients")
-    assert [(client["name"], client["has_key"]) for client in listed["clients"]] == [("laptop", True), ("desk", True)]
-    assert (code, listed["key_required"], made["key"] in str(listed)) == (0, True, False)
-    assert gpubox(capfd, "clients")[1].splitlines()[1].split()[-1].startswith("20")
-
-    assert gpubox(capfd, "clients", "revoke", "laptop")[:2] == (0, "laptop's key is revoked.\n")
-    for words in (("revoke", "desk"), ()):
-        assert "the gateway refuses every client" in gpubox(capfd, "clients", *words)[2]
-
-
-def test_keys_are_forgotten_only_on_purpose(capfd: Capture, paths: Paths) -> None:
-    gpubox(capfd, "clients", "add", "laptop")
-    paths.client_keys.unlink()
-    for code, words in ((0, ()), (2, ("add", "desk"))):
-        result, _, said = gpubox(capfd, "clients", *words)
-        assert (result, "client-keys.json is gone; the gateway refuses every client" in said) == (code, True)
-    for refused in (("reset",), ("reset", "--json")):
-        code, _, said = gpubox(capfd, "clients", *refused)
-        assert (code, "Add --yes" in said) == (2, True)
-    assert gpubox(capfd, "clients", "reset", "--yes")[:2] == (0, "All keys are forgotten.\n")
-    gpubox(capfd, "clients", "add", "laptop")
-    assert values(capfd, "clients", "reset", "--yes") == (
-        0, {"schema_version": 1, "removed": ["laptop"], "required": False},
-    )  # fmt: skip
-    paths.api_key_file.write_text("secret")
-    paths.api_key_file.chmod(0o600)
-    assert "The box's own API key is still needed." in gpubox(capfd, "clients", "reset", "-y")[1]
-    assert values(capfd, "clients")[1]["box_key"] is True
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (("add", "a b"), "'a b' cannot be a client's name."),
-        (("add", "box"), "The name 'box' means the box's own API key."),
-        (("add", "laptop"), "There is a key for 'laptop' already."),
-        (("revoke", "desk"), "There is no key for 'desk'."),
-        (("add",), "Missing argument 'NAME'."),
-        (("remove", "laptop"), "There is no verb 'remove'."),
-    ],
-)
-def test_wrong_names_are_one_sentence(capfd: Capture, words: tuple[str, ...], sentence: str) -> None:
-    gpubox(capfd, "clients", "add", "laptop")
-
-    code, out, err = gpubox(capfd, "clients", *words)
-
-    assert (code, out) == (2, "")
-    assert sentence in err or "No such command" in err
-
-
-def test_a_damaged_key_file_is_said_and_not_written_over(capfd: Capture, paths: Paths) -> None:
-    gpubox(capfd, "clients", "add", "laptop")
-    paths.client_keys.write_text("{")
-
-    for code, words in ((2, ("add", "desk")), (2, ("revoke", "laptop")), (0, ())):
-        result, _, err = gpubox(capfd, "clients", *words)
-        assert (result, "is damaged" in err) == (code, True)
-        assert "the gateway refuses every client until this is mended" in err
-    assert paths.client_keys.read_text() == "{"
-
-
-def test_a_key_that_nobody_could_read_is_not_kept(paths: Paths) -> None:
-    """Stdout is closed or full."""
-    for stdout in ("/dev/full", "closed"):
-        words = [sys.executable, "-m", "gpubox", "clients", "add", "laptop"]
-        if stdout == "closed":
-            reader, writer = os.pipe()
-            os.close(reader)
-        else:
-            writer = os.open(stdout, os.O_WRONLY)
-        subprocess.run(words, stdout=writer, stderr=subprocess.DEVNULL, timeout=60)
-        os.close(writer)
-        assert ClientKeys(paths.client_keys).names == ()
-
-
 def test_clients_of_today(capfd: Capture, asked: None) -> None:
     code, out, _ = gpubox(capfd, "clients")
 
     assert code == 0
     assert [line.split() for line in out.splitlines()] == [
-        ["CLIENT", "NOW", "REQS", "READ", "REUSED", "OUT", "QUEUE", "TTFT", "TG", "ERR", "LEFT", "LAST", "KEY"],
-        ["evil", "—", "1", "0", "0", "0", "0", "ms", "—", "—", "0", "1", "12:18:00", "—"],
-        ["curl", "—", "1", "0", "0", "0", "2.5", "s", "—", "—", "1", "0", "12:12:00", "—"],
-        ["laptop", "—", "2", "1,088", "39,512", "542", "0", "ms", "250", "ms", "41.2", "0", "0", "12:06:00", "—"],
+        ["CLIENT", "NOW", "REQS", "READ", "REUSED", "OUT", "QUEUE", "TTFT", "TG", "ERR", "LEFT", "LAST"],
+        ["evil", "—", "1", "0", "0", "0", "0", "ms", "—", "—", "0", "1", "12:18:00"],
+        ["curl", "—", "1", "0", "0", "0", "2.5", "s", "—", "—", "1", "0", "12:12:00"],
+        ["laptop", "—", "2", "1,088", "39,512", "542", "0", "ms", "250", "ms", "41.2", "0", "0", "12:06:00"],
     ]
 
 
@@ -162,13 +74,12 @@ def test_requests_of_the_clients(capfd: Capture, asked: None) -> None:
 
 
 def test_who_is_served_now(capfd: Capture, paths: Paths, asked: None) -> None:
-    ClientKeys(paths.client_keys).add("desk")
     with fake_gateway(paths) as gateway:
         waiting = replace(gateway.status.requests[0], id=2, client="aider", state="waiting")
         gateway.status = replace(gateway.status, requests=(*gateway.status.requests, waiting))
         code, out, _ = gpubox(capfd, "clients")
         rows = [line.split("  ")[0].strip() for line in out.splitlines()[1:]]
-        assert (code, rows) == (0, ["laptop", "aider", "evil", "curl", "desk"])
+        assert (code, rows) == (0, ["laptop", "aider", "evil", "curl"])
         assert "1 generating" in out.splitlines()[1]
         assert "1 waiting" in out.splitlines()[2]
         assert gpubox(capfd, "clients", "--requests")[1].splitlines()[-1].split()[:4] == [
@@ -176,12 +87,11 @@ def test_who_is_served_now(capfd: Capture, paths: Paths, asked: None) -> None:
         ]  # fmt: skip
         _, listed = values(capfd, "clients")
         assert (listed["base_url"], listed["paused"]) == ("http://127.0.0.1:8080", False)
-        assert [client["generating_requests"] for client in listed["clients"]] == [1, 0, 0, 0, 0]
-        assert [client["has_key"] for client in listed["clients"]] == [False, False, False, False, True]
+        assert [client["generating_requests"] for client in listed["clients"]] == [1, 0, 0, 0]
 
         gateway.answer = (500, b"broken")
         code, out, err = gpubox(capfd, "clients")
-        assert (code, len(out.splitlines())) == (0, 5)
+        assert (code, len(out.splitlines())) == (0, 4)
         assert "The gateway answers 500" in err
         assert values(capfd, "clients")[1]["clients"][0]["waiting_requests"] is None
 

@@ -231,9 +231,11 @@ def _words(world: Path, url: str, chat: str) -> Mapping[str, Sequence[tuple[str,
         "advice": [(), ("evil",), ("evil", "--all", "--json"), (ONE_LINE,), ("evil", "--dismiss", ONE_LINE)],
         "tune": [(ONE_LINE,), ("evil", "--over", ONE_LINE, "--json"), ("evil", "--goal", ONE_LINE)],
         "history": [(), ("--json",), ("--requests",), ("--by", "day"), ("--since", ONE_LINE)],
-        "clients add": [(ONE_LINE,), ("laptop",), ("laptop", "--json")],
-        "clients revoke": [(ONE_LINE,), ("laptop", "--json")],
-        "clients reset": [("--yes",), ("--yes", "--json")],
+        "keys add": [(ONE_LINE,), ("laptop", "--models", ONE_LINE), ("desk", "--json")],
+        "keys list": [(), ("--json",)],
+        "keys change": [(ONE_LINE, "--weight", "2"), ("laptop", "--expires", ONE_LINE), ("laptop", "--weight", "2", "--json")],
+        "keys remove": [(ONE_LINE,), ("laptop", "--json")],
+        "keys reset": [("--yes",), ("--yes", "--json")],
         "clients": [(), ("--json",), ("--requests",), ("--days", "2", "--json"), ("--hold",), ("--release", "--json")],
         "connect": [(), ("opencode",), ("curl", "--json"), (ONE_LINE,), ("aider", "--model", ONE_LINE)],
         "serve": [("--stop",), ("--stop", "--json"), ("--host", ONE_LINE), ("--port", "1", "--install", "--host", ONE_LINE)],
@@ -246,7 +248,7 @@ PARTS = {
     "servers": (("start", "switch", "restart", "status", "logs", "history", "engines", "doctor", "stop"), 100_000),
     "chats": (("chat",), 100_000),
     "bench": (("bench",), 40_000),
-    "gateway": (("clients", "connect", "serve"), 2_500),
+    "gateway": (("keys", "clients", "connect", "serve"), 2_500),
 }  # fmt: skip
 """The first words of the verbs that are tried one after another in one world, and how many bytes they print at least."""
 NIGHTLY = pytest.mark.nightly

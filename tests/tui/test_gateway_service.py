@@ -86,4 +86,4 @@ def test_a_gateway_that_cannot_start_says_why_and_what_to_do(paths: Paths) -> No
     exposed = Config(gateway=replace(Config().gateway, host="0.0.0.0", port=free_port()))
     with pytest.raises(GpuboxError, match="opens the gateway to other machines") as error:
         LocalServices(paths, exposed).gateway_service().start()
-    assert "gpubox clients add" in error.value.hint
+    assert "gpubox keys add" in error.value.hint

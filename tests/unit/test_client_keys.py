@@ -69,7 +69,7 @@ def test_limits_hold_at_once_and_an_expired_key_is_wrong(file: Path) -> None:
     assert [limits.allows(names) for names in (("coder", "c"), ("small",))] == [True, False]
     assert UNLIMITED.allows(("small",))
 
-    assert keys.change("laptop", weight=1.5, models=()) == ClientLimits(1.5, 3, 200_000, (), limits.expires_at)
+    assert keys.change("laptop", weight=1.5, models=()).limits == ClientLimits(1.5, 3, 200_000, (), limits.expires_at)
     assert (gateway.limits_of("laptop").weight, gateway.client_of(secret)) == (1.5, "laptop")
 
     keys.change("laptop", expires_at="2001-01-01T00:00:00.000Z")

@@ -5,17 +5,7 @@ from __future__ import annotations
 import time
 
 from gpubox import units
-from gpubox.bench.events import (
-    BenchEvent,
-    DoubtRaised,
-    ItemFinished,
-    ItemProgress,
-    ItemStarted,
-    Note,
-    RunEnded,
-    RunStarted,
-    TargetServerEvent,
-)
+from gpubox.bench import events
 from gpubox.cli import diagnostics
 from gpubox.cli.operations import OperationOutput
 
@@ -32,31 +22,31 @@ class RunProgressOutput:
         self._last_line_at = time.monotonic()
         self._doubts: set[tuple[str, str]] = set()
 
-    def __call__(self, event: BenchEvent) -> None:
+    def __call__(self, event: events.BenchEvent) -> None:
         match event:
-            case RunStarted(run=run, done=done):
+            case events.RunStarted(run=run, done=done):
                 already = f", {done} of them done" if done else ""
                 items = f": {run.items} items{already}" if run.items else ""  # a new run learns it with its first item
                 diagnostics.note(f"run {run.id}{items}; Ctrl-C stops it, `gpubox bench resume` continues")
-            case TargetServerEvent(event=server_event):
+            case events.TargetServerEvent(event=server_event):
                 self._server(server_event)
-            case Note(text=text):
+            case events.Note(text=text):
                 diagnostics.note(f"  {text}")
-            case DoubtRaised(doubt=doubt):
+            case events.DoubtRaised(doubt=doubt):
                 if (doubt.kind, doubt.text) not in self._doubts:  # the report counts repeats
                     self._doubts.add((doubt.kind, doubt.text))
                     diagnostics.note(f"  ! {doubt.kind}: {doubt.text}" + (f"  ({doubt.item})" if doubt.item else ""))
-            case ItemStarted(item=item, number=number, total=total):
+            case events.ItemStarted(item=item, number=number, total=total):
                 self._line = f"  {number}/{total}  {item.id}{self._seconds_left}"
                 diagnostics.redraw(self._line)
-            case ItemProgress(text=text):
+            case events.ItemProgress(text=text):
                 diagnostics.redraw(f"{self._line}  {text}")
-            case ItemFinished():
+            case events.ItemFinished():
                 self._item_finished(event)
-            case RunEnded():
+            case events.RunEnded():
                 diagnostics.redraw("")
 
-    def _item_finished(self, event: ItemFinished) -> None:
+    def _item_finished(self, event: events.ItemFinished) -> None:
         estimated = event.seconds_left and event.done < event.total
         self._seconds_left = f"  ~{units.duration(event.seconds_left)} left" if estimated else ""
         self._line = f"  {event.done}/{event.total}  {event.headline}{self._seconds_left}"

@@ -21,6 +21,7 @@ bench.py    the group of the kinds of benchmark and of stored runs
 history.py  sums, requests, what became slower
 serve.py    the gateway
 connect.py  settings of clients
-clients.py  the gateway's clients and their keys
+keys.py     who may ask the gateway, and how much
+clients.py  the gateway's clients and their requests
 chat.py     one prompt, and the stored chats
 """

@@ -54,15 +54,10 @@ def command(
     shown = judged.advice if show_all else judged.shown
     if as_json:
         offload = snapshot.offload if snapshot.server.profile == name else None
-        output.emit_json(
-            {
-                "profile": judged.profile,
-                "bottleneck": offload.bottleneck if offload else None,
-                "bottleneck_reason": (offload.bottleneck_reason or None) if offload else None,
-                "advice": [json_fields(advice, "diff", "command", without=("before",)) for advice in shown],
-                "dismissed": len(judged.advice) - len(judged.shown),
-            }
-        )
+        slowed = {key: offload and (getattr(offload, key) or None) for key in ("bottleneck", "bottleneck_reason")}
+        advice = [json_fields(each, "diff", "command", without=("before",)) for each in shown]
+        dismissed_count = len(judged.advice) - len(judged.shown)
+        output.emit_json({"profile": judged.profile, **slowed, "advice": advice, "dismissed": dismissed_count})
         return
     _print(judged, shown)
 

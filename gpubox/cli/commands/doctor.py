@@ -140,19 +140,11 @@ def _sandbox(context: Context) -> Finding:
 
     confinement = asyncio.run(probe(context.config))
     if confinement.isolation is None:
-        return Finding(
-            "sandbox",
-            "warn",
-            f"no sandbox works, so the model's programs are not run: {confinement.problem}",
-            confinement.hint,
-        )
+        text = f"no sandbox works, so the model's programs are not run: {confinement.problem}"
+        return Finding("sandbox", "warn", text, confinement.hint)
     if confinement.isolation != "bubblewrap":
-        return Finding(
-            "sandbox",
-            "warn",
-            f"weaker: {confinement.detail} ({confinement.problem}); {confinement.weakness}",
-            confinement.hint,
-        )
+        text = f"weaker: {confinement.detail} ({confinement.problem}); {confinement.weakness}"
+        return Finding("sandbox", "warn", text, confinement.hint)
     return Finding("sandbox", "ok", f"{confinement.detail}; {confinement.memory}")
 
 

@@ -12,23 +12,7 @@ from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE, shipped_profiles
-from gpubox.profiles.edit import (
-    KeyValue,
-    ProfileEdit,
-    alias_names,
-    change_text,
-    copied_text,
-    delete_profile,
-    edit_in_editor,
-    edit_profile,
-    key_path,
-    new_edit,
-    rename_profile,
-    restore_deleted,
-    save_edit,
-    typed_earlier,
-    unchanged,
-)
+from gpubox.profiles import edit as files
 from gpubox.profiles.profile import Profile
 from gpubox.server.instance import check_not_running, observe
 from gpubox.toml_edit import KeyPath
@@ -68,14 +52,14 @@ def command(
     path, diff = edited.path, list[str]()
     if changes or copy:
         edit = _changed(context, edited, sets, unset, copy)
-        if editor and (earlier := typed_earlier(edit.name, context.paths)):
+        if editor and (earlier := files.typed_earlier(edit.name, context.paths)):
             diagnostics.note(f"  ! {earlier}")
-        with edit_in_editor(edit, edited, context.paths) if editor else nullcontext(edit) as edit:
+        with files.edit_in_editor(edit, edited, context.paths) if editor else nullcontext(edit) as edit:
             if not force:
                 check_edit(edit, context)
             path, diff = edit.path, list(edit.diff)
             if not only_print and diff:
-                path = save_edit(edit, context.paths)
+                path = files.save_edit(edit, context.paths)
     if rename and not only_print:
         path = _rename(profile, rename, context)
     name = copy or rename or profile
@@ -97,22 +81,22 @@ def command(
 
 def _changed(
     context: Context, edited: Profile, sets: tuple[str, ...], unset: tuple[str, ...], copy: str | None
-) -> ProfileEdit:
+) -> files.ProfileEdit:
     changes = parse_changes(sets, unset, edited, context) if sets or unset else {}
     if copy:
-        return new_edit(copy, change_text(copied_text(edited), changes), context.paths)
-    return edit_profile(edited, changes, context.paths) if changes else unchanged(edited, context.paths)
+        return files.new_edit(copy, files.change_text(files.copied_text(edited), changes), context.paths)
+    return files.edit_profile(edited, changes, context.paths) if changes else files.unchanged(edited, context.paths)
 
 
 def _delete(context: Context, name: str, undo: bool, as_json: bool) -> None:
     """Deletes the profile, or with ``undo`` brings it back."""
     if undo:
-        path = restore_deleted(context.paths, name)
+        path = files.restore_deleted(context.paths, name)
         message = f"{name} is back: {path}"
     else:
         profile = context.catalog.get_file(name, context.paths.profiles)
         check_not_running(name, context.paths, "is not deleted")
-        path = delete_profile(profile, context.paths)
+        path = files.delete_profile(profile, context.paths)
         shipped = (shipped_profiles() / f"{name}.toml").exists()
         note = " The shipped profile of that name is visible again." if shipped else ""
         message = f"{name} is deleted.{note} `gpubox edit {name} --undelete` brings it back."
@@ -121,18 +105,18 @@ def _delete(context: Context, name: str, undo: bool, as_json: bool) -> None:
 
 def parse_changes(
     sets: tuple[str, ...], unset: tuple[str, ...], profile: Profile, context: Context
-) -> dict[KeyPath, KeyValue]:
+) -> dict[KeyPath, files.KeyValue]:
     """The changes that ``--set`` and ``--unset`` describe, under the names that the profile uses. Raises UsageError."""
     from gpubox.engines.option_values import parse_flag_change
 
-    changes: dict[KeyPath, KeyValue] = {}
+    changes: dict[KeyPath, files.KeyValue] = {}
     for text in (*sets, *(f"{name}=" for name in unset)):
         name, value = parse_flag_change(text)
-        where = key_path(name)
+        where = files.key_path(name)
         if where[0] == "flags":
             where = ("flags", _flag_key(where[1], profile, context))
         elif where == ("aliases",) and isinstance(value, str) and value:
-            value = alias_names(value)
+            value = files.alias_names(value)
         changes[where] = None if value == "" else value
     return changes
 
@@ -149,7 +133,7 @@ def _flag_key(name: str, profile: Profile, context: Context) -> str:
     return flag_key(name, profile, capabilities)
 
 
-def check_edit(edit: ProfileEdit, context: Context, hint: str = "Nothing is written; --force writes it.") -> None:
+def check_edit(edit: files.ProfileEdit, context: Context, hint: str = "Nothing is written; --force writes it.") -> None:
     """Raises UsageError if the profile's engine refuses a flag of the changed profile. Starts nothing."""
     from gpubox.server.launch import preview_launch
 
@@ -163,7 +147,7 @@ def _rename(old: str, new: str, context: Context) -> Path:
     from gpubox.profiles.loader import load_catalog
 
     check_not_running(old, context.paths, "keeps its name")
-    return rename_profile(load_catalog(context.paths).get(old), new, context.paths)
+    return files.rename_profile(load_catalog(context.paths).get(old), new, context.paths)
 
 
 def _note_running(profile: str, context: Context) -> None:

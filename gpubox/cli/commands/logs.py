@@ -41,16 +41,9 @@ TAIL_BYTES = 4 * 1024 * 1024
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with -f one for each line.")
 @click.pass_obj
 def command(
-    context: Context,
-    profile: str | None,
-    follow: bool,
-    lines: int,
-    grep: str | None,
-    failed: bool,
-    raw: bool,
-    only_path: bool,
-    as_json: bool,
-) -> None:
+    context: Context, profile: str | None, follow: bool, lines: int, grep: str | None, failed: bool, raw: bool,
+    only_path: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Print the log of the active server, or of PROFILE's.
 
     Repeated lines are counted, not printed.

@@ -38,31 +38,17 @@ def __getattr__(name: str) -> Any:
     @click.option(
         "--watch", type=click.FloatRange(min=0.1), metavar="S", cls=PlainHelpOption, help="Print again every S seconds."
     )
-    @click.option(
-        "--record",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Record all readings into FILE, four times a second, until Ctrl-C.",
-    )
-    @click.option(
-        "--seconds",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="N",
-        cls=PlainHelpOption,
-        help="With --record: stop after N seconds.",
-    )
+    @click.option("--record", type=click.Path(path_type=Path), metavar="FILE",
+                  help="Record all readings into FILE, four times a second, until Ctrl-C.")  # fmt: skip
+    @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="N", cls=PlainHelpOption,
+                  help="With --record: stop after N seconds.")  # fmt: skip
     @url_option
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --watch one in each line.")
     @click.pass_obj
     def command(
-        context: Context,
-        everything: bool,
-        watch: float | None,
-        record: Path | None,
-        seconds: float | None,
-        url: str | None,
-        as_json: bool,
-    ) -> int:
+        context: Context, everything: bool, watch: float | None, record: Path | None, seconds: float | None,
+        url: str | None, as_json: bool,
+    ) -> int:  # fmt: skip
         """Show what runs now.
 
         `gpubox --replay FILE` plays a recording on the screen. It has numbers, paths (the home folder as ~) and the

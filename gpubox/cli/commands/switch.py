@@ -7,18 +7,8 @@ from functools import partial
 import click
 
 from gpubox import units
-from gpubox.cli import output
+from gpubox.cli import operations, output
 from gpubox.cli.context import Context
-from gpubox.cli.operations import (
-    OperationWork,
-    anyway_option,
-    check_waiting_options,
-    ensure_model,
-    outcome_values,
-    run_and_report,
-    run_on_instance,
-    waiting_options,
-)
 from gpubox.cli.options import json_option, yes_option
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE
@@ -29,7 +19,7 @@ from gpubox.server.supervisor import Supervisor, instance_of
 
 @click.command("start")
 @click.argument("profile")
-@anyway_option
+@operations.anyway_option
 @yes_option
 @json_option
 @click.pass_obj
@@ -44,8 +34,8 @@ def start_command(context: Context, profile: str, anyway: bool, yes: bool, as_js
 
 @click.command("switch")
 @click.argument("profile")
-@waiting_options
-@anyway_option
+@operations.waiting_options
+@operations.anyway_option
 @yes_option
 @json_option
 @click.pass_obj
@@ -57,7 +47,7 @@ def switch_command(
     All checks are done while the old server still answers. A profile that certainly would not fit into memory is
     refused. Ctrl-C restores the old server, too.
     """
-    check_waiting_options(now, wait)
+    operations.check_waiting_options(now, wait)
     target = context.profile(profile)
     if target.companion:
         raise UsageError(f"{profile} runs beside the active profile.", f"`gpubox start {profile}` starts it.")
@@ -67,8 +57,8 @@ def switch_command(
 
 @click.command("restart")
 @click.argument("profile", required=False)
-@waiting_options
-@anyway_option
+@operations.waiting_options
+@operations.anyway_option
 @yes_option
 @json_option
 @click.pass_obj
@@ -76,7 +66,7 @@ def restart_command(
     context: Context, profile: str | None, now: bool, wait: float | None, anyway: bool, yes: bool, as_json: bool
 ) -> None:
     """Restart the running profile, or another running PROFILE, reading its file again."""
-    check_waiting_options(now, wait)
+    operations.check_waiting_options(now, wait)
     restarted = context.profile(profile or _active_profile(context))
     instance = instance_of(restarted, context.paths)
     running = observe(context.paths, instance).running
@@ -86,10 +76,10 @@ def restart_command(
     _run(context, restarted, work, as_json=as_json, anyway=anyway)
 
 
-def _run(context: Context, profile: Profile, work: OperationWork, *, as_json: bool, anyway: bool) -> None:
+def _run(context: Context, profile: Profile, work: operations.OperationWork, *, as_json: bool, anyway: bool) -> None:
     """Downloads the model if it is missing, then does ``work`` on the profile's instance."""
-    ensure_model(context, profile)
-    run_and_report(context, instance_of(profile, context.paths), work, as_json=as_json, anyway=anyway)
+    operations.ensure_model(context, profile)
+    operations.run_and_report(context, instance_of(profile, context.paths), work, as_json=as_json, anyway=anyway)
 
 
 def _active_profile(context: Context) -> str:
@@ -124,7 +114,7 @@ def stop_command(context: Context, profile: str | None, everything: bool, as_jso
     if everything:
         _stop_all(context, running, as_json)
     else:
-        run_and_report(context, running[0], lambda s: s.stop(), as_json=as_json)
+        operations.run_and_report(context, running[0], lambda s: s.stop(), as_json=as_json)
 
 
 def _stop_all(context: Context, instances: list[str], as_json: bool) -> None:
@@ -132,8 +122,8 @@ def _stop_all(context: Context, instances: list[str], as_json: bool) -> None:
     first: GpuboxError | None = None
     results = []
     for instance in instances:
-        finished, error = run_on_instance(context, instance, lambda s: s.stop())
-        results.append(outcome_values(context, instance, finished, error))
+        finished, error = operations.run_on_instance(context, instance, lambda s: s.stop())
+        results.append(operations.outcome_values(context, instance, finished, error))
         first = first or error
         if finished and not error and not as_json:
             output.emit(f"{finished.message} ({units.duration(finished.seconds)})")

@@ -127,7 +127,7 @@ class ClientOrder:
     def rows(self, status: GatewayStatus, speeds: dict[int, float]) -> tuple[ClientRow, ...]:
         """A row for each client."""
         sums = {client.name: (client.today, client.last_at) for client in status.clients}
-        usages = {usage.name: usage for usage in collect_clients(sums, status.requests, {})}
+        usages = {usage.name: usage for usage in collect_clients(sums, status.requests)}
         self._names = [name for name in self._names if name in usages]
         self._names += [name for name in usages if name not in self._names]
         last = {finished.client: finished for finished in reversed(status.finished)}
