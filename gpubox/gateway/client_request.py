@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpubox.clock import utc_now
-from gpubox.gateway.gateway_status import FinishedRequest, LiveRequest, Outcome, RequestState
+from gpubox.gateway.gateway_status import FinishedRequest, LiveRequest, Outcome, RequestState, WaitsFor
 from gpubox.gateway.http_connection import Exchange, Headers, RequestRefused
 from gpubox.gateway.reply_observer import AnswerTokens, ReplyObserver
 from gpubox.gateway.routes import Api, error_event
@@ -196,7 +196,9 @@ class ClientRequest:
     api: Api = "openai"
     state: RequestState = "reading"
     waits_since: float | None = None
+    waits_for: WaitsFor | None = None
     queue_seconds: float = 0.0
+    swap_seconds: float = 0.0
     first_text_at: float | None = None
     outcome: Outcome = "left"
     """What it is unless something else is said: the client went away."""
@@ -219,9 +221,20 @@ class ClientRequest:
 
     @property
     def waited(self) -> float:
-        """Seconds in the queue, so far."""
+        """Seconds in the gateway, so far."""
         waiting = time.monotonic() - self.waits_since if self.waits_since is not None else 0.0
-        return self.queue_seconds + waiting
+        return self.queue_seconds + self.swap_seconds + waiting
+
+    def stages(self, tokens: AnswerTokens) -> tuple[float | None, float | None]:
+        """Seconds of prefill and generation: as the client saw them, else as the server reports them."""
+        answering = time.monotonic() - self.exchange.request.received - self.waited
+        if self.ttft_seconds is not None:
+            prefill = self.ttft_seconds - self.waited
+        elif tokens.generated_tokens and tokens.tg_tokens_per_second:
+            prefill = answering - tokens.generated_tokens / tokens.tg_tokens_per_second
+        else:
+            return (answering if self.stream and self.state == "reading" else None), None
+        return round(max(0.0, prefill), 6), round(max(0.0, answering - prefill), 6)
 
     @property
     def ttft_seconds(self) -> float | None:
@@ -230,6 +243,7 @@ class ClientRequest:
         return round(self.first_text_at - self.exchange.request.received, 6)
 
     def live(self) -> LiveRequest:
+        prefill, generation = self.stages(AnswerTokens())
         return LiveRequest(
             id=self.id,
             client=self.client,
@@ -237,7 +251,11 @@ class ClientRequest:
             path=self.path,
             state=self.state,
             stream=self.stream,
-            queue_seconds=round(self.waited, 3),
+            queue_seconds=round(self.waited - self.swap_seconds, 3),
+            swap_seconds=round(self.swap_seconds, 3),
+            prefill_seconds=prefill,
+            generation_seconds=generation,
+            waits_for=self.waits_for,
             seconds=round(time.monotonic() - self.exchange.request.began, 3),
             ttft_seconds=self.ttft_seconds,
             generated_tokens=self.forwarding.text_events if self.forwarding else None,
@@ -247,6 +265,7 @@ class ClientRequest:
         """Its line in the ledger."""
         observer = self.forwarding.observer if self.forwarding else None
         tokens = observer.tokens() if observer else AnswerTokens()
+        prefill, generation = self.stages(tokens)
         return FinishedRequest(
             at=utc_now(),
             client=self.client,
@@ -256,7 +275,10 @@ class ClientRequest:
             status=self.exchange.status,
             outcome=self.outcome,
             stream=self.stream,
-            queue_seconds=round(self.waited, 6),
+            queue_seconds=round(self.waited - self.swap_seconds, 6),
+            swap_seconds=round(self.swap_seconds, 6),
+            prefill_seconds=prefill,
+            generation_seconds=generation,
             ttft_seconds=self.ttft_seconds,
             seconds=round(time.monotonic() - self.exchange.request.began, 6),
             prompt_tokens=tokens.prompt_tokens,

@@ -7,7 +7,10 @@ from typing import Literal
 
 SCHEMA = 1
 RequestState = Literal["waiting", "reading", "generating"]
-"""waiting: for its profile. reading: sent to the server, and no token has come back. generating: tokens come."""
+"""waiting: see WaitsFor. reading: sent to the server, and no token has come back. generating: tokens come."""
+WaitKind = Literal["slot", "limit", "swap", "load", "hold"]
+"""slot: for a free slot of its profile. limit: for other requests of its client, whose key allows no more at once. swap:
+for its profile; others have their turn before. load: its profile is being loaded. hold: the owner holds all requests."""
 Outcome = Literal["done", "left", "failed", "refused", "cancelled"]
 """done: the whole answer was passed on. left: the client went away. failed: the server or the profile failed.
 refused: the gateway answered by itself (a wrong key, a full queue, broken HTTP). cancelled: the owner ended it."""
@@ -29,7 +32,13 @@ class FinishedRequest:
     outcome: Outcome
     stream: bool = False
     queue_seconds: float = 0.0
-    """How long it waited in the gateway."""
+    """How long it waited for a slot, and while all requests were held."""
+    swap_seconds: float = 0.0
+    """How long it waited for its profile to be up."""
+    prefill_seconds: float | None = None
+    """From the end of its wait to its first token. None: no token, or not streamed and the server did not say."""
+    generation_seconds: float | None = None
+    """From its first token to its last."""
     ttft_seconds: float | None = None
     """From its last byte in to the first token out, as the client saw it. None: not streamed, or no token."""
     seconds: float = 0.0
@@ -54,6 +63,16 @@ class FinishedRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitsFor:
+    """What a request waits for."""
+
+    kind: WaitKind
+    behind: tuple[tuple[str, int], ...] = ()
+    """Who goes first, each with the number of requests. slot, limit: clients, those that run too. swap: the profiles
+    that must stop for it."""
+
+
+@dataclass(frozen=True, slots=True)
 class LiveRequest:
     """One request that is not over yet."""
 
@@ -65,12 +84,18 @@ class LiveRequest:
     state: RequestState
     stream: bool
     queue_seconds: float
-    """How long it waited, or has been waiting."""
+    """How long it waited for a slot, or has been waiting."""
     seconds: float
     """Since its first byte."""
     ttft_seconds: float | None = None
     generated_tokens: int | None = None
     """The tokens passed on so far, one for each event of the stream that carries text."""
+    swap_seconds: float = 0.0
+    prefill_seconds: float | None = None
+    """So far, as all of them. None: the gateway cannot tell it from the generation."""
+    generation_seconds: float | None = None
+    waits_for: WaitsFor | None = None
+    """None: it does not wait."""
 
 
 @dataclass(frozen=True, slots=True)
