@@ -9,8 +9,8 @@ SCHEMA = 1
 RequestState = Literal["waiting", "reading", "generating"]
 """waiting: see WaitsFor. reading: sent to the server, and no token has come back. generating: tokens come."""
 WaitKind = Literal["slot", "limit", "swap", "load", "hold"]
-"""slot: for a free slot of its profile. limit: for other requests of its client, whose key allows no more at once. swap:
-for its profile; others have their turn before. load: its profile is being loaded. hold: the owner holds all requests."""
+"""slot: for a free slot of its profile. limit: for others of its client, whose key allows no more. swap: for its
+profile, after the turn of others. load: its profile is being loaded. hold: the owner holds all requests."""
 Outcome = Literal["done", "left", "failed", "refused", "cancelled"]
 """done: the whole answer was passed on. left: the client went away. failed: the server or the profile failed.
 refused: the gateway answered by itself (a wrong key, a full queue, broken HTTP). cancelled: the owner ended it."""
