@@ -93,10 +93,11 @@ class Forwarding:
     def _begin(self, head: ReplyHead) -> None:
         exchange = self._exchange
         if exchange.head_sent:  # the waiting comments began the stream
-            self._raw = head.chunked and exchange.request.chunked_reply and head.status == 200
+            self._raw = head.chunked and exchange.request.chunked_reply and head.status == 200 and not exchange.change
             return
         chunked = head.length is None
         self._raw = head.length is not None or (head.chunked and exchange.request.chunked_reply)
+        self._raw = self._raw and not exchange.change
         length = head.length
         if head.status in (204, 304):
             chunked, length = False, 0
@@ -191,8 +192,10 @@ class ClientRequest:
     profile: str = ""
     path: str = ""
     stream: bool = False
+    model: str | None = None
+    """The model that it names."""
     asked: str = ""
-    """The model that it names, if another one answers."""
+    """The same, if another one answers."""
     api: Api = "openai"
     state: RequestState = "reading"
     waits_since: float | None = None
@@ -207,11 +210,11 @@ class ClientRequest:
     line: FinishedRequest | None = None
     """Its line in the ledger, once that is written."""
 
-    def answered_by(self, profile: Profile, asked: str | None) -> None:
+    def answered_by(self, profile: Profile) -> None:
         """Notes which profile answers. The client is told if it asked for another one."""
         self.profile = profile.name
-        if asked is not None and asked not in (profile.name, *profile.aliases):
-            self.asked = sanitize_line(asked)[:_ASKED_CHARS] or "(empty)"
+        if self.model is not None and self.model not in profile.names:
+            self.asked = sanitize_line(self.model)[:_ASKED_CHARS] or "(empty)"
             self.exchange.headers = ((b"X-Gpubox-Model", profile.name.encode()),)
 
     def first_text(self) -> None:

@@ -21,6 +21,7 @@ from gpubox.config import Config, api_key
 from gpubox.errors import GpuboxError
 from gpubox.gateway import routes
 from gpubox.gateway.admission import takes_slot
+from gpubox.gateway.changes import ModelName, body_for
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.gateway.client_request import STREAM_HEADERS, ClientRequest, Forwarding
 from gpubox.gateway.gateway_status import (
@@ -211,7 +212,7 @@ class Gateway:
     async def _answer(self, request: ClientRequest) -> None:
         http = request.exchange.request
         route = routes.route_of(http)
-        request.path, request.stream, request.api = route.path, route.stream, route.api
+        request.path, request.stream, request.api, request.model = route.path, route.stream, route.api, route.model
         if route.path.startswith(routes.CONTROL):
             return await self._control(request, route.own)
         if route.own == "health" or routes.is_preflight(http):  # neither comes with a key
@@ -231,7 +232,7 @@ class Gateway:
             routes.check_api(route.path)
         profile = await self.servers.profile_of(route.model)
         routes.check_slots(route.path, profile)
-        request.answered_by(profile, route.model)
+        request.answered_by(profile)
         if not profile.upstream:
             routes.check_api(route.path)
         failures = 0
@@ -248,12 +249,16 @@ class Gateway:
     async def _ask_server(self, request: ClientRequest, profile: Profile) -> None:
         """Asks the profile's server once, as soon as it may. Raises UpstreamFailed and ProfileUnavailable."""
         if profile.upstream:
-            return await self._forward(request, profile.upstream, self._upstream_key(profile), profile)
+            if request.model and not request.exchange.change:
+                request.exchange.change = ModelName(request.model)
+            body = self._body_for(request, profile)
+            return await self._forward(request, profile.upstream, self._upstream_key(profile), body)
         server = await self._wait_for_server(request, profile)
         key = api_key(self.paths)
-        await self.prefixes.before(request.id, server, key, request.path, request.exchange.request.body)
+        body = self._body_for(request, profile)
+        await self.prefixes.before(request.id, server, key, request.path, body)
         try:
-            return await self._forward(request, server.base_url, key, profile)
+            return await self._forward(request, server.base_url, key, body)
         except UpstreamFailed:
             self.servers.lost(request.id, server)
             raise
@@ -297,7 +302,7 @@ class Gateway:
             request.exchange.start(200, STREAM_HEADERS, chunked=True)
         request.exchange.write(f": waiting for {profile.name}\n\n".encode())
 
-    async def _forward(self, request: ClientRequest, base_url: str, key: str | None, profile: Profile) -> None:
+    async def _forward(self, request: ClientRequest, base_url: str, key: str | None, body: bytes) -> None:
         forwarding = Forwarding(
             request.exchange,
             api=request.api,
@@ -306,15 +311,13 @@ class Gateway:
         )
         request.forwarding = forwarding
         extra: Headers = ((b"Authorization", b"Bearer " + key.encode()),) if key else ()
-        await forwarding.run(base_url, self._body_for(profile, request.exchange.request.body), extra)
+        await forwarding.run(base_url, body, extra)
         if request.line is None:
             self._judge(request, forwarding)
 
-    def _body_for(self, profile: Profile, body: bytes) -> bytes:
-        if profile.upstream and body:
-            return routes.with_model(body, profile.model)
-        alone = len(self.servers.queue.of(profile.name).running) == 1
-        return body if alone and routes.has_own_slots(profile) else routes.without_slot(body)
+    def _body_for(self, request: ClientRequest, profile: Profile) -> bytes:
+        alone = routes.has_own_slots(profile) and len(self.servers.queue.of(profile.name).running) == 1
+        return body_for(profile, request.path, request.model, request.exchange.request.body, keep_slot=alone)
 
     def _judge(self, request: ClientRequest, forwarding: Forwarding) -> None:
         """Says how a reply ended that was passed on."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 import h11
 
@@ -103,6 +103,19 @@ def most_connections() -> int:
     return MAX_CONNECTIONS if soft < 0 else max(8, min(MAX_CONNECTIONS, (soft - _OTHER_DESCRIPTORS) // 2))
 
 
+class ReplyChange(Protocol):
+    """Changes a reply on its way to the client, also one of the gateway itself. What comes out has another length."""
+
+    def head(self, headers: Headers) -> Headers:
+        """The headers of the reply, before anything of its body."""
+
+    def feed(self, payload: bytes) -> bytes:
+        """What the client gets now for a part of the body."""
+
+    def end(self) -> bytes:
+        """What it gets at the end."""
+
+
 class Exchange:
     """One request, and the reply that is written to its client."""
 
@@ -116,6 +129,7 @@ class Exchange:
         """Whether a web page that asked may read the reply: its Origin, or its key, was accepted."""
         self.headers: Headers = ()
         """More headers of the reply."""
+        self.change: ReplyChange | None = None
         self._connection = connection
         self._chunked = False
         self._close = not request.keep_alive
@@ -133,6 +147,9 @@ class Exchange:
         self._chunked = chunked and self.request.chunked_reply
         self._close = self._close or (length is None and not self._chunked)
         headers = (*headers, *self.headers)
+        if self.change:
+            headers, length, self._chunked = self.change.head(headers), None, self.request.chunked_reply
+            self._close = self._close or not self._chunked
         lines = [f"HTTP/1.1 {status} {_phrase(status)}".encode(), *(name + b": " + value for name, value in headers)]
         origin = self.request.header("origin") if self.page_may_read else ""
         if origin and b"access-control-allow-origin" not in {name.lower() for name, _ in headers}:
@@ -150,11 +167,16 @@ class Exchange:
 
     def write(self, payload: bytes) -> None:
         """Writes a part of the body, in the framing that the head announced."""
+        self._write(self.change.feed(payload) if self.change else payload)
+
+    def _write(self, payload: bytes) -> None:
         if payload:
             self.write_raw(b"%x\r\n%b\r\n" % (len(payload), payload) if self._chunked else payload)
 
     def finish(self, *, framed: bool = False) -> None:
         """Ends the reply. ``framed``: the end of the chunks was written with the raw bytes."""
+        if self.change:
+            self._write(self.change.end())
         if self._chunked and not framed:
             self.write_raw(_CHUNK_END)
         self.complete = True
@@ -163,7 +185,7 @@ class Exchange:
     def reply(self, status: int, body: bytes, content_type: bytes = b"application/json", headers: Headers = ()) -> None:
         """Writes a whole reply."""
         self.start(status, ((b"Content-Type", content_type), *headers), length=len(body))
-        self.write_raw(b"" if self.request.method == "HEAD" else body)
+        self.write(b"" if self.request.method == "HEAD" else body)
         self.finish()
 
     def close_after(self) -> None:

@@ -112,31 +112,6 @@ def check_api(path: str) -> None:
         raise RequestRefused(404, f"{shown} {sentence} Use OpenAI's at /v1, or Anthropic's at /v1/messages.")
 
 
-def with_model(body: bytes, model: str) -> bytes:
-    """``body`` with another ``model``; all other values stay as written. What is no JSON object stays whole."""
-    try:
-        values = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except DECODE_ERRORS:
-        return body  # a form or a file
-    values["model"] = msgspec.Raw(msgspec.json.encode(model))
-    return msgspec.json.encode(values)
-
-
-def without_slot(body: bytes) -> bytes:
-    """``body`` without ``id_slot``.
-
-    A request that names a busy slot lets llama-server (build 11434, server-context.cpp get_available_slot) load another
-    prompt into it, and the answer of the client that the slot works for goes on with the wrong text.
-    """
-    if b"id_slot" not in body and b"\\u" not in body:  # a name may be written with escapes
-        return body
-    try:
-        values = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except DECODE_ERRORS:
-        return body
-    return body if values.pop("id_slot", None) is None else msgspec.json.encode(values)
-
-
 def error_body(status: int, sentence: str, api: Api) -> bytes:
     """The JSON of an error, as the client's API knows it."""
     kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")

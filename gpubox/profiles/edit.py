@@ -29,7 +29,7 @@ from gpubox.toml_table import parse_toml, read_toml_text
 
 KeyValue = bool | int | float | str | tuple[str | int | float, ...] | None
 """A new value. ``None`` removes the key."""
-_TABLES = {"flags", "sampling", "chat", "env", "needs"}
+_TABLES = {"flags", "sampling", "chat", "env", "needs", "requests", "personas"}
 _LOCK_ATTEMPTS = 100
 
 
@@ -201,9 +201,10 @@ def read_profile(profile: Profile) -> str:
 
 
 def copied_text(profile: Profile) -> str:
-    """The text of the profile's file for a copy: without aliases, which belong to one profile. Raises UsageError."""
+    """The text of the profile's file for a copy: without more names, which belong to one profile. Raises UsageError."""
     text = read_profile(profile)
-    return change_text(text, {("aliases",): None}) if "aliases" in text else text
+    names: dict[KeyPath, KeyValue] = {(key,): None for key in ("aliases", "personas") if key in text}
+    return change_text(text, names) if names else text
 
 
 def alias_names(text: str) -> tuple[str, ...]:

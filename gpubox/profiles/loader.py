@@ -17,6 +17,8 @@ from gpubox.profiles.profile import SECRET_FLAGS, TOP_LEVEL_FLAGS, FlagValue, Pr
 from gpubox.toml_table import TomlTable, closest_match, read_toml
 
 PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,99}")
+"""What a client can ask for: also names such as gpt-oss:20b."""
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """What a shell takes as the name of a variable: an export writes it as it stands."""
 NAME_HINT = "Use letters, digits, '.', '_' and '-', at most 64 characters."
@@ -66,8 +68,13 @@ def load_catalog(paths: Paths) -> ProfileCatalog:
                 broken.pop(path.stem, None)
     ordered = sorted(profiles.values(), key=_rank)
     aliases, clashes = _usable_aliases(ordered, broken)
-    usable = (replace(p, aliases=tuple(a for a in p.aliases if a in aliases)) if p.aliases else p for p in ordered)
-    return ProfileCatalog({profile.name: profile for profile in usable}, broken, clashes, aliases)
+    usable = {p.name: _with_names(p, {p.name, *aliases}) if p.names[1:] else p for p in ordered}
+    return ProfileCatalog(usable, broken, clashes, aliases)
+
+
+def _with_names(profile: Profile, usable: Collection[str]) -> Profile:
+    personas = {name: values for name, values in profile.personas.items() if name in usable}
+    return replace(profile, aliases=tuple(name for name in profile.aliases if name in usable), personas=personas)
 
 
 def _usable_aliases(profiles: Iterable[Profile], broken: Collection[str]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -76,7 +83,7 @@ def _usable_aliases(profiles: Iterable[Profile], broken: Collection[str]) -> tup
     names = {*broken}
     for profile in profiles:
         names.add(profile.name)
-        for alias in profile.aliases:
+        for alias in profile.names[1:]:
             owners.setdefault(alias, []).append(profile.name)
     clashes = []
     for alias, (first, *others) in owners.items():
@@ -136,7 +143,12 @@ def parse_profile(path: Path, values: dict[str, Any], *, shipped: bool = False) 
     if profile.companion and name == MAIN_INSTANCE:
         raise top.error("companion", f"must be false here: gpubox calls the active server {name!r}", "Rename the file.")
     _check_env(TomlTable(path, "env", profile.env))
-    _check_template_kwargs(TomlTable(path, "chat.template-kwargs", profile.chat.template_kwargs))
+    _check_json(TomlTable(path, "chat.template-kwargs", profile.chat.template_kwargs))
+    _check_parameters(TomlTable(path, "requests", dict.fromkeys(profile.requests.remove)))
+    for table in ("default", "set"):
+        _check_parameters(TomlTable(path, f"requests.{table}", getattr(profile.requests, table)))
+    for persona, parameters in profile.personas.items():
+        _check_parameters(TomlTable(path, f"personas.{persona}", parameters))
     flags = _flags(TomlTable(path, "flags", profile.flags))
     return replace(profile, description=profile.description.strip(), flags=flags)
 
@@ -158,11 +170,13 @@ def _with_upstream(profile: Profile, top: TomlTable) -> Profile:
 
 
 def _check_aliases(profile: Profile, top: TomlTable) -> None:
-    for alias, times in Counter(profile.aliases).items():
-        if not PROFILE_NAME.fullmatch(alias):
-            raise top.error("aliases", f"cannot hold {alias!r}", NAME_HINT)
-        if times > 1 or alias == profile.name:
+    for alias, times in Counter((*profile.aliases, *profile.personas)).items():
+        if not MODEL_NAME.fullmatch(alias):
+            raise top.error("aliases", f"cannot hold {alias!r}", f"{NAME_HINT} Here also ':' and '/'.")
+        if times > 1 or (alias == profile.name and alias not in profile.personas):
             raise top.error("aliases", f"holds {alias!r} twice" if times > 1 else "holds the profile's own name")
+    if profile.fallback == profile.name:
+        raise top.error("fallback", "names the profile itself")
 
 
 def _refuse_nul(table: TomlTable, key: str, value: object) -> None:
@@ -180,7 +194,14 @@ def _check_env(table: TomlTable) -> None:
             raise table.error(name, "is a secret, and gpubox needs the key too", "Put it into the api-key file.")
 
 
-def _check_template_kwargs(table: TomlTable) -> None:
+def _check_parameters(table: TomlTable) -> None:
+    for key in ("model", "stream"):
+        if key in table.values:
+            raise table.error(key, "is the client's own: the gateway answers by it")
+    _check_json(table)
+
+
+def _check_json(table: TomlTable) -> None:
     for key, value in table.values.items():
         try:
             json.dumps(value, allow_nan=False)

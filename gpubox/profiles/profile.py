@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpubox.errors import UsageError
 from gpubox.toml_table import toml_key
@@ -51,6 +52,15 @@ class ChatDefaults:
     template_kwargs: Mapping[str, bool | int | float | str] = toml_key(
         "map", "chat_template_kwargs of each request, such as enable_thinking.", dict
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RequestChanges:
+    """What the gateway changes in a request for the profile. Parameters have the API's names."""
+
+    remove: tuple[str, ...] = toml_key("list", "Parameters that are taken out.", tuple, items="text")
+    default: Mapping[str, Any] = toml_key("map", "Parameters for requests that do not have them.", dict)
+    set: Mapping[str, Any] = toml_key("map", "Parameters for all requests, whatever they have.", dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +114,13 @@ class Profile:
         "passes requests on to it. `model` is its name there; default: the profile's name.",
         "",
     )
+    fallback: str = toml_key("text", "The profile that answers the gateway's clients when this one does not load.", "")
+    requests: RequestChanges = toml_key(  # noqa: RUF009 - it returns a field
+        "table", "What the gateway changes in requests.", RequestChanges, table=RequestChanges
+    )
+    personas: Mapping[str, Mapping[str, Any]] = toml_key(
+        "map", "More names for clients to ask for, each with the parameters that it sets.", dict, items="map"
+    )
     env: Mapping[str, str] = toml_key("map", "Environment variables of the server.", dict, items="text")
     flags: Mapping[str, FlagValue] = toml_key(
         "map",
@@ -114,7 +131,7 @@ class Profile:
     sampling: Mapping[str, float] = toml_key(
         "map", "Sampling defaults under the API's names.", dict, items="number", choices=SAMPLING_FLAGS
     )
-    chat: ChatDefaults = toml_key(  # noqa: RUF009 - it returns a field
+    chat: ChatDefaults = toml_key(  # noqa: RUF009
         "table", "Defaults of the chat.", ChatDefaults, table=ChatDefaults
     )
     needs: HardwareNeeds = toml_key(  # noqa: RUF009
@@ -135,6 +152,11 @@ class Profile:
     def elsewhere(self) -> str:
         """One sentence if the profile is not launched here; empty if it is."""
         return f"{self.name} runs elsewhere, at {self.upstream}; gpubox does not start it." if self.upstream else ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names under which clients may ask for it."""
+        return tuple(dict.fromkeys((self.name, *self.aliases, *self.personas)))
 
     @property
     def summary(self) -> str:

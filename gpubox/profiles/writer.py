@@ -26,11 +26,13 @@ def profile_toml(profile: Profile, header: str = "") -> str:
         top["model"] = profile.model  # also an empty one: it is to be filled in
     keys = (
         "title", "description", "source", "engine", "model", "upstream", "host", "port", "companion", "restart",
-        "aliases", "idle-seconds", "pinned",
+        "aliases", "idle-seconds", "pinned", "fallback",
     )  # fmt: skip
     blocks = [
         _comment(header),
         _table("", {key: top[key] for key in keys if key in top}),
+        _table("requests", given_values(profile.requests)),
+        *(_table(f"personas.{toml_key(name)}", values, empty=True) for name, values in profile.personas.items()),
         _table("env", profile.env),
         _table("needs", given_values(profile.needs)),
         _table("flags", profile.flags),
@@ -72,8 +74,8 @@ def _comment(text: str) -> str:
     return "".join(f"# {line}\n" if line else "#\n" for line in lines)
 
 
-def _table(name: str, values: Mapping[str, Any]) -> str:
-    if not values:
+def _table(name: str, values: Mapping[str, Any], *, empty: bool = False) -> str:
+    if not values and not empty:
         return ""
     lines = [f"{toml_key(key)} = {toml_value(value)}\n" for key, value in values.items()]
     return "".join([f"[{name}]\n", *lines] if name else lines)

@@ -19,7 +19,20 @@ if TYPE_CHECKING:
     from gpubox.server.launch import EngineCompatibility, LaunchPreview
 
 _LISTED = ("name", "title", "shipped", "companion", "upstream", "aliases")
-_SHOWN = (*_LISTED, "description", "path", "model", "pinned", "idle_seconds", "sampling", "source", "references")
+_SHOWN = (
+    *_LISTED,
+    "description",
+    "path",
+    "model",
+    "pinned",
+    "idle_seconds",
+    "fallback",
+    "requests",
+    "personas",
+    "sampling",
+    "source",
+    "references",
+)
 
 
 def profile_state(

@@ -32,7 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def gateway(folder: Path) -> Iterator[Gateway]:
     """A gateway before one server that answers, and a profile whose model is missing."""
     with paced_server() as (port, _):
-        upstream_profile(folder, "paced", port, aliases=["gpt-4o"])
+        rules = {"requests": {"default": {"max_tokens": 3}}, "personas": {"paced:long": {"max_tokens": 5}}}
+        upstream_profile(folder, "paced", port, aliases=["gpt-4o"], **rules)
         (folder / "profiles/broken.toml").write_text('model = "/nowhere/at-all.gguf"\n')
         gateway = Gateway()
         yield gateway
@@ -81,6 +82,18 @@ def test_one_model_is_asked_for_by_its_name_or_alias(gateway: Gateway) -> None:
     reply = ask(gateway.port, "/v1/models/nope")
     assert (reply.status, "no profile 'nope'" in message(reply)) == (404, True)
     assert ask(gateway.port, "/v1/models/nope", headers=ANTHROPIC).json()["type"] == "error"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("name", "tokens"), [("paced", 3), ("paced:long", 5)])
+def test_a_persona_sets_its_parameters_and_the_reply_has_its_name(
+    gateway: Gateway, name: str, tokens: int, stream: bool
+) -> None:
+    reply = ask(gateway.port, "/v1/chat/completions", {"model": name, "messages": [], "pace": 500, "stream": stream})
+    assert reply.whole
+    assert f'"completion_tokens": {tokens}'.encode() in reply.body
+    assert reply.body.count(b"SmolLM2") == 0
+    assert reply.body.count(f'"model":"{name}"'.encode()) == (tokens + 2 if stream else 0)
 
 
 @pytest.mark.parametrize("name", ["gpt-4", "", "x" * 5000])

@@ -12,7 +12,7 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths, shipped_profiles
 from gpubox.profiles.edit import locked_profiles
 from gpubox.profiles.loader import free_profile_name, load_profile, parse_profile
-from gpubox.profiles.profile import ChatDefaults, HardwareNeeds, Profile, ReferenceFigure
+from gpubox.profiles.profile import ChatDefaults, HardwareNeeds, Profile, ReferenceFigure, RequestChanges
 from gpubox.profiles.writer import profile_toml, save_profile
 
 FULL = Profile(
@@ -35,6 +35,9 @@ FULL = Profile(
         "odd.key": "é \x7f '",
     },
     sampling={"temperature": 0.0, "min_p": 0.05},
+    fallback="small",
+    requests=RequestChanges(remove=("top_k",), default={"max_tokens": 9}, set={"logit_bias": {"5": -1.5}}),
+    personas={"full": {"seed": 1}, "full:high": {"chat_template_kwargs": {"effort": "high"}}, "a/b": {}},
     chat=ChatDefaults("Be brief.", {"enable_thinking": False, "effort": "low"}),
     needs=HardwareNeeds(16, 32.5, "a fork"),
     source="me",
