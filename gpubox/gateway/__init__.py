@@ -5,6 +5,7 @@ http_connection.py  the client's side: reads requests within limits, writes repl
 client_request.py   one request: to a server, its reply back, its line in the ledger
 routes.py           what a request asks for, and how its errors look
 own_replies.py      what the gateway answers by itself: models, metrics, control
+changes.py          what the gateway changes in a request and its reply: parameters, personas, the model's name
 upstream.py         the server's side: one connection for one request
 reply_observer.py   tokens, their first moment and timings in the bytes of a reply
 admission.py        which request may go where now, and which profile comes next

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import msgspec
 
-from gpubox.gateway.http_connection import Headers
 from gpubox.profiles.profile import Profile, RequestChanges
 from gpubox.storage import DECODE_ERRORS
 
+_Headers = Sequence[tuple[bytes, bytes]]
 _GENERATING = frozenset({"completion", "completions", "infill", "messages", "responses"})
 """Ends of the paths whose requests have parameters."""
 _NO_CHANGES = RequestChanges()
@@ -51,8 +52,21 @@ def _raw(values: Any) -> dict[str, msgspec.Raw]:
     return {key: msgspec.Raw(msgspec.json.encode(value)) for key, value in values.items()}
 
 
+class ReplyChange(Protocol):
+    """Changes a reply on its way to the client, also one of the gateway itself. What comes out has another length."""
+
+    def head(self, headers: _Headers) -> _Headers:
+        """The headers of the reply, before anything of its body."""
+
+    def feed(self, payload: bytes) -> bytes:
+        """What the client gets now for a part of the body."""
+
+    def end(self) -> bytes:
+        """What it gets at the end."""
+
+
 class ModelName:
-    """Puts the name that the client asked for into an upstream's reply. A ReplyChange."""
+    """Puts the name that the client asked for into an upstream's reply."""
 
     def __init__(self, name: str) -> None:
         self._own = b'"model":' + msgspec.json.encode(name)
@@ -60,7 +74,7 @@ class ModelName:
         self._held = b""
         self._stream = False
 
-    def head(self, headers: Headers) -> Headers:
+    def head(self, headers: _Headers) -> _Headers:
         self._stream = any(b"event-stream" in value for _, value in headers)
         return headers
 

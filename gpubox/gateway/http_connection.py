@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 import h11
 
+from gpubox.gateway.changes import ReplyChange
 from gpubox.sanitize import sanitize_line
 
 HEAD_BYTES = 64 * 1024
@@ -101,19 +102,6 @@ def most_connections() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
             soft = raised
     return MAX_CONNECTIONS if soft < 0 else max(8, min(MAX_CONNECTIONS, (soft - _OTHER_DESCRIPTORS) // 2))
-
-
-class ReplyChange(Protocol):
-    """Changes a reply on its way to the client, also one of the gateway itself. What comes out has another length."""
-
-    def head(self, headers: Headers) -> Headers:
-        """The headers of the reply, before anything of its body."""
-
-    def feed(self, payload: bytes) -> bytes:
-        """What the client gets now for a part of the body."""
-
-    def end(self) -> bytes:
-        """What it gets at the end."""
 
 
 class Exchange:
