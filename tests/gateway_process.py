@@ -59,9 +59,9 @@ def paced_engine(folder: Path) -> Path:
     script.write_text(
         f"""#!/bin/sh
 case "$*" in
-  *--help) cat '{HELP}' ;;
-  *--version) echo 'version: 0.6.0-dev (build 11434, commit abc)' >&2 ;;
-  *--list-devices) echo 'Available devices:'; echo '  (none)' ;;
+  *--help*) cat '{HELP}' ;;
+  *--version*) echo 'version: 0.6.0-dev (build 11434, commit abc)' >&2 ;;
+  *--list-devices*) echo 'Available devices:'; echo '  (none)' ;;
   *--log-jsonl*) exit 1 ;;
   *) exec {sys.executable} '{PACED}' "$@" ;;
 esac

@@ -1,14 +1,15 @@
 """A llama-server that speaks at an exact pace, a process of its own: ``paced_server.py PORT [TOKENS_PER_SECOND]``.
 
-Or with llama-server's own options, of which it reads ``--port``, ``--host`` and ``--parallel``; then its pace is
-PACED_PACE, and PACED_LOAD_SECONDS pass before it listens. So many requests as it has slots (64) are answered at once,
-and more wait in their order, as llama-server has it.
+Or with llama-server's own options, of which it reads ``--port``, ``--host``, ``--parallel`` and ``--log-file`` (a line
+for each answer); then its pace is PACED_PACE, and PACED_LOAD_SECONDS pass before it listens. So many requests as it has
+slots (64) are answered at once, and more wait in their order, as llama-server has it.
 
 The bytes are those of b11434 (recorded): framing, headers, one chunk an event, the first token in one chunk with the
 role. Each token's text is the CLOCK_MONOTONIC nanosecond at which it was written, the same clock in every process, so
 a client knows how long the way took. A request may say ``pace`` (tokens/s), ``max_tokens``, ``stream``, ``user`` (a
 name under which GET /seen counts it and its tokens), ``delay`` (seconds before the first token), ``die`` (cut after so
-many tokens, ``dies``: only the first so many requests of its user), ``silent`` (never answered).
+many tokens, ``dies``: only the first so many requests of its user), ``silent`` (never answered),
+``prompt_tokens`` (so many it has).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import os
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 _SAME = (
@@ -38,8 +40,9 @@ PROPS = {"default_generation_settings": {"n_ctx": 4096}, "model_alias": "paced"}
 class PacedServer:
     """Counts what it is asked."""
 
-    def __init__(self, pace: float, slots: int) -> None:
-        self.pace, self.slots = pace, slots
+    def __init__(self, pace: float, slots: int, log_file: str = "") -> None:
+        self.pace, self.slots, self.log_file = pace, slots, log_file
+        self.answers = 0
         self.free = asyncio.Semaphore(slots)
         self.busy = 0
         self.seen: Counter[str] = Counter()
@@ -120,7 +123,7 @@ class PacedServer:
 
     async def _speak(self, path: str, asked: dict[str, Any], writer: asyncio.StreamWriter) -> None:
         name, count = str(asked.get("user", "")), int(asked.get("max_tokens", 16))
-        pace = float(asked.get("pace", self.pace))
+        pace, prompt = float(asked.get("pace", self.pace)), int(asked.get("prompt_tokens", PROMPT_TOKENS))
         if asked.get("silent"):
             await asyncio.get_running_loop().create_future()
         if asked.get("delay"):
@@ -131,7 +134,8 @@ class PacedServer:
                 raise ConnectionError
             await asyncio.sleep(0 if path == "/completion" else (count - 1) / pace)
             self._count(name, count)
-            await _answer(writer, b'{"content":"x"}' if path == "/completion" else _whole(count))
+            await _answer(writer, b'{"content":"x"}' if path == "/completion" else _whole(count, prompt))
+            self._log(prompt, count)
             return
         began = time.monotonic()
         for index in range(count):
@@ -144,24 +148,34 @@ class PacedServer:
             writer.write((b"" if index else _HEAD) + _chunk(data))
             self._count(name, 1)
             await writer.drain()
-        usage = json.dumps({"choices": [], **_figures(count)}).encode()
+        usage = json.dumps({"choices": [], **_figures(count, prompt)}).encode()
         writer.write(_chunk(b"data: %b\n\ndata: %b\n\n" % (_FINISH, usage)) + _chunk(b"data: [DONE]\n\n") + _chunk(b""))
         await writer.drain()
+        self._log(prompt, count)
+
+    def _log(self, prompt: int, count: int) -> None:
+        if not self.log_file:
+            return
+        self.answers += 1
+        line = f"print_timing: id 0 | task {self.answers} |"
+        with Path(self.log_file).open("a") as file:
+            file.write(f"{line} prompt eval time = 1.0 ms / {prompt} tokens\n")
+            file.write(f"{line}         eval time = 1.0 ms / {count} tokens\n")
 
     def _count(self, name: str, tokens: int) -> None:
         self.tokens += tokens
         self.tokens_of[name] += tokens
 
 
-def _figures(count: int) -> dict[str, Any]:
-    usage = {"completion_tokens": count, "prompt_tokens": PROMPT_TOKENS, "total_tokens": count + PROMPT_TOKENS}
-    timings = {"cache_n": 0, "prompt_n": PROMPT_TOKENS, "prompt_ms": 1.0, "predicted_n": count, "predicted_ms": 1.0}
+def _figures(count: int, prompt: int) -> dict[str, Any]:
+    usage = {"completion_tokens": count, "prompt_tokens": prompt, "total_tokens": count + prompt}
+    timings = {"cache_n": 0, "prompt_n": prompt, "prompt_ms": 1.0, "predicted_n": count, "predicted_ms": 1.0}
     return {"usage": {**usage, "prompt_tokens_details": {"cached_tokens": 0}}, "timings": timings}
 
 
-def _whole(count: int) -> bytes:
+def _whole(count: int, prompt: int) -> bytes:
     message = {"role": "assistant", "content": " word" * count}
-    return json.dumps({"choices": [{"index": 0, "message": message}], **_figures(count)}).encode()
+    return json.dumps({"choices": [{"index": 0, "message": message}], **_figures(count, prompt)}).encode()
 
 
 def _chunk(data: bytes) -> bytes:
@@ -204,7 +218,7 @@ async def main() -> None:
     as_engine = "--port" in sys.argv
     port = int(_option("--port", sys.argv[1]))
     pace = os.environ.get("PACED_PACE", "100") if as_engine else [*sys.argv, "100"][2]
-    paced = PacedServer(float(pace), max(1, int(_option("--parallel", "64"))))
+    paced = PacedServer(float(pace), max(1, int(_option("--parallel", "64"))), _option("--log-file", ""))
     await asyncio.sleep(float(os.environ.get("PACED_LOAD_SECONDS", "0")))
     server = await asyncio.start_server(paced.serve, _option("--host", "127.0.0.1"), port, backlog=512, limit=2**20)
     print("listening", flush=True)

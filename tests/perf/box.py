@@ -36,6 +36,7 @@ def options(usage: str | None, *names: str, **defaults: Any) -> argparse.Namespa
 
     ``--engine`` is an option without a default; ``defaults`` are options with one, and with its type.
     """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # then the servers that it started end, too
     parser = argparse.ArgumentParser(description=usage, formatter_class=argparse.RawTextHelpFormatter)
     for name in names:
         parser.add_argument(name.rstrip("?+"), nargs=name[-1] if name[-1] in "?+" else None)

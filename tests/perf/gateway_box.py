@@ -120,9 +120,21 @@ def llama_servers() -> dict[int, str]:
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError, StopIteration):
             words = (folder / "cmdline").read_bytes().split(b"\0")
-            if own in (folder / "environ").read_bytes() and words[0].endswith(b"llama-server") and b"--port" in words:
+            is_server = any(word.endswith((b"llama-server", b"paced_server.py")) for word in words[:2])
+            if own in (folder / "environ").read_bytes() and is_server and b"--port" in words:
                 servers[int(folder.name)] = words[words.index(b"--port") + 1].decode()
     return servers
+
+
+def operations() -> list[int]:
+    """The processes of the gateway in this script's own folders that start and stop servers."""
+    own = f"XDG_STATE_HOME={os.environ['XDG_STATE_HOME']}\0".encode()
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            if b"gpubox.gateway.operation" in (folder / "cmdline").read_bytes():
+                found += [int(folder.name)] * (own in (folder / "environ").read_bytes())
+    return found
 
 
 def ledger_lines() -> list[dict[str, Any]]:

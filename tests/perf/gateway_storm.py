@@ -1,18 +1,27 @@
-"""Many clients, many switches, broken profiles and clients that leave: is a request lost, answered twice, or hung?
+"""Many clients, many switches, kills, broken profiles, clients that leave: is a request lost, answered twice, or hung?
 
-usage: gateway_storm.py LLAMA-SERVER DENSE.gguf HYBRID.gguf [--requests 1000] [--clients 20] [--leavers 50] [--seed 1]
-Every fifth request is for a broken profile (its file is missing, or its server dies while it loads). Each good answer
-must be whole, counted exactly once in the servers' own logs, and equal to direct ones: the text of all of them, every
-byte of a sample.
+usage: gateway_storm.py [LLAMA-SERVER DENSE.gguf HYBRID.gguf] [--requests 1000] [--clients 20] [--leavers 150]
+                        [--kills 30] [--owner] [--seed 1]
+Without a llama-server the servers are synthetic ones, and minutes are enough. Every fifth request is for a broken
+profile (its file is missing, or its server dies while it loads), others for a companion. Each good answer must be whole
+and counted exactly once in its servers' own logs; with a llama-server also equal to direct ones: the text of all of
+them, every byte of a sample. --kills: kill -9 of a random server or operation, so often; only a stream of which a
+token had gone out may end with an error then. --owner: meanwhile `gpubox switch` in a loop, which nothing may refuse.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
+import os
 import queue
 import random
+import re
+import signal
 import statistics
+import struct
+import subprocess
 import sys
 import threading
 import time
@@ -29,14 +38,17 @@ from gateway_box import (
     gateway_config,
     generations,
     launch_profile,
+    llama_servers,
     masked,
     one_device,
+    operations,
 )
 
-from tests.gateway_process import Gateway, descriptors, resident_mib
+from tests.gateway_process import Gateway, descriptors, paced_engine, resident_mib
 from tests.raw_http import Reply
 
-GOOD = ("dense", "hybrid", "hybrid-long")
+EXCLUSIVE = ("dense", "hybrid", "hybrid-long")
+GOOD = (*EXCLUSIVE, "beside")
 BROKEN = ("missing", "dies")
 HUNG_SECONDS = 180.0
 LONGEST = 13
@@ -55,6 +67,7 @@ class Job:
     leaves: str = ""
     """Where the client goes away: queue, prompt or stream."""
     reply: Reply = field(default_factory=Reply)
+    began: float = 0.0
     seconds: float = 0.0
 
     @property
@@ -62,30 +75,79 @@ class Job:
         return "Count: " + "one " * self.words
 
 
+@dataclass(slots=True)
+class Chaos:
+    """What happens meanwhile: kills, and the owner's own switches."""
+
+    ended: threading.Event = field(default_factory=threading.Event)
+    kills: list[float] = field(default_factory=list)
+    of_operations: int = 0
+    switches: int = 0
+    unlucky: int = 0
+    """Switches of the owner that a kill met."""
+    refusals: list[str] = field(default_factory=list)
+
+    def kill(self, count: int, chance: random.Random) -> None:
+        """A server, or an operation that is at work."""
+        while len(self.kills) < count and not self.ended.wait(chance.uniform(0.5, 4.0)):
+            of_operation = chance.random() < 0.4
+            pids = operations() if of_operation else list(llama_servers())
+            if pids:
+                self.of_operations += of_operation
+                self.kills.append(time.monotonic())
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(chance.choice(pids), signal.SIGKILL)
+
+    def own(self, chance: random.Random) -> None:
+        """The owner switches, looks for a while, and switches again."""
+        while not self.ended.wait(chance.uniform(1.0, 6.0)):
+            began, name = time.monotonic(), chance.choice(EXCLUSIVE)
+            words = [sys.executable, "-m", "gpubox", "switch", name]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=HUNG_SECONDS, check=False)
+            self.switches += 1
+            if done.returncode and self.killed_between(began, time.monotonic()):
+                self.unlucky += 1
+            elif done.returncode:
+                self.refusals.append(f"{name} after {time.monotonic() - began:.1f} s: {done.stderr.strip()[-300:]}")
+
+    def killed_between(self, began: float, ended: float) -> int:
+        """How many kills there were, those shortly before among them: they show late."""
+        return sum(began - 3 <= at <= ended for at in self.kills)
+
+
 def main() -> None:
-    arguments = options(__doc__, "engine", "dense", "hybrid", requests=1000, clients=20, leavers=50, wait=60.0, seed=1)
+    arguments = options(__doc__, "engine?", "dense?", "hybrid?", requests=1000, clients=20, leavers=150, wait=60.0,
+                        seed=1, kills=0, owner=False)  # fmt: skip
     names = (*GOOD, "dies")
-    with (
-        one_device(arguments.engine) as device,
-        own_folders(arguments.engine) as folder,
-        counting_engines(arguments.engine, names) as engines,
-    ):
+    with contextlib.ExitStack() as stack:
+        device: dict[str, Any] = {}
+        folder = stack.enter_context(own_folders(arguments.engine or "/bin/false"))
+        if arguments.engine:
+            device = stack.enter_context(one_device(arguments.engine))
+        else:
+            arguments.engine, arguments.dense = str(paced_engine(folder)), str(folder / "tiny.gguf")
+            arguments.hybrid = arguments.dense
+            Path(arguments.dense).write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 0))
+            os.environ |= {"PACED_PACE": "50", "PACED_LOAD_SECONDS": "0.3"}
+        engines = stack.enter_context(counting_engines(arguments.engine, names))
         gateway_config(folder, {name: engines / name for name in names}, wait_seconds=arguments.wait)
         write_profiles(folder, engines, device, arguments)
         gateway = Gateway()
         try:
             good = storm(gateway, engines, arguments)
         finally:
-            seconds = gateway.stop()
-            print(f"the gateway ended in {seconds:.1f} s{gateway.problems()}")
-    sys.exit(not good)
+            seconds, problems = gateway.stop(), gateway.problems()
+            print(f"the gateway ended in {seconds:.1f} s{problems}")
+    sys.exit(not good or bool(problems))
 
 
 def write_profiles(folder: Path, engines: Path, device: dict[str, Any], arguments: argparse.Namespace) -> None:
     models = {"dense": arguments.dense, "hybrid": arguments.hybrid, "hybrid-long": arguments.hybrid}
     for name, model in models.items():
         flags = {"ctx-size": 4096 if name == "hybrid-long" else 2048, "parallel": 1, "threads": 1, **device}
-        launch_profile(folder, name, model, name, flags)
+        launch_profile(folder, name, model, name, flags, port=0)
+    alone = {"ctx-size": 2048, "parallel": 1, "threads": 1}
+    launch_profile(folder, "beside", arguments.dense, "beside", alone, port=0, companion=True)
     launch_profile(folder, "missing", "/nowhere/at-all.gguf", "dense", {})
     (engines / "dies").write_text(
         '#!/bin/sh\ncase "$*" in *--help*|*--version*|*--list-devices*|*--log-jsonl*) '
@@ -119,10 +181,13 @@ def storm(gateway: Gateway, engines: Path, arguments: argparse.Namespace) -> boo
     jobs = jobs_of(arguments, chance)
     for job in jobs:
         waiting.put(job)
-    before = resident_mib(gateway.pid)
+    before, chaos = resident_mib(gateway.pid), Chaos()
+    meanwhile = [threading.Thread(target=chaos.kill, args=(arguments.kills, random.Random(arguments.seed + 1)))]
+    if arguments.owner:
+        meanwhile.append(threading.Thread(target=chaos.own, args=(random.Random(arguments.seed + 2),)))
     began = time.monotonic()
     threads = [threading.Thread(target=client, args=(gateway.port, waiting)) for _ in range(arguments.clients)]
-    for thread in threads:
+    for thread in threads + meanwhile:
         thread.start()
     for thread in threads:
         while thread.is_alive():
@@ -131,11 +196,17 @@ def storm(gateway: Gateway, engines: Path, arguments: argparse.Namespace) -> boo
                 f"  {time.monotonic() - began:6.0f} s: {waiting.qsize()} to go, {switches(gateway)} switches",
                 flush=True,
             )
+    chaos.ended.set()
+    for thread in meanwhile:
+        thread.join()
     print(f"{len(jobs)} requests in {time.monotonic() - began:.0f} s, {switches(gateway)} switches, gateway "
           f"{before:.1f} -> {resident_mib(gateway.pid):.1f} MiB, {descriptors(gateway.pid)} descriptors")  # fmt: skip
     time.sleep(2)  # the servers' logs are written behind their answers
-    good = judge(jobs, {name: generations(engines, name) for name in GOOD})
-    return good & ledger_agrees(gateway, jobs) & compare(gateway, jobs, chance)
+    print(f"{len(chaos.kills)} kills, {chaos.of_operations} of them of operations; {chaos.switches} switches of the "
+          f"owner, {len(chaos.refusals)} refused, {chaos.unlucky} met by a kill {chaos.refusals}")  # fmt: skip
+    good = judge(jobs, {name: generations(engines, name) for name in GOOD}, chaos) and not chaos.refusals
+    good &= ledger_agrees(gateway, jobs)
+    return good and (not Path(arguments.engine).name.startswith("llama") or compare(gateway, jobs, chance))
 
 
 def switches(gateway: Gateway) -> int:
@@ -149,30 +220,32 @@ def client(port: int, waiting: queue.SimpleQueue[Job]) -> None:
             job = waiting.get_nowait()
         except queue.Empty:
             return
-        began = time.monotonic()
+        job.began = time.monotonic()
         job.reply = send(port, job)
-        job.seconds = time.monotonic() - began
+        job.seconds = time.monotonic() - job.began
 
 
 def send(port: int, job: Job) -> Reply:
     headers = {"User-Agent": f"storm/{job.number}"}
     more = {"ignore_eos": True, "headers": headers, "timeout": HUNG_SECONDS}
+    more |= {"prompt_tokens": 20 + job.words, "user": str(job.number)}  # for synthetic servers
     if not job.leaves:
         return chat(port, job.profile, job.prompt, job.tokens, stream=job.stream, **more)
     if job.leaves == "stream":
         return chat(port, job.profile, job.prompt, job.tokens, stream=True,
                     leave=lambda reply: len(reply.token_times) > 3, **more)  # fmt: skip
     seconds = 0.2 if job.leaves == "queue" else 1.0
+    more["delay"] = 0 if job.leaves == "queue" else 2
     began = time.monotonic()
     return chat(port, job.profile, job.prompt, job.tokens, stream=job.stream, leave_seconds=seconds,
                 leave=lambda _: time.monotonic() - began > seconds, **more)  # fmt: skip
 
 
-def judge(jobs: list[Job], counted: dict[str, Counter[tuple[int, int]]]) -> bool:
+def judge(jobs: list[Job], counted: dict[str, Counter[tuple[int, int]]], chaos: Chaos) -> bool:
     """Whether each client got what it must, and the servers counted the same."""
     problems: list[str] = []
     answered: dict[str, Counter[tuple[int, int]]] = {name: Counter() for name in GOOD}
-    hung = 0
+    hung = cut = 0
     for job in (job for job in jobs if not job.leaves):
         reply = job.reply
         if "Timeout" in reply.error:
@@ -182,6 +255,9 @@ def judge(jobs: list[Job], counted: dict[str, Counter[tuple[int, int]]]) -> bool
                 problems.append(f"{job.profile} {job.number}: {reply.status} {reply.body[-200:]!r} {reply.error}")
             continue
         usage = reply.final.get("usage", {}) if reply.status == 200 and reply.whole else {}
+        if reply.token_times and reply.final.get("error") and chaos.killed_between(job.began, reply.ended_at):
+            cut += 1
+            continue
         if usage.get("completion_tokens") != job.tokens:
             problems.append(f"{job.profile} {job.number}: {reply.status} {reply.body[-300:]!r} {reply.error} "
                             f"after {job.seconds:.1f} s")  # fmt: skip
@@ -192,11 +268,12 @@ def judge(jobs: list[Job], counted: dict[str, Counter[tuple[int, int]]]) -> bool
     kinds = Counter(job.reply.status for job in jobs if job.profile in BROKEN)
     stayed = sum(not job.reply.left for job in jobs if job.leaves)
     slowest = sorted(job.seconds for job in jobs if not job.leaves)
-    print(f"{len(problems)} lost or wrong, {twice} doubled, {never} not in the servers' logs, {hung} hung; "
+    print(f"{len(problems)} lost or wrong, {twice} doubled, {never} not in the servers' logs, {hung} hung, "
+          f"{cut} streams cut by a kill; "
           f"broken profiles {dict(kinds)}; {stayed} of the leavers were answered before they left; "
           f"slowest {slowest[-1]:.1f} s, median {statistics.median(slowest):.1f} s")  # fmt: skip
-    for problem in problems[:20]:
-        print("   ", problem)
+    for problem, count in Counter(re.sub(r"^\S+ \d+|after [\d.]+ s$", "", each) for each in problems).most_common(20):
+        print(f"    {count} x {problem}")
     return not (problems or twice or never or hung)
 
 

@@ -3,7 +3,8 @@
 usage: gateway_swap.py LLAMA-SERVER MODEL.gguf [MODEL-B.gguf] [--runs 9]
 Neither uses RPC. In the gateway the two profiles exclude each other because their memory is said to be unknown. By hand
 means: kill -TERM, wait for the end, start with the same flags, poll /health each 10 ms, ask for one token.
-Prints the seconds of each run, the medians, the ratios, and where the time of the gateway's swaps went.
+Prints the seconds of each run, the medians, the ratios, and where the time of the gateway's swaps went. Exits 1 where a
+swap takes more than 1.2x the router's or one by hand.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import signal
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,7 +31,8 @@ EXCLUDES = {"GGML_VK_PREFER_HOST_MEMORY": "1"}
 """Makes the planner say that it does not know the memory: then profiles do not run beside each other."""
 PAUSE_SECONDS = 1.2
 """Then the profile that runs counts as idle, and goes at once."""
-CTX = {"a": 4096, "b": 8192}
+MOST_RATIO = 1.2
+CTX = {"a": 4096, "b": 8192, "c": 6144}
 
 
 def main() -> None:
@@ -49,9 +52,10 @@ def main() -> None:
                     "router": lambda name: asked(router_port, name),
                     "by hand": by_hand,
                 }
-                compare(ways, arguments, gateway)
+                good = compare(ways, arguments, gateway)
         finally:
             gateway.stop()
+    sys.exit(not good)
 
 
 def asked(port: int, model: str) -> float:
@@ -106,7 +110,7 @@ def wait_healthy(port: int) -> None:
         time.sleep(0.01)
 
 
-def compare(ways: dict[str, Callable[[str], float]], arguments: argparse.Namespace, gateway: Gateway) -> None:
+def compare(ways: dict[str, Callable[[str], float]], arguments: argparse.Namespace, gateway: Gateway) -> bool:
     for way in ways.values():  # each way has loaded both models once: nothing is probed for the first time
         for name in ("a", "b"):
             way(name)
@@ -120,11 +124,14 @@ def compare(ways: dict[str, Callable[[str], float]], arguments: argparse.Namespa
     for which, values in seconds.items():
         words = " ".join(f"{value:5.2f}" for value in values)
         print(f"{which:8} {words}  median {statistics.median(values):.3f} s, least {min(values):.3f} s")
+    good = True
     for which in ("router", "by hand"):
         ratios = [a / b for a, b in zip(seconds["gateway"], seconds[which], strict=True)]
         least = min(seconds["gateway"]) / min(seconds[which])
         print(f"gateway / {which}: median of pairs {statistics.median(ratios):.2f}, least / least {least:.2f}")
+        good &= statistics.median(ratios) <= MOST_RATIO
     parts(gateway, began)
+    return good
 
 
 def parts(gateway: Gateway, began: float) -> None:
