@@ -26,6 +26,9 @@ _NAMES = re.compile(r"^(?:--?[A-Za-z][\w-]*,\s+)*")
 _ALLOWED = re.compile(r"allowed values: *([^()\n]+)")
 _BRACED = re.compile(r"^[\[{<(]([\w+-]+(?:[|,][\w+-]+)+)[\]}>)]$|^([a-z][\w+-]*(?:,[a-z][\w+-]*){2,})$")
 _ENV = re.compile(r"\(env: *(\w+)\)")
+_FOLDER = re.compile(r"PATH|DIR|FOLDER", re.I)
+DISK_CACHES = ("cache-disk", "cache-disk-dir", "cache-disk-path", "kv-cache-dir", "prompt-cache-dir")
+"""What forks and pull requests of llama.cpp call a prompt cache on disk."""
 _REPEATABLE = re.compile(r"can be repeated|specified multiple times")
 _REMOVED = re.compile(r"the argument has been removed\.? *(.*)", re.S)
 
@@ -146,7 +149,7 @@ def added_flags(
     """The flags that gpubox adds if the profile does not set them and the engine has them.
 
     gpubox reads the buffer sizes from the log (``-lv 4``, without escape codes) and counters from /metrics and /slots.
-    ``kept_kv``: the folder that the server saves its slots in. ``name``: what the server calls its model in its
+    ``kept_kv``: the folder for KV caches. ``name``: what the server calls its model in its
     answers; without it that is the path of the file, which clients need not know.
 
     ``--no-cache-idle-slots`` is not among them: more slots could be saved, but conversations that together need more
@@ -156,7 +159,7 @@ def added_flags(
         "log-verbosity": 4, "log-colors": "off", "metrics": True, "slots": True, "jinja": True,
     }  # fmt: skip
     if kept_kv:
-        defaults["slot-save-path"] = str(kept_kv)
+        defaults |= kept_kv_flag(capabilities, kept_kv)
     if name:
         defaults["alias"] = name
     given = {capabilities.canonical(flag).removeprefix("no-") for flag in flags}
@@ -166,6 +169,16 @@ def added_flags(
         if (option := capabilities.option(flag)) and not option.removed and option.long not in given
         and not (flag == "log-verbosity" and capabilities.canonical("verbose") in given)
     }  # fmt: skip
+
+
+def kept_kv_flag(capabilities: Capabilities, folder: Path) -> dict[str, FlagValue]:
+    """The flag with which KV caches are kept in ``folder``: the engine's own prompt cache on disk, if its help has one
+    that takes a folder (forks, and pull requests of llama.cpp); else the slot files that gpubox writes and reads."""
+    for name in DISK_CACHES:
+        option = capabilities.option(name)
+        if option and not option.removed and _FOLDER.search(option.value or ""):
+            return {option.long: str(folder)}
+    return {"slot-save-path": str(folder)}
 
 
 def _blocks(text: str) -> list[list[str]]:

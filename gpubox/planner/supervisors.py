@@ -6,6 +6,7 @@ While the old server still answers: would the profile fit? Refused is only what 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpubox import units
@@ -48,7 +49,25 @@ def make_supervisor(
             error.hint = f"{error.hint} {hint}".strip()
             raise
 
-    return Supervisor(paths, config, instance, emit, check, asked_by=asked_by, gives_way=gives_way, cold=cold)
+    return Supervisor(
+        paths, config, instance, emit, check, asked_by=asked_by, gives_way=gives_way, cold=cold,
+        full_window=partial(full_window, paths, config),
+    )  # fmt: skip
+
+
+def full_window(paths: Paths, config: Config, running: RunningServer) -> str:
+    """What a server would take more in memory with --swa-full, ``1.2 GiB``; empty if that cannot be planned. Blocks."""
+    from gpubox.planner.planner import Planner
+    from gpubox.profiles.loader import load_catalog
+
+    try:
+        planner = Planner(paths, config)
+        situation = planner.situation(load_catalog(paths).get(running.launch.profile), ask_devices="never")
+        plans = [planner.plan_in(situation, {"swa-full": value}) for value in (True, None)]
+        more, less = (sum(device.total_bytes for device in plan.devices) for plan in plans)
+        return units.memory(more - less) if more > less else ""
+    except Exception:  # the sentence that it is for does without
+        return ""
 
 
 def check_fits(planner: Planner, profile: Profile, *, replaces: Sequence[RunningServer]) -> str:

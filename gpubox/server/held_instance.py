@@ -62,7 +62,7 @@ class InstanceBusy(GpuboxError):
 @asynccontextmanager
 async def hold_instance(
     paths: Paths, config: Config, instance: str, operation: Operation, emit: Callable[[ServerEvent], None], *,
-    must_record: bool = True, cold: bool = False,
+    must_record: bool = True, cold: bool = False, full_window: Callable[[RunningServer], str] = lambda _: "",
 ) -> AsyncIterator[HeldInstance]:  # fmt: skip
     """Holds the instance's lock; its state names the operation meanwhile. Raises GpuboxError if another gpubox has it.
 
@@ -73,7 +73,7 @@ async def hold_instance(
     try:
         with contextlib.nullcontext() if operation.gives_way else _ahead_of_the_gateway(paths):
             await _take_lock(descriptor, paths, instance, emit, operation.gives_way)
-            held = HeldInstance(paths, config, observe(paths, instance), operation, emit, cold=cold)
+            held = HeldInstance(paths, config, observe(paths, instance), operation, emit, cold, full_window)
             held.save()
             if held.save_problem and must_record:
                 running = f" {held.before.launch.profile} keeps running." if held.before else ""
@@ -94,7 +94,7 @@ class HeldInstance:
 
     def __init__(
         self, paths: Paths, config: Config, view: InstanceView, operation: Operation,
-        emit: Callable[[ServerEvent], None], *, cold: bool = False,
+        emit: Callable[[ServerEvent], None], cold: bool, full_window: Callable[[RunningServer], str],
     ) -> None:  # fmt: skip
         self.paths, self.config, self.instance, self.emit = paths, config, view.instance, emit
         self.before = view.running
@@ -114,7 +114,7 @@ class HeldInstance:
         """Why the last change of the state is not on disk."""
         self._cold = cold
         """Whether servers are started for a measurement: without kept KV caches."""
-        self._kept_kv = KeptKv(paths, config, self.instance)
+        self._kept_kv = KeptKv(paths, config, self.instance, full_window)
 
     def save(self, **changes: object) -> None:
         """Changes the state and writes it. A disk error in the middle of an operation must not end the operation.
@@ -194,7 +194,7 @@ class HeldInstance:
         if not await asyncio.to_thread(self._kept_kv.is_on, old):
             return
         began = self.begin(Step.SAVE_KV, name)
-        if note := await self._kept_kv.save(old, self.paths.instance_log(self.instance)):
+        if note := await self._kept_kv.save(old):
             self.done(Step.SAVE_KV, name, began, note)
 
     async def stop(

@@ -1,14 +1,13 @@
-"""Keeps the KV cache of idle slots around a stop: saved before it, restored when a compatible launch is ready.
+"""Moves slot states between servers and the disk: saved before a stop, restored when a compatible launch is ready, and
+single ones at any time. Around a stop nothing raises, or waits for a server that does not answer.
 
-Nothing here raises, or waits for a server that does not answer: a switch that keeps nothing is still a switch.
+llama-server moves conversations out of their slots into its prompt cache in RAM, which nobody can read from outside. A
+gateway that has sent them can have the server read them back from there, one after the other. What a new task moves
+out of a restored slot is found in that cache again.
 
-Which slots can be saved: with llama-server's defaults (one KV cache for all slots, ``--cache-idle-slots``) only the
-slot of the last request still holds a prompt; the others went to the prompt cache in RAM, which nobody can read from
-outside. A restored slot is of use with all flags: what a new task moves to that prompt cache is found there again.
-
-Hybrid models and sliding windows reuse a state only if the next prompt begins with all of its tokens, and the reply in
-it is often written differently in the next prompt (without its reasoning, or in other tokens). So their slots are
-rolled back to the beginning of the reply before they are saved.
+Hybrid models reuse a state only if the next prompt begins with all of its tokens, and the reply in it is often written
+differently in the next prompt (without its reasoning, or in other tokens). So their slots are rolled back to the
+beginning of the reply before they are saved. With a sliding window nothing restored is reused, unless --swa-full.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,10 +32,10 @@ from gpubox.server.client import LlamaClient, connect
 from gpubox.server.kv_key import KvKey, incompatible, launch_key, refusal
 from gpubox.server.kv_store import KeptState, KvStore
 from gpubox.server.log import HEAD_BYTES, LogReader
-from gpubox.server.log_events import CachedTokens, DeviceBuffer, KvCache, LogEvent, NewPrompt, SlotSelected, SwaCache
+from gpubox.server.log_events import DeviceBuffer, KvCache, NewPrompt, SwaCache
 from gpubox.server.log_parsing import parse_event
-from gpubox.server.responses import Slot
-from gpubox.server.state import LEAST_REUSED_SHARE, RestoredSlot, RunningServer, reused_state
+from gpubox.server.responses import Slot, json_count
+from gpubox.server.state import RestoredSlot, RunningServer, load_gateway
 from gpubox.server.status import can_sleep
 
 MIN_TOKENS = 256
@@ -47,11 +46,9 @@ ALL_SECONDS = 60.0
 """Saving, and restoring, ends after so long; what was done until then counts."""
 _SLOWEST_BYTES_PER_SECOND = 100e6
 _ROLL_BACK_SECONDS = 10.0
-_JUDGED_BYTES = 2 * 1024 * 1024
-"""So much of the log is searched: from its start for the first requests after a restore, at its end for the last."""
+_RECENT_BYTES = 2 * 1024 * 1024
+"""So much of the log, at its end, is searched for the last requests."""
 _UNKNOWN_BYTES_PER_TOKEN = 1 << 20
-_MISSED_SHARE = 0.1
-"""A request that wanted a restored state and reused less of it got nothing."""
 _CONTEXT_SHARE = 0.9
 """The restored slots of one shared cache take at most this part of it."""
 
@@ -65,6 +62,8 @@ class CacheShape:
     """Of a slot with any number of tokens: recurrent states."""
     exact: bool = False
     """It reuses a restored state only whole."""
+    windowed: bool = False
+    """Layers with a sliding window keep no more than that: nothing restored is reused (build 11434)."""
 
 
 class KvRestoreKilled(GpuboxError):
@@ -74,8 +73,11 @@ class KvRestoreKilled(GpuboxError):
 class KeptKv:
     """The kept states of one instance's server."""
 
-    def __init__(self, paths: Paths, config: Config, instance: str) -> None:
-        self._paths, self._instance = paths, instance
+    def __init__(
+        self, paths: Paths, config: Config, instance: str, full_window: Callable[[RunningServer], str] = lambda _: ""
+    ) -> None:
+        """``full_window``: what --swa-full would take more, ``1.2 GiB``."""
+        self._paths, self._instance, self._full_window = paths, instance, full_window
         self._store = KvStore(paths.kept_kv, config.kept_kv.max_gib * units.GIB)
         self._enabled = config.kept_kv.enabled and not instance.startswith("~")
 
@@ -91,23 +93,60 @@ class KeptKv:
         """Why this launch cannot keep its states, in a few words; empty: it can."""
         return refusal(running.launch, self._paths.kept_kv, _environment(running))
 
-    async def save(self, running: RunningServer, log: Path) -> str:
-        """Saves the idle slots of a server that is about to stop. Returns what was saved, or why nothing was."""
+    def window_refusal(self, running: RunningServer) -> str:
+        """Why nothing is kept of a model with a sliding window; empty: it has none, or its whole cache. Blocks."""
+        if not read_cache_shape(self._log).windowed:
+            return ""
+        price = self._full_window(running)
+        return f"with a sliding window nothing restored is reused without --swa-full{price and f' ({price} more)'}"
+
+    async def save(self, running: RunningServer) -> str:
+        """Saves the conversations of a server that is about to stop: those in idle slots, then those that the gateway
+        can have read back out of the prompt cache in RAM. Returns what was saved, or why nothing was."""
         if can_sleep(running.launch.argv):
             return ""  # asking would wake a sleeping server, whose cache is gone
-        if running.restored:
-            await asyncio.to_thread(self._judge, running, log)
         try:
-            async with asyncio.timeout(ALL_SECONDS), connect(
-                running.launch.base_url, api_key(self._paths), timeout=ANSWER_SECONDS
-            ) as client:  # fmt: skip
-                slots = [slot for slot in await client.slots() or () if not slot.busy]
-                slots = [slot for slot in slots if (slot.context_used_tokens or 0) >= MIN_TOKENS]
-                if not slots:
+            async with asyncio.timeout(ALL_SECONDS), self._connected(running) as client:
+                slots, told = await _long_slots(client), await self._ask_gateway(f"conversations/{running.launch_id}")
+                if not slots and not told:
                     return ""
-                return await self._save(running, log, client, sorted(slots, key=lambda slot: slot.task or 0))
+                if why := await asyncio.to_thread(self.window_refusal, running):
+                    return f"not kept: {why}"
+                async with self._locked():
+                    return await self._save(await self._saver(running, client), slots, told)
         except (GpuboxError, OSError, ValueError) as error:
             return f"not kept: {_sentence(error)}"
+
+    async def save_one(self, running: RunningServer, index: int, conversation: str) -> KeptState:
+        """Saves an idle slot of a server that goes on. Raises GpuboxError, OSError, ValueError."""
+        async with self._connected(running) as client, self._locked():
+            saver = await self._saver(running, client)
+            slots = [slot for slot in await _long_slots(client) if slot.index == index]
+            if not slots:
+                raise ValueError("the slot answers, or holds too little")
+            return await saver.save(slots[0], conversation, roll_back=False)
+
+    async def restore_one(self, running: RunningServer, index: int, state: KeptState) -> bool:
+        """Whether a server that goes on took a state into an idle slot. Raises as ``save_one``."""
+        async with self._connected(running) as client, self._locked():
+            return await self._restore_slot(client, index, state)
+
+    def find(self, running: RunningServer, conversation: str, context: int) -> KeptState | None:
+        """The state of a conversation that a server can take, each of whose slots holds ``context``. Blocks.
+
+        Raises OSError, GpuboxError.
+        """
+        states = [state for state in self._store.states() if state.conversation == conversation]
+        key = self._key(running, context) if states else None
+        return next((each for each in states if key and not incompatible(each.key, key, each.tokens, context)), None)
+
+    def note_use(self, name: str, *, reused: bool) -> None:
+        """A request that wanted a restored state has reused it, or not: then it is dropped. Blocks."""
+        with self._store.locked():
+            if reused:
+                self._store.change(name, unused=0, used_at=utc_now())
+            else:
+                self._store.drop(name)
 
     async def restore(self, running: RunningServer) -> tuple[str, tuple[RestoredSlot, ...]]:
         """Restores the newest states that fit into the free slots of a server that has just become ready.
@@ -115,9 +154,9 @@ class KeptKv:
         Returns what was restored, or why nothing was. Raises KvRestoreKilled if the server did not survive it.
         """
         restored: list[RestoredSlot] = []
-        async with connect(running.launch.base_url, api_key(self._paths), timeout=ANSWER_SECONDS) as client:
+        async with self._connected(running) as client:
             try:
-                async with asyncio.timeout(ALL_SECONDS):
+                async with asyncio.timeout(ALL_SECONDS), self._locked():
                     note = await self._restore(running, client, restored)
             except (GpuboxError, OSError, ValueError) as error:
                 note = f"not restored: {_sentence(error)}"
@@ -125,102 +164,73 @@ class KeptKv:
                     raise KvRestoreKilled(f"{running.launch.profile}: {note}.") from None
         return (_summary([each.tokens for each in restored]) if restored else note), tuple(restored)
 
-    async def _save(self, running: RunningServer, log: Path, client: LlamaClient, slots: Sequence[Slot]) -> str:
-        key = await asyncio.to_thread(self._key, running, slots)
-        shape = await asyncio.to_thread(read_cache_shape, log)
-        header = await _reply_header(client) if shape.exact else []
-        prompts = await asyncio.to_thread(read_prompt_sizes, log) if shape.exact else {}
-        saved: list[KeptState] = []
-        problem = ""
+    def _connected(self, running: RunningServer) -> AbstractAsyncContextManager[LlamaClient]:
+        return connect(running.launch.base_url, api_key(self._paths), timeout=ANSWER_SECONDS)
+
+    @property
+    def _log(self) -> Path:
+        return self._paths.instance_log(self._instance)
+
+    @asynccontextmanager
+    async def _locked(self) -> AsyncIterator[None]:
         with ExitStack() as stack:
             if not await asyncio.to_thread(stack.enter_context, self._store.locked()):
-                return "not kept: another gpubox uses the store"
-            await asyncio.to_thread(self._store.sweep)
-            per_token = await asyncio.to_thread(self._bytes_per_token, key, shape)
-            for slot in slots:
-                size = int((slot.context_used_tokens or 0) * per_token) + shape.fixed_bytes
-                state = KeptState(
-                    name=self._store.new_name(), key=key, tokens=0, size_bytes=size, saved_at=utc_now(),
-                    profile=running.launch.profile, model_path=running.launch.model_path or "", boot=boot_id(),
-                    exact=shape.exact,
-                )  # fmt: skip
-                try:
-                    if not await asyncio.to_thread(self._store.make_room, size):
-                        problem = "not enough free disk space, or max-gib is too small"
-                        continue
-                    saved.append(
-                        await self._save_slot(
-                            client, slot.index, state, header, prompts.get((slot.index, slot.task), 0)
-                        )
-                    )
-                except (GpuboxError, OSError, ValueError) as error:
-                    problem = _sentence(error)
-                    if await client.slots() is None:
-                        break
-            if saved:  # to the disk while the server stops and the next one loads; gpubox ends after it
-                threading.Thread(target=self._sync, args=(saved,), name="kept KV").start()
+                raise ValueError("another gpubox uses the store")
+            yield
+
+    async def _ask_gateway(self, path: str) -> dict[str, int]:
+        """The numbers that a running gateway answers with; empty if there is none, or it fails."""
+        with contextlib.suppress(GpuboxError):
+            if record := load_gateway(self._paths):
+                async with connect(record.base_url, record.token, timeout=_ROLL_BACK_SECONDS) as client:
+                    answer = await client.fetch_object(f"/gpubox/{path}")
+                    return {key: count for key, value in answer.items() if (count := json_count(value)) is not None}
+        return {}
+
+    async def _saver(self, running: RunningServer, client: LlamaClient) -> _Saver:
+        shape = await asyncio.to_thread(read_cache_shape, self._log)
+        header = await _reply_header(client) if shape.exact else []
+        prompts = await asyncio.to_thread(read_prompt_sizes, self._log) if shape.exact else {}
+        context = min((slot.context_size_tokens or 0 for slot in await client.slots() or ()), default=0)
+        key = await asyncio.to_thread(self._key, running, context)
+        await asyncio.to_thread(self._store.sweep)
+        return _Saver(client, self._store, running, key, shape, header, prompts)
+
+    async def _save(self, saver: _Saver, slots: Sequence[Slot], told: Mapping[str, int]) -> str:
+        """``told``: conversation -> the tokens that its slot holds (0: unknown), the newest last."""
+        saved: list[KeptState] = []
+        problem, left = "", dict(told)
+        for slot in slots:
+            used = slot.context_used_tokens or 0
+            conversation = next((key for key, tokens in left.items() if abs(tokens - used) <= 1), "")
+            left.pop(conversation, None)
+            try:
+                saved.append(await saver.save(slot, conversation))
+            except (GpuboxError, OSError, ValueError) as error:
+                problem = _sentence(error)
+                if await saver.client.slots() is None:
+                    left.clear()
+                    break
+        for conversation, tokens in reversed(left.items()):
+            if tokens:  # all slots are saved: it shall not go to one of them for a common beginning
+                for slot in await saver.client.slots() or ():
+                    await saver.client.erase_slot(slot.index, timeout=ANSWER_SECONDS)
+            with contextlib.suppress(GpuboxError, OSError, ValueError):
+                if await self._ask_gateway(f"recall/{conversation}") and (slots := await _long_slots(saver.client)):
+                    saved.append(await saver.save(slots[-1], conversation))
+        if saved:  # to the disk while the server stops and the next one loads; gpubox ends after it
+            threading.Thread(target=self._sync, args=(saved,), name="kept KV").start()
         if not saved:
-            return f"not kept: {problem}"
+            return f"not kept: {problem}" if problem else ""
         size_text = units.file_size(sum(state.size_bytes for state in saved))
         return f"{_summary([state.tokens for state in saved])}, {size_text}"
 
-    async def _save_slot(
-        self, client: LlamaClient, index: int, state: KeptState, header: list[int], prompt: int
-    ) -> KeptState:  # fmt: skip
-        """Saves one slot; a slot of a hybrid model a second time, rolled back to where its last reply begins.
-
-        ``prompt``: the tokens of its last prompt; 0: unknown. Without a chat, the reply begins there, and the last
-        token of the prompt may become one with what follows.
-        """
-        state, tokens = await self._write(client, index, state)
-        cut = _reply_start(tokens, header)
-        if not cut and MIN_TOKENS < prompt <= len(tokens):
-            cut = prompt - 1
-        if cut:
-            shorter = replace(state, name=self._store.new_name(), saved_at=utc_now())
-            with contextlib.suppress(GpuboxError, OSError, ValueError):  # the whole slot stays kept
-                await client.read_prompt(tokens[:cut], index=index, timeout=_ROLL_BACK_SECONDS)
-                shorter, tokens = await self._write(client, index, shorter)
-                await asyncio.to_thread(self._store.drop, state.name)
-                state = shorter
-        await asyncio.to_thread(self._store.drop_replaced, state, tokens)
-        return state
-
-    async def _write(self, client: LlamaClient, index: int, state: KeptState) -> tuple[KeptState, list[int]]:
-        name = await asyncio.to_thread(self._store.prepare_file, state.name)
-        try:
-            answer = await client.save_slot(index, name, timeout=_seconds_for(state.size_bytes))
-        except GpuboxError:
-            await asyncio.to_thread(self._store.discard, name)
-            raise
-        state = replace(state, tokens=answer.tokens, size_bytes=answer.size_bytes)
-        return state, await asyncio.to_thread(self._store.add, state)
-
-    def _key(self, running: RunningServer, slots: Sequence[Slot]) -> KvKey:
+    def _key(self, running: RunningServer, context: int) -> KvKey:
         """The key of a server. Raises OSError, and GpuboxError if its model is no GGUF."""
         model = read_model(Path(running.launch.model_path or ""), self._paths)
         # of such a model (LongRoPE) the angles of all positions change with the context (build 11434)
         sized = any(tensor.name.startswith("rope_factors_") for tensor in model.tensors)
-        context = str(slots[0].context_size_tokens) if sized and slots else ""
-        return launch_key(running.launch, _environment(running), context)
-
-    def _judge(self, running: RunningServer, log: Path) -> None:
-        """Drops restored states that did not help where they should have, and notes which ones did."""
-        lines = LogReader(log).read(_JUDGED_BYTES)
-        events = (parse_event(line)[1] for line in lines if "slot" in line)
-        helped, missed = judge(events, running.restored)
-        with self._store.locked() as is_locked:
-            if not is_locked:
-                return
-            for name in helped:
-                self._store.change(name, unused=0, used_at=utc_now())
-            for name in missed:
-                self._store.drop(name)
-
-    def _bytes_per_token(self, key: KvKey, shape: CacheShape) -> float:
-        """The most that a token takes in a file, from earlier files and from the log of the load."""
-        measured = [state.size_bytes / state.tokens for state in self._store.states() if state.key == key]
-        return max([shape.bytes_per_token, *measured]) or _UNKNOWN_BYTES_PER_TOKEN
+        return launch_key(running.launch, _environment(running), str(context) if sized and context else "")
 
     def _sync(self, states: Sequence[KeptState]) -> None:
         for state in states:
@@ -231,31 +241,28 @@ class KeptKv:
             slot for slot in await client.slots() or ()
             if not slot.busy and (slot.context_used_tokens or 0) < MIN_TOKENS
         ]  # fmt: skip
-        key = await asyncio.to_thread(self._key, running, free)
         context = min((slot.context_size_tokens or 0 for slot in free), default=0)
+        key = await asyncio.to_thread(self._key, running, context)
         room = int(_CONTEXT_SHARE * context) if key.streams == 1 and len(free) > 1 else 0
         reason = ""
-        with ExitStack() as stack:
-            if not await asyncio.to_thread(stack.enter_context, self._store.locked()):
-                return "not restored: another gpubox uses the store"
-            for state in await asyncio.to_thread(self._store.states):
-                if why := incompatible(state.key, key, state.tokens, context):
-                    if state.profile == running.launch.profile:
-                        reason = reason or f"not restored: {why}"
-                    continue
-                if room and restored and sum(each.tokens for each in restored) + state.tokens > room:
-                    continue
-                if not free:
-                    break
-                if not restored:
-                    # The probe's token takes the first cell. One cell further on, sums round differently, and an answer
-                    # at temperature 0 may differ from the one that the same conversation got without a restart.
-                    for slot in [each for each in free if each.context_used_tokens]:
-                        await client.erase_slot(slot.index, timeout=ANSWER_SECONDS)
-                if await self._restore_slot(client, free[0].index, state):
-                    restored.append(RestoredSlot(free.pop(0).index, state.tokens, state.name))
-                else:
-                    reason = reason or "not restored: the server refused the file"
+        for state in await asyncio.to_thread(self._store.states):
+            if why := incompatible(state.key, key, state.tokens, context):
+                if state.profile == running.launch.profile:
+                    reason = reason or f"not restored: {why}"
+                continue
+            if state.shared or (room and restored and sum(each.tokens for each in restored) + state.tokens > room):
+                continue
+            if not free:
+                break
+            if not restored:
+                # The probe's token takes the first cell. One cell further on, sums round differently, and an answer
+                # at temperature 0 may differ from the one that the same conversation got without a restart.
+                for slot in [each for each in free if each.context_used_tokens]:
+                    await client.erase_slot(slot.index, timeout=ANSWER_SECONDS)
+            if await self._restore_slot(client, free[0].index, state):
+                restored.append(RestoredSlot(free.pop(0).index, state.tokens, state.name, state.conversation))
+            else:
+                reason = reason or "not restored: the server refused the file"
         return reason
 
     async def _restore_slot(self, client: LlamaClient, index: int, state: KeptState) -> bool:
@@ -279,25 +286,88 @@ class KeptKv:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class _Saver:
+    """Saves slots of one server. The store is locked meanwhile."""
+
+    client: LlamaClient
+    store: KvStore
+    running: RunningServer
+    key: KvKey
+    shape: CacheShape
+    header: Sequence[int]
+    """The tokens before a reply; empty: unknown, or nothing is rolled back."""
+    prompts: Mapping[tuple[int, int | None], int]
+    """The tokens of the last prompts by slot and task."""
+
+    async def save(self, slot: Slot, conversation: str, *, roll_back: bool = True) -> KeptState:
+        """Saves a slot; one of a hybrid model a second time, rolled back to where its last reply begins.
+
+        Without a chat that is the end of its last prompt, whose last token may become one with what follows. Raises
+        GpuboxError, OSError, ValueError.
+        """
+        measured = [state.size_bytes / state.tokens for state in self.store.states() if state.key == self.key]
+        per_token = max([self.shape.bytes_per_token, *measured]) or _UNKNOWN_BYTES_PER_TOKEN
+        size = int((slot.context_used_tokens or 0) * per_token) + self.shape.fixed_bytes
+        if not await asyncio.to_thread(self.store.make_room, size):
+            raise ValueError("not enough free disk space, or max-gib is too small")
+        launch = self.running.launch
+        state = KeptState(
+            name=self.store.new_name(), key=self.key, tokens=0, size_bytes=size, saved_at=utc_now(),
+            profile=launch.profile, model_path=launch.model_path or "", boot=boot_id(), exact=self.shape.exact,
+            conversation=conversation,
+        )  # fmt: skip
+        state, tokens = await self._write(slot.index, state)
+        cut, prompt = _reply_start(tokens, self.header), self.prompts.get((slot.index, slot.task), 0)
+        if not cut and MIN_TOKENS < prompt <= len(tokens):
+            cut = prompt - 1
+        if cut and roll_back:
+            shorter = replace(state, name=self.store.new_name(), saved_at=utc_now())
+            with contextlib.suppress(GpuboxError, OSError, ValueError):  # the whole slot stays kept
+                await self.client.read_prompt(tokens[:cut], index=slot.index, timeout=_ROLL_BACK_SECONDS)
+                shorter, tokens = await self._write(slot.index, shorter)
+                await asyncio.to_thread(self.store.drop, state.name)
+                state = shorter
+        await asyncio.to_thread(self.store.drop_replaced, state, tokens)
+        return state
+
+    async def _write(self, index: int, state: KeptState) -> tuple[KeptState, list[int]]:
+        name = await asyncio.to_thread(self.store.prepare_file, state.name)
+        try:
+            answer = await self.client.save_slot(index, name, timeout=_seconds_for(state.size_bytes))
+        except BaseException:
+            await asyncio.to_thread(self.store.discard, name)
+            raise
+        state = replace(state, tokens=answer.tokens, size_bytes=answer.size_bytes)
+        return state, await asyncio.to_thread(self.store.add, state)
+
+
+async def _long_slots(client: LlamaClient) -> list[Slot]:
+    """The idle slots that hold enough to be kept, the last used one last."""
+    slots = [slot for slot in await client.slots() or () if not slot.busy]
+    return sorted((s for s in slots if (s.context_used_tokens or 0) >= MIN_TOKENS), key=lambda slot: slot.task or 0)
+
+
 def read_cache_shape(log: Path) -> CacheShape:
     """What the caches of a server are, from the log of its load."""
-    reader, per_token, fixed, exact = LogReader(log), 0.0, 0, False
+    reader, per_token, fixed, exact, cells, window = LogReader(log), 0.0, 0, False, 0, 0
     for line in reader.read(HEAD_BYTES):
         event = parse_event(line)[1]
         if isinstance(event, KvCache) and event.cells and event.streams:
             per_token += event.size_bytes / (event.cells * event.streams)
+            cells = max(cells, event.cells)
         elif isinstance(event, DeviceBuffer) and event.kind == "recurrent":
             fixed, exact = fixed + event.size_bytes, True
         elif isinstance(event, SwaCache):
-            exact = True
-    return CacheShape(per_token, fixed, exact)
+            window = event.cells
+    return CacheShape(per_token, fixed, exact, windowed=0 < window < cells)
 
 
 def read_prompt_sizes(log: Path) -> dict[tuple[int, int | None], int]:
     """The tokens of the last prompts in a server's log, by slot and task."""
     reader = LogReader(log)
-    reader.skip(_JUDGED_BYTES)
-    events = (parse_event(line)[1] for line in reader.read(_JUDGED_BYTES) if "new prompt" in line)
+    reader.skip(_RECENT_BYTES)
+    events = (parse_event(line)[1] for line in reader.read(_RECENT_BYTES) if "new prompt" in line)
     return {(event.slot, event.task): event.tokens for event in events if isinstance(event, NewPrompt)}
 
 
@@ -346,31 +416,3 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, GpuboxError):
         return error.message.rstrip(".")
     return (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
-
-
-def judge(events: Iterable[LogEvent | None], restored: Sequence[RestoredSlot]) -> tuple[set[str], set[str]]:
-    """The states that helped, and those that did not although a request wanted them; from the log of the server.
-
-    A request wants a state if the server chose its slot as the most similar one, and most of the state is in the
-    prompt. If nothing of it was reused, nothing of it ever will be: a hybrid model, and a prompt that branches off.
-    """
-    left, helped, missed = list(restored), set[str](), set[str]()
-    similarity: dict[int, float] = {}
-    prompts: dict[int, tuple[int, int]] = {}
-    for event in events:
-        if isinstance(event, SlotSelected):
-            similarity[event.slot] = (event.similarity or 0.0) if event.by == "lcp" else 0.0
-        elif isinstance(event, NewPrompt):
-            prompts[event.slot] = (event.task, event.tokens)
-        elif isinstance(event, CachedTokens) and prompts.get(event.slot, (-1, 0))[0] == event.task:
-            _, prompt = prompts.pop(event.slot)
-            if state := reused_state(left, event.tokens):
-                left.remove(state)
-                helped.add(state.name)
-                continue
-            shared = similarity.get(event.slot, 0.0) * prompt
-            for state in [each for each in left if each.slot == event.slot]:
-                left.remove(state)  # whatever came, the slot holds another prompt now
-                if shared >= LEAST_REUSED_SHARE * state.tokens and event.tokens < _MISSED_SHARE * state.tokens:
-                    missed.add(state.name)
-    return helped, missed

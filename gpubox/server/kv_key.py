@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpubox.engines.capabilities import DISK_CACHES
 from gpubox.server.state import Launch
 
 _VARIABLES = {
@@ -125,6 +126,8 @@ def refusal(launch: Launch, folder: Path, variable: Callable[[str], str | None])
     """
     flags = _flags(launch.argv, variable)
     path = flags.get("slot-save-path", "")
+    if any(word.lstrip("-") in DISK_CACHES for word in launch.argv):
+        return "the engine keeps its prompts on disk by itself"
     if not path:
         return "the engine was started without --slot-save-path"
     if Path(path) != folder:

@@ -24,6 +24,8 @@ from gpubox.storage import free_bytes, lock_file, open_private, private_folder, 
 from gpubox.units import GIB
 
 STATE_SUFFIX, PARTIAL_SUFFIX = ".kv", ".part"
+SHARED = "head-"
+"""What the name of a system prompt begins with, of several conversations."""
 FREE_BYTES = 2 * GIB
 """So much of the disk stays free."""
 MAX_UNUSED = 3
@@ -56,7 +58,9 @@ class KeptState:
     synced: bool = False
     """Whether it is on the disk, and not only in the page cache."""
     exact: bool = False
-    """It helps only a prompt that begins with all its tokens (hybrid models, sliding windows)."""
+    """It helps only a prompt that begins with all its tokens (hybrid models)."""
+    conversation: str = ""
+    """Whose it is, as the gateway calls it; empty: unknown."""
     used_at: str = ""
     """When it was last restored or reused."""
     unused: int = 0
@@ -69,6 +73,11 @@ class KeptState:
     def file(self) -> str:
         """The name that llama-server gets; it takes no path."""
         return f"{self.name}{STATE_SUFFIX}"
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is the beginning of several conversations: none of them replaces it."""
+        return self.conversation.startswith(SHARED)
 
     @property
     def last_used(self) -> str:
@@ -202,10 +211,15 @@ class KvStore:
         """Drops the older states that ``state`` with its ``tokens`` replaces.
 
         Those are the same conversation, some requests ago: nearly all of their tokens are its beginning, for an exact
-        state all of them.
+        state all of them. Of two that the gateway knows, its word counts.
         """
         for other in self.states():
-            if other.name == state.name or other.key != state.key or other.tokens > len(tokens) * _SAME_SHARE:
+            if other.name == state.name or other.key != state.key:
+                continue
+            if other.conversation and other.conversation == state.conversation:
+                self.drop(other.name)
+            known = other.shared or (other.conversation and state.conversation)
+            if known or other.tokens > len(tokens) * _SAME_SHARE:
                 continue
             with contextlib.suppress(OSError, ValueError):
                 earlier = read_tokens(self.folder / other.file)

@@ -68,6 +68,8 @@ class RestoredSlot:
     tokens: int
     name: str
     """Of the state in ``kv_store``."""
+    conversation: str = ""
+    """Whose it is, as the gateway calls it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,14 +60,16 @@ class Supervisor:
         asked_by: str = "",
         gives_way: bool = False,
         cold: bool = False,
+        full_window: Callable[[RunningServer], str] = lambda _: "",
     ) -> None:
         """``check_memory`` is called while the servers that will leave still run; its result is noted, and what it
         raises refuses the operation. ``asked_by``: the gateway's client for which this is done.
         ``gives_way``: the owner's own operations wait for its end, and are not refused. ``cold``: servers are started
-        without their kept KV caches, to be measured; a server that is restored gets them."""
+        without their kept KV caches, to be measured; a server that is restored gets them. ``full_window``: what
+        --swa-full would take more in memory."""
         self.check_memory = check_memory
         self.paths, self.config, self.instance, self.emit = paths, config, instance, emit
-        self._asked_by, self._gives_way, self._cold = asked_by, gives_way, cold
+        self._asked_by, self._gives_way, self._cold, self._full_window = asked_by, gives_way, cold, full_window
         self._since, self._began = "", 0.0
         """When the operation began: ISO-8601, and on the monotonic clock."""
 
@@ -355,8 +357,9 @@ class Supervisor:
         operation = Operation(kind, profile, "begin", own_identity(), self._since, self._asked_by, self._gives_way)
         where = instance or self.instance
         return hold_instance(
-            self.paths, self.config, where, operation, self.emit, must_record=must_record, cold=self._cold
-        )
+            self.paths, self.config, where, operation, self.emit, must_record=must_record, cold=self._cold,
+            full_window=self._full_window,
+        )  # fmt: skip
 
     def _finish(self, kind: str, profile: str, answering: str | None, message: str, *, ok: bool = True) -> None:
         seconds = time.monotonic() - self._began

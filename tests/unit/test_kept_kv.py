@@ -23,9 +23,7 @@ from gpubox.server import kept_kv, kv_store
 from gpubox.server.kept_kv import KeptKv, KvRestoreKilled
 from gpubox.server.kv_store import KvStore, prepare_folder, read_tokens
 from gpubox.server.state import Launch, RestoredSlot, RunningServer
-from tests.unit.llama_box import logged
 from tests.unit.test_kv_store import slot_file
-from tests.unit.test_kv_use import LCP
 
 HEADER = [2, 198, 1, 520, 9531]
 """What stands before a reply: ``<|im_end|>\\n<|im_start|>assistant``, of which the last token is left out."""
@@ -162,8 +160,11 @@ def kept(paths: Paths, **settings: Any) -> KeptKv:
     return KeptKv(paths, Config(kept_kv=KeptKvSettings(**settings)), "main")
 
 
-def save(paths: Paths, running: RunningServer, log: Path = Path("/no/log")) -> str:
-    return asyncio.run(kept(paths).save(running, log))
+def save(paths: Paths, running: RunningServer, log: str = "") -> str:
+    path = paths.instance_log("main")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(log)
+    return asyncio.run(kept(paths).save(running))
 
 
 def restore(paths: Paths, running: RunningServer) -> tuple[str, tuple[RestoredSlot, ...]]:
@@ -231,7 +232,7 @@ def test_a_hybrid_model_is_rolled_back_to_where_its_reply_begins(
     question = [7] * 300
     fake.prompts = {0: [*question, *HEADER, 198, 40, 41, 42]}
 
-    assert save(paths, running, log).startswith("1 slot, 305 tokens")
+    assert save(paths, running, log.read_text()).startswith("1 slot, 305 tokens")
 
     (state,) = store(paths).states()
     assert state.exact
@@ -250,7 +251,7 @@ def test_without_a_chat_it_is_rolled_back_to_the_last_prompt(
     )
     fake.prompts = {0: [7] * 310}
 
-    assert save(paths, running, log).startswith("1 slot, 299 tokens")
+    assert save(paths, running, log.read_text()).startswith("1 slot, 299 tokens")
 
 
 @pytest.mark.parametrize("prompt", [[7] * 400, [*HEADER, *[7] * 400]])
@@ -261,7 +262,7 @@ def test_a_prompt_without_a_reply_is_kept_whole(
     log.write_text("0.00.381.401 I llama_memory_recurrent:        CPU RS buffer size =     1.50 MiB\n")
     fake.prompts = {0: prompt}
 
-    assert save(paths, running, log).startswith(f"1 slot, {len(prompt)} tokens")
+    assert save(paths, running, log.read_text()).startswith(f"1 slot, {len(prompt)} tokens")
 
 
 def test_a_file_that_the_server_refuses_goes(fake: FakeSlots, paths: Paths, running: RunningServer) -> None:
@@ -311,30 +312,53 @@ def test_a_context_without_room_gets_the_newest_only(fake: FakeSlots, paths: Pat
     assert restore(paths, running)[0] == "not restored: 300 tokens, and the context holds 256"
 
 
-def test_what_a_state_was_good_for_is_noted_under_the_lock_of_the_store(
-    fake: FakeSlots, paths: Paths, running: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_state_was_good_for_is_noted(fake: FakeSlots, paths: Paths, running: RunningServer) -> None:
     fake.prompts = {0: [7] * 300}
     save(paths, running)
     assert leftovers(paths) == []
     fake.prompts = {}
-    running = replace(running, restored=restore(paths, running)[1])
-    (log := tmp_path / "log").write_text(logged(5, LCP, prompt=334, cached=300))
-    fake.prompts = {}  # nothing to save, but the log is judged
-
-    monkeypatch.setattr(kv_store, "_LOCK_ATTEMPTS", 1)
-    with store(paths).locked():
-        save(paths, running, log)
+    (restored,) = restore(paths, running)[1]
     assert [state.unused for state in store(paths).states()] == [1]
-    save(paths, running, log)
-    assert [state.unused for state in store(paths).states()] == [0]
 
-    log.write_text(logged(5, LCP, prompt=334, cached=0))
-    with store(paths).locked():
-        save(paths, running, log)
-    assert len(store(paths).states()) == 1
-    save(paths, running, log)
+    kept(paths).note_use(restored.name, reused=True)
+    assert [state.unused for state in store(paths).states()] == [0]
+    kept(paths).note_use(restored.name, reused=False)
     assert store(paths).states() == []
+
+
+WINDOW = (
+    "llama_kv_cache_iswa: creating non-SWA KV cache, size = 4096 cells\n"
+    "llama_kv_cache: size =   16.00 MiB (  4096 cells,   3 layers,  1/1 seqs), K (f16): 8.00 MiB, V (f16): 8.00 MiB\n"
+    "llama_kv_cache_iswa: creating     SWA KV cache, size = {} cells\n"
+)
+
+
+def test_with_a_sliding_window_nothing_is_kept_unless_its_cache_is_whole(
+    fake: FakeSlots, paths: Paths, running: RunningServer
+) -> None:
+    fake.prompts = {0: [7] * 300}
+    refusal = "not kept: with a sliding window nothing restored is reused without --swa-full"
+    assert save(paths, running, WINDOW.format(1024)) == refusal
+    priced = KeptKv(paths, Config(), "main", lambda server: f"{server.launch.profile} GiB")
+    assert asyncio.run(priced.save(running)) == f"{refusal} (p GiB more)"
+    assert not store(paths).states()
+    assert save(paths, running, WINDOW.format(4096)).startswith("1 slot, 300 tokens")
+
+
+def test_single_states_move_while_the_server_goes_on(fake: FakeSlots, paths: Paths, running: RunningServer) -> None:
+    fake.prompts = {0: [7] * 300, 1: [7] * 400}
+    head = asyncio.run(kept(paths).save_one(running, 0, "head-x"))
+    for conversation in ("a", "b", "b"):
+        state = asyncio.run(kept(paths).save_one(running, 1, conversation))
+    assert sorted(each.conversation for each in store(paths).states()) == ["a", "b", "head-x"]
+    assert kept(paths).find(running, "b", 4096) == next(
+        each for each in store(paths).states() if each.name == state.name
+    )
+    assert kept(paths).find(running, "b", 256) is kept(paths).find(running, "c", 4096) is None
+    assert asyncio.run(kept(paths).restore_one(running, 2, head))
+    assert fake.prompts[2] == [7] * 300
+    fake.prompts = {}
+    assert {each.conversation for each in restore(paths, running)[1]} == {"a", "b"}  # no slot for what they share
 
 
 def test_another_model_is_no_business_of_this_one(
