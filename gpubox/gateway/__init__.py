@@ -22,6 +22,7 @@ request_clients.py  which client a request of the server's log, or of the histor
 gateway_status.py   what the gateway knows now, and what it reports: frozen values
 metrics.py          the gateway and the machine for Prometheus
 gateway_client.py   asks the running gateway; for verbs and the screen
-offered_models.py   which models a client is offered, and its settings
+offered_models.py   what a profile's model is: its header, its context, what it reads
+ollama.py           Ollama's API: its requests as OpenAI's, and the replies back
 background.py       starts the gateway apart from this terminal; the unit that keeps it running
 """

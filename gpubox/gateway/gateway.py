@@ -19,7 +19,7 @@ from gpubox.address import local_url
 from gpubox.clock import utc_now
 from gpubox.config import Config, api_key
 from gpubox.errors import GpuboxError
-from gpubox.gateway import routes
+from gpubox.gateway import ollama, routes
 from gpubox.gateway.admission import takes_slot
 from gpubox.gateway.changes import ModelName, body_for
 from gpubox.gateway.client_keys import ClientKeys
@@ -210,7 +210,9 @@ class Gateway:
             self._close(request)
 
     async def _answer(self, request: ClientRequest) -> None:
-        http = request.exchange.request
+        exchange = request.exchange
+        http, exchange.change = ollama.translated(exchange.request)
+        exchange.request = http
         route = routes.route_of(http)
         request.path, request.stream, request.api, request.model = route.path, route.stream, route.api, route.model
         if route.path.startswith(routes.CONTROL):
@@ -225,8 +227,8 @@ class Gateway:
         self._identify(request, http)
         request.exchange.page_may_read = True
         del http  # its body goes as soon as it is sent on
-        if route.own:
-            return await self._own.answer(request.exchange, route)
+        if route.own not in ("", "load"):
+            return await self._own.answer(exchange, route)
         self.requests[request.id] = request
         if not route.model:
             routes.check_api(route.path)
@@ -235,6 +237,10 @@ class Gateway:
         request.answered_by(profile)
         if not profile.upstream:
             routes.check_api(route.path)
+        if route.own == "load":
+            if not profile.upstream:
+                await self._wait_for_server(request, profile)
+            return exchange.reply(200, b'{"success":true}')
         failures = 0
         while True:
             try:

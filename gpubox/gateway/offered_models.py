@@ -1,77 +1,101 @@
-"""Which models the gateway offers to a client, and the client's settings for it. Pure."""
+"""What the models are that the gateway offers: from their profiles and the headers of their files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
-from gpubox.errors import UsageError
-from gpubox.gateway.gateway_status import GatewayStatus, ProfileStatus
-from gpubox.interchange.client_settings import (
-    KEY_PLACEHOLDER,
-    ClientModel,
-    ClientTarget,
-    Snippet,
-    client_model,
-    client_snippet,
-    context_per_slot,
-)
+from gpubox.config import Config
+from gpubox.errors import GpuboxError
+from gpubox.gateway.gateway_status import ProfileStatus
+from gpubox.interchange.client_settings import context_per_slot, profile_flag, serves_embeddings
+from gpubox.models.header_cache import read_model
+from gpubox.models.quants import quant_label
+from gpubox.models.resolve import profile_model, with_resolved_flag_paths
+from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
 
-_LOADED = ("up", "starting")
+_MODALITIES = {"clip.has_vision_encoder": "image", "clip.has_audio_encoder": "audio"}
+"""Keys of a projector's header, as in llama.cpp's tools/mtmd/clip.cpp -> what it lets a model read."""
 
 
-def gateway_snippet(
-    client: str, models: Sequence[ClientModel], base_url: str, status: GatewayStatus | None, key: str
-) -> Snippet:
-    """The settings of ``client`` for the gateway at ``base_url``; ``models`` as ``choose_model`` orders them.
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the files of one profile say. ``None`` and empty: unknown, for example because they are not here."""
 
-    Without a ``key`` a placeholder stands in its place where one is needed. Raises UsageError as ``client_snippet``.
-    """
-    key = key or (KEY_PLACEHOLDER if status and status.has_keys else "")
-    return client_snippet(client, ClientTarget("gpubox", base_url, offered_models(models, models[0].name, status), key))
+    architecture: str = ""
+    parameters: int | None = None
+    size: int | None = None
+    """Bytes of the file."""
+    quant: str = ""
+    context: int | None = None
+    """Tokens of one slot, by the flags."""
+    trained_context: int | None = None
+    inputs: tuple[str, ...] = ("text",)
+    """text | image | audio"""
+    output: str = "text"
+    """text | embeddings"""
+    modified_at: str = "1970-01-01T00:00:00+00:00"
 
-
-def gateway_models(status: GatewayStatus | None, profiles: Mapping[str, Profile]) -> tuple[ClientModel, ...]:
-    """The models that a client can name: the loaded profiles, then the owner's, then the shipped ones; aliases last.
-
-    Without ``status`` all profiles, as the gateway will have them.
-    """
-    listed = status.profiles if status else tuple(ProfileStatus(name, "down") for name in profiles)
-    names = [(profile.name, profile.aliases) for profile in listed]
-    loaded = {profile.name for profile in listed if profile.state in _LOADED}
-    rank = {name: (name not in loaded, name in profiles and profiles[name].shipped) for name, _ in names}
-    ordered = sorted(names, key=lambda entry: rank[entry[0]])
-    models = [_model(name, profiles.get(name)) for name, _ in ordered]
-    models += [
-        _model(alias, profiles.get(name), f"{name}, as {alias}") for name, aliases in ordered for alias in aliases
-    ]
-    return tuple(models)
-
-
-def choose_model(models: Sequence[ClientModel], name: str | None) -> tuple[ClientModel, ...]:
-    """``models`` with the one called ``name`` in front. Raises UsageError if there is none."""
-    if not models:
-        raise UsageError("There is no profile that a client could use.", "`gpubox import` makes one.")
-    if name is None:
-        return tuple(models)
-    first = [model for model in models if model.name == name]
-    if not first:
-        from gpubox.toml_table import closest_match
-
-        near = closest_match(name, [model.name for model in models])
-        raise UsageError(f"The gateway has no model {name!r}.", f"Did you mean {near}?" if near else "")
-    return (*first[:1], *(model for model in models if model.name != name))
+    @property
+    def meta(self) -> dict[str, Any]:
+        """As llama-server names them in /v1/models (build 11434)."""
+        values = {
+            "n_ctx": self.context, "n_ctx_train": self.trained_context, "n_params": self.parameters, "size": self.size,
+        }  # fmt: skip
+        return {key: value for key, value in values.items() if value is not None}
 
 
-def offered_models(models: Iterable[ClientModel], chosen: str, status: GatewayStatus | None) -> tuple[ClientModel, ...]:
-    """The models that settings with a list of models get: the chosen one, and others that answer without a download."""
-    loaded = {p.name for p in status.profiles if p.state in (*_LOADED, "upstream")} if status else set()
-    return tuple(model for model in models if model.name == chosen or model.name in loaded)
+@dataclass(frozen=True, slots=True)
+class OfferedModel:
+    """A model as a list shows it: a profile, or one of its personas."""
+
+    id: str
+    profile: Profile
+    status: ProfileStatus
+    facts: ModelFacts
+    created: datetime
+
+    @property
+    def loaded(self) -> bool:
+        return self.status.state in ("up", "starting")
 
 
-def _model(name: str, profile: Profile | None, title: str = "") -> ClientModel:
-    if profile is None:
-        return ClientModel(name, title or name)
-    model = client_model(profile, name, context=context_per_slot(profile))
-    return replace(model, title=title or model.title or name)
+def model_facts(profile: Profile, paths: Paths, config: Config) -> ModelFacts:
+    """Reads headers, most of them from the cache. Raises nothing: what cannot be read is unknown."""
+    output = "embeddings" if serves_embeddings(profile) else "text"
+    facts = ModelFacts(context=context_per_slot(profile), output=output)
+    try:
+        path = None if profile.upstream else profile_model(profile, paths, config).path
+        if path is None:
+            return facts
+        model = read_model(path, paths)
+        modified = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat()
+    except (GpuboxError, OSError):
+        return facts
+    trained = model.metadata.get(f"{model.architecture}.context_length")
+    return ModelFacts(
+        architecture=model.architecture,
+        parameters=sum(math.prod(tensor.dimensions) for tensor in model.tensors),
+        size=model.size,
+        quant=quant_label(path.name),
+        context=facts.context,
+        trained_context=trained if isinstance(trained, int) else None,
+        inputs=("text", *_read_by_projector(profile, paths, config)),
+        output=output,
+        modified_at=modified,
+    )
+
+
+def _read_by_projector(profile: Profile, paths: Paths, config: Config) -> tuple[str, ...]:
+    projector = profile_flag(with_resolved_flag_paths(profile, paths, config), "mmproj")
+    if not isinstance(projector, str):
+        return ()
+    try:
+        metadata = read_model(Path(projector).expanduser(), paths).metadata
+    except (GpuboxError, OSError):
+        return ()
+    return tuple(kind for key, kind in _MODALITIES.items() if metadata.get(key))

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from gpubox.children import own_program
-from gpubox.gateway import routes
+from gpubox.config import api_key
+from gpubox.gateway import ollama, routes
 from gpubox.gateway.gateway_status import ProfileStatus
 from gpubox.gateway.http_connection import Exchange, RequestRefused
 from gpubox.gateway.metrics import CONTENT_TYPE, metrics_text
+from gpubox.gateway.offered_models import ModelFacts, OfferedModel, model_facts
+from gpubox.gateway.servers import GatewayServer
+from gpubox.gateway.upstream import UpstreamFailed, ask_server
+from gpubox.interchange.client_settings import profile_flag
 from gpubox.paths import Paths
+from gpubox.profiles.profile import Profile
+from gpubox.server.responses import json_count, json_object
 from gpubox.storage import DECODE_ERRORS, read_json
 
 if TYPE_CHECKING:
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
 FRESH_SECONDS = 4.0
 """So long a reading serves all who ask: whoever scrapes every second must not cost a core."""
 _TIMEOUT_SECONDS = 10.0
+_ASK_SECONDS = 2.0
 
 
 class MachineReader:
@@ -84,21 +92,58 @@ class OwnReplies:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._machine = MachineReader(gateway.paths)
+        self._known: dict[str, tuple[Profile | None, ModelFacts]] = {}
+        self._contexts: dict[str, int | None] = {}
+        """Launch -> the context of a slot."""
 
     async def answer(self, exchange: Exchange, route: routes.Route) -> None:
-        """``models``, ``model`` or ``metrics``. Raises ProfileUnavailable if there is no such model."""
-        if route.own == "models":
-            statuses, created = self._gateway.servers.statuses(), self._created
-            exchange.reply(200, routes.models_body([_model(profile, created) for profile in statuses]))
-        elif route.own == "model":
-            name = (await self._gateway.servers.profile_of(route.model)).name
-            listed = {status.name: status for status in self._gateway.servers.statuses()}
-            status = listed.get(name, ProfileStatus(name, "down"))
-            exchange.reply(200, json.dumps(_model(status, self._created)).encode())
-        else:
+        """All of ``route.own`` but ``load``. Raises ProfileUnavailable if there is no such model."""
+        if route.own == "metrics":
             snapshot = await self._machine.read()
             text = metrics_text(self._gateway.status(), self._gateway.counters, snapshot)
             exchange.reply(200, text.encode(), CONTENT_TYPE.encode())
+        elif route.own == "version":
+            exchange.reply(200, b'{"version":"%b"}' % ollama.VERSION.encode())
+        elif route.own == "unload":
+            named = (await self._gateway.servers.profile_of(route.model),) if route.model is not None else ()
+            await self._gateway.servers.unload({profile.name for profile in named})
+            exchange.reply(200, b'{"success":true}')
+        elif route.own in ("model", "show"):
+            name = (await self._gateway.servers.profile_of(route.model)).name
+            shown = ollama.shown if route.own == "show" else _model
+            model = next(model for model in await self._models(name) if model.id in (route.model, name))
+            exchange.reply(200, msgspec.json.encode(shown(model)))
+        else:
+            models = await self._models()
+            exchange.reply(200, msgspec.json.encode(_LISTS[route.own](models)))
+
+    async def _models(self, only: str = "") -> list[OfferedModel]:
+        """All models, or those of one profile; each persona is one, too."""
+        servers, created = self._gateway.servers, self._created
+        statuses = [status for status in servers.statuses() if only in ("", status.name)]
+        models = []
+        for status in statuses or [ProfileStatus(only, "down")]:
+            profile = servers.profiles.get(status.name) or Profile(status.name)
+            facts = await self._facts(profile, next((s for s in servers.running if s.profile == status.name), None))
+            names = (profile.name, *(name for name in profile.personas if name != profile.name))
+            models += [OfferedModel(name, profile, status, facts, created) for name in names]
+        return models
+
+    async def _facts(self, profile: Profile, server: GatewayServer | None) -> ModelFacts:
+        """From the files, read once; the context is that of the server, if one runs."""
+        known, facts = self._known.get(profile.name, (None, ModelFacts()))
+        if known is not profile or facts.size is None:
+            facts = await asyncio.to_thread(model_facts, profile, self._gateway.paths, self._gateway.config)
+            self._known[profile.name] = (profile, facts)
+        if server is None or not server.ready:
+            return facts
+        if server.launch_id not in self._contexts:
+            with contextlib.suppress(UpstreamFailed, TimeoutError, ValueError):
+                key = api_key(self._gateway.paths)
+                _, body = await ask_server(server.base_url, key, "GET", "/props", seconds=_ASK_SECONDS)
+                settings = json_object(json_object(read_json(body)).get("default_generation_settings"))
+                self._contexts[server.launch_id] = json_count(settings.get("n_ctx"))
+        return replace(facts, context=self._contexts.get(server.launch_id) or facts.context)
 
     @property
     def _created(self) -> datetime:
@@ -131,15 +176,45 @@ class OwnReplies:
         exchange.reply(200, msgspec.json.encode({"paused": servers.queue.paused}))
 
 
-def _model(profile: ProfileStatus, created: datetime) -> dict[str, object]:
+def _model(model: OfferedModel) -> dict[str, object]:
+    """With the fields that OpenAI's and Anthropic's clients read, llama-server's own, and those of OpenRouter."""
+    tags = profile_flag(model.profile, "tags")
     return {
-        "id": profile.name,
+        "id": model.id,
         "object": "model",
         "type": "model",
-        "display_name": profile.name,
-        "created": int(created.timestamp()),
-        "created_at": created.isoformat(timespec="seconds"),
+        "display_name": model.profile.summary,
+        "created": int(model.created.timestamp()),
+        "created_at": model.created.isoformat(timespec="seconds"),
         "owned_by": "gpubox",
-        "aliases": list(profile.aliases),
-        "status": {"value": _STATUS_VALUES[profile.state]},
+        "aliases": [model.profile.name, *model.profile.aliases],
+        "tags": tags.split(",") if isinstance(tags, str) else [],
+        "status": {"value": _STATUS_VALUES[model.status.state]},
+        "architecture": {"input_modalities": model.facts.inputs, "output_modalities": [model.facts.output]},
+        "context_length": model.facts.context,
+        "meta": model.facts.meta,
     }
+
+
+def _listed(models: Sequence[OfferedModel]) -> dict[str, object]:
+    ends = {"first_id": models[0].id, "last_id": models[-1].id} if models else {}
+    return {"object": "list", "data": [_model(model) for model in models], "has_more": False, **ends}
+
+
+def _running(models: Sequence[OfferedModel]) -> dict[str, object]:
+    """As llama-swap's GET /running."""
+    return {
+        "running": [
+            {
+                "model": model.id, "state": "ready" if model.status.state == "up" else "starting",
+                "proxy": model.status.base_url, "ttl": model.profile.idle_seconds, "name": model.profile.title,
+                "description": model.profile.description,
+            }
+            for model in models if model.loaded and model.id == model.profile.name
+        ]
+    }  # fmt: skip
+
+
+_LISTS: dict[str, Callable[[Sequence[OfferedModel]], dict[str, object]]] = {
+    "models": _listed, "running": _running, "tags": ollama.listed, "ps": ollama.loaded
+}  # fmt: skip

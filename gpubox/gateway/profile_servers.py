@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +85,8 @@ class ProfileServers:
         self._operating: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
+        self._unloading: set[str] = set()
+        """The profiles that a client wants unloaded."""
 
     async def start(self) -> None:
         """Reads profiles and servers, and begins to watch them."""
@@ -120,7 +122,7 @@ class ProfileServers:
         raise ProfileUnavailable(503, "No profile runs, and the request names none in `model`.")
 
     def _names(self) -> str:
-        names = [name for profile in self.profiles.visible() for name in (profile.name, *profile.aliases)]
+        names = [name for profile in self.profiles.visible() for name in profile.names]
         more = f" and {len(names) - _SHOWN_NAMES} more (GET /v1/models)" if len(names) > _SHOWN_NAMES else ""
         return f"There are: {', '.join(names[:_SHOWN_NAMES])}{more}." if names else "There are none."
 
@@ -164,6 +166,23 @@ class ProfileServers:
         self._lost[server.launch_id] = now + LOST_SECONDS
         self.queue.leave(request, server.profile, now)
         self.refresh()
+
+    async def unload(self, names: Collection[str]) -> None:
+        """Stops the servers of these profiles, or of all, once nobody asks them. Raises ProfileUnavailable."""
+        wanted = {server.profile for server in self.running if not names or server.profile in names}
+        pinned = {name for name in wanted if (profile := self.profiles.get(name)) and profile.pinned}
+        if pinned and names:
+            raise ProfileUnavailable(409, f"{', '.join(pinned)} is pinned: `gpubox stop` on the box stops it.")
+        self._unloading |= (wanted := wanted - pinned)
+        self._wake.set()
+        deadline = time.monotonic() + self.config.gateway.wait_seconds
+        try:
+            while left := wanted & {server.profile for server in self.running}:
+                if time.monotonic() > deadline:
+                    raise ProfileUnavailable(503, f"{', '.join(sorted(left))} is in use, or could not be stopped.")
+                await asyncio.sleep(TICK_SECONDS / 5)
+        finally:
+            self._unloading -= wanted
 
     def pause(self, paused: bool) -> None:
         """Holds all requests, or lets them go."""
@@ -255,6 +274,8 @@ class ProfileServers:
     def _unload_seconds(self, server: GatewayServer, now: float) -> float | None:
         profile = self.profiles.get(server.profile)
         idle = self.queue.idle_seconds(server.profile, now)
+        if server.profile in self._unloading and idle is not None and server.ready:
+            return 0.0
         if profile is None or not profile.idle_seconds or profile.pinned or idle is None or not server.ready:
             return None
         return profile.idle_seconds - idle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import parse_qs, unquote
@@ -20,7 +20,12 @@ Api = Literal["openai", "anthropic", "ollama"]
 
 CONTROL = "/gpubox/"
 LOGIN: Headers = ((b"WWW-Authenticate", b"Bearer"),)
-_OWN = {"/health": "health", "/v1/health": "health", "/metrics": "metrics", "/v1/models": "models", "/models": "models"}
+_OWN = {
+    "/health": "health", "/v1/health": "health", "/metrics": "metrics", "/v1/models": "models", "/models": "models",
+    "/running": "running", "/api/tags": "tags", "/api/ps": "ps", "/api/version": "version",
+}  # fmt: skip
+_OWN_POSTS = {"/models/load": "load", "/models/unload": "unload", "/unload": "unload", "/api/show": "show"}
+"""As llama-server's router, llama-swap and Ollama have them."""
 _ANTHROPIC = "/v1/messages"
 _MODEL = "/v1/models/"
 _OTHER_API = "/api/"
@@ -40,6 +45,8 @@ class _Body(msgspec.Struct):
 
     model: str | None = None
     stream: bool | None = None
+    name: str | None = None
+    """The model, in older requests of Ollama's API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +56,7 @@ class Route:
     path: str
     """Decoded, without the query."""
     own: str
-    """health | metrics | models | model | status | pause | resume | stop: the gateway answers. Empty: a server does."""
+    """What the gateway answers by itself: a value of the tables above, model, or a control. Empty: a server does."""
     model: str | None
     """The model that the request names; None: it names none."""
     stream: bool = False
@@ -64,7 +71,7 @@ def route_of(request: HttpRequest) -> Route:
     if ".." in segments or "." in segments or "\\" in path or any(ord(char) < 32 or ord(char) == 127 for char in path):
         raise RequestRefused(400, "The path of the request is not valid.")
     path = "/" + "/".join(segment for segment in segments if segment)
-    api: Api = "openai"
+    api: Api = "ollama" if path.startswith(_OTHER_API) else "openai"
     if path.startswith(_ANTHROPIC) or request.header("anthropic-version"):
         api = "anthropic"
     if (path + "/").startswith(CONTROL):
@@ -74,11 +81,14 @@ def route_of(request: HttpRequest) -> Route:
     if request.method in ("GET", "HEAD") and path.startswith(_MODEL):
         return Route(path, "model", path.removeprefix(_MODEL), False, api)
     named = parse_qs(query, keep_blank_values=True).get("model", [None])[0]
+    own = _OWN_POSTS.get(path, "") if request.method == "POST" else ""
     if request.method != "POST" or not request.body:
-        return Route(path, "", named, False, api)
+        return Route(path, own, named, False, api)
     body = _read_body(request, path)
     named = body.model if body and body.model is not None else named
-    return Route(path, "", named, bool(body and body.stream), api)
+    if own == "show" and body:
+        named = (body.model or body.name or "").removesuffix(":latest")
+    return Route(path, own, named, bool(body and body.stream), api)
 
 
 def _read_body(request: HttpRequest, path: str) -> _Body | None:
@@ -107,7 +117,7 @@ def check_slots(path: str, profile: Profile) -> None:
 def check_api(path: str) -> None:
     """Raises RequestRefused for an endpoint that no llama-server has, before a model is loaded in vain."""
     if path.startswith(_OTHER_API):
-        sentence = "is not an endpoint here: Ollama's and LM Studio's own APIs are not spoken."
+        sentence = "is not an endpoint here: of Ollama's API the models, chat, generate and embed are spoken."
         shown = path if len(path) < 60 else f"{path[:60]}..."
         raise RequestRefused(404, f"{shown} {sentence} Use OpenAI's at /v1, or Anthropic's at /v1/messages.")
 
@@ -115,6 +125,8 @@ def check_api(path: str) -> None:
 def error_body(status: int, sentence: str, api: Api) -> bytes:
     """The JSON of an error, as the client's API knows it."""
     kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    if api == "ollama":
+        return json.dumps({"error": sentence}).encode()
     error: dict[str, object] = {"message": sentence, "type": kind}
     if api == "anthropic":
         return json.dumps({"type": "error", "error": error}).encode()
@@ -188,12 +200,6 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 def _is_local(host: str) -> bool:
     return host == _LOCALHOST or bool((address := _address(host)) and address.is_loopback)
-
-
-def models_body(models: Sequence[Mapping[str, object]]) -> bytes:
-    """The answer to ``GET /v1/models``, with the fields that OpenAI's and Anthropic's clients read."""
-    ends = {"first_id": models[0]["id"], "last_id": models[-1]["id"]} if models else {}
-    return json.dumps({"object": "list", "data": models, "has_more": False, **ends}).encode()
 
 
 def retry_headers(seconds: float, *, helps: bool = True) -> Headers:

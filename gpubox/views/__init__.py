@@ -1,6 +1,7 @@
 """The words, marks, rows and JSON of values, once for the screen and the verbs. Nothing here reads, prints or draws.
 
 clients.py    the gateway's clients and their requests
+connect.py    which models the gateway offers to a client, and the client's settings
 documents.py  a title, a verdict, tables, charts and notes: as rows, Markdown, CSV, JSON or SVG
 fields.py     a value as JSON, by the names of its fields
 history.py    sums, requests and slowdowns of the past

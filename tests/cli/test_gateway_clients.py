@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -69,6 +70,7 @@ def test_the_list_of_models_has_the_fields_of_both_apis(gateway: Gateway) -> Non
     names = sorted(models)
     assert {"broken", "paced"} <= set(names)
     assert (list(models), body["first_id"], body["last_id"]) == (names, names[0], names[-1])
+    assert models["paced"]["architecture"] == {"input_modalities": ["text"], "output_modalities": ["text"]}
     assert (body["object"], body["has_more"]) == ("list", False)
     model = models["paced"]
     assert (model["object"], model["type"], model["display_name"]) == ("model", "model", "paced")
@@ -104,23 +106,39 @@ def test_an_unknown_model_is_refused_with_the_names_there_are(gateway: Gateway, 
     assert len(message(reply)) < 500
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/api/tags", None),
-        ("/api/v0/models", None),
-        ("/api/version", None),
-        ("/api/chat", {"model": "broken"}),
-        ("/api/show", {"name": "broken"}),
-    ],
-)
-def test_the_apis_of_ollama_and_lm_studio_are_refused_before_a_model_is_loaded(
+@pytest.mark.parametrize(("path", "body"), [("/api/v0/models", None), ("/api/pull", {"model": "broken"})])
+def test_other_apis_are_refused_before_a_model_is_loaded(
     gateway: Gateway, path: str, body: dict[str, object] | None
 ) -> None:
     before = len(gateway.named("switch"))
     reply = ask(gateway.port, path, body)
-    assert (reply.status, "Use OpenAI's at /v1" in message(reply)) == (404, True)
+    assert (reply.status, "Use OpenAI's at /v1" in reply.json()["error"]) == (404, True)
     assert len(gateway.named("switch")) == before
+
+
+def test_a_client_of_ollama_finds_the_models_and_gets_its_lines(gateway: Gateway) -> None:
+    assert ask(gateway.port, "/api/version").json()["version"]
+    names = [model["model"] for model in ask(gateway.port, "/api/tags").json()["models"]]
+    assert {"broken", "paced", "paced:long"} <= set(names)
+    assert ask(gateway.port, "/api/show", {"name": "paced:latest"}).json()["capabilities"] == ["completion", "tools"]
+    assert ask(gateway.port, "/api/ps").json() == {"models": []}
+    chat = {"model": "paced:long", "messages": [{"role": "user", "content": "x"}]}
+    reply = ask(gateway.port, "/api/chat", chat)
+    lines = [json.loads(line) for line in reply.body.splitlines()]
+    assert (reply.header("content-type"), len(lines)) == ("application/x-ndjson", 6)
+    assert all(line["model"] == "paced:long" and line["message"]["content"] for line in lines[:-1])
+    assert (lines[-1]["done"], lines[-1]["eval_count"], lines[-1]["eval_duration"]) == (True, 5, 1_000_000)
+    whole = ask(gateway.port, "/api/generate", {"model": "paced", "prompt": "x", "stream": False}).json()
+    assert (whole["response"], whole["done"], whole["eval_count"]) == (" word" * 3, True, 3)
+    refused = ask(gateway.port, "/api/chat", {**chat, "model": "gpt-4"})
+    assert (refused.status, "There are: broken" in refused.json()["error"]) == (404, True)
+
+
+def test_what_runs_is_listed_as_llama_swap_does(gateway: Gateway) -> None:
+    assert ask(gateway.port, "/running").json() == {"running": []}
+    assert ask(gateway.port, "/models/load", {"model": "paced"}).json() == {"success": True}
+    assert ask(gateway.port, "/unload", {}).json() == {"success": True}
+    assert ask(gateway.port, "/models/load", {"model": "gpt-4"}).status == 404
 
 
 PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}

@@ -12,7 +12,6 @@ from textual.containers import Horizontal
 
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
-from gpubox.gateway.offered_models import choose_model, gateway_models, gateway_snippet
 from gpubox.interchange.client_settings import CLIENTS, KEY_PLACEHOLDER, ClientModel, Snippet, usable_models
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Scope, bindings
@@ -21,6 +20,7 @@ from gpubox.tui.dialogs import PromptScreen
 from gpubox.tui.styled_lines import StyledLine, join_lines, sanitize_to_width, styled_line, truncate_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.lines import StyledLines, TitledPane
+from gpubox.views.connect import choose_model, gateway_models, gateway_snippet
 
 if TYPE_CHECKING:
     from gpubox.profiles.profile import Profile
