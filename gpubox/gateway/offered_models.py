@@ -23,7 +23,7 @@ _MODALITIES = {"clip.has_vision_encoder": "image", "clip.has_audio_encoder": "au
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFacts:
+class OfferedFacts:
     """What the files of one profile say. ``None`` and empty: unknown, for example because they are not here."""
 
     architecture: str = ""
@@ -56,7 +56,7 @@ class OfferedModel:
     id: str
     profile: Profile
     status: ProfileStatus
-    facts: ModelFacts
+    facts: OfferedFacts
     created: datetime
 
     @property
@@ -64,10 +64,10 @@ class OfferedModel:
         return self.status.state in ("up", "starting")
 
 
-def model_facts(profile: Profile, paths: Paths, config: Config) -> ModelFacts:
+def offered_facts(profile: Profile, paths: Paths, config: Config) -> OfferedFacts:
     """Reads headers, most of them from the cache. Raises nothing: what cannot be read is unknown."""
     output = "embeddings" if serves_embeddings(profile) else "text"
-    facts = ModelFacts(context=context_per_slot(profile), output=output)
+    facts = OfferedFacts(context=context_per_slot(profile), output=output)
     try:
         path = None if profile.upstream else profile_model(profile, paths, config).path
         if path is None:
@@ -77,7 +77,7 @@ def model_facts(profile: Profile, paths: Paths, config: Config) -> ModelFacts:
     except (GpuboxError, OSError):
         return facts
     trained = model.metadata.get(f"{model.architecture}.context_length")
-    return ModelFacts(
+    return OfferedFacts(
         architecture=model.architecture,
         parameters=sum(math.prod(tensor.dimensions) for tensor in model.tensors),
         size=model.size,

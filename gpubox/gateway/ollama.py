@@ -16,7 +16,7 @@ import msgspec
 
 from gpubox.clock import utc_now
 from gpubox.gateway.http_connection import Headers, HttpRequest, RequestRefused
-from gpubox.gateway.offered_models import ModelFacts, OfferedModel
+from gpubox.gateway.offered_models import OfferedFacts, OfferedModel
 from gpubox.interchange.client_settings import profile_flag
 from gpubox.server.responses import json_count, json_object
 from gpubox.storage import DECODE_ERRORS
@@ -147,7 +147,7 @@ def _entry(model: OfferedModel) -> dict[str, Any]:
     return {**values, "size": facts.size or 0, "context_length": facts.context, "details": _details(facts)}
 
 
-def _details(facts: ModelFacts) -> dict[str, Any]:
+def _details(facts: OfferedFacts) -> dict[str, Any]:
     count = facts.parameters or 0
     size = f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.0f}M" if count else ""
     families = {"family": facts.architecture, "families": [facts.architecture]}

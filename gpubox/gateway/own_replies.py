@@ -19,7 +19,7 @@ from gpubox.gateway import ollama, routes
 from gpubox.gateway.gateway_status import ProfileStatus
 from gpubox.gateway.http_connection import Exchange, RequestRefused
 from gpubox.gateway.metrics import CONTENT_TYPE, metrics_text
-from gpubox.gateway.offered_models import ModelFacts, OfferedModel, model_facts
+from gpubox.gateway.offered_models import OfferedFacts, OfferedModel, offered_facts
 from gpubox.gateway.servers import GatewayServer
 from gpubox.gateway.upstream import UpstreamFailed, ask_server
 from gpubox.interchange.client_settings import profile_flag
@@ -92,7 +92,7 @@ class OwnReplies:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._machine = MachineReader(gateway.paths)
-        self._known: dict[str, tuple[Profile | None, ModelFacts]] = {}
+        self._known: dict[str, tuple[Profile | None, OfferedFacts]] = {}
         self._contexts: dict[str, int | None] = {}
         """Launch -> the context of a slot."""
 
@@ -129,11 +129,11 @@ class OwnReplies:
             models += [OfferedModel(name, profile, status, facts, created) for name in names]
         return models
 
-    async def _facts(self, profile: Profile, server: GatewayServer | None) -> ModelFacts:
+    async def _facts(self, profile: Profile, server: GatewayServer | None) -> OfferedFacts:
         """From the files, read once; the context is that of the server, if one runs."""
-        known, facts = self._known.get(profile.name, (None, ModelFacts()))
+        known, facts = self._known.get(profile.name, (None, OfferedFacts()))
         if known is not profile or facts.size is None:
-            facts = await asyncio.to_thread(model_facts, profile, self._gateway.paths, self._gateway.config)
+            facts = await asyncio.to_thread(offered_facts, profile, self._gateway.paths, self._gateway.config)
             self._known[profile.name] = (profile, facts)
         if server is None or not server.ready:
             return facts
