@@ -196,6 +196,8 @@ class ClientRequest:
     """The model that it names."""
     asked: str = ""
     """The same, if another one answers."""
+    tried: tuple[str, ...] = ()
+    """The profiles that did not load, and left it to their fallback."""
     api: Api = "openai"
     state: RequestState = "reading"
     waits_since: float | None = None
@@ -213,7 +215,9 @@ class ClientRequest:
     def answered_by(self, profile: Profile) -> None:
         """Notes which profile answers. The client is told if it asked for another one."""
         self.profile = profile.name
-        if self.model is not None and self.model not in profile.names:
+        if self.model is None:
+            self.model = profile.name
+        if self.model not in profile.names:
             self.asked = sanitize_line(self.model)[:_ASKED_CHARS] or "(empty)"
             self.exchange.headers = ((b"X-Gpubox-Model", profile.name.encode()),)
 

@@ -229,14 +229,40 @@ class Gateway:
         del http  # its body goes as soon as it is sent on
         if route.own not in ("", "load"):
             return await self._own.answer(exchange, route)
+        return await self._pass_on(request, route)
+
+    async def _pass_on(self, request: ClientRequest, route: routes.Route) -> None:
         self.requests[request.id] = request
         if not route.model:
             routes.check_api(route.path)
-        profile = await self.servers.profile_of(route.model)
+        profile: Profile | None = await self.servers.profile_of(route.model)
+        while profile:
+            profile = await self._answer_by(request, route, profile)
+
+    async def _answer_by(self, request: ClientRequest, route: routes.Route, profile: Profile) -> Profile | None:
+        """Has ``profile`` answer. Returns its fallback, which is to answer in its place, if it does not load.
+
+        Raises RequestRefused and ProfileUnavailable.
+        """
+        fallback = self.servers.profiles.get(profile.fallback)
         routes.check_slots(route.path, profile)
         request.answered_by(profile)
         if not profile.upstream:
             routes.check_api(route.path)
+        try:
+            await self._ask_profile(request, route, profile)
+        except ProfileUnavailable as refusal:
+            tried = request.tried = (*request.tried, profile.name)
+            if not refusal.is_broken or route.own or fallback is None or fallback.name in tried:
+                raise
+            self.servers.done(request.id, profile.name)
+            if request.exchange.head_sent:  # too late for a header
+                request.exchange.write(f": {fallback.name} answers, because: {refusal.sentence}\n\n".encode())
+            return fallback
+        return None
+
+    async def _ask_profile(self, request: ClientRequest, route: routes.Route, profile: Profile) -> None:
+        exchange = request.exchange
         if route.own == "load":
             if not profile.upstream:
                 await self._wait_for_server(request, profile)
@@ -250,7 +276,8 @@ class Gateway:
                 has_body = bool(request.exchange.request.body)  # else it was too large to be kept
                 may_repeat = isinstance(error, NotConnected) or (has_body and takes_slot(route.path))
                 if failures > _REPEATS or not may_repeat:
-                    raise ProfileUnavailable(502, f"{profile.name}: {error}.") from None
+                    no_server = isinstance(error, NotConnected)
+                    raise ProfileUnavailable(502, f"{profile.name}: {error}.", is_broken=no_server) from None
 
     async def _ask_server(self, request: ClientRequest, profile: Profile) -> None:
         """Asks the profile's server once, as soon as it may. Raises UpstreamFailed and ProfileUnavailable."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.paths import Paths
@@ -139,6 +140,23 @@ def test_what_runs_is_listed_as_llama_swap_does(gateway: Gateway) -> None:
     assert ask(gateway.port, "/models/load", {"model": "paced"}).json() == {"success": True}
     assert ask(gateway.port, "/unload", {}).json() == {"success": True}
     assert ask(gateway.port, "/models/load", {"model": "gpt-4"}).status == 404
+
+
+def test_a_fallback_answers_for_a_profile_that_does_not_load(folder: Path, gateway: Gateway) -> None:
+    nowhere = {"model": "/nowhere/big.gguf"}
+    for name, values in {
+        "z-big": {**nowhere, "fallback": "z-far"},
+        "z-far": {"upstream": f"http://127.0.0.1:{free_port()}", "fallback": "paced"},  # nobody is there either
+        "z-one": {**nowhere, "fallback": "z-two"},
+        "z-two": {**nowhere, "fallback": "z-one"},
+    }.items():
+        (folder / f"profiles/{name}.toml").write_text(tomli_w.dumps(values))
+    for stream in (False, True):
+        reply = ask(gateway.port, "/v1/chat/completions", {"model": "z-big", "messages": [], "stream": stream})
+        assert (reply.status, reply.whole, reply.header("x-gpubox-model")) == (200, True, "paced")
+    line = gateway.status()["finished"][0]
+    assert (line["asked"], line["profile"], line["outcome"]) == ("z-big", "paced", "done")
+    assert ask(gateway.port, "/v1/chat/completions", {"model": "z-one", "messages": []}).status == 503
 
 
 PREFLIGHT = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
