@@ -1,13 +1,16 @@
-"""Runs the gateway without a terminal: started apart from this one, or kept running by a systemd user unit.
+"""Runs the gateway without a terminal: started apart from this one, or kept running by systemd user units.
 
-Sources of the unit: systemd.service(5), systemd.kill(5), systemd.exec(5) of systemd 252.
+Sources of the units: systemd.service(5), systemd.socket(5), systemd.kill(5), systemd.exec(5) of systemd 252; of what
+systemd and a service tell each other: sd_listen_fds(3), sd_notify(3).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +20,6 @@ from pathlib import Path
 
 from gpubox.children import own_program
 from gpubox.errors import ExitCode, GpuboxError, UsageError
-from gpubox.interchange.exporting import unit_word
 from gpubox.paths import Paths
 from gpubox.server.state import GatewayRecord, load_gateway
 from gpubox.storage import open_private, private_folder, read_text, write_atomically
@@ -74,7 +76,29 @@ def _last_error(log: Path, begin: int) -> tuple[str, str]:
     return (lines[at].removeprefix(_ERROR), " ".join(map(str.strip, lines[at + 1 :]))) if lines else ("", "")
 
 
-UNIT = "gpubox-gateway.service"
+_FIRST_SOCKET = 3
+"""SD_LISTEN_FDS_START."""
+
+
+def inherited_sockets() -> tuple[socket.socket, ...]:
+    """The listening sockets that systemd opened for this process; none if it did not start it. To be asked once."""
+    given = {name: os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")}
+    count = int(given["LISTEN_FDS"]) if given["LISTEN_PID"] == str(os.getpid()) else 0
+    sockets = tuple(socket.socket(fileno=_FIRST_SOCKET + number) for number in range(count))
+    for each in sockets:
+        each.set_inheritable(False)
+    return sockets
+
+
+def notify(state: str) -> None:
+    """Tells systemd a state, ``READY=1`` or ``STOPPING=1``, if it wants to know. Never raises."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.connect(address.replace("@", "\0", 1) if address.startswith("@") else address)
+        sender.send(state.encode())
+
+
+UNIT, SOCKET_UNIT = "gpubox-gateway.service", "gpubox-gateway.socket"
 _MARK = "# Written by `gpubox serve --install`"
 _UNIT_BYTES = 64 * 1024
 _RELOAD_SECONDS = 30.0
@@ -85,75 +109,119 @@ _KEPT = (
 """What a terminal tells gpubox and the user manager does not: where engines, models and settings are."""
 _HELPERS = ("nvidia-modprobe", "newuidmap")
 """Programs that need root's rights, and that engines start: for a card's device files, and for rootless containers."""
-_HARDENING = "NoNewPrivileges=yes\nRestrictSUIDSGID=yes\nLockPersonality=yes\n"
-"""No namespaces: in a user unit ProtectSystem and the like bring a user namespace, where a card's group is nobody's."""
+_HARDENING = """\
+NoNewPrivileges=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+"""
+"""No namespaces: in a user unit ProtectSystem and the like bring a user namespace, where a card's group is nobody's.
+The engines inherit all of it: drivers make code (MemoryDenyWriteExecute), --prio 3 is real time (RestrictRealtime), and
+containers are namespaces (RestrictNamespaces)."""
 _SECRET = ("GPUBOX_API_KEY", "LLAMA_API_KEY", "HF_TOKEN")
 
 
 @dataclass(frozen=True, slots=True)
-class InstalledUnit:
-    """A unit that was written."""
+class InstalledUnits:
+    """The service and its socket, which were written."""
 
-    path: Path
+    paths: tuple[Path, Path]
     commands: tuple[str, ...]
-    """What the owner runs to start it, now and at each boot."""
+    """What the owner runs to start them, now and at each boot."""
     notes: tuple[str, ...]
 
 
-def install(
-    paths: Paths, *, host: str | None = None, port: int | None = None, allow_exposed: bool = False
-) -> InstalledUnit:
-    """Writes the unit for this gpubox, its settings and these options, and tells systemd, if there is one.
+def socket_unit(paths: Paths) -> Path:
+    """Where ``install`` writes the unit of the socket."""
+    return paths.config.parent / "systemd/user" / SOCKET_UNIT
 
-    Raises UsageError if there is a unit that gpubox did not write or that was changed since, GpuboxError if it cannot
-    be written.
+
+def install(
+    paths: Paths, address: tuple[str, int], *, options: Sequence[str] = (), allow_exposed: bool = False
+) -> InstalledUnits:
+    """Writes the units for this gpubox, its settings and this address, and tells systemd, if there is one.
+
+    ``options``: those of the command line, for a service that is started without its socket. Raises UsageError if there
+    is a unit that gpubox did not write or that was changed since, GpuboxError if one cannot be written.
     """
-    path = paths.config.parent / "systemd/user" / UNIT
-    options = [*(["--host", host] if host else []), *(["--port", str(port)] if port else [])]
-    options += ["--yes"] if allow_exposed else []
+    service_path, socket_path = socket_unit(paths).with_name(UNIT), socket_unit(paths)
     # -P: a file ~/gpubox.py is not what is meant. The interpreter's links stay: a virtual environment is one.
     command = [os.path.abspath(sys.executable), "-P", "-m", "gpubox", *paths.options, "serve", "--quiet", *options]  # noqa: PTH100
-    _check_own(path)
-    text = unit_text(command, os.environ, helpers=tuple(filter(shutil.which, _HELPERS)))
-    try:
-        write_atomically(path, text.encode(errors="surrogateescape"))
-    except OSError as error:
-        raise GpuboxError(
-            f"{path} cannot be written: {error.strerror}.", "Check the owner of the folder and the free disk space."
-        ) from None
-    return InstalledUnit(path, _commands(reloaded=_reload()), _notes(paths))
+    command += ["--yes"] if allow_exposed else []
+    service = unit_text(command, os.environ, helpers=tuple(filter(shutil.which, _HELPERS)))
+    units = {service_path: service, socket_path: socket_text(*address)}
+    for path in units:
+        _check_own(path)
+    for path, text in units.items():
+        try:
+            write_atomically(path, text.encode(errors="surrogateescape"))
+        except OSError as error:
+            raise GpuboxError(
+                f"{path} cannot be written: {error.strerror}.", "Check the owner of the folder and the free disk space."
+            ) from None
+    return InstalledUnits((service_path, socket_path), _commands(reloaded=_reload()), _notes(paths))
+
+
+def socket_text(host: str, port: int) -> str:
+    """The whole unit of the socket, which systemd keeps open while the gateway restarts: clients wait meanwhile."""
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = dict.fromkeys(f"[{at[0]}]:{port}" if ":" in str(at[0]) else f"{at[0]}:{port}" for *_, at in infos)
+    listen = "\n".join(f"ListenStream={address}" for address in addresses)
+    return _marked(f"""\
+[Unit]
+Description=The address of the gpubox gateway
+
+[Socket]
+{listen}
+# Its interface may come up later.
+FreeBind=yes
+
+[Install]
+WantedBy=sockets.target
+""")
 
 
 def unit_text(command: Sequence[str], env: Mapping[str, str], *, helpers: Sequence[str] = ()) -> str:
     """The whole unit. ``env``: the environment from which _KEPT is taken. ``helpers``: those of _HELPERS here. Pure."""
+    from gpubox.interchange.exporting import unit_word  # the running gateway needs none of it
+
     free = f"# Engines may need {' and '.join(helpers)}, which NoNewPrivileges=yes would forbid.\n"
     kept = "".join(
         f"Environment={unit_word(f'{name}={env[name]}', dollars=False)}\n" for name in _KEPT if env.get(name)
     )
     if set(command[0]) & set("\"'\\$"):  # systemd takes no name with these as the executable
         command = ["/usr/bin/env", *command]
-    body = f"""\
+    return _marked(f"""\
 # Change it in a drop-in: systemctl --user edit {UNIT.removesuffix(".service")}
 
 [Unit]
 Description=gpubox gateway: one address for all clients of the llama-servers
+# Kills must not close the socket; settings with which it cannot start, while clients wait, must.
+StartLimitIntervalSec=30
+StartLimitBurst=60
 
 [Service]
-Type=exec
+Type=notify
+Sockets={SOCKET_UNIT}
 {kept}ExecStart={" ".join(map(unit_word, command))}
 # The llama-servers outlive the gateway: only its own process gets the signals, also when the kernel ends a server.
 KillMode=process
 OOMPolicy=continue
-# `gpubox serve --stop` ends with 0, and wrong settings with {ExitCode.USAGE.value}: neither is started again.
+# `gpubox serve --stop` ends with 0, wrong settings with {ExitCode.USAGE.value}: then only a request starts it again.
 Restart=on-failure
 RestartPreventExitStatus={ExitCode.USAGE.value}
-RestartSec=2
+RestartSec=500ms
 TimeoutStopSec=30
 UMask=0077
 {free if helpers else _HARDENING}
 [Install]
 WantedBy=default.target
-"""
+Also={SOCKET_UNIT}
+""")
+
+
+def _marked(body: str) -> str:
     return f"{_MARK} ({_fingerprint(body)})\n{body}"
 
 
@@ -191,13 +259,15 @@ def _reload() -> bool:
 
 
 def _commands(*, reloaded: bool) -> tuple[str, ...]:
-    name = UNIT.removesuffix(".service")
     reload = () if reloaded else ("systemctl --user daemon-reload",)
-    return (*reload, f"systemctl --user enable --now {name}", "loginctl enable-linger")
+    return (*reload, f"systemctl --user enable --now {SOCKET_UNIT} {UNIT}", "loginctl enable-linger")
 
 
 def _notes(paths: Paths) -> tuple[str, ...]:
-    notes = ["Without lingering, systemd ends the gateway and the llama-servers when you log out."]
+    notes = [
+        "Without lingering, systemd ends the gateway and the llama-servers when you log out.",
+        "The address is in the units: write them again after a change of host or port in config.toml.",
+    ]
     if record := load_gateway(paths):
         notes.append(f"A gateway runs already (pid {record.process.pid}). End it first: gpubox serve --stop")
     for name in _SECRET:

@@ -10,7 +10,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
 from itertools import count
 
@@ -21,6 +21,7 @@ from gpubox.config import Config, api_key
 from gpubox.errors import GpuboxError
 from gpubox.gateway import ollama, routes
 from gpubox.gateway.admission import takes_slot
+from gpubox.gateway.background import notify
 from gpubox.gateway.changes import ModelName, body_for
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.gateway.client_request import STREAM_HEADERS, ClientRequest, Forwarding
@@ -94,8 +95,9 @@ class Gateway:
 
     # -- life ----------------------------------------------------------------
 
-    async def serve(self) -> None:
-        """Listens until ``stop``. Raises GpuboxError if another gateway runs, or the port is taken."""
+    async def serve(self, sockets: Sequence[socket.socket] = ()) -> None:
+        """Listens until ``stop``, on ``sockets`` if somebody else keeps them open. Raises GpuboxError if another
+        gateway runs, or the port is taken."""
         try:
             lock = lock_file(self.paths.gateway_lock)
         except OSError as error:
@@ -105,19 +107,19 @@ class Gateway:
             where = f" at {record.base_url} (pid {record.process.pid})" if record else ""
             raise GpuboxError(f"A gateway runs already{where}.", "`gpubox serve --stop` ends it.")
         try:
-            await self._serve()
+            await self._serve(sockets)
         finally:
             with contextlib.suppress(OSError):
                 self.paths.gateway_record.unlink()
             os.close(lock)
 
-    async def _serve(self) -> None:
+    async def _serve(self, sockets: Sequence[socket.socket]) -> None:
         loop = asyncio.get_running_loop()
         await asyncio.to_thread(self.ledger.sums, date.today())  # reads today's file before it matters
         last = await asyncio.to_thread(self.ledger.last_requests, date.today(), _FINISHED)
         self.finished.extendleft(last)  # what a gateway before this one has finished
         await self.servers.start()
-        listener = await _listen(loop, self.host, self.port, self._connection)
+        listeners = await _listen(loop, self.host, self.port, self._connection, sockets)
         record = GatewayRecord(own_identity(), self.host, self.port, self.token, self.started_at)
         try:
             try:
@@ -126,6 +128,7 @@ class Gateway:
                 raise GpuboxError(f"{self.paths.gateway_record} cannot be written: {error.strerror}.") from None
             up = tuple(server.profile for server in self.servers.running if server.ready)
             self.emit(GatewayListening(record.base_url, os.getpid(), self.keys.any, self.exposed, up))
+            notify("READY=1")
             watching = loop.create_task(self._watch())
             try:
                 await self._stopping.wait()
@@ -133,7 +136,9 @@ class Gateway:
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
         finally:
-            listener.close()
+            notify("STOPPING=1")
+            for listener in listeners:
+                listener.close()
             await self._finish_requests()
             await self.servers.close()
             await self.prefixes.close()
@@ -470,14 +475,17 @@ def _client_name(http: HttpRequest) -> str:
 
 
 async def _listen(
-    loop: asyncio.AbstractEventLoop, host: str, port: int, factory: Callable[[], ClientConnection]
-) -> asyncio.Server:
+    loop: asyncio.AbstractEventLoop, host: str, port: int, factory: Callable[[], ClientConnection],
+    sockets: Sequence[socket.socket],
+) -> list[asyncio.Server]:  # fmt: skip
+    if sockets:
+        return [await loop.create_server(factory, sock=each, backlog=ACCEPTED_AT_ONCE) for each in sockets]
     try:
         listener = await loop.create_server(factory, host, port, backlog=ACCEPTED_AT_ONCE)
         for each in listener.sockets:  # asyncio knows one number for what it accepts at once and for the kernel's queue
             with socket.socket(fileno=os.dup(each.fileno())) as same:
                 same.listen(_LISTEN_BACKLOG)
-        return listener
+        return [listener]
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise GpuboxError(f"The gateway cannot listen on {host}:{port}: {error.strerror or error}.") from None

@@ -120,10 +120,12 @@ def test_a_unit_is_installed(capfd: Capture, paths: Paths, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", "/bin-without-systemctl")
     code, out, _ = gpubox(capfd, "serve", "--install", "--port", "8099")
     unit = paths.config.parent / "systemd/user/gpubox-gateway.service"
-    assert (code, out.splitlines()[0]) == (0, f"{unit} is written. Start it now and at each boot:")
+    assert (code, out.splitlines()[0]) == (0, f"{unit} is written.")
     assert out.splitlines()[1:] == [
+        f"{unit.with_suffix('.socket')} is written.",
+        "Start both now and at each boot; clients then wait while the gateway restarts:",
         "    systemctl --user daemon-reload",
-        "    systemctl --user enable --now gpubox-gateway",
+        "    systemctl --user enable --now gpubox-gateway.socket gpubox-gateway.service",
         "    loginctl enable-linger",
     ]
     assert "serve --quiet --port 8099\n" in unit.read_text()

@@ -9,7 +9,7 @@ import queue
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ _M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 64 * 1024
 @click.option("--port", type=click.IntRange(1, 65535), metavar="PORT", help="[default: 8080, or port in [gateway]]")
 @click.option("--detach", is_flag=True, help="Start it apart from this terminal.")
 @click.option("--stop", is_flag=True, help="End the gateway that runs; the servers keep running.")
-@click.option("--install", is_flag=True, help="Write a systemd user unit that keeps it running with these options.")
+@click.option("--install", is_flag=True, help="Write systemd user units that keep it running with these options.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
 @click.option("--quiet", is_flag=True, help="Do not print a line for each request.")
 @yes_option
@@ -59,21 +59,22 @@ def command(
     """
     if stop:
         return _stop(context, as_json=as_json)
-    settings = context.config.gateway
-    _check_host(host or settings.host)
-    _check_exposure(context, host or settings.host, allow_exposed=yes or context.config.allow_exposed)
-    if install:
-        return _install(context, host, port, allow_exposed=yes, as_json=as_json)
-    host, port = host or settings.host, port or settings.port
-    if detach:
-        from gpubox.gateway.background import start_detached
+    from gpubox.gateway.background import inherited_sockets, start_detached
 
+    settings, sockets = context.config.gateway, inherited_sockets()
+    options = [*(["--host", host] if host else []), *(["--port", str(port)] if port else [])]
+    host, port = sockets[0].getsockname()[:2] if sockets else (host or settings.host, port or settings.port)
+    _check_host(host)
+    _check_exposure(context, host, allow_exposed=yes or context.config.allow_exposed)
+    if install:
+        return _install(context, (host, port), options, allow_exposed=yes, as_json=as_json)
+    if detach:
         record = start_detached(context.paths, host, port, allow_exposed=yes)
         output.emit_result(f"The gateway listens on {record.base_url}.", _record_values(record), as_json=as_json)
         return None
     printer = _BackgroundPrinter(_printer(as_json=as_json, quiet=quiet))
     try:
-        asyncio.run(_serve(context, host, port, printer))
+        asyncio.run(_serve(context, host, port, sockets, printer))
     finally:
         printed = printer.close()
     if not printed:  # the thread holds stdout, and Python would wait for it
@@ -102,20 +103,28 @@ def _check_exposure(context: Context, host: str, *, allow_exposed: bool) -> None
 
 
 def _stop(context: Context, *, as_json: bool) -> None:
+    from gpubox.gateway.background import socket_unit
     from gpubox.gateway.gateway_client import stop
 
     values = _record_values(stop(context.paths))
     output.emit_result("The gateway has ended; the servers keep running.", values, as_json=as_json)
+    if (unit := socket_unit(context.paths)).exists():
+        diagnostics.note(f"The next request starts it again: `systemctl --user stop {unit.name}` prevents that.")
 
 
-def _install(context: Context, host: str | None, port: int | None, *, allow_exposed: bool, as_json: bool) -> None:
+def _install(
+    context: Context, address: tuple[str, int], options: list[str], *, allow_exposed: bool, as_json: bool
+) -> None:
     from gpubox.gateway.background import install
 
-    unit = install(context.paths, host=host, port=port, allow_exposed=allow_exposed)
+    unit = install(context.paths, address, options=options, allow_exposed=allow_exposed)
     if as_json:
-        output.emit_json({"path": str(unit.path), "commands": list(unit.commands), "notes": list(unit.notes)})
+        names = [str(path) for path in unit.paths]
+        output.emit_json({"paths": names, "commands": list(unit.commands), "notes": list(unit.notes)})
         return
-    output.emit(f"{unit.path} is written. Start it now and at each boot:")
+    for path in unit.paths:
+        output.emit(f"{path} is written.")
+    output.emit("Start both now and at each boot; clients then wait while the gateway restarts:")
     for command in unit.commands:
         output.emit(f"    {command}")
     for note in unit.notes:
@@ -137,7 +146,9 @@ def _return_large_blocks() -> None:
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
-async def _serve(context: Context, host: str, port: int, emit: Callable[[GatewayEvent], None]) -> None:
+async def _serve(
+    context: Context, host: str, port: int, sockets: Sequence[socket.socket], emit: Callable[[GatewayEvent], None]
+) -> None:
     from gpubox.gateway.gateway import Gateway
 
     _return_large_blocks()
@@ -146,7 +157,7 @@ async def _serve(context: Context, host: str, port: int, emit: Callable[[Gateway
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, gateway.stop)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)  # a lost terminal ends no gateway
-    await gateway.serve()
+    await gateway.serve(sockets)
 
 
 class _BackgroundPrinter:
