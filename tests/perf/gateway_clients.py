@@ -1,9 +1,11 @@
 """Real client programs against a gateway, with another model asked by another client between their requests.
 
-usage: gateway_clients.py LLAMA-SERVER MODEL.gguf [--python PYTHON] [--aider AIDER] [--lm-eval LM_EVAL]
-                          [--opencode OPENCODE] [--problems 12]
+usage: gateway_clients.py LLAMA-SERVER MODEL.gguf [--python PYTHON] [--js FOLDER] [--aider AIDER] [--lm-eval LM_EVAL]
+                          [--opencode OPENCODE] [--problems 12] [--only NAME,NAME]
 Each program is installed by hand, in a venv of its own, and gets the address, a key and a model name:
-    uv venv /tmp/py && uv pip install --python /tmp/py/bin/python openai anthropic     --python /tmp/py/bin/python
+    uv venv /tmp/py && uv pip install --python /tmp/py/bin/python openai anthropic ollama litellm langchain-openai
+                                                                                       --python /tmp/py/bin/python
+    npm install openai @anthropic-ai/sdk ollama ai @ai-sdk/openai-compatible           --js the folder
     uv venv /tmp/ai && uv pip install --python /tmp/ai/bin/python aider-chat           --aider /tmp/ai/bin/aider
     uv venv /tmp/lm && uv pip install --python /tmp/lm/bin/python 'lm_eval[api]'       --lm-eval /tmp/lm/bin/lm_eval
     npm install opencode-ai (the program is in its package opencode-linux-x64)         --opencode .../bin/opencode
@@ -25,6 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,7 @@ from gateway_box import base_port, chat, gateway_config, launch_profile
 
 from tests.gateway_process import Gateway
 
+PACKAGES = ("openai", "anthropic", "litellm", "ollama", "open_webui")
 PROGRAMS = Path(__file__).parent / "client_programs"
 SECONDS = 900.0
 LINE_SECONDS = 5.0
@@ -55,7 +59,7 @@ class Box:
         return self.keys[client]
 
     def _key(self, client: str) -> str:
-        return gpubox("clients", "add", client).strip().splitlines()[-1]
+        return gpubox("keys", "add", client).strip().splitlines()[-1]
 
     def swap(self) -> None:
         """Another client asks for the other model, which takes the place of the first. Ends the script on an error."""
@@ -106,10 +110,11 @@ class Box:
 
 
 def main() -> None:
-    arguments = options(__doc__, "engine", "model", "--python", "--aider", "--lm-eval", "--opencode", problems=12)
+    arguments = options(__doc__, "engine", "model", "--python", "--js", "--aider", "--lm-eval", "--opencode",
+                        problems=12, only="")  # fmt: skip
     checks: dict[str, tuple[str | None, Callable[[Box, str], str]]] = {
-        "openai": (arguments.python, lambda box, path: python_client(box, path, "openai")),
-        "anthropic": (arguments.python, lambda box, path: python_client(box, path, "anthropic")),
+        **{name: (arguments.python, partial(client_program, program=f"{name}_client.py")) for name in PACKAGES},
+        "js": (arguments.js, partial(client_program, program="js_client.mjs")),
         "aider": (arguments.aider, aider),
         "opencode": (arguments.opencode, opencode),
         "lm-eval": (arguments.lm_eval, lambda box, path: lm_eval(box, path, arguments.problems)),
@@ -121,6 +126,8 @@ def main() -> None:
         try:
             box = Box(gateway)
             for name, (program, run) in checks.items():
+                if arguments.only and name not in arguments.only.split(","):
+                    continue
                 if program is None:
                     print(f"{name:<10} not given")
                     continue
@@ -177,13 +184,17 @@ def finish(words: list[str], home: str) -> str:
 # -- one function for each client: what went wrong, or nothing ---------------------------------------------
 
 
-def python_client(box: Box, python: str, name: str) -> str:
-    """The steps of one program of ``client_programs``, each after a switch to the other model."""
-    problems = []
+def client_program(box: Box, path: str, program: str) -> str:
+    """The steps of one program of ``client_programs``, each after a switch to the other model.
+
+    ``path``: the Python that runs it, or the folder with the packages for node.
+    """
+    problems, name = [], program.partition("_client")[0]
+    runner, more = (["node"], [path]) if program.endswith(".mjs") else ([path, "-u"], [])
     given = (f"http://127.0.0.1:{box.gateway.port}", box.key(name), "first", "vectors", "missing", "dies")
     with tempfile.TemporaryDirectory() as home:
         process = subprocess.Popen(
-            [python, "-u", str(PROGRAMS / f"{name}_client.py"), *given], cwd=home, env=environment(home), bufsize=1,
+            [*runner, str(PROGRAMS / program), *given, *more], cwd=home, env=environment(home), bufsize=1,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         assert process.stdin is not None
@@ -193,6 +204,8 @@ def python_client(box: Box, python: str, name: str) -> str:
         box.swap()
         process.stdin.write("go\n")
         for line in process.stdout:
+            if not line.startswith(("ok ", "FAILED ", "Traceback")):
+                continue  # litellm's warnings
             print(f"    {name}: {line}", end="", flush=True)
             if not line.startswith("ok "):
                 problems.append(line)
