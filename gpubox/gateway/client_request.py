@@ -12,7 +12,7 @@ from gpubox.gateway.gateway_status import FinishedRequest, LiveRequest, Outcome,
 from gpubox.gateway.http_connection import Exchange, Headers, RequestRefused
 from gpubox.gateway.reply_observer import AnswerTokens, ReplyObserver
 from gpubox.gateway.routes import Api, error_event
-from gpubox.gateway.upstream import ReplyHead, UpstreamFailed, UpstreamReply, send_request
+from gpubox.gateway.upstream import ServerReply, UpstreamFailed, send_request
 from gpubox.profiles.profile import Profile
 from gpubox.sanitize import sanitize_line
 
@@ -47,9 +47,6 @@ class Forwarding:
         """The HTTP status that says so, where there still can be one."""
         self.passed_on = False
         """Whether a byte of the server's answer has gone to the client. Until then another server can be asked."""
-        self._reply: UpstreamReply | None = None
-        self._raw = False
-        self._head: ReplyHead | None = None
         self._error_body = bytearray()
 
     async def run(self, base_url: str, body: bytes, extra: Headers) -> None:
@@ -58,27 +55,26 @@ class Forwarding:
 
         When it is cancelled, because the client left, the server's connection is closed and it stops generating.
         """
-        reply = self._reply = await send_request(base_url, self._exchange.request, body, extra)
-        if len(body) > _KEPT_BODY_BYTES:
-            self._exchange.drop_body()
+        exchange = self._exchange
+        on_sent = exchange.drop_body if len(body) > _KEPT_BODY_BYTES else None
+        sending = send_request(base_url, exchange.request, body, extra, on_sent)
         del body
         try:
-            head = await reply.head  # without a timeout: a long prompt takes minutes, and a dead server closes
-            self.upstream_status = head.status
-            self.observer = ReplyObserver(stream=head.is_stream)
-            if head.is_stream:  # of any other, not even the head goes out before the first byte of its body
-                self._begin(head)
-            self._head = head
-            self._exchange.on_pressure(reply.pause, reply.resume)
-            reply.splice(self._pass_on)
-            await reply.ended
-            self._end(head)
+            async with sending as reply:
+                self.upstream_status = reply.status
+                self.observer = ReplyObserver(stream=reply.is_stream)
+                if reply.is_stream:  # of any other, not even the head goes out before the first byte of its body
+                    self._begin(reply)
+                while data := await reply.body.readany():
+                    self._pass_on_head(reply)
+                    self._pass_on(data, is_last=reply.body.is_eof())
+                    await exchange.drained()  # so nothing is buffered for a client that reads slowly
+                self._pass_on_head(reply)
+                self._end()
         except UpstreamFailed as error:
             if not self.passed_on:
                 raise
             self._fail(str(error))
-        finally:
-            reply.close()
 
     def cut(self, status: int, sentence: str) -> None:
         """Ends a reply that has begun with an error. ``run`` is over, or was cancelled."""
@@ -90,50 +86,33 @@ class Forwarding:
         """The tokens so far, one for each event of a stream that carries text."""
         return self.observer.text_events if self.observer and self.observer.stream else None
 
-    def _begin(self, head: ReplyHead) -> None:
-        exchange = self._exchange
-        if exchange.head_sent:  # the waiting comments began the stream
-            self._raw = head.chunked and exchange.request.chunked_reply and head.status == 200 and not exchange.change
+    def _begin(self, reply: ServerReply) -> None:
+        if not self._exchange.head_sent:  # else the waiting comments began the stream
+            length = 0 if reply.status in (204, 304) else reply.length
+            self._exchange.start(reply.status, reply.headers, length=length, chunked=length is None)
+
+    def _pass_on_head(self, reply: ServerReply) -> None:
+        if not self.passed_on:
+            self.passed_on = True
+            self._exchange.drop_body()
+            self._begin(reply)
+
+    def _pass_on(self, data: bytes, *, is_last: bool) -> None:
+        if self._late_error:
+            self._error_body += data[: _ERROR_BYTES - len(self._error_body)]
             return
-        chunked = head.length is None
-        self._raw = head.length is not None or (head.chunked and exchange.request.chunked_reply)
-        self._raw = self._raw and not exchange.change
-        length = head.length
-        if head.status in (204, 304):
-            chunked, length = False, 0
-        exchange.start(head.status, head.headers, length=length, chunked=chunked)
-
-    def _pass_on(self, data: bytes, payload: list[bytes]) -> None:
-        exchange = self._exchange
-        if not self.passed_on and self._head:
-            self._pass_on_head(self._head)
-        is_last = bool(self._reply and self._reply.scanner and self._reply.scanner.done)
         if is_last:
-            self._observe(payload)
-            if not self._late_error:
-                self._settle()
-        if self._raw:
-            exchange.write_raw(data)
-        elif self.upstream_status == 200 or not self._late_error:
-            for part in payload:
-                exchange.write(part)
-        else:
-            self._error_body += b"".join(payload)[: _ERROR_BYTES - len(self._error_body)]
+            self._observe(data)
+            self._settle()
+        self._exchange.write(data)
         if not is_last:  # a token goes out before anything is done with it
-            self._observe(payload)
+            self._observe(data)
 
-    def _pass_on_head(self, head: ReplyHead) -> None:
-        self.passed_on = True
-        self._exchange.drop_body()
-        if not head.is_stream:
-            self._begin(head)
-
-    def _observe(self, payload: list[bytes]) -> None:
+    def _observe(self, data: bytes) -> None:
         observer = self.observer
         assert observer is not None
         had_text = observer.has_text
-        for part in payload:
-            observer.feed(part)
+        observer.feed(data)
         if observer.has_text and not had_text:
             self._on_text()
 
@@ -147,26 +126,22 @@ class Forwarding:
         """Whether the server refused a request whose stream the gateway had begun with 200."""
         return self._exchange.status == 200 != self.upstream_status
 
-    def _end(self, head: ReplyHead) -> None:
-        if not self.passed_on:  # it has no body
-            self._pass_on_head(head)
-        if self._late_error:
-            text = bytes(self._error_body).decode("utf-8", "replace")
-            self.error = f"The server refused the request (HTTP {head.status}): {' '.join(text.split())[:300]}"
-            self._settle()
-            self._exchange.write(error_event(head.status, self.error, self._api))
-            self._exchange.finish()
-            return
+    def _end(self) -> None:
+        status, is_late = self.upstream_status, self._late_error
+        if is_late:
+            text = self._error_body.decode("utf-8", "replace")
+            self.error = f"The server refused the request (HTTP {status}): {' '.join(text.split())[:300]}"
         self._settle()
-        self._exchange.finish(framed=self._raw and head.chunked)
+        if is_late:
+            self._exchange.write(error_event(status, self.error, self._api))
+        self._exchange.finish()
 
     def _fail(self, sentence: str) -> None:
         self.error = sentence[:1].upper() + sentence[1:] + "."
-        exchange, scanner = self._exchange, self._reply.scanner if self._reply else None
+        exchange = self._exchange
         if not exchange.head_sent:
             return  # the caller answers with a status
-        streams = self.observer is None or self.observer.stream
-        if streams and exchange.request.chunked_reply and (not self._raw or (scanner and scanner.at_boundary)):
+        if exchange.chunked and (self.observer is None or self.observer.stream or self._late_error):
             exchange.write(b"\n\n" + error_event(self.error_status, self.error, self._api))
             exchange.finish()
         else:

@@ -1,6 +1,8 @@
 """The client's side of the gateway: reads HTTP requests within limits, and writes replies as bytes.
 
-h11 parses requests, strictly. Replies are written without it, because a server's bytes are passed on as they come.
+aiohttp's parser (llhttp) reads requests, strictly. The connection is not that of aiohttp's server (3.14), which has no
+limit of time for a head or a body, waits on for a body whose chunks are broken, closes before a refused client has read
+why, and stops reading behind pipelined requests, so that it does not see a client leave.
 """
 
 from __future__ import annotations
@@ -8,13 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
+import socket
+import struct
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any
 
-import h11
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http import HttpProcessingError, HttpRequestParser, HttpVersion10, HttpVersion11, RawRequestMessage
+from aiohttp.http_exceptions import LineTooLong
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from gpubox.gateway.changes import ReplyChange
 from gpubox.sanitize import sanitize_line
@@ -38,9 +45,13 @@ _OTHER_DESCRIPTORS = 64 + 8 * ACCEPTED_AT_ONCE
 """Files, pipes to an operation, and connections that were accepted and are not known yet."""
 BODIES_BYTES = 256 * 1024 * 1024
 """All bodies that are held at once."""
+_HEAD_TOO_LARGE = f"The head of the request is larger than {HEAD_BYTES >> 10} KiB or {MAX_HEADERS} lines."
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _PIPELINED_BYTES = 64 * 1024
-_CHUNK_END = b"0\r\n\r\n"
+_NEVER_PAUSED = 1 << 30
+"""The parser's buffer is emptied after each piece, and its limit is the one for bodies."""
+_RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER: the end of the connection is an error for the client (socket(7))."""
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -118,9 +129,11 @@ class Exchange:
         self.headers: Headers = ()
         """More headers of the reply."""
         self.change: ReplyChange | None = None
+        self.chunked = False
+        """Whether the body goes out in chunks."""
         self._connection = connection
-        self._chunked = False
         self._close = not request.keep_alive
+        self._endless = False
 
     @property
     def head_sent(self) -> bool:
@@ -132,48 +145,48 @@ class Exchange:
         Without a length and chunks the body ends with the connection.
         """
         self.status = status
-        self._chunked = chunked and self.request.chunked_reply
-        self._close = self._close or (length is None and not self._chunked)
         headers = (*headers, *self.headers)
         if self.change:
-            headers, length, self._chunked = self.change.head(headers), None, self.request.chunked_reply
-            self._close = self._close or not self._chunked
+            headers, length, chunked = self.change.head(headers), None, True
+        self.chunked = chunked and self.request.chunked_reply
+        self._endless = length is None and not self.chunked
+        self._close = self._close or self._endless
         lines = [f"HTTP/1.1 {status} {_phrase(status)}".encode(), *(name + b": " + value for name, value in headers)]
         origin = self.request.header("origin") if self.page_may_read else ""
         if origin and b"access-control-allow-origin" not in {name.lower() for name, _ in headers}:
             lines.append(b"Access-Control-Allow-Origin: " + origin.encode("latin-1"))
-        if self._chunked:
+        if self.chunked:
             lines.append(b"Transfer-Encoding: chunked")
         elif length is not None:
             lines.append(b"Content-Length: %d" % length)
         lines.append(b"Connection: close" if self._close else b"Connection: keep-alive")
-        self.write_raw(b"\r\n".join((*lines, b"", b"")))
-
-    def write_raw(self, data: bytes) -> None:
-        """Writes bytes as they are, with the framing that they have."""
-        self._connection.write(data)
+        self._connection.write(b"\r\n".join((*lines, b"", b"")))
 
     def write(self, payload: bytes) -> None:
         """Writes a part of the body, in the framing that the head announced."""
         self._write(self.change.feed(payload) if self.change else payload)
 
     def _write(self, payload: bytes) -> None:
-        if payload:
-            self.write_raw(b"%x\r\n%b\r\n" % (len(payload), payload) if self._chunked else payload)
+        if payload and self.request.method != "HEAD":
+            self._connection.write(b"%x\r\n%b\r\n" % (len(payload), payload) if self.chunked else payload)
 
-    def finish(self, *, framed: bool = False) -> None:
-        """Ends the reply. ``framed``: the end of the chunks was written with the raw bytes."""
+    async def drained(self) -> None:
+        """Returns when the client has read most of what was written: whoever waits for it buffers nothing more."""
+        await self._connection.drained()
+
+    def finish(self) -> None:
+        """Ends the reply."""
         if self.change:
             self._write(self.change.end())
-        if self._chunked and not framed:
-            self.write_raw(_CHUNK_END)
+        if self.chunked and self.request.method != "HEAD":
+            self._connection.write(b"0\r\n\r\n")
         self.complete = True
         self._connection.finish(close=self._close)
 
     def reply(self, status: int, body: bytes, content_type: bytes = b"application/json", headers: Headers = ()) -> None:
         """Writes a whole reply."""
         self.start(status, ((b"Content-Type", content_type), *headers), length=len(body))
-        self.write(b"" if self.request.method == "HEAD" else body)
+        self.write(body)
         self.finish()
 
     def close_after(self) -> None:
@@ -182,11 +195,7 @@ class Exchange:
 
     def abort(self) -> None:
         """Closes the connection in the middle of the reply: so the client knows that it is not whole."""
-        self._connection.abort()
-
-    def on_pressure(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        """Sets what stops and continues the source of the body when the client reads too slowly."""
-        self._connection.on_pressure(pause, resume)
+        self._connection.abort(reset=self._endless)
 
     def drop_body(self) -> None:
         """The body has been sent on: its memory is free again."""
@@ -200,32 +209,35 @@ Refuser = Callable[[Exchange, int, str], None]
 """Answers a request that could not be read."""
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(BaseProtocol):
     """One connection of a client: its requests are answered one after another."""
 
     def __init__(self, limits: ConnectionLimits, handler: Handler, refuser: Refuser) -> None:
+        super().__init__(asyncio.get_running_loop())
         self._limits, self._handler, self._refuser = limits, handler, refuser
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
-        self._parser = _new_parser()
+        self._requests = HttpRequestParser(
+            self, self._loop, _NEVER_PAUSED, max_line_size=HEAD_BYTES, max_field_size=HEAD_BYTES,
+            max_headers=MAX_HEADERS, auto_decompress=False, max_msg_queue_size=1,
+        )  # fmt: skip
+        self._head: RawRequestMessage | None = None
+        self._headers: tuple[tuple[bytes, bytes], ...] = ()
+        self._payload: StreamReader = EMPTY_PAYLOAD
         self._peer = ""
         self._timer: asyncio.TimerHandle | None = None
-        self._head: h11.Request | None = None
+        self._stalled: asyncio.TimerHandle | None = None
         self._parts: list[bytes] = []
-        self._held = 0
+        self._came = self._held = 0
         self._began = self._last_data = 0.0
         self._task: asyncio.Task[None] | None = None
         self._pipelined = b""
-        self._too_much_pipelined = False
-        self._lingering = False
-        self._pressure: tuple[Callable[[], None] | None, Callable[[], None] | None] = (None, None)
-        self._stalled: asyncio.TimerHandle | None = None
+        self._closes = self._lingers = False
+        self._writable = asyncio.Event()
+        self._writable.set()
 
     # -- asyncio.Protocol ----------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        super().connection_made(transport)
         name = transport.get_extra_info("peername")
         self._peer = name[0] if isinstance(name, tuple) else ""
         self._limits.connections[self] = None
@@ -237,119 +249,125 @@ class ClientConnection(asyncio.Protocol):
                 self._refuse(RequestRefused(503, "The gateway has too many connections."))
 
     def data_received(self, data: bytes) -> None:
-        if self._lingering:
+        if self._task is None:
+            self._feed(data)
             return
-        if self._task is not None:
-            self._pipelined += data
-            if len(self._pipelined) > _PIPELINED_BYTES:  # reading goes on: else the client's end would not be seen
-                self._pipelined, self._too_much_pipelined = b"", True
-            return
-        self._feed(data)
+        self._pipelined += data
+        if len(self._pipelined) > _PIPELINED_BYTES:  # reading goes on: else the client's end would not be seen
+            self._pipelined, self._closes = b"", True
 
     def eof_received(self) -> bool:
         if self._task is not None:  # a client that closes its side while it waits has left
             self._task.cancel()
-        elif self._began and not self._lingering:
-            self._feed(b"")
+        elif self._began and not self._lingers:
+            self._refuse(RequestRefused(400, "The request ends in its middle."))
         return False
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
         self._limits.connections.pop(self, None)
-        self._cancel_timer()
-        self._cancel_stall()
+        self._cancel(self._timer)
+        self._cancel(self._stalled)
         self.release_body()
-        self._transport = None
         if self._task is not None:
             self._task.cancel()
 
+    def pause_reading(self) -> None:
+        """aiohttp asks for it; reading goes on: else the client's end would not be seen."""
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """It was not paused."""
+
     def pause_writing(self) -> None:
-        if pause := self._pressure[0]:
-            pause()
-        self._stalled = self._stalled or self._loop.call_later(STALL_SECONDS, self.abort)
+        super().pause_writing()
+        self._writable.clear()
+        self._stalled = self._loop.call_later(STALL_SECONDS, self.abort)
 
     def resume_writing(self) -> None:
-        self._cancel_stall()
-        if resume := self._pressure[1]:
-            resume()
+        super().resume_writing()
+        self._writable.set()
+        self._cancel(self._stalled)
 
     # -- for Exchange ----------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        if self._transport is not None and data:
-            self._transport.write(data)
+        if self.transport is not None and data:
+            self.transport.write(data)
 
-    def on_pressure(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        self._pressure = (pause, resume)
-        if self._stalled:
-            pause()
+    async def drained(self) -> None:
+        await self._writable.wait()
 
     def release_body(self) -> None:
         self._limits.held_bytes -= self._held
         self._held = 0
 
     def finish(self, *, close: bool) -> None:
-        self._pressure = (None, None)
         self.release_body()
-        if not self._transport or not (close or self._too_much_pipelined):
+        if not self.transport or not (close or self._closes):
             return
-        if self._lingering:
+        if self._lingers:
             with contextlib.suppress(OSError):
-                self._transport.write_eof()
+                self.transport.write_eof()
         else:
-            self._transport.close()
+            self.transport.close()
 
-    def abort(self) -> None:
-        if self._transport:
-            self._transport.abort()
+    def abort(self, *, reset: bool = False) -> None:
+        if not self.transport:
+            return
+        if reset:
+            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.transport.abort()
 
     # -- the work ----------------------------------------------------
 
     def end_when_idle(self) -> None:
         """Closes the connection if no request is being answered on it; the gateway ends."""
-        if self._task is None and self._transport:
-            self._transport.close()
+        if self._task is None and self.transport:
+            self.transport.close()
 
     @property
     def idle(self) -> bool:
         """Whether no byte of a request has come."""
-        return not self._began and self._task is None and not self._lingering
+        return not self._began and self._task is None and not self._lingers
 
     def _feed(self, data: bytes) -> None:
-        now = time.monotonic()
-        if not self._began and data:
-            self._began = now
-            self._wait(HEAD_SECONDS, self._head_late)
+        if self._lingers:
+            return
+        self._last_data = now = time.monotonic()
+        is_first = bool(data) and not self._began
+        self._began = now if is_first else self._began
+        self._came += len(data)
         try:
-            self._parser.receive_data(data)
-            self._read_events(now)
-        except h11.RemoteProtocolError as error:
-            self._refuse(RequestRefused(error.error_status_hint, f"This is not valid HTTP: {_plain(str(error))}."))
+            self._read(data, now)
+        except (HttpProcessingError, ValueError) as error:  # ValueError: a target that yarl does not take
+            sentence = sanitize_line(str(*error.args[:1])).partition(":")[0][:200]
+            status = 431 if isinstance(error, LineTooLong) else 400
+            self._refuse(RequestRefused(status, f"This is not valid HTTP: {sentence}."))
         except RequestRefused as refusal:
             self._refuse(refusal)
+        else:
+            if is_first and self._head is None and self._task is None:
+                self._wait(HEAD_SECONDS, self._head_late)
 
-    def _read_events(self, now: float) -> None:
-        while True:
-            event = self._parser.next_event()
-            if event is h11.NEED_DATA:
-                if self._head is None:
-                    return
-                if self._parser.they_are_waiting_for_100_continue:
-                    self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                    self._parser.send(h11.InformationalResponse(status_code=100, headers=[]))
-                return
-            if isinstance(event, h11.Request):
-                self._head = event
-                _check_framing(event, self._limits.body_bytes)
-                self._last_data = now
-                self._wait(BODY_SILENCE_SECONDS, self._check_body)
-            elif isinstance(event, h11.Data):
-                self._last_data = now
-                self._hold(bytes(event.data))
-            elif isinstance(event, h11.EndOfMessage):
-                self._answer(now)
-                return
-            else:  # the connection was closed between two requests
-                return
+    def _read(self, data: bytes, now: float) -> None:
+        messages, upgrades, _ = self._requests.feed_data(data)
+        self._closes = self._closes or upgrades
+        if messages:
+            self._head, self._payload = messages[0]
+            self._headers = _checked_headers(self._head, self._limits.body_bytes)
+        if self._head is None:
+            if self._came > HEAD_BYTES:
+                raise RequestRefused(431, _HEAD_TOO_LARGE)
+            return
+        self._hold(self._payload.read_nowait())
+        if self._payload.is_eof():
+            self._answer(self._head, now)
+        elif messages:
+            self._wait(BODY_SILENCE_SECONDS, self._check_body)
+            if (b"expect", b"100-continue") in self._headers and not self._held:
+                self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        elif self._came > 4 * HEAD_BYTES + 8 * self._held:
+            raise RequestRefused(400, "The chunks of the body are mostly frames.")
 
     def _hold(self, part: bytes) -> None:
         self._held += len(part)
@@ -360,61 +378,48 @@ class ClientConnection(asyncio.Protocol):
             raise RequestRefused(503, "The gateway holds too many large requests now.")
         self._parts.append(part)
 
-    def _answer(self, now: float) -> None:
-        assert self._head is not None
-        self._cancel_timer()
-        self._pipelined = self._parser.trailing_data[0]
-        exchange = Exchange(self, self._request(self._head, b"".join(self._parts), now))
-        self._head, self._parts = None, []
-        self._task = self._loop.create_task(self._run(exchange))
-
-    def _request(self, head: h11.Request, body: bytes, now: float) -> HttpRequest:
-        version = head.http_version
-        connection = b",".join(value for name, value in head.headers if name == b"connection").lower()
-        return HttpRequest(
-            method=head.method.decode("ascii"),
-            target=_origin_form(head.target.decode("ascii", "replace")),
-            headers=tuple((bytes(name), bytes(value)) for name, value in head.headers),
-            body=body,
-            keep_alive=version == b"1.1" and b"close" not in connection,
-            chunked_reply=version == b"1.1",
+    def _answer(self, head: RawRequestMessage, now: float) -> None:
+        self._cancel(self._timer)
+        is_new = head.version == HttpVersion11
+        request = HttpRequest(
+            method=head.method,
+            target=_origin_form(head.path),
+            headers=self._headers,
+            body=b"".join(self._parts),
+            keep_alive=is_new and not head.should_close,
+            chunked_reply=is_new,
             peer=self._peer,
-            began=self._began,
+            began=self._began or now,
             received=now,
         )
+        self._head, self._parts = None, []
+        self._task = self._loop.create_task(self._run(Exchange(self, request)))
 
     async def _run(self, exchange: Exchange) -> None:
         try:
             await self._handler(exchange)
         except asyncio.CancelledError:
-            self.abort()
+            exchange.abort()
         finally:
             self._task = None
         if not exchange.complete:
-            self.abort()
-        elif self._transport and not self._transport.is_closing():
+            exchange.abort()
+        elif self.transport and not self.transport.is_closing():
             self._next()
 
     def _next(self) -> None:
         """Reads the next request of a kept connection."""
-        self._parser = _new_parser()
-        self._began, waiting, self._pipelined = 0.0, self._pipelined, b""
+        self._began, self._came, waiting, self._pipelined = 0.0, 0, self._pipelined, b""
         self._wait(IDLE_SECONDS, self.abort)
-        if waiting:
-            self._feed(waiting)
+        self._requests.message_consumed()
+        self._feed(waiting)  # behind what the parser kept
 
     def _refuse(self, refusal: RequestRefused) -> None:
         """Answers a request that is not read to its end, and closes the connection."""
-        self._lingering = True
-        head = self._head or h11.Request(method="GET", target="/", headers=[("Host", "")])
-        try:
-            request = self._request(head, b"", time.monotonic())
-        except RequestRefused:
-            request = HttpRequest("GET", "/", (), b"", False, False, self._peer, self._began, time.monotonic())
-        exchange = Exchange(self, request)
-        exchange.close_after()
-        self._parts = []
-        self._refuser(exchange, refusal.status, refusal.sentence)
+        self._lingers, self._parts = True, []
+        method = self._head.method if self._head else "GET"
+        request = HttpRequest(method, "/", (), b"", False, False, self._peer, self._began, time.monotonic())
+        self._refuser(Exchange(self, request), refusal.status, refusal.sentence)
         self._wait(LINGER_SECONDS, self.abort)
 
     def _head_late(self) -> None:
@@ -428,44 +433,29 @@ class ClientConnection(asyncio.Protocol):
             self._wait(BODY_SILENCE_SECONDS - (now - self._last_data), self._check_body)
 
     def _wait(self, seconds: float, act: Callable[[], None]) -> None:
-        self._cancel_timer()
+        self._cancel(self._timer)
         self._timer = self._loop.call_later(seconds, act)
 
-    def _cancel_timer(self) -> None:
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
-
-    def _cancel_stall(self) -> None:
-        if self._stalled:
-            self._stalled.cancel()
-            self._stalled = None
+    def _cancel(self, timer: asyncio.TimerHandle | None) -> None:
+        if timer:
+            timer.cancel()
 
 
-def _new_parser() -> h11.Connection:
-    return h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
-
-
-def _check_framing(head: h11.Request, body_limit: int) -> None:
-    """Raises RequestRefused for what the gateway does not take, before any of the body is read."""
-    method = head.method.decode("ascii")
-    if method not in METHODS:
-        raise RequestRefused(405, f"The gateway does not know the method {_plain(method)}.")
-    if head.http_version not in (b"1.0", b"1.1"):
-        raise RequestRefused(505, "The gateway speaks HTTP/1.1.")
-    size = len(head.target) + sum(len(name) + len(value) + 4 for name, value in head.headers)
-    if size > HEAD_BYTES or len(head.headers) > MAX_HEADERS:  # h11 limits only a head that comes in parts
-        raise RequestRefused(
-            431, f"The head of the request is larger than {HEAD_BYTES >> 10} KiB or {MAX_HEADERS} lines."
-        )
-    names = [name for name, _ in head.headers]
-    if b"content-length" in names and b"transfer-encoding" in names:
-        raise RequestRefused(400, "The request gives its length twice: Content-Length and Transfer-Encoding.")
-    if b"transfer-encoding" in names and head.http_version != b"1.1":
-        raise RequestRefused(400, "Transfer-Encoding needs HTTP/1.1.")
-    length = next((int(value) for name, value in head.headers if name == b"content-length"), 0)
-    if length > body_limit:
+def _checked_headers(head: RawRequestMessage, body_limit: int) -> tuple[tuple[bytes, bytes], ...]:
+    """Its headers with names in lower case. Raises RequestRefused for what the gateway does not take."""
+    if head.method not in METHODS:
+        raise RequestRefused(405, f"The gateway does not know the method {head.method}.")
+    headers = tuple((name.lower(), value) for name, value in head.raw_headers)
+    if len(head.path) + sum(len(name) + len(value) for name, value in headers) > HEAD_BYTES:
+        raise RequestRefused(431, _HEAD_TOO_LARGE)
+    codings = [value.lower() for name, value in headers if name == b"transfer-encoding"]
+    if head.version not in (HttpVersion10, HttpVersion11) or (codings and head.version != HttpVersion11):
+        raise RequestRefused(400, "The request is not HTTP/1.1.")
+    if codings and codings != [b"chunked"]:
+        raise RequestRefused(400, "The gateway knows no Transfer-Encoding but chunked.")
+    if any(name == b"content-length" and int(value) > body_limit for name, value in headers):
         raise RequestRefused(413, _too_large(body_limit))
+    return headers
 
 
 def _origin_form(target: str) -> str:
@@ -489,7 +479,3 @@ def _phrase(status: int) -> str:
         return HTTPStatus(status).phrase
     except ValueError:
         return "Status"
-
-
-def _plain(text: str) -> str:
-    return sanitize_line(text)[:200]

@@ -1,4 +1,4 @@
-"""The bytes of replies: their framing, their tokens, their first token. Recorded from llama-server, build 11434."""
+"""The bytes of replies: their tokens, their first token. Recorded from llama-server, build 11434."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import pytest
 
 from gpubox.gateway.reply_observer import AnswerTokens, ReplyObserver
-from gpubox.gateway.upstream import BodyScanner, ReplyHead, UpstreamFailed
 
 TIMINGS = (
     '"timings":{"cache_n":30,"prompt_n":1,"prompt_ms":38.7,'
@@ -28,58 +27,6 @@ MESSAGES = [
     b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn"},'
     b'"usage":{"output_tokens":3}}\n\n',
 ]
-
-
-def head(*, length: int | None = None, chunked: bool = False) -> ReplyHead:
-    return ReplyHead(200, (), chunked, length)
-
-
-def chunks(*payloads: bytes) -> bytes:
-    return b"".join(b"%x\r\n%b\r\n" % (len(payload), payload) for payload in payloads) + b"0\r\n\r\n"
-
-
-@pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
-def test_chunks_are_found_however_the_bytes_are_cut(step: int) -> None:
-    data, scanner = chunks(b"one", b"two\r\n0\r\n\r\n", b"x" * 300), BodyScanner(head(chunked=True), empty=False)
-    payload = b""
-    for begin in range(0, len(data), step):
-        assert not scanner.done
-        payload += b"".join(scanner.feed(data[begin : begin + step]))
-    assert scanner.done
-    assert payload == b"onetwo\r\n0\r\n\r\n" + b"x" * 300
-
-
-def test_what_lies_behind_the_end_is_not_part_of_the_body() -> None:
-    scanner = BodyScanner(head(chunked=True), empty=False)
-    scanner.feed(chunks(b"a") + b"HTTP/1.1 200 OK")
-    assert (scanner.done, scanner.surplus) == (True, 15)
-    scanner = BodyScanner(head(length=2), empty=False)
-    assert scanner.feed(b"abc") == [b"ab"]
-    assert (scanner.done, scanner.surplus) == (True, 1)
-
-
-@pytest.mark.parametrize(
-    "data", [b"zz\r\n", b"\r\n", b"-1\r\n", b"ffffffffffffffffff\r\n", b"1\r\nab\r\n", b"1" * 5000]
-)
-def test_broken_chunks_are_refused(data: bytes) -> None:
-    with pytest.raises(UpstreamFailed):
-        BodyScanner(head(chunked=True), empty=False).feed(data)
-
-
-def test_a_cut_off_body_is_not_whole() -> None:
-    for framing in (head(chunked=True), head(length=9)):
-        scanner = BodyScanner(framing, empty=False)
-        scanner.feed(b"3\r\nab")
-        assert not scanner.end()
-    assert BodyScanner(head(), empty=False).end()  # it ends with the connection
-
-
-def test_something_may_be_added_only_between_two_chunks() -> None:
-    scanner = BodyScanner(head(chunked=True), empty=False)
-    scanner.feed(b"3\r\nabc\r\n")
-    assert scanner.at_boundary
-    scanner.feed(b"3\r\na")
-    assert not scanner.at_boundary
 
 
 def observed(parts: list[bytes], *, stream: bool = True) -> ReplyObserver:

@@ -74,7 +74,8 @@ def command(
         return None
     printer = _BackgroundPrinter(_printer(as_json=as_json, quiet=quiet))
     try:
-        asyncio.run(_serve(context, host, port, sockets, printer))
+        with asyncio.Runner(loop_factory=_new_loop) as runner:
+            runner.run(_serve(context, host, port, sockets, printer))
     finally:
         printed = printer.close()
     if not printed:  # the thread holds stdout, and Python would wait for it
@@ -144,6 +145,15 @@ def _return_large_blocks() -> None:
 
     with contextlib.suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's, which takes less time for each token, where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 async def _serve(
