@@ -289,14 +289,16 @@ class Gateway:
         if profile.upstream:
             if request.model and not request.exchange.change:
                 request.exchange.change = ModelName(request.model)
-            body = self._body_for(request, profile)
-            return await self._forward(request, profile.upstream, self._upstream_key(profile), body)
+            key = self._upstream_key(profile)
+            return await self._forward(request, profile.upstream, key, self._body_for(request, profile))
         server = await self._wait_for_server(request, profile)
         key = api_key(self.paths)
         body = self._body_for(request, profile)
         await self.prefixes.before(request.id, server, key, request.path, body)
+        forwarding = self._forward(request, server.base_url, key, body)
+        del body  # who waits for the answer does not hold it
         try:
-            return await self._forward(request, server.base_url, key, body)
+            return await forwarding
         except UpstreamFailed:
             self.servers.lost(request.id, server)
             raise
@@ -349,7 +351,9 @@ class Gateway:
         )
         request.forwarding = forwarding
         extra: Headers = ((b"Authorization", b"Bearer " + key.encode()),) if key else ()
-        await forwarding.run(base_url, body, extra)
+        running = forwarding.run(base_url, body, extra)
+        del body
+        await running
         if request.line is None:
             self._judge(request, forwarding)
 
