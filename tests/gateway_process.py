@@ -7,6 +7,8 @@ import json
 import os
 import resource
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -71,6 +73,13 @@ esac
     return script
 
 
+def empty_model(folder: Path) -> str:
+    """The path of a whole GGUF without tensors, for that engine."""
+    path = folder / "empty.gguf"
+    path.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 0))
+    return str(path)
+
+
 def upstream_profile(folder: Path, name: str, port: int, **more: object) -> None:
     """Writes a profile, in the folder of config.toml, whose server somebody else started."""
     values = {"upstream": f"http://127.0.0.1:{port}", **more}
@@ -83,11 +92,11 @@ class Gateway:
 
     def __init__(
         self, port: int | None = None, limits: Mapping[str, float] | None = None, *, files: int = 0, deaf: bool = False,
-        words: Sequence[str] = (),
+        words: Sequence[str] = (), listener: socket.socket | None = None,
     ) -> None:  # fmt: skip
         """``limits``: of time. ``files``: how many it may open; 0: as many as we. ``deaf``: nobody reads its output.
 
-        ``words``: more of its command line.
+        ``words``: more of its command line. ``listener``: it inherits this socket, as from systemd's socket unit.
         """
         self.port = port or free_port()
         state = Path(os.environ["XDG_STATE_HOME"])
@@ -96,8 +105,12 @@ class Gateway:
         changed = ",".join(f"{name}={value}" for name, value in (limits or {}).items())
         program = ["-c", LIMITS, changed] if changed else ["-m", "gpubox"]
         words = [sys.executable, *program, "serve", "--port", str(self.port), "--json", *words]
+        kept = (listener.fileno(),) if listener else ()
+        if listener:
+            given = f'LISTEN_PID=$$ LISTEN_FDS=1 exec "$@" 3<&{listener.fileno()}'
+            words = ["bash", "-c", given, "bash", *words]
         with self.errors.open("wb") as errors:
-            self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True)
+            self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=errors, text=True, pass_fds=kept)
         if files:
             resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, (files, files))
         self.events: list[tuple[float, dict[str, Any]]] = []

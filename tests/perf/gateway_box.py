@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -11,13 +12,15 @@ import tempfile
 import threading
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import tomli_w
+from box import own_folders
 
+from tests.gateway_process import empty_model, paced_engine
 from tests.ports import free_port
 from tests.raw_http import Reply, ask
 
@@ -57,6 +60,27 @@ def counting_engines(llama_server: str, names: Iterable[str]) -> Iterator[Path]:
             script.write_text(f'#!/bin/sh\nexec "{llama_server}" "$@" --log-file "{root}/{name}@$$.log"\n')
             script.chmod(0o755)
         yield Path(root)
+
+
+@contextmanager
+def chosen_engines(
+    arguments: argparse.Namespace, names: Sequence[str]
+) -> Iterator[tuple[Path, Path, dict[str, Any], dict[str, str]]]:
+    """For each name an engine that counts: of the real server that the command line names, or of the synthetic one.
+
+    Returns the folder of config.toml, that of the engines, the flags of the one device, and the models by kind.
+    """
+    with contextlib.ExitStack() as stack:
+        engine, device = arguments.engine, dict[str, Any]()
+        folder = stack.enter_context(own_folders(engine or "/bin/false"))
+        models = {"dense": arguments.dense, "hybrid": arguments.hybrid}
+        if engine:
+            device = stack.enter_context(one_device(engine))
+        else:
+            engine, models = str(paced_engine(folder)), dict.fromkeys(models, empty_model(folder))
+            os.environ |= {"PACED_PACE": "50", "PACED_LOAD_SECONDS": "0.3"}
+        engines = stack.enter_context(counting_engines(engine, names))
+        yield folder, engines, device, models
 
 
 _DONE = re.compile(

@@ -18,7 +18,6 @@ import math
 import os
 import re
 import statistics
-import struct
 import sys
 import time
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from typing import Any
 from box import own_folders, profile
 from gateway_box import base_port, chat_body, gateway_config, launch_profile
 
-from tests.gateway_process import Gateway, cpu_seconds, paced_engine, resident_mib
+from tests.gateway_process import Gateway, cpu_seconds, empty_model, paced_engine, resident_mib
 from tests.ports import free_port
 from tests.raw_http import request_bytes
 
@@ -73,8 +72,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with own_folders(arguments.engine or "/bin/false") as folder:
         gateway_config(folder, {"paced": paced_engine(folder)}, queue=256)
-        (folder / "tiny.gguf").write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 0))
-        launch_profile(folder, "paced", str(folder / "tiny.gguf"), "paced", {"parallel": 96}, port=0)
+        launch_profile(folder, "paced", empty_model(folder), "paced", {"parallel": 96}, port=0)
         if arguments.engine:
             flags: dict[str, object] = {"ctx-size": 4096, "parallel": 2, "threads": 1}
             profile(folder, "real", arguments.model, free_port(), flags)

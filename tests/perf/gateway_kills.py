@@ -1,15 +1,17 @@
 """kill -9 of the gateway at random moments, under load: what lives, what is counted, what clients see.
 
-usage: gateway_kills.py LLAMA-SERVER DENSE.gguf HYBRID.gguf [--kills 30] [--seed 1]
-After each kill of the gateway: the servers live (one that was being replaced may have gone, its successor answers),
-the next gateway takes them over, and no request was answered twice, by the servers' own logs. In the end the ledger
-holds each answer that a client has whole exactly once.
+usage: gateway_kills.py [LLAMA-SERVER DENSE.gguf HYBRID.gguf] [--kills 30] [--seed 1]
+Without a llama-server the servers are synthetic ones. The address is open all the time, as systemd's socket unit has
+it: no connection may be refused. After each kill of the gateway: the servers live (one that was being replaced may have
+gone, its successor answers), the next gateway takes them over, and no request was answered twice, by the servers' own
+logs. In the end the ledger holds each answer that a client has whole exactly once.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import socket
 import statistics
 import sys
 import threading
@@ -17,16 +19,15 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from box import options, own_folders, until
+from box import options, until
 from gateway_box import (
     chat,
-    counting_engines,
+    chosen_engines,
     gateway_config,
     generations,
     launch_profile,
     ledger_lines,
     llama_servers,
-    one_device,
 )
 
 from tests.gateway_process import Gateway
@@ -47,6 +48,7 @@ class Clients:
     ended: threading.Event = field(default_factory=threading.Event)
     threads: list[threading.Thread] = field(default_factory=list)
     count: int = 0
+    refused: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self, number: int, seed: int) -> None:
@@ -62,11 +64,12 @@ class Clients:
             with self.lock:
                 number, self.count = self.count, self.count + 1
             words, tokens = number % 40, 4 + number // 40 % 60
-            reply = chat(self.port, name, "one " * words, tokens, stream=chance.random() < 0.6, ignore_eos=True,
-                         headers={"User-Agent": f"k{number}/1"}, timeout=GONE_SECONDS)  # fmt: skip
+            reply = chat(
+                self.port, name, "one " * words, tokens, stream=chance.random() < 0.6, ignore_eos=True,
+                headers={"User-Agent": f"k{number}/1"}, timeout=GONE_SECONDS, prompt_tokens=20 + words,
+            )  # fmt: skip
             self.sent[f"k{number}"], self.profile[f"k{number}"] = reply, name
-            if not reply.status:
-                time.sleep(0.1)  # nobody listens: the next gateway is being started
+            self.refused += "Refused" in reply.error
 
     def stop(self) -> None:
         self.ended.set()
@@ -75,18 +78,17 @@ class Clients:
 
 
 def main() -> None:
-    arguments = options(__doc__, "engine", "dense", "hybrid", kills=30, seed=1)
+    arguments = options(__doc__, "engine?", "dense?", "hybrid?", kills=30, seed=1)
     with (
-        one_device(arguments.engine) as device,
-        own_folders(arguments.engine) as folder,
-        counting_engines(arguments.engine, NAMES) as engines,
+        chosen_engines(arguments, NAMES) as (folder, engines, device, models),
+        socket.create_server(("127.0.0.1", free_port()), backlog=128) as listener,
     ):
         gateway_config(folder, {name: engines / name for name in NAMES})
-        for name, model in zip(NAMES, (arguments.dense, arguments.hybrid), strict=True):
-            launch_profile(folder, name, model, name, {"ctx-size": 2048, "parallel": 2, "threads": 1, **device})
-        clients = Clients(free_port())
-        faults = []
-        faults += kill_gateways(clients, arguments)
+        for name in NAMES:
+            flags = {"ctx-size": 2048, "parallel": 2, "threads": 1, **device}
+            launch_profile(folder, name, models[name], name, flags, port=0)
+        clients = Clients(listener.getsockname()[1])
+        faults = kill_gateways(clients, listener, arguments)
         time.sleep(2)  # the servers' logs are written behind their answers
         faults += judge(clients, {name: generations(engines, name) for name in NAMES})
     print(f"{len(faults)} faults")
@@ -95,10 +97,10 @@ def main() -> None:
     sys.exit(bool(faults))
 
 
-def kill_gateways(clients: Clients, arguments: argparse.Namespace) -> list[str]:
+def kill_gateways(clients: Clients, listener: socket.socket, arguments: argparse.Namespace) -> list[str]:
     chance = random.Random(arguments.seed)
     faults, starts = [], []
-    gateway = Gateway(clients.port)
+    gateway = Gateway(clients.port, listener=listener)
     clients.start(4, arguments.seed)
     for number in range(1, arguments.kills + 1):
         time.sleep(chance.uniform(0.2, chance.choice([2.0, 15.0])))
@@ -113,7 +115,7 @@ def kill_gateways(clients: Clients, arguments: argparse.Namespace) -> list[str]:
         if lost and not switching:
             faults.append(f"kill {number}: the servers {lost} ended with the gateway")
         began = time.monotonic()
-        gateway = Gateway(clients.port)
+        gateway = Gateway(clients.port, listener=listener)
         starts.append(time.monotonic() - began)
         kept = {str(port) for port in llama_servers().values()}
         shown = {
@@ -125,6 +127,8 @@ def kill_gateways(clients: Clients, arguments: argparse.Namespace) -> list[str]:
         print(f"{number:3} killed {state:17} servers {sorted(before)} -> {sorted(llama_servers())}, "
               f"{len(clients.sent)} requests so far", flush=True)  # fmt: skip
     clients.stop()
+    if clients.refused:
+        faults.append(f"{clients.refused} connections were refused")
     until(lambda: not gateway.status()["requests"], "the end of all requests")
     print(f"the next gateway answered after {statistics.median(starts):.2f} s (median), {max(starts):.2f} s at most")
     gateway.stop()

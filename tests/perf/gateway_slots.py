@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
-import struct
 import sys
 import threading
 import time
@@ -28,7 +27,7 @@ from typing import Any
 from box import gpubox, options, own_folders
 from gateway_box import base_port, chat, gateway_config, launch_profile
 
-from tests.gateway_process import Gateway, paced_engine
+from tests.gateway_process import Gateway, empty_model, paced_engine
 from tests.raw_http import Reply, ask
 
 SLOTS, ANSWER_SECONDS, WAIT_SECONDS = 2, 4.0, 10.0
@@ -118,13 +117,13 @@ def main() -> None:
 def box(wait_seconds: float) -> Iterator[Gateway]:
     """A gateway in folders of its own, with the profiles busy (2 slots), other, and the companion beside."""
     with own_folders("/bin/false") as folder:
-        model = folder / "tiny.gguf"
-        model.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 0))
         gateway_config(folder, {"paced": paced_engine(folder)}, wait_seconds=wait_seconds, queue=256)
         for name in ("busy", "other", "beside"):
             more: Mapping[str, object] = {"companion": True} if name == "beside" else {}
             flags = {"parallel": SLOTS, "ctx-size": 8192}
-            launch_profile(folder, name, str(model), "paced", flags, port=0, env={"PACED_PACE": str(PACE)}, **more)
+            launch_profile(
+                folder, name, empty_model(folder), "paced", flags, port=0, env={"PACED_PACE": str(PACE)}, **more
+            )
         gateway = Gateway()
         try:
             yield gateway

@@ -20,7 +20,6 @@ import random
 import re
 import signal
 import statistics
-import struct
 import subprocess
 import sys
 import threading
@@ -30,21 +29,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from box import options, own_folders
+from box import options
 from gateway_box import (
     base_port,
     chat,
-    counting_engines,
+    chosen_engines,
     gateway_config,
     generations,
     launch_profile,
     llama_servers,
     masked,
-    one_device,
     operations,
 )
 
-from tests.gateway_process import Gateway, descriptors, paced_engine, resident_mib
+from tests.gateway_process import Gateway, descriptors, resident_mib
 from tests.raw_http import Reply
 
 EXCLUSIVE = ("dense", "hybrid", "hybrid-long")
@@ -119,19 +117,9 @@ def main() -> None:
     arguments = options(__doc__, "engine?", "dense?", "hybrid?", requests=1000, clients=20, leavers=150, wait=60.0,
                         seed=1, kills=0, owner=False)  # fmt: skip
     names = (*GOOD, "dies")
-    with contextlib.ExitStack() as stack:
-        device: dict[str, Any] = {}
-        folder = stack.enter_context(own_folders(arguments.engine or "/bin/false"))
-        if arguments.engine:
-            device = stack.enter_context(one_device(arguments.engine))
-        else:
-            arguments.engine, arguments.dense = str(paced_engine(folder)), str(folder / "tiny.gguf")
-            arguments.hybrid = arguments.dense
-            Path(arguments.dense).write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 0))
-            os.environ |= {"PACED_PACE": "50", "PACED_LOAD_SECONDS": "0.3"}
-        engines = stack.enter_context(counting_engines(arguments.engine, names))
+    with chosen_engines(arguments, names) as (folder, engines, device, models):
         gateway_config(folder, {name: engines / name for name in names}, wait_seconds=arguments.wait)
-        write_profiles(folder, engines, device, arguments)
+        write_profiles(folder, engines, device, models)
         gateway = Gateway()
         try:
             good = storm(gateway, engines, arguments)
@@ -141,19 +129,18 @@ def main() -> None:
     sys.exit(not good or bool(problems))
 
 
-def write_profiles(folder: Path, engines: Path, device: dict[str, Any], arguments: argparse.Namespace) -> None:
-    models = {"dense": arguments.dense, "hybrid": arguments.hybrid, "hybrid-long": arguments.hybrid}
-    for name, model in models.items():
-        flags = {"ctx-size": 4096 if name == "hybrid-long" else 2048, "parallel": 1, "threads": 1, **device}
-        launch_profile(folder, name, model, name, flags, port=0)
+def write_profiles(folder: Path, engines: Path, device: dict[str, Any], models: dict[str, str]) -> None:
     alone = {"ctx-size": 2048, "parallel": 1, "threads": 1}
-    launch_profile(folder, "beside", arguments.dense, "beside", alone, port=0, companion=True)
+    for name in EXCLUSIVE:
+        flags = {**alone, "ctx-size": 4096 if name == "hybrid-long" else 2048, **device}
+        launch_profile(folder, name, models[name.removesuffix("-long")], name, flags, port=0)
+    launch_profile(folder, "beside", models["dense"], "beside", alone, port=0, companion=True)
     launch_profile(folder, "missing", "/nowhere/at-all.gguf", "dense", {})
     (engines / "dies").write_text(
         '#!/bin/sh\ncase "$*" in *--help*|*--version*|*--list-devices*|*--log-jsonl*) '
-        f'exec "{arguments.engine}" "$@";; esac\necho "llama_model_load: error loading model: it dies" >&2\nexit 1\n'
+        f'exec "{engines}/dense" "$@";; esac\necho "llama_model_load: error loading model: it dies" >&2\nexit 1\n'
     )
-    launch_profile(folder, "dies", arguments.dense, "dies", {"ctx-size": 1024, **device})
+    launch_profile(folder, "dies", models["dense"], "dies", {"ctx-size": 1024, **device})
 
 
 def jobs_of(arguments: argparse.Namespace, chance: random.Random) -> list[Job]:
@@ -206,7 +193,7 @@ def storm(gateway: Gateway, engines: Path, arguments: argparse.Namespace) -> boo
           f"owner, {len(chaos.refusals)} refused, {chaos.unlucky} met by a kill {chaos.refusals}")  # fmt: skip
     good = judge(jobs, {name: generations(engines, name) for name in GOOD}, chaos) and not chaos.refusals
     good &= ledger_agrees(gateway, jobs)
-    return good and (not Path(arguments.engine).name.startswith("llama") or compare(gateway, jobs, chance))
+    return good and (not arguments.engine or compare(gateway, jobs, chance))
 
 
 def switches(gateway: Gateway) -> int:
