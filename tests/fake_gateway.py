@@ -28,14 +28,14 @@ class FakeGateway:
             schema_version=SCHEMA, base_url="http://127.0.0.1:8080", pid=4711, started_at=AT, version="0.1",
             paused=False, has_keys=True, exposed="", operation=None, profiles=(ProfileStatus("coder", "up"),),
             requests=(LiveRequest(1, "laptop", "coder", "/v1/chat/completions", "generating", True, 0.0, 2.0),),
-            clients=(ClientStatus("laptop", True, ClientSums(requests=3), AT),), finished=(),
+            clients=(ClientStatus("laptop", True, ClientSums(requests=3, last_at=AT)),), finished=(),
         )  # fmt: skip
         self.asked: list[str] = []
         self.answer: tuple[int, bytes] | None = None
         """Instead of the right one."""
 
-    def reply(self, method: str, path: str, key: str) -> tuple[int, bytes]:
-        self.asked.append(f"{method} {path}")
+    def reply(self, method: str, path: str, key: str, body: bytes = b"") -> tuple[int, bytes]:
+        self.asked.append(f"{method} {path} {body.decode()}".rstrip())
         if self.answer:
             return self.answer
         if key != f"Bearer {TOKEN}":
@@ -52,7 +52,8 @@ def fake_gateway(paths: Paths) -> Iterator[FakeGateway]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, body = gateway.reply(self.command, self.path, self.headers.get("Authorization", ""))
+            sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            status, body = gateway.reply(self.command, self.path, self.headers.get("Authorization", ""), sent)
             if self.path == "/gpubox/stop":
                 save_gateway(paths, replace(record, process=DEAD))
             self.send_response(status)

@@ -441,8 +441,7 @@ class Gateway:
 
     def status(self) -> GatewayStatus:
         """The gateway now."""
-        today = date.today()
-        sums, last = self.ledger.sums(today), self.ledger.last_at(today)
+        sums = self.ledger.sums(date.today())
         keyed = self.keys.names
         names = sorted({*(request.client for request in self.requests.values()), *sums, *keyed})
         return GatewayStatus(
@@ -457,9 +456,7 @@ class Gateway:
             operation=self.servers.operation_status(),
             profiles=self.servers.statuses(),
             requests=tuple(request.live() for request in self.requests.values()),
-            clients=tuple(
-                ClientStatus(name, name in keyed, sums.get(name, ClientSums()), last.get(name)) for name in names
-            ),
+            clients=tuple(ClientStatus(name, name in keyed, sums.get(name, ClientSums())) for name in names),
             finished=tuple(self.finished),
             problems=tuple(filter(None, (self.keys.problem, self.ledger.problem))),
             kept_kv=self.prefixes.sentences(),

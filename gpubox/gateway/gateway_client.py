@@ -1,4 +1,4 @@
-"""Asks the running gateway: its status, and to pause, go on and stop. Blocking; for verbs and the screen's threads."""
+"""Asks the running gateway: its status; to pause, go on, stop, or end a request. Blocking; for verbs and the screen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from gpubox.errors import ExitCode, GpuboxError
-from gpubox.gateway.gateway_status import SCHEMA, GatewayStatus
+from gpubox.gateway.gateway_status import SCHEMA, GatewayStatus, LiveRequest
 from gpubox.paths import Paths
 from gpubox.sanitize import sanitize_line
 from gpubox.server.http_get import ConnectionPool, NoResponse
@@ -50,6 +50,17 @@ def resume(paths: Paths) -> None:
     _command(paths, "resume")
 
 
+def cancel(paths: Paths, number: int) -> LiveRequest:
+    """Ends a request, waiting or half answered. Returns what it was. Raises as ``pause``, and if there is none."""
+    status = read_gateway(paths)
+    request = next((each for each in status.requests if each.id == number), None) if status else None
+    if status and request is None:
+        raise GpuboxError(f"No request has the number {number} now.", "`gpubox clients` lists them.")
+    _command(paths, "cancel", msgspec.json.encode({"id": number}))
+    assert request
+    return request
+
+
 def stop(paths: Paths) -> GatewayRecord:
     """Ends the gateway and waits for its end; the servers go on. Returns its record. Raises as ``pause``."""
     record = _command(paths, "stop")
@@ -67,18 +78,20 @@ def stop(paths: Paths) -> GatewayRecord:
 _AGAIN = "Stop it (`kill` its pid) and start it again: gpubox serve. The servers behind it go on."
 
 
-def _command(paths: Paths, verb: Literal["pause", "resume", "stop"]) -> GatewayRecord:
+def _command(paths: Paths, verb: Literal["pause", "resume", "cancel", "stop"], body: bytes = b"") -> GatewayRecord:
     record = load_gateway(paths)
-    if record is None or _ask(paths, record, "POST", f"/gpubox/{verb}") is None:
+    if record is None or _ask(paths, record, "POST", f"/gpubox/{verb}", body) is None:
         raise GpuboxError("No gateway runs.", "`gpubox serve` starts one.", code=ExitCode.NOT_RUNNING)
     return record
 
 
-def _ask(paths: Paths, record: GatewayRecord, method: Literal["GET", "POST"], path: str) -> bytes | None:
+def _ask(
+    paths: Paths, record: GatewayRecord, method: Literal["GET", "POST"], path: str, sent: bytes = b""
+) -> bytes | None:
     """The body of the answer; None if the gateway has ended meanwhile. Raises GpuboxError."""
     pool = ConnectionPool(record.base_url, {"Authorization": f"Bearer {record.token}"}, _TIMEOUT_SECONDS)
     try:
-        status, body = (pool.get if method == "GET" else pool.post)(path, _STATUS_BYTES)
+        status, body = pool.get(path, _STATUS_BYTES) if method == "GET" else pool.post(path, _STATUS_BYTES, sent)
     except NoResponse as error:
         if load_gateway(paths) != record:
             return None

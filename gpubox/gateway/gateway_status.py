@@ -109,9 +109,17 @@ class ClientSums:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
-    queue_seconds_max: float = 0.0
+    queue_seconds: float = 0.0
+    """Of all requests together, as the other three parts of their time."""
+    swap_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    generation_seconds: float = 0.0
+    wait_seconds_max: float = 0.0
+    """The longest wait of one request, for a slot and for its profile."""
     ttft_seconds_median: float | None = None
     tg_tokens_per_second_median: float | None = None
+    last_at: str = ""
+    """When the last one ended: ISO-8601 UTC."""
 
     @property
     def read_tokens(self) -> int:
@@ -131,8 +139,6 @@ class ClientStatus:
     name: str
     has_key: bool
     today: ClientSums
-    last_at: str | None
-    """When its last request ended: ISO-8601 UTC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +153,8 @@ class ProfileStatus:
     running: int = 0
     """Requests that its server works on for the gateway."""
     waiting: int = 0
+    slots: int | None = None
+    """So many requests its server works on at once; None: unknown."""
     pinned: bool = False
     unload_seconds: float | None = None
     """Until it is unloaded because nobody asks it; None: not now."""

@@ -18,6 +18,7 @@ from copy import deepcopy
 from datetime import date, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -42,23 +43,13 @@ _MAX_DAMAGED = 10_000
 _TORN = b" torn\n"
 """Ends a line that has no end, and makes sure that it never counts."""
 _NAME = re.compile(r"\d{4}-\d\d-\d\d")
+_SUMMED = (
+    "requests", "errors", "left", "prompt_tokens", "cached_tokens", "generated_tokens",
+    "queue_seconds", "swap_seconds", "prefill_seconds", "generation_seconds",
+)  # fmt: skip
+"""Fields of ClientSums; those after the third are of FinishedRequest, too."""
 
 
-class _Line(msgspec.Struct):
-    """What the sums need of a line."""
-
-    client: str
-    outcome: str
-    at: str = ""
-    queue_seconds: float = 0.0
-    ttft_seconds: float | None = None
-    prompt_tokens: int | None = None
-    cached_tokens: int | None = None
-    generated_tokens: int | None = None
-    tg_tokens_per_second: float | None = None
-
-
-_LINES = msgspec.json.Decoder(_Line)
 _REQUESTS = msgspec.json.Decoder(FinishedRequest)
 
 
@@ -89,35 +80,31 @@ class _Tally:
     """The running sums of one client."""
 
     def __init__(self) -> None:
-        self.requests = self.errors = self.left = self.prompt = self.cached = self.generated = 0
-        self.queue_max = 0.0
-        self.ttft, self.tg = _Median(), _Median()
-        self.last_at = ""
+        self._sums: dict[str, Any] = dict.fromkeys(_SUMMED, 0)
+        self._wait_max = 0.0
+        self._ttft, self._tg = _Median(), _Median()
+        self._last_at = ""
 
-    def add(self, line: _Line | FinishedRequest) -> None:
-        self.requests += 1
-        self.errors += line.outcome in ("failed", "refused")
-        self.left += line.outcome == "left"
-        self.prompt += line.prompt_tokens or 0
-        self.cached += line.cached_tokens or 0
-        self.generated += line.generated_tokens or 0
-        self.queue_max = max(self.queue_max, line.queue_seconds)
-        self.ttft.add(line.ttft_seconds)
-        self.tg.add(line.tg_tokens_per_second)
-        self.last_at = max(self.last_at, line.at)
+    def add(self, line: FinishedRequest) -> None:
+        sums = self._sums
+        sums["requests"] += 1
+        sums["errors"] += line.outcome in ("failed", "refused")
+        sums["left"] += line.outcome == "left"
+        for name in _SUMMED[3:]:
+            sums[name] += getattr(line, name) or 0
+        self._wait_max = max(self._wait_max, line.queue_seconds + line.swap_seconds)
+        self._ttft.add(line.ttft_seconds)
+        self._tg.add(line.tg_tokens_per_second)
+        self._last_at = max(self._last_at, line.at)
 
     @property
     def sums(self) -> ClientSums:
         return ClientSums(
-            requests=self.requests,
-            errors=self.errors,
-            left=self.left,
-            prompt_tokens=self.prompt,
-            cached_tokens=self.cached,
-            generated_tokens=self.generated,
-            queue_seconds_max=self.queue_max,
-            ttft_seconds_median=self.ttft.value,
-            tg_tokens_per_second_median=self.tg.value,
+            **{name: round(value, 3) for name, value in self._sums.items()},
+            wait_seconds_max=self._wait_max,
+            ttft_seconds_median=self._ttft.value,
+            tg_tokens_per_second_median=self._tg.value,
+            last_at=self._last_at,
         )
 
 
@@ -127,7 +114,7 @@ class _Tallies:
     def __init__(self) -> None:
         self.clients: dict[str, _Tally] = {}
 
-    def add(self, line: _Line | FinishedRequest) -> None:
+    def add(self, line: FinishedRequest) -> None:
         tally = self.clients.get(line.client)
         if tally is None:
             name = line.client if len(self.clients) < MAX_CLIENTS else OTHERS
@@ -169,9 +156,9 @@ class _DayFile:
     def _add(self, data: bytes) -> None:
         add = self.tallies.add
         try:
-            lines = _LINES.decode_lines(data)
+            lines = _REQUESTS.decode_lines(data)
         except DECODE_ERRORS:
-            lines = list(decode_lines(data.split(b"\n"), _LINES.decode, _MAX_DAMAGED))
+            lines = list(decode_lines(data.split(b"\n"), _REQUESTS.decode, _MAX_DAMAGED))
         for line in lines:
             add(line)
 
@@ -204,23 +191,18 @@ class Ledger:
         with self._lock:
             return {name: tally.sums for name, tally in self._read(day).clients.items()}
 
-    def last_at(self, day: date) -> dict[str, str]:
-        """When each client's last request of a local day ended: ISO-8601 UTC."""
-        with self._lock:
-            return {name: tally.last_at for name, tally in self._read(day).clients.items()}
-
     def spent_tokens(self, client: str) -> int:
         """What a client's requests have cost today: see ``ClientSums.spent_tokens``."""
         with self._lock:
             tally = self._read(date.today()).clients.get(client)
-            return tally.prompt - tally.cached + tally.generated if tally else 0
+            return tally.sums.spent_tokens if tally else 0
 
-    def sums_of(self, days: list[date]) -> dict[str, tuple[ClientSums, str]]:
-        """The sums of each client over several days, and when its last request ended."""
+    def sums_of(self, days: list[date]) -> dict[str, ClientSums]:
+        """The sums of each client over several days."""
         together = _Tallies()
         for day in days:
             _DayFile(self.path(day), together).read_new()
-        return {name: (tally.sums, tally.last_at) for name, tally in together.clients.items()}
+        return {name: tally.sums for name, tally in together.clients.items()}
 
     def requests(self, day: date, last_bytes: int | None = None) -> Iterator[FinishedRequest]:
         """The requests of a local day, the oldest first. Lines that cannot be read are left out.

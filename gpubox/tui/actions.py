@@ -237,6 +237,8 @@ ACTIONS = (
            "connect", palette=False),
     Action("clients_hold", "P", "P", "Hold all requests, or let them go on", "The gateway keeps them waiting; nothing "
            "is lost.", Scope.CLIENTS, 3, "hold requests", palette=False),
+    Action("clients_cancel", "x", "x", "Cancel a request", "One that runs or waits. Its client gets an error. Asks "
+           "first if it is being answered.", Scope.CLIENTS, 1, "cancel", "clients cancel", palette=False),
     Action("clients_toggle", "s", "s", "Start or stop the gateway", "It keeps running when gpubox closes. Asks before "
            "it stops; the servers go on.", Scope.CLIENTS, 1, "start the gateway", "serve --detach"),
     Action("clients_back", "escape", "esc", "Back", "Shows all requests again; then returns to the dashboard.",

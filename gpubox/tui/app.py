@@ -16,25 +16,12 @@ from textual.binding import BindingType
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
-from gpubox.tui import theme
+from gpubox.tui import messages, theme
 from gpubox.tui.actions import ACTIONS, ACTIONS_BY_ID, Scope, action_name, bindings
 from gpubox.tui.base_screen import PushedScreen
 from gpubox.tui.bridge import ServiceBridge
 from gpubox.tui.dashboard.profiles import ProfilePane
 from gpubox.tui.dashboard.screen import DashboardScreen
-from gpubox.tui.messages import (
-    GatewayChanged,
-    LogLinesRead,
-    OperationEnded,
-    OperationUpdated,
-    ProfileEntriesRead,
-    ProfileEntry,
-    ProfileWanted,
-    ScreenOpened,
-    ServerOverviewChanged,
-    SnapshotTaken,
-    TrialChanged,
-)
 from gpubox.tui.survival import SanitizeFilter, SurvivingApp
 
 if TYPE_CHECKING:
@@ -238,8 +225,8 @@ class GpuboxApp(SurvivingApp):
         if name:
             self.say(f"The trial of {name} was left behind by another gpubox. What ran before runs again.")
 
-    @on(TrialChanged)
-    def _trial_changed(self, message: TrialChanged) -> None:
+    @on(messages.TrialChanged)
+    def _trial_changed(self, message: messages.TrialChanged) -> None:
         self.dashboard.header.trial = self.bridge.trial
         self.dashboard.show_trial(message.summary)
         self.broadcast()
@@ -250,18 +237,18 @@ class GpuboxApp(SurvivingApp):
 
     # -- messages of the bridge -------------------------------------------------------------------------
 
-    @on(ScreenOpened)
+    @on(messages.ScreenOpened)
     def _screen_opened(self) -> None:
         self.broadcast()
 
-    @on(ServerOverviewChanged)
+    @on(messages.ServerOverviewChanged)
     def _overview_changed(self) -> None:
         assert self.bridge.overview is not None
         self.dashboard.show_overview(self.bridge.overview)
         self.broadcast()
         self._highlight_first()
 
-    @on(GatewayChanged)
+    @on(messages.GatewayChanged)
     def _gateway_changed(self) -> None:
         for screen in (self.dashboard, *self._opened()):
             screen.show_gateway(self.bridge.gateway.view)
@@ -273,20 +260,20 @@ class GpuboxApp(SurvivingApp):
     def on_advice_changed(self) -> None:
         self.dashboard.status.show_advice(self.bridge.advice.advice)
 
-    @on(SnapshotTaken)
+    @on(messages.SnapshotTaken)
     def _snapshot_taken(self) -> None:
         if taken := self.bridge.poller.take():
             self.dashboard.show_snapshot(*taken)
             self.broadcast(taken[0])
 
-    @on(ProfileEntriesRead)
+    @on(messages.ProfileEntriesRead)
     def _entries_read(self) -> None:
         self.dashboard.profiles.hides_shipped = self.bridge.hides_shipped
         self.dashboard.profiles.entries = self.bridge.entries
         self._highlight_first()
 
-    @on(LogLinesRead)
-    def _log_lines_read(self, message: LogLinesRead) -> None:
+    @on(messages.LogLinesRead)
+    def _log_lines_read(self, message: messages.LogLinesRead) -> None:
         self.dashboard.log_pane.write(message.lines)
 
     @on(events.AppBlur)
@@ -297,8 +284,8 @@ class GpuboxApp(SurvivingApp):
     def _focused(self) -> None:
         self.dashboard.throttled = False
 
-    @on(ProfileWanted)
-    def _profile_wanted(self, message: ProfileWanted) -> None:
+    @on(messages.ProfileWanted)
+    def _profile_wanted(self, message: messages.ProfileWanted) -> None:
         self.dashboard.profiles.highlight(f"profile:{message.name}")
 
     def _highlight_first(self) -> None:
@@ -322,7 +309,7 @@ class GpuboxApp(SurvivingApp):
         else:
             self.workers.cancel_group(self, "preview")
 
-    async def _preview(self, entry: ProfileEntry) -> None:
+    async def _preview(self, entry: messages.ProfileEntry) -> None:
         preview, model_bytes = await self.bridge.preview(entry, PREVIEW_DELAY)
         self.dashboard.show_preview(entry, preview, model_bytes)
 
@@ -332,7 +319,7 @@ class GpuboxApp(SurvivingApp):
     def _entry_selected(self, message: ProfilePane.EntrySelected) -> None:
         self.choose(message.entry)
 
-    def choose(self, entry: ProfileEntry, *, may_download: bool = False) -> None:
+    def choose(self, entry: messages.ProfileEntry, *, may_download: bool = False) -> None:
         """Starts or switches to an entry. ``may_download``: the owner has already agreed to the download."""
         self.bridge.run(partial(self.operations.choose, entry, may_download=may_download), "server")
 
@@ -342,8 +329,8 @@ class GpuboxApp(SurvivingApp):
     def action_restart(self) -> None:
         self.bridge.run(self.operations.restart, "server")
 
-    @on(OperationUpdated)
-    def _operation_updated(self, message: OperationUpdated) -> None:
+    @on(messages.OperationUpdated)
+    def _operation_updated(self, message: messages.OperationUpdated) -> None:
         from gpubox.server.events import Step, StepStarted
         from gpubox.tui.operation_progress import OperationProgress
 
@@ -356,7 +343,7 @@ class GpuboxApp(SurvivingApp):
             self.dashboard.log_pane.note(f"── {event.step} {sanitize_line(event.profile)} ──")
         self.operations.updated()
 
-    @on(OperationEnded)
+    @on(messages.OperationEnded)
     def _operation_ended(self) -> None:
         self.operations.ended()
 

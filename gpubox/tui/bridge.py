@@ -15,19 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
-from gpubox.tui.messages import (
-    AdviceChanged,
-    GatewayChanged,
-    GatewayView,
-    LogLinesRead,
-    ProfileEntriesRead,
-    ProfileEntry,
-    ProfileWanted,
-    ServerOverview,
-    ServerOverviewChanged,
-    SnapshotTaken,
-    build_entries,
-)
+from gpubox.tui import messages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,8 +63,8 @@ class ServiceBridge:
         self.operation_ended = threading.Event()
         """Set while no operation runs, even if the screen is gone."""
         self.operation_ended.set()
-        self.overview: ServerOverview | None = None
-        self.entries: tuple[ProfileEntry, ...] = ()
+        self.overview: messages.ServerOverview | None = None
+        self.entries: tuple[messages.ProfileEntry, ...] = ()
         self.hides_shipped = False
         """Whether the owner's settings hide the shipped profiles."""
         self.operation: OperationProgress | None = None
@@ -117,13 +105,13 @@ class ServiceBridge:
         worker: Any = run
         self.app.run_worker(worker, name=getattr(work, "__name__", ""), group=group, exclusive=exclusive)
 
-    def report_overview(self, overview: ServerOverview) -> None:
+    def report_overview(self, overview: messages.ServerOverview) -> None:
         """Posts the overview if it changed."""
         if self.operation_running:  # the operation's own progress says more than its record on disk
             overview = replace(overview, status=replace(overview.status, operation="", message=""))
         if overview != self.overview:
             self.overview = overview
-            self.app.post_message(ServerOverviewChanged())
+            self.app.post_message(messages.ServerOverviewChanged())
 
     async def refresh(self) -> None:
         """Reads profiles and overview again: after an operation a model or an engine may be new."""
@@ -157,21 +145,21 @@ class ServiceBridge:
 
     def _post_entries(self, catalog: ProfileCatalog) -> None:
         # With the previous compatibility: rows keep their marks while the engines are asked again.
-        self.entries = build_entries(catalog, self._compatibility, self._models, self._plans)
-        self.app.post_message(ProfileEntriesRead())
+        self.entries = messages.build_entries(catalog, self._compatibility, self._models, self._plans)
+        self.app.post_message(messages.ProfileEntriesRead())
 
     async def show_profile(self, name: str) -> None:
         """Highlights a profile that may be new in the list."""
-        self.app.post_message(ProfileWanted(name))
+        self.app.post_message(messages.ProfileWanted(name))
         await self.read_entries()
 
     async def _poll_log(self) -> None:
         while True:
             if lines := await run_in_thread(self.services.read_log):  # the first call reads half a megabyte
-                self.app.post_message(LogLinesRead(lines))
+                self.app.post_message(messages.LogLinesRead(lines))
             await asyncio.sleep(LOG_POLL_SECONDS)
 
-    async def preview(self, entry: ProfileEntry, delay: float) -> tuple[LaunchPreview | None, int | None]:
+    async def preview(self, entry: messages.ProfileEntry, delay: float) -> tuple[LaunchPreview | None, int | None]:
         """The launch preview of a profile and its model's size in bytes, after ``delay`` seconds. Cached."""
         profile = entry.profile
         assert profile is not None
@@ -257,14 +245,16 @@ class SnapshotPoller:
         if now() - self._companions_at >= COMPANIONS_SECONDS:
             self._companions, self._companions_at = await run_in_thread(services.companions_and_last), now()
         companions, last = self._companions
-        self.bridge.report_overview(ServerOverview(snapshot.server, companions, None if snapshot.server.pid else last))
+        self.bridge.report_overview(
+            messages.ServerOverview(snapshot.server, companions, None if snapshot.server.pid else last)
+        )
         crashed = snapshot.server.state == "crashed" and not self.bridge.operation_running
         if crashed and not self._crash_handled and (outcome := await run_in_thread(services.handle_crash)):
             self.bridge.app.say(outcome, bad=True)
         self._crash_handled = crashed
         queued, self.pending = self.pending is not None, (snapshot, self.history)
         if not queued:
-            self.bridge.app.post_message(SnapshotTaken())
+            self.bridge.app.post_message(messages.SnapshotTaken())
         return snapshot.throughput.state in IDLE_STATES
 
     async def close(self) -> None:
@@ -295,7 +285,7 @@ class GatewayPoller:
 
     def __init__(self, bridge: ServiceBridge) -> None:
         self.bridge = bridge
-        self.view: GatewayView | None = None
+        self.view: messages.GatewayView | None = None
         self.is_stopped_here = False
         """Whether this screen stops the gateway, so that its end is no news."""
         self._lock = asyncio.Lock()
@@ -313,7 +303,7 @@ class GatewayPoller:
             try:
                 view = await run_in_thread(services.gateway)
             except (GpuboxError, OSError) as error:
-                view = GatewayView(self.view.base_url if self.view else "", problem=str(error))
+                view = messages.GatewayView(self.view.base_url if self.view else "", problem=str(error))
             except Exception:  # a bug in a reader must not end the screen
                 services.save_traceback(traceback.format_exc())
                 view = None
@@ -321,7 +311,7 @@ class GatewayPoller:
                 if view is None and not self.is_stopped_here:
                     self.bridge.app.say(GATEWAY_ENDED, bad=True)
                 self.view, self.is_stopped_here = view, False
-                self.bridge.app.post_message(GatewayChanged())
+                self.bridge.app.post_message(messages.GatewayChanged())
 
 
 class AdvicePoller:
@@ -357,7 +347,7 @@ class AdvicePoller:
                 advice = None
             if advice != self.advice:
                 self.advice = advice
-                self.bridge.app.post_message(AdviceChanged())
+                self.bridge.app.post_message(messages.AdviceChanged())
 
 
 def _advice_marker(snapshot: Snapshot | None) -> object:

@@ -9,16 +9,8 @@ from textual.content import Content
 from gpubox import units
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
-from gpubox.server.events import (
-    LoadProgress,
-    OperationFinished,
-    ServerEvent,
-    Step,
-    StepDone,
-    StepFailed,
-    StepStarted,
-    WaitingForSlots,
-)
+from gpubox.server import events
+from gpubox.server.events import Step
 from gpubox.tui.styled_lines import block_bar, part_of_total
 
 BAR_CELLS = 10
@@ -52,7 +44,7 @@ class OperationAborted:
     error: GpuboxError
 
 
-OperationEvent = ServerEvent | DownloadStatus | OperationAborted
+OperationEvent = events.ServerEvent | DownloadStatus | OperationAborted
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +53,17 @@ class OperationProgress:
 
     kind: str
     profile: str
-    done: tuple[StepDone, ...] = ()
+    done: tuple[events.StepDone, ...] = ()
     step: Step | None = None
     """The step under way."""
-    progress: LoadProgress | DownloadStatus | None = None
+    progress: events.LoadProgress | DownloadStatus | None = None
     bytes_grew_at: float = 0.0
     """The second of the load or download at which its bytes last grew."""
     busy_slots: tuple[str, ...] = ()
     """What the operation waits for, a phrase per slot."""
     wait_seconds_left: float | None = None
-    failed: StepFailed | None = None
-    finished: OperationFinished | None = None
+    failed: events.StepFailed | None = None
+    finished: events.OperationFinished | None = None
     error: GpuboxError | None = None
 
     @property
@@ -104,18 +96,18 @@ class OperationProgress:
     def with_event(self, event: OperationEvent) -> OperationProgress:
         """The progress after ``event``."""
         match event:
-            case StepStarted(step=step):
+            case events.StepStarted(step=step):
                 return replace(self, step=step, progress=None, busy_slots=())
-            case StepDone():
+            case events.StepDone():
                 return replace(self, done=(*self.done, event), step=None, progress=None, busy_slots=())
-            case LoadProgress() | DownloadStatus():
+            case events.LoadProgress() | DownloadStatus():
                 grew = self.progress is None or _bytes_done(event) != _bytes_done(self.progress)
                 return replace(self, progress=event, bytes_grew_at=event.seconds if grew else self.bytes_grew_at)
-            case WaitingForSlots(slots=slots, seconds_left=left):
+            case events.WaitingForSlots(slots=slots, seconds_left=left):
                 return replace(self, busy_slots=slots, wait_seconds_left=left)
-            case StepFailed():
+            case events.StepFailed():
                 return replace(self, failed=self.failed or event, step=None, progress=None)
-            case OperationFinished():
+            case events.OperationFinished():
                 return replace(self, finished=event, step=None, progress=None)
             case OperationAborted(error=error):
                 return replace(self, error=error, step=None, progress=None)
@@ -142,7 +134,7 @@ class OperationProgress:
         return f"{name} {self.fraction_done:.0%}" if name and self.fraction_done is not None else name
 
 
-def _bytes_done(progress: LoadProgress | DownloadStatus) -> int | None:
+def _bytes_done(progress: events.LoadProgress | DownloadStatus) -> int | None:
     return progress.bytes_done if isinstance(progress, DownloadStatus) else progress.bytes_read
 
 
@@ -155,7 +147,7 @@ def progress_parts(operation: OperationProgress) -> list[Content]:
     return [head, *map(_done_step, operation.done), *_current_step(operation)]
 
 
-def _done_step(step: StepDone) -> Content:
+def _done_step(step: events.StepDone) -> Content:
     quick = step.step is Step.CHECK or step.seconds < 0.05
     return Content.assemble(
         f"{step.step} ", ("✓", "$success"), ("" if quick else f" {units.duration(step.seconds)}", "$quiet")
@@ -167,7 +159,7 @@ def _current_step(operation: OperationProgress) -> list[Content]:
         case DownloadStatus(waiting=waiting):
             why = [Content.styled(sanitize_line(waiting), "$warning")] if waiting else []
             return [_transfer("download", operation), *why]
-        case LoadProgress(stage=stage, bytes_total=total):
+        case events.LoadProgress(stage=stage, bytes_total=total):
             text = Content.styled(sanitize_line(stage), "$quiet")
             return [_transfer("load", operation), text] if total else [Content.assemble(("load … ", "$accent"), text)]
     if operation.busy_slots:
@@ -215,7 +207,7 @@ def _result_parts(operation: OperationProgress) -> list[Content]:
     return parts
 
 
-def _with_duration(finished: OperationFinished, profile: str) -> Content:
+def _with_duration(finished: events.OperationFinished, profile: str) -> Content:
     """``b answers.`` as ``b answers in 3.1 s``, with the name in bold."""
     text, duration = sanitize_line(finished.message).rstrip("."), units.duration(finished.seconds)
     if text == f"{profile} answers":

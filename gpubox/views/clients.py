@@ -18,11 +18,23 @@ from gpubox.gateway.gateway_status import (
     GatewaySwitch,
     LiveRequest,
     RequestState,
+    WaitKind,
 )
 from gpubox.views.fields import json_fields
 from gpubox.views.rows import Table
 
 LIVE_STATES: tuple[RequestState, ...] = ("generating", "reading", "waiting")
+STAGES = ("queue", "swap", "prefill", "generation")
+"""The four parts of a request's time: fields with ``_seconds`` behind them."""
+STAGE_HEADS = ("QUEUE", "SWAP", "PREFILL", "GEN")
+_WAITS: Mapping[WaitKind, tuple[str, str]] = {
+    "slot": ("for a slot", "behind"),
+    "limit": ("at its key's limit", "behind"),
+    "swap": ("for its turn", "after"),
+    "load": ("for its model to load", "after"),
+}
+"""What it waits for, and the word before those that go first."""
+_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,85 +43,122 @@ class ClientUsage:
 
     name: str
     sums: ClientSums
-    last_at: str | None
     live: tuple[LiveRequest, ...]
 
 
-def collect_clients(
-    sums: Mapping[str, tuple[ClientSums, str | None]], live: Sequence[LiveRequest]
-) -> list[ClientUsage]:
+def collect_clients(sums: Mapping[str, ClientSums], live: Sequence[LiveRequest]) -> list[ClientUsage]:
     """All that sent a request, or have one under way: busy ones first, then the last used."""
     clients = [
-        ClientUsage(name, *sums.get(name, (ClientSums(), None)), tuple(r for r in live if r.client == name))
+        ClientUsage(name, sums.get(name, ClientSums()), tuple(r for r in live if r.client == name))
         for name in dict.fromkeys((*sums, *(request.client for request in live)))
     ]
-    return sorted(clients, key=lambda client: (bool(client.live), client.last_at or ""), reverse=True)
+    return sorted(clients, key=lambda client: (bool(client.live), client.sums.last_at), reverse=True)
 
 
 def client_values(client: ClientUsage, *, live_known: bool) -> dict[str, Any]:
     """``live_known``: whether the gateway said what is live; its own silence makes that unknown."""
     live = Counter(request.state for request in client.live)
-    return {
-        **json_fields(client, without=("sums", "live")),
-        **{f"{state}_requests": live[state] if live_known else None for state in LIVE_STATES},
-        **json_fields(client.sums, "read_tokens"),
-    }
+    counts = {f"{state}_requests": live[state] if live_known else None for state in LIVE_STATES}
+    return {"name": client.name, **counts, **json_fields(client.sums, "read_tokens")}
 
 
 def clients_table(clients: Sequence[ClientUsage], days: int, empty: str) -> Table:
     """One row for each client."""
-    header = ("CLIENT", "NOW", "REQS", "READ", "REUSED", "OUT", "QUEUE", "TTFT", "TG", "ERR", "LEFT", "LAST")
+    header = ("CLIENT", "REQS", "READ", "REUSED", "OUT", *STAGE_HEADS, "TTFT", "TG", "ERR", "LEFT", "LAST")
     return Table([_client_row(client, days) for client in clients], header, empty)
 
 
 def _client_row(client: ClientUsage, days: int) -> tuple[str, ...]:
-    sums, states = client.sums, Counter(request.state for request in client.live)
-    now = ", ".join(f"{states[state]} {state}" for state in LIVE_STATES if states[state])
+    sums = client.sums
     counts = (sums.requests, sums.read_tokens, sums.cached_tokens, sums.generated_tokens)
     return (
         client.name,
-        now or units.UNKNOWN,
         *(f"{count:,}" for count in counts),
-        units.duration(sums.queue_seconds_max) if sums.requests else units.UNKNOWN,
+        *stage_texts(sums),
         units.duration(sums.ttft_seconds_median),
         units.rate(sums.tg_tokens_per_second_median),
         f"{sums.errors:,}",
         f"{sums.left:,}",
-        units.local_time(client.last_at or "", "%H:%M:%S" if days == 1 else "%Y-%m-%d %H:%M"),
+        units.local_time(sums.last_at, "%H:%M:%S" if days == 1 else "%Y-%m-%d %H:%M"),
     )
 
 
-def client_requests_table(finished: Iterable[FinishedRequest], live: Iterable[LiveRequest]) -> Table:
-    """The finished requests, then those that are not over."""
-    header = ("TIME", "CLIENT", "PROFILE", "STATE", "PROMPT", "OUT", "QUEUE", "TTFT", "TG", "TOOK", "")
+def stage_texts(timed: FinishedRequest | LiveRequest | ClientSums) -> tuple[str, ...]:
+    """How long it was in each of STAGES."""
+    return tuple(units.duration(getattr(timed, f"{stage}_seconds")) for stage in STAGES)
+
+
+def finished_table(finished: Iterable[FinishedRequest]) -> Table:
+    """One row for each request that is over."""
+    header = ("TIME", "CLIENT", "PROFILE", "END", "PROMPT", "OUT", *STAGE_HEADS, "TTFT", "TG", "TOOK", "")
     rows = [
-        *(
-            _request_row(
-                units.time_of_day(request.at), end_words(request),
-                units.token_sum(request.prompt_tokens, request.cached_tokens, request.read_tokens),
-                request.tg_tokens_per_second, request.error, request,
-            )
-            for request in finished
-        ),
-        *(_request_row("now", request.state, units.UNKNOWN, None, "", request) for request in live),
+        (
+            units.time_of_day(done.at), done.client, done.profile or units.UNKNOWN, end_words(done),
+            units.token_sum(done.prompt_tokens, done.cached_tokens, done.read_tokens),
+            units.tokens(done.generated_tokens), *stage_texts(done), units.duration(done.ttft_seconds),
+            units.rate(done.tg_tokens_per_second), units.duration(done.seconds), done.error,
+        )
+        for done in finished
     ]  # fmt: skip
     return Table(rows, header, empty="No request has finished yet.")
+
+
+def live_table(live: Iterable[LiveRequest]) -> Table:
+    """One row for each request that is not over."""
+    rows = [
+        (str(r.id), r.client, r.profile or units.UNKNOWN, units.duration(r.seconds), live_words(r))
+        for r in in_order(live)
+    ]
+    return Table(rows, ("ID", "CLIENT", "PROFILE", "AGE", "NOW"))
+
+
+def in_order(live: Iterable[LiveRequest]) -> list[LiveRequest]:
+    """Those that run, then those that wait, each as they came."""
+    return sorted(live, key=lambda request: request.state == "waiting")
+
+
+def live_words(request: LiveRequest, tokens_per_second: float | None = None) -> str:
+    """``generating 61.0 tok/s, 412 out``, ``reading 3 s``, ``waiting 8 s for a slot behind 2 of aider``.
+
+    ``tokens_per_second``: as it was measured lately; else that of the whole answer.
+    """
+    waited = request.queue_seconds + request.swap_seconds
+    if request.state == "waiting":
+        held = request.waits_for is not None and request.waits_for.kind == "hold"
+        words = f"waiting {units.rough_duration(waited)} {wait_words(request)}".rstrip()
+        return f"held {units.rough_duration(waited)}, paused" if held else words
+    if request.state == "reading":
+        word = "reading" if request.stream else "working"  # not streamed: the gateway sees no token before the end
+        return f"{word} {units.rough_duration(max(0.0, request.seconds - waited))}"
+    out = request.generated_tokens
+    if tokens_per_second is None and out and (request.generation_seconds or 0.0) >= 0.5:
+        tokens_per_second = (out - 1) / (request.generation_seconds or 1.0)
+    count = f", {units.tokens(out)} out" if out is not None else ""
+    return f"generating {units.rate(tokens_per_second)} tok/s{count}"
+
+
+def wait_words(request: LiveRequest) -> str:
+    """What a request waits for, behind whom: ``for a slot behind 2 of aider and 1 of cline``."""
+    waits = request.waits_for
+    if waits is None:
+        return f"for {request.profile}" if request.profile else ""
+    names = [f"{count} of {name}" if count else name for name, count in waits.behind[:_NAMED]]
+    if rest := sum(count for _, count in waits.behind[_NAMED:]):
+        names.append(f"{rest} of others")
+    after = " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+    what, link = _WAITS.get(waits.kind, ("", "behind"))
+    return f"{what} {link} {after}" if after else what
+
+
+def cancelled_text(request: LiveRequest) -> str:
+    """What was done to a request that the owner cancelled."""
+    return f"Request {request.id} of {request.client} is cancelled; it was {live_words(request)}."
 
 
 def end_words(request: FinishedRequest) -> str:
     """How a request ended: ``done``, ``left``, ``failed 503``."""
     said_by_status = request.outcome in ("failed", "refused")
     return f"{request.outcome} {request.status}" if said_by_status else request.outcome
-
-
-def _request_row(
-    when: str, state: str, prompt: str, tg: float | None, error: str, request: FinishedRequest | LiveRequest
-) -> tuple[str, ...]:
-    return (
-        when, request.client, request.profile or units.UNKNOWN, state, prompt, units.tokens(request.generated_tokens),
-        units.duration(request.queue_seconds), units.duration(request.ttft_seconds), units.rate(tg),
-        units.duration(request.seconds), error,
-    )  # fmt: skip
 
 
 def event_text(event: GatewayEvent) -> str:
@@ -141,9 +190,10 @@ def _request_text(event: FinishedRequest) -> str:
         tokens = f"{cached}+{event.prompt_tokens - cached} → {event.generated_tokens}"
     ttft = f"TTFT {units.duration(event.ttft_seconds)}" if event.ttft_seconds is not None else ""
     speed = f"tg {event.tg_tokens_per_second:.1f} tok/s" if event.tg_tokens_per_second else ""
-    queue = f"queue {units.duration(event.queue_seconds)}" if event.queue_seconds >= 0.01 else ""
+    waits = (("queue", event.queue_seconds), ("swap", event.swap_seconds))
+    waited = "  ".join(f"{name} {units.duration(seconds)}" for name, seconds in waits if seconds >= 0.01)
     outcome = "" if event.outcome == "done" else f"{event.outcome} {event.status or ''} {event.error}".strip()
-    parts = (event.client, event.profile, event.path, tokens, queue, ttft, speed, outcome)
+    parts = (event.client, event.profile, event.path, tokens, waited, ttft, speed, outcome)
     return "  ".join(part for part in parts if part)
 
 

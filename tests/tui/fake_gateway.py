@@ -16,6 +16,7 @@ from gpubox.gateway.gateway_status import (
     GatewayStatus,
     LiveRequest,
     ProfileStatus,
+    WaitsFor,
 )
 from gpubox.profiles.profile import Profile
 from gpubox.tui.messages import GatewayView
@@ -51,9 +52,12 @@ FINISHED = (
     done("13:01:20.200", "opencode", prompt_tokens=12_300, cached_tokens=12_000, generated_tokens=1100, seconds=18.2,
          queue_seconds=3.1),
 )  # fmt: skip
-SUMS = ClientSums(214, 0, 3, 5_120_000, 4_930_000, 61_200, 14.0, 0.4, 70.2)
-AIDER = ClientSums(41, 2, 0, 210_000, 185_000, 20_100, 9.0, 1.1, 44.0)
-EVAL = ClientSums(280, 0, 0, 88_000, 0, 280, 0.1, 0.2, 68.8)
+DAY = "2026-11-21T"
+SUMS = ClientSums(
+    214, 0, 3, 5_120_000, 4_930_000, 61_200, 31.0, 14.0, 88.0, 871.8, 14.0, 0.4, 70.2, f"{DAY}13:02:20.500Z"
+)
+AIDER = ClientSums(41, 2, 0, 210_000, 185_000, 20_100, 9.0, 62.0, 45.1, 456.8, 9.0, 1.1, 44.0, f"{DAY}13:02:14.100Z")
+EVAL = ClientSums(280, 0, 0, 88_000, 0, 280, 0.1, 0.0, 56.0, 4.1, 0.1, 0.2, 68.8, f"{DAY}13:02:02.000Z")
 STATUS = GatewayStatus(
     SCHEMA, BASE, 4700, "2026-11-21T09:00:00.000Z", "1.0", False, True, "", None,
     (
@@ -61,16 +65,20 @@ STATUS = GatewayStatus(
         ProfileStatus(B, "down", waiting=1), ProfileStatus("mine", "down"),
     ),
     (
-        LiveRequest(71, "opencode", A, CHAT, "generating", True, 0.0, 7.9, 0.41, 412),
-        LiveRequest(72, "aider", B, CHAT, "waiting", True, 3.2, 3.2),
+        LiveRequest(71, "opencode", A, CHAT, "generating", True, 0.0, 7.9, 0.41, 412, prefill_seconds=0.41,
+                    generation_seconds=7.49),
+        LiveRequest(72, "aider", B, CHAT, "waiting", True, 0.0, 3.2, swap_seconds=3.2,
+                    waits_for=WaitsFor("swap", ((A, 2),))),
         LiveRequest(73, "continue", A, CHAT, "reading", True, 0.1, 1.4),
+        LiveRequest(74, "lm-eval", A, CHAT, "waiting", False, 0.6, 0.6,
+                    waits_for=WaitsFor("slot", (("opencode", 1), ("continue", 1)))),
     ),
     (
-        ClientStatus("aider", True, AIDER, "2026-11-21T13:02:14.100Z"),
-        ClientStatus("lm-eval", False, EVAL, "2026-11-21T13:02:02.000Z"),
-        ClientStatus("opencode", True, SUMS, "2026-11-21T13:02:20.500Z"),
-        ClientStatus("192.168.1.20", False, ClientSums(1, 1), "2026-11-21T13:02:13.000Z"),
-        ClientStatus("cline", True, ClientSums(), None),
+        ClientStatus("aider", True, AIDER),
+        ClientStatus("lm-eval", False, EVAL),
+        ClientStatus("opencode", True, SUMS),
+        ClientStatus("192.168.1.20", False, ClientSums(1, 1, last_at=f"{DAY}13:02:13.000Z")),
+        ClientStatus("cline", True, ClientSums()),
     ),
     FINISHED,
     ("qwen36-mtp-16gb: 41,200 tokens of slot 0 were read from disk in 0.3 s instead of 51 s",),
@@ -112,6 +120,13 @@ class FakeGateway:
     def pause(self, paused: bool) -> None:
         self._ask("pause" if paused else "resume")
         self._change(paused=paused)
+
+    def cancel(self, number: int) -> LiveRequest:
+        self._ask(("cancel", number))
+        now = self.services.gateway_view
+        assert now and now.status
+        self._change(requests=tuple(each for each in now.status.requests if each.id != number))
+        return next(each for each in now.status.requests if each.id == number)
 
     def profiles(self) -> Mapping[str, Profile]:
         return self.listed

@@ -17,7 +17,7 @@ async def test_clients_with_their_states() -> None:
     async with on_dashboard(services_with_gateway(), size=(160, 45)) as pilot:
         await pilot.press("C")
         await shows(
-            pilot, "http://127.0.0.1:8080", "generating 54.9 tok/s, 412 out", "waiting 3 s for qwen36-256k",
+            pilot, "http://127.0.0.1:8080", "generating 54.9 tok/s, 412 out", "waiting 3 s for its turn after",
             "reading 1 s", "✗ refused 401: this key is not known", "no request yet", "4930k",
             "failed 503: qwen36-turbo cannot start",
             "41,200 tokens of slot 0",
@@ -43,7 +43,7 @@ async def test_stopping_asks_first_and_only_another_end_is_news() -> None:
     services = services_with_gateway()
     async with on_dashboard(services, notifications=True) as pilot:
         await pilot.press("C", "s")
-        await shows(pilot, "Stop the gateway?", "3 requests are under way")
+        await shows(pilot, "Stop the gateway?", "4 requests are under way")
         await pilot.press("n")
         await settled(pilot)
         assert services.gateways.asked == []
@@ -114,8 +114,8 @@ async def test_rows_keep_their_places_when_clients_come_and_go() -> None:
         await shows(pilot, "lm-eval")
         assert app.clients is not None
         before = [row.name for row in app.clients.rows.values]
-        assert before == ["opencode", "aider", "continue", "192.168.1.20", "lm-eval", "cline"]
-        newcomer = ClientStatus("aaa", False, ClientSums(1), None)
+        assert before == ["opencode", "aider", "lm-eval", "continue", "192.168.1.20", "cline"]
+        newcomer = ClientStatus("aaa", False, ClientSums(1))
         services.gateway_view = view(replace(STATUS, clients=(newcomer, *STATUS.clients), requests=()))
         await shows(pilot, "aaa")
         # "continue" had only a request that is gone
@@ -130,14 +130,48 @@ async def test_enter_shows_the_requests_of_one_client_and_all_fields_of_one() ->
         assert app.clients is not None
         app.clients.rows.highlight("opencode")
         await pilot.press("enter")
-        await shows(pilot, "Last requests of opencode")
-        assert {request.client for request in app.clients.finished.values} == {"opencode"}
+        await shows(pilot, "Requests of opencode")
+        assert {request.client for request in app.clients.requests.values} == {"opencode"}
         await pilot.press("tab", "enter")
+        await shows(pilot, "number", "generating 54")
+        await pilot.press("escape", "down", "enter")
         await shows(pilot, "as the client saw it", "41,200 tokens")
         await pilot.press("escape", "escape")
-        await until(pilot, lambda: app.clients and app.clients.finished.values == FINISHED)
+        await until(
+            pilot,
+            lambda: (
+                app.clients and app.clients.requests.values[-6:] == FINISHED and len(app.clients.requests.values) == 10
+            ),
+        )
         await pilot.press("escape")
         await shows(pilot, "Throughput")
+
+
+async def test_a_request_that_waits_is_cancelled_at_once_and_one_that_runs_after_a_question() -> None:
+    services = services_with_gateway()
+    async with on_dashboard(services, size=(120, 36), notifications=True) as pilot:
+        app = app_of(pilot)
+        await pilot.press("C")
+        await shows(pilot, "waiting 1 s for a slot behind 1 of opencode and 1 of continue", "#72")
+        await shows(pilot, "x cancel")
+        assert app.clients is not None
+        app.clients.rows.highlight("cline")
+        await until(pilot, lambda: "x cancel" not in text(pilot))
+        app.clients.rows.highlight("aider")
+        await pilot.press("x")
+        await shows(pilot, "Request 72 of aider is cancelled", "it was waiting 3 s")
+        await until(pilot, lambda: "#72" not in text(pilot))
+        await pilot.press("tab")
+        app.clients.requests.highlight(71)
+        await pilot.press("x")
+        await shows(pilot, "Cancel request 71 of opencode?")
+        await pilot.press("escape")
+        await settled(pilot)
+        assert services.gateways.asked == [("cancel", 72)]
+        await pilot.press("x")
+        await shows(pilot, "Cancel request 71 of opencode?")
+        await pilot.press("y")
+        await shows(pilot, "Request 71 of opencode is cancelled")
 
 
 async def test_names_and_errors_from_outside_are_text_and_cut() -> None:
@@ -145,14 +179,14 @@ async def test_names_and_errors_from_outside_are_text_and_cut() -> None:
     request = replace(FINISHED[1], client=evil, error="[bold]a\nb\x07" + "c" * 400)
     status = replace(
         STATUS, finished=(request,), requests=(replace(STATUS.requests[1], client=evil, profile="[u]p[/u]" * 9),),
-        clients=(ClientStatus(evil, False, ClientSums(1, 1), request.at),),
+        clients=(ClientStatus(evil, False, ClientSums(1, 1, last_at=request.at)),),
         profiles=(ProfileStatus(A, "broken", message="[link=x]y\x1b]0;t\x07 no VRAM"),), kept_kv=("[blink]z\x1b[5m",),
     )  # fmt: skip
     async with on_dashboard(services_with_gateway(status), size=(80, 24)) as pilot:
         await pilot.press("C")
         await shows(pilot, "[red]x[/red]", "broken: [link=x]y", "[blink]z")
         assert "\x1b" not in text(pilot) and "\x07" not in text(pilot)
-        await pilot.press("enter", "tab", "enter")
+        await pilot.press("enter", "tab", "down", "enter")
         await shows(pilot, "[bold]a")
 
 

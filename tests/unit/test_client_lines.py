@@ -39,7 +39,7 @@ def text(line: StyledLine) -> str:
 
 def state(*live: LiveRequest, width: int = 120, paused: bool = False, errors: int = 0, last: str = "") -> str:
     status = replace(
-        NOTHING, paused=paused, requests=live, clients=(ClientStatus("c", False, ClientSums(3, errors), None),),
+        NOTHING, paused=paused, requests=live, clients=(ClientStatus("c", False, ClientSums(3, errors)),),
         finished=(FinishedRequest("2026-11-21T13:00:00Z", "c", "a", "/", 503, "failed", error=last),) if last else (),
     )  # fmt: skip
     (row,) = ClientOrder().rows(status, LiveSpeeds().feed(live))
@@ -74,7 +74,9 @@ def test_errors_have_a_word_and_are_counted() -> None:
 def test_rows_and_headings_have_the_same_columns_in_any_width(width: int) -> None:
     odd = FinishedRequest("x", "客户端" * 9, "é" * 70, "/", 200, "done", prompt_tokens=3, generated_tokens=None)
     failed = replace(odd, outcome="failed", status=503, prompt_tokens=None, error="why " * 99)
-    status = replace(NOTHING, clients=(ClientStatus(odd.client, True, ClientSums(10**6, 3), "x"),), finished=(odd,))
+    status = replace(
+        NOTHING, clients=(ClientStatus(odd.client, True, ClientSums(10**6, 3, last_at="x")),), finished=(odd,)
+    )
     (row,) = ClientOrder().rows(status, {})
 
     assert cell_width(client_row(row, width)) == cell_width(column_line(CLIENT_COLUMNS, width))
@@ -94,10 +96,12 @@ def test_the_speed_is_that_of_the_last_seconds() -> None:
 
 def test_the_order_stays_until_it_is_forgotten() -> None:
     order, status = ClientOrder(), NOTHING
-    clients = [ClientStatus(name, False, ClientSums(1), at) for name, at in (("a", "1"), ("b", "3"), ("c", "2"))]
+    clients = [
+        ClientStatus(name, False, ClientSums(1, last_at=at)) for name, at in (("a", "1"), ("b", "3"), ("c", "2"))
+    ]
     status = replace(NOTHING, clients=tuple(clients))
     assert [row.name for row in order.rows(status, {})] == ["b", "c", "a"]
-    busy = replace(status, clients=(*clients, ClientStatus("d", True, ClientSums(), None)), requests=(LONG,))
+    busy = replace(status, clients=(*clients, ClientStatus("d", True, ClientSums())), requests=(LONG,))
     assert [row.name for row in order.rows(busy, {})] == ["b", "c", "a", "d"]
     order.forget()
     assert [row.name for row in order.rows(busy, {})] == ["c", "b", "a", "d"]

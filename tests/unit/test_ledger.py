@@ -10,6 +10,7 @@ import statistics
 from dataclasses import asdict
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,8 @@ def finished(client: str = "laptop", **values: object) -> FinishedRequest:
 
 def test_sums_are_those_of_the_lines(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger")
-    ledger.add(finished(prompt_tokens=100, cached_tokens=90, generated_tokens=7, ttft_seconds=0.25, queue_seconds=2))
+    split: Any = {"queue_seconds": 2.0, "swap_seconds": 1.5, "prefill_seconds": 0.25, "generation_seconds": 0.1}
+    ledger.add(finished(prompt_tokens=100, cached_tokens=90, generated_tokens=7, ttft_seconds=0.25, **split))
     ledger.add(finished(prompt_tokens=1, ttft_seconds=0.35, tg_tokens_per_second=30, at="2026-11-22T12:00:01.000Z"))
     ledger.add(finished(outcome="failed", status=503, error="It broke."))
     ledger.add(finished("desk", outcome="left", status=0))
@@ -38,14 +40,14 @@ def test_sums_are_those_of_the_lines(tmp_path: Path) -> None:
 
     assert sums == {
         "laptop": ClientSums(
-            requests=3, errors=1, prompt_tokens=101, cached_tokens=90, generated_tokens=7, queue_seconds_max=2.0,
-            ttft_seconds_median=0.3, tg_tokens_per_second_median=30,
+            requests=3, errors=1, prompt_tokens=101, cached_tokens=90, generated_tokens=7, **split,
+            wait_seconds_max=3.5, ttft_seconds_median=0.3, tg_tokens_per_second_median=30,
+            last_at="2026-11-22T12:00:01.000Z",
         ),
-        "desk": ClientSums(requests=2, errors=1, left=1),
+        "desk": ClientSums(requests=2, errors=1, left=1, last_at=AT),
     }  # fmt: skip
     assert Ledger(tmp_path / "ledger").sums(DAY) == sums  # the next gateway
-    assert ledger.last_at(DAY)["laptop"] == "2026-11-22T12:00:01.000Z"
-    assert ledger.sums_of([DAY, DAY - timedelta(1)])["laptop"] == (sums["laptop"], "2026-11-22T12:00:01.000Z")
+    assert ledger.sums_of([DAY, DAY - timedelta(1)]) == sums
     lines = ledger.path(DAY).read_text().splitlines()
     assert [json.loads(line)["client"] for line in lines] == ["laptop"] * 3 + ["desk"] * 2
     assert json.loads(lines[0]) == asdict(next(ledger.requests(DAY)))
@@ -96,7 +98,7 @@ def test_a_foreign_line_is_left_out(tmp_path: Path, line: bytes) -> None:
         file.write(line + b"\n")
     ledger.add(finished(generated_tokens=2))
 
-    assert ledger.sums(DAY) == {"laptop": ClientSums(requests=2, generated_tokens=3)}
+    assert ledger.sums(DAY) == {"laptop": ClientSums(requests=2, generated_tokens=3, last_at=AT)}
 
 
 def test_a_line_without_an_end_is_read_once(tmp_path: Path) -> None:
@@ -108,7 +110,7 @@ def test_a_line_without_an_end_is_read_once(tmp_path: Path) -> None:
 
     ledger.add(finished(generated_tokens=2))
 
-    assert ledger.sums(DAY) == {"laptop": ClientSums(requests=2, generated_tokens=3)}
+    assert ledger.sums(DAY) == {"laptop": ClientSums(requests=2, generated_tokens=3, last_at=AT)}
     assert Ledger(tmp_path).sums(DAY) == ledger.sums(DAY)
 
 
@@ -133,7 +135,7 @@ def test_a_full_disk_breaks_nothing_and_loses_nothing(tmp_path: Path) -> None:
 
     assert ledger.problem == ""
     assert [request.generated_tokens for request in Ledger(tmp_path).requests(DAY)] == [1, 2, 4, 8, 16]
-    assert ledger.sums(DAY)["laptop"] == ClientSums(requests=5, generated_tokens=31)
+    assert ledger.sums(DAY)["laptop"] == ClientSums(requests=5, generated_tokens=31, last_at=AT)
 
 
 def test_old_days_go_and_other_files_stay(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from gpubox.cli.context import Context
 from gpubox.cli.options import PlainHelpOption, json_option, list_requests_option, listed_lines_option
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.gateway.client_keys import ClientKeys
-from gpubox.gateway.gateway_client import pause, read_gateway, resume
-from gpubox.gateway.gateway_status import FinishedRequest, GatewayStatus
+from gpubox.gateway.gateway_client import cancel, pause, read_gateway, resume
+from gpubox.gateway.gateway_status import FinishedRequest, GatewayStatus, LiveRequest
 from gpubox.gateway.ledger import KEPT_DAYS, Ledger
-from gpubox.views.clients import client_requests_table, client_values, clients_table, collect_clients
-from gpubox.views.fields import json_value
+from gpubox.views import clients as views
+from gpubox.views.fields import json_fields, json_value
 
 _HELD = "New requests wait at the gateway. `gpubox clients --release` lets them go on."
 
@@ -33,21 +33,23 @@ _HELD = "New requests wait at the gateway. `gpubox clients --release` lets them 
 def command(
     ctx: click.Context, days: int, list_requests: bool, lines: int, hold: bool | None, as_json: bool
 ) -> None:  # fmt: skip
-    """List the gateway's clients and what they asked today. Times are as the client saw them.
+    """List the gateway's clients and what they asked today, and below that who runs and who waits for what now.
 
     With --hold new requests wait until --release, and requests that run are answered to their end.
 
     \b
-    NOW     requests that wait, or that are read or answered now
-    REQS    finished requests
-    READ    prompt tokens that were read
-    REUSED  prompt tokens that were in the KV cache
-    OUT     generated tokens
-    QUEUE   the longest wait in the gateway
-    TTFT    median of the streamed requests, from the request's last byte to the first token
-    TG      median tokens per second, as the server reports it
-    ERR     requests that failed or were refused
-    LEFT    requests whose client went away
+    REQS     finished requests
+    READ     prompt tokens that were read
+    REUSED   prompt tokens that were in the KV cache
+    OUT      generated tokens
+    QUEUE    how long they waited for a slot, all together
+    SWAP     how long they waited for their profile to be up
+    PREFILL  from there to the first token
+    GEN      from the first token to the last
+    TTFT     median of the streamed requests, from the request's last byte to the first token
+    TG       median tokens per second, as the server reports it
+    ERR      requests that failed or were refused
+    LEFT     requests whose client went away
     """
     if ctx.invoked_subcommand is not None:
         if as_json:
@@ -73,17 +75,20 @@ def command(
         if as_json:
             output.emit_json({"requests": json_value(finished), "live": json_value(live)})
         else:
-            output.emit_table(client_requests_table(finished, live))
+            output.emit_table(views.finished_table(finished))
+            _print_live(live)
         return
-    clients = collect_clients(ledger.sums_of(dates), live)
+    clients = views.collect_clients(ledger.sums_of(dates), live)
     if as_json:
         gateway = {"base_url": status and status.base_url, "paused": status and status.paused}
-        values = [client_values(client, live_known=live_known) for client in clients]
-        output.emit_json({"days": days, **gateway, "problems": list(problems), "clients": values})
+        values = [views.client_values(client, live_known=live_known) for client in clients]
+        now = {"problems": list(problems), "live": json_value(live) if live_known else None}
+        output.emit_json({"days": days, **gateway, **now, "clients": values})
         return
     when = "today" if days == 1 else f"in the last {days} days"
     hint = "" if status else " `gpubox serve` starts the gateway."
-    output.emit_table(clients_table(clients, days, f"No client has sent a request {when}.{hint}"))
+    output.emit_table(views.clients_table(clients, days, f"No client has sent a request {when}.{hint}"))
+    _print_live(live)
     if status and status.paused:
         diagnostics.note(f"  {_HELD}")
 
@@ -103,3 +108,23 @@ def _last_requests(ledger: Ledger, dates: list[date], lines: int) -> list[Finish
         if len(finished) < lines:
             finished = [*ledger.last_requests(day, lines - len(finished)), *finished]
     return finished
+
+
+def _print_live(live: tuple[LiveRequest, ...]) -> None:
+    """Below the other rows: what goes on now is what is looked for."""
+    if live:
+        output.emit()
+        output.emit_table(views.live_table(live))
+
+
+@command.command("cancel")
+@click.argument("number", metavar="ID", type=click.IntRange(1))
+@json_option
+@click.pass_obj
+def cancel_command(context: Context, number: int, as_json: bool) -> None:
+    """End the request ID, also in the middle of its answer. Its client gets an error.
+
+    `gpubox clients` lists the requests with their ids. The server stops generating within a second.
+    """
+    request = cancel(context.paths, number)
+    output.emit_result(views.cancelled_text(request), json_fields(request), as_json=as_json)

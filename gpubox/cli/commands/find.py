@@ -20,17 +20,8 @@ from gpubox.models.hub_download import HubDownload, HubProgress
 from gpubox.models.hub_search import HubQuant, HubRepository, choose_quant, named_reference, read_repository
 from gpubox.planner.finder import Finder, HubAnswer, LaunchIdea
 from gpubox.planner.planner import changed_flags
+from gpubox.views import models as views
 from gpubox.views.marks import MEMORY, legend
-from gpubox.views.models import (
-    PlannedQuants,
-    extra_files,
-    local_model_values,
-    local_models_table,
-    progress_words,
-    quants_table,
-    repository_title,
-    repository_values,
-)
 
 _REDRAW_SECONDS = 0.2
 MAX_TEXT_CHARS = 300
@@ -73,8 +64,8 @@ def command(
     plans = {model.path: finder.plan_local(model, idea) for model in local}
     if local and not as_json:
         output.emit("On this machine")
-        output.emit_table(local_models_table(local, plans))
-    planned: list[tuple[HubRepository, PlannedQuants]] = []
+        output.emit_table(views.local_models_table(local, plans))
+    planned: list[tuple[HubRepository, views.PlannedQuants]] = []
     answer = HubAnswer()
     problems: tuple[GpuboxError, ...] = ()
     if not disk:
@@ -89,16 +80,16 @@ def command(
                     quants = _plan(finder, client, repository, chosen, idea, no_plan, bool(wanted))
                     planned.append((repository, quants))
                     if not as_json:
-                        output.emit(repository_title(repository))
-                        output.emit_table(quants_table(repository, quants, answer.on_disk))
-                        for line in extra_files(repository):
+                        output.emit(views.repository_title(repository))
+                        output.emit_table(views.quants_table(repository, quants, answer.on_disk))
+                        for line in views.extra_files(repository):
                             output.emit(f"  {line}")
         except GpuboxError as problem:
             problems = (problem,)
     if as_json:
         output.emit_json({
-            "on_disk": [local_model_values(model, plans[model.path]) for model in local],
-            "on_hub": [repository_values(*each, answer.on_disk) for each in planned],
+            "on_disk": [views.local_model_values(model, plans[model.path]) for model in local],
+            "on_hub": [views.repository_values(*each, answer.on_disk) for each in planned],
             "hub_problems": [str(error) for error in problems],
         })  # fmt: skip
     for error in problems:
@@ -113,7 +104,7 @@ def command(
 def _plan(
     finder: Finder, client: HubClient, repository: HubRepository, quants: Sequence[HubQuant], idea: LaunchIdea,
     no_plan: bool, may_dry_run: bool,
-) -> PlannedQuants:  # fmt: skip
+) -> views.PlannedQuants:  # fmt: skip
     if no_plan:
         return [(quant, None) for quant in quants]
     done = itertools.count()
@@ -163,6 +154,6 @@ def _progress_line() -> Callable[[HubProgress], None]:
         nonlocal due
         if time.monotonic() >= due:
             due = time.monotonic() + _REDRAW_SECONDS
-            diagnostics.redraw(f"  {progress_words(progress)}")
+            diagnostics.redraw(f"  {views.progress_words(progress)}")
 
     return show

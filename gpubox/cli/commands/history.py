@@ -16,17 +16,7 @@ from gpubox.errors import UsageError
 from gpubox.gateway.request_clients import history_writer
 from gpubox.telemetry.history.queries import HistoryQueries
 from gpubox.telemetry.history.values import UsageKey
-from gpubox.views.history import (
-    energy_words,
-    iso_second,
-    request_values,
-    requests_table,
-    slowdown_figures,
-    slowdown_sentence,
-    slowdown_values,
-    usage_table,
-    usage_values,
-)
+from gpubox.views import history as views
 
 CATCH_UP_SECONDS = 10.0
 _SPAN = re.compile(r"(\d{1,4})([hd])")
@@ -72,30 +62,30 @@ def command(context: Context, since: str, by: str, list_requests: bool, lines: i
     if list_requests:
         requests = queries.requests(begin, now, limit=lines)[::-1]
         if as_json:
-            output.emit_json({"requests": [request_values(stored) for stored in requests]})
+            output.emit_json({"requests": [views.request_values(stored) for stored in requests]})
         else:
-            output.emit_table(requests_table(requests))
+            output.emit_table(views.requests_table(requests))
         return
     sums = queries.sums(begin, now, cast("UsageKey", by))
     slowdowns, price = queries.slowdowns(now), context.config.price_per_kwh
     if as_json:
         output.emit_json(
             {
-                "since": iso_second(begin),
-                "until": iso_second(now),
+                "since": views.iso_second(begin),
+                "until": views.iso_second(now),
                 "by": by,
                 "price_per_kwh": price,
-                "sums": [usage_values(usage, price) for usage in sums],
-                "slowdowns": [slowdown_values(slowdown) for slowdown in slowdowns],
+                "sums": [views.usage_values(usage, price) for usage in sums],
+                "slowdowns": [views.slowdown_values(slowdown) for slowdown in slowdowns],
             }
         )
         return
-    output.emit_table(usage_table(sums, by, price))
-    if words := energy_words(sums):
+    output.emit_table(views.usage_table(sums, by, price))
+    if words := views.energy_words(sums):
         output.emit(words)
     for slowdown in slowdowns:
-        output.emit(slowdown_sentence(slowdown))
-        output.emit(f"  {slowdown_figures(slowdown)}")
+        output.emit(views.slowdown_sentence(slowdown))
+        output.emit(f"  {views.slowdown_figures(slowdown)}")
 
 
 def _note_problem(problem: str) -> None:

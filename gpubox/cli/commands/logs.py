@@ -13,17 +13,8 @@ from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE
+from gpubox.server import log as server_log
 from gpubox.server.instance import failed_log, find_instance, instance_names
-from gpubox.server.log import (
-    MAX_LOG_BYTES,
-    LogReader,
-    RepeatFold,
-    fold_repeats,
-    parse_line,
-    repeats_line,
-    tail_lines,
-    tail_text,
-)
 from gpubox.views.fields import json_fields
 
 FOLLOW_SECONDS = 0.25
@@ -57,12 +48,12 @@ def command(
     if only_path:
         output.emit_result(str(path), {"path": str(path)}, as_json=as_json)
         return
-    reader = LogReader(path, from_end=True)
+    reader = server_log.LogReader(path, from_end=True)
     last_lines = _last_lines(path, lines, grep, raw=raw)
-    if not last_lines and not follow and not tail_text(path, 1):
+    if not last_lines and not follow and not server_log.tail_text(path, 1):
         raise GpuboxError("There is no log yet.", "`gpubox start PROFILE` makes one.", code=ExitCode.NOT_RUNNING)
     if as_json and not follow:
-        values = [json_fields(parse_line(line)) for line in last_lines]
+        values = [json_fields(server_log.parse_line(line)) for line in last_lines]
         output.emit_json({"path": str(path), "failure": failure or None, "lines": values})
         return
     if failure:
@@ -71,33 +62,35 @@ def command(
     for line in last_lines:
         show(line)
     if follow:
-        _follow(reader, grep, show, None if raw or as_json else RepeatFold())
+        _follow(reader, grep, show, None if raw or as_json else server_log.RepeatFold())
 
 
 def _last_lines(path: Path, count: int, grep: str | None, *, raw: bool) -> list[str]:
     """The last ``count`` lines to print. Reads far back, because hours of an idle server fold to one line."""
-    whole = min(path.stat().st_size if path.exists() else 0, 2 * MAX_LOG_BYTES)
+    whole = min(path.stat().st_size if path.exists() else 0, 2 * server_log.MAX_LOG_BYTES)
     size = TAIL_BYTES
     while True:
-        lines: Iterable[str] = (line for line in tail_lines(path, size) if not grep or grep in line)
-        last_lines = list(deque(lines if raw else fold_repeats(lines), maxlen=max(count, 0)))
+        lines: Iterable[str] = (line for line in server_log.tail_lines(path, size) if not grep or grep in line)
+        last_lines = list(deque(lines if raw else server_log.fold_repeats(lines), maxlen=max(count, 0)))
         if len(last_lines) >= count or size >= whole:
             return last_lines
         size *= 8
 
 
-def _follow(reader: LogReader, grep: str | None, show: Callable[[str], None], fold: RepeatFold | None) -> None:
+def _follow(
+    reader: server_log.LogReader, grep: str | None, show: Callable[[str], None], fold: server_log.RepeatFold | None
+) -> None:
     while True:
         for line in reader.read():
             if grep and grep not in line:
                 continue
-            count, shown = fold.add(parse_line(line)) if fold else (0, True)
+            count, shown = fold.add(server_log.parse_line(line)) if fold else (0, True)
             if count:
-                show(repeats_line(count))
+                show(server_log.repeats_line(count))
             if shown:
                 show(line)
         time.sleep(FOLLOW_SECONDS)
 
 
 def _emit_json(line: str) -> None:
-    output.emit_json(json_fields(parse_line(line)), one_line=True)
+    output.emit_json(json_fields(server_log.parse_line(line)), one_line=True)

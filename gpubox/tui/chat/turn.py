@@ -14,20 +14,8 @@ from gpubox.agent.reply_text import split_thinking
 from gpubox.agent.tools import ToolCall
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
+from gpubox.tui.chat import turn_parts
 from gpubox.tui.chat.markdown import fences
-from gpubox.tui.chat.turn_parts import (
-    STOP_REASONS,
-    AnswerPart,
-    LinesPart,
-    PromptPart,
-    ThinkingPart,
-    ToolCallPart,
-    TurnPart,
-    error_lines,
-    note_part,
-    round_line,
-    waterfall,
-)
 from gpubox.tui.styled_lines import join_lines, styled_line
 
 if TYPE_CHECKING:
@@ -80,7 +68,7 @@ class TurnView:
 
     def __init__(self, prompt: str, answered_by: str = "") -> None:
         self.prompt = prompt
-        self.parts: list[TurnPart] = [PromptPart(prompt)]
+        self.parts: list[turn_parts.TurnPart] = [turn_parts.PromptPart(prompt)]
         self.id = ""
         """The turn's id in the chat file; empty until the turn is written there."""
         self.progress = TurnProgress()
@@ -91,15 +79,15 @@ class TurnView:
         """Of this chat after the last round; ``None``: the server does not say."""
         self.answered_by = answered_by
         """Profile and build, as far as they are known."""
-        self._tool_calls: dict[str, ToolCallPart] = {}
-        self._round_notes: list[LinesPart] = []
+        self._tool_calls: dict[str, turn_parts.ToolCallPart] = {}
+        self._round_notes: list[turn_parts.LinesPart] = []
         self._round_start = 1
         """Index of the first part of the current round."""
 
     @property
     def answer(self) -> str:
         """All visible text of the turn."""
-        return "\n\n".join(part.text.strip("\n") for part in self.parts if isinstance(part, AnswerPart))
+        return "\n\n".join(part.text.strip("\n") for part in self.parts if isinstance(part, turn_parts.AnswerPart))
 
     def apply(self, event: e.AgentEvent, now: float = 0.0) -> None:
         """Updates the turn with ``event``, which arrived at ``now``."""
@@ -107,10 +95,10 @@ class TurnView:
         match event:
             case e.ReasoningDelta(text):
                 self._count_delta("thinks", now)
-                self._open_part(ThinkingPart).add(text)
+                self._open_part(turn_parts.ThinkingPart).add(text)
             case e.TextDelta(text):
                 self._count_delta("answers", now)
-                self._open_part(AnswerPart).add(text)
+                self._open_part(turn_parts.AnswerPart).add(text)
             case e.PrefillProgress():
                 progress.phase, progress.prefill = "reads", event
             case e.TurnStarted():
@@ -130,7 +118,7 @@ class TurnView:
                 self._restore_partial(message)
             case e.ToolRequested(call):
                 self._close_part()
-                if call.code and isinstance(last := self.parts[-1], AnswerPart):
+                if call.code and isinstance(last := self.parts[-1], turn_parts.AnswerPart):
                     last.drop_code(call.code)
                 self._tool_call(call).state = "runs"
                 progress.phase, progress.tool, progress.stretch_started_at = "runs", call.name, None
@@ -154,7 +142,7 @@ class TurnView:
             case e.TurnFailed(message, hint, _, totals):
                 self.failed = True
                 self._close_part()
-                self.parts.append(LinesPart(lambda width: error_lines(message, hint, width)))
+                self.parts.append(turn_parts.LinesPart(lambda width: turn_parts.error_lines(message, hint, width)))
                 self._finish(totals, "")
             case _:
                 pass
@@ -163,7 +151,7 @@ class TurnView:
         """Ends a turn whose events broke off without a final event."""
         if not self.over:
             self._close_part()
-            self.parts.append(note_part(styled_line((f"■ {why}", "$warning"))))
+            self.parts.append(turn_parts.note_part(styled_line((f"■ {why}", "$warning"))))
             self.over, self.progress.phase = True, "over"
 
     def _start_round(self) -> None:
@@ -175,14 +163,16 @@ class TurnView:
     def _restore_partial(self, message: e.Message) -> None:
         """Shows the text of a given-up attempt if no later attempt wrote any: the text stays in the conversation."""
         text = split_thinking(message.content)[1]
-        if text.strip() and not any(isinstance(part, AnswerPart) for part in self.parts[self._round_start :]):
-            self._open_part(AnswerPart).add(text)
+        if text.strip() and not any(
+            isinstance(part, turn_parts.AnswerPart) for part in self.parts[self._round_start :]
+        ):
+            self._open_part(turn_parts.AnswerPart).add(text)
 
     def _add_model_note(self, event: e.TurnStarted) -> None:
         model = sanitize_line(self.answered_by or event.model)
         protocol = PROTOCOL_LABELS.get(event.protocol, sanitize_line(event.protocol))
         row = join_lines([styled_line((model, "$secondary")), styled_line((protocol, "$quiet"))])
-        self.parts.append(note_part(row))
+        self.parts.append(turn_parts.note_part(row))
 
     def _count_delta(self, phase: str, now: float) -> None:
         progress = self.progress
@@ -192,7 +182,9 @@ class TurnView:
         progress.deltas += 1
         progress.stretch_deltas += 1
 
-    def _open_part(self, kind: type[ThinkingPart] | type[AnswerPart]) -> ThinkingPart | AnswerPart:
+    def _open_part(
+        self, kind: type[turn_parts.ThinkingPart] | type[turn_parts.AnswerPart]
+    ) -> turn_parts.ThinkingPart | turn_parts.AnswerPart:
         """The last part if it is an open one of this kind; otherwise a new part."""
         last = self.parts[-1]
         if isinstance(last, kind) and not last.over:
@@ -204,27 +196,27 @@ class TurnView:
 
     def _close_part(self) -> None:
         last = self.parts[-1]
-        if isinstance(last, AnswerPart):
+        if isinstance(last, turn_parts.AnswerPart):
             last.end()
-        elif isinstance(last, ThinkingPart) and not last.over:
+        elif isinstance(last, turn_parts.ThinkingPart) and not last.over:
             last.over = True
             last.changed()
 
-    def _tool_call(self, call: ToolCall) -> ToolCallPart:
+    def _tool_call(self, call: ToolCall) -> turn_parts.ToolCallPart:
         part = self._tool_calls.get(call.id)
         if part is None:
-            part = self._tool_calls[call.id] = ToolCallPart(call)
+            part = self._tool_calls[call.id] = turn_parts.ToolCallPart(call)
             self.parts.append(part)
         return part
 
     def _add_note(self, mark: str, text: str) -> None:
         self._close_part()
-        self.parts.append(note_part(styled_line((mark, "$warning"), (sanitize_line(text), "$secondary"))))
+        self.parts.append(turn_parts.note_part(styled_line((mark, "$warning"), (sanitize_line(text), "$secondary"))))
 
     def _finish_round(self, event: e.RoundFinished) -> None:
         self._close_part()
         timing = event.timing
-        thinking = [part for part in self.parts if isinstance(part, ThinkingPart) and part.seconds is None]
+        thinking = [part for part in self.parts if isinstance(part, turn_parts.ThinkingPart) and part.seconds is None]
         if thinking:
             for part in thinking[:-1]:
                 part.seconds = 0.0
@@ -234,8 +226,8 @@ class TurnView:
                 last.tokens = timing.thinking_tokens
                 last.exact = not timing.draft_tokens  # with drafts a delta may hold several tokens
             last.changed()
-        row = round_line(event.round, max(self.progress.rounds, event.round), timing)
-        note = note_part(row, gap=isinstance(self.parts[-1], AnswerPart))
+        row = turn_parts.round_line(event.round, max(self.progress.rounds, event.round), timing)
+        note = turn_parts.note_part(row, gap=isinstance(self.parts[-1], turn_parts.AnswerPart))
         self._round_notes.append(note)
         self.parts.append(note)
 
@@ -243,12 +235,12 @@ class TurnView:
         self._close_part()
         for part in self._tool_calls.values():
             if part.output is None:
-                part.state = STOP_REASONS["cancelled"]
+                part.state = turn_parts.STOP_REASONS["cancelled"]
                 part.changed()
         if len(self._round_notes) == 1:  # the summary repeats the figures of a single round
             self.parts.remove(self._round_notes[0])
         if totals.timing.wall_seconds:
-            self.parts.append(LinesPart(lambda width: waterfall(totals, reason, width)))
+            self.parts.append(turn_parts.LinesPart(lambda width: turn_parts.waterfall(totals, reason, width)))
         self.over, self.progress.phase = True, "over"
 
 
@@ -380,9 +372,9 @@ def code_snippets(turn: TurnView) -> list[CodeSnippet]:
     """The code blocks and executed programs of a turn, in order. A block that was then executed counts once."""
     snippets: list[CodeSnippet] = []
     for part in turn.parts:
-        if isinstance(part, AnswerPart):
+        if isinstance(part, turn_parts.AnswerPart):
             snippets += [CodeSnippet(text, language or "text") for language, text in fences(part.text)]
-        elif isinstance(part, ToolCallPart) and part.call.code:
+        elif isinstance(part, turn_parts.ToolCallPart) and part.call.code:
             code = part.call.code
             snippets = [snippet for snippet in snippets if snippet.text.strip() != code.strip()]
             snippets.append(CodeSnippet(code, "python"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpubox import units
 from gpubox.gateway.gateway_status import (
@@ -13,6 +13,7 @@ from gpubox.gateway.gateway_status import (
     GatewayStatus,
     LiveRequest,
     ProfileStatus,
+    WaitsFor,
 )
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.styled_lines import (
@@ -28,22 +29,23 @@ from gpubox.tui.styled_lines import (
     truncate_line,
 )
 from gpubox.tui.widgets.header import exposed_style
-from gpubox.views.clients import LIVE_STATES, ClientUsage, collect_clients, end_words
+from gpubox.views import clients as views
 
 SPEED_SECONDS = 3.0
 """The tok/s of a running request are those of its last seconds."""
 MIN_SPEED_SECONDS = 0.5
 """A shorter stretch gives no speed."""
 GAP = "  "
-RIGHT = {"reqs", "read", "reused", "out", "TTFT", "tg", "waited", "took"}
+RIGHT = {"reqs", "read", "reused", "out", "queue", "swap", "prefill", "gen", "TTFT", "tg", "took"}
 CLIENT_COLUMNS = (
     ("client", 14, 0), ("profile", 16, 4), ("state", 24, 0), ("reqs", 5, 7), ("read", 6, 3), ("reused", 6, 2),
     ("out", 6, 1), ("TTFT", 6, 5), ("tg", 5, 6),
 )  # fmt: skip
 """Name, least width, and drop order on a narrow terminal: the highest number goes first, 0 never."""
 REQUEST_COLUMNS = (
-    ("time", 8, 0), ("client", 14, 0), ("profile", 16, 5), ("prompt", 13, 0), ("out", 5, 0), ("waited", 6, 6),
-    ("TTFT", 6, 2), ("tg", 5, 3), ("took", 6, 4), ("end", 12, 0),
+    ("time", 8, 0), ("client", 14, 0), ("profile", 16, 5), ("prompt", 13, 0), ("out", 5, 0),
+    ("queue", 6, 6), ("swap", 6, 7), ("prefill", 7, 8), ("gen", 6, 9), ("TTFT", 6, 2), ("tg", 5, 3), ("took", 6, 4),
+    ("end", 12, 0),
 )  # fmt: skip
 GROWS = {"state": 64, "end": 200}
 """The columns that get the room that is left, and how wide they become at most."""
@@ -63,7 +65,7 @@ END_STYLES = {"done": QUIET, "left": "$warning", "cancelled": "$warning", "faile
 class ClientRow:
     """One client now."""
 
-    usage: ClientUsage
+    usage: views.ClientUsage
     last: FinishedRequest | None
     """Its last request that is over, if it is among the last ones."""
     tokens_per_second: float | None = None
@@ -126,8 +128,8 @@ class ClientOrder:
 
     def rows(self, status: GatewayStatus, speeds: dict[int, float]) -> tuple[ClientRow, ...]:
         """A row for each client."""
-        sums = {client.name: (client.today, client.last_at) for client in status.clients}
-        usages = {usage.name: usage for usage in collect_clients(sums, status.requests)}
+        sums = {client.name: client.today for client in status.clients}
+        usages = {usage.name: usage for usage in views.collect_clients(sums, status.requests)}
         self._names = [name for name in self._names if name in usages]
         self._names += [name for name in usages if name not in self._names]
         last = {finished.client: finished for finished in reversed(status.finished)}
@@ -165,7 +167,7 @@ def client_row(row: ClientRow, width: int) -> StyledLine:
 
 def client_state(row: ClientRow, width: int) -> StyledLine:
     """What the client does now: its requests, or how the last one ended."""
-    errors, last_at = row.usage.sums.errors, row.usage.last_at
+    errors, last_at = row.usage.sums.errors, row.usage.sums.last_at
     count = styled_line((f"{errors:,} error{'s' if errors != 1 else ''}", "$error")) if errors else ()
     if row.live:
         phrases = _live_phrases(row)
@@ -176,7 +178,7 @@ def client_state(row: ClientRow, width: int) -> StyledLine:
     if last is not None and last.outcome in ("failed", "refused"):
         return truncate_line(_end(last, width), width)
     idle = styled_line(("· idle", QUIET), (f", last {units.time_of_day(last_at)}" if last_at else "", QUIET))
-    if last_at is None and not row.usage.sums.requests:
+    if not row.usage.sums.requests:
         idle = styled_line(("· no request yet", QUIET))
     return fit_by_priority([(1, idle), (9, count)], width, GAP)
 
@@ -184,7 +186,7 @@ def client_state(row: ClientRow, width: int) -> StyledLine:
 def _live_phrases(row: ClientRow, *, short: bool = False) -> StyledLine:
     """``● generating 61.0 tok/s``; with several requests each state once, with its count. ``short``: only that."""
     parts = []
-    for state in LIVE_STATES:
+    for state in views.LIVE_STATES:
         requests = [request for request in row.live if request.state == state]
         if not requests:
             continue
@@ -197,18 +199,13 @@ def _live_phrases(row: ClientRow, *, short: bool = False) -> StyledLine:
 
 def _live_words(row: ClientRow, requests: list[LiveRequest]) -> str:
     oldest = max(requests, key=lambda request: request.seconds)
-    mixed = len(requests) < len(row.live)  # several states share the cell: the shortest words
-    if oldest.state == "waiting":
-        waited = units.rough_duration(max(request.queue_seconds for request in requests))
-        target = f" for {sanitize_line(oldest.profile)}" if oldest.profile and not mixed else ""
-        return f"held {waited}, paused" if row.paused else f"waiting {waited}{target}"
-    if oldest.state == "reading":
-        word = "reading" if oldest.stream else "working"  # not streamed: the gateway sees no token before the end
-        since = units.rough_duration(max(0.0, oldest.seconds - oldest.queue_seconds))
-        return word if mixed else f"{word} {since}"
     tokens = [request.generated_tokens for request in requests if request.generated_tokens is not None]
-    count = f", {units.tokens(sum(tokens))} out" if tokens and not mixed else ""
-    return f"generating {units.rate(row.tokens_per_second)} tok/s{count}"
+    oldest = replace(oldest, generated_tokens=sum(tokens) if tokens else None)
+    if len(requests) < len(row.live):  # several states share the cell: the shortest words
+        oldest = replace(oldest, generated_tokens=None, waits_for=None, profile="")
+    if row.paused and oldest.state == "waiting":
+        oldest = replace(oldest, waits_for=WaitsFor("hold"))
+    return views.live_words(oldest, row.tokens_per_second)
 
 
 # -- the requests ----------------------------------------------------------------------------------------
@@ -222,20 +219,37 @@ def request_line(request: FinishedRequest, width: int) -> StyledLine:
         "profile": (request.profile or units.UNKNOWN, QUIET),
         "prompt": (units.token_sum(request.prompt_tokens, request.cached_tokens, request.read_tokens), ""),
         "out": (units.tokens(request.generated_tokens), ""),
-        "waited": (units.duration(request.queue_seconds), ""),
+        **{head.lower(): (text, "") for head, text in zip(views.STAGE_HEADS, views.stage_texts(request), strict=True)},
         "TTFT": (units.duration(request.ttft_seconds), ""),
         "tg": (units.rate(request.tg_tokens_per_second), "$primary"),
         "took": (units.duration(request.seconds), ""),
     }
-    columns = _columns(REQUEST_COLUMNS, width)
-    if request.outcome in ("failed", "refused") and request.prompt_tokens is None and request.generated_tokens is None:
-        columns = [column for column in columns if column[0] in ("time", "client", "profile")]  # the rest is its error
-        columns.append(("error", width - sum(size + len(_gap(name)) for name, size in columns) - 1))
+    no_tokens = request.prompt_tokens is None and request.generated_tokens is None
+    is_error = request.outcome in ("failed", "refused") and no_tokens
+    columns = _columns_with_words(width) if is_error else _columns(REQUEST_COLUMNS, width)
 
     def cell(name: str, size: int) -> StyledLine:
-        return _end(request, size) if name in ("end", "error") else _text_cell(texts[name], name, size)
+        return _end(request, size) if name in ("end", "words") else _text_cell(texts[name], name, size)
 
     return _row(columns, cell)
+
+
+def live_line(request: LiveRequest, tokens_per_second: float | None, width: int) -> StyledLine:
+    """One request that is not over in a line, with its number in the place of a time."""
+    glyph, colour = STATE_MARKS[request.state]
+    texts = {
+        "time": (f"#{request.id}", QUIET),
+        "client": (request.client, "bold"),
+        "profile": (request.profile or units.UNKNOWN, ""),
+        "words": (f"{glyph} {views.live_words(request, tokens_per_second)}", colour),
+    }
+    return _row(_columns_with_words(width), lambda name, size: _text_cell(texts[name], name, size))
+
+
+def _columns_with_words(width: int) -> list[tuple[str, int]]:
+    """The first columns of a request; the rest of the line is one text."""
+    columns = [column for column in _columns(REQUEST_COLUMNS, width) if column[0] in ("time", "client", "profile")]
+    return [*columns, ("words", width - sum(size + len(_gap(name)) for name, size in columns) - 1)]
 
 
 def _end(request: FinishedRequest, width: int) -> StyledLine:
@@ -243,29 +257,37 @@ def _end(request: FinishedRequest, width: int) -> StyledLine:
     style = END_STYLES.get(request.outcome, "$error")
     if request.outcome == "done":
         return styled_line((request.outcome, style))
-    words = end_words(request) if request.status >= 400 else request.outcome  # a stream that fails began with 200
+    words = views.end_words(request) if request.status >= 400 else request.outcome  # a stream that fails began with 200
     mark = "✗ " if style == "$error" else ""
     text = f"{mark}{words}{f': {sanitize_line(request.error)}' if request.error else ''}"
     return styled_line((sanitize_to_width(text, width), style))
 
 
-def request_fields(request: FinishedRequest) -> list[tuple[str, str]]:
-    """Everything known of a finished request: (name, value)."""
-    return [
-        ("ended", units.time_of_day(request.at)),
+def request_fields(request: FinishedRequest | LiveRequest) -> list[tuple[str, str]]:
+    """Everything known of a request: (name, value)."""
+    begin = [
         ("client", sanitize_to_width(request.client, 60)),
         ("profile", sanitize_to_width(request.profile, 60) or "none"),
         ("path", sanitize_to_width(request.path, 60)),
+    ]
+    times = [
+        *zip(views.STAGES, views.stage_texts(request), strict=True),
+        ("TTFT", f"{units.duration(request.ttft_seconds)} as the client saw it"),
+        ("took", units.duration(request.seconds)),
+    ]
+    if isinstance(request, LiveRequest):
+        return [("number", str(request.id)), *begin, ("now", sanitize_line(views.live_words(request))), *times]
+    return [
+        ("ended", units.time_of_day(request.at)),
+        *begin,
         ("status", f"{request.status}" if request.status else "none: the client left before"),
         ("outcome", f"{request.outcome}{', streamed' if request.stream else ''}"),
         ("prompt", f"{_count(request.prompt_tokens)} tokens"),
         ("reused", f"{_count(request.cached_tokens)} tokens"),
         ("read", f"{_count(request.read_tokens)} tokens"),
         ("generated", f"{_count(request.generated_tokens)} tokens"),
-        ("waited", f"{units.duration(request.queue_seconds)} in the gateway"),
-        ("TTFT", f"{units.duration(request.ttft_seconds)} as the client saw it"),
+        *times,
         ("tg", f"{units.rate(request.tg_tokens_per_second)} tok/s, by the server"),
-        ("took", units.duration(request.seconds)),
         ("error", sanitize_line(request.error) or "none"),
     ]
 

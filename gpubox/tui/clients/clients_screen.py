@@ -13,24 +13,15 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
+from gpubox.gateway.gateway_status import LiveRequest
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PersistentScreen
-from gpubox.tui.clients.client_lines import (
-    CLIENT_COLUMNS,
-    REQUEST_COLUMNS,
-    ClientOrder,
-    ClientRow,
-    LiveSpeeds,
-    client_row,
-    column_line,
-    gateway_lines,
-    request_fields,
-    request_line,
-)
+from gpubox.tui.clients import client_lines as lines
 from gpubox.tui.dialogs import FieldsScreen
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.lines import SingleLine, StyledLines
+from gpubox.views.clients import in_order
 
 if TYPE_CHECKING:
     from gpubox.gateway.gateway_status import FinishedRequest
@@ -46,28 +37,38 @@ gateway loads it if it fits or switches to it, and the request waits meanwhile."
 NOT_SHOWN = "gpubox shows another machine or a recording here. The gateway is shown only on its own machine."
 
 
-class ClientRows(CursorRows[ClientRow]):
+class ClientRows(CursorRows[lines.ClientRow]):
     """The clients. Enter shows only the requests of one."""
 
     DEFAULT_CSS = "ClientRows { overflow-y: auto; scrollbar-size-vertical: 1; }"
     EMPTY_TEXT = "No client yet. o shows the settings of opencode, aider, Continue, Cline, curl and Python."
     CURSOR_RETURNS_TO_TOP = False
 
-    def make_row(self, value: ClientRow, width: int) -> StyledLine:
-        return client_row(value, width)
+    def make_row(self, value: lines.ClientRow, width: int) -> StyledLine:
+        return lines.client_row(value, width)
 
-    def key(self, value: ClientRow) -> Hashable:
+    def key(self, value: lines.ClientRow) -> Hashable:
         return value.name
 
 
-class FinishedRows(CursorRows["FinishedRequest"]):
-    """The last requests, newest first. Enter opens one."""
+class RequestRows(CursorRows["LiveRequest | FinishedRequest"]):
+    """The requests that run, those that wait, and the last ones. Enter opens one."""
 
-    DEFAULT_CSS = "FinishedRows { overflow-y: auto; scrollbar-size-vertical: 1; }"
+    DEFAULT_CSS = "RequestRows { overflow-y: auto; scrollbar-size-vertical: 1; }"
     EMPTY_TEXT = "No request is finished yet."
 
-    def make_row(self, value: FinishedRequest, width: int) -> StyledLine:
-        return request_line(value, width)
+    def __init__(self) -> None:
+        super().__init__()
+        self.speeds: dict[int, float] = {}
+        """By number of a request that runs."""
+
+    def make_row(self, value: LiveRequest | FinishedRequest, width: int) -> StyledLine:
+        if isinstance(value, LiveRequest):
+            return lines.live_line(value, self.speeds.get(value.id), width)
+        return lines.request_line(value, width)
+
+    def key(self, value: LiveRequest | FinishedRequest) -> Hashable:
+        return value.id if isinstance(value, LiveRequest) else value
 
 
 class GatewayLines(StyledLines):
@@ -88,7 +89,7 @@ class GatewayLines(StyledLines):
         if self.view is None or width <= 0:
             self.show([])
         elif self.view.status:
-            self.show(gateway_lines(self.view.status, width))
+            self.show(lines.gateway_lines(self.view.status, width))
         else:
             text = f"✗ {self.view.problem}"
             self.show([((sanitize_line(text), "$error"),)])
@@ -110,7 +111,7 @@ class ClientsScreen(PersistentScreen):
         &:focus-within { border: round $line-focus; border-title-color: $foreground; }
     }
     ClientsScreen SingleLine { padding: 0; }
-    ClientsScreen #clients-pane, ClientsScreen #finished-pane { height: 1fr; }
+    ClientsScreen #clients-pane, ClientsScreen #requests-pane { height: 1fr; }
     ClientsScreen.-low GatewayLines { height: 2; }
     ClientsScreen #no-gateway { height: 1fr; padding: 2 4; }
     """
@@ -122,19 +123,19 @@ class ClientsScreen(PersistentScreen):
         super().__init__(Scope.CLIENTS, note=bridge.services.note)
         self.bridge, self.controller = bridge, controller
         self.address, self.shown = address, shown
-        self.lines, self.rows, self.finished = GatewayLines(), ClientRows(), FinishedRows()
+        self.lines, self.rows, self.requests = GatewayLines(), ClientRows(), RequestRows()
         self.client_columns, self.request_columns = SingleLine("client-columns"), SingleLine("request-columns")
-        self.clients_pane, self.finished_pane = (
+        self.clients_pane, self.requests_pane = (
             Vertical(classes="pane", id="clients-pane"),
-            Vertical(classes="pane", id="finished-pane"),
+            Vertical(classes="pane", id="requests-pane"),
         )
-        self.clients_pane.border_title, self.finished_pane.border_title = "Clients", "Last requests"
+        self.clients_pane.border_title, self.requests_pane.border_title = "Clients", "Requests"
         self.clients_pane.border_subtitle = "tokens and medians of today"
         self.empty = Static("", id="no-gateway", markup=False)
         self.view: GatewayView | None = None
         self.client = ""
         """The client whose requests are shown; empty: all."""
-        self._order, self._speeds = ClientOrder(), LiveSpeeds()
+        self._order, self._speeds = lines.ClientOrder(), lines.LiveSpeeds()
 
     def compose(self) -> ComposeResult:
         yield self.header
@@ -142,9 +143,9 @@ class ClientsScreen(PersistentScreen):
         with self.clients_pane:
             yield self.client_columns
             yield self.rows
-        with self.finished_pane:
+        with self.requests_pane:
             yield self.request_columns
-            yield self.finished
+            yield self.requests
         yield self.empty
         yield self.keys
 
@@ -174,7 +175,7 @@ class ClientsScreen(PersistentScreen):
             return
         rows = self._order.rows(status, speeds) if status else ()
         runs = self.view is not None
-        for widget in (self.lines, self.clients_pane, self.finished_pane):
+        for widget in (self.lines, self.clients_pane, self.requests_pane):
             widget.display = runs
         self.empty.display = not runs
         if not runs:
@@ -183,22 +184,27 @@ class ClientsScreen(PersistentScreen):
         self.rows.show_values(rows)
         if self.client and all(row.name != self.client for row in rows):
             self.client = ""
-        done = status.finished if status else ()
-        shown = tuple(request for request in done if not self.client or request.client == self.client)
-        self.finished.show_values(shown)
-        title = f"Last requests of {self.client}" if self.client else "Last requests"
-        self.finished_pane.border_title = Content(sanitize_line(title))
+        requests: tuple[LiveRequest | FinishedRequest, ...] = ()
+        if status:
+            requests = (*in_order(status.requests), *status.finished)
+        shown = tuple(request for request in requests if not self.client or request.client == self.client)
+        self.requests.speeds = speeds
+        self.requests.show_values(shown)
+        title = f"Requests of {self.client}" if self.client else "Requests"
+        self.requests_pane.border_title = Content(sanitize_line(title))
         self._draw_columns()
         self._update_keys()
 
     @on(CursorRows.Resized)
     def _draw_columns(self) -> None:
-        clients, finished = self.rows, self.finished
+        clients, requests = self.rows, self.requests
         self.client_columns.show(
-            [column_line(CLIENT_COLUMNS, clients.scrollable_content_region.width)] if clients.values else []
+            [lines.column_line(lines.CLIENT_COLUMNS, clients.scrollable_content_region.width)] if clients.values else []
         )
         self.request_columns.show(
-            [column_line(REQUEST_COLUMNS, finished.scrollable_content_region.width)] if finished.values else []
+            [lines.column_line(lines.REQUEST_COLUMNS, requests.scrollable_content_region.width)]
+            if requests.values
+            else []
         )
 
     def _how_to_start(self) -> Content:
@@ -221,10 +227,12 @@ class ClientsScreen(PersistentScreen):
         hidden = set() if runs else {"clients_hold", "clients_open"}
         if not self.rows.values:
             hidden.add("clients_open")
+        if self.chosen is None:
+            hidden.add("clients_cancel")
         if not self.shown:
-            hidden |= {"clients_toggle", "clients_connect", "clients_hold"}
+            hidden |= {"clients_toggle", "clients_connect", "clients_hold", "clients_cancel"}
         paused = bool(self.view and self.view.status and self.view.status.paused)
-        opened = self.focused is self.finished
+        opened = self.focused is self.requests
         self.keys.labels = {
             "clients_toggle": "stop the gateway" if runs else "start the gateway",
             "clients_hold": "go on" if paused else "hold requests",
@@ -232,22 +240,32 @@ class ClientsScreen(PersistentScreen):
         }
         self.keys.hidden_actions = frozenset(hidden)
 
+    @property
+    def chosen(self) -> LiveRequest | None:
+        """The request under the cursor that can be cancelled."""
+        if self.focused is self.rows:  # of a client that has only one
+            live = self.rows.value.live if self.rows.value else ()
+            return live[0] if len(live) == 1 else None
+        value = self.requests.value
+        return value if isinstance(value, LiveRequest) else None
+
+    @on(CursorRows.RowHighlighted)
     def on_descendant_focus(self) -> None:
         self._update_keys()
 
     # -- actions --------------------------------------------------------------------------------------
 
     def action_clients_open(self) -> None:
-        (self.finished if self.focused is self.finished else self.rows).action_open()
+        (self.requests if self.focused is self.requests else self.rows).action_open()
 
     @on(ClientRows.RowOpened)
     def _row_opened(self, event: CursorRows.RowOpened) -> None:
         event.stop()
-        if isinstance(event.value, ClientRow):
+        if isinstance(event.value, lines.ClientRow):
             self.client = "" if self.client == event.value.name else event.value.name
             self._draw()
         else:
-            self.app.push_screen(FieldsScreen("Request", request_fields(event.value)))
+            self.app.push_screen(FieldsScreen("Request", lines.request_fields(event.value)))
 
     def action_clients_back(self) -> None:
         """Shows the requests of all clients again, then the dashboard."""
@@ -257,8 +275,12 @@ class ClientsScreen(PersistentScreen):
         else:
             self.app.switch_mode("dashboard")
 
-    def _gateway_action(self, action: str) -> None:
-        self.bridge.run(partial(self.controller.act, action), "gateway")
+    def _gateway_action(self, action: str, *values: LiveRequest) -> None:
+        self.bridge.run(partial(self.controller.act, action, *values), "gateway")
+
+    def action_clients_cancel(self) -> None:
+        if self.chosen:
+            self._gateway_action("cancel", self.chosen)
 
     def action_clients_toggle(self) -> None:
         self._gateway_action("toggle")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,8 +10,10 @@ from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.dialogs import ask, confirm
+from gpubox.views.clients import cancelled_text, live_words
 
 if TYPE_CHECKING:
+    from gpubox.gateway.gateway_status import LiveRequest
     from gpubox.tui.bridge import ServiceBridge
     from gpubox.tui.clients.gateway_calls import GatewayService
 
@@ -26,17 +28,19 @@ class GatewayController:
         self.bridge, self.app, self.service = bridge, bridge.app, service
         self._busy = False
 
-    async def act(self, action: str) -> None:
+    async def act(self, action: str, *values: Any) -> None:
         """Performs the action of a key."""
         if self.bridge.services.read_only:
             self.app.say(self.bridge.services.read_only, bad=True)
             return
-        work = {"hold": self.toggle_pause, "connect": self.connect, "toggle": self.start_or_stop}[action]
+        actions: dict[str, Callable[..., Awaitable[None]]] = {
+            "hold": self.toggle_pause, "connect": self.connect, "toggle": self.start_or_stop, "cancel": self.cancel,
+        }  # fmt: skip
         if self._busy:  # a key pressed twice must not start two
             return
         self._busy = True
         try:
-            await work()
+            await actions[action](*values)
         except GpuboxError as error:
             self.app.say(str(error), bad=True)
         finally:
@@ -49,6 +53,13 @@ class GatewayController:
             self.app.say(NO_GATEWAY if view is None else view.problem, bad=True)
             return
         await self._do(self.service.pause, not view.status.paused)  # every header shows the outcome
+
+    async def cancel(self, request: LiveRequest) -> None:
+        """Ends a request; asks first if it is being answered."""
+        question = f"Cancel request {request.id} of {sanitize_line(request.client)}?"
+        body = f"It is {sanitize_line(live_words(request))}. Its client gets an error, and what was generated is lost."
+        if request.state == "waiting" or await confirm(self.app, question, body, "cancel it", no="let it go on"):
+            self.app.say(sanitize_line(cancelled_text(await self._do(self.service.cancel, request.id))))
 
     async def start_or_stop(self) -> None:
         """Starts a gateway, or stops the one that runs after asking."""

@@ -15,6 +15,7 @@ from gpubox.server.state import load_gateway
 from gpubox.tui.messages import GatewayView
 
 if TYPE_CHECKING:
+    from gpubox.gateway.gateway_status import LiveRequest
     from gpubox.profiles.profile import Profile
 
 
@@ -58,6 +59,12 @@ class GatewayService:
         from gpubox.gateway.gateway_client import pause, resume
 
         pause(self.paths) if paused else resume(self.paths)
+
+    def cancel(self, number: int) -> LiveRequest:
+        """Ends a request. Returns what it was."""
+        from gpubox.gateway import gateway_client
+
+        return gateway_client.cancel(self.paths, number)
 
     def profiles(self) -> Mapping[str, Profile]:
         """The profiles that a client may name."""

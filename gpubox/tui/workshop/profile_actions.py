@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
-from gpubox.profiles.edit import (
-    copied_text,
-    delete_profile,
-    new_edit,
-    rename_profile,
-    restore_deleted,
-    save_edit,
-    unchanged,
-)
+from gpubox.profiles import edit as files
 from gpubox.profiles.loader import free_profile_name
 from gpubox.profiles.profile import Profile
 from gpubox.sanitize import sanitize_line
@@ -128,7 +120,7 @@ class WorkshopController:
         with ExitStack() as draft:
             try:
                 with self.app.suspend():
-                    edit = draft.enter_context(edit_in_editor(unchanged(profile, paths), profile, paths))
+                    edit = draft.enter_context(edit_in_editor(files.unchanged(profile, paths), profile, paths))
             finally:
                 self.app.refresh(layout=True)
                 if earlier:  # a notification does not outlast the editor
@@ -167,7 +159,7 @@ class WorkshopController:
         if entry.profile is None:
             self.app.say("Only a profile whose file is valid can be duplicated.")
             return
-        title, text = f"Duplicate {sanitize_line(entry.name)}", await run_in_thread(copied_text, entry.profile)
+        title, text = f"Duplicate {sanitize_line(entry.name)}", await run_in_thread(files.copied_text, entry.profile)
         if name := await self.ask_new_name(title, entry.profile.name, text):
             self.saved(name)
 
@@ -177,7 +169,7 @@ class WorkshopController:
         free = await run_in_thread(free_profile_name, proposal, paths)
 
         async def create(name: str) -> None:
-            await run_in_thread(lambda: save_edit(new_edit(name, text, paths), paths))
+            await run_in_thread(lambda: files.save_edit(files.new_edit(name, text, paths), paths))
 
         return await ask_name(self.app, title, free, "Name of the new profile:", create)
 
@@ -190,7 +182,7 @@ class WorkshopController:
         async def rename(name: str) -> None:
             if name != profile.name:
                 await run_in_thread(check_not_running, profile.name, paths, "keeps its name")
-                await run_in_thread(rename_profile, profile, name, paths)
+                await run_in_thread(files.rename_profile, profile, name, paths)
 
         name = await ask_name(self.app, title, profile.name, "Its new name:", rename)
         if name and name != profile.name:
@@ -204,12 +196,12 @@ class WorkshopController:
         body = "The model stays on disk, and u brings the profile back."
         if await confirm(self.app, f"Delete {name}?", body, f"delete {name}", no="keep it"):
             await run_in_thread(check_not_running, profile.name, self.service.paths, "is not deleted")
-            await run_in_thread(delete_profile, profile, self.service.paths)
+            await run_in_thread(files.delete_profile, profile, self.service.paths)
             self.app.say(f"{profile.name} is deleted. u brings it back.")
             self.bridge.run(self.bridge.read_entries, "entries", exclusive=True)
 
     async def _undo_delete(self) -> None:
-        path = await run_in_thread(restore_deleted, self.service.paths)
+        path = await run_in_thread(files.restore_deleted, self.service.paths)
         self.app.say(f"{path.stem} is back.")
         self._show(path.stem)
 
