@@ -51,10 +51,10 @@ class ClientRows(CursorRows[lines.ClientRow]):
         return value.name
 
 
-class RequestRows(CursorRows["LiveRequest | FinishedRequest"]):
+class GatewayRequestRows(CursorRows["LiveRequest | FinishedRequest"]):
     """The requests that run, those that wait, and the last ones. Enter opens one."""
 
-    DEFAULT_CSS = "RequestRows { overflow-y: auto; scrollbar-size-vertical: 1; }"
+    DEFAULT_CSS = "GatewayRequestRows { overflow-y: auto; scrollbar-size-vertical: 1; }"
     EMPTY_TEXT = "No request is finished yet."
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class ClientsScreen(PersistentScreen):
         super().__init__(Scope.CLIENTS, note=bridge.services.note)
         self.bridge, self.controller = bridge, controller
         self.address, self.shown = address, shown
-        self.lines, self.rows, self.requests = GatewayLines(), ClientRows(), RequestRows()
+        self.lines, self.rows, self.requests = GatewayLines(), ClientRows(), GatewayRequestRows()
         self.client_columns, self.request_columns = SingleLine("client-columns"), SingleLine("request-columns")
         self.clients_pane, self.requests_pane = (
             Vertical(classes="pane", id="clients-pane"),
