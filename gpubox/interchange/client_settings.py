@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import tomli_w
 import yaml
 
 from gpubox.errors import UsageError
@@ -254,6 +255,55 @@ def _anthropic(target: ClientTarget) -> str:
     )
 
 
+def _codex(target: ClientTarget) -> str:
+    """``config.toml`` of Codex, which speaks only /v1/responses."""
+    provider = {"name": target.provider, "base_url": f"{target.base_url}/v1", "wire_api": "responses"}
+    provider |= {"experimental_bearer_token": target.key} if target.key else {}
+    settings: dict[str, Any] = {"model": target.model.name, "model_provider": "gpubox"}
+    settings |= {"model_context_window": target.model.context} if target.model.context else {}
+    return tomli_w.dumps({**settings, "model_providers": {"gpubox": provider}})
+
+
+def _crush(target: ClientTarget) -> str:
+    """``crush.json``."""
+    models = []
+    for model in target.models:
+        limits = {"context_window": model.context, "default_max_tokens": model.output} if model.context else {}
+        models.append({"id": model.name, "name": model.title, **limits})
+    provider = {"name": target.provider, "type": "openai-compat", "base_url": f"{target.base_url}/v1"}
+    chosen = {"provider": "gpubox", "model": target.model.name}
+    settings = {
+        "$schema": "https://charm.land/crush.json",
+        "providers": {"gpubox": {**provider, "api_key": target.key or _ANY_KEY, "models": models}},
+        "models": {"large": chosen, "small": chosen},
+    }
+    return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+
+
+def _zed(target: ClientTarget) -> str:
+    """``settings.json`` of Zed, which takes the key from its environment."""
+    models = [
+        {"name": model.name, "display_name": model.title, "max_tokens": model.context or _ASSUMED_CONTEXT}
+        for model in target.models
+    ]
+    providers = {"openai_compatible": {"gpubox": {"api_url": f"{target.base_url}/v1", "available_models": models}}}
+    chosen = {"provider": "gpubox", "model": target.model.name}
+    settings = {"language_models": providers, "agent": {"default_model": chosen}}
+    variable = f"// In the environment of Zed: GPUBOX_API_KEY={shlex.quote(target.key or _ANY_KEY)}\n"
+    return variable + json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+
+
+def _exports(variables: Mapping[str, str]) -> Callable[[ClientTarget], str]:
+    """Writes the variables of a client that needs no file, with ``{url}``, ``{model}`` and ``{key}`` filled in."""
+
+    def write(target: ClientTarget) -> str:
+        values = {"url": target.base_url, "model": target.model.name, "key": target.key or _ANY_KEY}
+        texts = {name: value.format_map(values) for name, value in variables.items()}
+        return "".join(f"export {name}={shlex.quote(text)}\n" for name, text in texts.items())
+
+    return write
+
+
 def _text(value: str) -> str:
     """A string of Python: a JSON string is one."""
     return json.dumps(value)
@@ -261,11 +311,31 @@ def _text(value: str) -> str:
 
 _HELLO = "Hello"
 _MESSAGES = [{"role": "user", "content": _HELLO}]
+_ASSUMED_CONTEXT = 32_768
+"""For a client that wants to know it and a profile that leaves it to the engine."""
+_SHELL = "a shell, or its profile"
+_CLAUDE = {
+    "ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_AUTH_TOKEN": "{key}", "ANTHROPIC_MODEL": "{model}",
+    "ANTHROPIC_DEFAULT_OPUS_MODEL": "{model}", "ANTHROPIC_DEFAULT_SONNET_MODEL": "{model}",
+    "ANTHROPIC_DEFAULT_HAIKU_MODEL": "{model}", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+}  # fmt: skip
+_GOOSE = {"GOOSE_PROVIDER": "openai", "GOOSE_MODEL": "{model}", "OPENAI_HOST": "{url}", "OPENAI_API_KEY": "{key}"}
+_WEBUI = {"OPENAI_API_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "{key}", "ENABLE_OLLAMA_API": "false"}
+_QWEN = {"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "{key}", "OPENAI_MODEL": "{model}"}
+_OLLAMA = {"OLLAMA_HOST": "{url}", "OLLAMA_API_KEY": "{key}"}
 _CLIENTS: dict[str, _Client] = {
     "opencode": _Client("opencode", "opencode.json, or ~/.config/opencode/opencode.json", _opencode),
     "aider": _Client("aider", ".aider.conf.yml in the repository or in ~", _aider),
     "continue": _Client("Continue", "~/.continue/config.yaml", _continue, embeddings=True),
     "cline": _Client("Cline", "the settings of Cline, in its panel", _cline),
+    "claude-code": _Client("Claude Code", _SHELL, _exports(_CLAUDE)),
+    "codex": _Client("Codex", "~/.codex/config.toml", _codex),
+    "crush": _Client("Crush", "crush.json in the repository, or ~/.config/crush/crush.json", _crush),
+    "goose": _Client("goose", _SHELL, _exports(_GOOSE)),
+    "qwen-code": _Client("Qwen Code", _SHELL, _exports(_QWEN)),
+    "zed": _Client("Zed", "~/.config/zed/settings.json", _zed),
+    "open-webui": _Client("Open WebUI", "the environment of Open WebUI", _exports(_WEBUI)),
+    "ollama": _Client("Ollama's clients", _SHELL, _exports(_OLLAMA)),
     "curl": _Client("curl", "a shell", _curl, embeddings=True),
     "openai": _Client("Python: openai", "a program", _openai, embeddings=True),
     "anthropic": _Client("Python: anthropic", "a program", _anthropic),

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from gpubox.interchange.batch import read_batch
 from gpubox.interchange.format import FileEntry, Format, Reading
 from gpubox.interchange.import_notes import omitted
-from gpubox.interchange.profile_draft import typed_value
 from gpubox.interchange.script import ExpansionBudget, ScriptCommand, split_words
 from gpubox.interchange.yaml_text import YamlValue, leaf_texts, mapping_of, omitted_leaves, texts_of
-from gpubox.profiles.profile import SAMPLING_FLAGS
+from gpubox.profiles.loader import MODEL_NAME
+from gpubox.profiles.profile import RequestChanges
 
 PORT_MACRO = "${PORT}"
 """The macro for the port that llama-swap chooses at each start."""
 _MACRO = re.compile(r"\$\{([A-Za-z][\w.-]*)\}")
 _MACRO_DEPTH = 16
 _READ_KEYS = {"cmd", "macros", "name", "description", "env", "aliases", "ttl", "filters"}
+_PROTECTED = ("model", "stream")
 _LLAMA_SWAP_ONLY = "llama-swap's own"
 
 
@@ -72,8 +74,13 @@ def _model(
     env = [_expand(line, macros, budget, used_here).partition("=") for line in texts_of(entry.get("env"))]
     unresolved = tuple(dict.fromkeys(match[0] for match in _MACRO.finditer(text)))
     notes = [omitted(f"env {key}", "it has no value") for key, equals, _ in env if not equals]
-    words = [*_words(text), *_set_params(entry.get("filters"), notes)]
-    command = ScriptCommand(tuple(words), {key: value for key, equals, value in env if equals}, unresolved, text=text)
+    filters = mapping_of(_expanded(entry.get("filters"), lambda each: _expand(each, macros, budget, used_here)))
+    requests, personas = _request_changes(filters, notes), _personas(filters, notes)
+    if filters:
+        notes += omitted_leaves(filters, _LLAMA_SWAP_ONLY, path="filters")
+    command = ScriptCommand(
+        tuple(_words(text)), {key: value for key, equals, value in env if equals}, unresolved, text=text
+    )
     notes += [
         omitted(f"macros.{key} {value}", "cmd does not use it") for key, value in own.items() if key not in used_here
     ]
@@ -87,32 +94,61 @@ def _model(
     changes = {
         "title": _text(entry.get("name")),
         "description": _text(entry.get("description")),
-        "aliases": tuple(texts_of(entry.get("aliases"))),
+        "aliases": tuple(alias for alias in texts_of(entry.get("aliases")) if alias not in personas),
+        "requests": requests,
+        "personas": personas,
         "idle_seconds": seconds,
     }
     return FileEntry(command, name, changes, tuple(sorted(notes)), PORT_MACRO)
 
 
-def _set_params(value: YamlValue, notes: list[str]) -> list[str]:
-    """The request parameters that llama-swap sets, as the options for the same defaults; the others are noted."""
-    filters = dict(mapping_of(value))
-    params = dict(mapping_of(filters.pop("setParams", None)))
-    words: list[str] = []
-    for key, flag in SAMPLING_FLAGS.items():
-        if isinstance(params.get(key), str):
-            words += [f"--{flag}", str(params.pop(key))]
-    kwargs = mapping_of(params.get("chat_template_kwargs"))
-    if kwargs and all(isinstance(text, str) for text in kwargs.values()):
-        del params["chat_template_kwargs"]
-        texts = {key: str(text) for key, text in kwargs.items()}
-        plain = {key: {"true": True, "false": False}.get(text, typed_value(text)) for key, text in texts.items()}
-        words += ["--chat-template-kwargs", json.dumps(plain)]
-    if words:
-        notes.append("llama-swap forces setParams on each request; in a profile they are defaults.")
-    rest = {"setParams": params, **filters} if params else filters
-    if rest:
-        notes += omitted_leaves(rest, _LLAMA_SWAP_ONLY, path="filters")
-    return words
+def _request_changes(filters: dict[str, YamlValue], notes: list[str]) -> RequestChanges:
+    """What llama-swap takes out of requests, sets, and (``key?``) sets where they have none."""
+    sets = _parameters(filters.pop("setParams", None), "filters.setParams", notes)
+    removed = [key.strip() for key in _text(filters.pop("stripParams", None)).split(",")]
+    return RequestChanges(
+        remove=tuple(key for key in removed if key not in ("", *_PROTECTED)),
+        default={key[:-1]: value for key, value in sets.items() if key.endswith("?")},
+        set={key: value for key, value in sets.items() if not key.endswith("?")},
+    )
+
+
+def _personas(filters: dict[str, YamlValue], notes: list[str]) -> dict[str, dict[str, Any]]:
+    """The names with parameters of their own; of their ``key?`` a persona knows no form."""
+    personas: dict[str, dict[str, Any]] = {}
+    for name, content in mapping_of(filters.pop("setParamsByID", None)).items():
+        path = f"filters.setParamsByID.{name}"
+        if not MODEL_NAME.fullmatch(name):
+            notes += omitted_leaves(content, "no client of gpubox can ask for this name", path=path)
+            continue
+        sets = _parameters(content, path, notes)
+        personas[name] = {key: value for key, value in sets.items() if not key.endswith("?")}
+        notes += [omitted(f"{path}.{key}", "a persona always sets") for key in sets if key.endswith("?")]
+    return personas
+
+
+def _parameters(value: YamlValue, path: str, notes: list[str]) -> dict[str, Any]:
+    values = mapping_of(value)
+    notes += [omitted(f"{path}.{key}", "it is the client's own") for key in values if key.rstrip("?") in _PROTECTED]
+    return {key: _json(item) for key, item in values.items() if key.rstrip("?") not in _PROTECTED and item is not None}
+
+
+def _json(value: YamlValue) -> Any:
+    """``value`` with numbers and booleans as such, which YAML's reader here leaves as texts."""
+    if isinstance(value, dict):
+        return {key: _json(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_json(item) for item in value]
+    number = re.fullmatch(r"-?\d{1,18}(\.\d+)?(e-?\d{1,2})?|true|false", value or "")
+    return json.loads(number[0]) if number and not re.match(r"-?0\d", number[0]) else value or ""
+
+
+def _expanded(value: YamlValue, expand: Callable[[str], str]) -> YamlValue:
+    if isinstance(value, dict):
+        return {expand(key): _expanded(item, expand) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_expanded(item, expand) for item in value]
+    return expand(value) if value else value
 
 
 def _words(text: str) -> list[str]:

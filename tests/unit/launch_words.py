@@ -32,7 +32,7 @@ _GRAMMAR = {
         "services image command environment volumes ports entrypoint restart unless-stopped network_mode expose"
         " spec template containers args env name value kind containerport volumemounts mountpath models-volume"
         " hostpath path targetport nodeport type bind source target models cmd macros aliases server ttl globalttl"
-        " docker run p v"
+        " filters stripparams setparams docker run p v"
     ),
     "ini": "version 1 model",
     "modelfile": "from parameter system adapter template",

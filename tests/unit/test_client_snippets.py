@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import shlex
+import tomllib
 from typing import Any
 
 import pytest
@@ -63,6 +64,26 @@ def test_every_client_gets_address_model_and_key(client: str, model: ClientModel
     elif client == "continue":
         (entry,) = yaml.safe_load(text)["models"]
         assert (entry["model"], entry["apiBase"], entry["apiKey"]) == (model.name, f"{BASE}/v1", "gb-secret")
+    elif client == "codex":
+        settings = tomllib.loads(text)
+        provider = settings["model_providers"][settings["model_provider"]]
+        assert (settings["model"], provider["experimental_bearer_token"]) == (model.name, "gb-secret")
+        assert (provider["base_url"], provider["wire_api"]) == (f"{BASE}/v1", "responses")
+    elif client == "crush":
+        settings = json.loads(text)
+        assert settings["models"]["large"] == settings["models"]["small"] == {"provider": "gpubox", "model": model.name}
+        assert settings["providers"]["gpubox"]["models"][0]["context_window"] == model.context
+    elif client == "zed":
+        variable, _, rest = text.partition("\n")
+        settings = json.loads(rest)
+        assert variable.endswith("GPUBOX_API_KEY=gb-secret")
+        assert settings["agent"]["default_model"] == {"provider": "gpubox", "model": model.name}
+        (entry,) = settings["language_models"]["openai_compatible"]["gpubox"]["available_models"]
+        assert (entry["name"], entry["max_tokens"]) == (model.name, model.context)
+    elif client in ("claude-code", "goose", "ollama", "open-webui", "qwen-code"):
+        words = set(shlex.split(text.replace("=", " ")))
+        assert {"gb-secret", BASE} & words == {"gb-secret", BASE} or f"{BASE}/v1" in words
+        assert model.name in shlex.split(text.replace("=", " ")) or client in ("ollama", "open-webui")
     else:
         rows = dict(row.split(": ", 1) for row in text.splitlines())
         assert rows["Model ID"].strip() == model.name and rows["API Key"].strip() == "gb-secret"
@@ -74,7 +95,7 @@ def test_without_keys_no_client_is_told_of_one_and_the_insisting_ones_get_a_word
 
     assert KEY_PLACEHOLDER not in text
     assert "Bearer" not in text
-    assert ("none" in text) == (client in ("aider", "cline", "openai", "anthropic"))
+    assert ("none" in text) == (client not in ("opencode", "continue", "codex", "curl"))
 
 
 def test_the_placeholder_is_noticed() -> None:

@@ -13,7 +13,7 @@ from gpubox.interchange.conversion import ImportSource
 from gpubox.interchange.importing import import_text
 from gpubox.interchange.profile_draft import ImportedProfile
 from gpubox.interchange.reference_options import long_name, long_names, reference_options
-from gpubox.profiles.profile import FlagValue
+from gpubox.profiles.profile import FlagValue, RequestChanges
 
 
 def import_one(text: str, *, name: str | None = None, file: str = "") -> ImportedProfile:
@@ -360,6 +360,32 @@ def test_a_llama_swap_config_gives_a_profile_for_each_llama_server() -> None:
     assert noted(qwen, "llama-swap chooses the port")
     assert profiles["nested"].profile.model == "~/models/n.gguf"
     assert profiles["windows"].profile.model == r"C:\m\w.gguf"
+
+
+def test_llama_swaps_filters_change_the_gateways_requests_and_its_ids_are_personas() -> None:
+    imported = import_one(
+        """
+models:
+  gpt-oss:
+    cmd: llama-server --port ${PORT} -m /m.gguf
+    aliases: ["gpt-oss:low", other]
+    filters:
+      stripParams: "top_k, model"
+      setParams: {temperature: 0.7, "max_tokens?": 4096, model: x}
+      setParamsByID:
+        "${MODEL_ID}:high": {chat_template_kwargs: {reasoning_effort: high, deep: [1, "01", true]}, "seed?": 1}
+        "${MODEL_ID}:low": {temperature: 1.0}
+        "a b": {top_p: 1}
+      other: x
+"""
+    )
+    profile = imported.profile
+    assert profile.requests == RequestChanges(("top_k",), {"max_tokens": 4096}, {"temperature": 0.7})
+    kwargs = {"reasoning_effort": "high", "deep": [1, "01", True]}
+    assert profile.personas == {"gpt-oss:high": {"chat_template_kwargs": kwargs}, "gpt-oss:low": {"temperature": 1.0}}
+    assert profile.aliases == ("other",)
+    for words in ("setParams.model", "setParamsByID.gpt-oss:high.seed?", "setParamsByID.a b", "filters.other"):
+        assert noted(imported, words)
 
 
 def test_a_name_picks_one_of_several() -> None:
