@@ -267,22 +267,20 @@ class Gateway:
         return None
 
     async def _ask_profile(self, request: ClientRequest, route: routes.Route, profile: Profile) -> None:
-        exchange = request.exchange
         if route.own == "load":
             if not profile.upstream:
                 await self._wait_for_server(request, profile)
-            return exchange.reply(200, b'{"success":true}')
+            return request.exchange.reply(200, b'{"success":true}')
         failures = 0
         while True:
             try:
                 return await self._ask_server(request, profile)
             except UpstreamFailed as error:  # and no byte of its answer has gone out
                 failures += 1
+                unseen = isinstance(error, NotConnected)
                 has_body = bool(request.exchange.request.body)  # else it was too large to be kept
-                may_repeat = isinstance(error, NotConnected) or (has_body and takes_slot(route.path))
-                if failures > _REPEATS or not may_repeat:
-                    no_server = isinstance(error, NotConnected)
-                    raise ProfileUnavailable(502, f"{profile.name}: {error}.", is_broken=no_server) from None
+                if failures > _REPEATS or not (unseen or (has_body and takes_slot(route.path))):
+                    raise ProfileUnavailable(502, f"{profile.name}: {error}.", is_broken=unseen) from None
 
     async def _ask_server(self, request: ClientRequest, profile: Profile) -> None:
         """Asks the profile's server once, as soon as it may. Raises UpstreamFailed and ProfileUnavailable."""
