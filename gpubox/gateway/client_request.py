@@ -38,7 +38,6 @@ class Forwarding:
         is never behind what a client got, whenever the gateway is killed.
         """
         self._exchange, self._api, self._on_text, self._on_end = exchange, api, on_text, on_end
-        self._ended = False
         self.observer: ReplyObserver | None = None
         self.upstream_status = 0
         self.error = ""
@@ -67,10 +66,12 @@ class Forwarding:
                     self._begin(reply)
                 while data := await reply.body.readany():
                     self._pass_on_head(reply)
-                    self._pass_on(data, is_last=reply.body.is_eof())
+                    if reply.body.is_eof():
+                        break
+                    self._pass_on(data)
                     await exchange.drained()  # so nothing is buffered for a client that reads slowly
                 self._pass_on_head(reply)
-                self._end()
+                self._end(data)
         except UpstreamFailed as error:
             if not self.passed_on:
                 raise
@@ -97,15 +98,11 @@ class Forwarding:
             self._exchange.drop_body()
             self._begin(reply)
 
-    def _pass_on(self, data: bytes, *, is_last: bool) -> None:
+    def _pass_on(self, data: bytes) -> None:
         if self._late_error:
             self._error_body += data[: _ERROR_BYTES - len(self._error_body)]
-            return
-        if is_last:
-            self._observe(data)
-            self._settle()
-        self._exchange.write(data)
-        if not is_last:  # a token goes out before anything is done with it
+        else:  # a token goes out before anything is done with it
+            self._exchange.write(data)
             self._observe(data)
 
     def _observe(self, data: bytes) -> None:
@@ -116,25 +113,22 @@ class Forwarding:
         if observer.has_text and not had_text:
             self._on_text()
 
-    def _settle(self) -> None:
-        if not self._ended:
-            self._ended = True
-            self._on_end()
-
     @property
     def _late_error(self) -> bool:
         """Whether the server refused a request whose stream the gateway had begun with 200."""
         return self._exchange.status == 200 != self.upstream_status
 
-    def _end(self) -> None:
-        status, is_late = self.upstream_status, self._late_error
-        if is_late:
-            text = self._error_body.decode("utf-8", "replace")
+    def _end(self, data: bytes) -> None:
+        """``data``: the last bytes of the reply."""
+        if self._late_error:
+            self._pass_on(data)
+            text, status = self._error_body.decode("utf-8", "replace"), self.upstream_status
             self.error = f"The server refused the request (HTTP {status}): {' '.join(text.split())[:300]}"
-        self._settle()
-        if is_late:
-            self._exchange.write(error_event(status, self.error, self._api))
-        self._exchange.finish()
+            data = error_event(status, self.error, self._api)
+        else:
+            self._observe(data)
+        self._on_end()
+        self._exchange.finish(data)
 
     def _fail(self, sentence: str) -> None:
         self.error = sentence[:1].upper() + sentence[1:] + "."

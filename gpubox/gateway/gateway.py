@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import errno
 import os
 import secrets
 import socket
@@ -36,23 +35,22 @@ from gpubox.gateway.gateway_status import (
     GatewayStopped,
 )
 from gpubox.gateway.http_connection import (
-    ACCEPTED_AT_ONCE,
     ClientConnection,
     ConnectionLimits,
     Exchange,
     Headers,
     HttpRequest,
     RequestRefused,
-    most_connections,
 )
 from gpubox.gateway.ledger import Ledger
+from gpubox.gateway.listening import listen, most_connections
 from gpubox.gateway.metrics import RequestCounters
 from gpubox.gateway.own_replies import OwnReplies
 from gpubox.gateway.profile_servers import ProfileServers, ProfileUnavailable
 from gpubox.gateway.servers import GatewayServer
 from gpubox.gateway.shared_prefixes import SharedPrefixes
 from gpubox.gateway.upstream import NotConnected, UpstreamFailed
-from gpubox.hardware.process import own_identity, port_owner
+from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile, is_loopback
 from gpubox.sanitize import sanitize_line
@@ -66,7 +64,6 @@ COMMENT_SECONDS = 5.0
 CLOSE_SECONDS = 10.0
 """How long running requests may go on when the gateway ends."""
 _FINISHED = 50
-_LISTEN_BACKLOG = 256
 _REPEATS = 1
 """So often a request is sent again whose server died before a byte of its answer went out."""
 
@@ -89,7 +86,7 @@ class Gateway:
         self.started_at = utc_now()
         self._ids = count(1)
         self._stopping = asyncio.Event()
-        self._limits = ConnectionLimits(config.gateway.max_body_mib << 20, most_connections=most_connections())
+        self._limits = ConnectionLimits(config.gateway.max_body_mib << 20, most_connections())
         self._own = OwnReplies(self)
         self._names = routes.own_names(socket.gethostname(), (host, *config.gateway.names))
 
@@ -119,7 +116,7 @@ class Gateway:
         last = await asyncio.to_thread(self.ledger.last_requests, date.today(), _FINISHED)
         self.finished.extendleft(last)  # what a gateway before this one has finished
         await self.servers.start()
-        listeners = await _listen(loop, self.host, self.port, self._connection, sockets)
+        listeners = await listen(loop, self.host, self.port, self._connection, sockets)
         record = GatewayRecord(own_identity(), self.host, self.port, self.token, self.started_at)
         try:
             try:
@@ -471,27 +468,3 @@ def _client_name(http: HttpRequest) -> str:
     """The product in ``User-Agent`` (RFC 9110, 10.1.5); else the address."""
     product = sanitize_line(http.header("user-agent")).partition("/")[0].partition(" ")[0]
     return product[:40] or http.peer or "unknown"
-
-
-async def _listen(
-    loop: asyncio.AbstractEventLoop, host: str, port: int, factory: Callable[[], ClientConnection],
-    sockets: Sequence[socket.socket],
-) -> list[asyncio.Server]:  # fmt: skip
-    if sockets:
-        return [await loop.create_server(factory, sock=each, backlog=ACCEPTED_AT_ONCE) for each in sockets]
-    try:
-        listener = await loop.create_server(factory, host, port, backlog=ACCEPTED_AT_ONCE)
-        for each in listener.sockets:  # asyncio knows one number for what it accepts at once and for the kernel's queue
-            with socket.socket(fileno=os.dup(each.fileno())) as same:
-                same.listen(_LISTEN_BACKLOG)
-        return [listener]
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise GpuboxError(f"The gateway cannot listen on {host}:{port}: {error.strerror or error}.") from None
-        owner = await asyncio.to_thread(port_owner, port)
-        who = f" by {owner}" if owner else ""
-        raise GpuboxError(
-            f"Port {port} is used{who}.",
-            f"`gpubox stop` frees the port of a server: its profile starts again with the first request for it. Or use "
-            f"another port: `gpubox serve --port {port + 1}`.",
-        ) from None

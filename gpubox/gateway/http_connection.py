@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import socket
 import struct
 import time
@@ -39,17 +38,13 @@ STALL_SECONDS = 60.0
 """A client that takes no byte of its answer for so long is dropped: its server's slot waits for it."""
 LINGER_SECONDS = 2.0
 """How long the rest of a refused request is read and thrown away: without that, the client may not see the answer."""
-MAX_CONNECTIONS = 1024
-ACCEPTED_AT_ONCE = 32
-_OTHER_DESCRIPTORS = 64 + 8 * ACCEPTED_AT_ONCE
-"""Files, pipes to an operation, and connections that were accepted and are not known yet."""
 BODIES_BYTES = 256 * 1024 * 1024
 """All bodies that are held at once."""
 _HEAD_TOO_LARGE = f"The head of the request is larger than {HEAD_BYTES >> 10} KiB or {MAX_HEADERS} lines."
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _PIPELINED_BYTES = 64 * 1024
 _NEVER_PAUSED = 1 << 30
-"""The parser's buffer is emptied after each piece, and its limit is the one for bodies."""
+"""aiohttp's limit for a body that nobody reads; the gateway's own are below it."""
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER: the end of the connection is an error for the client (socket(7))."""
 
@@ -94,25 +89,10 @@ class ConnectionLimits:
     """What all connections share."""
 
     body_bytes: int
+    most_connections: int
     held_bytes: int = 0
     connections: dict[ClientConnection, None] = field(default_factory=dict)
     """In the order in which they were made."""
-    most_connections: int = MAX_CONNECTIONS
-
-
-def most_connections() -> int:
-    """How many clients there may be at once: each may need a connection to a server, too.
-
-    Raises the process's own limit of open files for that as far as it may.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * MAX_CONNECTIONS + _OTHER_DESCRIPTORS
-    if 0 <= soft < wanted:  # -1: no limit
-        raised = wanted if hard < 0 else min(wanted, hard)
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
-            soft = raised
-    return MAX_CONNECTIONS if soft < 0 else max(8, min(MAX_CONNECTIONS, (soft - _OTHER_DESCRIPTORS) // 2))
 
 
 class Exchange:
@@ -134,15 +114,15 @@ class Exchange:
         self._connection = connection
         self._close = not request.keep_alive
         self._endless = False
+        self._unsent = b""
 
     @property
     def head_sent(self) -> bool:
         return self.status != 0
 
     def start(self, status: int, headers: Headers, *, length: int | None = None, chunked: bool = False) -> None:
-        """Writes the head. ``chunked``: the body comes in chunks, if the client understands them.
-
-        Without a length and chunks the body ends with the connection.
+        """Writes the head, with the body that follows at once. ``chunked``: the body comes in chunks, if the client
+        understands them. Without a length and chunks it ends with the connection.
         """
         self.status = status
         headers = (*headers, *self.headers)
@@ -160,34 +140,39 @@ class Exchange:
         elif length is not None:
             lines.append(b"Content-Length: %d" % length)
         lines.append(b"Connection: close" if self._close else b"Connection: keep-alive")
-        self._connection.write(b"\r\n".join((*lines, b"", b"")))
+        self._unsent = b"\r\n".join((*lines, b"", b""))
+        asyncio.get_running_loop().call_soon(self._send, b"")  # each write wakes the client: one is cheaper than two
 
     def write(self, payload: bytes) -> None:
         """Writes a part of the body, in the framing that the head announced."""
-        self._write(self.change.feed(payload) if self.change else payload)
+        self._send(self._framed(self.change.feed(payload) if self.change else payload))
 
-    def _write(self, payload: bytes) -> None:
-        if payload and self.request.method != "HEAD":
-            self._connection.write(b"%x\r\n%b\r\n" % (len(payload), payload) if self.chunked else payload)
+    def _framed(self, payload: bytes) -> bytes:
+        if not payload or self.request.method == "HEAD":
+            return b""
+        return b"%x\r\n%b\r\n" % (len(payload), payload) if self.chunked else payload
+
+    def _send(self, data: bytes) -> None:
+        data, self._unsent = self._unsent + data, b""
+        self._connection.write(data)
 
     async def drained(self) -> None:
         """Returns when the client has read most of what was written: whoever waits for it buffers nothing more."""
         await self._connection.drained()
 
-    def finish(self) -> None:
-        """Ends the reply."""
+    def finish(self, payload: bytes = b"") -> None:
+        """Ends the reply with the last part of its body."""
         if self.change:
-            self._write(self.change.end())
-        if self.chunked and self.request.method != "HEAD":
-            self._connection.write(b"0\r\n\r\n")
+            payload = self.change.feed(payload) + self.change.end()
+        ends = self.chunked and self.request.method != "HEAD"
+        self._send(self._framed(payload) + (b"0\r\n\r\n" if ends else b""))
         self.complete = True
         self._connection.finish(close=self._close)
 
     def reply(self, status: int, body: bytes, content_type: bytes = b"application/json", headers: Headers = ()) -> None:
         """Writes a whole reply."""
         self.start(status, ((b"Content-Type", content_type), *headers), length=len(body))
-        self.write(body)
-        self.finish()
+        self.finish(body)
 
     def close_after(self) -> None:
         """Closes the connection after this reply."""
@@ -225,7 +210,6 @@ class ClientConnection(BaseProtocol):
         self._peer = ""
         self._timer: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
-        self._parts: list[bytes] = []
         self._came = self._held = 0
         self._began = self._last_data = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -266,6 +250,10 @@ class ClientConnection(BaseProtocol):
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
         self._limits.connections.pop(self, None)
+        self._payload = EMPTY_PAYLOAD
+        del (
+            self._requests
+        )  # which holds this connection: without that, a body stays until memory is searched for cycles
         self._cancel(self._timer)
         self._cancel(self._stalled)
         self.release_body()
@@ -359,7 +347,7 @@ class ClientConnection(BaseProtocol):
             if self._came > HEAD_BYTES:
                 raise RequestRefused(431, _HEAD_TOO_LARGE)
             return
-        self._hold(self._payload.read_nowait())
+        self._hold(self._payload.total_bytes - self._held)
         if self._payload.is_eof():
             self._answer(self._head, now)
         elif messages:
@@ -369,14 +357,13 @@ class ClientConnection(BaseProtocol):
         elif self._came > 4 * HEAD_BYTES + 8 * self._held:
             raise RequestRefused(400, "The chunks of the body are mostly frames.")
 
-    def _hold(self, part: bytes) -> None:
-        self._held += len(part)
-        self._limits.held_bytes += len(part)
+    def _hold(self, size: int) -> None:
+        self._held += size
+        self._limits.held_bytes += size
         if self._held > self._limits.body_bytes:
             raise RequestRefused(413, _too_large(self._limits.body_bytes))
         if self._limits.held_bytes > BODIES_BYTES:
             raise RequestRefused(503, "The gateway holds too many large requests now.")
-        self._parts.append(part)
 
     def _answer(self, head: RawRequestMessage, now: float) -> None:
         self._cancel(self._timer)
@@ -385,14 +372,14 @@ class ClientConnection(BaseProtocol):
             method=head.method,
             target=_origin_form(head.path),
             headers=self._headers,
-            body=b"".join(self._parts),
+            body=self._payload.read_nowait(),
             keep_alive=is_new and not head.should_close,
             chunked_reply=is_new,
             peer=self._peer,
             began=self._began or now,
             received=now,
         )
-        self._head, self._parts = None, []
+        self._head, self._payload = None, EMPTY_PAYLOAD
         self._task = self._loop.create_task(self._run(Exchange(self, request)))
 
     async def _run(self, exchange: Exchange) -> None:
@@ -416,7 +403,7 @@ class ClientConnection(BaseProtocol):
 
     def _refuse(self, refusal: RequestRefused) -> None:
         """Answers a request that is not read to its end, and closes the connection."""
-        self._lingers, self._parts = True, []
+        self._lingers, self._payload = True, EMPTY_PAYLOAD
         method = self._head.method if self._head else "GET"
         request = HttpRequest(method, "/", (), b"", False, False, self._peer, self._began, time.monotonic())
         self._refuser(Exchange(self, request), refusal.status, refusal.sentence)
