@@ -1,28 +1,43 @@
 """Which request may go to which server now, and which profile is brought up next. Pure: the caller gives the time.
 
-A request for a profile that is up goes at once; llama-server queues by itself. A request for another profile waits,
-and the profile with the longest waiting request is brought up next. If servers must go for it, they take new requests
-for a while (nothing is gained by switching for each request), and then none, until those that run are done. No
-answer is cut off: the deadline holds as long as no single answer takes longer than it.
+Slots are the unit: a server gets as many requests as it has slots, and the others wait here, where they are seen,
+overtaken and cancelled. The next one is of the client that was served the fewest tokens for its weight (start-time fair
+queueing): it pays an estimate when it goes, and the difference when its answer is over. A client that was away starts
+where the least served one stands, so a pause earns nothing.
+
+A request for a profile that is not up waits for a swap. How long the servers stay that must stop for it:
+- One that nobody asks goes after a tenth of what the swap costs both ways: between two requests, clients are quicker.
+- One that is asked goes as soon as its stay has cost the waiting requests together as many seconds as its going costs
+  its own: for each of these the swap there and back and the work that waits, both as measured.
+- At wait-seconds it goes anyhow, earlier if others wait for their turn after this one. It takes no new requests then,
+  and no answer is cut off. So a swap begins after at most wait-seconds and one answer.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
 
-MIN_STAY_SECONDS = 10.0
-"""A profile that was brought up stays at least so long while it is asked, unless the deadline of another is near."""
-STAY_LOADS = 3.0
-"""And so many times as long as its load took."""
-IDLE_SECONDS = 1.0
-"""A profile that nobody has asked for so long goes at once: an agent between two requests is quicker."""
-ASSUMED_LOAD_SECONDS = 10.0
-"""For a profile that was never loaded here."""
+from gpubox.gateway.client_keys import UNLIMITED, ClientLimits
+from gpubox.gateway.gateway_status import WaitKind, WaitsFor
+
+READ_COST = 1 / 32
+"""Of a prompt token that is read, in generated ones: servers read 10 to 100 times as fast as they write, a card more
+than a processor. One that comes from the KV cache costs nothing."""
+ASSUMED_TOKENS, ASSUMED_ANSWER_SECONDS, ASSUMED_LOAD_SECONDS = 256.0, 10.0, 10.0
+"""Before there is a first answer, or a first load."""
+NEWEST_SHARE = 0.25
+"""Of the newest answer in the averages."""
+SHORT_ANSWER_SECONDS = 0.25
+"""Of answers that take less, one more than there are slots is sent: else the slot's pause would count. Of longer ones
+it would only stand in the way of others."""
+IDLE_SHARE = 0.1
 BROKEN_SECONDS, BROKEN_MAX_SECONDS = 15.0, 300.0
 """A profile that failed is not tried again for so long; twice as long after each further failure."""
-POSTPONE_MAX_SECONDS = 15.0
+POSTPONE_MAX_SECONDS, UNTIL_RELEASED = 15.0, float("inf")
+_MOST_IDLE_ACCOUNTS = 64
 _GENERATING = frozenset({
     "completion", "completions", "chat/completions", "messages", "responses", "infill", "chat", "generate", "embedding",
     "embeddings", "rerank", "reranking", "audio/transcriptions",
@@ -35,6 +50,50 @@ def takes_slot(path: str) -> bool:
     return path.removeprefix("/v1").removeprefix("/api").removeprefix("/") in _GENERATING
 
 
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One request in the queue or at a server."""
+
+    id: int
+    client: str
+    profile: str
+    limits: ClientLimits = UNLIMITED
+    takes_slot: bool = True
+    arrived: float = 0.0
+    since: float = 0.0
+    """Until when its wait is counted in the next two."""
+    queue_seconds: float = 0.0
+    """How long it waited for a slot."""
+    swap_seconds: float = 0.0
+    """How long it waited for its profile to be up."""
+    sent_at: float = 0.0
+    charge: float = 0.0
+    """The tokens that it was expected to cost when it was sent."""
+
+
+@dataclass(slots=True)
+class _Account:
+    """What one client got of one profile."""
+
+    tag: float = 0.0
+    """The tokens that it got, divided by its weight; requests under way count as they were estimated."""
+    under_way: float = 0.0
+    """The part of ``tag`` that is an estimate."""
+    estimate: float = ASSUMED_TOKENS
+    """Of its next request."""
+    running: int = 0
+    waiting: dict[int, Ticket] = field(default_factory=dict)
+    """In the order of arrival."""
+
+    @property
+    def is_active(self) -> bool:
+        return bool(self.running or self.waiting)
+
+    @property
+    def first(self) -> Ticket:
+        return next(iter(self.waiting.values()))
+
+
 @dataclass(slots=True)
 class QueuedProfile:
     """The requests of one profile, and its server as the queue sees it."""
@@ -43,23 +102,80 @@ class QueuedProfile:
     closed: bool = False
     """Takes no new requests: its server is about to stop, or is changed by another gpubox."""
     up_since: float = 0.0
+    was_up: bool = False
+    """Whether it has ever been."""
     used: float = 0.0
     """When its last request came or ended."""
+    slots: int | None = 1
+    """1 until the server says it. None: it does not say."""
+    foreign: int = 0
+    """The slots that work on requests which came to the server's own port."""
     load_seconds: float = ASSUMED_LOAD_SECONDS
-    running: set[int] = field(default_factory=set)
-    waiting: OrderedDict[int, float] = field(default_factory=OrderedDict)
-    """Request -> when it arrived."""
+    """How long it takes to bring it up, with the stop of another."""
+    answer_seconds: float = ASSUMED_ANSWER_SECONDS
+    estimate: float = ASSUMED_TOKENS
+    running: dict[int, Ticket] = field(default_factory=dict)
+    busy: int = 0
+    """Of ``running``, those in slots."""
+    accounts: dict[str, _Account] = field(default_factory=dict)
+    floor: float = 0.0
+    """Where a client's account starts that comes now."""
+    slotless: dict[int, Ticket] = field(default_factory=dict)
+    """Waiting requests that need the server, but no slot."""
+    displaces: tuple[str, ...] = ()
+    """The profiles that must stop for it, while it is brought up."""
+    loading: bool = False
     postponed_until: float = 0.0
     """It cannot be brought up before: another gpubox or a benchmark is at work."""
     postponed: int = 0
+    postponed_since: float = 0.0
     failures: int = 0
     broken_until: float = 0.0
     cause: str = ""
 
     @property
+    def is_open(self) -> bool:
+        return self.up and not self.closed
+
+    def waiting(self) -> Iterator[Ticket]:
+        """In the order of arrival within each client."""
+        yield from self.slotless.values()
+        for account in self.accounts.values():
+            yield from account.waiting.values()
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self.slotless) + sum(len(account.waiting) for account in self.accounts.values())
+
+    @property
+    def waits(self) -> bool:
+        """Whether a request waits."""
+        return bool(self.slotless) or any(account.waiting for account in self.accounts.values())
+
+    @property
     def oldest(self) -> float:
         """When the request that waits longest arrived."""
-        return next(iter(self.waiting.values()))
+        return min(ticket.arrived for ticket in self.waiting())
+
+    @property
+    def work_seconds(self) -> float:
+        """How long the requests that wait will take, as far as the last answers tell."""
+        return self.waiting_count * self.answer_seconds / (self.slots or 1)
+
+    def count_wait(self, ticket: Ticket, now: float) -> None:
+        seconds = now - ticket.since
+        if self.is_open:
+            ticket.queue_seconds += seconds
+        else:
+            ticket.swap_seconds += seconds
+        ticket.since = now
+
+    def turn(self, now: float, *, up: bool, closed: bool) -> None:
+        """It comes up or goes, opens or closes."""
+        if (up and not closed) != self.is_open:
+            for ticket in self.waiting():
+                self.count_wait(ticket, now)
+        self.up, self.closed = up, closed
 
 
 class AdmissionQueue:
@@ -69,108 +185,278 @@ class AdmissionQueue:
         self.deadline_seconds, self.capacity = deadline_seconds, capacity
         self.paused = False
         self.profiles: dict[str, QueuedProfile] = {}
+        self.waiting_count = 0
+        self._at_servers: Counter[str] = Counter()
+        """Client -> its requests in slots of any profile."""
 
     def of(self, profile: str) -> QueuedProfile:
         return self.profiles.setdefault(profile, QueuedProfile())
 
-    @property
-    def waiting_count(self) -> int:
-        return sum(len(queued.waiting) for queued in self.profiles.values())
+    # -- one request ---------------------------------------------------------
+
+    def admits(self, ticket: Ticket) -> bool:
+        """Whether a request that has just come may go to its server now."""
+        queued = self.of(ticket.profile)
+        if not queued.is_open or self.paused:
+            return False
+        if not ticket.takes_slot:
+            return True
+        return self._has_slot(queued) and not self._at_limit(ticket) and self._next_of(queued) is None
+
+    def victim(self, client: str) -> Ticket | None:
+        """If the queue is full: the newest request of the client with the most waiting ones, which makes room for one
+        of ``client``. None: ``client`` itself has the most, or one less."""
+        waiting = [ticket for queued in self.profiles.values() for ticket in queued.waiting()]
+        counts = Counter(ticket.client for ticket in waiting)
+        largest, count = counts.most_common(1)[0]
+        if count <= counts[client] + 1:
+            return None
+        return max((ticket for ticket in waiting if ticket.client == largest), key=lambda ticket: ticket.arrived)
 
     def is_full(self) -> bool:
         return self.waiting_count >= self.capacity
+
+    def wait(self, ticket: Ticket, now: float) -> None:
+        queued = self.of(ticket.profile)
+        ticket.arrived = ticket.arrived or now
+        ticket.since = now
+        waiting = self._account(queued, ticket).waiting if ticket.takes_slot else queued.slotless
+        waiting[ticket.id] = ticket
+        self.waiting_count += 1
+
+    def run(self, ticket: Ticket, now: float) -> None:
+        """The request goes to its server."""
+        queued = self.of(ticket.profile)
+        self._leave_queue(queued, ticket, now)
+        queued.running[ticket.id] = ticket
+        queued.used = ticket.sent_at = now
+        if ticket.takes_slot:
+            queued.busy += 1
+            self._at_servers[ticket.client] += 1
+            account = self._account(queued, ticket)
+            account.running += 1
+            ticket.charge = account.estimate
+            account.tag += ticket.charge / ticket.limits.weight
+            account.under_way += ticket.charge / ticket.limits.weight
+
+    def leave(self, ticket: Ticket, now: float, tokens: float | None = None) -> None:
+        """The request is over, or its client has left. ``tokens``: what its answer cost; None: it is not known."""
+        queued = self.of(ticket.profile)
+        self._leave_queue(queued, ticket, now)
+        if queued.running.pop(ticket.id, None) is not None:
+            queued.used = now
+            if ticket.takes_slot:
+                self._settle(queued, ticket, now, tokens)
+        if not queued.running and not queued.waits:  # nobody was kept waiting: all begin anew
+            queued.accounts.clear()
+            queued.floor = 0.0
+
+    def next_ticket(self, profile: str) -> Ticket | None:
+        """The waiting request of the profile that goes next, if one may go now."""
+        queued = self.of(profile)
+        if not queued.is_open or self.paused:
+            return None
+        if queued.slotless:
+            return next(iter(queued.slotless.values()))
+        return self._next_of(queued) if self._has_slot(queued) else None
+
+    def _leave_queue(self, queued: QueuedProfile, ticket: Ticket, now: float) -> None:
+        account = queued.accounts.get(ticket.client)
+        waiting = queued.slotless if not ticket.takes_slot else account.waiting if account else {}
+        if waiting.pop(ticket.id, None) is not None:
+            queued.count_wait(ticket, now)
+            self.waiting_count -= 1
+
+    def _settle(self, queued: QueuedProfile, ticket: Ticket, now: float, tokens: float | None) -> None:
+        """The account of a request that is over gets what it really cost."""
+        queued.busy -= 1
+        self._at_servers[ticket.client] -= 1
+        if not self._at_servers[ticket.client]:
+            del self._at_servers[ticket.client]
+        account, weight = queued.accounts[ticket.client], ticket.limits.weight
+        account.running -= 1
+        account.under_way = account.under_way - ticket.charge / weight if account.running else 0.0
+        if tokens is None:
+            return
+        account.tag += (tokens - ticket.charge) / weight
+        account.estimate += (tokens - account.estimate) * NEWEST_SHARE
+        queued.estimate += (tokens - queued.estimate) * NEWEST_SHARE
+        first = queued.answer_seconds == ASSUMED_ANSWER_SECONDS
+        seconds = now - ticket.sent_at
+        queued.answer_seconds = seconds if first else _mixed(queued.answer_seconds, seconds)
+
+    def _account(self, queued: QueuedProfile, ticket: Ticket) -> _Account:
+        """The client's account; of one that was away, it is brought forward."""
+        account = queued.accounts.get(ticket.client)
+        if account is None:
+            account = queued.accounts[ticket.client] = _Account(estimate=queued.estimate)
+        if not account.is_active:
+            others = [each for each in queued.accounts.values() if each.is_active]
+            queued.floor = max(queued.floor, min((each.tag - each.under_way for each in others), default=0.0))
+            if len(queued.accounts) - len(others) > _MOST_IDLE_ACCOUNTS:
+                queued.accounts = {name: each for name, each in queued.accounts.items()
+                                   if each is account or each.is_active or each.tag > queued.floor}  # fmt: skip
+            account.tag = max(account.tag, queued.floor)
+        return account
+
+    def _next_of(self, queued: QueuedProfile) -> Ticket | None:
+        best: _Account | None = None
+        for account in queued.accounts.values():
+            if not account.waiting or self._at_limit(account.first):
+                continue
+            if best is None or (account.tag, account.running) < (best.tag, best.running):
+                best = account
+        return best.first if best else None
+
+    def _has_slot(self, queued: QueuedProfile) -> bool:
+        if queued.slots is None:
+            return True
+        # The requests at the server's own port never hold back all of ours: a queue of them may never end.
+        places = max(1, queued.slots - queued.foreign)
+        if queued.answer_seconds < SHORT_ANSWER_SECONDS and not any(self._down()):
+            places += 1
+        return queued.busy < places
+
+    def _at_limit(self, ticket: Ticket) -> bool:
+        most = ticket.limits.requests_at_once
+        return most is not None and self._at_servers[ticket.client] >= most
+
+    def _down(self) -> Iterator[tuple[str, QueuedProfile]]:
+        """The profiles that are waited for and not up."""
+        return ((name, queued) for name, queued in self.profiles.items() if not queued.up and queued.waits)
+
+    # -- the profiles --------------------------------------------------------
+
+    def set_up(self, running: Iterable[str], closed: Collection[str], now: float) -> None:
+        """Tells which profiles have a server that answers, and which of them take no new requests."""
+        names = set(running)
+        for name in names:
+            self.of(name)
+        for name, queued in self.profiles.items():
+            came = name in names and not queued.up
+            queued.turn(now, up=name in names, closed=name in closed)
+            if came:
+                queued.up_since, queued.used, queued.was_up, queued.loading = now, now, True, False
+                queued.failures, queued.broken_until, queued.cause = 0, 0.0, ""
+                queued.postponed, queued.postponed_until = 0, 0.0
 
     def broken(self, profile: str, now: float) -> tuple[str, float] | None:
         """Why the profile is not tried now, and for how many seconds; None if it may be tried."""
         queued = self.of(profile)
         return (queued.cause, queued.broken_until - now) if queued.broken_until > now else None
 
-    def admits(self, profile: str) -> bool:
-        """Whether a request may go to the profile's server now."""
+    def failed(self, profile: str, cause: str, now: float) -> list[Ticket]:
+        """The profile could not be brought up: returns its waiting requests, which get ``cause``.
+
+        One that has been up before is tried once more first: its server may have been killed while it loaded.
+        """
         queued = self.of(profile)
-        return queued.up and not queued.closed and not self.paused
-
-    def wait(self, request: int, profile: str, now: float) -> None:
-        self.of(profile).waiting[request] = now
-
-    def run(self, request: int, profile: str, now: float) -> None:
-        queued = self.of(profile)
-        queued.waiting.pop(request, None)
-        queued.running.add(request)
-        queued.used = now
-
-    def leave(self, request: int, profile: str, now: float) -> None:
-        """The request is over, or its client has left."""
-        queued = self.of(profile)
-        queued.waiting.pop(request, None)
-        if request in queued.running:
-            queued.running.discard(request)
-            queued.used = now
-
-    def set_up(self, running: Iterable[str], now: float) -> None:
-        """Tells which profiles have a server that answers."""
-        names = set(running)
-        for name, queued in self.profiles.items():
-            if queued.up and name not in names:
-                queued.up = False
-        for name in names:
-            queued = self.of(name)
-            if not queued.up:
-                queued.up, queued.up_since, queued.used = True, now, now
-                queued.failures, queued.broken_until, queued.cause = 0, 0.0, ""
-                queued.postponed, queued.postponed_until = 0, 0.0
-
-    def failed(self, profile: str, cause: str, now: float) -> list[int]:
-        """The profile could not be brought up: returns its waiting requests, which get ``cause``."""
-        queued = self.of(profile)
-        seconds = min(BROKEN_SECONDS * 2**queued.failures, BROKEN_MAX_SECONDS)
         queued.failures += 1
+        if queued.failures == 1 and queued.was_up:
+            return []
+        queued.was_up = False
+        seconds = min(BROKEN_SECONDS * 2 ** (queued.failures - 1), BROKEN_MAX_SECONDS)
         queued.cause, queued.broken_until = cause, now + seconds
-        requests = list(queued.waiting)
-        queued.waiting.clear()
-        return requests
+        return list(queued.waiting())
 
     def forgive(self) -> None:
         """Every profile that failed may be tried again."""
         for queued in self.profiles.values():
             queued.broken_until = 0.0
 
-    def postpone(self, profile: str, now: float) -> list[int]:
-        """The profile cannot be brought up now. Returns the requests that have waited for longer than the deadline."""
+    def postpone(self, profile: str, now: float) -> list[Ticket]:
+        """The profile cannot be brought up now. Returns the requests that wait longer for that than the deadline."""
         queued = self.of(profile)
         queued.postponed_until = now + min(2.0**queued.postponed, POSTPONE_MAX_SECONDS)
+        if not queued.postponed:
+            queued.postponed_since = now
         queued.postponed += 1
-        late = [request for request, arrived in queued.waiting.items() if now - arrived >= self.deadline_seconds]
-        for request in late:
-            del queued.waiting[request]
-        return late
+        since = queued.postponed_since
+        return [each for each in queued.waiting() if now - max(each.arrived, since) >= self.deadline_seconds]
 
-    def next_profile(self, now: float) -> str | None:
-        """The profile to bring up next: that of the request which waits longest."""
+    def release(self) -> None:
+        """An operation is over: what waited for that may be tried."""
+        for queued in self.profiles.values():
+            if queued.postponed_until == UNTIL_RELEASED:
+                queued.postponed_until = 0.0
+
+    def next_profiles(self, now: float) -> list[str]:
+        """The profiles to bring up, first that of the request which waits longest."""
         if self.paused:
-            return None
-        wanted = [
-            (queued.oldest, name)
-            for name, queued in self.profiles.items()
-            if queued.waiting and not queued.up and max(queued.broken_until, queued.postponed_until) <= now
-        ]
-        return min(wanted)[1] if wanted else None
+            return []
+        wanted = [(queued.oldest, name) for name, queued in self._down()
+                  if max(queued.broken_until, queued.postponed_until) <= now]  # fmt: skip
+        return [name for _, name in sorted(wanted)]
 
     def close_at(self, wanted: str, displaced: Collection[str], now: float) -> float:
         """When the ``displaced`` profiles stop taking requests so that ``wanted`` comes up in time."""
-        queued = self.of(wanted)
-        arrived = queued.oldest if queued.waiting else now
-        latest = arrived + max(0.0, self.deadline_seconds - queued.load_seconds) / 2
-        at = now
-        for profile in map(self.of, displaced):
-            if not profile.running and not profile.waiting and now - profile.used >= IDLE_SECONDS:
-                continue
-            stay = profile.up_since + max(MIN_STAY_SECONDS, STAY_LOADS * profile.load_seconds)
-            quiet = profile.used + IDLE_SECONDS if not profile.running and not profile.waiting else stay
-            at = max(at, min(stay, quiet))
-        return min(at, max(latest, now))
+        target = self.of(wanted)
+        latest = (target.oldest if target.waits else now) + self.deadline_seconds
+        before = target.load_seconds + target.answer_seconds
+        for oldest, queued in sorted(((each.oldest, each) for _, each in self._down()), key=lambda pair: pair[0]):
+            if queued is not target and not queued.loading:  # it has its turn after this one, with the same deadline
+                latest = min(latest, oldest + self.deadline_seconds - before)
+                before += queued.load_seconds + queued.answer_seconds
+        stays = [self._stays_until(self.of(name), target, now) for name in displaced]
+        return max(now, min(latest, max(stays, default=now)))
+
+    def _stays_until(self, queued: QueuedProfile, target: QueuedProfile, now: float) -> float:
+        swap = queued.load_seconds + target.load_seconds
+        asking = len(queued.running) + queued.waiting_count
+        if not asking:
+            return queued.used + IDLE_SHARE * swap
+        arrived = [max(ticket.arrived, queued.up_since) for ticket in target.waiting()]
+        if not arrived:
+            return now
+        left = asking * (swap + target.work_seconds) - sum(now - since for since in arrived)
+        return now + left / len(arrived)
 
     def idle_seconds(self, profile: str, now: float) -> float | None:
         """How long nobody has asked the profile; None while somebody does."""
         queued = self.of(profile)
-        return None if queued.running or queued.waiting else now - max(queued.used, queued.up_since)
+        return None if queued.running or queued.waits else now - max(queued.used, queued.up_since)
+
+    # -- what it knows -------------------------------------------------------
+
+    def waits_for(self, now: float) -> dict[int, WaitsFor]:
+        """What each waiting request waits for, and behind whom; the seconds of the tickets are up to date then."""
+        waits: dict[int, WaitsFor] = {}
+        for queued in self.profiles.values():
+            for ticket in queued.waiting():
+                queued.count_wait(ticket, now)
+                if self.paused or not queued.is_open:
+                    waits[ticket.id] = self._waits_for_profile(queued)
+            if self.paused or not queued.is_open:
+                continue
+            ahead = Counter(ticket.client for ticket in queued.running.values() if ticket.takes_slot)
+            for ticket in _in_order(queued):
+                if self._at_limit(ticket):
+                    own = (ticket.client, self._at_servers[ticket.client])
+                    waits[ticket.id] = WaitsFor("limit", (own,))
+                else:
+                    waits[ticket.id] = WaitsFor("slot", tuple(ahead.most_common()))
+                    ahead[ticket.client] += 1
+        return waits
+
+    def _waits_for_profile(self, queued: QueuedProfile) -> WaitsFor:
+        kind: WaitKind = "hold" if self.paused else "load" if queued.loading else "swap"
+        names = queued.displaces if kind == "swap" else ()
+        return WaitsFor(kind, tuple((name, len(self.of(name).running)) for name in names))
+
+
+def _in_order(queued: QueuedProfile) -> Iterator[Ticket]:
+    """The waiting requests as they will go, as far as the estimates tell."""
+    heap = [(account.tag, account.running, number, account.estimate, iter(account.waiting.values()))
+            for number, account in enumerate(queued.accounts.values())]  # fmt: skip
+    heapify(heap)
+    while heap:
+        tag, running, number, estimate, tickets = heap[0]
+        if (ticket := next(tickets, None)) is None:
+            heappop(heap)
+            continue
+        yield ticket
+        heapreplace(heap, (tag + estimate / ticket.limits.weight, running, number, estimate, tickets))
+
+
+def _mixed(old: float, new: float) -> float:
+    return old + (new - old) * NEWEST_SHARE

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpubox.clock import utc_now
+from gpubox.gateway.admission import Ticket
 from gpubox.gateway.gateway_status import FinishedRequest, LiveRequest, Outcome, RequestState, WaitsFor
 from gpubox.gateway.http_connection import Exchange, Headers, RequestRefused
 from gpubox.gateway.reply_observer import AnswerTokens, ReplyObserver
@@ -169,10 +170,8 @@ class ClientRequest:
     """The profiles that did not load, and left it to their fallback."""
     api: Api = "openai"
     state: RequestState = "reading"
-    waits_since: float | None = None
-    waits_for: WaitsFor | None = None
-    queue_seconds: float = 0.0
-    swap_seconds: float = 0.0
+    ticket: Ticket | None = None
+    """What the queue knows of it, once its profile is known."""
     first_text_at: float | None = None
     outcome: Outcome = "left"
     """What it is unless something else is said: the client went away."""
@@ -197,9 +196,16 @@ class ClientRequest:
 
     @property
     def waited(self) -> float:
-        """Seconds in the gateway, so far."""
-        waiting = time.monotonic() - self.waits_since if self.waits_since is not None else 0.0
-        return self.queue_seconds + self.swap_seconds + waiting
+        """Seconds in the queue."""
+        return self.queue_seconds + self.swap_seconds
+
+    @property
+    def queue_seconds(self) -> float:
+        return self.ticket.queue_seconds if self.ticket else 0.0
+
+    @property
+    def swap_seconds(self) -> float:
+        return self.ticket.swap_seconds if self.ticket else 0.0
 
     def stages(self, tokens: AnswerTokens) -> tuple[float | None, float | None]:
         """Seconds of prefill and generation: as the client saw them, else as the server reports them."""
@@ -218,7 +224,7 @@ class ClientRequest:
             return None
         return round(self.first_text_at - self.exchange.request.received, 6)
 
-    def live(self) -> LiveRequest:
+    def live(self, waits_for: WaitsFor | None) -> LiveRequest:
         prefill, generation = self.stages(AnswerTokens())
         return LiveRequest(
             id=self.id,
@@ -227,11 +233,11 @@ class ClientRequest:
             path=self.path,
             state=self.state,
             stream=self.stream,
-            queue_seconds=round(self.waited - self.swap_seconds, 3),
+            queue_seconds=round(self.queue_seconds, 3),
             swap_seconds=round(self.swap_seconds, 3),
             prefill_seconds=prefill,
             generation_seconds=generation,
-            waits_for=self.waits_for,
+            waits_for=waits_for,
             seconds=round(time.monotonic() - self.exchange.request.began, 3),
             ttft_seconds=self.ttft_seconds,
             generated_tokens=self.forwarding.text_events if self.forwarding else None,
@@ -251,7 +257,7 @@ class ClientRequest:
             status=self.exchange.status,
             outcome=self.outcome,
             stream=self.stream,
-            queue_seconds=round(self.waited - self.swap_seconds, 6),
+            queue_seconds=round(self.queue_seconds, 6),
             swap_seconds=round(self.swap_seconds, 6),
             prefill_seconds=prefill,
             generation_seconds=generation,

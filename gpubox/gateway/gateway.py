@@ -10,7 +10,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Sequence
-from datetime import date
+from datetime import date, datetime, timedelta
 from itertools import count
 
 from gpubox import __version__
@@ -19,10 +19,10 @@ from gpubox.clock import utc_now
 from gpubox.config import Config, api_key
 from gpubox.errors import GpuboxError
 from gpubox.gateway import ollama, routes
-from gpubox.gateway.admission import takes_slot
+from gpubox.gateway.admission import READ_COST, Ticket, takes_slot
 from gpubox.gateway.background import notify
 from gpubox.gateway.changes import ModelName, body_for
-from gpubox.gateway.client_keys import ClientKeys
+from gpubox.gateway.client_keys import UNLIMITED, ClientKeys, ClientLimits
 from gpubox.gateway.client_request import STREAM_HEADERS, ClientRequest, Forwarding
 from gpubox.gateway.gateway_status import (
     SCHEMA,
@@ -78,7 +78,7 @@ class Gateway:
         self.keys = ClientKeys.of(paths)
         self.ledger = Ledger(paths.ledger)
         self.counters = RequestCounters()
-        self.servers = ProfileServers(paths, config, emit, self._client_of_request)
+        self.servers = ProfileServers(paths, config, emit)
         self.prefixes = SharedPrefixes(self._record, paths.kept_kv, config.kept_kv.max_gib * GIB // 4)
         self.requests: dict[int, ClientRequest] = {}
         self.finished: collections.deque[FinishedRequest] = collections.deque(maxlen=_FINISHED)
@@ -151,8 +151,8 @@ class Gateway:
     async def _finish_requests(self) -> None:
         deadline = time.monotonic() + CLOSE_SECONDS
         for request in list(self.requests.values()):
-            if request.state == "waiting":
-                self.servers.refuse(request.id, ProfileUnavailable(503, "The gateway ends."))
+            if request.state == "waiting" and request.ticket:
+                self.servers.refuse(request.ticket, ProfileUnavailable(503, "The gateway ends."))
         while self._limits.connections and time.monotonic() < deadline:
             for connection in list(self._limits.connections):
                 connection.end_when_idle()
@@ -237,11 +237,16 @@ class Gateway:
         self.requests[request.id] = request
         if not route.model:
             routes.check_api(route.path)
-        profile: Profile | None = await self.servers.profile_of(route.model)
+        named = await self.servers.profile_of(route.model)
+        limits = self._check_limits(request, named)
+        request.ticket = Ticket(request.id, request.client, named.name, limits, takes_slot(route.path))
+        profile: Profile | None = named
         while profile:
-            profile = await self._answer_by(request, route, profile)
+            profile = await self._answer_by(request, request.ticket, route, profile)
 
-    async def _answer_by(self, request: ClientRequest, route: routes.Route, profile: Profile) -> Profile | None:
+    async def _answer_by(
+        self, request: ClientRequest, ticket: Ticket, route: routes.Route, profile: Profile
+    ) -> Profile | None:
         """Has ``profile`` answer. Returns its fallback, which is to answer in its place, if it does not load.
 
         Raises RequestRefused and ProfileUnavailable.
@@ -249,29 +254,30 @@ class Gateway:
         fallback = self.servers.profiles.get(profile.fallback)
         routes.check_slots(route.path, profile)
         request.answered_by(profile)
+        ticket.profile = profile.name
         if not profile.upstream:
             routes.check_api(route.path)
         try:
-            await self._ask_profile(request, route, profile)
+            await self._ask_profile(request, ticket, route, profile)
         except ProfileUnavailable as refusal:
             tried = request.tried = (*request.tried, profile.name)
             if not refusal.is_broken or route.own or fallback is None or fallback.name in tried:
                 raise
-            self.servers.done(request.id, profile.name)
+            self.servers.done(ticket)
             if request.exchange.head_sent:  # too late for a header
                 request.exchange.write(f": {fallback.name} answers, because: {refusal.sentence}\n\n".encode())
             return fallback
         return None
 
-    async def _ask_profile(self, request: ClientRequest, route: routes.Route, profile: Profile) -> None:
+    async def _ask_profile(self, request: ClientRequest, ticket: Ticket, route: routes.Route, profile: Profile) -> None:
         if route.own == "load":
             if not profile.upstream:
-                await self._wait_for_server(request, profile)
+                await self._wait_for_server(request, ticket, profile)
             return request.exchange.reply(200, b'{"success":true}')
         failures = 0
         while True:
             try:
-                return await self._ask_server(request, profile)
+                return await self._ask_server(request, ticket, profile)
             except UpstreamFailed as error:  # and no byte of its answer has gone out
                 failures += 1
                 unseen = isinstance(error, NotConnected)
@@ -279,23 +285,21 @@ class Gateway:
                 if failures > _REPEATS or not (unseen or (has_body and takes_slot(route.path))):
                     raise ProfileUnavailable(502, f"{profile.name}: {error}.", is_broken=unseen) from None
 
-    async def _ask_server(self, request: ClientRequest, profile: Profile) -> None:
+    async def _ask_server(self, request: ClientRequest, ticket: Ticket, profile: Profile) -> None:
         """Asks the profile's server once, as soon as it may. Raises UpstreamFailed and ProfileUnavailable."""
-        if profile.upstream:
-            if request.model and not request.exchange.change:
-                request.exchange.change = ModelName(request.model)
-            key = self._upstream_key(profile)
-            return await self._forward(request, profile.upstream, key, self._body_for(request, profile))
-        server = await self._wait_for_server(request, profile)
-        key = api_key(self.paths)
+        if profile.upstream and request.model and not request.exchange.change:
+            request.exchange.change = ModelName(request.model)
+        server = await self._wait_for_server(request, ticket, profile)
+        key = self._upstream_key(profile) if profile.upstream else api_key(self.paths)
         body = self._body_for(request, profile)
-        await self.prefixes.before(request.id, server, key, request.path, body)
+        if not profile.upstream:
+            await self.prefixes.before(request.id, server, key, request.path, body)
         forwarding = self._forward(request, server.base_url, key, body)
         del body  # who waits for the answer does not hold it
         try:
             return await forwarding
         except UpstreamFailed:
-            self.servers.lost(request.id, server)
+            self.servers.lost(ticket, server)
             raise
 
     def _identify(self, request: ClientRequest, http: HttpRequest) -> None:
@@ -315,12 +319,26 @@ class Gateway:
         if refusal := routes.page_refusal(http, self._names):
             raise RequestRefused(403, sanitize_line(refusal))
 
-    async def _wait_for_server(self, request: ClientRequest, profile: Profile) -> GatewayServer:
+    def _check_limits(self, request: ClientRequest, profile: Profile) -> ClientLimits:
+        """What its key allows. Raises RequestRefused if that is not this request."""
+        limits = self.keys.limits_of(request.client) if request.keyed else UNLIMITED
+        if not limits.allows((profile.name, *profile.aliases)):
+            raise RequestRefused(403, f"The key of {request.client} is not for {profile.name}.")
+        if most := limits.tokens_per_day:
+            now = datetime.now()
+            spent = self.ledger.sums(now.date()).get(request.client, ClientSums()).spent_tokens
+            if spent >= most:
+                left = datetime.combine(now.date() + timedelta(days=1), datetime.min.time()) - now
+                sentence = f"The {most:,} tokens of {request.client} for today are used up; at 0:00 there are new ones."
+                raise ProfileUnavailable(429, sentence, left.total_seconds())
+        return limits
+
+    async def _wait_for_server(self, request: ClientRequest, ticket: Ticket, profile: Profile) -> GatewayServer:
         # who cannot set a method cannot load a model: a link, an image, a crawler
-        waiting = self.servers.ask(request.id, profile, may_load=request.exchange.request.method == "POST")
-        if waiting.done():
-            return waiting.result()
-        request.state, request.waits_since = "waiting", time.monotonic()
+        waiting = self.servers.ask(ticket, profile, may_load=request.exchange.request.method == "POST")
+        if isinstance(waiting, GatewayServer):
+            return waiting
+        request.state = "waiting"
         try:
             while not waiting.done():
                 await asyncio.wait({waiting}, timeout=COMMENT_SECONDS)
@@ -328,7 +346,8 @@ class Gateway:
                     self._comment(request, profile)
             return waiting.result()
         finally:
-            request.queue_seconds, request.waits_since = request.waited, None
+            if waiting.cancelled() or not waiting.done() or waiting.exception():
+                self.servers.done(ticket)
             request.state = "reading"
 
     def _comment(self, request: ClientRequest, profile: Profile) -> None:
@@ -403,9 +422,9 @@ class Gateway:
 
     def _close(self, request: ClientRequest) -> None:
         self.requests.pop(request.id, None)
-        if request.profile:
-            self.servers.done(request.id, request.profile)
         line = request.line or request.finished()
+        if request.ticket:
+            self.servers.done(request.ticket, _cost(line))
         request.forwarding = None  # it holds the request, which holds it: the body would stay in memory
         self.prefixes.after(request.id, answered=line.status == 200, cached_tokens=line.cached_tokens)
         if not request.client or (request.outcome == "left" and request.exchange.complete):
@@ -424,9 +443,6 @@ class Gateway:
         self.finished.appendleft(line)
         self.emit(line)
 
-    def _client_of_request(self, request: int) -> str:
-        return self.requests[request].client if request in self.requests else ""
-
     # -- what it knows -------------------------------------------------------
 
     @property
@@ -436,7 +452,7 @@ class Gateway:
 
     def status(self) -> GatewayStatus:
         """The gateway now."""
-        sums = self.ledger.sums(date.today())
+        sums, waits = self.ledger.sums(date.today()), self.servers.queue.waits_for(time.monotonic())
         keyed = self.keys.names
         names = sorted({*(request.client for request in self.requests.values()), *sums, *keyed})
         return GatewayStatus(
@@ -450,7 +466,7 @@ class Gateway:
             exposed=self.exposed,
             operation=self.servers.operation_status(),
             profiles=self.servers.statuses(),
-            requests=tuple(request.live() for request in self.requests.values()),
+            requests=tuple(request.live(waits.get(request.id)) for request in self.requests.values()),
             clients=tuple(ClientStatus(name, name in keyed, sums.get(name, ClientSums())) for name in names),
             finished=tuple(self.finished),
             problems=tuple(filter(None, (self.keys.problem, self.ledger.problem))),
@@ -462,6 +478,13 @@ def _retry_headers(refusal: RequestRefused | ProfileUnavailable) -> Headers:
     if isinstance(refusal, RequestRefused) or refusal.retry_seconds is None:
         return ()
     return routes.retry_headers(refusal.retry_seconds, helps=not refusal.is_broken)
+
+
+def _cost(line: FinishedRequest) -> float | None:
+    """What the request costs its client, in generated tokens. None: the server did not say."""
+    if line.generated_tokens is None and line.read_tokens is None:
+        return None
+    return (line.generated_tokens or 0) + READ_COST * (line.read_tokens or 0)
 
 
 def _client_name(http: HttpRequest) -> str:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpubox.config import Config
+from gpubox.config import Config, api_key
 from gpubox.errors import GpuboxError
-from gpubox.gateway.admission import AdmissionQueue
+from gpubox.gateway.admission import UNTIL_RELEASED, AdmissionQueue, Ticket
 from gpubox.gateway.gateway_status import GatewayEvent, GatewayOperation, GatewaySwitch, ProfileState, ProfileStatus
 from gpubox.gateway.operations import (
+    OperationBeside,
     OperationKind,
     OperationRequest,
     Operations,
@@ -21,10 +22,13 @@ from gpubox.gateway.operations import (
     ServerOperation,
     TemporaryFailure,
 )
+from gpubox.gateway.prefix import read_slots
 from gpubox.gateway.servers import GatewayServer, ProfileTable, read_servers, sentence_of
+from gpubox.gateway.upstream import UpstreamFailed, ask_server
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.profiles.profile import Profile
-from gpubox.storage import is_locked
+from gpubox.server.responses import json_count
+from gpubox.storage import is_locked, read_json
 
 TICK_SECONDS = 0.25
 """How often the state files are looked at: another gpubox may switch, too."""
@@ -33,6 +37,8 @@ PROFILES_SECONDS = 2.0
 RETRY_SECONDS = 5.0
 LOST_SECONDS = 1.0
 """A server that did not take a request takes no others for so long: a dying one still looks alive."""
+SLOTS_SECONDS, SLOTS_TIMEOUT_SECONDS = 0.5, 10.0
+"""How often a server with requests is asked who is in its slots, and how long it may take for that."""
 OWNER_FIRST = "The owner's own operation goes first."
 _SHOWN_CHARS, _SHOWN_NAMES = 100, 20
 
@@ -50,30 +56,33 @@ class ProfileUnavailable(Exception):
 
 @dataclass(slots=True)
 class _Operation:
-    """The operation that runs now."""
+    """An operation that runs now."""
 
     kind: OperationKind
     profile: str
     asked_by: str
     began: float
     step: str = "begin"
+    instances: tuple[str, ...] = ()
+    """Those that it changes; empty until it is known."""
     displaces: tuple[str, ...] = ()
+    """The profiles that run there."""
+    closes: bool = False
+    """Whether these take no more requests."""
     child: ServerOperation | None = None
-    told_to_go: bool = False
+    task: asyncio.Task[None] | None = None
 
 
 class ProfileServers:
-    """Knows the running servers and the waiting requests, and starts one operation at a time."""
+    """Knows the running servers and the waiting requests, and has profiles brought up."""
 
     def __init__(
         self,
         paths: Paths,
         config: Config,
         emit: Callable[[GatewayEvent], None],
-        client_of: Callable[[int], str],
     ) -> None:
-        """``client_of`` names the client of a request, for the record of the operation that it causes."""
-        self.paths, self.config, self.emit, self._client_of = paths, config, emit, client_of
+        self.paths, self.config, self.emit = paths, config, emit
         self.profiles = ProfileTable(paths, config)
         self.operations = Operations(paths)
         self.queue = AdmissionQueue(deadline_seconds=config.gateway.wait_seconds, capacity=config.gateway.queue)
@@ -81,8 +90,10 @@ class ProfileServers:
         self._waiting: dict[int, asyncio.Future[GatewayServer]] = {}
         self._lost: dict[str, float] = {}
         """Launches that did not take a request, and until when they take none."""
-        self._operation: _Operation | None = None
-        self._operating: asyncio.Task[None] | None = None
+        self._watching: dict[str, asyncio.Task[None]] = {}
+        """Launch -> who looks at its slots."""
+        self._operations: dict[str, _Operation] = {}
+        """By profile. They touch different instances, and each leaves the others the memory that they will need."""
         self._ticking: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._unloading: set[str] = set()
@@ -96,10 +107,10 @@ class ProfileServers:
 
     async def close(self) -> None:
         """Ends the watching. An operation that has begun to stop a server goes on by itself."""
-        for task in (self._ticking, self._operating):
-            if task:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        tasks = [self._ticking, *(operation.task for operation in self._operations.values()), *self._watching.values()]
+        for task in filter(None, tasks):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
         self.operations.close()
 
     # -- for requests --------------------------------------------------------
@@ -126,45 +137,55 @@ class ProfileServers:
         more = f" and {len(names) - _SHOWN_NAMES} more (GET /v1/models)" if len(names) > _SHOWN_NAMES else ""
         return f"There are: {', '.join(names[:_SHOWN_NAMES])}{more}." if names else "There are none."
 
-    def ask(self, request: int, profile: Profile, *, may_load: bool = True) -> asyncio.Future[GatewayServer]:
-        """The server for a request, as soon as it may go there. Raises ProfileUnavailable if it shall not wait.
+    def ask(
+        self, ticket: Ticket, profile: Profile, *, may_load: bool = True
+    ) -> GatewayServer | asyncio.Future[GatewayServer]:
+        """The server for a request, or what becomes it as soon as the request may go there.
 
-        Only one that ``may_load`` waits: whatever waits is a reason to bring its profile up.
+        Only one that ``may_load`` waits: whatever waits is a reason to bring its profile up. Raises ProfileUnavailable
+        if it shall not wait.
         """
         now, name = time.monotonic(), profile.name
-        future: asyncio.Future[GatewayServer] = asyncio.get_running_loop().create_future()
-        if self.queue.admits(name) and (server := self._server_of(name)):
-            self.queue.run(request, name, now)
-            future.set_result(server)
-            return future
+        if profile.upstream and not self.queue.of(name).up:
+            self._set_up(now)
+        if self.queue.admits(ticket) and (server := self._server_of(name)):
+            self.queue.run(ticket, now)
+            return server
         if not may_load:
             raise ProfileUnavailable(503, f"{name} is not up, and only a POST request waits for it or brings it up.")
         if broken := self.queue.broken(name, now):
             raise ProfileUnavailable(503, broken[0], broken[1], is_broken=True)
         if self.queue.is_full():
-            raise ProfileUnavailable(429, "Too many requests wait already.", RETRY_SECONDS)
-        self.queue.wait(request, name, now)
-        self._waiting[request] = future
+            full = ProfileUnavailable(429, "Too many requests wait already.", RETRY_SECONDS)
+            if (victim := self.queue.victim(ticket.client)) is None:
+                raise full
+            self.refuse(victim, full)
+        self.queue.wait(ticket, now)
+        future = self._waiting[ticket.id] = asyncio.get_running_loop().create_future()
         self._wake.set()
         return future
 
-    def refuse(self, request: int, reason: ProfileUnavailable) -> None:
+    def refuse(self, ticket: Ticket, reason: ProfileUnavailable) -> None:
         """Ends the waiting of a request."""
-        future = self._waiting.pop(request, None)
+        self.queue.leave(ticket, time.monotonic())
+        future = self._waiting.pop(ticket.id, None)
         if future and not future.done():
             future.set_exception(reason)
 
-    def done(self, request: int, profile: str) -> None:
-        """The request is over, or its client has left."""
-        self._waiting.pop(request, None)
-        self.queue.leave(request, profile, time.monotonic())
+    def done(self, ticket: Ticket, tokens: float | None = None) -> None:
+        """The request is over, or its client has left. ``tokens``: what it cost, if that is known."""
+        self._waiting.pop(ticket.id, None)
+        self.queue.leave(ticket, time.monotonic(), tokens)
+        if self._waiting:
+            self._dispatch()
 
-    def lost(self, request: int, server: GatewayServer) -> None:
+    def lost(self, ticket: Ticket, server: GatewayServer) -> None:
         """The server took no connection, or closed it: it is most likely dead, and takes no request for a while."""
         now = time.monotonic()
         self._lost = {launch: until for launch, until in self._lost.items() if until > now}
-        self._lost[server.launch_id] = now + LOST_SECONDS
-        self.queue.leave(request, server.profile, now)
+        if server.launch_id:
+            self._lost[server.launch_id] = now + LOST_SECONDS
+        self.queue.leave(ticket, now)
         self.refresh()
 
     async def unload(self, names: Collection[str]) -> None:
@@ -197,35 +218,70 @@ class ProfileServers:
 
     def refresh(self) -> None:
         """Reads the state files: what runs, and what another gpubox changes."""
-        now = time.monotonic()
         self.running = read_servers(self.paths)
-        child = self._operation.child.pid if self._operation and self._operation.child else None
-        self.queue.set_up((server.profile for server in self.running if server.ready), now)
-        displaced = self._operation.displaces if self._operation else ()
-        closing = {
-            server.profile
-            for server in self.running
-            if server.changed_by not in (None, child) or self._lost.get(server.launch_id, 0.0) > now
-        }
-        for name, queued in self.queue.profiles.items():
-            queued.closed = name in closing or (name in displaced and queued.closed)
-        for server in self.running:
-            if server.load_seconds:
-                self.queue.of(server.profile).load_seconds = server.load_seconds
+        ready = {server.launch_id: server for server in self.running if server.ready}
+        for launch in self._watching.keys() - ready:
+            self._watching.pop(launch).cancel()
+        for launch, server in ready.items():
+            if launch not in self._watching:
+                self._watching[launch] = asyncio.get_running_loop().create_task(self._watch_slots(server))
+                if server.load_seconds:
+                    self.queue.of(server.profile).load_seconds = server.load_seconds
+        self._set_up(time.monotonic())
         self._dispatch()
 
+    def _set_up(self, now: float) -> None:
+        """Tells the queue which profiles take requests."""
+        upstream = [profile.name for profile in self.profiles.catalog.profiles.values() if profile.upstream]
+        for name in upstream:
+            self.queue.of(name).slots = None
+        own = {operation.child.pid for operation in self._operations.values() if operation.child}
+        closed = {server.profile for server in self.running
+                  if server.changed_by not in (None, *own) or self._lost.get(server.launch_id, 0.0) > now}  # fmt: skip
+        for operation in self._operations.values():
+            closed.update(operation.displaces if operation.closes else ())
+        self.queue.set_up([*upstream, *(server.profile for server in self.running if server.ready)], closed, now)
+
+    async def _watch_slots(self, server: GatewayServer) -> None:
+        """Asks a server how many slots it has; and while requests are at it, how many of them work for others."""
+        queued, key, before = self.queue.of(server.profile), api_key(self.paths), 0
+        queued.slots, queued.foreign, known = 1, 0, False
+        while True:
+            with contextlib.suppress(UpstreamFailed, TimeoutError, OSError, ValueError):
+                if not known:
+                    status, body = await ask_server(
+                        server.base_url, key, "GET", "/props", seconds=SLOTS_TIMEOUT_SECONDS
+                    )
+                    queued.slots, known = _total_slots(body) if status == 200 else None, True
+                    self._dispatch()
+                elif queued.busy:
+                    ours = queued.busy
+                    status, body = await ask_server(
+                        server.base_url, key, "GET", "/slots", seconds=SLOTS_TIMEOUT_SECONDS
+                    )
+                    if status != 200:
+                        return  # it has no such endpoint
+                    foreign = max(0, sum(slot.busy for slot in read_slots(body)) - max(ours, queued.busy))
+                    queued.foreign, before = min(foreign, before), foreign  # one of ours may just have ended
+                    self._dispatch()
+            await asyncio.sleep(SLOTS_SECONDS if known else TICK_SECONDS)
+
     def _server_of(self, profile: str) -> GatewayServer | None:
-        return next((server for server in self.running if server.profile == profile and server.ready), None)
+        for server in self.running:
+            if server.profile == profile and server.ready:
+                return server
+        known = self.profiles.get(profile)
+        return GatewayServer("", profile, known.upstream, "", True, None) if known and known.upstream else None
 
     def _dispatch(self) -> None:
         """Lets the waiting requests go whose servers take them."""
-        for name, queued in self.queue.profiles.items():
-            server = self._server_of(name) if queued.waiting and self.queue.admits(name) else None
-            if server is None:
-                continue
-            for request in list(queued.waiting):
-                future = self._waiting.pop(request, None)
-                self.queue.run(request, name, time.monotonic())
+        if not self.queue.waiting_count:
+            return
+        now = time.monotonic()
+        for name in self.queue.profiles:
+            while (ticket := self.queue.next_ticket(name)) and (server := self._server_of(name)):
+                future = self._waiting.pop(ticket.id, None)
+                self.queue.run(ticket, now)
                 if future and not future.done():
                     future.set_result(server)
 
@@ -246,16 +302,18 @@ class ProfileServers:
                     self.refresh()
                 else:
                     self._dispatch()
-            if self._operating is None or self._operating.done():
-                self._next_operation()
+            self._next_operation(now)
 
-    def _next_operation(self) -> None:
-        now = time.monotonic()
-        if any(server.changed_by for server in self.running) or self._owner_is_first():
+    def _next_operation(self, now: float) -> None:
+        """Begins one, if it is its turn. The next one begins when it is known where that one takes place."""
+        own = {operation.child.pid if operation.child else 0 for operation in self._operations.values()}
+        if any(server.changed_by not in (None, *own) for server in self.running) or self._owner_is_first():
             return  # another gpubox is at it
-        if name := self.queue.next_profile(now):
-            asked_by = self._client_of(next(iter(self.queue.of(name).waiting)))
-            self._begin(_Operation("start", name, asked_by, now))
+        if any(not operation.instances for operation in self._operations.values()):
+            return
+        if names := [name for name in self.queue.next_profiles(now) if name not in self._operations]:
+            first = min(self.queue.of(names[0]).waiting(), key=lambda ticket: ticket.arrived)
+            self._begin(_Operation("start", names[0], first.client, now))
         elif name := self._idle_profile(now):
             self._begin(_Operation("stop", name, "", now))
 
@@ -267,7 +325,7 @@ class ProfileServers:
         """A profile that has been idle for its idle-seconds."""
         for server in self.running:
             left = self._unload_seconds(server, now)
-            if left is not None and left <= 0:
+            if left is not None and left <= 0 and server.profile not in self._operations:
                 return server.profile
         return None
 
@@ -283,20 +341,23 @@ class ProfileServers:
     # -- operations ----------------------------------------------------------
 
     def _begin(self, operation: _Operation) -> None:
-        self._operation = operation
-        self._operating = asyncio.get_running_loop().create_task(self._operate(operation))
+        self._operations[operation.profile] = operation
+        operation.task = asyncio.get_running_loop().create_task(self._operate(operation))
 
     async def _operate(self, operation: _Operation) -> None:
         """Brings a profile up, or unloads it."""
+        request, queued = self._request(operation), self.queue.of(operation.profile)
         self._report(operation)
         try:
             operation.child = child = await self.operations.begin(
-                self._request(operation), lambda values: self._follow(operation, values)
+                request, lambda values: self._follow(operation, values)
             )
             try:
                 await self._make_room(operation, child)
-                if operation.told_to_go or child.finished.done():
+                if queued.loading or child.finished.done():
                     message = await child.finished
+                    if queued.loading and operation.kind == "start":
+                        queued.load_seconds = time.monotonic() - operation.began
                     self._report(operation, "done", message)
                 else:
                     await child.cancel()
@@ -305,28 +366,30 @@ class ProfileServers:
             finally:
                 await child.close()
         except GpuboxError as error:
-            self._fail(operation, error)
+            self._fail(operation, error, is_beside=bool(request.beside))
         finally:
-            self._operation = None
-            for name in operation.displaces:
-                self.queue.of(name).closed = False
+            del self._operations[operation.profile]
+            queued.displaces, queued.loading = (), False
+            self.queue.release()
             self.refresh()
             self._wake.set()
 
     async def _make_room(self, operation: _Operation, child: ServerOperation) -> None:
         """Waits for the checks, then until the servers that go have done their requests. Until then the owner may
         come first."""
-        instances = await child.placed
-        operation.displaces = tuple(server.profile for server in self.running if server.instance in instances)
-        self._report(operation, "wait" if operation.displaces else "")
+        operation.instances = await child.placed
+        displaces = tuple(server.profile for server in self.running if server.instance in operation.instances)
+        queued = self.queue.of(operation.profile)
+        operation.displaces = queued.displaces = displaces
+        self._report(operation, "wait" if displaces else "")
+        self._wake.set()  # another one may begin beside it
         while self._is_wanted(operation) and not self._owner_is_first():
             now = time.monotonic()
-            if now >= self.queue.close_at(operation.profile, operation.displaces, now) and not self.queue.paused:
-                for name in operation.displaces:
-                    self.queue.of(name).closed = True
-                if not any(self.queue.of(name).running for name in operation.displaces):
-                    operation.told_to_go = True
-                    operation.began = now
+            if now >= self.queue.close_at(operation.profile, displaces, now) and not self.queue.paused:
+                operation.closes = True
+                self._set_up(now)
+                if not any(self.queue.of(name).running for name in displaces):
+                    queued.loading, operation.began = True, now
                     return child.go()
             if child.finished.done():
                 return None  # it died: its future says why
@@ -336,7 +399,7 @@ class ProfileServers:
     def _is_wanted(self, operation: _Operation) -> bool:
         """Whether somebody still waits for a start, and nobody asks the profile that is to be unloaded."""
         queued = self.queue.of(operation.profile)
-        return bool(queued.waiting) if operation.kind == "start" else not (queued.waiting or queued.running)
+        return queued.waits if operation.kind == "start" else not (queued.waits or queued.running)
 
     def _request(self, operation: _Operation) -> OperationRequest:
         now = time.monotonic()
@@ -349,10 +412,13 @@ class ProfileServers:
                     pinned=bool(profile and profile.pinned),
                     idle_seconds=self.queue.idle_seconds(server.profile, now) or 0.0,
                     running=len(queued.running),
-                    waiting=len(queued.waiting),
+                    waiting=queued.waiting_count,
                 )
             )
-        return OperationRequest(operation.kind, operation.profile, operation.asked_by, tuple(servers))
+        beside = tuple(
+            OperationBeside(other.profile, other.instances) for other in self._operations.values() if other.instances
+        )
+        return OperationRequest(operation.kind, operation.profile, operation.asked_by, tuple(servers), beside)
 
     def _follow(self, operation: _Operation, values: Mapping[str, Any]) -> None:
         """An event of the Supervisor."""
@@ -364,11 +430,14 @@ class ProfileServers:
             operation.step = step
             self._report(operation, step)
 
-    def _fail(self, operation: _Operation, error: GpuboxError) -> None:
+    def _fail(self, operation: _Operation, error: GpuboxError, *, is_beside: bool) -> None:
         now, sentence = time.monotonic(), sentence_of(error)
         self._report(operation, "failed", sentence)
         if operation.kind != "start":
             self.queue.of(operation.profile).used = now  # not again at once
+            return
+        if isinstance(error, TemporaryFailure) and is_beside:
+            self.queue.of(operation.profile).postponed_until = UNTIL_RELEASED  # most likely it needs the same place
             return
         if isinstance(error, TemporaryFailure):
             for request in self.queue.postpone(operation.profile, now):
@@ -392,7 +461,7 @@ class ProfileServers:
     # -- what it knows -------------------------------------------------------
 
     def operation_status(self) -> GatewayOperation | None:
-        operation = self._operation
+        operation = next(iter(self._operations.values()), None)
         if operation is None:
             return None
         seconds = round(time.monotonic() - operation.began, 3)
@@ -409,13 +478,13 @@ class ProfileServers:
 
     def _status(self, name: str, server: GatewayServer | None, now: float) -> ProfileStatus:
         profile, queued = self.profiles.get(name), self.queue.of(name)
-        broken, operation = self.queue.broken(name, now), self._operation
+        broken, operation = self.queue.broken(name, now), self._operations.get(name)
         state: ProfileState = "down"
         if profile and profile.upstream:
             state = "upstream"
         elif server and server.ready:
             state = "up"
-        elif server or (operation and operation.kind == "start" and operation.profile == name):
+        elif server or (operation and operation.kind == "start"):
             state = "starting"
         elif broken:
             state = "broken"
@@ -427,11 +496,17 @@ class ProfileServers:
             instance=server.instance if server else None,
             base_url=profile.upstream if profile and profile.upstream else base_url,
             running=len(queued.running),
-            waiting=len(queued.waiting),
+            waiting=queued.waiting_count,
             pinned=bool(profile and profile.pinned),
             unload_seconds=self._unload_seconds(server, now) if server else None,
             message=operation.step if operation and state == "starting" else broken[0] if broken else "",
         )
+
+
+def _total_slots(props: bytes) -> int | None:
+    """In the answer to GET /props (build 11434). Raises ValueError."""
+    values = read_json(props)
+    return json_count(values.get("total_slots")) or None if isinstance(values, dict) else None
 
 
 def _first(error: GpuboxError, model: str) -> str:

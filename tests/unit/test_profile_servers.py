@@ -14,6 +14,7 @@ import pytest
 
 from gpubox.config import Config, GatewaySettings
 from gpubox.gateway import profile_servers
+from gpubox.gateway.admission import Ticket
 from gpubox.gateway.profile_servers import ProfileServers, ProfileUnavailable
 from gpubox.gateway.servers import GatewayServer, ProfileTable
 from gpubox.paths import Paths
@@ -24,7 +25,7 @@ UPSTREAM = 'upstream = "http://127.0.0.1:9"\n'
 
 
 def servers_of(paths: Paths) -> ProfileServers:
-    return ProfileServers(paths, Config(), lambda event: None, lambda request: "")
+    return ProfileServers(paths, Config(), lambda event: None)
 
 
 def test_a_deleted_profile_leaves_the_list(paths: Paths, write_profile: Write) -> None:
@@ -51,7 +52,7 @@ def test_a_mended_profile_may_be_tried_at_once_whoever_reads_its_file(paths: Pat
 def test_an_unknown_model_goes_to_what_runs_if_the_owner_says_so(paths: Paths, write_profile: Write) -> None:
     write_profile("a", 'model = "a.gguf"\n')
     (paths.profiles / "broken.toml").write_text("model = 7")
-    servers = ProfileServers(paths, Config(gateway=GatewaySettings(unknown_model="current")), print, str)
+    servers = ProfileServers(paths, Config(gateway=GatewaySettings(unknown_model="current")), print)
     with pytest.raises(ProfileUnavailable, match="No profile runs"):
         asyncio.run(servers.profile_of("gpt-4"))
     servers.running = (GatewayServer("main", "a", "http://127.0.0.1:9", "1", ready=True, changed_by=None),)
@@ -98,10 +99,11 @@ def test_an_operation_that_dies_before_it_may_go_is_a_failure(
     async def wait() -> None:
         servers, now = servers_of(paths), time.monotonic()
         servers.running = (GatewayServer("main", "old", "http://127.0.0.1:9", "launch", True, None),)
-        servers.queue.set_up(["old"], now)
-        servers.queue.run(1, "old", now)  # it keeps the operation waiting
-        waiting = servers.ask(2, Profile("new", ""))
-        servers._next_operation()
+        servers.queue.set_up(["old"], (), now)
+        servers.queue.run(Ticket(1, "c", "old"), now)  # it keeps the operation waiting
+        waiting = servers.ask(Ticket(2, "c", "new"), Profile("new", ""))
+        assert isinstance(waiting, asyncio.Future)
+        servers._next_operation(now)
         with pytest.raises(ProfileUnavailable, match=r"ended without a result \(exit code 9\)"):
             await asyncio.wait_for(waiting, 30)
 
@@ -121,12 +123,12 @@ def test_while_the_owner_waits_or_works_the_gateway_begins_nothing(
         paths.owner_lock.parent.mkdir(parents=True)
         owner = os.open(paths.owner_lock, os.O_RDWR | os.O_CREAT)
         fcntl.flock(owner, fcntl.LOCK_SH)
-        servers.ask(1, servers.profiles.find("a"))
+        servers.ask(Ticket(1, "c", "a"), servers.profiles.find("a"))
         for _ in range(3):
-            servers._next_operation()
+            servers._next_operation(time.monotonic())
         assert not begun
         os.close(owner)  # as a kill does
-        servers._next_operation()
+        servers._next_operation(time.monotonic())
         assert begun == ["a"]
         await servers.close()
 
