@@ -143,7 +143,8 @@ def shown(model: OfferedModel) -> dict[str, Any]:
 def _entry(model: OfferedModel) -> dict[str, Any]:
     facts = model.facts
     digest = hashlib.sha256(f"{model.id} {facts.size} {facts.modified_at}".encode()).hexdigest()  # some cut it
-    values = {"name": model.id, "model": model.id, "modified_at": facts.modified_at, "digest": digest}
+    name = model.id if ":" in model.id else f"{model.id}:latest"  # Open WebUI looks for it with its tag
+    values = {"name": name, "model": name, "modified_at": facts.modified_at, "digest": digest}
     return {**values, "size": facts.size or 0, "context_length": facts.context, "details": _details(facts)}
 
 

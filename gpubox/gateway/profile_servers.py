@@ -123,6 +123,8 @@ class ProfileServers:
         if model is not None:
             if not self.profiles.has(model):
                 await self._read_profiles()  # its file may be new
+            if not self.profiles.has(model):
+                model = model.removesuffix(":latest")  # Open WebUI adds it also to requests to OpenAI's endpoints
             if self.profiles.has(model) or self.config.gateway.unknown_model == "refuse":
                 try:
                     return self.profiles.find(model)

@@ -120,7 +120,7 @@ def test_other_apis_are_refused_before_a_model_is_loaded(
 def test_a_client_of_ollama_finds_the_models_and_gets_its_lines(gateway: Gateway) -> None:
     assert ask(gateway.port, "/api/version").json()["version"]
     names = [model["model"] for model in ask(gateway.port, "/api/tags").json()["models"]]
-    assert {"broken", "paced", "paced:long"} <= set(names)
+    assert {"broken:latest", "paced:latest", "paced:long"} <= set(names)
     assert ask(gateway.port, "/api/show", {"name": "paced:latest"}).json()["capabilities"] == ["completion", "tools"]
     assert ask(gateway.port, "/api/ps").json() == {"models": []}
     chat = {"model": "paced:long", "messages": [{"role": "user", "content": "x"}]}
