@@ -170,8 +170,9 @@ def _give_to_owner_of(folder: Path, made: Path | int) -> None:
             os.chown(made, owner.st_uid, owner.st_gid, follow_symlinks=isinstance(made, int))
 
 
-def write_atomically(path: Path, data: bytes, *, like: Path | None = None) -> None:
+def write_atomically(path: Path, data: bytes, *, like: Path | None = None, wait: bool = True) -> None:
     """Replaces the file in one step and waits for the disk: after a crash it has the old or the new content.
+    Without ``wait`` only a crash of programs leaves it so, and not one of the machine.
 
     Owner, mode and attributes stay, and a symbolic link stays: the file that it leads to is replaced. A new file has
     those of ``like``, else it belongs to the owner alone (mode 0600). Makes the parent folder. A failure leaves no
@@ -190,13 +191,15 @@ def write_atomically(path: Path, data: bytes, *, like: Path | None = None) -> No
             file.write(data)
             file.flush()
             copy_attributes(path if like is None or path.exists() else like, descriptor)
-            os.fsync(descriptor)
+            if wait:
+                os.fsync(descriptor)
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    sync_folder(path.parent)
+    if wait:
+        sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

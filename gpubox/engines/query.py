@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 import signal
@@ -26,6 +27,7 @@ CACHE_BYTES = 16 * 1024 * 1024
 _VERSION = re.compile(r"^version:\s*(.+?)\s*$", re.M)
 _MISSING_LIBRARY = re.compile(r"(lib[\w.+-]+\.so[\w.]*): cannot open shared object file")
 """What the dynamic linker says (glibc's elf/dl-load.c); Python repeats it when an extension module does not load."""
+_accepted: set[str] = set()
 # Cached options are invalid when one of these files changes.
 _PARSER = Path(__file__).with_name("capabilities.py")
 _LAUNCHER = (Path(__file__).with_name("embedded_server.py"), Path(__file__).with_name("embedded_flags.py"))
@@ -126,9 +128,17 @@ def check_arguments(engine: Engine, argv: Sequence[str], env: Mapping[str, str])
     """Why the engine refuses ``argv``, in its own words; ``None`` if it accepts them.
 
     llama-server parses arguments from left to right and stops at the first bad one or at ``--version``, which is
-    therefore last. Raises GpuboxError if the engine hangs or crashes.
+    therefore last. What it has accepted in this process is not asked again, while no file of it has changed. Raises
+    GpuboxError if the engine hangs or crashes.
     """
+    folder = engine.path.parent  # of its libraries, too
+    files = [_stamp(engine.path), _stamp(folder), *(_stamp(Path(word)) for word in argv if "/" in word)]
+    key = json.dumps([engine.command, files, list(argv), sorted(env.items())])
+    if key in _accepted:
+        return None
     output = run_engine(engine, [*argv, "--version"], env)
+    if output.code == 0:
+        _accepted.add(key)
     return None if output.code == 0 else refusal_text(output.err)
 
 
@@ -164,10 +174,18 @@ def _cache_key(engine: Engine) -> dict[str, list[int]]:
     files = [engine.path, _PARSER, *(_LAUNCHER if engine.kind == "embedded" else ())]
     key: dict[str, list[int]] = {}
     for path in files:
-        with contextlib.suppress(OSError):
-            status = path.stat()
-            key[str(path)] = [status.st_mtime_ns, status.st_size]
+        if stamp := _stamp(path):
+            key[str(path)] = stamp
     return key
+
+
+def _stamp(path: Path) -> list[int]:
+    """What changes with the file; empty without one."""
+    try:
+        status = path.stat()
+    except OSError:
+        return []
+    return [status.st_mtime_ns, status.st_size]
 
 
 def _read_cache(cache: Path, key: Mapping[str, list[int]]) -> Capabilities | None:

@@ -25,10 +25,10 @@ from gpubox.config import Config, load_config
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.gateway.operations import OperationRequest
 from gpubox.gateway.placement import Placement, ServerLoad, find_placement
+from gpubox.gateway.servers import ProfileTable
 from gpubox.paths import Paths
 from gpubox.planner.planner import Planner
 from gpubox.planner.supervisors import make_supervisor
-from gpubox.profiles.loader import load_catalog
 from gpubox.sanitize import sanitize_line
 from gpubox.server.client import import_httpx
 from gpubox.server.events import ServerEvent
@@ -114,8 +114,10 @@ def check_no_measurement(paths: Paths) -> None:
 class _Work:
     """One operation from its checks to its end."""
 
-    def __init__(self, request: OperationRequest, paths: Paths, config: Config, channel: OperationChannel) -> None:
-        self.request, self.paths, self.config, self.channel = request, paths, config, channel
+    def __init__(
+        self, request: OperationRequest, paths: Paths, config: Config, channel: OperationChannel, profiles: ProfileTable
+    ) -> None:
+        self.request, self.paths, self.config, self.channel, self.profiles = request, paths, config, channel, profiles
         self.placed, self.went = False, False
 
     async def run(self) -> tuple[str, str]:
@@ -124,7 +126,8 @@ class _Work:
         return await (self._start() if self.request.kind == "start" else self._stop())
 
     async def _start(self) -> tuple[str, str]:
-        catalog = await asyncio.to_thread(load_catalog, self.paths)
+        await asyncio.to_thread(self.profiles.refresh)
+        catalog = self.profiles.catalog
         profile = catalog.get(self.request.profile)
         if profile.elsewhere:
             raise GpuboxError(profile.elsewhere)
@@ -167,13 +170,13 @@ class _Work:
         self.went = True
 
 
-def run_operation(paths: Paths, channel: OperationChannel) -> int | None:
+def run_operation(paths: Paths, channel: OperationChannel, profiles: ProfileTable) -> int | None:
     """Runs the next operation that the gateway asks for. Returns its exit code; None if the gateway has gone."""
     try:
         request = channel.read_request()
         if request is None:
             return None
-        work = _Work(request, paths, load_config(paths), channel)
+        work = _Work(request, paths, load_config(paths), channel, profiles)
         try:
             instance, message = run_cancellable(work.run())
         except KeyboardInterrupt:
@@ -204,7 +207,8 @@ def main() -> int:
         import_httpx()
         for module in _LATER_IMPORTS:
             importlib.import_module(module)
-    while (code := run_operation(paths, channel)) is not None:
+    profiles = ProfileTable(paths, load_config(paths))
+    while (code := run_operation(paths, channel, profiles)) is not None:
         last = code
     return last
 

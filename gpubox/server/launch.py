@@ -24,6 +24,7 @@ from gpubox.engines.query import check_arguments, read_capabilities
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.hardware.process import port_owner
 from gpubox.models.gguf import GgufFile, check_gguf
+from gpubox.models.header_cache import read_model
 from gpubox.models.resolve import profile_model, with_resolved_flag_paths
 from gpubox.paths import Paths
 from gpubox.profiles.argv import server_argv
@@ -113,7 +114,7 @@ def prepare_launch(
             f"{profile.name}: the model {profile.model} is not on this machine.",
             f"`gpubox start {profile.name}` downloads it first." if source.fetch else "Correct `model` in the profile.",
         )
-    model = check_gguf(source.path)
+    model = read_model(source.path, paths)
     on_checked(f"model {source.path.name}")
     _check_files(profile)
     port, note = _port(profile, old, paths)
@@ -185,9 +186,10 @@ def _check_argv(profile: Profile, engine: Engine, argv: list[str]) -> None:
 
     It gets no RPC devices: parsing ``--rpc`` connects, and would wait for an rpc-server that is in use.
     """
+    omitted = {"--port"}  # it is new at each start, and checked already
     if "--rpc" in argv:
-        omitted = {"--rpc", "--device", "--tensor-split", "--main-gpu"}  # these name devices of --rpc
-        argv = [word for i, word in enumerate(argv) if word not in omitted and (i == 0 or argv[i - 1] not in omitted)]
+        omitted |= {"--rpc", "--device", "--tensor-split", "--main-gpu"}  # these name devices of --rpc
+    argv = [word for i, word in enumerate(argv) if word not in omitted and (i == 0 or argv[i - 1] not in omitted)]
     if refusal := check_arguments(engine, argv, profile.env):
         message = f"{profile.name}: the engine {engine.name} refuses: {refusal}"
         raise UsageError(message, "Correct [flags] in the profile.")

@@ -39,7 +39,8 @@ from gpubox.server.log import (
 from gpubox.server.server_process import exit_code
 from gpubox.server.state import RunningServer
 
-POLL_SECONDS = 0.05
+POLL_SECONDS, POLL_SHARE = 0.05, 0.02
+"""Between two questions: at most so long, and at most this share of the time that the load has taken."""
 REPORT_SECONDS = 0.2
 PROBE_SECONDS = 120.0
 BUSY_CPU_PATIENCE = 10
@@ -151,7 +152,7 @@ async def wait_loaded(
                 total = launch.model_bytes
                 loaded = min(bytes_read, total) if total else None
                 emit(LoadProgress(launch.profile, load_log.stage, loaded, total, at))
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(min(POLL_SECONDS, 0.005 + POLL_SHARE * at))
     _check_alive(serving, log)
     return serving
 

@@ -29,7 +29,7 @@ from gpubox.hardware.process import (
 from gpubox.server.state import Launch
 from gpubox.storage import lock_file, open_private
 
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.005
 IMMEDIATE_STOP_SECONDS = 1.0
 """Grace when requests are to be aborted. After SIGTERM llama-server (build 11434) first finishes its requests."""
 KILL_SECONDS = 15.0

@@ -210,11 +210,11 @@ def save_state(path: Path, state: InstanceState) -> None:
     """Writes ``state`` atomically, readable by the owner only. Raises GpuboxError if that fails.
 
     On a full disk it overwrites the existing file, if that is large enough: an up-to-date record matters more than an
-    atomic write.
+    atomic write. During an operation it does not wait for the disk: no server and no operation outlives the machine.
     """
     text = json.dumps({"schema_version": SCHEMA, **asdict(state)}, indent=1).encode()
     try:
-        write_atomically(path, text)
+        write_atomically(path, text, wait=state.operation is None)
     except OSError as error:
         if error.errno in _DISK_FULL and _overwrite(path, text):
             return

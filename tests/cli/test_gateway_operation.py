@@ -17,9 +17,10 @@ import pytest
 from gpubox.bench.model import Plan, Target
 from gpubox.bench.run_store import create_run
 from gpubox.cli.main import run
-from gpubox.config import load_config
+from gpubox.config import Config, load_config
 from gpubox.errors import GpuboxError
 from gpubox.gateway.operation import OperationChannel, run_operation
+from gpubox.gateway.servers import ProfileTable
 from gpubox.hardware.process import find_by_marker, own_identity
 from gpubox.paths import Paths
 from gpubox.profiles.loader import load_catalog
@@ -76,7 +77,7 @@ def at_once(paths: Paths, *lines: object) -> list[dict[str, Any]]:
     os.write(said, "".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines).encode())
     os.close(said)
     try:
-        code = run_operation(paths, OperationChannel(source, sink))
+        code = run_operation(paths, OperationChannel(source, sink), ProfileTable(paths, Config()))
     finally:
         os.close(source)
         os.close(sink)

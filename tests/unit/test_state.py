@@ -173,7 +173,7 @@ def test_on_a_full_disk_the_record_takes_the_room_of_the_old_one(
     path = tmp_path / "main.json"
     save_state(path, STATE)
 
-    def full(path: Path, data: bytes) -> None:
+    def full(path: Path, data: bytes, *, wait: bool) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(state_module, "write_atomically", full)
