@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heapreplace
 
 from gpubox.gateway.client_keys import UNLIMITED, ClientLimits
 from gpubox.gateway.gateway_status import WaitKind, WaitsFor
@@ -30,14 +29,10 @@ ASSUMED_TOKENS, ASSUMED_ANSWER_SECONDS, ASSUMED_LOAD_SECONDS = 256.0, 10.0, 10.0
 """Before there is a first answer, or a first load."""
 NEWEST_SHARE = 0.25
 """Of the newest answer in the averages."""
-SHORT_ANSWER_SECONDS = 0.25
-"""Of answers that take less, one more than there are slots is sent: else the slot's pause would count. Of longer ones
-it would only stand in the way of others."""
 IDLE_SHARE = 0.1
 BROKEN_SECONDS, BROKEN_MAX_SECONDS = 15.0, 300.0
 """A profile that failed is not tried again for so long; twice as long after each further failure."""
 POSTPONE_MAX_SECONDS, UNTIL_RELEASED = 15.0, float("inf")
-_MOST_IDLE_ACCOUNTS = 64
 _GENERATING = frozenset({
     "completion", "completions", "chat/completions", "messages", "responses", "infill", "chat", "generate", "embedding",
     "embeddings", "rerank", "reranking", "audio/transcriptions",
@@ -148,11 +143,6 @@ class QueuedProfile:
         return len(self.slotless) + sum(len(account.waiting) for account in self.accounts.values())
 
     @property
-    def waits(self) -> bool:
-        """Whether a request waits."""
-        return bool(self.slotless) or any(account.waiting for account in self.accounts.values())
-
-    @property
     def oldest(self) -> float:
         """When the request that waits longest arrived."""
         return min(ticket.arrived for ticket in self.waiting())
@@ -247,7 +237,7 @@ class AdmissionQueue:
             queued.used = now
             if ticket.takes_slot:
                 self._settle(queued, ticket, now, tokens)
-        if not queued.running and not queued.waits:  # nobody was kept waiting: all begin anew
+        if not queued.running and not queued.waiting_count:  # nobody was kept waiting: all begin anew
             queued.accounts.clear()
             queued.floor = 0.0
 
@@ -281,22 +271,21 @@ class AdmissionQueue:
         account.tag += (tokens - ticket.charge) / weight
         account.estimate += (tokens - account.estimate) * NEWEST_SHARE
         queued.estimate += (tokens - queued.estimate) * NEWEST_SHARE
-        first = queued.answer_seconds == ASSUMED_ANSWER_SECONDS
-        seconds = now - ticket.sent_at
-        queued.answer_seconds = seconds if first else _mixed(queued.answer_seconds, seconds)
+        share = 1.0 if queued.answer_seconds == ASSUMED_ANSWER_SECONDS else NEWEST_SHARE
+        queued.answer_seconds += (now - ticket.sent_at - queued.answer_seconds) * share
 
     def _account(self, queued: QueuedProfile, ticket: Ticket) -> _Account:
         """The client's account; of one that was away, it is brought forward."""
         account = queued.accounts.get(ticket.client)
         if account is None:
-            account = queued.accounts[ticket.client] = _Account(estimate=queued.estimate)
+            account = _Account(estimate=queued.estimate)
         if not account.is_active:
-            others = [each for each in queued.accounts.values() if each.is_active]
-            queued.floor = max(queued.floor, min((each.tag - each.under_way for each in others), default=0.0))
-            if len(queued.accounts) - len(others) > _MOST_IDLE_ACCOUNTS:
-                queued.accounts = {name: each for name, each in queued.accounts.items()
-                                   if each is account or each.is_active or each.tag > queued.floor}  # fmt: skip
+            others = [each.tag - each.under_way for each in queued.accounts.values() if each.is_active]
+            queued.floor = max(queued.floor, min(others, default=0.0))
+            queued.accounts = {name: each for name, each in queued.accounts.items()
+                               if each.is_active or each.tag > queued.floor}  # fmt: skip
             account.tag = max(account.tag, queued.floor)
+            queued.accounts[ticket.client] = account
         return account
 
     def _next_of(self, queued: QueuedProfile) -> Ticket | None:
@@ -309,13 +298,9 @@ class AdmissionQueue:
         return best.first if best else None
 
     def _has_slot(self, queued: QueuedProfile) -> bool:
-        if queued.slots is None:
-            return True
-        # The requests at the server's own port never hold back all of ours: a queue of them may never end.
-        places = max(1, queued.slots - queued.foreign)
-        if queued.answer_seconds < SHORT_ANSWER_SECONDS and not any(self._down()):
-            places += 1
-        return queued.busy < places
+        # Those at the server's own port never hold back all of ours: their queue may have no end. None is sent to wait
+        # at the server: it would gain a millisecond, and stand in the way of who comes next.
+        return queued.slots is None or queued.busy < max(1, queued.slots - queued.foreign)
 
     def _at_limit(self, ticket: Ticket) -> bool:
         most = ticket.limits.requests_at_once
@@ -323,7 +308,7 @@ class AdmissionQueue:
 
     def _down(self) -> Iterator[tuple[str, QueuedProfile]]:
         """The profiles that are waited for and not up."""
-        return ((name, queued) for name, queued in self.profiles.items() if not queued.up and queued.waits)
+        return ((name, queued) for name, queued in self.profiles.items() if not queued.up and queued.waiting_count)
 
     # -- the profiles --------------------------------------------------------
 
@@ -374,10 +359,10 @@ class AdmissionQueue:
         since = queued.postponed_since
         return [each for each in queued.waiting() if now - max(each.arrived, since) >= self.deadline_seconds]
 
-    def release(self) -> None:
-        """An operation is over: what waited for that may be tried."""
-        for queued in self.profiles.values():
-            if queued.postponed_until == UNTIL_RELEASED:
+    def release(self, but: str) -> None:
+        """The operation of ``but`` is over: what waited for that may be tried."""
+        for name, queued in self.profiles.items():
+            if queued.postponed_until == UNTIL_RELEASED and name != but:
                 queued.postponed_until = 0.0
 
     def next_profiles(self, now: float) -> list[str]:
@@ -391,7 +376,7 @@ class AdmissionQueue:
     def close_at(self, wanted: str, displaced: Collection[str], now: float) -> float:
         """When the ``displaced`` profiles stop taking requests so that ``wanted`` comes up in time."""
         target = self.of(wanted)
-        latest = (target.oldest if target.waits else now) + self.deadline_seconds
+        latest = (target.oldest if target.waiting_count else now) + self.deadline_seconds
         before = target.load_seconds + target.answer_seconds
         for oldest, queued in sorted(((each.oldest, each) for _, each in self._down()), key=lambda pair: pair[0]):
             if queued is not target and not queued.loading:  # it has its turn after this one, with the same deadline
@@ -414,7 +399,7 @@ class AdmissionQueue:
     def idle_seconds(self, profile: str, now: float) -> float | None:
         """How long nobody has asked the profile; None while somebody does."""
         queued = self.of(profile)
-        return None if queued.running or queued.waits else now - max(queued.used, queued.up_since)
+        return None if queued.running or queued.waiting_count else now - max(queued.used, queued.up_since)
 
     # -- what it knows -------------------------------------------------------
 
@@ -444,19 +429,8 @@ class AdmissionQueue:
         return WaitsFor(kind, tuple((name, len(self.of(name).running)) for name in names))
 
 
-def _in_order(queued: QueuedProfile) -> Iterator[Ticket]:
+def _in_order(queued: QueuedProfile) -> list[Ticket]:
     """The waiting requests as they will go, as far as the estimates tell."""
-    heap = [(account.tag, account.running, number, account.estimate, iter(account.waiting.values()))
-            for number, account in enumerate(queued.accounts.values())]  # fmt: skip
-    heapify(heap)
-    while heap:
-        tag, running, number, estimate, tickets = heap[0]
-        if (ticket := next(tickets, None)) is None:
-            heappop(heap)
-            continue
-        yield ticket
-        heapreplace(heap, (tag + estimate / ticket.limits.weight, running, number, estimate, tickets))
-
-
-def _mixed(old: float, new: float) -> float:
-    return old + (new - old) * NEWEST_SHARE
+    tags = {each.id: account.tag + place * account.estimate / each.limits.weight
+            for account in queued.accounts.values() for place, each in enumerate(account.waiting.values())}  # fmt: skip
+    return sorted((each for each in queued.waiting() if each.takes_slot), key=lambda ticket: tags[ticket.id])

@@ -76,12 +76,7 @@ class _Operation:
 class ProfileServers:
     """Knows the running servers and the waiting requests, and has profiles brought up."""
 
-    def __init__(
-        self,
-        paths: Paths,
-        config: Config,
-        emit: Callable[[GatewayEvent], None],
-    ) -> None:
+    def __init__(self, paths: Paths, config: Config, emit: Callable[[GatewayEvent], None]) -> None:
         self.paths, self.config, self.emit = paths, config, emit
         self.profiles = ProfileTable(paths, config)
         self.operations = Operations(paths)
@@ -107,10 +102,10 @@ class ProfileServers:
 
     async def close(self) -> None:
         """Ends the watching. An operation that has begun to stop a server goes on by itself."""
-        tasks = [self._ticking, *(operation.task for operation in self._operations.values()), *self._watching.values()]
-        for task in filter(None, tasks):
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        for tasks in ([self._ticking], [each.task for each in self._operations.values()], self._watching.values()):
+            for task in filter(None, list(tasks)):
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         self.operations.close()
 
     # -- for requests --------------------------------------------------------
@@ -246,21 +241,17 @@ class ProfileServers:
 
     async def _watch_slots(self, server: GatewayServer) -> None:
         """Asks a server how many slots it has; and while requests are at it, how many of them work for others."""
-        queued, key, before = self.queue.of(server.profile), api_key(self.paths), 0
-        queued.slots, queued.foreign, known = 1, 0, False
+        url, key, queued = server.base_url, api_key(self.paths), self.queue.of(server.profile)
+        queued.slots, queued.foreign, known, before = 1, 0, False, 0
         while True:
             with contextlib.suppress(UpstreamFailed, TimeoutError, OSError, ValueError):
                 if not known:
-                    status, body = await ask_server(
-                        server.base_url, key, "GET", "/props", seconds=SLOTS_TIMEOUT_SECONDS
-                    )
+                    status, body = await ask_server(url, key, "GET", "/props", seconds=SLOTS_TIMEOUT_SECONDS)
                     queued.slots, known = _total_slots(body) if status == 200 else None, True
                     self._dispatch()
                 elif queued.busy:
                     ours = queued.busy
-                    status, body = await ask_server(
-                        server.base_url, key, "GET", "/slots", seconds=SLOTS_TIMEOUT_SECONDS
-                    )
+                    status, body = await ask_server(url, key, "GET", "/slots", seconds=SLOTS_TIMEOUT_SECONDS)
                     if status != 200:
                         return  # it has no such endpoint
                     foreign = max(0, sum(slot.busy for slot in read_slots(body)) - max(ours, queued.busy))
@@ -348,11 +339,11 @@ class ProfileServers:
 
     async def _operate(self, operation: _Operation) -> None:
         """Brings a profile up, or unloads it."""
-        request, queued = self._request(operation), self.queue.of(operation.profile)
+        queued = self.queue.of(operation.profile)
         self._report(operation)
         try:
             operation.child = child = await self.operations.begin(
-                request, lambda values: self._follow(operation, values)
+                self._request(operation), lambda values: self._follow(operation, values)
             )
             try:
                 await self._make_room(operation, child)
@@ -368,11 +359,11 @@ class ProfileServers:
             finally:
                 await child.close()
         except GpuboxError as error:
-            self._fail(operation, error, is_beside=bool(request.beside))
+            self._fail(operation, error)
         finally:
             del self._operations[operation.profile]
             queued.displaces, queued.loading = (), False
-            self.queue.release()
+            self.queue.release(but=operation.profile)
             self.refresh()
             self._wake.set()
 
@@ -401,25 +392,17 @@ class ProfileServers:
     def _is_wanted(self, operation: _Operation) -> bool:
         """Whether somebody still waits for a start, and nobody asks the profile that is to be unloaded."""
         queued = self.queue.of(operation.profile)
-        return queued.waits if operation.kind == "start" else not (queued.waits or queued.running)
+        asked = bool(queued.waiting_count)
+        return asked if operation.kind == "start" else not (asked or queued.running)
 
     def _request(self, operation: _Operation) -> OperationRequest:
-        now = time.monotonic()
-        servers = []
+        servers, now = [], time.monotonic()
         for server in self.running:
             profile, queued = self.profiles.get(server.profile), self.queue.of(server.profile)
-            servers.append(
-                OperationServer(
-                    instance=server.instance,
-                    pinned=bool(profile and profile.pinned),
-                    idle_seconds=self.queue.idle_seconds(server.profile, now) or 0.0,
-                    running=len(queued.running),
-                    waiting=queued.waiting_count,
-                )
-            )
-        beside = tuple(
-            OperationBeside(other.profile, other.instances) for other in self._operations.values() if other.instances
-        )
+            pinned, idle = bool(profile and profile.pinned), self.queue.idle_seconds(server.profile, now) or 0.0
+            servers.append(OperationServer(server.instance, pinned, idle, len(queued.running), queued.waiting_count))
+        others = [each for each in self._operations.values() if each.instances]
+        beside = tuple(OperationBeside(other.profile, other.instances) for other in others)
         return OperationRequest(operation.kind, operation.profile, operation.asked_by, tuple(servers), beside)
 
     def _follow(self, operation: _Operation, values: Mapping[str, Any]) -> None:
@@ -432,33 +415,26 @@ class ProfileServers:
             operation.step = step
             self._report(operation, step)
 
-    def _fail(self, operation: _Operation, error: GpuboxError, *, is_beside: bool) -> None:
-        now, sentence = time.monotonic(), sentence_of(error)
+    def _fail(self, operation: _Operation, error: GpuboxError) -> None:
+        now, sentence, name = time.monotonic(), sentence_of(error), operation.profile
         self._report(operation, "failed", sentence)
         if operation.kind != "start":
-            self.queue.of(operation.profile).used = now  # not again at once
-            return
-        if isinstance(error, TemporaryFailure) and is_beside:
-            self.queue.of(operation.profile).postponed_until = UNTIL_RELEASED  # most likely it needs the same place
-            return
-        if isinstance(error, TemporaryFailure):
-            for request in self.queue.postpone(operation.profile, now):
+            self.queue.of(name).used = now  # not again at once
+        elif isinstance(error, TemporaryFailure) and len(self._operations) > 1:
+            self.queue.of(name).postponed_until = UNTIL_RELEASED  # most likely another one has its place
+        elif isinstance(error, TemporaryFailure):
+            for request in self.queue.postpone(name, now):
                 self.refuse(request, ProfileUnavailable(503, sentence, RETRY_SECONDS))
-            return
-        for request in self.queue.failed(operation.profile, sentence, now):
-            broken = self.queue.broken(operation.profile, now)
-            reason = ProfileUnavailable(503, sentence, broken[1] if broken else None, is_broken=True)
-            self.refuse(request, reason)
+        else:
+            for request in self.queue.failed(name, sentence, now):
+                seconds = self.queue.of(name).broken_until - now
+                self.refuse(request, ProfileUnavailable(503, sentence, seconds, is_broken=True))
 
     def _report(self, operation: _Operation, step: str = "begin", message: str = "") -> None:
         if step:
-            operation.step = step
-            seconds = round(time.monotonic() - operation.began, 3)
-            self.emit(
-                GatewaySwitch(
-                    operation.kind, operation.profile, operation.asked_by, step, operation.displaces, seconds, message
-                )
-            )
+            operation.step, seconds = step, round(time.monotonic() - operation.began, 3)
+            kind, name, client = operation.kind, operation.profile, operation.asked_by
+            self.emit(GatewaySwitch(kind, name, client, step, operation.displaces, seconds, message))
 
     # -- what it knows -------------------------------------------------------
 
