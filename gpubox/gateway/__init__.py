@@ -15,8 +15,9 @@ servers.py          what runs, from the state files; the profiles, from theirs
 placement.py        where a profile starts, and which servers stop for it
 operations.py       runs one operation in a child process
 operation.py        that child: starts a profile or unloads one
-prefix.py           system prompts that agents share: which, and whose slot
-shared_prefixes.py  reads such a prompt once, and puts it into each agent's slot
+prefix.py           what a prompt begins with: system prompts that agents share, conversations; views of slots
+conversations.py    which conversation a request continues; its KV is put back before, and saved before it is lost
+shared_prefixes.py  reads a system prompt that agents share once
 client_keys.py      the clients' keys: names and hashes
 ledger.py           a line for each finished request, their sums, and how many days are kept
 request_clients.py  which client a request of the server's log, or of the history, came from

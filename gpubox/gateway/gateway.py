@@ -24,6 +24,7 @@ from gpubox.gateway.background import notify
 from gpubox.gateway.changes import ModelName, body_for
 from gpubox.gateway.client_keys import UNLIMITED, ClientKeys, ClientLimits
 from gpubox.gateway.client_request import STREAM_HEADERS, ClientRequest, Forwarding
+from gpubox.gateway.conversations import Conversations, conversation_of
 from gpubox.gateway.gateway_status import (
     SCHEMA,
     ClientStatus,
@@ -48,7 +49,6 @@ from gpubox.gateway.metrics import RequestCounters
 from gpubox.gateway.own_replies import OwnReplies
 from gpubox.gateway.profile_servers import ProfileServers, ProfileUnavailable
 from gpubox.gateway.servers import GatewayServer
-from gpubox.gateway.shared_prefixes import SharedPrefixes
 from gpubox.gateway.upstream import NotConnected, UpstreamFailed
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
@@ -57,7 +57,6 @@ from gpubox.sanitize import sanitize_line
 from gpubox.server.state import GatewayRecord, load_gateway, save_gateway
 from gpubox.server.status import api_key_for
 from gpubox.storage import lock_file
-from gpubox.units import GIB
 
 COMMENT_SECONDS = 5.0
 """A waiting stream begins after so long, and gets a comment as often: proxies and clients give up on silence."""
@@ -79,7 +78,7 @@ class Gateway:
         self.ledger = Ledger(paths.ledger)
         self.counters = RequestCounters()
         self.servers = ProfileServers(paths, config, emit)
-        self.prefixes = SharedPrefixes(self._record, paths.kept_kv, config.kept_kv.max_gib * GIB // 4)
+        self.conversations = Conversations(self._record, paths, config)
         self.requests: dict[int, ClientRequest] = {}
         self.finished: collections.deque[FinishedRequest] = collections.deque(maxlen=_FINISHED)
         self.token = secrets.token_urlsafe(32)
@@ -138,7 +137,7 @@ class Gateway:
                 listener.close()
             await self._finish_requests()
             await self.servers.close()
-            await self.prefixes.close()
+            await self.conversations.close()
             self.emit(GatewayStopped("The gateway has ended; the servers keep running."))
 
     def stop(self) -> None:
@@ -166,7 +165,7 @@ class Gateway:
         """Ends the answers of clients whose key was revoked, and forgets what ended servers held."""
         while True:
             await asyncio.sleep(1.0)
-            await self.prefixes.tidy(self.servers.running)
+            await self.conversations.tidy(self.servers.running)
             if not any(request.keyed for request in self.requests.values()):
                 continue
             for request in list(self.requests.values()):
@@ -293,7 +292,9 @@ class Gateway:
         key = self._upstream_key(profile) if profile.upstream else api_key(self.paths)
         body = self._body_for(request, profile)
         if not profile.upstream:
-            await self.prefixes.before(request.id, server, key, request.path, body)
+            header = request.exchange.request.header
+            request.conversation = conversation_of(request.path, header, body, request.client)
+            await self.conversations.before(request.id, request.conversation, server, key, request.path, body)
         forwarding = self._forward(request, server.base_url, key, body)
         del body  # who waits for the answer does not hold it
         try:
@@ -426,7 +427,7 @@ class Gateway:
         if request.ticket:
             self.servers.done(request.ticket, _cost(line))
         request.forwarding = None  # it holds the request, which holds it: the body would stay in memory
-        self.prefixes.after(request.id, answered=line.status == 200, cached_tokens=line.cached_tokens)
+        self.conversations.after(request.id, line)
         if not request.client or (request.outcome == "left" and request.exchange.complete):
             return  # answered by the gateway itself: not a request to a model
         if request.line is None:
@@ -470,7 +471,7 @@ class Gateway:
             clients=tuple(ClientStatus(name, name in keyed, sums.get(name, ClientSums())) for name in names),
             finished=tuple(self.finished),
             problems=tuple(filter(None, (self.keys.problem, self.ledger.problem))),
-            kept_kv=self.prefixes.sentences(),
+            kept_kv=self.conversations.sentences(),
         )
 
 

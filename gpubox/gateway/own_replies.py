@@ -156,6 +156,12 @@ class OwnReplies:
         if what == "status" and method == "GET":
             exchange.reply(200, msgspec.json.encode(self._gateway.status()))
             return
+        verb, _, name = what.partition("/")
+        if method == "GET" and verb in ("conversations", "recall"):  # a gpubox that is about to stop a server
+            conversations = self._gateway.conversations
+            answer = await conversations.recall(name) if verb == "recall" else conversations.told(name)
+            exchange.reply(200, msgspec.json.encode(answer))
+            return
         if method != "POST" or what not in ("pause", "resume", "cancel", "stop"):
             raise RequestRefused(404, "There is no such endpoint.")
         if what == "cancel":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -23,6 +23,9 @@ MIN_TOKENS = 512
 MIN_BYTES = 3 * MIN_TOKENS
 """System prompts and tools of fewer bytes are not looked at. English text has about 4.5 bytes a token."""
 MAX_BYTES = 4 * 1024 * 1024
+SMALL_BYTES = 1024
+"""A request with less to say (a title) is no conversation: it is read in less time than it takes to move it."""
+PATHS = ("/v1/chat/completions", "/chat/completions", "/v1/messages", "/v1/responses")
 EMPTY_TOKENS = 64
 """A slot with fewer tokens holds no conversation: gpubox's own probe, or what a cleared slot shows."""
 MARGIN_TOKENS = 4
@@ -34,12 +37,18 @@ _TEMPLATE_FIELDS = (
 """The fields of a request that a chat template may write into the prompt (common_chat_params of build 11434)."""
 _BILLING = re.compile(r"\A(x-anthropic-billing-header:.*?cch=).{5}(?=;)", re.DOTALL)
 """A stamp of Claude Code that changes with each request: llama-server makes it always the same."""
+_CACHE_MARK = re.compile(rb',?\s*"cache_control"\s*:\s*\{[^{}]*\}')
+"""Anthropic's clients move these marks to the newest message."""
 _USER_TEXTS = ("Hello", "7 of them")
 """Two texts that begin differently: where their prompts part, the shared prefix ends."""
 
 
 class _Role(msgspec.Struct):
     role: str = ""
+
+
+class _Metadata(msgspec.Struct):
+    user_id: str = ""
 
 
 class _Typed(msgspec.Struct):
@@ -64,6 +73,12 @@ class PromptHead:
     fields: dict[str, msgspec.Raw]
     system: tuple[bytes, ...]
     """The leading system messages, as they were sent."""
+    opening: bytes
+    """The first message that is not the system's."""
+    size: int
+    """Its bytes."""
+    session: str
+    """What an Anthropic client calls its user: Claude Code puts the session into it."""
 
     def probes(self) -> tuple[bytes, bytes]:
         """Two bodies for /apply-template, which have only this head in common."""
@@ -75,14 +90,14 @@ class PromptHead:
 
 
 def read_prompt_head(body: bytes, *, is_anthropic: bool = False) -> PromptHead | None:
-    """The head of a chat request; None if it is too short to share, or cannot be read."""
-    if not MIN_BYTES <= len(body) <= MAX_BYTES:
+    """The head of a chat request; None if it is small, or cannot be read."""
+    if not SMALL_BYTES <= len(body) <= MAX_BYTES:
         return None
     try:
         values = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         if "id_slot" in values or bytes(values.get("cache_prompt", b"")) == b"false":
             return None  # the client decides by itself
-        messages = msgspec.json.decode(values.get("messages", b"[]"), type=list[msgspec.Raw])
+        messages = msgspec.json.decode(values.get("messages", values.get("input", b"[]")), type=list[msgspec.Raw])
         roles = [msgspec.json.decode(message, type=_Role).role for message in messages]
         if is_anthropic:
             system, fields = _of_anthropic(values)
@@ -91,15 +106,19 @@ def read_prompt_head(body: bytes, *, is_anthropic: bool = False) -> PromptHead |
             count = len(list(takewhile(lambda role: role in ("system", "developer"), roles)))
             system = tuple(bytes(message) for message in messages[:count])
             fields = {name: values[name] for name in _TEMPLATE_FIELDS if name in values}
+        metadata = msgspec.json.decode(values["metadata"], type=_Metadata) if "metadata" in values else _Metadata()
     except DECODE_ERRORS:
         return None  # the server says what is wrong with it
     said = roles[len(system) :]
-    if not said or sum(map(len, system)) + sum(len(bytes(value)) for value in fields.values()) < MIN_BYTES:
+    if not said or sum(map(len, messages)) + sum(map(len, system)) < SMALL_BYTES:
         return None
     digest = hashlib.sha256()
     for part in (*system, *(name.encode() + b"=" + bytes(value) for name, value in fields.items())):
         digest.update(b"%d:" % len(part) + part)
-    return PromptHead(digest.hexdigest()[:32], all(role == "user" for role in said), fields, system)
+    size = sum(map(len, system)) + sum(len(bytes(value)) for value in fields.values())
+    opening = _CACHE_MARK.sub(b"", messages[0 if is_anthropic else len(system)])
+    is_first = all(role == "user" for role in said) and "messages" in values
+    return PromptHead(digest.hexdigest()[:32], is_first, fields, system, opening, size, metadata.user_id)
 
 
 def _of_anthropic(values: dict[str, msgspec.Raw]) -> tuple[tuple[bytes, ...], dict[str, msgspec.Raw]]:
@@ -152,6 +171,8 @@ class SlotView:
     """What it holds. None: it has had no task yet."""
     task: int
     """Counts up with the tasks; -1: none yet."""
+    context: int = 0
+    """The most that it can hold."""
 
     @property
     def is_empty(self) -> bool:
@@ -163,56 +184,22 @@ class _Slot(msgspec.Struct):
     is_processing: bool
     n_prompt_tokens: int | None = None
     id_task: int = -1
+    n_ctx: int = 0
 
 
 def read_slots(body: bytes) -> tuple[SlotView, ...]:
     """The slots in the answer to /slots. Raises ValueError."""
     slots = msgspec.json.decode(body, type=list[_Slot])
-    return tuple(SlotView(slot.id, slot.is_processing, slot.n_prompt_tokens, slot.id_task) for slot in slots)
+    return tuple(
+        SlotView(slot.id, slot.is_processing, slot.n_prompt_tokens, slot.id_task, slot.n_ctx) for slot in slots
+    )
 
 
-def newest_task(slots: Sequence[SlotView]) -> int:
-    """The last task that any slot got. While it stays the same, no slot has changed by itself."""
-    return max((slot.task for slot in slots), default=-1)
+def choose_slot(slots: Sequence[SlotView], filled: Mapping[int, int]) -> SlotView | None:
+    """The idle slot that a state goes to: an empty one, else the one that was used longest ago. None: all are busy.
 
-
-def choose_slot(
-    slots: Sequence[SlotView], spare: Collection[int] = (), restored: Collection[int] = ()
-) -> SlotView | None:
-    """The slot that a saved prefix goes to: an empty one, else the oldest of ``spare``. None: there is none.
-
-    ``restored``: slots with a conversation that was restored before the server was ready. /slots does not show it
-    before their first task.
+    ``filled``: slot -> its last task when a state was restored into it, which /slots does not show.
     """
-    empty = {slot.id for slot in slots if slot.is_empty and not (slot.task < 0 and slot.id in restored)}
-    free = [slot for slot in slots if slot.id in empty or (not slot.busy and slot.id in spare)]
-    return min(free, key=lambda slot: (slot.id not in empty, slot.task, slot.id), default=None)
-
-
-class SlotHistory:
-    """Which conversations may be overwritten: llama-server has a copy of them in its prompt cache.
-
-    It copies the idle slots whenever a slot gets a new task (``--cache-idle-slots``, build 11434). A copy exists for
-    a slot that was seen idle before the newest task.
-    """
-
-    def __init__(self) -> None:
-        self._idle: dict[int, tuple[int, int]] = {}
-        """Slot -> its own last task, and the newest task of all when it was first seen idle after that."""
-
-    def see(self, slots: Sequence[SlotView]) -> None:
-        """Takes in what /slots shows now."""
-        newest = newest_task(slots)
-        for slot in slots:
-            if slot.busy:
-                self._idle.pop(slot.id, None)
-            elif self._idle.get(slot.id, (-2, 0))[0] != slot.task:
-                self._idle[slot.id] = (slot.task, newest)
-
-    def copied(self, slots: Sequence[SlotView]) -> set[int]:
-        """The idle slots whose conversations are in the prompt cache, too."""
-        newest = newest_task(slots)
-        seen = self._idle
-        return {
-            slot.id for slot in slots if slot.id in seen and seen[slot.id][0] == slot.task and newest > seen[slot.id][1]
-        }
+    idle = [slot for slot in slots if not slot.busy]
+    empty = [slot for slot in idle if slot.is_empty and filled.get(slot.id) != slot.task]
+    return min(empty or idle, key=lambda slot: (filled.get(slot.id) == slot.task, slot.task, slot.id), default=None)

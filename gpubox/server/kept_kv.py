@@ -124,7 +124,7 @@ class KeptKv:
             slots = [slot for slot in await _long_slots(client) if slot.index == index]
             if not slots:
                 raise ValueError("the slot answers, or holds too little")
-            return await saver.save(slots[0], conversation, roll_back=False)
+            return await saver.save(slots[0], conversation, is_last=False)
 
     async def restore_one(self, running: RunningServer, index: int, state: KeptState) -> bool:
         """Whether a server that goes on took a state into an idle slot. Raises as ``save_one``."""
@@ -250,7 +250,9 @@ class KeptKv:
                 if state.profile == running.launch.profile:
                     reason = reason or f"not restored: {why}"
                 continue
-            if state.shared or (room and restored and sum(each.tokens for each in restored) + state.tokens > room):
+            if state.conversation and (state.shared or state.profile != running.launch.profile):
+                continue  # the gateway restores it when it is asked for
+            if room and restored and sum(each.tokens for each in restored) + state.tokens > room:
                 continue
             if not free:
                 break
@@ -300,11 +302,12 @@ class _Saver:
     prompts: Mapping[tuple[int, int | None], int]
     """The tokens of the last prompts by slot and task."""
 
-    async def save(self, slot: Slot, conversation: str, *, roll_back: bool = True) -> KeptState:
+    async def save(self, slot: Slot, conversation: str, *, is_last: bool = True) -> KeptState:
         """Saves a slot; one of a hybrid model a second time, rolled back to where its last reply begins.
 
-        Without a chat that is the end of its last prompt, whose last token may become one with what follows. Raises
-        GpuboxError, OSError, ValueError.
+        Without a chat that is the end of its last prompt, whose last token may become one with what follows.
+        ``is_last``: nobody else asks the server any more; else the slot is not named: one that is busy by now would be
+        spoilt (build 11434). Raises GpuboxError, OSError, ValueError.
         """
         measured = [state.size_bytes / state.tokens for state in self.store.states() if state.key == self.key]
         per_token = max([self.shape.bytes_per_token, *measured]) or _UNKNOWN_BYTES_PER_TOKEN
@@ -321,10 +324,11 @@ class _Saver:
         cut, prompt = _reply_start(tokens, self.header), self.prompts.get((slot.index, slot.task), 0)
         if not cut and MIN_TOKENS < prompt <= len(tokens):
             cut = prompt - 1
-        if cut and roll_back:
+        if cut and not state.shared:
             shorter = replace(state, name=self.store.new_name(), saved_at=utc_now())
             with contextlib.suppress(GpuboxError, OSError, ValueError):  # the whole slot stays kept
-                await self.client.read_prompt(tokens[:cut], index=slot.index, timeout=_ROLL_BACK_SECONDS)
+                index = slot.index if is_last else -1
+                await self.client.read_prompt(tokens[:cut], index=index, timeout=_ROLL_BACK_SECONDS)
                 shorter, tokens = await self._write(slot.index, shorter)
                 await asyncio.to_thread(self.store.drop, state.name)
                 state = shorter

@@ -139,19 +139,8 @@ def refusal(launch: Launch, folder: Path, variable: Callable[[str], str | None])
     return _refusal_of(flags)
 
 
-def flag_refusal(argv: Iterable[str], variable: Callable[[str], str | None]) -> str:
-    """Which flag makes that a slot's file does not hold all that its tokens say, in a few words; empty: none does."""
-    return _refusal_of(_flags(argv, variable))
-
-
-def slot_folder(argv: Iterable[str]) -> Path | None:
-    """Where a server saves its slots; None: nowhere."""
-    folder = _flags(argv, lambda name: None).get("slot-save-path")  # which has no variable
-    return Path(folder) if folder else None
-
-
-def copies_idle_slots(argv: Iterable[str], variable: Callable[[str], str | None]) -> bool:
-    """Whether the server has a copy of an idle slot as soon as another one gets a task.
+def has_prompt_cache(argv: Iterable[str], variable: Callable[[str], str | None]) -> bool:
+    """Whether the server has a copy in RAM of what its idle slots hold, as soon as one of them gets a task.
 
     Build 11434 also has it of slots with caches of their own (its log: "idle slots will be saved to prompt cache").
     """

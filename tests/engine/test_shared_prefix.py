@@ -26,9 +26,7 @@ def body_of(number: int, **more: Any) -> dict[str, Any]:
 
 
 def test_two_agents_that_start_together_read_their_system_prompt_once(box: Box) -> None:
-    folder = box.root / "slots"
-    folder.mkdir()
-    flags = {"ctx-size": 4096, "parallel": 2, "slot-save-path": f"{folder}/"}
+    flags: dict[str, object] = {"ctx-size": 4096, "parallel": 2}
     box.profile("agents", flags, port=free_port())
     gateway = Gateway()
     try:
@@ -48,7 +46,6 @@ def test_two_agents_that_start_together_read_their_system_prompt_once(box: Box) 
         (server,) = [profile for profile in status["profiles"] if profile["name"] == "agents"]
         port = int(server["base_url"].rpartition(":")[2])
         alone = ask(port, "/v1/chat/completions", body_of(2, cache_prompt=False), timeout=300)
-        names = [file.name for file in folder.iterdir()]
     finally:
         gateway.stop()
 
@@ -62,6 +59,4 @@ def test_two_agents_that_start_together_read_their_system_prompt_once(box: Box) 
         assert timings["prompt_n"] < 60
     assert replies[2].json()["choices"] == alone.json()["choices"]
     assert status["kept_kv"] == [f"agents: a system prompt of {prefix:,} tokens was read once for 2 requests."]
-    assert len(names) == 1
-    assert list(folder.iterdir()) == []  # the gateway has ended
     assert gateway.problems() == ""

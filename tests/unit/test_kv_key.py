@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from gpubox.engines.capabilities import kept_kv_flag, parse_help
+from gpubox.profiles.profile import FlagValue
 from gpubox.server.kv_key import (
     KvKey,
-    copies_idle_slots,
+    has_prompt_cache,
     incompatible,
     launch_key,
     model_identity,
     refusal,
-    slot_folder,
 )
 from gpubox.server.state import Launch
 
@@ -186,11 +187,17 @@ def test_a_folder_of_the_profile_itself_is_left_alone(model: Path) -> None:
     ],
 )
 def test_whether_idle_slots_are_in_the_prompt_cache_too(flags: str, env: dict[str, str], copies: bool) -> None:
-    assert copies_idle_slots(("llama-server", *flags.split()), env.get) is copies
+    assert has_prompt_cache(("llama-server", *flags.split()), env.get) is copies
 
 
-def test_where_a_server_saves_its_slots(model: Path) -> None:
-    assert slot_folder(launch_of(model).argv) == FOLDER
-    assert slot_folder(("llama-server", "--slot-save-path", "/a", "--slot-save-path", "/b")) == Path("/b")
-    assert slot_folder(("llama-server", "--model", "m")) is None
-    assert slot_folder(("llama-server", "--slot-save-path")) is None
+def test_an_engine_with_a_prompt_cache_on_disk_keeps_its_own(model: Path) -> None:
+    def flag(help_text: str) -> dict[str, FlagValue]:
+        return kept_kv_flag(parse_help(help_text), FOLDER)
+
+    assert flag("--slot-save-path PATH  save slots") == {"slot-save-path": "/cache/kv"}
+    assert flag("--cache-disk PATH  prompt cache on disk") == {"cache-disk": "/cache/kv"}
+    assert flag("--kv-cache-dir DIR  blocks") == {"kv-cache-dir": "/cache/kv"}
+    assert flag("--cache-disk N  MiB") == {"slot-save-path": "/cache/kv"}  # a size, and no folder
+    launch = launch_of(model)
+    own = replace(launch, argv=(*launch.argv, "--cache-disk", "/cache/kv"))
+    assert refusal(own, FOLDER, NO_VARIABLES.get) == "the engine keeps its prompts on disk by itself"

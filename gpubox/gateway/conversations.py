@@ -1,0 +1,339 @@
+"""Which conversation a request continues, and where its KV is: put back before the request, saved before it is lost.
+
+llama-server chooses the slots itself, and moves what it displaces into its prompt cache in RAM. Here is only what it
+does not do: a state on disk goes into a slot before its conversation's next request; what another request would
+destroy is saved before that, all of it if there is no such cache, else conversations with the same long head; and
+before a server stops it is asked to bring back, one after the other, the conversations that no slot holds any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+
+from gpubox.config import Config
+from gpubox.errors import GpuboxError
+from gpubox.gateway.gateway_status import FinishedRequest
+from gpubox.gateway.prefix import PATHS, PromptHead, SlotView, choose_slot, read_prompt_head
+from gpubox.gateway.servers import GatewayServer
+from gpubox.gateway.shared_prefixes import Launch, NotShared, Prefix, SharedPrefixes
+from gpubox.gateway.upstream import UpstreamFailed
+from gpubox.hardware.process import environment_of
+from gpubox.paths import Paths
+from gpubox.planner.supervisors import full_window
+from gpubox.server.instance import observe
+from gpubox.server.kept_kv import MIN_TOKENS, KeptKv
+from gpubox.server.kv_key import has_prompt_cache
+from gpubox.server.kv_store import KeptState
+from gpubox.server.state import LEAST_REUSED_SHARE
+
+MOVE_SECONDS = 60.0
+MAX_TALKS, MAX_BODY_BYTES = 256, 32 << 20
+"""So many conversations are known, and so much of their last requests is kept in all."""
+_KEPT_SHARE, _FOUND_SHARE = 0.4, 0.2
+"""What build 11434 loses: of a slot whose larger half (0.5) a request shares, the rest; of a prompt in RAM that shares
+a quarter (0.25) with one that it does not know, all else. Bytes are counted here, not tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a request continues."""
+
+    key: str
+    head: PromptHead
+
+
+def conversation_of(path: str, header: Callable[[str], str], body: bytes, client: str = "") -> Conversation | None:
+    """The conversation of a request; None for a small one (a title), and for what is no chat.
+
+    It is known by its session, as the client names it (x-session-id, x-session-affinity; Claude Code: the metadata),
+    and by the messages up to the first answer: titles and other agents of a session have a system prompt of their own.
+    """
+    if path not in PATHS or (head := read_prompt_head(body, is_anthropic=path == "/v1/messages")) is None:
+        return None
+    session = header("x-session-id") or header("x-session-affinity") or head.session
+    digest = hashlib.sha256()
+    for part in (client.encode(), session.encode(), *head.system, head.opening):
+        digest.update(b"%d:" % len(part) + part)
+    return Conversation(digest.hexdigest()[:32], head)
+
+
+@dataclass(slots=True)
+class _Talk:
+    """A conversation, as it was after its last answer."""
+
+    launch: str = ""
+    path: str = ""
+    body: bytes = b""
+    tokens: int = 0
+    """What its slot held. 0: unknown, it broke off."""
+    sent: int = -1
+    """How many requests its launch had been sent by then."""
+    saved: int = -1
+    """``tokens`` when it was last saved."""
+    head: str = ""
+    head_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request that is not over."""
+
+    launch: Launch
+    conversation: Conversation
+    path: str
+    body: bytes
+    expects: tuple[str, int] | None = None
+    """The restored state that it should reuse: name and tokens."""
+    prefix: Prefix | None = None
+    """The system prompt that it is part of."""
+
+
+@dataclass(slots=True)
+class _Uses:
+    """What became of the restored states of a profile."""
+
+    count: int = 0
+    tokens: int = 0
+    reused: int = 0
+
+
+class Conversations:
+    """The conversations of all servers. ``before`` each request, ``after`` it, and ``tidy`` once a second."""
+
+    def __init__(self, record: Callable[[FinishedRequest], None], paths: Paths, config: Config) -> None:
+        """``record`` gets the gateway's own requests, so that the ledger has every token that a server has read."""
+        self._paths, self._config = paths, config
+        self._notes: deque[str] = deque(maxlen=10)
+        self._uses: dict[str, _Uses] = {}
+        self.shared = SharedPrefixes(record, self._note)
+        self._launches: dict[str, Launch] = {}
+        self._making = asyncio.Lock()
+        self._talks: OrderedDict[str, _Talk] = OrderedDict()
+        self._open: dict[int, _Open] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def before(
+        self, request: int, conversation: Conversation | None, server: GatewayServer, api_key: str | None, path: str,
+        body: bytes,
+    ) -> None:  # fmt: skip
+        """Returns when the request may be sent. Never raises, except if it is cancelled."""
+        launch = self._launches.get(server.launch_id) or await self._launch(server, api_key)
+        if launch.off:
+            return
+        launch.sent += 1
+        if conversation is None and launch.has_ram_cache:
+            return
+        key = conversation.key if conversation else ""
+        with self._noted(launch):
+            if not launch.has_ram_cache:
+                await self._guard(launch, key, None, 0.0)
+            if conversation:
+                self._open[request] = opened = _Open(launch, conversation, path, body)
+                if not await self._prepare(opened, conversation.head):
+                    opened.prefix = await self.shared.before(request, launch, conversation.head)
+                    if opened.prefix:
+                        await self._restore(opened, opened.prefix.key)
+
+    def after(self, request: int, line: FinishedRequest) -> None:
+        """The request is over."""
+        cached, answered = line.cached_tokens, line.status == 200
+        if (opened := self._open.pop(request, None)) is None:
+            return
+        for prefix in opened.launch.prefixes.values():
+            prefix.open.discard(request)
+        talk = self._talks.setdefault(opened.conversation.key, _Talk())
+        self._talks.move_to_end(opened.conversation.key)
+        talk.launch, talk.sent, talk.tokens = opened.launch.id, opened.launch.sent, 0
+        if answered and line.prompt_tokens and line.generated_tokens:  # the last token is not in the cache
+            talk.tokens = line.prompt_tokens + line.generated_tokens - 1
+            talk.path, talk.body = opened.path, opened.body
+            talk.head, talk.head_bytes = opened.conversation.head.key, opened.conversation.head.size
+        while len(self._talks) > MAX_TALKS:
+            self._talks.popitem(last=False)
+        size = sum(len(each.body) for each in self._talks.values())
+        for each in self._talks.values():
+            if size > MAX_BODY_BYTES:
+                size, each.body = size - len(each.body), b""
+        if opened.expects and answered and cached is not None:
+            self._judge(opened, *opened.expects, min(cached, opened.expects[1]), line.prompt_tokens or cached)
+
+    def told(self, launch_id: str) -> dict[str, int]:
+        """The conversations of a launch, the last used one last, and what their slots held (0: unknown)."""
+        talks = self._talks.items()
+        return {
+            key: talk.tokens for key, talk in talks
+            if talk.launch == launch_id and talk.body and (talk.tokens >= MIN_TOKENS or not talk.tokens)
+        }  # fmt: skip
+
+    async def recall(self, key: str) -> dict[str, int]:
+        """Has the server hold a conversation's last prompt in a slot again, out of its prompt cache in RAM."""
+        talk = self._talks.get(key)
+        launch = self._launches.get(talk.launch) if talk and talk.body else None
+        if talk is None or launch is None or not launch.has_ram_cache:
+            return {}
+        with self._noted(launch):
+            values = msgspec.json.decode(talk.body, type=dict[str, msgspec.Raw])
+            for name in ("stream", "stream_options", "max_completion_tokens", "max_output_tokens", "n"):
+                values.pop(name, None)
+            one, none = msgspec.Raw(b"1"), msgspec.Raw(b"0")
+            limit = "max_output_tokens" if talk.path.endswith("responses") else "max_tokens"
+            body = msgspec.json.encode({**values, limit: one, "n_predict": none})
+            return {"tokens": (await self.shared.read(launch, talk.path, body))[0]}
+        return {}
+
+    async def tidy(self, running: Iterable[GatewayServer]) -> None:
+        """Forgets the launches that have ended."""
+        alive = {server.launch_id for server in running}
+        self._launches = {name: launch for name, launch in self._launches.items() if name in alive}
+
+    async def close(self) -> None:
+        """Waits for what is being noted."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def sentences(self) -> tuple[str, ...]:
+        """What was kept and shared, and why something was not."""
+        kept = (
+            f"{profile}: {uses.reused:,} of {uses.tokens:,} tokens were reused of "
+            f"{uses.count} restored conversation{'' if uses.count == 1 else 's'}."
+            for profile, uses in self._uses.items()
+        )
+        return (*kept, *self.shared.sentences(self._launches.values()), *self._notes)
+
+    # -- what is known -------------------------------------------------------
+
+    async def _launch(self, server: GatewayServer, api_key: str | None) -> Launch:
+        async with self._making:
+            if launch := self._launches.get(server.launch_id):
+                return launch
+            launch = await asyncio.to_thread(self._look, server, api_key)
+            self._launches[launch.id] = launch
+            if launch.off:
+                self._note(launch, f"KV caches are not kept: {launch.off}")
+            return launch
+
+    def _look(self, server: GatewayServer, api_key: str | None) -> Launch:
+        """Reads the state, the log and the environment of a server."""
+        kv = KeptKv(self._paths, self._config, server.instance, partial(full_window, self._paths, self._config))
+        running = observe(self._paths, server.instance).running
+        launch = Launch(server.launch_id, server.profile, server.base_url, api_key, kv, running)
+        if running is None or running.launch_id != server.launch_id:
+            launch.off = "its server has just ended"
+        elif not kv.is_on(running):
+            launch.off = kv.why_off(running) or "kept-kv is off"
+        else:
+            launch.off = kv.window_refusal(running)
+            variable = environment_of(server.pid).get
+            launch.has_ram_cache = has_prompt_cache(server.argv, variable)
+            launch.filled = {each.slot: -1 for each in running.restored}
+        return launch
+
+    def _note(self, launch: Launch, text: str) -> None:
+        sentence = f"{launch.profile}: {text.rstrip('.')}."
+        if text and sentence not in self._notes:
+            self._notes.appendleft(sentence)
+
+    @contextlib.contextmanager
+    def _noted(self, launch: Launch) -> Iterator[None]:
+        """What fails in the block is a note; the request goes on as it is."""
+        try:
+            yield
+        except NotShared as reason:
+            self._note(launch, str(reason))
+        except TimeoutError:
+            self._note(launch, "the server took too long to move a slot's state")
+        except (GpuboxError, UpstreamFailed, OSError, ValueError) as error:
+            self._note(launch, f"a slot's state could not be moved: {error}")
+
+    def _judge(self, opened: _Open, name: str, tokens: int, reused: int, prompt: int) -> None:
+        """Whether the first request after a restore has reused it."""
+        has_helped = reused >= LEAST_REUSED_SHARE * min(tokens, prompt)
+        if opened.prefix:
+            self.shared.judge(opened.launch, opened.prefix, reused)
+        elif has_helped:
+            uses = self._uses.setdefault(opened.launch.profile, _Uses())
+            uses.count, uses.tokens, uses.reused = uses.count + 1, uses.tokens + tokens, uses.reused + reused
+        else:
+            what = f"a conversation of {tokens:,} tokens was restored, and its next request reused {reused:,} of them"
+            self._note(opened.launch, f"{what}: its state is dropped")
+        work = asyncio.to_thread(opened.launch.kv.note_use, name, reused=has_helped)
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- moving --------------------------------------------------------------
+
+    async def _prepare(self, opened: _Open, head: PromptHead) -> bool:
+        """Sees that the server finds the conversation of a request, and loses no other one for it.
+
+        False: nobody here knows this conversation.
+        """
+        launch, key = opened.launch, opened.conversation.key
+        talk = self._talks.get(key)
+        assert launch.running is not None
+        if talk and talk.launch == launch.id:
+            if talk.sent == launch.sent - 1 or await self._slot_of(launch, talk):
+                return True  # it is where it was
+            await self._guard(launch, key, head, _KEPT_SHARE)
+            if talk.saved == talk.tokens or not launch.has_ram_cache:
+                await self._restore(opened, key)
+            return True
+        kept = next((each for each in launch.running.restored if each.conversation == key), None)
+        if kept and (launch.sent == 1 or (await self._views(launch))[kept.slot].task < 0):
+            opened.expects = kept.name, kept.tokens
+            return True
+        await self._guard(launch, key, head, _FOUND_SHARE)
+        return await self._restore(opened, key)
+
+    async def _guard(self, launch: Launch, key: str, head: PromptHead | None, share: float) -> None:
+        """Saves the other conversations that the server would lose for a request.
+
+        ``head``: those of which at least this ``share`` is the same head; None: all.
+        """
+        assert launch.running is not None
+        for other, talk in list(self._talks.items()):
+            alike = head is None or (talk.head == head.key and talk.head_bytes >= share * len(talk.body))
+            if other == key or not alike or talk.launch != launch.id or talk.saved == talk.tokens:
+                continue
+            async with asyncio.timeout(MOVE_SECONDS), launch.placing:
+                slot = await self._slot_of(launch, talk)
+                if slot is None and await self.recall(other):
+                    views = (await self._views(launch)).values()
+                    slot = max((each for each in views if not each.busy), key=lambda each: each.task, default=None)
+                if slot and (slot.tokens or 0) >= MIN_TOKENS:
+                    await launch.kv.save_one(launch.running, slot.id, other)
+                    talk.saved = talk.tokens
+
+    async def _restore(self, opened: _Open, key: str) -> bool:
+        """Restores the kept state of a conversation, or of a system prompt, into a slot, if there is one."""
+        launch = opened.launch
+        running = launch.running
+        assert running is not None
+        async with asyncio.timeout(MOVE_SECONDS), launch.placing:
+            slots = tuple((await self._views(launch)).values())
+            context = min(slot.context for slot in slots)
+            state: KeptState | None = await asyncio.to_thread(launch.kv.find, running, key, context)
+            if state is None:
+                return False
+            if slot := choose_slot(slots, launch.filled):
+                if not slot.is_empty and launch.has_ram_cache:  # a new task moves what idle slots hold into RAM
+                    await self.shared.read(launch, "/completion", b'{"prompt": ".", "n_predict": 0}')
+                if await launch.kv.restore_one(running, slot.id, state):
+                    opened.expects = state.name, state.tokens
+                    launch.filled[slot.id] = (await self._views(launch))[slot.id].task
+            return True
+
+    async def _slot_of(self, launch: Launch, talk: _Talk) -> SlotView | None:
+        """The idle slot that holds exactly as much as a conversation after its last answer."""
+        views = (await self._views(launch)).values() if talk.tokens else ()
+        return next((each for each in views if not each.busy and abs((each.tokens or 0) - talk.tokens) <= 1), None)
+
+    async def _views(self, launch: Launch) -> dict[int, SlotView]:
+        return {slot.id: slot for slot in await launch.slots()}
