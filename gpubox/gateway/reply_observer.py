@@ -75,8 +75,9 @@ class ReplyObserver:
         objects = self._objects()
         if several := _tokens_of_several(objects, stream=self.stream):
             return several
-        merged = AnswerTokens()
-        for values in filter(None, map(_tokens_of, objects)):  # field by field, those that say most first
+        said = [values for values in map(_tokens_of, objects) if values]
+        merged = said[0] if said else AnswerTokens()
+        for values in said[1:]:  # field by field, those that say most first
             merged = AnswerTokens(
                 *(old if old is not None else new for old, new in zip(astuple(merged), astuple(values), strict=True))
             )

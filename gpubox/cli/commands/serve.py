@@ -9,6 +9,7 @@ import queue
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from gpubox.server.state import GatewayRecord
 if TYPE_CHECKING:
     from gpubox.gateway.gateway_status import GatewayEvent
 
-_MOST_WAITING_EVENTS, _PRINT_SECONDS = 4096, 1.0
+_MOST_WAITING_EVENTS, _PRINT_SECONDS, _GATHER_SECONDS = 4096, 1.0, 0.005
 _M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 64 * 1024
 
 
@@ -178,24 +179,25 @@ class _BackgroundPrinter:
 
     def __init__(self, show: Callable[[GatewayEvent], None]) -> None:
         self._show = show
-        self._events: queue.Queue[GatewayEvent | None] = queue.Queue(_MOST_WAITING_EVENTS)
+        self._events: queue.SimpleQueue[GatewayEvent | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True, name="print events")
         self._thread.start()
 
     def __call__(self, event: GatewayEvent) -> None:
-        with contextlib.suppress(queue.Full):
-            self._events.put_nowait(event)
+        if self._events.qsize() < _MOST_WAITING_EVENTS:
+            self._events.put(event)
 
     def close(self) -> bool:
         """Whether all that was to be printed is printed."""
-        with contextlib.suppress(queue.Full):
-            self._events.put_nowait(None)
+        self._events.put(None)
         self._thread.join(_PRINT_SECONDS)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
         while event := self._events.get():
             self._show(event)
+            if self._events.empty():
+                time.sleep(_GATHER_SECONDS)  # to be woken for each of many events costs more than their lines
 
 
 def _printer(*, as_json: bool, quiet: bool) -> Callable[[GatewayEvent], None]:
