@@ -251,9 +251,7 @@ class ClientConnection(BaseProtocol):
         super().connection_lost(exc)
         self._limits.connections.pop(self, None)
         self._payload = EMPTY_PAYLOAD
-        del (
-            self._requests
-        )  # which holds this connection: without that, a body stays until memory is searched for cycles
+        del self._requests  # it holds this connection, and a body would stay until memory is searched for cycles
         self._cancel(self._timer)
         self._cancel(self._stalled)
         self.release_body()
@@ -297,6 +295,7 @@ class ClientConnection(BaseProtocol):
             with contextlib.suppress(OSError):
                 self.transport.write_eof()
         else:
+            self._wait(STALL_SECONDS, self.abort)  # the client may never read the rest
             self.transport.close()
 
     def abort(self, *, reset: bool = False) -> None:

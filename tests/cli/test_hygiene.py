@@ -40,7 +40,7 @@ def engine(paths: Paths, fake_engine: Path) -> None:
     "words", [("ls",), ("show", "demo"), ("logs",), ("doctor",), ("engines",), ("--help",), ("bench", "ls")]
 )
 def test_verbs_without_http_import_no_http_and_no_screen(words: tuple[str, ...]) -> None:
-    heavy = {"textual", "rich", "httpx", "xllamacpp", "yaml"}
+    heavy = {"textual", "rich", "httpx", "aiohttp", "xllamacpp", "yaml"}
 
     assert imported(*words) & heavy == set()
 
