@@ -137,7 +137,8 @@ class _Work:
             each.instance: ServerLoad(each.idle_seconds, each.running + each.waiting, each.pinned)
             for each in self.request.servers
         }
-        placement = await asyncio.to_thread(find_placement, profile, self.paths, catalog, planner, loads)
+        beside = self.request.beside
+        placement = await asyncio.to_thread(find_placement, profile, self.paths, catalog, planner, loads, beside)
         supervisor = self._supervisor(placement.instance, planner)
         await supervisor.place(profile, displaces=placement.displaces, go=partial(self._go, placement))
         return placement.instance, f"{profile.name} answers."

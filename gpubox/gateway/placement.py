@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
 from gpubox.errors import ExitCode, GpuboxError
+from gpubox.gateway.operations import OperationBeside
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.planner.launch_flags import read_launch_flags
 from gpubox.planner.plan import MemoryPlan
@@ -15,8 +17,8 @@ from gpubox.planner.planner import Planner
 from gpubox.planner.verdict import judge
 from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import Profile
-from gpubox.server.held_instance import busy_error
-from gpubox.server.instance import instance_names, observe
+from gpubox.server.held_instance import InstanceBusy, busy_error
+from gpubox.server.instance import InstanceView, instance_names, observe
 from gpubox.server.state import RunningServer
 
 _MOST_SEARCHED = 6
@@ -62,10 +64,14 @@ PlanWithout = Callable[[Sequence[str]], MemoryPlan]
 """Plans the profile as if the servers of these instances had stopped."""
 
 
-def decide(profile: Profile, rpc: frozenset[str], servers: Sequence[PlacedServer], plan: PlanWithout) -> Placement:
+def decide(
+    profile: Profile, rpc: frozenset[str], servers: Sequence[PlacedServer], plan: PlanWithout,
+    taken: Collection[str] = (),
+) -> Placement:  # fmt: skip
     """Where ``profile``, which needs the RPC servers ``rpc``, starts. Pure but for ``plan``.
 
-    Raises GpuboxError if a server that stays is in the way.
+    ``taken``: instances that are not free although none of the ``servers`` runs there. Raises GpuboxError if a server
+    that stays is in the way.
     """
     if running := next((server for server in servers if server.profile == profile.name), None):
         return Placement(running.instance)
@@ -75,11 +81,11 @@ def decide(profile: Profile, rpc: frozenset[str], servers: Sequence[PlacedServer
     first = judge(plan(_names(must)))
     others = [server for server in servers if server not in must]
     if first.fit == "fits" or (profile.companion and first.fit != "short"):
-        return _placement(profile, servers, must)
+        return _placement(profile, servers, must, taken)
     normal = [server for server in others if not server.companion]
     if first.fit == "unknown":
         _check_may_go(profile, normal, f"whether both fit is not certain ({first.words})")
-        return _placement(profile, servers, [*must, *normal])
+        return _placement(profile, servers, [*must, *normal], taken)
     best = _fewest(others, lambda gone: judge(plan(_names([*must, *gone]))).fit)
     if best is None and first.fit == "tight":
         best = ()  # it fits beside those that stay
@@ -88,7 +94,7 @@ def decide(profile: Profile, rpc: frozenset[str], servers: Sequence[PlacedServer
         staying = [server for server in others if server.stays]
         if staying and judge(plan(_names([*must, *others]))).fit != "short":
             _check_may_go(profile, staying, "there is not enough memory for both")
-    return _placement(profile, servers, [*must, *best])
+    return _placement(profile, servers, [*must, *best], taken)
 
 
 def _fewest(
@@ -123,9 +129,11 @@ def _groups(pool: Sequence[PlacedServer]) -> Iterator[tuple[PlacedServer, ...]]:
         yield tuple(pool[:size])
 
 
-def _placement(profile: Profile, servers: Sequence[PlacedServer], gone: Iterable[PlacedServer]) -> Placement:
+def _placement(
+    profile: Profile, servers: Sequence[PlacedServer], gone: Iterable[PlacedServer], taken: Collection[str]
+) -> Placement:
     displaces = _names(gone)
-    left = {server.instance for server in servers} - set(displaces)
+    left = {*taken, *(server.instance for server in servers)} - set(displaces)
     instance = profile.name if profile.companion or MAIN_INSTANCE in left else MAIN_INSTANCE
     return Placement(instance, displaces)
 
@@ -145,24 +153,67 @@ def _check_may_go(profile: Profile, servers: Iterable[PlacedServer], why: str) -
 
 
 def find_placement(
-    profile: Profile, paths: Paths, catalog: ProfileCatalog, planner: Planner, loads: Mapping[str, ServerLoad]
-) -> Placement:
+    profile: Profile, paths: Paths, catalog: ProfileCatalog, planner: Planner, loads: Mapping[str, ServerLoad],
+    beside: Sequence[OperationBeside] = (),
+) -> Placement:  # fmt: skip
     """Where ``profile`` starts beside, or in place of, the servers that run now. ``loads``: by instance.
 
-    Blocks: it may run the engine. Raises GpuboxError; InstanceBusy while another gpubox starts or stops a server,
-    because what that will hold is not known yet.
+    ``beside``: other operations, whose instances it leaves alone, with the memory for what was or will be there,
+    whichever is more: each may still fail, and bring back what it stopped. Blocks: it may run the engine. Raises
+    GpuboxError; InstanceBusy while another gpubox starts or stops a server, because what that will hold is not known
+    yet, and where there is no certain place beside those operations.
     """
     views = {name: observe(paths, name) for name in instance_names(paths)}
-    if busy := next((name for name, view in views.items() if view.operation), None):
+    taken = {name for other in beside for name in other.instances}
+    if busy := next((name for name, view in views.items() if view.operation and name not in taken), None):
         raise busy_error(paths, busy)
     running = {name: view.running for name, view in views.items() if view.running}
-    servers = [_server(name, server, catalog, loads.get(name, ServerLoad())) for name, server in running.items()]
+    servers = [_server(name, server, catalog, loads.get(name, ServerLoad()))
+               for name, server in running.items() if name not in taken]  # fmt: skip
+    changed = [running[name] for name in taken & set(running)]
+    kept: Counter[str] = Counter()
+    for other in beside:
+        before = [server.launch.profile for name in other.instances for server in _servers_of(views.get(name))]
+        kept += _needs([other.profile], catalog, planner) | _needs(before, catalog, planner)
 
     def plan(gone: Sequence[str]) -> MemoryPlan:
-        leaving = [running[name] for name in gone]
-        return planner.plan(profile, replaces=leaving, may_dry_run=len(leaving) < len(running))
+        leaving = [*(running[name] for name in gone), *changed]
+        alone = planner.plan(profile, replaces=leaving, may_dry_run=len(leaving) < len(running))
+        devices = (replace(device, free_bytes=device.free_bytes and device.free_bytes - kept[device.device])
+                   for device in alone.devices)  # fmt: skip
+        return replace(alone, devices=tuple(devices))
 
-    return decide(profile, _rpc_of_profile(profile), servers, plan)
+    rpc = _rpc_of_profile(profile)
+    if not beside:
+        return decide(profile, rpc, servers, plan)
+    waits = InstanceBusy(f"{profile.name} waits for {beside[0].profile}.", "Both need the same place, or memory.")
+    if any(rpc & _rpc_of_profile(catalog.get(other.profile)) for other in beside):
+        raise waits
+    try:
+        placement = decide(profile, rpc, servers, plan, taken)
+    except GpuboxError:
+        raise waits from None
+    fit = judge(plan(placement.displaces)).fit
+    if placement.instance in taken or fit == "short" or (fit == "unknown" and not profile.companion):
+        raise waits
+    return placement
+
+
+def _servers_of(view: InstanceView | None) -> Iterator[RunningServer]:
+    """What runs in an instance, and what an operation has stopped there and may bring back."""
+    if view and view.running:
+        yield view.running
+    if view and view.operation:
+        yield from view.operation.replaces.values()
+
+
+def _needs(names: Iterable[str], catalog: ProfileCatalog, planner: Planner) -> Counter[str]:
+    """What profiles take together, in bytes by device, as far as that is known."""
+    plans = [planner.plan(catalog.get(name)) for name in set(names)]
+    needs: Counter[str] = Counter()
+    for device in (device for plan in plans for device in plan.devices):
+        needs[device.device] += device.total_bytes
+    return needs
 
 
 def _server(instance: str, server: RunningServer, catalog: ProfileCatalog, load: ServerLoad) -> PlacedServer:

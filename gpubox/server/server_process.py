@@ -175,9 +175,9 @@ LIMIT_SECONDS = 10.0
 
 
 async def wait_vram_released() -> str:
-    """Waits until two readings agree on every card, at most LIMIT_SECONDS; returns a note about the result.
+    """Waits until no card's use falls any more, at most LIMIT_SECONDS; returns a note about the result.
 
-    The driver releases the memory only after the process is gone.
+    The driver releases the memory only after the process is gone. Another server may load meanwhile: that use grows.
     """
     before = await asyncio.to_thread(vram_used)
     if before is None:
@@ -188,7 +188,7 @@ async def wait_vram_released() -> str:
         after = await asyncio.to_thread(vram_used)
         if after is None:
             return "the GPU driver stopped answering"
-        if len(after) == len(before) and all(abs(a - b) <= STEADY_BYTES for a, b in zip(after, before, strict=True)):
+        if len(after) == len(before) and all(b - a <= STEADY_BYTES for a, b in zip(after, before, strict=True)):
             return f"{units.memory(sum(after))} in use"
         before = after
     return f"still changing after {LIMIT_SECONDS:.0f} s"

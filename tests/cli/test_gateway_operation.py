@@ -285,6 +285,21 @@ def test_another_gpubox_that_is_at_it_is_no_fault_of_the_profile(start: Start, p
     assert first.end() == 0
 
 
+def test_two_operations_on_different_instances_run_side_by_side(start: Start, paths: Paths) -> None:
+    assert start("a").end() == 0
+    first = start("b")
+    first.until("placed")
+    beside = [{"profile": "b", "instances": ["main"]}]
+
+    assert start("c", beside=beside).end() == 0
+    waits = start("a", beside=beside).until("failed")
+
+    assert running(paths) == {"main": "a", "c": "c"}
+    assert (waits["temporary"], waits["message"]) == (True, "a waits for b.")
+    assert first.end() == 0
+    assert running(paths) == {"main": "b", "c": "c"}
+
+
 @pytest.mark.usefixtures("start")
 def test_an_instance_that_another_gpubox_holds_leaves_the_others_untouched(paths: Paths) -> None:
     assert run(["start", "b"]) == 0 and run(["start", "c"]) == 0

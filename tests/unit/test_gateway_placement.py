@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from gpubox.errors import GpuboxError
-from gpubox.gateway.placement import PlacedServer, Placement, decide
+from gpubox.gateway.operations import OperationBeside
+from gpubox.gateway.placement import PlacedServer, Placement, decide, find_placement
+from gpubox.paths import Paths
 from gpubox.planner.plan import DevicePlan, MemoryPlan
+from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import Profile
+from gpubox.server.held_instance import InstanceBusy
 
 GIB = 1 << 30
 NEW = Profile("new", "new.gguf")
@@ -107,3 +112,30 @@ def test_a_crowd_of_servers_is_decided_quickly() -> None:
     card = Card(20, **{server.instance: 0.8 for server in crowd})
     assert len(place(card, *crowd).displaces) == 26
     assert card.plans < 100
+
+
+class Plans:
+    """Plans on a card of 24 GiB by what each profile needs."""
+
+    def __init__(self, **needs: float) -> None:
+        self.needs = needs
+
+    def plan(self, profile: Profile, **options: object) -> MemoryPlan:
+        return replace(Card(self.needs[profile.name])([]), profile=profile.name)
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"), [("small", True), ("large", False), ("main", False), ("far", False), ("same", False)]
+)
+def test_beside_another_operation_only_what_leaves_it_its_memory_and_place(paths: Paths, name: str, fits: bool) -> None:
+    profiles = {each: Profile(each, "m.gguf") for each in ("comes", "small", "large", "main", "same")}
+    profiles |= {each: Profile(each, "m.gguf", flags={"rpc": "10.0.0.2:50052"}) for each in ("far", "comes-far")}
+    planner = Plans(**{"comes": 15, "comes-far": 1, "small": 5, "large": 12, "main": 1, "far": 1, "same": 1})
+    others = [OperationBeside("comes", ("main",)), OperationBeside("comes-far", ("same",))]
+    find = partial(find_placement, profiles[name], paths, ProfileCatalog(profiles, {}), planner, {})  # type: ignore[arg-type]
+    if fits:
+        assert find(others) == Placement(name)  # the place of the main instance is taken
+        assert find(()) == Placement("main")
+    else:
+        with pytest.raises(InstanceBusy, match=f"{name} waits for comes"):
+            find(others)

@@ -1,4 +1,4 @@
-"""Waiting for released VRAM: until two readings agree, for a limited time, and only with a driver."""
+"""Waiting for released VRAM: until no use falls any more, for a limited time, and only with a driver."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_no_driver_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_it_waits_until_every_card_is_steady(monkeypatch: pytest.MonkeyPatch) -> None:
-    falling = [(20 * GIB, GIB), (12 * GIB, GIB), (2 * GIB, GIB), (2 * GIB, 3 * GIB), (2 * GIB + 1024, 3 * GIB)]
+    falling = [(20 * GIB, GIB), (12 * GIB, 2 * GIB), (2 * GIB, 3 * GIB), (2 * GIB - 1024, 3 * GIB)]
     left = script(monkeypatch, [*falling, None])
 
     assert await wait_vram_released() == "5.0 GiB in use"
@@ -35,7 +35,7 @@ async def test_it_waits_until_every_card_is_steady(monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_driver_that_stops_answering_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    script(monkeypatch, [(GIB,), (2 * GIB,), None])
+    script(monkeypatch, [(2 * GIB,), (GIB,), None])
 
     assert await wait_vram_released() == "the GPU driver stopped answering"
 
@@ -49,7 +49,7 @@ async def test_a_card_that_vanishes_is_not_steady(monkeypatch: pytest.MonkeyPatc
 
 async def test_memory_that_never_settles_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(100))
-    script(monkeypatch, [(n * GIB,) for n in range(100)])
+    script(monkeypatch, [((100 - n) * GIB,) for n in range(100)])
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
 
     assert await wait_vram_released() == "still changing after 10 s"
