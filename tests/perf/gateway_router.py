@@ -60,7 +60,7 @@ def own_address(arguments: argparse.Namespace) -> Iterator[int]:
     with own_folders(arguments.engine) as folder:
         gateway_config(folder)
         for name, cells in CTX.items():
-            flags = {"ctx-size": cells, "parallel": 1}
+            flags = {"ctx-size": cells, "parallel": 1, "threads": 1}
             launch_profile(folder, name, arguments.model, "real", flags, port=0, env=EXCLUDES)
         gateway = Gateway()
         try:

@@ -40,7 +40,7 @@ def main() -> None:
     models = {"a": arguments.models[0], "b": arguments.models[-1]}
     with own_folders(arguments.engine) as folder:
         for name, model in models.items():
-            flags = {"ctx-size": CTX[name], "parallel": 1}
+            flags = {"ctx-size": CTX[name], "parallel": 1, "threads": 1}
             text = tomli_w.dumps({"model": model, "port": 0, "flags": flags, "env": EXCLUDES})
             (folder / "profiles" / f"{name}.toml").write_text(text)
         gateway_config(folder, wait_seconds=1)
@@ -70,7 +70,7 @@ def asked(port: int, model: str) -> float:
 def router(engine: str, folder: Path, models: dict[str, str]) -> Iterator[int]:
     """llama-server without a model: it loads one of its presets at a time."""
     port, preset = free_port(), folder / "presets.ini"
-    sections = (f"[{name}]\nmodel = {model}\nctx-size = {CTX[name]}\nparallel = 1\n" for name, model in models.items())
+    sections = (f"[{name}]\nmodel = {model}\nctx-size = {CTX[name]}\nparallel = 1\nthreads = 1\n" for name, model in models.items())
     preset.write_text("\n".join(sections))
     words = [engine, "--models-preset", str(preset), "--models-max", "1", "--port", str(port)]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -91,7 +91,7 @@ def hand(engine: str, models: dict[str, str]) -> Iterator[Callable[[str], float]
         if server:
             server[0].send_signal(signal.SIGTERM)
             server.pop().wait()
-        words = [engine, "-m", models[name], "-c", str(CTX[name]), "-np", "1", "--port", str(port)]
+        words = [engine, "-m", models[name], "-c", str(CTX[name]), "-np", "1", "-t", "1", "--port", str(port)]
         server.append(subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         wait_healthy(port)
         asked(port, name)
