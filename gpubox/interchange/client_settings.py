@@ -1,6 +1,6 @@
 """What a client needs to send its requests here: a file, a command or a program, ready to paste. Pure.
 
-A new client is one writer and one line of CLIENTS.
+A new client is a table in data/clients.toml, or one writer and one line of CLIENTS.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import tomli_w
@@ -18,6 +19,7 @@ from gpubox.errors import UsageError
 from gpubox.interchange.reference_options import reference_options
 from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.sanitize import sanitize_line
+from gpubox.toml_table import parse_toml
 
 KEY_PLACEHOLDER = "YOUR-KEY"
 """Stands where the client's key belongs, if one is needed and none was made just now."""
@@ -159,66 +161,6 @@ def serves_embeddings(profile: Profile) -> bool:
     return bool(profile_flag(profile, "embeddings"))
 
 
-def _opencode(target: ClientTarget) -> str:
-    """``opencode.json``."""
-    models: dict[str, Any] = {}
-    for model in target.models:
-        values: dict[str, Any] = {"name": model.title}
-        if model.context:
-            values["limit"] = {"context": model.context, "output": model.output}
-        models[model.name] = values
-    options = {"baseURL": f"{target.base_url}/v1"} | ({"apiKey": target.key} if target.key else {})
-    provider = {"npm": "@ai-sdk/openai-compatible", "name": target.provider, "options": options, "models": models}
-    values = {
-        "$schema": "https://opencode.ai/config.json",
-        "provider": {"gpubox": provider},
-        "model": f"gpubox/{target.model.name}",
-    }
-    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
-
-
-def _aider(target: ClientTarget) -> str:
-    """``.aider.conf.yml``."""
-    settings = {
-        "model": f"openai/{target.model.name}",
-        "openai-api-base": f"{target.base_url}/v1",
-        "openai-api-key": target.key or _ANY_KEY,
-    }
-    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
-
-
-def _continue(target: ClientTarget) -> str:
-    """``config.yaml`` of Continue."""
-    models = []
-    for model in target.models:
-        values: dict[str, Any] = {
-            "name": model.title,
-            "provider": "openai",
-            "model": model.name,
-            "apiBase": f"{target.base_url}/v1",
-            "roles": ["embed"] if model.embeddings else ["chat", "edit", "apply"],
-        }
-        if target.key:
-            values["apiKey"] = target.key
-        if model.context and not model.embeddings:
-            values["defaultCompletionOptions"] = {"contextLength": model.context, "maxTokens": model.output}
-        models.append(values)
-    settings = {"name": "gpubox", "version": "1.0.0", "schema": "v1", "models": models}
-    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
-
-
-def _cline(target: ClientTarget) -> str:
-    rows = [
-        ("API Provider", "OpenAI Compatible"),
-        ("Base URL", f"{target.base_url}/v1"),
-        ("API Key", target.key or _ANY_KEY),
-        ("Model ID", target.model.name),
-    ]
-    if target.model.context:
-        rows.append(("Context Window Size", str(target.model.context)))
-    return "".join(f"{name + ':':<21}{value}\n" for name, value in rows)
-
-
 def _curl(target: ClientTarget) -> str:
     path, body = "chat/completions", {"model": target.model.name, "messages": _MESSAGES}
     if target.model.embeddings:
@@ -233,112 +175,70 @@ def _curl(target: ClientTarget) -> str:
 def _openai(target: ClientTarget) -> str:
     head = (
         "# pip install openai\nfrom openai import OpenAI\n\n"
-        f"client = OpenAI(base_url={_text(f'{target.base_url}/v1')}, api_key={_text(target.key or _ANY_KEY)})\n"
+        f"client = OpenAI(base_url={_quoted(f'{target.base_url}/v1')}, api_key={_quoted(target.key or _ANY_KEY)})\n"
     )
     if target.model.embeddings:
-        call = f"reply = client.embeddings.create(model={_text(target.model.name)}, input={_text(_HELLO)})\n"
+        call = f"reply = client.embeddings.create(model={_quoted(target.model.name)}, input={_quoted(_HELLO)})\n"
         return f"{head}{call}print(len(reply.data[0].embedding))\n"
     call = (
         "reply = client.chat.completions.create(\n"
-        f"    model={_text(target.model.name)},\n    messages={json.dumps(_MESSAGES)},\n)\n"
+        f"    model={_quoted(target.model.name)},\n    messages={json.dumps(_MESSAGES)},\n)\n"
     )
     return f"{head}{call}print(reply.choices[0].message.content)\n"
 
 
-def _anthropic(target: ClientTarget) -> str:
-    return (
-        "# pip install anthropic\nfrom anthropic import Anthropic\n\n"
-        f"client = Anthropic(base_url={_text(target.base_url)}, api_key={_text(target.key or _ANY_KEY)})\n"
-        "reply = client.messages.create(\n"
-        f"    model={_text(target.model.name)},\n    max_tokens=512,\n    messages={json.dumps(_MESSAGES)},\n)\n"
-        'print("".join(block.text for block in reply.content if block.type == "text"))\n'
-    )
-
-
-def _codex(target: ClientTarget) -> str:
-    """``config.toml`` of Codex, which speaks only /v1/responses."""
-    provider = {"name": target.provider, "base_url": f"{target.base_url}/v1", "wire_api": "responses"}
-    provider |= {"experimental_bearer_token": target.key} if target.key else {}
-    settings: dict[str, Any] = {"model": target.model.name, "model_provider": "gpubox"}
-    settings |= {"model_context_window": target.model.context} if target.model.context else {}
-    return tomli_w.dumps({**settings, "model_providers": {"gpubox": provider}})
-
-
-def _crush(target: ClientTarget) -> str:
-    """``crush.json``."""
-    models = []
-    for model in target.models:
-        limits = {"context_window": model.context, "default_max_tokens": model.output} if model.context else {}
-        models.append({"id": model.name, "name": model.title, **limits})
-    provider = {"name": target.provider, "type": "openai-compat", "base_url": f"{target.base_url}/v1"}
-    chosen = {"provider": "gpubox", "model": target.model.name}
-    settings = {
-        "$schema": "https://charm.land/crush.json",
-        "providers": {"gpubox": {**provider, "api_key": target.key or _ANY_KEY, "models": models}},
-        "models": {"large": chosen, "small": chosen},
-    }
-    return json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-
-
-def _zed(target: ClientTarget) -> str:
-    """``settings.json`` of Zed, which takes the key from its environment."""
-    models = [
-        {"name": model.name, "display_name": model.title, "max_tokens": model.context or _ASSUMED_CONTEXT}
-        for model in target.models
-    ]
-    providers = {"openai_compatible": {"gpubox": {"api_url": f"{target.base_url}/v1", "available_models": models}}}
-    chosen = {"provider": "gpubox", "model": target.model.name}
-    settings = {"language_models": providers, "agent": {"default_model": chosen}}
-    variable = f"// In the environment of Zed: GPUBOX_API_KEY={shlex.quote(target.key or _ANY_KEY)}\n"
-    return variable + json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-
-
-def _exports(variables: Mapping[str, str]) -> Callable[[ClientTarget], str]:
-    """Writes the variables of a client that needs no file, with ``{url}``, ``{model}`` and ``{key}`` filled in."""
-
+def _settings(entry: Mapping[str, Any]) -> Callable[[ClientTarget], str]:
     def write(target: ClientTarget) -> str:
-        values = {"url": target.base_url, "model": target.model.name, "key": target.key or _ANY_KEY}
-        texts = {name: value.format_map(values) for name, value in variables.items()}
-        return "".join(f"export {name}={shlex.quote(text)}\n" for name, text in texts.items())
+        note = entry.get("note", "").replace("{key}", shlex.quote(target.key or _ANY_KEY))
+        return str(note + _FORMS[entry["form"]](_filled(entry["settings"], target, target.model)))
 
     return write
 
 
-def _text(value: str) -> str:
-    """A string of Python: a JSON string is one."""
-    return json.dumps(value)
+def _filled(value: Any, target: ClientTarget, model: ClientModel) -> Any:
+    """A value of clients.toml with its words replaced; None if it is unknown."""
+    if isinstance(value, dict):
+        filled = {
+            key.replace("{each}", one.name): _filled(item, target, one)
+            for key, item in value.items()
+            for one in (target.models if key == "{each}" else (model,))
+        }
+        return {key: item for key, item in filled.items() if item not in (None, "", {})}
+    if isinstance(value, list):
+        return [_filled(value[0], target, one) for one in target.models]
+    words = _words(target, model)
+    return words[value[1:-2]] if value.endswith("?}") else value.format_map({**words, "key": target.key or _ANY_KEY})
 
 
+def _words(target: ClientTarget, model: ClientModel) -> dict[str, Any]:
+    chats = not model.embeddings
+    limits = {"context": model.context, "output": model.output} if chats else {"context": None, "output": None}
+    roles = ["chat", "edit", "apply"] if chats else ["embed"]
+    names = {"provider": target.provider, "url": target.base_url, "model": model.name, "title": model.title}
+    return {**names, **limits, "key": target.key, "roles": roles, "assumed_context": model.context or _ASSUMED_CONTEXT}
+
+
+_quoted = json.dumps
+"""A string of Python: a JSON string is one."""
 _HELLO = "Hello"
 _MESSAGES = [{"role": "user", "content": _HELLO}]
 _ASSUMED_CONTEXT = 32_768
 """For a client that wants to know it and a profile that leaves it to the engine."""
-_SHELL = "a shell, or its profile"
-_CLAUDE = {
-    "ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_AUTH_TOKEN": "{key}", "ANTHROPIC_MODEL": "{model}",
-    "ANTHROPIC_DEFAULT_OPUS_MODEL": "{model}", "ANTHROPIC_DEFAULT_SONNET_MODEL": "{model}",
-    "ANTHROPIC_DEFAULT_HAIKU_MODEL": "{model}", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-}  # fmt: skip
-_GOOSE = {"GOOSE_PROVIDER": "openai", "GOOSE_MODEL": "{model}", "OPENAI_HOST": "{url}", "OPENAI_API_KEY": "{key}"}
-_WEBUI = {"OPENAI_API_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "{key}", "ENABLE_OLLAMA_API": "false"}
-_QWEN = {"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "{key}", "OPENAI_MODEL": "{model}"}
-_OLLAMA = {"OLLAMA_HOST": "{url}", "OLLAMA_API_KEY": "{key}"}
+_FORMS: dict[str, Callable[[Any], str]] = {
+    "json": lambda values: json.dumps(values, indent=2, ensure_ascii=False) + "\n",
+    "yaml": lambda values: str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True)),
+    "toml": tomli_w.dumps,
+    "exports": lambda values: "".join(f"export {name}={shlex.quote(text)}\n" for name, text in values.items()),
+    "rows": lambda values: "".join(f"{name + ':':<21}{text}\n" for name, text in values.items()),
+    "text": str,
+}
+_DATA = parse_toml((Path(__file__).parent / "data" / "clients.toml").read_text(encoding="utf-8"))
 _CLIENTS: dict[str, _Client] = {
-    "opencode": _Client("opencode", "opencode.json, or ~/.config/opencode/opencode.json", _opencode),
-    "aider": _Client("aider", ".aider.conf.yml in the repository or in ~", _aider),
-    "continue": _Client("Continue", "~/.continue/config.yaml", _continue, embeddings=True),
-    "cline": _Client("Cline", "the settings of Cline, in its panel", _cline),
-    "claude-code": _Client("Claude Code", _SHELL, _exports(_CLAUDE)),
-    "codex": _Client("Codex", "~/.codex/config.toml", _codex),
-    "crush": _Client("Crush", "crush.json in the repository, or ~/.config/crush/crush.json", _crush),
-    "goose": _Client("goose", _SHELL, _exports(_GOOSE)),
-    "qwen-code": _Client("Qwen Code", _SHELL, _exports(_QWEN)),
-    "zed": _Client("Zed", "~/.config/zed/settings.json", _zed),
-    "open-webui": _Client("Open WebUI", "the environment of Open WebUI", _exports(_WEBUI)),
-    "ollama": _Client("Ollama's clients", _SHELL, _exports(_OLLAMA)),
+    name: _Client(entry["title"], entry["where"], _settings(entry), entry.get("embeddings", False))
+    for name, entry in _DATA.items()
+} | {
     "curl": _Client("curl", "a shell", _curl, embeddings=True),
     "openai": _Client("Python: openai", "a program", _openai, embeddings=True),
-    "anthropic": _Client("Python: anthropic", "a program", _anthropic),
-}
+}  # fmt: skip
 CLIENTS: Mapping[str, str] = {name: client.title for name, client in _CLIENTS.items()}
 """Name of a client in commands -> its title."""

@@ -118,12 +118,12 @@ def _personas(filters: dict[str, YamlValue], notes: list[str]) -> dict[str, dict
     personas: dict[str, dict[str, Any]] = {}
     for name, content in mapping_of(filters.pop("setParamsByID", None)).items():
         path = f"filters.setParamsByID.{name}"
-        if not MODEL_NAME.fullmatch(name):
-            notes += omitted_leaves(content, "no client of gpubox can ask for this name", path=path)
-            continue
         sets = _parameters(content, path, notes)
-        personas[name] = {key: value for key, value in sets.items() if not key.endswith("?")}
         notes += [omitted(f"{path}.{key}", "a persona always sets") for key in sets if key.endswith("?")]
+        if MODEL_NAME.fullmatch(name):
+            personas[name] = {key: value for key, value in sets.items() if not key.endswith("?")}
+        else:
+            notes.append(omitted(path, "no client of gpubox can ask for this name"))
     return personas
 
 
