@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import msgspec
 
-from gpubox.gateway.gateway_status import SCHEMA, ClientStatus, ClientSums, GatewayStatus, LiveRequest, ProfileStatus
+from gpubox.gateway.gateway_status import SCHEMA, ClientSums, GatewayStatus, LiveRequest, ProfileStatus
 from gpubox.hardware.process import ProcessIdentity, own_identity
 from gpubox.paths import Paths
 from gpubox.server.state import GatewayRecord, save_gateway
@@ -28,7 +28,7 @@ class FakeGateway:
             schema_version=SCHEMA, base_url="http://127.0.0.1:8080", pid=4711, started_at=AT, version="0.1",
             paused=False, has_keys=True, exposed="", operation=None, profiles=(ProfileStatus("coder", "up"),),
             requests=(LiveRequest(1, "laptop", "coder", "/v1/chat/completions", "generating", True, 0.0, 2.0),),
-            clients=(ClientStatus("laptop", True, ClientSums(requests=3, last_at=AT)),), finished=(),
+            clients={"laptop": ClientSums(requests=3, last_at=AT)}, finished=(),
         )  # fmt: skip
         self.asked: list[str] = []
         self.answer: tuple[int, bytes] | None = None

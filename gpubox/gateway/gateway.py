@@ -27,7 +27,6 @@ from gpubox.gateway.client_request import STREAM_HEADERS, ClientRequest, Forward
 from gpubox.gateway.conversations import Conversations, conversation_of
 from gpubox.gateway.gateway_status import (
     SCHEMA,
-    ClientStatus,
     ClientSums,
     FinishedRequest,
     GatewayEvent,
@@ -73,11 +72,11 @@ class Gateway:
     def __init__(
         self, paths: Paths, config: Config, *, host: str, port: int, emit: Callable[[GatewayEvent], None]
     ) -> None:
-        self.paths, self.config, self.host, self.port, self.emit = paths, config, host, port, emit
+        self.paths, self.config, self.host, self.port, self._emit = paths, config, host, port, emit
         self.keys = ClientKeys.of(paths)
         self.ledger = Ledger(paths.ledger)
         self.counters = RequestCounters()
-        self.servers = ProfileServers(paths, config, emit)
+        self.servers = ProfileServers(paths, config, self.emit)
         self.conversations = Conversations(self._record, paths, config)
         self.requests: dict[int, ClientRequest] = {}
         self.finished: collections.deque[FinishedRequest] = collections.deque(maxlen=_FINISHED)
@@ -432,17 +431,19 @@ class Gateway:
             return  # answered by the gateway itself: not a request to a model
         if request.line is None:
             self.ledger.add(line)
-        self._show(line)
+        self.emit(line)
 
     def _record(self, line: FinishedRequest) -> None:
         """A request that the gateway itself made."""
         self.ledger.add(line)
-        self._show(line)
-
-    def _show(self, line: FinishedRequest) -> None:
-        self.counters.add(line)
-        self.finished.appendleft(line)
         self.emit(line)
+
+    def emit(self, event: GatewayEvent) -> None:
+        """Counts an event and reports it."""
+        if isinstance(event, FinishedRequest):
+            self.finished.appendleft(event)
+        self.counters.add(event)
+        self._emit(event)
 
     # -- what it knows -------------------------------------------------------
 
@@ -454,8 +455,7 @@ class Gateway:
     def status(self) -> GatewayStatus:
         """The gateway now."""
         sums, waits = self.ledger.sums(date.today()), self.servers.queue.waits_for(time.monotonic())
-        keyed = self.keys.names
-        names = sorted({*(request.client for request in self.requests.values()), *sums, *keyed})
+        names = sorted({*(request.client for request in self.requests.values()), *sums, *self.keys.names})
         return GatewayStatus(
             schema_version=SCHEMA,
             base_url=local_url(self.host, self.port),
@@ -468,7 +468,7 @@ class Gateway:
             operation=self.servers.operation_status(),
             profiles=self.servers.statuses(),
             requests=tuple(request.live(waits.get(request.id)) for request in self.requests.values()),
-            clients=tuple(ClientStatus(name, name in keyed, sums.get(name, ClientSums())) for name in names),
+            clients={name: sums.get(name, ClientSums()) for name in names},
             finished=tuple(self.finished),
             problems=tuple(filter(None, (self.keys.problem, self.ledger.problem))),
             kept_kv=self.conversations.sentences(),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 SCHEMA = 1
 RequestState = Literal["waiting", "reading", "generating"]
 """waiting: see WaitsFor. reading: sent to the server, and no token has come back. generating: tokens come."""
+STAGES = ("queue", "swap", "prefill", "generation")
+"""The four parts of a request's time: fields with ``_seconds`` behind them."""
 WaitKind = Literal["slot", "limit", "swap", "load", "hold"]
 """slot: for a free slot of its profile. limit: for others of its client, whose key allows no more. swap: for its
 profile, after the turn of others. load: its profile is being loaded. hold: the owner holds all requests."""
@@ -133,15 +136,6 @@ class ClientSums:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientStatus:
-    """One client that has sent a request today, or has a key."""
-
-    name: str
-    has_key: bool
-    today: ClientSums
-
-
-@dataclass(frozen=True, slots=True)
 class ProfileStatus:
     """One profile behind the gateway."""
 
@@ -191,7 +185,8 @@ class GatewayStatus:
     profiles: tuple[ProfileStatus, ...]
     requests: tuple[LiveRequest, ...]
     """In the order of their arrival."""
-    clients: tuple[ClientStatus, ...]
+    clients: Mapping[str, ClientSums]
+    """Who has sent a request today, or has a key: the sums of today by name."""
     finished: tuple[FinishedRequest, ...]
     """The last 50, newest first."""
     kept_kv: tuple[str, ...] = ()

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
+from operator import attrgetter
 from typing import Any, Literal
 
-from gpubox.gateway.gateway_status import FinishedRequest, GatewayStatus
+from gpubox.gateway.gateway_status import (
+    STAGES,
+    FinishedRequest,
+    GatewayEvent,
+    GatewayStatus,
+    GatewaySwitch,
+    ProfileStatus,
+)
 from gpubox.gateway.ledger import MAX_CLIENTS, OTHERS
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Seconds: from a short prompt in the KV cache to a long one that is read on the CPU."""
 _Kind = Literal["counter", "gauge", "histogram"]
-_Labels = Sequence[tuple[str, str]]
+_Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass(slots=True)
@@ -30,33 +39,41 @@ class _Histogram:
 
 
 class RequestCounters:
-    """Counts finished requests by client and profile since the gateway started: Prometheus keeps the past."""
+    """Counts finished requests and operations since the gateway started: Prometheus keeps the past."""
 
     def __init__(self) -> None:
-        self.requests: Counter[tuple[str, str, str]] = Counter()
-        self.tokens: dict[str, Counter[tuple[str, str]]] = {
-            kind: Counter() for kind in ("prompt", "cached", "generated")
-        }
-        self.queue: dict[str, _Histogram] = {}
-        self.ttft: dict[str, _Histogram] = {}
+        self.requests: Counter[_Labels] = Counter()
+        self.tokens: dict[str, Counter[_Labels]] = {kind: Counter() for kind in ("prompt", "cached", "generated")}
+        self.seconds: Counter[_Labels] = Counter()
+        """By client, profile and stage."""
+        self.operations: Counter[_Labels] = Counter()
+        self.operation_seconds: Counter[_Labels] = Counter()
+        self.stages: dict[_Labels, _Histogram] = {}
+        self.ttft: dict[_Labels, _Histogram] = {}
         self._clients: set[str] = set()
 
-    def add(self, request: FinishedRequest) -> None:
-        """Counts the request. Clients that name themselves are counted one by one up to MAX_CLIENTS."""
-        client = request.client
-        if client not in self._clients:
-            if len(self._clients) < MAX_CLIENTS:
-                self._clients.add(client)
-            else:
-                client = OTHERS
-        self.requests[client, request.profile, request.outcome] += 1
-        counts = (request.prompt_tokens, request.cached_tokens, request.generated_tokens)
-        for counter, count in zip(self.tokens.values(), counts, strict=True):
-            if count is not None:
-                counter[client, request.profile] += count
-        self.queue.setdefault(request.profile, _Histogram()).add(request.queue_seconds)
-        if request.ttft_seconds is not None:
-            self.ttft.setdefault(request.profile, _Histogram()).add(request.ttft_seconds)
+    def add(self, event: GatewayEvent) -> None:
+        """Counts the event. Clients that name themselves are counted one by one up to MAX_CLIENTS."""
+        if isinstance(event, GatewaySwitch) and event.step in ("done", "failed"):
+            operation = (("kind", event.kind), ("profile", event.profile), ("outcome", event.step))
+            self.operations[operation] += 1
+            self.operation_seconds[operation] += event.seconds  # type: ignore[assignment]
+        if not isinstance(event, FinishedRequest):
+            return
+        if event.client not in self._clients and len(self._clients) < MAX_CLIENTS:
+            self._clients.add(event.client)
+        profile = ("profile", event.profile)
+        labels = (("client", event.client if event.client in self._clients else OTHERS), profile)
+        self.requests[(*labels, ("outcome", event.outcome))] += 1
+        for kind, counter in self.tokens.items():
+            if (count := getattr(event, f"{kind}_tokens")) is not None:
+                counter[labels] += count
+        for stage in STAGES:
+            if (seconds := getattr(event, f"{stage}_seconds")) is not None:
+                self.seconds[(*labels, ("stage", stage))] += seconds
+                self.stages.setdefault((("stage", stage), profile), _Histogram()).add(seconds)
+        if event.ttft_seconds is not None:
+            self.ttft.setdefault(labels, _Histogram()).add(event.ttft_seconds)
 
 
 def metrics_text(status: GatewayStatus, counters: RequestCounters, snapshot: Mapping[str, Any] | None) -> str:
@@ -81,15 +98,15 @@ class _Text:
             self._begin(name, kind, help_text)
             self.lines += [f"{name}{_braces(labels)} {shown}" for labels, shown in known]
 
-    def add_histogram(self, name: str, help_text: str, histograms: Mapping[str, _Histogram]) -> None:
+    def add_histogram(self, name: str, help_text: str, histograms: Mapping[_Labels, _Histogram]) -> None:
         if histograms:
             self._begin(name, "histogram", help_text)
-        for profile, histogram in histograms.items():
+        for labels, histogram in histograms.items():
             total = 0
             for bound, count in zip((*map(str, _BUCKETS), "+Inf"), histogram.counts, strict=True):
                 total += count
-                self.lines.append(f"{name}_bucket{_braces((('profile', profile), ('le', bound)))} {total}")
-            braces = _braces((("profile", profile),))
+                self.lines.append(f"{name}_bucket{_braces((*labels, ('le', bound)))} {total}")
+            braces = _braces(labels)
             self.lines += [f"{name}_sum{braces} {_number(histogram.sum)}", f"{name}_count{braces} {total}"]
 
     def _begin(self, name: str, kind: _Kind, help_text: str) -> None:
@@ -107,46 +124,44 @@ def _add_gateway(text: _Text, status: GatewayStatus) -> None:
         "gpubox_gateway_operation", "gauge", "1 while the gateway starts or stops the server of a profile.",
         [((("kind", op.kind), ("profile", op.profile)), 1)] if (op := status.operation) else [],
     )  # fmt: skip
-    profiles = [((("profile", profile.name),), profile) for profile in status.profiles]
-    text.add(
-        "gpubox_profile_up", "gauge", "1 if the profile's server is loaded; none for a profile on another machine.",
-        [(labels, int(profile.state == "up")) for labels, profile in profiles if profile.state != "upstream"],
-    )  # fmt: skip
-    text.add(
-        "gpubox_profile_broken", "gauge", "1 if the profile cannot be loaded.",
-        [(labels, int(profile.state == "broken")) for labels, profile in profiles if profile.state != "upstream"],
-    )  # fmt: skip
-    text.add(
-        "gpubox_gateway_running_requests", "gauge", "Requests that are read or answered now.",
-        [(labels, profile.running) for labels, profile in profiles],
-    )  # fmt: skip
-    text.add(
-        "gpubox_gateway_waiting_requests", "gauge", "Requests that wait for their profile.",
-        [(labels, profile.waiting) for labels, profile in profiles],
-    )  # fmt: skip
+    for name, help_text, value in _PROFILES:
+        text.add(name, "gauge", help_text, [((("profile", each.name),), value(each)) for each in status.profiles])
+
+
+def _here(profile: ProfileStatus, state: str) -> int | None:
+    return None if profile.state == "upstream" else int(profile.state == state)
+
+
+_PROFILES: tuple[tuple[str, str, Callable[[ProfileStatus], int | None]], ...] = (
+    (
+        "gpubox_profile_up",
+        "1 if its server is loaded; none for one on another machine.",
+        partial(_here, state="up"),
+    ),
+    ("gpubox_profile_broken", "1 if the profile cannot be loaded.", partial(_here, state="broken")),
+    ("gpubox_gateway_running_requests", "Requests that are read or answered now.", attrgetter("running")),
+    ("gpubox_gateway_waiting_requests", "Requests that wait for a slot or for their profile.", attrgetter("waiting")),
+    ("gpubox_gateway_slots", "Requests that the profile's server works on at once.", attrgetter("slots")),
+)
 
 
 def _add_counters(text: _Text, counters: RequestCounters) -> None:
-    text.add(
-        "gpubox_gateway_requests_total", "counter", "Finished requests; outcome is done, left, failed or refused.",
-        [
-            ((("client", client), ("profile", profile), ("outcome", outcome)), count)
-            for (client, profile, outcome), count in counters.requests.items()
-        ],
-    )  # fmt: skip
-    for kind, help_text in (
-        ("prompt", "Prompt tokens, with those of the KV cache."),
-        ("cached", "Prompt tokens that were in the KV cache."),
-        ("generated", "Generated tokens."),
+    tokens = counters.tokens
+    for name, help_text, counted in (
+        ("requests", "Finished requests; outcome is done, left, failed, refused or cancelled.", counters.requests),
+        ("prompt_tokens", "Prompt tokens, with those of the KV cache.", tokens["prompt"]),
+        ("cached_tokens", "Prompt tokens that were in the KV cache.", tokens["cached"]),
+        ("generated_tokens", "Generated tokens.", tokens["generated"]),
+        ("client_seconds", "Time of finished requests; stage is queue, swap, prefill or generation.", counters.seconds),
+        ("operations", "Servers started and stopped by the gateway; outcome is done or failed.", counters.operations),
+        ("operation_seconds", "How long that took, all together.", counters.operation_seconds),
     ):
-        text.add(
-            f"gpubox_gateway_{kind}_tokens_total", "counter", help_text,
-            [((("client", client), ("profile", profile)), n) for (client, profile), n in counters.tokens[kind].items()],
-        )  # fmt: skip
-    text.add_histogram("gpubox_gateway_queue_seconds", "Wait of a request in the gateway.", counters.queue)
-    text.add_histogram(
-        "gpubox_gateway_ttft_seconds", "From the last byte of a streamed request to its first token.", counters.ttft
-    )
+        text.add(f"gpubox_gateway_{name}_total", "counter", help_text, counted.items())
+    for name, help_text, histograms in (
+        ("stage", "Time of a request; stage is queue, swap, prefill or generation.", counters.stages),
+        ("ttft", "From the last byte of a streamed request to its first token.", counters.ttft),
+    ):
+        text.add_histogram(f"gpubox_gateway_{name}_seconds", help_text, histograms)
 
 
 _GPU = (
@@ -190,7 +205,7 @@ _TOTALS = ("requests", "prompt_tokens", "cached_tokens", "generated_tokens", "dr
 
 def _add_snapshot(text: _Text, snapshot: Mapping[str, Any]) -> None:
     server = _section(snapshot, "server")
-    labels = [(name, str(server[name])) for name in ("profile", "state") if server.get(name)]
+    labels = tuple((name, str(server[name])) for name in ("profile", "state") if server.get(name))
     text.add("gpubox_server_info", "gauge", "The active server.", [(labels, 1)] if server.get("profile") else [])
     text.add(
         "gpubox_server_load_seconds", "gauge", "How long the model took to load.", [((), server.get("load_seconds"))]

@@ -10,6 +10,7 @@ from typing import Any
 from gpubox import units
 from gpubox.gateway.client_keys import ClientKey
 from gpubox.gateway.gateway_status import (
+    STAGES,
     ClientSums,
     FinishedRequest,
     GatewayEvent,
@@ -24,8 +25,6 @@ from gpubox.views.fields import json_fields
 from gpubox.views.rows import Table
 
 LIVE_STATES: tuple[RequestState, ...] = ("generating", "reading", "waiting")
-STAGES = ("queue", "swap", "prefill", "generation")
-"""The four parts of a request's time: fields with ``_seconds`` behind them."""
 STAGE_HEADS = ("QUEUE", "SWAP", "PREFILL", "GEN")
 _WAITS: Mapping[WaitKind, tuple[str, str]] = {
     "slot": ("for a slot", "behind"),

@@ -22,7 +22,7 @@ from tests.cli.verbs import gpubox, values
 
 STATUS = GatewayStatus(
     SCHEMA, "http://127.0.0.1:8080", 7, "", "1", False, False, "", None,
-    (ProfileStatus("a", "down"), ProfileStatus("b", "up", ("gpt-4o",))), (), (), (),
+    (ProfileStatus("a", "down"), ProfileStatus("b", "up", ("gpt-4o",))), (), {}, (),
 )  # fmt: skip
 
 

@@ -159,4 +159,4 @@ def test_a_ledger_that_cannot_be_written_breaks_no_request(paths: Paths, gateway
     assert chat(gateway.port).status == 200
     assert gateway.status()["problems"] == []
     assert len(lines(paths)) == 5  # nothing is lost
-    assert gateway.status()["clients"][0]["today"]["generated_tokens"] == 10
+    assert gateway.status()["clients"]["pytest"]["generated_tokens"] == 10

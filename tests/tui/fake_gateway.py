@@ -9,7 +9,6 @@ from typing import Any
 from gpubox.errors import GpuboxError
 from gpubox.gateway.gateway_status import (
     SCHEMA,
-    ClientStatus,
     ClientSums,
     FinishedRequest,
     GatewayOperation,
@@ -73,13 +72,10 @@ STATUS = GatewayStatus(
         LiveRequest(74, "lm-eval", A, CHAT, "waiting", False, 0.6, 0.6,
                     waits_for=WaitsFor("slot", (("opencode", 1), ("continue", 1)))),
     ),
-    (
-        ClientStatus("aider", True, AIDER),
-        ClientStatus("lm-eval", False, EVAL),
-        ClientStatus("opencode", True, SUMS),
-        ClientStatus("192.168.1.20", False, ClientSums(1, 1, last_at=f"{DAY}13:02:13.000Z")),
-        ClientStatus("cline", True, ClientSums()),
-    ),
+    {
+        "aider": AIDER, "lm-eval": EVAL, "opencode": SUMS, "cline": ClientSums(),
+        "192.168.1.20": ClientSums(1, 1, last_at=f"{DAY}13:02:13.000Z"),
+    },
     FINISHED,
     ("qwen36-mtp-16gb: 41,200 tokens of slot 0 were read from disk in 0.3 s instead of 51 s",),
 )  # fmt: skip
@@ -89,7 +85,7 @@ SWITCHING = replace(
     profiles=(ProfileStatus(A, "down", ("gpt-4o",)), ProfileStatus(B, "starting", waiting=2), STATUS.profiles[2]),
     requests=(STATUS.requests[1], LiveRequest(74, "opencode", A, CHAT, "waiting", True, 1.1, 1.1)),
 )
-QUIET = replace(STATUS, requests=(), clients=(), finished=(), kept_kv=(), has_keys=False)
+QUIET = replace(STATUS, requests=(), clients={}, finished=(), kept_kv=(), has_keys=False)
 
 
 def view(status: GatewayStatus = STATUS) -> GatewayView:

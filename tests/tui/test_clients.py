@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpubox.errors import GpuboxError
-from gpubox.gateway.gateway_status import ClientStatus, ClientSums, ProfileStatus
+from gpubox.gateway.gateway_status import ClientSums, ProfileStatus
 from gpubox.telemetry.snapshot import Request
 from gpubox.tui.messages import GatewayView
 from tests.tui.conftest import app_of, on_dashboard, settled, shows, text, until
@@ -115,8 +115,7 @@ async def test_rows_keep_their_places_when_clients_come_and_go() -> None:
         assert app.clients is not None
         before = [row.name for row in app.clients.rows.values]
         assert before == ["opencode", "aider", "lm-eval", "continue", "192.168.1.20", "cline"]
-        newcomer = ClientStatus("aaa", False, ClientSums(1))
-        services.gateway_view = view(replace(STATUS, clients=(newcomer, *STATUS.clients), requests=()))
+        services.gateway_view = view(replace(STATUS, clients={"aaa": ClientSums(1), **STATUS.clients}, requests=()))
         await shows(pilot, "aaa")
         # "continue" had only a request that is gone
         assert [row.name for row in app.clients.rows.values] == [*(n for n in before if n != "continue"), "aaa"]
@@ -179,7 +178,7 @@ async def test_names_and_errors_from_outside_are_text_and_cut() -> None:
     request = replace(FINISHED[1], client=evil, error="[bold]a\nb\x07" + "c" * 400)
     status = replace(
         STATUS, finished=(request,), requests=(replace(STATUS.requests[1], client=evil, profile="[u]p[/u]" * 9),),
-        clients=(ClientStatus(evil, False, ClientSums(1, 1, last_at=request.at)),),
+        clients={evil: ClientSums(1, 1, last_at=request.at)},
         profiles=(ProfileStatus(A, "broken", message="[link=x]y\x1b]0;t\x07 no VRAM"),), kept_kv=("[blink]z\x1b[5m",),
     )  # fmt: skip
     async with on_dashboard(services_with_gateway(status), size=(80, 24)) as pilot:

@@ -8,7 +8,6 @@ import pytest
 
 from gpubox.gateway.gateway_status import (
     SCHEMA,
-    ClientStatus,
     ClientSums,
     FinishedRequest,
     GatewayOperation,
@@ -29,7 +28,7 @@ from gpubox.tui.clients.client_lines import (
 )
 from gpubox.tui.styled_lines import StyledLine, cell_width
 
-NOTHING = GatewayStatus(SCHEMA, "http://127.0.0.1:8080", 7, "", "1", False, False, "", None, (), (), (), ())
+NOTHING = GatewayStatus(SCHEMA, "http://127.0.0.1:8080", 7, "", "1", False, False, "", None, (), (), {}, ())
 LONG = LiveRequest(1, "c", "a", "/v1/x", "generating", True, 0.0, 4.0, 1.0, 91)
 
 
@@ -39,7 +38,7 @@ def text(line: StyledLine) -> str:
 
 def state(*live: LiveRequest, width: int = 120, paused: bool = False, errors: int = 0, last: str = "") -> str:
     status = replace(
-        NOTHING, paused=paused, requests=live, clients=(ClientStatus("c", False, ClientSums(3, errors)),),
+        NOTHING, paused=paused, requests=live, clients={"c": ClientSums(3, errors)},
         finished=(FinishedRequest("2026-11-21T13:00:00Z", "c", "a", "/", 503, "failed", error=last),) if last else (),
     )  # fmt: skip
     (row,) = ClientOrder().rows(status, LiveSpeeds().feed(live))
@@ -74,9 +73,7 @@ def test_errors_have_a_word_and_are_counted() -> None:
 def test_rows_and_headings_have_the_same_columns_in_any_width(width: int) -> None:
     odd = FinishedRequest("x", "客户端" * 9, "é" * 70, "/", 200, "done", prompt_tokens=3, generated_tokens=None)
     failed = replace(odd, outcome="failed", status=503, prompt_tokens=None, error="why " * 99)
-    status = replace(
-        NOTHING, clients=(ClientStatus(odd.client, True, ClientSums(10**6, 3, last_at="x")),), finished=(odd,)
-    )
+    status = replace(NOTHING, clients={odd.client: ClientSums(10**6, 3, last_at="x")}, finished=(odd,))
     (row,) = ClientOrder().rows(status, {})
 
     assert cell_width(client_row(row, width)) == cell_width(column_line(CLIENT_COLUMNS, width))
@@ -96,12 +93,10 @@ def test_the_speed_is_that_of_the_last_seconds() -> None:
 
 def test_the_order_stays_until_it_is_forgotten() -> None:
     order, status = ClientOrder(), NOTHING
-    clients = [
-        ClientStatus(name, False, ClientSums(1, last_at=at)) for name, at in (("a", "1"), ("b", "3"), ("c", "2"))
-    ]
-    status = replace(NOTHING, clients=tuple(clients))
+    clients = {name: ClientSums(1, last_at=at) for name, at in (("a", "1"), ("b", "3"), ("c", "2"))}
+    status = replace(NOTHING, clients=clients)
     assert [row.name for row in order.rows(status, {})] == ["b", "c", "a"]
-    busy = replace(status, clients=(*clients, ClientStatus("d", True, ClientSums())), requests=(LONG,))
+    busy = replace(status, clients={**clients, "d": ClientSums()}, requests=(LONG,))
     assert [row.name for row in order.rows(busy, {})] == ["b", "c", "a", "d"]
     order.forget()
     assert [row.name for row in order.rows(busy, {})] == ["c", "b", "a", "d"]

@@ -6,9 +6,19 @@ import json
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from gpubox.gateway.gateway_status import SCHEMA, FinishedRequest, GatewayOperation, GatewayStatus, ProfileStatus
+from gpubox.gateway.gateway_status import (
+    SCHEMA,
+    STAGES,
+    FinishedRequest,
+    GatewayEvent,
+    GatewayOperation,
+    GatewayStatus,
+    GatewaySwitch,
+    ProfileStatus,
+)
 from gpubox.gateway.ledger import MAX_CLIENTS, OTHERS
 from gpubox.gateway.metrics import RequestCounters, metrics_text
 
@@ -17,14 +27,14 @@ STATUS = GatewayStatus(
     schema_version=SCHEMA, base_url="http://127.0.0.1:8080", pid=1, started_at=AT, version="0.1.0", paused=False,
     has_keys=False, exposed="", operation=GatewayOperation("start", "coder", "load", "laptop", 1.0),
     profiles=(
-        ProfileStatus("coder", "up", running=2, waiting=1), ProfileStatus("chat", "broken", message="It broke."),
-        ProfileStatus("far", "upstream"),
+        ProfileStatus("coder", "up", running=2, waiting=1, slots=2), ProfileStatus("far", "upstream"),
+        ProfileStatus("chat", "broken", message="It broke."),
     ),
-    requests=(), clients=(), finished=(),
+    requests=(), clients={}, finished=(),
 )  # fmt: skip
 DONE = FinishedRequest(
-    AT, "laptop", "coder", "/v1/chat/completions", 200, "done", stream=True, queue_seconds=0.02, ttft_seconds=0.3,
-    prompt_tokens=100, cached_tokens=90, generated_tokens=7,
+    AT, "laptop", "coder", "/v1/chat/completions", 200, "done", stream=True, queue_seconds=0.02, swap_seconds=4.0,
+    prefill_seconds=0.28, ttft_seconds=0.3, prompt_tokens=100, cached_tokens=90, generated_tokens=7,
 )  # fmt: skip
 SNAPSHOT: dict[str, Any] = {
     "server": {"profile": "coder", "state": "ready", "load_seconds": None},
@@ -37,10 +47,10 @@ SNAPSHOT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def counted(*requests: FinishedRequest) -> RequestCounters:
+def counted(*events: GatewayEvent) -> RequestCounters:
     counters = RequestCounters()
-    for request in requests:
-        counters.add(request)
+    for event in events:
+        counters.add(event)
     return counters
 
 
@@ -71,17 +81,27 @@ def series(text: str) -> dict[str, float]:
 def test_what_clients_asked() -> None:
     waited = replace(DONE, queue_seconds=7.0, ttft_seconds=None, outcome="failed", prompt_tokens=None)
 
-    samples = series(metrics_text(STATUS, counted(DONE, DONE, waited), None))
+    swap = GatewaySwitch("start", "coder", "laptop", "done", seconds=3.5)
+    samples = series(metrics_text(STATUS, counted(DONE, DONE, waited, replace(swap, step="load"), swap), None))
 
     assert samples['gpubox_gateway_requests_total{client="laptop",profile="coder",outcome="done"}'] == 2
     assert samples['gpubox_gateway_requests_total{client="laptop",profile="coder",outcome="failed"}'] == 1
     assert samples['gpubox_gateway_prompt_tokens_total{client="laptop",profile="coder"}'] == 200
     assert samples['gpubox_gateway_cached_tokens_total{client="laptop",profile="coder"}'] == 270
-    assert samples['gpubox_gateway_ttft_seconds_bucket{profile="coder",le="0.25"}'] == 0
-    assert samples['gpubox_gateway_ttft_seconds_bucket{profile="coder",le="0.5"}'] == 2
-    assert samples['gpubox_gateway_ttft_seconds_bucket{profile="coder",le="+Inf"}'] == 2
-    assert samples['gpubox_gateway_queue_seconds_count{profile="coder"}'] == 3
-    assert samples['gpubox_gateway_queue_seconds_sum{profile="coder"}'] == 7.04
+    assert samples['gpubox_gateway_ttft_seconds_bucket{client="laptop",profile="coder",le="0.25"}'] == 0
+    assert samples['gpubox_gateway_ttft_seconds_bucket{client="laptop",profile="coder",le="0.5"}'] == 2
+    assert samples['gpubox_gateway_ttft_seconds_bucket{client="laptop",profile="coder",le="+Inf"}'] == 2
+    assert samples['gpubox_gateway_stage_seconds_count{stage="queue",profile="coder"}'] == 3
+    assert samples['gpubox_gateway_stage_seconds_sum{stage="queue",profile="coder"}'] == 7.04
+    assert samples['gpubox_gateway_stage_seconds_bucket{stage="swap",profile="coder",le="5.0"}'] == 3
+    spent = [
+        f'gpubox_gateway_client_seconds_total{{client="laptop",profile="coder",stage="{stage}"}}' for stage in STAGES
+    ]
+    assert [samples.get(name) for name in spent] == [7.04, 12.0, 0.84, None]
+    labels = '{kind="start",profile="coder",outcome="done"}'
+    assert samples[f"gpubox_gateway_operations_total{labels}"] == 1
+    assert samples[f"gpubox_gateway_operation_seconds_total{labels}"] == 3.5
+    assert samples['gpubox_gateway_slots{profile="coder"}'] == 2
     assert samples['gpubox_gateway_waiting_requests{profile="coder"}'] == 1
     assert samples['gpubox_gateway_operation{kind="start",profile="coder"}'] == 1
     assert [samples.get(f'gpubox_profile_up{{profile="{name}"}}') for name in ("coder", "chat", "far")] == [1, 0, None]
@@ -99,7 +119,7 @@ def test_what_the_machine_does_and_nothing_that_is_unknown() -> None:
     assert samples["gpubox_server_busy_slots"] == 0  # known to be none
     assert samples["gpubox_server_requests_total"] == 3
     assert samples['gpubox_server_info{profile="coder",state="ready"}'] == 1
-    unknown = ("memory_used", "load_seconds", "prefill", '"kv"', "server_prompt_tokens", "ttft", "queue_seconds")
+    unknown = ("memory_used", "load_seconds", "prefill", '"kv"', "server_prompt_tokens", "ttft", "stage_seconds")
     assert [name for name in samples for word in unknown if word in name] == []
 
 
@@ -122,3 +142,37 @@ def test_clients_that_name_themselves_make_bounded_series() -> None:
 
     assert len([name for name in samples if "requests_total" in name]) == MAX_CLIENTS + 1
     assert samples[f'gpubox_gateway_requests_total{{client="{OTHERS}",profile="coder",outcome="done"}}'] == 40
+
+
+def test_the_dashboard_names_only_series_and_labels_that_there_are() -> None:
+    dashboard = json.loads((Path(__file__).parents[2] / "assets/grafana.json").read_text(encoding="utf-8"))
+    card = {
+        "index": 0,
+        "name": "RTX",
+        "vram_total_bytes": 2,
+        "vram_used_bytes": 1,
+        "power_watts": 9,
+        "power_limit_watts": 9,
+    }
+    swap = GatewaySwitch("start", "coder", "laptop", "done", seconds=3.5)
+    whole = replace(DONE, generation_seconds=1.0)
+    samples = series(metrics_text(STATUS, counted(whole, swap), {**SNAPSHOT, "gpus": [card]}))
+    labels: dict[str, set[str]] = {}
+    for name in samples:
+        labels.setdefault(name.partition("{")[0], {"instance"}).update(re.findall(r"([a-z]+)=", name))
+
+    targets = [target for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    assert len(targets) >= 20
+    for target in targets:
+        used = re.findall(r"(gpubox_\w+)\{([^}]*)\}", target["expr"])
+        assert used, target
+        for name, chosen in used:
+            wanted = {*re.findall(r"([a-z]+)[=!]", chosen), *re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])}
+            assert name in labels and wanted <= labels[name], (name, wanted)
+        for grouped in re.findall(r"by \(([\w, ]+)\)", target["expr"]):
+            assert all(set(grouped.split(", ")) <= labels[name] for name, _ in used), target
+    assert dashboard["schemaVersion"] >= 38 and {v["type"] for v in dashboard["templating"]["list"]} == {
+        "datasource",
+        "query",
+    }
+    assert {panel["datasource"]["uid"] for panel in dashboard["panels"] if "datasource" in panel} == {"${datasource}"}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from gpubox import units
 from gpubox.gateway.gateway_status import (
+    STAGES,
     FinishedRequest,
     GatewayOperation,
     GatewayStatus,
@@ -128,8 +129,7 @@ class ClientOrder:
 
     def rows(self, status: GatewayStatus, speeds: dict[int, float]) -> tuple[ClientRow, ...]:
         """A row for each client."""
-        sums = {client.name: client.today for client in status.clients}
-        usages = {usage.name: usage for usage in views.collect_clients(sums, status.requests)}
+        usages = {usage.name: usage for usage in views.collect_clients(status.clients, status.requests)}
         self._names = [name for name in self._names if name in usages]
         self._names += [name for name in usages if name not in self._names]
         last = {finished.client: finished for finished in reversed(status.finished)}
@@ -271,7 +271,7 @@ def request_fields(request: FinishedRequest | LiveRequest) -> list[tuple[str, st
         ("path", sanitize_to_width(request.path, 60)),
     ]
     times = [
-        *zip(views.STAGES, views.stage_texts(request), strict=True),
+        *zip(STAGES, views.stage_texts(request), strict=True),
         ("TTFT", f"{units.duration(request.ttft_seconds)} as the client saw it"),
         ("took", units.duration(request.seconds)),
     ]
