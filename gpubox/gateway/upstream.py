@@ -100,7 +100,7 @@ async def send_request(
             raise NotConnected(f"the server does not take connections {reason}") from None
         except ClientResponseError:
             raise UpstreamFailed("the server's answer is not valid HTTP") from None
-        except ClientError:
+        except (ClientError, RuntimeError):  # RuntimeError: aiohttp's, for a read when the connection has just gone
             begun = "in the middle of its answer" if response else "without an answer"
             raise UpstreamFailed(f"the server closed the connection {begun}") from None
         finally:
@@ -123,8 +123,8 @@ def _watch(response: ClientResponse) -> None:
         if not body.is_eof() and not body.exception():
             body.set_exception(ClientPayloadError())
 
-    if protocol and protocol.closed:
-        protocol.closed.add_done_callback(end)
+    if protocol is not None and (closed := protocol.closed):  # an empty protocol is false
+        closed.add_done_callback(end)
 
 
 def _forwarded(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
