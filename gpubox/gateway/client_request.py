@@ -187,6 +187,8 @@ class ClientRequest:
         self.profile = profile.name
         if self.model is None:
             self.model = profile.name
+        elif self.model not in profile.names:
+            self.model = self.model.removesuffix(":latest")
         if self.model not in profile.names:
             self.asked = sanitize_line(self.model)[:_ASKED_CHARS] or "(empty)"
             self.exchange.headers = ((b"X-Gpubox-Model", profile.name.encode()),)

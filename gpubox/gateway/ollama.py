@@ -50,7 +50,7 @@ def translated(request: HttpRequest) -> tuple[HttpRequest, OllamaReply | None]:
         target, body = _body(asked, path)
     except (*DECODE_ERRORS, TypeError, AttributeError, KeyError):
         raise RequestRefused(400, "The body is not that of a request of Ollama's API.") from None
-    body["model"] = str(asked.get("model") or "").removesuffix(":latest")
+    body["model"] = str(asked.get("model") or "")
     headers = (*(field for field in request.headers if field[0] != b"content-type"), _JSON)
     new = replace(request, target=target, headers=headers, body=msgspec.json.encode(body))
     return new, OllamaReply(path, body["model"], target)

@@ -87,7 +87,7 @@ def route_of(request: HttpRequest) -> Route:
     body = _read_body(request, path)
     named = body.model if body and body.model is not None else named
     if own == "show" and body:
-        named = (body.model or body.name or "").removesuffix(":latest")
+        named = body.model or body.name or ""
     return Route(path, own, named, bool(body and body.stream), api)
 
 

@@ -70,7 +70,10 @@ def asked(port: int, model: str) -> float:
 def router(engine: str, folder: Path, models: dict[str, str]) -> Iterator[int]:
     """llama-server without a model: it loads one of its presets at a time."""
     port, preset = free_port(), folder / "presets.ini"
-    sections = (f"[{name}]\nmodel = {model}\nctx-size = {CTX[name]}\nparallel = 1\nthreads = 1\n" for name, model in models.items())
+    sections = (
+        f"[{name}]\nmodel = {model}\nctx-size = {CTX[name]}\nparallel = 1\nthreads = 1\n"
+        for name, model in models.items()
+    )
     preset.write_text("\n".join(sections))
     words = [engine, "--models-preset", str(preset), "--models-max", "1", "--port", str(port)]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:

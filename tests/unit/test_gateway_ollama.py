@@ -22,7 +22,7 @@ def translate(path: str, body: Any) -> tuple[HttpRequest, OllamaReply | None]:
 
 
 def sent(path: str, **asked: Any) -> tuple[str, dict[str, Any]]:
-    request, _ = translate(path, {"model": "m:latest", **asked})
+    request, _ = translate(path, {"model": "m", **asked})
     body = json.loads(request.body)
     assert body.pop("model") == "m"
     assert body.pop("stream_options", None) in (None, {"include_usage": True})
