@@ -13,8 +13,8 @@ admission.py        which request may go where now, and which profile comes next
 profile_servers.py  the servers behind the gateway: when one is started, and unloaded when idle
 servers.py          what runs, from the state files; the profiles, from theirs
 placement.py        where a profile starts, and which servers stop for it
-operations.py       runs one operation in a child process
-operation.py        that child: starts a profile or unloads one
+operations.py       runs operations in child processes, which wait for the next one
+operation.py        such a child: starts profiles and unloads them
 prefix.py           what a prompt begins with: system prompts that agents share, conversations; views of slots
 conversations.py    which conversation a request continues; its KV is put back before, and saved before it is lost
 shared_prefixes.py  reads a system prompt that agents share once
@@ -26,5 +26,6 @@ metrics.py          the gateway and the machine for Prometheus
 gateway_client.py   asks the running gateway; for verbs and the screen
 offered_models.py   what a profile's model is: its header, its context, what it reads
 ollama.py           Ollama's API: its requests as OpenAI's, and the replies back
-background.py       starts the gateway apart from this terminal; the unit that keeps it running
+background.py       starts the gateway apart from this terminal; systemd: its units, its socket, what it is told
+units/              the units' texts
 """

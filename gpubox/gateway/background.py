@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import socket
+import string
 import subprocess
 import sys
 import time
@@ -114,8 +115,7 @@ NoNewPrivileges=yes
 RestrictSUIDSGID=yes
 LockPersonality=yes
 SystemCallArchitectures=native
-RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
-"""
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK"""
 """No namespaces: in a user unit ProtectSystem and the like bring a user namespace, where a card's group is nobody's.
 The engines inherit all of it: drivers make code (MemoryDenyWriteExecute), --prio 3 is real time (RestrictRealtime), and
 containers are namespaces (RestrictNamespaces)."""
@@ -160,68 +160,36 @@ def install(
             raise GpuboxError(
                 f"{path} cannot be written: {error.strerror}.", "Check the owner of the folder and the free disk space."
             ) from None
-    return InstalledUnits((service_path, socket_path), _commands(reloaded=_reload()), _notes(paths))
+    reload = () if _reload() else ("systemctl --user daemon-reload",)
+    commands = (*reload, f"systemctl --user enable --now {SOCKET_UNIT} {UNIT}", "loginctl enable-linger")
+    return InstalledUnits((service_path, socket_path), commands, _notes(paths))
 
 
 def socket_text(host: str, port: int) -> str:
     """The whole unit of the socket, which systemd keeps open while the gateway restarts: clients wait meanwhile."""
     infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = dict.fromkeys(f"[{at[0]}]:{port}" if ":" in str(at[0]) else f"{at[0]}:{port}" for *_, at in infos)
-    listen = "\n".join(f"ListenStream={address}" for address in addresses)
-    return _marked(f"""\
-[Unit]
-Description=The address of the gpubox gateway
-
-[Socket]
-{listen}
-# Its interface may come up later.
-FreeBind=yes
-
-[Install]
-WantedBy=sockets.target
-""")
+    return _filled(SOCKET_UNIT, LISTEN="\n".join(f"ListenStream={address}" for address in addresses))
 
 
 def unit_text(command: Sequence[str], env: Mapping[str, str], *, helpers: Sequence[str] = ()) -> str:
-    """The whole unit. ``env``: the environment from which _KEPT is taken. ``helpers``: those of _HELPERS here. Pure."""
+    """The whole unit. ``env``: the environment from which _KEPT is taken. ``helpers``: those of _HELPERS here."""
     from gpubox.interchange.exporting import unit_word  # the running gateway needs none of it
 
-    free = f"# Engines may need {' and '.join(helpers)}, which NoNewPrivileges=yes would forbid.\n"
-    kept = "".join(
-        f"Environment={unit_word(f'{name}={env[name]}', dollars=False)}\n" for name in _KEPT if env.get(name)
-    )
+    free = f"# Engines may need {' and '.join(helpers)}, which NoNewPrivileges=yes would forbid."
+    kept = [f"Environment={unit_word(f'{name}={env[name]}', dollars=False)}\n" for name in _KEPT if env.get(name)]
     if set(command[0]) & set("\"'\\$"):  # systemd takes no name with these as the executable
         command = ["/usr/bin/env", *command]
-    return _marked(f"""\
-# Change it in a drop-in: systemctl --user edit {UNIT.removesuffix(".service")}
-
-[Unit]
-Description=gpubox gateway: one address for all clients of the llama-servers
-# Kills must not close the socket; settings with which it cannot start, while clients wait, must.
-StartLimitIntervalSec=30
-StartLimitBurst=60
-
-[Service]
-Type=notify
-Sockets={SOCKET_UNIT}
-{kept}ExecStart={" ".join(map(unit_word, command))}
-# The llama-servers outlive the gateway: only its own process gets the signals, also when the kernel ends a server.
-KillMode=process
-OOMPolicy=continue
-# `gpubox serve --stop` ends with 0, wrong settings with {ExitCode.USAGE.value}: then only a request starts it again.
-Restart=on-failure
-RestartPreventExitStatus={ExitCode.USAGE.value}
-RestartSec=500ms
-TimeoutStopSec=30
-UMask=0077
-{free if helpers else _HARDENING}
-[Install]
-WantedBy=default.target
-Also={SOCKET_UNIT}
-""")
+    return _filled(
+        UNIT, ENVIRONMENT="".join(kept), COMMAND=" ".join(map(unit_word, command)), USAGE=ExitCode.USAGE.value,
+        HARDENING=free if helpers else _HARDENING,
+    )  # fmt: skip
 
 
-def _marked(body: str) -> str:
+def _filled(name: str, **values: object) -> str:
+    """A unit of the folder ``units`` with its values, and the mark by which changes are noticed."""
+    template = Path(__file__).with_name("units").joinpath(name).read_text(encoding="utf-8")
+    body = string.Template(template).substitute(values)
     return f"{_MARK} ({_fingerprint(body)})\n{body}"
 
 
@@ -256,11 +224,6 @@ def _reload() -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
-
-
-def _commands(*, reloaded: bool) -> tuple[str, ...]:
-    reload = () if reloaded else ("systemctl --user daemon-reload",)
-    return (*reload, f"systemctl --user enable --now {SOCKET_UNIT} {UNIT}", "loginctl enable-linger")
 
 
 def _notes(paths: Paths) -> tuple[str, ...]:

@@ -61,6 +61,8 @@ COMMENT_SECONDS = 5.0
 """A waiting stream begins after so long, and gets a comment as often: proxies and clients give up on silence."""
 CLOSE_SECONDS = 10.0
 """How long running requests may go on when the gateway ends."""
+WARM_SECONDS = 2.0
+"""After so long the first operation gets its process, unless there is one."""
 _FINISHED = 50
 _REPEATS = 1
 """So often a request is sent again whose server died before a byte of its answer went out."""
@@ -162,6 +164,9 @@ class Gateway:
 
     async def _watch(self) -> None:
         """Ends the answers of clients whose key was revoked, and forgets what ended servers held."""
+        await asyncio.sleep(WARM_SECONDS)
+        with contextlib.suppress(GpuboxError):
+            await self.servers.operations.warm()
         while True:
             await asyncio.sleep(1.0)
             await self.conversations.tidy(self.servers.running)

@@ -118,8 +118,9 @@ class Operations:
         self._waiting: _Child | None = None
 
     async def warm(self) -> None:
-        """Starts the child that waits for the first operation. Raises GpuboxError if there can be no process."""
-        self._keep(await _Child.start(self._paths))
+        """Starts a child that waits for the first operation. Raises GpuboxError if there can be no process."""
+        if self._waiting is None:
+            self._keep(await _Child.start(self._paths))
 
     async def begin(self, request: OperationRequest, on_event: Callable[[Mapping[str, Any]], None]) -> ServerOperation:
         """Has a child do what ``request`` says. Raises GpuboxError if there can be no process."""
