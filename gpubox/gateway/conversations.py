@@ -12,9 +12,10 @@ import asyncio
 import contextlib
 import hashlib
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -78,6 +79,9 @@ class _Talk:
     """How many requests its launch had been sent by then."""
     saved: int = -1
     """``tokens`` when it was last saved."""
+    task: int = -1
+    """The last task of the slot that it was found in."""
+    finding: asyncio.Task[None] | None = None
     head: str = ""
     head_bytes: int = 0
 
@@ -151,11 +155,12 @@ class Conversations:
             prefix.open.discard(request)
         talk = self._talks.setdefault(opened.conversation.key, _Talk())
         self._talks.move_to_end(opened.conversation.key)
-        talk.launch, talk.sent, talk.tokens = opened.launch.id, opened.launch.sent, 0
+        talk.launch, talk.sent, talk.tokens, talk.task = opened.launch.id, opened.launch.sent, 0, -1
         if answered and line.prompt_tokens and line.generated_tokens:  # the last token is not in the cache
             talk.tokens = line.prompt_tokens + line.generated_tokens - 1
             talk.path, talk.body = opened.path, opened.body
             talk.head, talk.head_bytes = opened.conversation.head.key, opened.conversation.head.size
+            talk.finding = self._start(self._find_slot(opened.launch, talk))
         while len(self._talks) > MAX_TALKS:
             self._talks.popitem(last=False)
         size = sum(len(each.body) for each in self._talks.values())
@@ -165,11 +170,11 @@ class Conversations:
         if opened.expects and answered and cached is not None:
             self._judge(opened, *opened.expects, min(cached, opened.expects[1]), line.prompt_tokens or cached)
 
-    def told(self, launch_id: str) -> dict[str, int]:
-        """The conversations of a launch, the last used one last, and what their slots held (0: unknown)."""
-        talks = self._talks.items()
+    async def told(self, launch_id: str) -> dict[str, int]:
+        """The conversations of a launch, the last used one last, and the last task of its slot + 1 (0: unknown)."""
+        await asyncio.gather(*self._tasks)
         return {
-            key: talk.tokens for key, talk in talks
+            key: talk.task + 1 for key, talk in self._talks.items()
             if talk.launch == launch_id and talk.body and (talk.tokens >= MIN_TOKENS or not talk.tokens)
         }  # fmt: skip
 
@@ -263,10 +268,13 @@ class Conversations:
         else:
             what = f"a conversation of {tokens:,} tokens was restored, and its next request reused {reused:,} of them"
             self._note(opened.launch, f"{what}: its state is dropped")
-        work = asyncio.to_thread(opened.launch.kv.note_use, name, reused=has_helped)
+        self._start(asyncio.to_thread(opened.launch.kv.note_use, name, reused=has_helped))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # -- moving --------------------------------------------------------------
 
@@ -331,9 +339,23 @@ class Conversations:
             return True
 
     async def _slot_of(self, launch: Launch, talk: _Talk) -> SlotView | None:
-        """The idle slot that holds exactly as much as a conversation after its last answer."""
-        views = (await self._views(launch)).values() if talk.tokens else ()
-        return next((each for each in views if not each.busy and abs((each.tokens or 0) - talk.tokens) <= 1), None)
+        """The idle slot that still holds a conversation."""
+        if talk.finding:
+            await talk.finding
+        views = (await self._views(launch)).values() if talk.task >= 0 else ()
+        return next((each for each in views if each.task == talk.task and _holds(each, talk)), None)
+
+    async def _find_slot(self, launch: Launch, talk: _Talk) -> None:
+        """Notes the slot that holds a conversation after its answer: replies do not name it."""
+        taken = {other.task for other in self._talks.values() if other.launch == launch.id}
+        with contextlib.suppress(NotShared, TimeoutError, UpstreamFailed, OSError, ValueError):
+            views = (await self._views(launch)).values()
+            talk.task = max((v.task for v in views if _holds(v, talk) and v.task not in taken), default=-1)
 
     async def _views(self, launch: Launch) -> dict[int, SlotView]:
         return {slot.id: slot for slot in await launch.slots()}
+
+
+def _holds(slot: SlotView, talk: _Talk) -> bool:
+    """Whether an idle slot holds as much as a conversation after its last answer; some engines count one less."""
+    return not slot.busy and abs((slot.tokens or 0) - talk.tokens) <= 1

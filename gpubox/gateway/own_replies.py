@@ -159,7 +159,7 @@ class OwnReplies:
         verb, _, name = what.partition("/")
         if method == "GET" and verb in ("conversations", "recall"):  # a gpubox that is about to stop a server
             conversations = self._gateway.conversations
-            answer = await conversations.recall(name) if verb == "recall" else conversations.told(name)
+            answer = await conversations.recall(name) if verb == "recall" else await conversations.told(name)
             exchange.reply(200, msgspec.json.encode(answer))
             return
         if method != "POST" or what not in ("pause", "resume", "cancel", "stop"):

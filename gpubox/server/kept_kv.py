@@ -197,12 +197,11 @@ class KeptKv:
         return _Saver(client, self._store, running, key, shape, header, prompts)
 
     async def _save(self, saver: _Saver, slots: Sequence[Slot], told: Mapping[str, int]) -> str:
-        """``told``: conversation -> the tokens that its slot holds (0: unknown), the newest last."""
+        """``told``: conversation -> the last task of its slot + 1 (0: unknown), the last used one last."""
         saved: list[KeptState] = []
         problem, left = "", dict(told)
         for slot in slots:
-            used = slot.context_used_tokens or 0
-            conversation = next((key for key, tokens in left.items() if abs(tokens - used) <= 1), "")
+            conversation = next((key for key, task in left.items() if task - 1 == slot.task), "")
             left.pop(conversation, None)
             try:
                 saved.append(await saver.save(slot, conversation))
@@ -211,8 +210,8 @@ class KeptKv:
                 if await saver.client.slots() is None:
                     left.clear()
                     break
-        for conversation, tokens in reversed(left.items()):
-            if tokens:  # all slots are saved: it shall not go to one of them for a common beginning
+        for conversation, task in reversed(left.items()):
+            if task:  # all slots are saved: it shall not go to one of them for a common beginning
                 for slot in await saver.client.slots() or ():
                     await saver.client.erase_slot(slot.index, timeout=ANSWER_SECONDS)
             with contextlib.suppress(GpuboxError, OSError, ValueError):
