@@ -103,6 +103,8 @@ class QueuedProfile:
     """When its last request came or ended."""
     slots: int | None = 1
     """1 until the server says it. None: it does not say."""
+    context: int | None = None
+    """Tokens of a slot, as its last server said."""
     foreign: int = 0
     """The slots that work on requests which came to the server's own port."""
     load_seconds: float = ASSUMED_LOAD_SECONDS

@@ -14,18 +14,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpubox.children import own_program
-from gpubox.config import api_key
 from gpubox.gateway import ollama, routes
 from gpubox.gateway.gateway_status import ProfileStatus
 from gpubox.gateway.http_connection import Exchange, RequestRefused
 from gpubox.gateway.metrics import CONTENT_TYPE, metrics_text
 from gpubox.gateway.offered_models import OfferedFacts, OfferedModel, offered_facts
-from gpubox.gateway.servers import GatewayServer
-from gpubox.gateway.upstream import UpstreamFailed, ask_server
 from gpubox.interchange.client_settings import profile_flag
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
-from gpubox.server.responses import json_count, json_object
 from gpubox.storage import DECODE_ERRORS, read_json
 
 if TYPE_CHECKING:
@@ -35,7 +31,6 @@ if TYPE_CHECKING:
 FRESH_SECONDS = 4.0
 """So long a reading serves all who ask: whoever scrapes every second must not cost a core."""
 _TIMEOUT_SECONDS = 10.0
-_ASK_SECONDS = 2.0
 
 
 class MachineReader:
@@ -93,8 +88,6 @@ class OwnReplies:
         self._gateway = gateway
         self._machine = MachineReader(gateway.paths)
         self._known: dict[str, tuple[Profile | None, OfferedFacts]] = {}
-        self._contexts: dict[str, int | None] = {}
-        """Launch -> the context of a slot."""
 
     async def answer(self, exchange: Exchange, route: routes.Route) -> None:
         """All of ``route.own`` but ``load``. Raises ProfileUnavailable if there is no such model."""
@@ -124,26 +117,19 @@ class OwnReplies:
         models = []
         for status in statuses or [ProfileStatus(only, "down")]:
             profile = servers.profiles.get(status.name) or Profile(status.name)
-            facts = await self._facts(profile, next((s for s in servers.running if s.profile == status.name), None))
+            facts = await self._facts(profile)
             names = (profile.name, *(name for name in profile.personas if name != profile.name))
             models += [OfferedModel(name, profile, status, facts, created) for name in names]
         return models
 
-    async def _facts(self, profile: Profile, server: GatewayServer | None) -> OfferedFacts:
-        """From the files, read once; the context is that of the server, if one runs."""
+    async def _facts(self, profile: Profile) -> OfferedFacts:
+        """From the files, read once; the context is that of its server, if one runs."""
         known, facts = self._known.get(profile.name, (None, OfferedFacts()))
         if known is not profile or facts.size is None:
             facts = await asyncio.to_thread(offered_facts, profile, self._gateway.paths, self._gateway.config)
             self._known[profile.name] = (profile, facts)
-        if server is None or not server.ready:
-            return facts
-        if server.launch_id not in self._contexts:
-            with contextlib.suppress(UpstreamFailed, TimeoutError, ValueError):
-                key = api_key(self._gateway.paths)
-                _, body = await ask_server(server.base_url, key, "GET", "/props", seconds=_ASK_SECONDS)
-                settings = json_object(json_object(read_json(body)).get("default_generation_settings"))
-                self._contexts[server.launch_id] = json_count(settings.get("n_ctx"))
-        return replace(facts, context=self._contexts.get(server.launch_id) or facts.context)
+        queued = self._gateway.servers.queue.of(profile.name)
+        return replace(facts, context=queued.context or facts.context) if queued.up else facts
 
     @property
     def _created(self) -> datetime:

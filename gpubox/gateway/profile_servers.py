@@ -27,7 +27,7 @@ from gpubox.gateway.servers import GatewayServer, ProfileTable, read_servers, se
 from gpubox.gateway.upstream import UpstreamFailed, ask_server
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.profiles.profile import Profile
-from gpubox.server.responses import json_count
+from gpubox.server.responses import json_count, json_object
 from gpubox.storage import is_locked, read_json
 
 TICK_SECONDS = 0.25
@@ -247,7 +247,7 @@ class ProfileServers:
             with contextlib.suppress(UpstreamFailed, TimeoutError, OSError, ValueError):
                 if not known:
                     status, body = await ask_server(url, key, "GET", "/props", seconds=SLOTS_TIMEOUT_SECONDS)
-                    queued.slots, known = _total_slots(body) if status == 200 else None, True
+                    queued.slots, queued.context, known = *(_slots(body) if status == 200 else (None, None)), True
                     self._dispatch()
                 elif queued.busy:
                     ours = queued.busy
@@ -481,10 +481,11 @@ class ProfileServers:
         )
 
 
-def _total_slots(props: bytes) -> int | None:
-    """In the answer to GET /props (build 11434). Raises ValueError."""
-    values = read_json(props)
-    return json_count(values.get("total_slots")) or None if isinstance(values, dict) else None
+def _slots(props: bytes) -> tuple[int | None, int | None]:
+    """How many, and the context of each, in the answer to GET /props (build 11434). Raises ValueError."""
+    values = json_object(read_json(props))
+    settings = json_object(values.get("default_generation_settings"))
+    return json_count(values.get("total_slots")) or None, json_count(settings.get("n_ctx"))
 
 
 def _first(error: GpuboxError, model: str) -> str:
