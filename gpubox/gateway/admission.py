@@ -408,11 +408,11 @@ class AdmissionQueue:
     def waits_for(self, now: float) -> dict[int, WaitsFor]:
         """What each waiting request waits for, and behind whom; the seconds of the tickets are up to date then."""
         waits: dict[int, WaitsFor] = {}
-        for queued in self.profiles.values():
+        for name, queued in self.profiles.items():
             for ticket in queued.waiting():
                 queued.count_wait(ticket, now)
                 if self.paused or not queued.is_open:
-                    waits[ticket.id] = self._waits_for_profile(queued)
+                    waits[ticket.id] = self._waits_for_profile(name, queued)
             if self.paused or not queued.is_open:
                 continue
             ahead = Counter(ticket.client for ticket in queued.running.values() if ticket.takes_slot)
@@ -425,10 +425,13 @@ class AdmissionQueue:
                     ahead[ticket.client] += 1
         return waits
 
-    def _waits_for_profile(self, queued: QueuedProfile) -> WaitsFor:
+    def _waits_for_profile(self, name: str, queued: QueuedProfile) -> WaitsFor:
         kind: WaitKind = "hold" if self.paused else "load" if queued.loading else "swap"
-        names = queued.displaces if kind == "swap" else ()
-        return WaitsFor(kind, tuple((name, len(self.of(name).running)) for name in names))
+        if kind != "swap":
+            return WaitsFor(kind)
+        wanted = [(each, other.waiting_count) for each, other in self.profiles.items() if name in other.displaces]
+        running = [(each, len(self.of(each).running)) for each in queued.displaces]
+        return WaitsFor(kind, tuple(running or wanted))
 
 
 def _in_order(queued: QueuedProfile) -> list[Ticket]:

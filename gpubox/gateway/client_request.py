@@ -219,7 +219,7 @@ class ClientRequest:
         elif tokens.generated_tokens and tokens.tg_tokens_per_second:
             prefill = answering - tokens.generated_tokens / tokens.tg_tokens_per_second
         else:
-            return (answering if self.stream and self.state == "reading" else None), None
+            return (answering if self.stream and self.forwarding and self.state == "reading" else None), None
         return round(max(0.0, prefill), 6), round(max(0.0, answering - prefill), 6)
 
     @property

@@ -114,6 +114,8 @@ def test_waiting_is_told_with_who_goes_first() -> None:
     assert told[second.id] == WaitsFor("slot", (("x", 1),))
     assert told[first.id] == WaitsFor("slot", (("x", 1), ("y", 1)))
     assert told[loads.id] == WaitsFor("swap", (("a", 1),))
+    requests.of("a").closed = True  # so that b gets its turn
+    assert requests.waits_for(5.0)[first.id] == WaitsFor("swap", (("b", 1),))
     requests.of("b").loading = True
     assert requests.waits_for(5.0)[loads.id] == WaitsFor("load")
     requests.paused = True
