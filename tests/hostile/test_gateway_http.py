@@ -19,8 +19,7 @@ import pytest
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.paths import Paths
 from tests.gateway_process import Gateway, descriptors, paced_server, resident_mib, upstream_profile
-from tests.hostile.gateway_attacks import ATTACKS, BODY, MIB, NAME, Attack, head, post
-from tests.ports import free_port
+from tests.hostile.raw_cases import BODY, MIB, NAME, head, post
 from tests.raw_http import Reply, Wire, ask, request_bytes
 
 LIMITS = {"HEAD_SECONDS": 4.0, "BODY_SILENCE_SECONDS": 4.0, "STALL_SECONDS": 2.0, "LINGER_SECONDS": 1.0}
@@ -157,41 +156,6 @@ def clean(reply: Reply) -> bool:
     """Whether an error is one sentence in JSON, without anything that a terminal or an owner should not see."""
     message = reply.json()["error"]["message"]
     return bool(message) and len(message) < 1000 and message.isprintable() and "Traceback" not in message
-
-
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-def test_each_attack_gets_a_clear_answer(scene: Scene, attack: Attack) -> None:
-    """A clear status or a clean end; nothing smuggled reaches the server; the neighbour's stream goes on."""
-    with Wire(scene.port, PATIENCE) as wire:
-        with contextlib.suppress(ConnectionError):  # it may refuse before it has all
-            wire.send(attack.data)
-            if attack.finish:
-                wire.sock.shutdown(socket.SHUT_WR)
-        reply = wire.read()
-        while reply.status == 100:
-            reply = wire.read()
-        cut = reply.error.startswith(("ConnectionError", "ConnectionReset", "BrokenPipe"))
-        assert reply.whole or (cut and reply.status == 0), reply
-        if attack.expect == "refused" and len(attack.data) < 65536 and not attack.finish:
-            assert reply.status >= 400, reply
-        if attack.expect == "refused" and not cut:
-            assert reply.status >= 400, reply
-        assert not (attack.statuses and reply.status) or reply.status in attack.statuses, reply
-        if reply.status >= 400:
-            assert reply.status != 500 and clean(reply), reply
-        with contextlib.suppress(OSError):
-            wire.sock.shutdown(socket.SHUT_WR)
-        assert eventually_ended(wire)
-    assert scene.seen("smuggled") == 0
-    assert scene.neighbour.goes_on()
-
-
-def eventually_ended(wire: Wire) -> bool:
-    """Whether the gateway closes; what else it answers (to pipelined bytes) is thrown away."""
-    with contextlib.suppress(ConnectionError):
-        while wire.sock.recv(65536):
-            pass
-    return True
 
 
 def test_body_over_the_limit(scene: Scene) -> None:
@@ -349,77 +313,6 @@ def test_what_reaches_the_server_is_one_plain_request(scene: Scene) -> None:
     (text,) = heads
     assert text.count("content-length:") == 1 and "transfer-encoding" not in text and "x-trailer" not in text
     assert "x-private" not in text and "cookie" not in text and "proxy-authorization" not in text
-
-
-# -- servers that misbehave ----------------------------------------------------
-
-OK = b"HTTP/1.1 200 OK\r\n"
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-EVENT = b'data: {"choices":[{"index":0,"delta":{"content":" hi"}}]}\n\n'
-SERVERS = {
-    "closes at once": b"",
-    "random bytes": bytes(range(256)) * 64,
-    "an endless head": b"HTTP/1.1 200 OK\r\n" + b"X-A: b\r\n" * 100_000,
-    "an endless line": b"HTTP/1.1 200 " + b"a" * MIB,
-    "a wrong version": b"HTTP/9.9 200 OK\r\nContent-Length: 2\r\n\r\n{}",
-    "a status of 0": b"HTTP/1.1 0 OK\r\nContent-Length: 2\r\n\r\n{}",
-    "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 200\r\n\r\n{}",
-    "length and chunks": OK + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
-    "a body that stops short": b"HTTP/1.1 200 OK\r\nContent-Length: 200\r\n\r\n{}",
-    "a broken chunk": HEAD + b"%x\r\n%b\r\nzz\r\n" % (len(EVENT), EVENT),
-    "a stream that is cut": HEAD + b"%x\r\n%b\r\n" % (len(EVENT), EVENT),
-    "a chunk that is cut": HEAD + b"%x\r\n%b" % (len(EVENT) + 50, EVENT),
-    "a header that splits": b"HTTP/1.1 200 OK\r\nX-A: b\rSet-Cookie: c\r\nContent-Length: 2\r\n\r\n{}",
-    "only 100 Continue": b"HTTP/1.1 100 Continue\r\n\r\n" * 5,
-    "101 Switching": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n\x81\x02hi",
-}
-
-
-@pytest.fixture(scope="module")
-def liar(home: Path, scene: Scene) -> Iterator[Callable[[bytes], None]]:
-    """A server that answers each request with the bytes last set, and closes."""
-    port, answer = free_port(), [b""]
-    listener = socket.create_server(("127.0.0.1", port))
-
-    def serve() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = listener.accept()
-                with connection, contextlib.suppress(OSError):
-                    connection.settimeout(PATIENCE)
-                    data = b""
-                    while b"\r\n\r\n" not in data and (piece := connection.recv(65536)):
-                        data += piece
-                    healthy = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
-                    connection.sendall(healthy if data.startswith(b"GET ") else answer[0])
-                    connection.shutdown(socket.SHUT_WR)
-                    while connection.recv(65536):
-                        pass
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    upstream_profile(home, "liar", port)
-    assert eventually(lambda: b'"liar"' in ask(scene.port, "/v1/models").body)
-    yield lambda data: answer.__setitem__(0, data)
-    listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
-
-
-@pytest.mark.parametrize("name", SERVERS)
-def test_server_that_breaks_the_protocol(scene: Scene, liar: Callable[[bytes], None], name: str) -> None:
-    """Its client gets an error or a cut answer, never one that looks whole, never silence."""
-    liar(SERVERS[name])
-    for stream in (False, True):
-        reply = ask(
-            scene.port, "/v1/chat/completions", {"model": "liar", "messages": [], "stream": stream}, timeout=PATIENCE
-        )
-        assert "TimeoutError" not in reply.error, reply
-        assert not reply.header("set-cookie")
-        if reply.status == 200 and reply.whole:
-            assert name in ("length and chunks", "a wrong version") or b'"error"' in reply.body, reply
-        elif reply.status not in (0, 200):  # 200 and not whole: the client sees that it was cut
-            assert reply.status in (502, 503) and clean(reply), reply
-    assert scene.neighbour.goes_on()
 
 
 # -- keys ----------------------------------------------------
