@@ -24,7 +24,7 @@ from gpubox.errors import GpuboxError
 from gpubox.gateway.gateway_status import FinishedRequest
 from gpubox.gateway.prefix import PATHS, PromptHead, SlotView, choose_slot, read_prompt_head
 from gpubox.gateway.servers import GatewayServer
-from gpubox.gateway.shared_prefixes import Launch, NotShared, Prefix, SharedPrefixes
+from gpubox.gateway.shared_prefixes import LaunchSlots, NotShared, Prefix, SharedPrefixes
 from gpubox.gateway.upstream import UpstreamFailed
 from gpubox.hardware.process import environment_of
 from gpubox.paths import Paths
@@ -90,7 +90,7 @@ class _Talk:
 class _Open:
     """A request that is not over."""
 
-    launch: Launch
+    launch: LaunchSlots
     conversation: Conversation
     path: str
     body: bytes
@@ -100,15 +100,6 @@ class _Open:
     """The system prompt that it is part of."""
 
 
-@dataclass(slots=True)
-class _Uses:
-    """What became of the restored states of a profile."""
-
-    count: int = 0
-    tokens: int = 0
-    reused: int = 0
-
-
 class Conversations:
     """The conversations of all servers. ``before`` each request, ``after`` it, and ``tidy`` once a second."""
 
@@ -116,9 +107,10 @@ class Conversations:
         """``record`` gets the gateway's own requests, so that the ledger has every token that a server has read."""
         self._paths, self._config = paths, config
         self._notes: deque[str] = deque(maxlen=10)
-        self._uses: dict[str, _Uses] = {}
+        self._uses: dict[str, tuple[int, int, int]] = {}
+        """Profile -> the restored conversations, their tokens, and how many of those were reused."""
         self.shared = SharedPrefixes(record, self._note)
-        self._launches: dict[str, Launch] = {}
+        self._launches: dict[str, LaunchSlots] = {}
         self._making = asyncio.Lock()
         self._talks: OrderedDict[str, _Talk] = OrderedDict()
         self._open: dict[int, _Open] = {}
@@ -206,29 +198,25 @@ class Conversations:
     def sentences(self) -> tuple[str, ...]:
         """What was kept and shared, and why something was not."""
         kept = (
-            f"{profile}: {uses.reused:,} of {uses.tokens:,} tokens were reused of "
-            f"{uses.count} restored conversation{'' if uses.count == 1 else 's'}."
-            for profile, uses in self._uses.items()
+            f"{profile}: {reused:,} of {tokens:,} tokens were reused of {count} restored conversations."
+            for profile, (count, tokens, reused) in self._uses.items()
         )
         return (*kept, *self.shared.sentences(self._launches.values()), *self._notes)
 
     # -- what is known -------------------------------------------------------
 
-    async def _launch(self, server: GatewayServer, api_key: str | None) -> Launch:
+    async def _launch(self, server: GatewayServer, api_key: str | None) -> LaunchSlots:
         async with self._making:
-            if launch := self._launches.get(server.launch_id):
-                return launch
-            launch = await asyncio.to_thread(self._look, server, api_key)
-            self._launches[launch.id] = launch
-            if launch.off:
-                self._note(launch, f"KV caches are not kept: {launch.off}")
-            return launch
+            if server.launch_id not in self._launches:
+                self._launches[server.launch_id] = launch = await asyncio.to_thread(self._look, server, api_key)
+                self._note(launch, launch.off and f"KV caches are not kept: {launch.off}")
+            return self._launches[server.launch_id]
 
-    def _look(self, server: GatewayServer, api_key: str | None) -> Launch:
+    def _look(self, server: GatewayServer, api_key: str | None) -> LaunchSlots:
         """Reads the state, the log and the environment of a server."""
         kv = KeptKv(self._paths, self._config, server.instance, partial(full_window, self._paths, self._config))
         running = observe(self._paths, server.instance).running
-        launch = Launch(server.launch_id, server.profile, server.base_url, api_key, kv, running)
+        launch = LaunchSlots(server.launch_id, server.profile, server.base_url, api_key, kv, running)
         if running is None or running.launch_id != server.launch_id:
             launch.off = "its server has just ended"
         elif not kv.is_on(running):
@@ -240,13 +228,13 @@ class Conversations:
             launch.filled = {each.slot: -1 for each in running.restored}
         return launch
 
-    def _note(self, launch: Launch, text: str) -> None:
+    def _note(self, launch: LaunchSlots, text: str) -> None:
         sentence = f"{launch.profile}: {text.rstrip('.')}."
         if text and sentence not in self._notes:
             self._notes.appendleft(sentence)
 
     @contextlib.contextmanager
-    def _noted(self, launch: Launch) -> Iterator[None]:
+    def _noted(self, launch: LaunchSlots) -> Iterator[None]:
         """What fails in the block is a note; the request goes on as it is."""
         try:
             yield
@@ -263,8 +251,8 @@ class Conversations:
         if opened.prefix:
             self.shared.judge(opened.launch, opened.prefix, reused)
         elif has_helped:
-            uses = self._uses.setdefault(opened.launch.profile, _Uses())
-            uses.count, uses.tokens, uses.reused = uses.count + 1, uses.tokens + tokens, uses.reused + reused
+            before = self._uses.get(opened.launch.profile, (0, 0, 0))
+            self._uses[opened.launch.profile] = (before[0] + 1, before[1] + tokens, before[2] + reused)
         else:
             what = f"a conversation of {tokens:,} tokens was restored, and its next request reused {reused:,} of them"
             self._note(opened.launch, f"{what}: its state is dropped")
@@ -294,13 +282,13 @@ class Conversations:
                 await self._restore(opened, key)
             return True
         kept = next((each for each in launch.running.restored if each.conversation == key), None)
-        if kept and (launch.sent == 1 or (await self._views(launch))[kept.slot].task < 0):
+        if kept and (launch.sent == 1 or (await launch.slots())[kept.slot].task < 0):
             opened.expects = kept.name, kept.tokens
             return True
         await self._guard(launch, key, head, _FOUND_SHARE)
         return await self._restore(opened, key)
 
-    async def _guard(self, launch: Launch, key: str, head: PromptHead | None, share: float) -> None:
+    async def _guard(self, launch: LaunchSlots, key: str, head: PromptHead | None, share: float) -> None:
         """Saves the other conversations that the server would lose for a request.
 
         ``head``: those of which at least this ``share`` is the same head; None: all.
@@ -313,8 +301,8 @@ class Conversations:
             async with asyncio.timeout(MOVE_SECONDS), launch.placing:
                 slot = await self._slot_of(launch, talk)
                 if slot is None and await self.recall(other):
-                    views = (await self._views(launch)).values()
-                    slot = max((each for each in views if not each.busy), key=lambda each: each.task, default=None)
+                    idle = [each for each in (await launch.slots()).values() if not each.busy]
+                    slot = max(idle, key=lambda each: each.task, default=None)
                 if slot and (slot.tokens or 0) >= MIN_TOKENS:
                     await launch.kv.save_one(launch.running, slot.id, other)
                     talk.saved = talk.tokens
@@ -325,7 +313,7 @@ class Conversations:
         running = launch.running
         assert running is not None
         async with asyncio.timeout(MOVE_SECONDS), launch.placing:
-            slots = tuple((await self._views(launch)).values())
+            slots = tuple((await launch.slots()).values())
             context = min(slot.context for slot in slots)
             state: KeptState | None = await asyncio.to_thread(launch.kv.find, running, key, context)
             if state is None:
@@ -335,25 +323,22 @@ class Conversations:
                     await self.shared.read(launch, "/completion", b'{"prompt": ".", "n_predict": 0}')
                 if await launch.kv.restore_one(running, slot.id, state):
                     opened.expects = state.name, state.tokens
-                    launch.filled[slot.id] = (await self._views(launch))[slot.id].task
+                    launch.filled[slot.id] = (await launch.slots())[slot.id].task
             return True
 
-    async def _slot_of(self, launch: Launch, talk: _Talk) -> SlotView | None:
+    async def _slot_of(self, launch: LaunchSlots, talk: _Talk) -> SlotView | None:
         """The idle slot that still holds a conversation."""
         if talk.finding:
             await talk.finding
-        views = (await self._views(launch)).values() if talk.task >= 0 else ()
+        views = (await launch.slots()).values() if talk.task >= 0 else ()
         return next((each for each in views if each.task == talk.task and _holds(each, talk)), None)
 
-    async def _find_slot(self, launch: Launch, talk: _Talk) -> None:
+    async def _find_slot(self, launch: LaunchSlots, talk: _Talk) -> None:
         """Notes the slot that holds a conversation after its answer: replies do not name it."""
         taken = {other.task for other in self._talks.values() if other.launch == launch.id}
         with contextlib.suppress(NotShared, TimeoutError, UpstreamFailed, OSError, ValueError):
-            views = (await self._views(launch)).values()
+            views = (await launch.slots()).values()
             talk.task = max((v.task for v in views if _holds(v, talk) and v.task not in taken), default=-1)
-
-    async def _views(self, launch: Launch) -> dict[int, SlotView]:
-        return {slot.id: slot for slot in await launch.slots()}
 
 
 def _holds(slot: SlotView, talk: _Talk) -> bool:

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gpubox.clock import utc_now
-from gpubox.errors import GpuboxError
 from gpubox.gateway.gateway_status import FinishedRequest
 from gpubox.gateway.prefix import MIN_BYTES, MIN_TOKENS, PromptHead, SlotView, read_slots, shared_tokens
-from gpubox.gateway.upstream import UpstreamFailed, ask_server
+from gpubox.gateway.upstream import ask_server
 from gpubox.server.kept_kv import KeptKv
 from gpubox.server.kv_store import SHARED
 from gpubox.server.state import RunningServer
@@ -32,7 +31,6 @@ PATIENCE_SECONDS = 2.0
 """A server that reads a prompt answers between its batches; a request waits no longer for a look at the slots."""
 MAX_PREFIXES = 8
 """For each launch; the least recently used one goes."""
-MAX_FAILURES = 2
 
 
 class NotShared(Exception):
@@ -56,12 +54,11 @@ class Prefix:
     open: set[int] = field(default_factory=set)
     """The requests that begin with it, and are not over."""
     helped: int = 0
-    failures: int = 0
     off: bool = False
 
 
 @dataclass(slots=True)
-class Launch:
+class LaunchSlots:
     """One run of one server."""
 
     id: str
@@ -83,21 +80,20 @@ class Launch:
     filled: dict[int, int] = field(default_factory=dict)
     """Slot -> its last task when a state was restored into it: /slots does not show that before its next task."""
 
-    async def slots(self) -> tuple[SlotView, ...]:
-        """Its slots now. Raises as ``post``, and NotShared without them."""
-        seconds = PATIENCE_SECONDS
-        status, body = await ask_server(self.base_url, self.api_key, "GET", "/slots", seconds=seconds)
+    async def slots(self) -> dict[int, SlotView]:
+        """Its slots now, by id. Raises as ``post``, and NotShared without them."""
+        status, body = await ask_server(self.base_url, self.api_key, "GET", "/slots", seconds=PATIENCE_SECONDS)
         if status != 200:
             self.off = f"the server answers /slots with HTTP {status}"
             raise NotShared(f"KV caches are not kept: {self.off}")
-        return read_slots(body)
+        return {slot.id: slot for slot in read_slots(body)}
 
-    async def post(self, path: str, values: object, seconds: float = READ_SECONDS) -> dict[str, object]:
+    async def post(self, path: str, values: object) -> dict[str, object]:
         """Raises UpstreamFailed, TimeoutError, and ValueError if the server refuses."""
         body = values if isinstance(values, bytes) else msgspec.json.encode(values)
-        status, answer = await ask_server(self.base_url, self.api_key, "POST", path, body, seconds=seconds)
+        status, answer = await ask_server(self.base_url, self.api_key, "POST", path, body, seconds=READ_SECONDS)
         if status != 200:
-            raise ValueError(f"the server refuses {path.partition('?')[0]} (HTTP {status})")
+            raise ValueError(f"the server refuses {path} (HTTP {status})")
         return msgspec.json.decode(answer, type=dict[str, object])
 
 
@@ -117,22 +113,21 @@ class _Read(msgspec.Struct):
 class SharedPrefixes:
     """The shared prefixes of all servers, and the gateway's own requests for prompts."""
 
-    def __init__(self, record: Callable[[FinishedRequest], None], note: Callable[[Launch, str], None]) -> None:
+    def __init__(self, record: Callable[[FinishedRequest], None], note: Callable[[LaunchSlots, str], None]) -> None:
         """``record`` gets the gateway's own requests, ``note`` sentences for the owner."""
         self._record, self._note = record, note
 
-    async def before(self, request: int, launch: Launch, head: PromptHead) -> Prefix | None:
+    async def before(self, request: int, launch: LaunchSlots, head: PromptHead) -> Prefix | None:
         """The prefix whose state shall be in a slot before a request with this head is sent; None: it needs none.
 
-        Raises as Launch.post, and NotShared.
+        Raises as LaunchSlots.post, and NotShared.
         """
         if launch.has_one_slot or head.size < MIN_BYTES:
             return None
         prefix = launch.prefixes.setdefault(SHARED + head.key, Prefix(SHARED + head.key))
         launch.prefixes.move_to_end(prefix.key)
-        for other in list(launch.prefixes.values())[: max(0, len(launch.prefixes) - MAX_PREFIXES)]:
-            if not other.open:
-                del launch.prefixes[other.key]
+        if len(launch.prefixes) > MAX_PREFIXES:
+            launch.prefixes.popitem(last=False)
         others = bool(prefix.open - {request})
         prefix.open.add(request)
         if not head.is_first or prefix.off:
@@ -141,14 +136,15 @@ class SharedPrefixes:
             await self._read_once(launch, prefix, head)
         return prefix if prefix.is_kept else None
 
-    def judge(self, launch: Launch, prefix: Prefix, cached_tokens: int) -> None:
+    def judge(self, launch: LaunchSlots, prefix: Prefix, cached_tokens: int) -> None:
         """A request that should find the prefix has reused so many tokens."""
         if cached_tokens >= prefix.tokens:
-            prefix.helped, prefix.failures = prefix.helped + 1, 0
-            return
-        self._failed(launch, prefix, f"a system prompt of {prefix.tokens:,} tokens was shared, and did not help")
+            prefix.helped += 1
+        else:
+            prefix.is_kept, prefix.off = False, True
+            self._note(launch, f"a system prompt of {prefix.tokens:,} tokens was shared, and did not help")
 
-    def sentences(self, launches: Iterable[Launch]) -> tuple[str, ...]:
+    def sentences(self, launches: Iterable[LaunchSlots]) -> tuple[str, ...]:
         """What was shared."""
         return tuple(
             f"{launch.profile}: a system prompt of {prefix.tokens:,} tokens was read "
@@ -158,8 +154,8 @@ class SharedPrefixes:
             if prefix.helped > 1 and not prefix.off
         )
 
-    async def read(self, launch: Launch, path: str, body: bytes) -> tuple[int, int]:
-        """Has the server read a prompt. Returns its tokens and, of /completion, the slot. Raises as Launch.post."""
+    async def read(self, launch: LaunchSlots, path: str, body: bytes) -> tuple[int, int]:
+        """Has the server read a prompt. Returns its tokens and, of /completion, the slot. Raises as ``post``."""
         began = time.monotonic()
         answer = msgspec.convert(await launch.post(path, body), _Read)
         timings = answer.timings
@@ -172,14 +168,7 @@ class SharedPrefixes:
         )  # fmt: skip
         return timings.cache_n + timings.prompt_n, answer.id_slot
 
-    def _failed(self, launch: Launch, prefix: Prefix, why: str) -> None:
-        prefix.failures += 1
-        prefix.is_kept = False  # it is read again for the next one
-        if prefix.failures >= MAX_FAILURES and not prefix.off:
-            prefix.off = True
-            self._note(launch, why)
-
-    async def _read_once(self, launch: Launch, prefix: Prefix, head: PromptHead) -> None:
+    async def _read_once(self, launch: LaunchSlots, prefix: Prefix, head: PromptHead) -> None:
         """Waits until the prefix is read, by this request or by the one that came first."""
         task = prefix.reading
         if task is None:
@@ -194,12 +183,12 @@ class SharedPrefixes:
             if not prefix.waiting and not task.done():
                 task.cancel()
 
-    async def _read(self, launch: Launch, prefix: Prefix, head: PromptHead) -> None:
+    async def _read(self, launch: LaunchSlots, prefix: Prefix, head: PromptHead) -> None:
         try:
             tokens, slots = await asyncio.gather(self._tokens(launch, head), launch.slots())
             launch.has_one_slot = len(slots) < 2
             prefix.off = len(tokens) < MIN_TOKENS
-            if launch.has_one_slot or prefix.off or all(slot.busy for slot in slots):
+            if launch.has_one_slot or prefix.off or all(slot.busy for slot in slots.values()):
                 raise NotShared("")
             values = {"prompt": tokens, "n_predict": 0, "cache_prompt": True}
             prefix.tokens, slot = await self.read(launch, "/completion", msgspec.json.encode(values))
@@ -211,13 +200,10 @@ class SharedPrefixes:
                     await asyncio.to_thread(launch.kv.note_use, state.name, reused=False)
                     raise NotShared("")
                 prefix.is_kept = True
-        except (GpuboxError, UpstreamFailed, TimeoutError, OSError, ValueError) as error:
-            self._failed(launch, prefix, f"a system prompt could not be read: {error}")
-            raise
         finally:
             prefix.reading = None
 
-    async def _tokens(self, launch: Launch, head: PromptHead) -> list[int]:
+    async def _tokens(self, launch: LaunchSlots, head: PromptHead) -> list[int]:
         """The tokens with which the prompts of all requests with this head begin."""
 
         async def tokens_of(probe: bytes) -> list[int]:

@@ -123,7 +123,7 @@ class KvStore:
                 del kept[state.name]
         for path in self._paths():
             if path.name.partition(".")[0] not in kept or path.suffix not in (STATE_SUFFIX, ".json"):
-                unlink(path)
+                _unlink(path)
         self._shrink(list(kept.values()), self.max_bytes)
 
     def make_room(self, size_bytes: int) -> bool:
@@ -134,7 +134,7 @@ class KvStore:
         if size_bytes > self.max_bytes:
             return False
         states = self._shrink(self.states(), self.max_bytes - size_bytes)
-        while not has_room(self.folder, size_bytes):
+        while (free_bytes(self.folder) or 0) - size_bytes < FREE_BYTES:
             if not states:
                 return False
             self.drop(states.pop().name)
@@ -147,12 +147,12 @@ class KvStore:
     def prepare_file(self, name: str) -> str:
         """Makes the file that a server is about to write, for the owner only. Returns its name. Raises OSError."""
         path = self.folder / f"{name}{PARTIAL_SUFFIX}"
-        make_file(path)
+        os.close(open_private(path, os.O_WRONLY | os.O_EXCL))
         return path.name
 
     def discard(self, file: str) -> None:
         """Removes a file of ``prepare_file`` that no server finished. Never raises."""
-        unlink(self.folder / file)
+        _unlink(self.folder / file)
 
     def add(self, state: KeptState) -> list[int]:
         """Takes over the file that a server wrote as ``prepare_file`` said. Returns its tokens.
@@ -171,7 +171,7 @@ class KvStore:
             partial.replace(self.folder / state.file)
             self.write(state)
         except BaseException:
-            unlink(partial)
+            _unlink(partial)
             self.drop(state.name)
             raise
         return tokens
@@ -187,12 +187,12 @@ class KvStore:
             if state := read_state(path):
                 self.write(replace(state, **changes))
                 if not (self.folder / state.file).exists():  # dropped meanwhile
-                    unlink(path)
+                    _unlink(path)
 
     def drop(self, name: str) -> None:
         """Removes a state. Never raises."""
-        unlink(self.folder / f"{name}.json")
-        unlink(self.folder / f"{name}{STATE_SUFFIX}")
+        _unlink(self.folder / f"{name}.json")
+        _unlink(self.folder / f"{name}{STATE_SUFFIX}")
 
     def sync(self, name: str) -> None:
         """Waits until a state is on the disk, and notes it. The caller does not hold the lock. Never raises. Blocks."""
@@ -265,17 +265,7 @@ def prepare_folder(folder: Path) -> bool:
     return os.access(folder, os.W_OK | os.X_OK)
 
 
-def has_room(folder: Path, size_bytes: int) -> bool:
-    """Whether so much fits on the disk of ``folder`` and leaves FREE_BYTES of it free."""
-    return (free_bytes(folder) or 0) - size_bytes >= FREE_BYTES
-
-
-def make_file(path: Path) -> None:
-    """Makes a file that a server is about to write, for the owner only. Raises OSError, also if there is one."""
-    os.close(open_private(path, os.O_WRONLY | os.O_EXCL))
-
-
-def unlink(path: Path) -> None:
+def _unlink(path: Path) -> None:
     """Removes a file. Never raises."""
     with contextlib.suppress(OSError):
         path.unlink()

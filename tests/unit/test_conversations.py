@@ -15,11 +15,10 @@ from gpubox.config import Config
 from gpubox.gateway.conversations import Conversations, conversation_of
 from gpubox.gateway.gateway_status import FinishedRequest
 from gpubox.gateway.servers import GatewayServer
-from gpubox.gateway.shared_prefixes import Launch
+from gpubox.gateway.shared_prefixes import LaunchSlots
 from gpubox.paths import Paths
 from gpubox.server.kept_kv import KeptKv
-from gpubox.server.state import Launch as ServerLaunch
-from gpubox.server.state import RestoredSlot, RunningServer
+from gpubox.server.state import Launch, RestoredSlot, RunningServer
 
 CHAT = "/v1/chat/completions"
 SYSTEM = "You are a careful coding agent. " + " ".join(f"Rule {n}: take care." for n in range(300))
@@ -179,10 +178,10 @@ async def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     listener = await asyncio.start_server(made.serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
 
-    def look(server: GatewayServer, key: str | None) -> Launch:
+    def look(server: GatewayServer, key: str | None) -> LaunchSlots:
         restored = (RestoredSlot(0, 900, "kept", key_of(body_of("kept"), client="")),)
-        running = RunningServer(ServerLaunch("m", (), "127.0.0.1", 1), "1", "2026", restored=restored)
-        launch = Launch("1", "m", url, None, cast(KeptKv, made), running, filled={0: -1})
+        running = RunningServer(Launch("m", (), "127.0.0.1", 1), "1", "2026", restored=restored)
+        launch = LaunchSlots("1", "m", url, None, cast(KeptKv, made), running, filled={0: -1})
         launch.has_ram_cache = "--cache-ram" not in server.argv
         return launch
 
@@ -208,7 +207,7 @@ async def test_a_state_on_disk_goes_into_a_slot_before_the_next_request_and_is_j
     assert await box.ask(talk, 1, 700, 600) == ["restore 1", "reused"]  # in slot 0 something was restored before
     assert await box.ask(other, 2, 900, 3) == ["restore 2", "dropped"]
     assert box.conversations.sentences() == (
-        "m: 600 of 600 tokens were reused of 1 restored conversation.",
+        "m: 600 of 600 tokens were reused of 1 restored conversations.",
         "m: a conversation of 800 tokens was restored, and its next request reused 3 of them: its state is dropped.",
     )
 
