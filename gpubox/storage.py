@@ -333,7 +333,8 @@ def read_cache(file: Path, key: Any, limit: int) -> Any:
 def write_cache(file: Path, key: Any, value: Any) -> None:
     """Keeps a value that can be found out again: what goes wrong costs only time, and is ignored."""
     with contextlib.suppress(OSError, ValueError):
-        write_atomically(file, json.dumps({"cache": _CACHE_SCHEMA, "key": key, "value": value}).encode())
+        stored = json.dumps({"cache": _CACHE_SCHEMA, "key": key, "value": value}).encode()
+        write_atomically(file, stored, wait=False)
 
 
 def json_line(value: Any) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,8 +40,8 @@ from gpubox.server.log import (
 from gpubox.server.server_process import exit_code
 from gpubox.server.state import RunningServer
 
-POLL_SECONDS, POLL_SHARE = 0.05, 0.02
-"""Between two questions: at most so long, and at most this share of the time that the load has taken."""
+POLL_SECONDS, LOOK_SECONDS = 0.05, 0.005
+"""Between two questions, and between two looks at the log: what it says is a reason to ask at once."""
 REPORT_SECONDS = 0.2
 PROBE_SECONDS = 120.0
 BUSY_CPU_PATIENCE = 10
@@ -152,7 +153,9 @@ async def wait_loaded(
                 total = launch.model_bytes
                 loaded = min(bytes_read, total) if total else None
                 emit(LoadProgress(launch.profile, load_log.stage, loaded, total, at))
-            await asyncio.sleep(min(POLL_SECONDS, 0.005 + POLL_SHARE * at))
+            size, end = log_size(log), time.monotonic() + POLL_SECONDS
+            while log_size(log) == size and time.monotonic() < end:
+                await asyncio.sleep(LOOK_SECONDS)
     _check_alive(serving, log)
     return serving
 
