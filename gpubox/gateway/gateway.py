@@ -327,15 +327,14 @@ class Gateway:
     def _check_limits(self, request: ClientRequest, profile: Profile) -> ClientLimits:
         """What its key allows. Raises RequestRefused if that is not this request."""
         limits = self.keys.limits_of(request.client) if request.keyed else UNLIMITED
-        if not limits.allows((profile.name, *profile.aliases)):
+        if not limits.allows(profile.names):
             raise RequestRefused(403, f"The key of {request.client} is not for {profile.name}.")
-        if most := limits.tokens_per_day:
+        most = limits.tokens_per_day
+        if most is not None and self.ledger.spent_tokens(request.client) >= most:
             now = datetime.now()
-            spent = self.ledger.sums(now.date()).get(request.client, ClientSums()).spent_tokens
-            if spent >= most:
-                left = datetime.combine(now.date() + timedelta(days=1), datetime.min.time()) - now
-                sentence = f"The {most:,} tokens of {request.client} for today are used up; at 0:00 there are new ones."
-                raise ProfileUnavailable(429, sentence, left.total_seconds())
+            midnight = datetime.combine(now.date() + timedelta(days=1), datetime.min.time())
+            sentence = f"The {most:,} tokens of {request.client} for today are used up; at 0:00 there are new ones."
+            raise ProfileUnavailable(429, sentence, (midnight - now).total_seconds())
         return limits
 
     async def _wait_for_server(self, request: ClientRequest, ticket: Ticket, profile: Profile) -> GatewayServer:

@@ -11,7 +11,7 @@ from datetime import datetime
 
 import pytest
 
-from gpubox.gateway.client_keys import ClientKeys
+from gpubox.gateway.client_keys import ClientKeys, ClientLimits
 from gpubox.gateway.gateway_status import FinishedRequest
 from gpubox.gateway.ledger import Ledger
 from gpubox.paths import Paths
@@ -160,3 +160,26 @@ def test_a_ledger_that_cannot_be_written_breaks_no_request(paths: Paths, gateway
     assert gateway.status()["problems"] == []
     assert len(lines(paths)) == 5  # nothing is lost
     assert gateway.status()["clients"]["pytest"]["generated_tokens"] == 10
+
+
+def test_a_key_keeps_its_limits(paths: Paths, gateway: Gateway) -> None:
+    keys = ClientKeys(paths.client_keys)
+    few = keys.add("few", ClientLimits(tokens_per_day=30))
+    assert chat(gateway.port, few).status == 200  # it costs 34
+    refused = chat(gateway.port, few)
+    assert (refused.status, b"The 30 tokens of few for today are used up" in refused.body) == (429, True)
+    assert 0 < int(refused.header("retry-after")) <= 25 * 3600
+    other = chat(gateway.port, keys.add("other", ClientLimits(models=("another",))))
+    assert (other.status, b"not for paced" in other.body) == (403, True)
+    single = keys.add("single", ClientLimits(requests_at_once=1))
+    with ThreadPoolExecutor(2) as clients:
+        both = [clients.submit(chat, gateway.port, single, max_tokens=50, pace=100) for _ in range(2)]
+        until(
+            lambda: (
+                [r["waits_for"] for r in gateway.status()["requests"]]
+                == [None, {"kind": "limit", "behind": [["single", 1]]}]
+            )
+        )
+        assert [each.result().status for each in both] == [200, 200]
+    waits = [line.queue_seconds for line in lines(paths) if line.client == "single"]
+    assert waits[0] == 0.0 < waits[1]
