@@ -108,6 +108,11 @@ class Chaos:
             elif done.returncode:
                 self.refusals.append(f"{name} after {time.monotonic() - began:.1f} s: {done.stderr.strip()[-300:]}")
 
+    def ago(self, at: float) -> str:
+        """The last kill before that."""
+        seconds = min((at - kill for kill in self.kills if kill <= at), default=None)
+        return "" if seconds is None else f"{seconds:.1f} s after a kill, "
+
     def killed_between(self, began: float, ended: float) -> int:
         """How many kills there were, those shortly before among them: they show late."""
         return sum(began - 3 <= at <= ended for at in self.kills)
@@ -247,7 +252,7 @@ def judge(jobs: list[Job], counted: dict[str, Counter[tuple[int, int]]], chaos: 
             continue
         if usage.get("completion_tokens") != job.tokens:
             problems.append(f"{job.profile} {job.number}: {reply.status} {reply.body[-300:]!r} {reply.error} "
-                            f"after {job.seconds:.1f} s")  # fmt: skip
+                            f"{chaos.ago(reply.ended_at)}after {job.seconds:.1f} s")  # fmt: skip
             continue
         answered[job.profile][usage["prompt_tokens"], usage["completion_tokens"]] += 1
     twice = sum((counted[name] - answered[name])[pair] for name in GOOD for pair in answered[name])
