@@ -187,7 +187,8 @@ class ServerOperation:
             if self.finished.done():
                 return self._on_over(self._child)
         code = await asyncio.to_thread(self._child.process.wait)
-        kind = TemporaryFailure if waited else GpuboxError  # one that died while it waited has touched nothing
+        # One that died while it waited has touched nothing, and a kill says nothing about the profile.
+        kind = TemporaryFailure if waited or code < 0 else GpuboxError
         return self._fail(kind(f"The operation ended without a result (exit code {code}).", "See `gpubox logs`."))
 
     def _follow(self, values: Mapping[str, Any]) -> None:

@@ -88,11 +88,12 @@ def test_a_folder_that_cannot_be_read_for_a_while_ends_no_watching(
     assert not failures
 
 
-def test_an_operation_that_dies_before_it_may_go_is_a_failure(
-    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("end", ["exit 9", "kill -9 $$"])
+def test_an_operation_that_dies_is_a_failure_and_one_that_was_killed_is_begun_again(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     child = tmp_path / "child"
-    child.write_text('#!/bin/sh\nread line\necho \'{"event": "placed", "instances": ["main"]}\'\nexit 9\n')
+    child.write_text(f'#!/bin/sh\nread line\necho \'{{"event": "placed", "instances": ["main"]}}\'\n{end}\n')
     child.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(child))
 
@@ -104,8 +105,15 @@ def test_an_operation_that_dies_before_it_may_go_is_a_failure(
         waiting = servers.ask(Ticket(2, "c", "new"), Profile("new", ""))
         assert isinstance(waiting, asyncio.Future)
         servers._next_operation(now)
-        with pytest.raises(ProfileUnavailable, match=r"ended without a result \(exit code 9\)"):
-            await asyncio.wait_for(waiting, 30)
+        if end == "exit 9":
+            with pytest.raises(ProfileUnavailable, match=r"ended without a result \(exit code 9\)"):
+                await asyncio.wait_for(waiting, 30)
+            return
+        async with asyncio.timeout(30):
+            while servers._operations:
+                await asyncio.sleep(0.01)
+        assert not waiting.done()
+        assert servers.queue.next_profiles(time.monotonic() + 1.0) == ["new"]
 
     asyncio.run(wait())
 
