@@ -12,32 +12,29 @@ ollama: Any = importlib.import_module("ollama")
 GIVEN = given()
 NAME = f"{GIVEN.model}:latest"
 CLIENT: Any = ollama.Client(host=GIVEN.base_url, headers={"Authorization": f"Bearer {GIVEN.key}"})
-ASK: dict[str, Any] = {
-    "model": GIVEN.model, "messages": [{"role": "user", "content": QUESTION}],
-    "options": {"num_predict": 12, "temperature": 0, "seed": 1},
-}  # fmt: skip
 TOOLS = [{"type": "function", "function": {"name": "weather", "description": "Weather.", "parameters": TOOL_SCHEMA}}]
 
 
+def ask(tokens: int = 12, client: Any = CLIENT, **more: Any) -> Any:
+    options = {"num_predict": tokens, "temperature": 0, "seed": 1}
+    values = {"model": GIVEN.model, "messages": [{"role": "user", "content": QUESTION}], "options": options}
+    return client.chat(**values | more)
+
+
 def models() -> None:
-    listed = {model.model for model in CLIENT.list().models}
-    check(NAME in listed, listed)
+    check(NAME in {model.model for model in CLIENT.list().models}, CLIENT.list())
     shown = CLIENT.show(GIVEN.model)
     check("completion" in shown.capabilities and shown.details.format == "gguf", shown)
 
 
 def chat() -> None:
-    reply = CLIENT.chat(**ASK)
+    reply = ask()
     check(reply.done and reply.message.content and reply.eval_count == 12 and reply.done_reason == "length", reply)
-    check(CLIENT.chat(**ASK | {"model": NAME}).message.content == reply.message.content, "NAME:latest says other words")
-    check(GIVEN.model in {model.model.partition(":")[0] for model in CLIENT.ps().models}, "it is not in /api/ps")
-
-
-def stream() -> None:
-    whole = CLIENT.chat(**ASK).message.content
-    *parts, last = CLIENT.chat(**ASK, stream=True)
-    check("".join(part.message.content or "" for part in [*parts, last]) == whole, parts)
+    check(ask(model=NAME).message.content == reply.message.content, "NAME:latest says other words")
+    *parts, last = ask(stream=True)
+    check("".join(part.message.content or "" for part in [*parts, last]) == reply.message.content, parts)
     check(last.done and last.eval_count == 12 and last.total_duration and len(parts) > 3, last)
+    check(NAME in {model.model for model in CLIENT.ps().models}, CLIENT.ps())
 
 
 def tools() -> None:
@@ -47,27 +44,20 @@ def tools() -> None:
         messages += [{"role": "user", "content": f"Weather in {city}?"}, {"role": "assistant", "tool_calls": [call]}]
         messages.append({"role": "tool", "tool_name": "weather", "content": "sunny"})
     messages.append({"role": "user", "content": "Weather in Rome?"})
-    asked = ASK | {"messages": messages, "tools": TOOLS, "options": {"num_predict": 60, "temperature": 0}}
-    for reply in (CLIENT.chat(**asked), list(CLIENT.chat(**asked, stream=True))):
-        calls = [call for part in (reply if isinstance(reply, list) else [reply])
-                 for call in part.message.tool_calls or ()]  # fmt: skip
-        check(calls and calls[0].function.arguments == {"city": "Rome"}, reply)
-
-
-def json_schema() -> None:
-    reply = CLIENT.chat(**ASK | {"options": {"num_predict": 60}}, format=TOOL_SCHEMA)
-    check("city" in json.loads(reply.message.content), reply)
+    for parts in (
+        [ask(60, messages=messages, tools=TOOLS)],
+        list(ask(60, messages=messages, tools=TOOLS, stream=True)),
+    ):
+        calls = [call.function.arguments for part in parts for call in part.message.tool_calls or ()]
+        check(calls and calls[0] == {"city": "Rome"}, parts)
+    check("city" in json.loads(ask(60, format=TOOL_SCHEMA).message.content), "no city")
 
 
 def generate() -> None:
-    options = {"num_predict": 8, "temperature": 0}
-    asked = {"model": GIVEN.model, "prompt": "Once upon", "system": "Be brief.", "options": options}
+    asked = {"model": GIVEN.model, "prompt": "Once upon", "options": {"num_predict": 8, "temperature": 0}}
     whole = CLIENT.generate(**asked)
     check(whole.done and whole.response, whole)
     check("".join(part.response for part in CLIENT.generate(**asked, stream=True)) == whole.response, whole)
-
-
-def embeddings() -> None:
     check(len(CLIENT.embed(model=GIVEN.embeddings, input=["one", "two"]).embeddings) == 2, "not two")
 
 
@@ -75,31 +65,20 @@ def load_and_unload() -> None:
     check(CLIENT.generate(model=GIVEN.model).done_reason == "load", "not loaded")
     check(CLIENT.generate(model=NAME, prompt="", keep_alive=0).done_reason == "unload", "not unloaded")
     check(not any(model.model == NAME for model in CLIENT.ps().models), CLIENT.ps())
-    chat()
 
 
 def early_end() -> None:
-    for _ in zip(range(4), CLIENT.chat(**ASK | {"options": {"num_predict": 2000}}, stream=True), strict=False):
+    for _ in zip(range(4), ask(2000, stream=True), strict=False):
         pass
     chat()
 
 
-def wrong_key() -> None:
+def refusals() -> None:
     other = ollama.Client(host=GIVEN.base_url, headers={"Authorization": "Bearer wrong"})
-    refused(lambda: other.chat(**ASK), ollama.ResponseError, "key is missing or wrong")
+    refused(lambda: ask(client=other), ollama.ResponseError, "key is missing or wrong")
+    refused(lambda: ask(model="nope"), ollama.ResponseError, "no profile 'nope'")
+    refused(lambda: list(ask(model="nope", stream=True)), ollama.ResponseError, "no profile 'nope'")
+    refused(lambda: ask(model=GIVEN.missing), ollama.ResponseError, "does not exist")
 
 
-def wrong_model() -> None:
-    for options in ({}, {"stream": True}):
-        asked = ASK | {"model": "nope"} | options
-        refused(lambda asked=asked: list(CLIENT.chat(**asked)), ollama.ResponseError, "no profile 'nope'")  # type: ignore[misc]
-
-
-def broken_models() -> None:
-    refused(lambda: CLIENT.chat(**ASK | {"model": GIVEN.missing}), ollama.ResponseError, "does not exist")
-
-
-run(
-    models, chat, stream, tools, json_schema, generate, embeddings, load_and_unload, early_end, wrong_key, wrong_model,
-    broken_models, chat,
-)  # fmt: skip
+run(models, chat, tools, generate, load_and_unload, early_end, refusals)
