@@ -28,6 +28,7 @@ from aiohttp import (
     TCPConnector,
 )
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.http import HttpProcessingError
 from aiohttp.tracing import Trace
 from yarl import URL
 
@@ -104,7 +105,7 @@ async def send_request(
             raise NotConnected(f"the server does not take connections {reason}") from None
         except ClientResponseError:
             raise UpstreamFailed("the server's answer is not valid HTTP") from None
-        except (ClientError, RuntimeError):  # RuntimeError: aiohttp's, for a read when the connection has just gone
+        except (ClientError, HttpProcessingError, RuntimeError):  # aiohttp's: the last one for a lost connection
             begun = "in the middle of its answer" if response else "without an answer"
             raise UpstreamFailed(f"the server closed the connection {begun}") from None
         finally:
@@ -160,16 +161,17 @@ def _forwarded(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, byte
 
 def _reply(response: ClientResponse) -> ServerReply:
     """Raises UpstreamFailed for what aiohttp takes and a client must not get."""
-    fields = {name.lower(): value for name, value in response.raw_headers}
-    coding = fields.get(b"transfer-encoding")
-    if response.status < 200 or coding not in (None, b"chunked") or any(map(_CONTROL.search, fields.values())):
+    fields = [(name.lower(), value) for name, value in response.raw_headers]
+    codings = {value.lower() for name, value in fields if name == b"transfer-encoding"}
+    lengths = {value for name, value in fields if name == b"content-length"}
+    is_odd = response.status < 200 or not codings <= {b"chunked"} or len(lengths) > 1
+    if is_odd or any(_CONTROL.search(value) for _, value in fields):
         raise UpstreamFailed("the server's answer is not valid HTTP")
-    length = fields.get(b"content-length")
     return ServerReply(
         status=response.status,
         headers=tuple((name, value) for name, value in response.raw_headers if name.lower() not in _HOP_BY_HOP),
-        length=int(length) if length is not None else None,
-        is_stream=fields.get(b"content-type", b"").startswith(b"text/event-stream"),
+        length=int(*lengths) if lengths else None,
+        is_stream=any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in fields),
         body=response.content,
     )
 
