@@ -29,22 +29,6 @@ from tests.ports import free_port
 
 GPUBOX = Path(sys.executable).with_name("gpubox")
 WORDS = ("the", "box", "has", "many", "parts", "that", "can", "be", "seen", "from", "afar", "by", "those", "who")
-    "the",
-    "box",
-    "has",
-    "many",
-    "parts",
-    "that",
-    "can",
-    "be",
-    "seen",
-    "from",
-    "afar",
-    "by",
-    "those",
-    "who",
-    "look",
-)
 Messages = list[dict[str, str]]
 
 
