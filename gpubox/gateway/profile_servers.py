@@ -37,8 +37,9 @@ PROFILES_SECONDS = 2.0
 RETRY_SECONDS = 5.0
 LOST_SECONDS = 1.0
 """A server that did not take a request takes no others for so long: a dying one still looks alive."""
-SLOTS_SECONDS, SLOTS_TIMEOUT_SECONDS = 0.5, 10.0
-"""How often a server with requests is asked who is in its slots, and how long it may take for that."""
+SLOTS_SECONDS, SLOTS_TIMEOUT_SECONDS = 1.5, 10.0
+"""How often a server with requests is asked who is in its slots, and how long it may take for that. llama-server (build
+11434) sees that the client of a request without a stream has gone once nobody has asked for its slots for a second."""
 OWNER_FIRST = "The owner's own operation goes first."
 _SHOWN_CHARS, _SHOWN_NAMES = 100, 20
 
