@@ -139,7 +139,7 @@ def say(port: int, model: str, seconds: float, *, client: str, user: str = "", k
     tokens = max(1, round(seconds * PACE))
     return chat(
         port, model, f"{client} asks", tokens, stream=True, headers=headers, user=user or client,
-        pace=tokens / seconds, timeout=HUNG_SECONDS,
+        pace=tokens / seconds, prompt_tokens=1, timeout=HUNG_SECONDS,
     )  # fmt: skip
 
 
