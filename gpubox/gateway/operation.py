@@ -32,9 +32,10 @@ from gpubox.planner.supervisors import make_supervisor
 from gpubox.sanitize import sanitize_line
 from gpubox.server.client import import_httpx
 from gpubox.server.events import ServerEvent
+from gpubox.server.failure_causes import FailureKind
 from gpubox.server.held_instance import InstanceBusy
 from gpubox.server.instance import find_instance
-from gpubox.server.supervisor import Supervisor
+from gpubox.server.supervisor import OperationFailed, Supervisor
 
 LOOPBACK = "127.0.0.1"
 _REQUEST_BYTES, _GO = 1024 * 1024, b"go\n"
@@ -140,7 +141,13 @@ class _Work:
         beside = self.request.beside
         placement = await asyncio.to_thread(find_placement, profile, self.paths, catalog, planner, loads, beside)
         supervisor = self._supervisor(placement.instance, planner)
-        await supervisor.place(profile, displaces=placement.displaces, go=partial(self._go, placement))
+        place = partial(supervisor.place, profile, displaces=placement.displaces, go=partial(self._go, placement))
+        try:
+            await place()
+        except OperationFailed as error:
+            if error.cause.kind is not FailureKind.KILLED:
+                raise
+            await place()  # a kill says nothing about the profile: once more
         return placement.instance, f"{profile.name} answers."
 
     async def _stop(self) -> tuple[str, str]:
@@ -162,6 +169,8 @@ class _Work:
 
     async def _go(self, placement: Placement) -> None:
         """All checks are done: says what will stop, and waits until the gateway is ready for it."""
+        if self.went:
+            return
         self.placed = True
         others = sorted({*placement.displaces} - {placement.instance})
         self.channel.emit("placed", instances=[placement.instance, *others])

@@ -28,6 +28,7 @@ class FailureKind(StrEnum):
     UNSUPPORTED = "unsupported model"
     HANG = "hang"
     CRASH = "crash"
+    KILLED = "killed"
     STOPPED = "stopped"
     INTERRUPTED = "interrupted"
 
@@ -49,6 +50,7 @@ class Cause:
             FailureKind.FLAG: ExitCode.USAGE,
             FailureKind.HANG: ExitCode.UNHEALTHY,
             FailureKind.CRASH: ExitCode.UNHEALTHY,
+            FailureKind.KILLED: ExitCode.UNHEALTHY,
             FailureKind.INTERRUPTED: ExitCode.INTERRUPTED,
         }
         return codes.get(self.kind, ExitCode.FAILED)
@@ -157,7 +159,8 @@ def find_cause(log: str, exit_code: int | None) -> Cause:
             return Cause(kind, sentence, hint, _line_at(log, match.start()))
     if exit_code is not None and exit_code < 0 and not (first and -exit_code == signal.SIGABRT):
         hint = _SIGNAL_HINTS.get(-exit_code, _SEE_LOG)
-        return Cause(_CRASH, f"the engine was killed by {_signal_name(-exit_code)}", hint, first)
+        kind = FailureKind.KILLED if -exit_code == signal.SIGKILL else _CRASH
+        return Cause(kind, f"the engine was killed by {_signal_name(-exit_code)}", hint, first)
     if first:
         return Cause(_CRASH, f"the engine reported: {_FUNCTION.sub('', first, count=1) or first}", _SEE_LOG, first)
     if exit_code is None:

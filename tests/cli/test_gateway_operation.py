@@ -181,6 +181,19 @@ def test_one_that_cannot_come_back_is_named_and_the_others_do(start: Start, path
     assert observe(paths, "own").state.running is None and observe(paths, "main").message == ""
 
 
+def test_a_server_that_is_killed_in_its_load_is_started_once_more(start: Start, paths: Paths, tmp_path: Path) -> None:
+    assert start("a").end() == 0
+    own, mark = tmp_path / "own", tmp_path / "killed"
+    kills = f"""*) case "$*" in *log-jsonl*) ;; *) [ -e '{mark}' ] || {{ : >'{mark}'; kill -9 $$; }} ;; esac; exec"""
+    own.write_text(own.read_text().replace("*) exec", kills))
+
+    child = start("own")
+
+    assert child.end() == 0 and mark.exists()
+    assert "killed by SIGKILL" in next(each["sentence"] for each in child.seen if each["event"] == "StepFailed")
+    assert running(paths) == {"main": "a", "own": "own"}
+
+
 def test_the_gateway_gives_up_before_go(start: Start, paths: Paths) -> None:
     assert start("a").end() == 0
     before = pids(paths)

@@ -256,7 +256,7 @@ def test_a_signal_is_named_and_a_retried_allocation_is_not(code: int, words: str
 
     assert cause.sentence == f"the engine was killed by {words}"
     assert hint in cause.hint
-    assert cause.kind == FailureKind.CRASH
+    assert cause.kind == (FailureKind.KILLED if code == -9 else FailureKind.CRASH)
 
 
 def test_an_abort_after_an_assertion_is_the_assertion() -> None:
@@ -309,7 +309,7 @@ def test_a_refused_request_hours_ago_did_not_end_a_server_that_ran() -> None:
     assert first_error(early + LISTENING + hours) == ""
 
 
-EXIT_CODES = {"OOM": 5, "FLAG": 2, "HANG": 4, "CRASH": 4, "INTERRUPTED": 130}
+EXIT_CODES = {"OOM": 5, "FLAG": 2, "HANG": 4, "CRASH": 4, "KILLED": 4, "INTERRUPTED": 130}
 
 
 @pytest.mark.parametrize("kind", FailureKind)
