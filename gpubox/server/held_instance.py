@@ -42,6 +42,7 @@ from gpubox.server.state import (
     RestoredSlot,
     RunningServer,
     disk_hint,
+    load_gateway,
     save_launch_record,
     save_state,
 )
@@ -49,6 +50,8 @@ from gpubox.server.status import can_sleep
 from gpubox.storage import open_private, private_folder, try_lock
 
 BUSY_POLL_SECONDS = 0.5
+GATEWAY_SECONDS = 0.6
+"""Within so long a running gateway sees an operation of the owner, and sends the server no more requests."""
 LOCK_TRIES, LOCK_SECONDS = 20, 0.05
 """How often, and at what interval, a lock is tried whose holder has not said yet what it does."""
 PORT_TRIES, PORT_SECONDS = 20, 0.1
@@ -161,11 +164,17 @@ class HeldInstance:
         """Reports that a step succeeded."""
         self.emit(StepDone(step, profile, time.monotonic() - began, note))
 
-    async def wait_idle(self, old: RunningServer, limit: float) -> None:
-        """Returns when no slot answers a request. Raises GpuboxError after ``limit`` seconds."""
+    async def wait_idle(self, old: RunningServer, limit: float, *, by_gateway: bool = True) -> None:
+        """Returns when no slot answers a request. Raises GpuboxError after ``limit`` seconds.
+
+        Not ``by_gateway``: a running gateway is told first, so that it sends no request between the look and the stop.
+        """
         if can_sleep(old.launch.argv):
             return  # asking /slots would wake a sleeping server, and a sleeping server is idle
         began, note, deadline = None, "", time.monotonic() + limit
+        if not by_gateway and load_gateway(self.paths):
+            began = self.begin(Step.WAIT, old.launch.profile)
+            await asyncio.sleep(GATEWAY_SECONDS)
         async with connect(old.launch.base_url, api_key(self.paths)) as client:
             while True:
                 slots = await client.slots()

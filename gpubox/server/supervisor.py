@@ -261,7 +261,8 @@ class Supervisor:
             await go()
             for each, server in leaving:
                 if not stop_now:
-                    await each.wait_idle(server, self.config.wait_seconds if wait is None else wait)
+                    seconds = self.config.wait_seconds if wait is None else wait
+                    await each.wait_idle(server, seconds, by_gateway=go is not go_at_once)
         except GpuboxError as error:
             self.emit(StepFailed(Step.CHECK, name, error.message, error.hint))
             untouched = "".join(f" {server.launch.profile} was not touched." for _, server in leaving)
