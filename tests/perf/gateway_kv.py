@@ -1,6 +1,6 @@
 """Conversations through the gateway, with a switch of models between their turns: is what it calls restored reused?
 
-usage: gateway_kv.py LLAMA-SERVER MODEL.gguf [--slots 1,2,4] [--rounds 5] [--words 700] [--flags "swa-full"]
+usage: gateway_kv.py LLAMA-SERVER MODEL.gguf [--slots 1,2,4] [--rounds 5] [--words 700] [--flags "swa-full ..."]
 Two or more conversations (a growing prompt each; every other one names itself in x-session-id) ask profile `first`,
 a title is asked for between their turns, then profile `second` takes the device, and the conversations go on. For
 each number of slots it prints
@@ -132,7 +132,7 @@ def measure(gateway: Gateway, slots: int, arguments: Any) -> tuple[list[Talk], i
         chat(gateway.port, [{"role": "user", "content": "Hello"}], {}, "second")
         turns(talks, gateway.port, arguments.words, at_once=number % 2 == 1)
         states, cached = said_tokens(), sorted((talk.cached for talk in talks), reverse=True)
-        reused = sum(any(SHARE * tokens <= count for count in cached) for tokens in states)
+        reused = sum(SHARE * tokens <= count for tokens, count in zip(states, cached, strict=False))
         said, used = said + len(states), used + reused
         if reused < len(states):
             wrong.append(f"round {number + 1}: said {states}, reused {cached}")
@@ -165,7 +165,9 @@ def main() -> None:
         gateway_config(folder, wait_seconds=2)
         for slots in (int(word) for word in arguments.slots.split(",")):
             flags: dict[str, Any] = {"ctx-size": 4096 * slots, "parallel": slots, "threads": 1}
-            flags |= {word: True for word in arguments.flags.split()}
+            for word in arguments.flags.split():
+                name, _, value = word.partition("=")
+                flags[name] = value or True
             launch_profile(folder, "first", arguments.model, "real", {**flags, **first})
             launch_profile(folder, "second", arguments.model, "real", {"ctx-size": 512, "threads": 1, **first})
             gateway = Gateway()
