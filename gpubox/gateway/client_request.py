@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gpubox.clock import utc_now
 from gpubox.gateway.admission import Ticket
-from gpubox.gateway.conversations import Conversation
+from gpubox.gateway.conversations import ClientConversation
 from gpubox.gateway.gateway_status import FinishedRequest, LiveRequest, Outcome, RequestState, WaitsFor
 from gpubox.gateway.http_connection import Exchange, Headers, RequestRefused
 from gpubox.gateway.reply_observer import AnswerTokens, ReplyObserver
@@ -177,7 +177,7 @@ class ClientRequest:
     outcome: Outcome = "left"
     """What it is unless something else is said: the client went away."""
     error: str = ""
-    conversation: Conversation | None = None
+    conversation: ClientConversation | None = None
     forwarding: Forwarding | None = None
     line: FinishedRequest | None = None
     """Its line in the ledger, once that is written."""

@@ -44,14 +44,16 @@ a quarter (0.25) with one that it does not know, all else. Bytes are counted her
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ClientConversation:
     """What a request continues."""
 
     key: str
     head: PromptHead
 
 
-def conversation_of(path: str, header: Callable[[str], str], body: bytes, client: str = "") -> Conversation | None:
+def conversation_of(
+    path: str, header: Callable[[str], str], body: bytes, client: str = ""
+) -> ClientConversation | None:
     """The conversation of a request; None for a small one (a title), and for what is no chat.
 
     It is known by its session, as the client names it (x-session-id, x-session-affinity; Claude Code: the metadata),
@@ -63,7 +65,7 @@ def conversation_of(path: str, header: Callable[[str], str], body: bytes, client
     digest = hashlib.sha256()
     for part in (client.encode(), session.encode(), *head.system, head.opening):
         digest.update(b"%d:" % len(part) + part)
-    return Conversation(digest.hexdigest()[:32], head)
+    return ClientConversation(digest.hexdigest()[:32], head)
 
 
 @dataclass(slots=True)
@@ -91,7 +93,7 @@ class _Open:
     """A request that is not over."""
 
     launch: LaunchSlots
-    conversation: Conversation
+    conversation: ClientConversation
     path: str
     body: bytes
     expects: tuple[str, int] | None = None
@@ -117,8 +119,8 @@ class Conversations:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def before(
-        self, request: int, conversation: Conversation | None, server: GatewayServer, api_key: str | None, path: str,
-        body: bytes,
+        self, request: int, conversation: ClientConversation | None, server: GatewayServer, api_key: str | None,
+        path: str, body: bytes,
     ) -> None:  # fmt: skip
         """Returns when the request may be sent. Never raises, except if it is cancelled."""
         launch = self._launches.get(server.launch_id) or await self._launch(server, api_key)

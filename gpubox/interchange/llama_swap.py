@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from gpubox.interchange.script import ExpansionBudget, ScriptCommand, split_word
 from gpubox.interchange.yaml_text import YamlValue, leaf_texts, mapping_of, omitted_leaves, texts_of
 from gpubox.profiles.loader import MODEL_NAME
 from gpubox.profiles.profile import RequestChanges
+from gpubox.storage import read_json
 
 PORT_MACRO = "${PORT}"
 """The macro for the port that llama-swap chooses at each start."""
@@ -140,7 +140,7 @@ def _json(value: YamlValue) -> Any:
     if isinstance(value, list):
         return [_json(item) for item in value]
     number = re.fullmatch(r"-?\d{1,18}(\.\d+)?(e-?\d{1,2})?|true|false", value or "")
-    return json.loads(number[0]) if number and not re.match(r"-?0\d", number[0]) else value or ""
+    return read_json(number[0]) if number and not re.match(r"-?0\d", number[0]) else value or ""
 
 
 def _expanded(value: YamlValue, expand: Callable[[str], str]) -> YamlValue:

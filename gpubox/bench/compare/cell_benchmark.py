@@ -23,16 +23,8 @@ from gpubox.server.failure_causes import FailureKind
 from gpubox.server.state import Launch
 from gpubox.server.supervisor import OperationFailed
 
-_LOAD_FAILURES = frozenset(
-    {
-        FailureKind.OOM,
-        FailureKind.FLAG,
-        FailureKind.UNSUPPORTED,
-        FailureKind.HANG,
-        FailureKind.CRASH,
-        FailureKind.KILLED,
-    }
-)
+_OF_FLAGS = {FailureKind.FLAG, FailureKind.UNSUPPORTED}
+_LOAD_FAILURES = frozenset({*_OF_FLAGS, FailureKind.OOM, FailureKind.HANG, FailureKind.CRASH, FailureKind.KILLED})
 """Failures that the flags of a cell can cause. Others, such as a missing file or a taken port, end the run."""
 _OUT_OF = re.compile(r"out of (VRAM|RAM)\b")
 
