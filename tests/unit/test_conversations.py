@@ -15,7 +15,7 @@ from gpubox.config import Config
 from gpubox.gateway.conversations import Conversations, conversation_of
 from gpubox.gateway.gateway_status import FinishedRequest
 from gpubox.gateway.servers import GatewayServer
-from gpubox.gateway.shared_prefixes import LaunchSlots
+from gpubox.gateway.shared_prefixes import LaunchSlots, Prefix
 from gpubox.paths import Paths
 from gpubox.server.kept_kv import KeptKv
 from gpubox.server.state import Launch, RestoredSlot, RunningServer
@@ -142,6 +142,11 @@ class Box:
 
     # -- a client ----
 
+    @property
+    def prefixes(self) -> list[Prefix]:
+        """The system prompts that the gateway knows."""
+        return [prefix for launch in self.conversations._launches.values() for prefix in launch.prefixes.values()]
+
     async def before(self, body: bytes, number: int = 0) -> int:
         number = number or self.requests + 1
         self.requests = max(number, self.requests)
@@ -258,7 +263,7 @@ async def test_four_agents_that_start_together_read_their_system_prompt_once(box
     async with asyncio.TaskGroup() as group:
         for number in range(1, 5):
             group.create_task(agent(number))
-        while not box.done:
+        while not box.done or sum(prefix.waiting for prefix in box.prefixes) < 4:
             await asyncio.sleep(0)
         everybody.set()
     assert box.done[:2] == ["read", "save 3"]
