@@ -308,7 +308,9 @@ class _Saver:
         ``is_last``: nobody else asks the server any more; else the slot is not named: one that is busy by now would be
         spoilt (build 11434). Raises GpuboxError, OSError, ValueError.
         """
-        measured = [state.size_bytes / state.tokens for state in self.store.states() if state.key == self.key]
+        measured = [
+            state.size_bytes / state.tokens for state in self.store.states() if state.tokens and state.key == self.key
+        ]
         per_token = max([self.shape.bytes_per_token, *measured]) or _UNKNOWN_BYTES_PER_TOKEN
         size = int((slot.context_used_tokens or 0) * per_token) + self.shape.fixed_bytes
         if not await asyncio.to_thread(self.store.make_room, size):
@@ -338,6 +340,8 @@ class _Saver:
         name = await asyncio.to_thread(self.store.prepare_file, state.name)
         try:
             answer = await self.client.save_slot(index, name, timeout=_seconds_for(state.size_bytes))
+            if not answer.tokens:  # an answer was cancelled in its prompt: the slot is long, and its cache is empty
+                raise ValueError("the slot holds no tokens")
         except BaseException:
             await asyncio.to_thread(self.store.discard, name)
             raise

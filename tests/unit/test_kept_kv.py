@@ -71,7 +71,7 @@ class FakeSlots:
         return self.save(slot, body["filename"]) if action == "save" else self.restore(slot, body["filename"])
 
     def save(self, slot: int, name: str) -> Any:
-        tokens = self.prompts[slot]
+        tokens = [] if self.mode == "empty" else self.prompts[slot]
         data = slot_file(tokens)
         if self.mode == "hang":
             (self.folder / name).write_bytes(data[:50])
@@ -199,7 +199,7 @@ def test_idle_slots_with_enough_tokens_are_saved_the_last_used_one_last(
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("mode", ["short", "other tokens", "disk full", "hang", "silent"])
+@pytest.mark.parametrize("mode", ["short", "other tokens", "empty", "disk full", "hang", "silent"])
 def test_a_server_that_does_not_save_leaves_nothing_and_costs_little_time(
     fake: FakeSlots, paths: Paths, running: RunningServer, mode: str
 ) -> None:
