@@ -23,7 +23,7 @@ failure_causes.py        why a server did not start or died, in one sentence
 watcher.py               starts and ends the watcher of a server
 watcher_idle.py          the program that waits for a death
 watcher_recovery.py      the program that acts after one: how often a server is restarted, what is brought back
-kept_kv.py               moves slot states to the disk and back: around a stop, and single ones
+kept_kv.py               moves slot states to the disk and back, and judges from the log whether that helped
 kv_key.py                which launch can take a kept state
 kv_store.py              the folder of kept states
 """

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,10 +32,10 @@ from gpubox.server.client import LlamaClient, connect
 from gpubox.server.kv_key import KvKey, incompatible, launch_key, refusal
 from gpubox.server.kv_store import KeptState, KvStore
 from gpubox.server.log import HEAD_BYTES, LogReader
-from gpubox.server.log_events import DeviceBuffer, KvCache, NewPrompt, SwaCache
+from gpubox.server.log_events import CachedTokens, DeviceBuffer, KvCache, LogEvent, NewPrompt, SlotSelected, SwaCache
 from gpubox.server.log_parsing import parse_event
 from gpubox.server.responses import Slot, json_count
-from gpubox.server.state import RestoredSlot, RunningServer, load_gateway
+from gpubox.server.state import LEAST_REUSED_SHARE, RestoredSlot, RunningServer, load_gateway, reused_state
 from gpubox.server.status import can_sleep
 
 MIN_TOKENS = 256
@@ -47,8 +47,10 @@ ALL_SECONDS = 60.0
 _SLOWEST_BYTES_PER_SECOND = 100e6
 _ROLL_BACK_SECONDS = 10.0
 _RECENT_BYTES = 2 * 1024 * 1024
-"""So much of the log, at its end, is searched for the last requests."""
+"""So much of the log is searched: from its start for the first requests after a restore, at its end for the last."""
 _UNKNOWN_BYTES_PER_TOKEN = 1 << 20
+_MISSED_SHARE = 0.1
+"""A request that wanted a restored state and reused less of it got nothing."""
 _CONTEXT_SHARE = 0.9
 """The restored slots of one shared cache take at most this part of it."""
 
@@ -105,6 +107,8 @@ class KeptKv:
         can have read back out of the prompt cache in RAM. Returns what was saved, or why nothing was."""
         if can_sleep(running.launch.argv):
             return ""  # asking would wake a sleeping server, whose cache is gone
+        if running.restored:
+            await asyncio.to_thread(self._judge, running)
         try:
             async with asyncio.timeout(ALL_SECONDS), self._connected(running) as client:
                 slots, told = await _long_slots(client), await self._ask_gateway(f"conversations/{running.launch_id}")
@@ -142,11 +146,19 @@ class KeptKv:
 
     def note_use(self, name: str, *, reused: bool) -> None:
         """A request that wanted a restored state has reused it, or not: then it is dropped. Blocks."""
-        with self._store.locked():
-            if reused:
+        with self._store.locked() as is_locked:
+            if is_locked and reused:
                 self._store.change(name, unused=0, used_at=utc_now())
-            else:
+            elif is_locked:
                 self._store.drop(name)
+
+    def _judge(self, running: RunningServer) -> None:
+        """Notes what the log says of the states that were restored at the start, and that no gateway has judged."""
+        events = (parse_event(line)[1] for line in LogReader(self._log).read(_RECENT_BYTES) if "slot" in line)
+        helped, missed = judge(events, running.restored)
+        unjudged = {state.name for state in self._store.states() if state.unused}
+        for name in unjudged & (helped | missed):
+            self.note_use(name, reused=name in helped)
 
     async def restore(self, running: RunningServer) -> tuple[str, tuple[RestoredSlot, ...]]:
         """Restores the newest states that fit into the free slots of a server that has just become ready.
@@ -423,3 +435,31 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, GpuboxError):
         return error.message.rstrip(".")
     return (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
+
+
+def judge(events: Iterable[LogEvent | None], restored: Sequence[RestoredSlot]) -> tuple[set[str], set[str]]:
+    """The states that helped, and those that did not although a request wanted them; from the log of the server.
+
+    A request wants a state if the server chose its slot as the most similar one, and most of the state is in the
+    prompt. If nothing of it was reused, nothing of it ever will be: a hybrid model, and a prompt that branches off.
+    """
+    left, helped, missed = list(restored), set[str](), set[str]()
+    similarity: dict[int, float] = {}
+    prompts: dict[int, tuple[int, int]] = {}
+    for event in events:
+        if isinstance(event, SlotSelected):
+            similarity[event.slot] = (event.similarity or 0.0) if event.by == "lcp" else 0.0
+        elif isinstance(event, NewPrompt):
+            prompts[event.slot] = (event.task, event.tokens)
+        elif isinstance(event, CachedTokens) and prompts.get(event.slot, (-1, 0))[0] == event.task:
+            _, prompt = prompts.pop(event.slot)
+            if state := reused_state(left, event.tokens):
+                left.remove(state)
+                helped.add(state.name)
+                continue
+            shared = similarity.get(event.slot, 0.0) * prompt
+            for state in [each for each in left if each.slot == event.slot]:
+                left.remove(state)  # whatever came, the slot holds another prompt now
+                if shared >= LEAST_REUSED_SHARE * state.tokens and event.tokens < _MISSED_SHARE * state.tokens:
+                    missed.add(state.name)
+    return helped, missed

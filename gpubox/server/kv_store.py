@@ -64,8 +64,8 @@ class KeptState:
     used_at: str = ""
     """When it was last restored or reused."""
     unused: int = 0
-    """How often it was restored since an answer last reused it, as a server's log says when it is stopped. A server
-    that dies counts too: maybe it died of the state."""
+    """How often it was restored since an answer last reused it, as the gateway says, or a server's log when it is
+    stopped. A server that dies counts too: maybe it died of the state."""
     trying: bool = False
     """A server is restoring it. If that is still so later, the server died of it, and the state is dropped."""
 

@@ -23,7 +23,9 @@ from gpubox.server import kept_kv, kv_store
 from gpubox.server.kept_kv import KeptKv, KvRestoreKilled
 from gpubox.server.kv_store import KvStore, prepare_folder, read_tokens
 from gpubox.server.state import Launch, RestoredSlot, RunningServer
+from tests.unit.llama_box import logged
 from tests.unit.test_kv_store import slot_file
+from tests.unit.test_kv_use import LCP
 
 HEADER = [2, 198, 1, 520, 9531]
 """What stands before a reply: ``<|im_end|>\\n<|im_start|>assistant``, of which the last token is left out."""
@@ -295,8 +297,9 @@ def test_a_file_that_hangs_or_kills_the_server_is_never_tried_again(
         child.kill()
         child.wait()
     assert store(paths).states() == []
-    store(paths).sweep()
-    assert [path.name for path in paths.kept_kv.iterdir()] == [".lock"]
+    with store(paths).locked():  # the thread that waits for the disk writes, too
+        store(paths).sweep()
+        assert [path.name for path in paths.kept_kv.iterdir()] == [".lock"]
 
 
 def test_a_context_without_room_gets_the_newest_only(fake: FakeSlots, paths: Paths, running: RunningServer) -> None:
@@ -312,18 +315,49 @@ def test_a_context_without_room_gets_the_newest_only(fake: FakeSlots, paths: Pat
     assert restore(paths, running)[0] == "not restored: 300 tokens, and the context holds 256"
 
 
-def test_what_a_state_was_good_for_is_noted(fake: FakeSlots, paths: Paths, running: RunningServer) -> None:
+def test_what_a_state_was_good_for_is_noted_under_the_lock_of_the_store(
+    fake: FakeSlots, paths: Paths, running: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake.prompts = {0: [7] * 300}
     save(paths, running)
     assert leftovers(paths) == []
     fake.prompts = {}
-    (restored,) = restore(paths, running)[1]
-    assert [state.unused for state in store(paths).states()] == [1]
+    running = replace(running, restored=restore(paths, running)[1])
+    fake.prompts = {}  # nothing to save, but the log is judged
+    helped, missed = (logged(5, LCP, prompt=334, cached=cached) for cached in (300, 0))
 
-    kept(paths).note_use(restored.name, reused=True)
+    monkeypatch.setattr(kv_store, "_LOCK_ATTEMPTS", 1)
+    with store(paths).locked():
+        save(paths, running, helped)
+    assert [state.unused for state in store(paths).states()] == [1]
+    save(paths, running, helped)
     assert [state.unused for state in store(paths).states()] == [0]
-    kept(paths).note_use(restored.name, reused=False)
+
+    save(paths, running, missed)  # it has been judged
+    assert len(store(paths).states()) == 1
+    fake.prompts = {}
+    running = replace(running, restored=restore(paths, running)[1])
+    fake.prompts = {}
+    with store(paths).locked():
+        save(paths, running, missed)
+    assert len(store(paths).states()) == 1
+    save(paths, running, missed)
     assert store(paths).states() == []
+
+
+def test_of_a_state_that_a_gateway_has_judged_the_log_says_no_more(
+    fake: FakeSlots, paths: Paths, running: RunningServer
+) -> None:
+    fake.prompts = {0: [7] * 300, 1: [8] * 400}
+    save(paths, running)
+    fake.prompts = {}
+    running = replace(running, restored=restore(paths, running)[1])
+    fake.prompts = {}
+    judged, other = running.restored
+    kept(paths).note_use(judged.name, reused=True)
+    requests = [logged(each.slot, LCP, slot=each.slot, prompt=450, cached=0) for each in (judged, other)]
+    save(paths, running, "".join(requests))
+    assert [state.name for state in store(paths).states()] == [judged.name]
 
 
 WINDOW = (
