@@ -68,7 +68,7 @@ class Box:
     def close(self) -> None:
         self.verb("serve", "--stop")
         self.serving.wait(60)
-        self.verb("stop", "--now")
+        self.verb("stop", "--all")
 
 
 def log(root: Path) -> Any:
