@@ -14,7 +14,7 @@ VERBS = (
     ("start", "a"), ("status",), ("ls",), ("logs",), ("chat", "-p", "a secret", "--name", "mine"),
     ("edit", "a", "--set", "ctx-size=1024"), ("edit", "a", "--editor"), ("edit", "a", "--copy", "c"),
     ("edit", "c", "--delete"),
-    ("clients", "add", "laptop"), ("history",), ("advice",), ("switch", "b"), ("restart",),
+    ("keys", "add", "laptop"), ("history",), ("advice",), ("switch", "b"), ("restart",),
     ("bench", "speed", "a", "--prompts", "short", "--repeats", "1", "--depths", "0", "--max-tokens", "8",
      "--no-llama-bench"),
     ("engines", "use", "fake"), ("stop",),

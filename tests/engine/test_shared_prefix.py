@@ -49,9 +49,8 @@ def test_two_agents_that_start_together_read_their_system_prompt_once(box: Box) 
     finally:
         gateway.stop()
 
-    own = [line for line in status["finished"] if line["client"] == "gpubox"]
-    assert [line["path"] for line in own] == ["/completion"]
-    prefix = own[0]["prompt_tokens"]
+    own = [line["prompt_tokens"] for line in status["finished"] if line["client"] == "gpubox"]
+    (prefix,) = [tokens for tokens in own if tokens > 1]  # with one token it has a slot moved to the cache in RAM
     assert prefix > 512
     for reply in replies.values():
         timings = reply.json()["timings"]

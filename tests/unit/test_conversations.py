@@ -302,7 +302,7 @@ async def test_clients_that_leave_while_the_prefix_is_read_hold_nobody_up(box: B
     go = asyncio.Event()
     box.before_read = go.wait
     leaving = [asyncio.ensure_future(box.before(body_of("one"), number)) for number in range(1, 4)]
-    while not box.done:
+    while not box.done or sum(prefix.waiting for prefix in box.prefixes) < 3:
         await asyncio.sleep(0)
     leaving[0].cancel()  # the one that had it read
     await asyncio.wait(leaving[:1])
