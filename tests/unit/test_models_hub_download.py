@@ -288,7 +288,9 @@ def test_killed_in_the_middle_then_resumed(hub: Hub, client: HubClient, reposito
 def test_a_model_by_its_reference_needs_no_connection_once_it_is_here(
     hub: Hub, paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpubox.models.fetch.free_bytes", lambda folder: 5_000_000_000)  # on a real disk others write, too
+    monkeypatch.setattr(
+        "gpubox.models.fetch.free_bytes", lambda folder: 5_000_000_000
+    )  # on a real disk others write, too
     assert plan_download("hf:u/m", paths) == DownloadPlan(len(DATA) + len(SECOND), hub_cache(), 5_000_000_000)
     path = fetch_model("hf:u/m", paths, Config(), lambda done, total, waiting: None)
     assert path.is_relative_to(hub_cache()) and resolve_model("hf:u/m", paths, Config()).path == path
