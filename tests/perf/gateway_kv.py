@@ -27,28 +27,12 @@ from typing import Any
 
 from box import gpubox, options, own_folders
 from gateway_box import gateway_config, launch_profile, one_device
+from kv_truth import WORDS
 
 from tests.gateway_process import Gateway
 from tests.ports import free_port
 from tests.raw_http import Reply, ask
 
-WORDS = (
-    "the",
-    "box",
-    "has",
-    "many",
-    "parts",
-    "that",
-    "can",
-    "be",
-    "seen",
-    "from",
-    "afar",
-    "by",
-    "those",
-    "who",
-    "look",
-)
 SHARE = 0.99
 ANSWER_TOKENS = 16
 TITLE = "Write a title of three words for this conversation, without quotes."
