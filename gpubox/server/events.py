@@ -16,7 +16,8 @@ class Step(StrEnum):
     SETTLE = "VRAM settled"
     LOAD = "load"
     PROBE = "first token"
-    RESTORE_KV = "KV restored"
+    RESTORE_KV = "KV put back"
+    """Into slots; whether it is reused, the next requests show."""
     RESTORE = "restore"
 
 

@@ -1,5 +1,7 @@
 """Moves slot states between servers and the disk: saved before a stop, restored when a compatible launch is ready, and
-single ones at any time. Around a stop nothing raises, or waits for a server that does not answer.
+single ones at any time. Around a stop nothing raises, or waits for a server that does not answer. Whether a request
+reuses what was put back is seen at the request: the gateway judges it, and without one a state that was put back often
+without being replaced by a longer one goes (``MAX_UNUSED``).
 
 llama-server moves conversations out of their slots into its prompt cache in RAM, which nobody can read from outside. A
 gateway that has sent them can have the server read them back from there, one after the other. What a new task moves
@@ -15,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,10 +34,10 @@ from gpubox.server.client import LlamaClient, connect
 from gpubox.server.kv_key import KvKey, incompatible, launch_key, refusal
 from gpubox.server.kv_store import KeptState, KvStore
 from gpubox.server.log import HEAD_BYTES, LogReader
-from gpubox.server.log_events import CachedTokens, DeviceBuffer, KvCache, LogEvent, NewPrompt, SlotSelected, SwaCache
+from gpubox.server.log_events import DeviceBuffer, KvCache, NewPrompt, SwaCache
 from gpubox.server.log_parsing import parse_event
 from gpubox.server.responses import Slot, json_count
-from gpubox.server.state import LEAST_REUSED_SHARE, RestoredSlot, RunningServer, load_gateway, reused_state
+from gpubox.server.state import RestoredSlot, RunningServer, load_gateway
 from gpubox.server.status import can_sleep
 
 MIN_TOKENS = 256
@@ -47,10 +49,8 @@ ALL_SECONDS = 60.0
 _SLOWEST_BYTES_PER_SECOND = 100e6
 _ROLL_BACK_SECONDS = 10.0
 _RECENT_BYTES = 2 * 1024 * 1024
-"""So much of the log is searched: from its start for the first requests after a restore, at its end for the last."""
+"""So much of the end of the log is searched for the last prompts."""
 _UNKNOWN_BYTES_PER_TOKEN = 1 << 20
-_MISSED_SHARE = 0.1
-"""A request that wanted a restored state and reused less of it got nothing."""
 _CONTEXT_SHARE = 0.9
 """The restored slots of one shared cache take at most this part of it."""
 
@@ -107,8 +107,6 @@ class KeptKv:
         can have read back out of the prompt cache in RAM. Returns what was saved, or why nothing was."""
         if can_sleep(running.launch.argv):
             return ""  # asking would wake a sleeping server, whose cache is gone
-        if running.restored:
-            await asyncio.to_thread(self._judge, running)
         try:
             async with asyncio.timeout(ALL_SECONDS), self._connected(running) as client:
                 slots, told = await _long_slots(client), await self._ask_gateway(f"conversations/{running.launch_id}")
@@ -152,14 +150,6 @@ class KeptKv:
             elif is_locked:
                 self._store.drop(name)
 
-    def _judge(self, running: RunningServer) -> None:
-        """Notes what the log says of the states that were restored at the start, and that no gateway has judged."""
-        events = (parse_event(line)[1] for line in LogReader(self._log).read(_RECENT_BYTES) if "slot" in line)
-        helped, missed = judge(events, running.restored)
-        unjudged = {state.name for state in self._store.states() if state.unused}
-        for name in unjudged & (helped | missed):
-            self.note_use(name, reused=name in helped)
-
     async def restore(self, running: RunningServer) -> tuple[str, tuple[RestoredSlot, ...]]:
         """Restores the newest states that fit into the free slots of a server that has just become ready.
 
@@ -171,7 +161,7 @@ class KeptKv:
                 async with asyncio.timeout(ALL_SECONDS), self._locked():
                     note = await self._restore(running, client, restored)
             except (GpuboxError, OSError, ValueError) as error:
-                note = f"not restored: {_sentence(error)}"
+                note = f"not put back: {_sentence(error)}"
                 if not is_alive(running.process) or await client.slots() is None:
                     raise KvRestoreKilled(f"{running.launch.profile}: {note}.") from None
         return (_summary([each.tokens for each in restored]) if restored else note), tuple(restored)
@@ -259,7 +249,7 @@ class KeptKv:
         for state in await asyncio.to_thread(self._store.states):
             if why := incompatible(state.key, key, state.tokens, context):
                 if state.profile == running.launch.profile:
-                    reason = reason or f"not restored: {why}"
+                    reason = reason or f"not put back: {why}"
                 continue
             if state.conversation and (state.shared or state.profile != running.launch.profile):
                 continue  # the gateway restores it when it is asked for
@@ -275,7 +265,7 @@ class KeptKv:
             if await self._restore_slot(client, free[0].index, state):
                 restored.append(RestoredSlot(free.pop(0).index, state.tokens, state.name, state.conversation))
             else:
-                reason = reason or "not restored: the server refused the file"
+                reason = reason or "not put back: the server refused the file"
         return reason
 
     async def _restore_slot(self, client: LlamaClient, index: int, state: KeptState) -> bool:
@@ -435,31 +425,3 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, GpuboxError):
         return error.message.rstrip(".")
     return (error.strerror if isinstance(error, OSError) else str(error)) or type(error).__name__
-
-
-def judge(events: Iterable[LogEvent | None], restored: Sequence[RestoredSlot]) -> tuple[set[str], set[str]]:
-    """The states that helped, and those that did not although a request wanted them; from the log of the server.
-
-    A request wants a state if the server chose its slot as the most similar one, and most of the state is in the
-    prompt. If nothing of it was reused, nothing of it ever will be: a hybrid model, and a prompt that branches off.
-    """
-    left, helped, missed = list(restored), set[str](), set[str]()
-    similarity: dict[int, float] = {}
-    prompts: dict[int, tuple[int, int]] = {}
-    for event in events:
-        if isinstance(event, SlotSelected):
-            similarity[event.slot] = (event.similarity or 0.0) if event.by == "lcp" else 0.0
-        elif isinstance(event, NewPrompt):
-            prompts[event.slot] = (event.task, event.tokens)
-        elif isinstance(event, CachedTokens) and prompts.get(event.slot, (-1, 0))[0] == event.task:
-            _, prompt = prompts.pop(event.slot)
-            if state := reused_state(left, event.tokens):
-                left.remove(state)
-                helped.add(state.name)
-                continue
-            shared = similarity.get(event.slot, 0.0) * prompt
-            for state in [each for each in left if each.slot == event.slot]:
-                left.remove(state)  # whatever came, the slot holds another prompt now
-                if shared >= LEAST_REUSED_SHARE * state.tokens and event.tokens < _MISSED_SHARE * state.tokens:
-                    missed.add(state.name)
-    return helped, missed

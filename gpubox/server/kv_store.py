@@ -29,7 +29,7 @@ SHARED = "head-"
 FREE_BYTES = 2 * GIB
 """So much of the disk stays free."""
 MAX_UNUSED = 3
-"""A state that was restored so often without an answer that reused it is dropped."""
+"""A state that was put back so often, and that no answer is known to have reused, is dropped."""
 _JSON_BYTES = 64 * 1024
 _SAME_SHARE = 1.1
 """How much longer a state may be than what it shares with the one that replaces it."""
@@ -64,8 +64,8 @@ class KeptState:
     used_at: str = ""
     """When it was last restored or reused."""
     unused: int = 0
-    """How often it was restored since an answer last reused it, as the gateway says, or a server's log when it is
-    stopped. A server that dies counts too: maybe it died of the state."""
+    """How often it was put back since the gateway last saw an answer reuse it. A server that dies counts too: maybe it
+    died of the state."""
     trying: bool = False
     """A server is restoring it. If that is still so later, the server died of it, and the state is dropped."""
 

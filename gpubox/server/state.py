@@ -6,7 +6,7 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -175,13 +175,6 @@ def recent_restarts(state: InstanceState, at: datetime | None = None) -> tuple[s
             return False
 
     return tuple(filter(is_recent, state.restarts))
-
-
-def reused_state(restored: Sequence[RestoredSlot], cached_tokens: int | None) -> RestoredSlot | None:
-    """Which of the restored states a request reused, by the number of its cached tokens; None: none of them."""
-    cached = cached_tokens or 0
-    fitting = [each for each in restored if LEAST_REUSED_SHARE * each.tokens <= cached <= each.tokens]
-    return min(fitting, key=lambda each: each.tokens - cached, default=None)
 
 
 def load_state(path: Path) -> InstanceState:

@@ -6,6 +6,7 @@ Why a prompt was processed from its start comes from the server's own log lines 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -35,7 +36,7 @@ from gpubox.server.log_events import (
     TimingHeader,
     TimingLine,
 )
-from gpubox.server.state import RestoredSlot, reused_state
+from gpubox.server.state import LEAST_REUSED_SHARE, RestoredSlot
 from gpubox.telemetry.request_queue import RequestQueue
 from gpubox.telemetry.snapshot import Request
 
@@ -87,6 +88,8 @@ class PromptCacheState:
         self.needs_checkpoints = False
         """The model is hybrid or has a sliding window: the log of its load reported such a cache."""
         self._held_tokens: dict[int, int] = {}
+        self._longest = 0
+        """The most tokens that a request has left in a slot; -1: a part of the log was lost."""
         self._evicted: deque[EvictedPrompt] = deque(maxlen=32)
         self._selections: dict[int, SlotSelection] = {}
         self._latest: SlotSelection | None = None
@@ -98,6 +101,7 @@ class PromptCacheState:
         self._evicted.clear()
         self._selections.clear()
         self._latest = None
+        self._longest = -1
         self._reason_if_empty = AFTER_SLEEP if slept else ""
 
     def feed(self, event: SlotEvent) -> None:
@@ -129,6 +133,7 @@ class PromptCacheState:
     def released(self, slot: int, tokens: int) -> None:
         """A slot finished its request and holds its ``tokens``."""
         self._held_tokens[slot] = tokens
+        self._longest = max(tokens, self._longest) if self._longest >= 0 else -1
         self._selections.pop(slot, None)
 
     def miss_reason(
@@ -173,6 +178,18 @@ class PromptCacheState:
         if prompt is None or cached is None:
             return None
         return max(0, round(selection.similarity * prompt) - cached)
+
+    def reused_state(self, slot: int, cached: int, states: Iterable[RestoredSlot]) -> int | None:
+        """The tokens of the kept state that a request was the first to reuse, of those put back; None: of none.
+
+        Call it before ``released``. The state lay in the request's slot, and no request has left as much there; or none
+        has left as much anywhere: then it was in the prompt cache, which gets what idle slots hold.
+        """
+        selection, known = self._selections.get(slot), self._longest
+        if known >= 0 and selection and selection.event.by == "lcp" and not selection.from_cache:
+            known, states = selection.held_tokens, [state for state in states if state.slot == slot]
+        fitting = (each.tokens for each in states if max(LEAST_REUSED_SHARE * each.tokens, known + 1) <= cached)
+        return min((tokens for tokens in fitting if cached <= tokens), default=None) if known >= 0 else None
 
     def _evict(self, prompt: EvictedPrompt) -> None:
         self._held_tokens.pop(prompt.slot, None)
@@ -233,8 +250,6 @@ class RequestLog:
     queue: RequestQueue = field(default_factory=RequestQueue)
     restored: tuple[RestoredSlot, ...] = ()
     """The kept states that the server had restored when it became ready."""
-    _reused: set[str] = field(default_factory=set)
-    """Names of those of them that a request has reused."""
     _cancelled: set[int] = field(default_factory=set)
     _failed: set[int] = field(default_factory=set)
     _timing_header: TimingHeader | None = None
@@ -345,6 +360,7 @@ class RequestLog:
             request.slot, request.task, request.prompt_tokens, request.cached_tokens, request.reprocessing
         )
         reread = self.prompt_cache.reread_tokens(request.slot, request.prompt_tokens, request.cached_tokens)
+        restored = self.prompt_cache.reused_state(request.slot, request.cached_tokens or 0, self.restored)
         self.prompt_cache.released(request.slot, event.tokens)
         cut_off = request.task in self._cancelled or request.task in self._failed
         if self.skip_probe and not cut_off and _may_be_probe(request):
@@ -356,8 +372,8 @@ class RequestLog:
         self.count += 1
         self.last_ended = ended
         finished = self._finished_request(request, ended, event, generated, cache_miss)
-        if reread is not None:
-            finished = replace(finished, reread_tokens=reread)
+        if reread is not None or restored:
+            finished = replace(finished, reread_tokens=reread, restored_tokens=restored)
         self.finished.appendleft(finished)
         return finished
 
@@ -376,9 +392,6 @@ class RequestLog:
         if not request.timed:  # without a clock in the log, only the timing lines have durations
             slot_ttft = prompt.seconds if prompt and generated else None
             duration = request.total.seconds if request.total else None
-        left = [state for state in self.restored if state.name not in self._reused]
-        if restored := reused_state(left, request.cached_tokens):
-            self._reused.add(restored.name)
         return Request(
             number=self.count,
             at=(self.started + timedelta(seconds=request.began)).astimezone(UTC).isoformat(timespec="milliseconds"),
@@ -401,7 +414,6 @@ class RequestLog:
             accepted_per_position=request.accepted_per_position,
             stop_reason=self._stop_reason(request, event, generated),
             cache_miss=cache_miss,
-            restored_tokens=restored.tokens if restored else None,
         )
 
     def _stop_reason(self, request: RequestInFlight, event: SlotReleased, generated: int | None) -> str | None:

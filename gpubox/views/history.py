@@ -65,7 +65,7 @@ def requests_table(requests: Sequence[StoredRequest]) -> Table:
 
 def _request_row(stored: StoredRequest) -> tuple[str, ...]:
     request = stored.request
-    restored = f"kept KV: {units.tokens(request.restored_tokens)} restored" if request.restored_tokens else ""
+    restored = f"kept KV: {units.tokens(request.cached_tokens)} reused" if request.restored_tokens else ""
     return (
         units.local_time(request.at, "%Y-%m-%d %H:%M:%S"),
         stored.profile,

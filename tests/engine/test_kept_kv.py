@@ -65,7 +65,7 @@ def test_a_switch_away_and_back_keeps_the_cache(kept: Box, capfd: pytest.Capture
     assert ask(kept)[:2] == (0, read)
     code, err = outcome(capfd, "switch", "wide")
     assert code == 0
-    assert "KV restored wide" in err
+    assert "KV put back wide" in err
 
     again, few, same = ask(kept)
     assert (again, few, same) == (read - 1, 1, text) or again >= 0.99 * read
@@ -87,7 +87,7 @@ def test_stop_and_start_keep_it_too_and_a_longer_state_replaces_the_shorter(
     code, err = outcome(capfd, "start", "wide")
 
     assert code == 0
-    assert "KV restored wide" in err
+    assert "KV put back wide" in err
     assert len(states(kept)) == len(before)
     assert ask(kept, "And then")[1] <= 8
 
@@ -105,7 +105,7 @@ def test_a_file_that_was_written_into_is_not_restored(kept: Box, capfd: pytest.C
     code, err = outcome(capfd, "start", "wide")
 
     assert code == 0
-    assert "KV restored" not in err
+    assert "KV put back" not in err
     assert ask(kept)[0] == 0
 
 

@@ -39,7 +39,7 @@ UNCERTAIN = {"GGML_CUDA_ENABLE_UNIFIED_MEMORY": "1"}
 MOST_SECONDS = 10.0
 GIVE_UP_SECONDS = 60.0
 STOP_STEPS = ("stop", "VRAM settled")
-BEGUN = (*STOP_STEPS, "KV saved", "load", "first token", "KV restored")
+BEGUN = (*STOP_STEPS, "KV saved", "load", "first token", "KV put back")
 
 
 def main() -> None:

@@ -23,9 +23,7 @@ from gpubox.server import kept_kv, kv_store
 from gpubox.server.kept_kv import KeptKv, KvRestoreKilled
 from gpubox.server.kv_store import KvStore, prepare_folder, read_tokens
 from gpubox.server.state import Launch, RestoredSlot, RunningServer
-from tests.unit.llama_box import logged
 from tests.unit.test_kv_store import slot_file
-from tests.unit.test_kv_use import LCP
 
 HEADER = [2, 198, 1, 520, 9531]
 """What stands before a reply: ``<|im_end|>\\n<|im_start|>assistant``, of which the last token is left out."""
@@ -272,7 +270,7 @@ def test_a_file_that_the_server_refuses_goes(fake: FakeSlots, paths: Paths, runn
     save(paths, running)
     fake.prompts, fake.mode = {}, "refuse"
 
-    assert restore(paths, running) == ("not restored: the server refused the file", ())
+    assert restore(paths, running) == ("not put back: the server refused the file", ())
     assert store(paths).states() == []
 
 
@@ -312,52 +310,7 @@ def test_a_context_without_room_gets_the_newest_only(fake: FakeSlots, paths: Pat
     assert note == "1 slot, 300 tokens"
     assert [each.slot for each in restored] == [0]
     fake.prompts, fake.context = {}, 256
-    assert restore(paths, running)[0] == "not restored: 300 tokens, and the context holds 256"
-
-
-def test_what_a_state_was_good_for_is_noted_under_the_lock_of_the_store(
-    fake: FakeSlots, paths: Paths, running: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake.prompts = {0: [7] * 300}
-    save(paths, running)
-    assert leftovers(paths) == []
-    fake.prompts = {}
-    running = replace(running, restored=restore(paths, running)[1])
-    fake.prompts = {}  # nothing to save, but the log is judged
-    helped, missed = (logged(5, LCP, prompt=334, cached=cached) for cached in (300, 0))
-
-    monkeypatch.setattr(kv_store, "_LOCK_ATTEMPTS", 1)
-    with store(paths).locked():
-        save(paths, running, helped)
-    assert [state.unused for state in store(paths).states()] == [1]
-    save(paths, running, helped)
-    assert [state.unused for state in store(paths).states()] == [0]
-
-    save(paths, running, missed)  # it has been judged
-    assert len(store(paths).states()) == 1
-    fake.prompts = {}
-    running = replace(running, restored=restore(paths, running)[1])
-    fake.prompts = {}
-    with store(paths).locked():
-        save(paths, running, missed)
-    assert len(store(paths).states()) == 1
-    save(paths, running, missed)
-    assert store(paths).states() == []
-
-
-def test_of_a_state_that_a_gateway_has_judged_the_log_says_no_more(
-    fake: FakeSlots, paths: Paths, running: RunningServer
-) -> None:
-    fake.prompts = {0: [7] * 300, 1: [8] * 400}
-    save(paths, running)
-    fake.prompts = {}
-    running = replace(running, restored=restore(paths, running)[1])
-    fake.prompts = {}
-    judged, other = running.restored
-    kept(paths).note_use(judged.name, reused=True)
-    requests = [logged(each.slot, LCP, slot=each.slot, prompt=450, cached=0) for each in (judged, other)]
-    save(paths, running, "".join(requests))
-    assert [state.name for state in store(paths).states()] == [judged.name]
+    assert restore(paths, running)[0] == "not put back: 300 tokens, and the context holds 256"
 
 
 WINDOW = (
@@ -404,7 +357,7 @@ def test_another_model_is_no_business_of_this_one(
         file.write(b" ")
 
     assert restore(paths, replace(running, launch=replace(running.launch, profile="q"))) == ("", ())
-    assert restore(paths, running) == ("not restored: another model file", ())
+    assert restore(paths, running) == ("not put back: another model file", ())
 
 
 def test_where_nothing_is_kept(paths: Paths, running: RunningServer) -> None:

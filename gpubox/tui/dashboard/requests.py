@@ -349,7 +349,7 @@ def request_fields(request: Request, client: str = "", profile: str = "") -> lis
         ("prompt", f"{_count(request.prompt_tokens)} tokens"),
         ("reused", f"{_count(request.cached_tokens)} tokens"),
         ("read", f"{_count(request.read_tokens)} tokens"),
-        *([("kept KV", f"{request.restored_tokens:,} tokens were restored")] if request.restored_tokens else []),
+        *([("kept KV", f"{request.restored_tokens:,} tokens put back, reused")] if request.restored_tokens else []),
         ("cache miss", sanitize_to_width(request.cache_miss, 80) if request.cache_miss else "none"),
         ("generated", f"{_count(request.generated_tokens)} tokens"),
         ("waited", queued),
