@@ -14,12 +14,18 @@ def utc_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def unix_time(iso: str | None) -> float | None:
+    """That of a time with its zone; None if it is unknown."""
+    try:
+        at = datetime.fromisoformat(iso or "")
+        return at.timestamp() if at.tzinfo else None
+    except (ValueError, OverflowError):
+        return None
+
+
 def seconds_since(iso: str | None) -> float:
     """How long ago that was; 0 if it is unknown."""
-    try:
-        return (datetime.now(UTC) - datetime.fromisoformat(iso or "")).total_seconds()
-    except ValueError:
-        return 0.0
+    return time.time() - at if (at := unix_time(iso)) is not None else 0.0
 
 
 class AwakeTime:

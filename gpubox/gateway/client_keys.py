@@ -88,7 +88,7 @@ class _KeyFile:
 
 
 class ClientKeys:
-    """The keys in ``path``. Every question looks whether the file has changed (one stat), and reads it again then."""
+    """The keys in ``path``, and the box's own, as they were at the last ``refresh``."""
 
     def __init__(
         self, path: Path, box_key: Callable[[], str | None] = lambda: None, *,
@@ -99,13 +99,18 @@ class ClientKeys:
         ``box_file`` is where that key may be. ``memory``: the file that lists which of the two there have been.
         """
         self._path, self._box_file, self._memory = path, box_file, memory
-        self._box_key = box_key
-        self._keys: tuple[ClientKey, ...] = ()
-        self._problem = ""
-        self._seen: tuple[int, ...] | None = None
-        """What stat said of the file that was read last."""
+        self._read_box_key = box_key
+        self._files = tuple(str(each) for each in (path, box_file, memory) if each)
+        self.keys: tuple[ClientKey, ...] = ()
+        """None while the file is damaged."""
+        self.box_key: str | None = None
+        """The box's own API key, which is a key, too."""
+        self._damage = self._box_problem = ""
+        self._seen: tuple[object, ...] | None = None
+        """What stat said of the files that were read last."""
         self._known: set[str] = set()
         """The names of the key files that there have been."""
+        self.refresh()
 
     @classmethod
     def of(cls, paths: Paths) -> ClientKeys:
@@ -114,30 +119,18 @@ class ClientKeys:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The clients that have a key; none while the file is damaged."""
+        """The clients that have a key."""
         return tuple(key.name for key in self.keys)
-
-    @property
-    def keys(self) -> tuple[ClientKey, ...]:
-        self._refresh()
-        return self._keys
-
-    @property
-    def has_box_key(self) -> bool:
-        """Whether the box's own API key is a key, too."""
-        return bool(self._own()[0])
 
     @property
     def any(self) -> bool:
         """Whether a request needs a key: a key file exists, also an empty or a damaged one, or the box has a key."""
-        self._refresh()
-        return self._path.name in self._known or bool(self._problem) or any(self._own())
+        return self._path.name in self._known or bool(self.box_key or self.problem)
 
     @property
     def problem(self) -> str:
         """Why every client is refused, in one sentence; empty if the keys can be read."""
-        self._refresh()
-        return self._problem or self._own()[1]
+        return self._damage or self._box_problem
 
     def limits_of(self, client: str) -> ClientLimits:
         """What the client may ask for; no limits if it has no key of its own."""
@@ -155,23 +148,17 @@ class ClientKeys:
         return f"The key of {client} has expired. `gpubox keys change {client} --expires 30d` on the box renews it."
 
     def _owner(self, secret: str) -> str | None:
-        self._refresh()
-        own, problem = self._own()
-        if not secret or self._problem or problem:
+        if not secret or self.problem:
             return None
         given = _digest(secret)
-        client = None
-        for key in self._keys:  # all of them, whichever is right
-            if hmac.compare_digest(key.sha256, given):
-                client = key.name
-        if own and hmac.compare_digest(_digest(own), given):
-            client = client or BOX
-        return client
+        own = [(BOX, _digest(self.box_key))] if self.box_key else []
+        known = [*own, *((key.name, key.sha256) for key in self.keys)]
+        matches = [name for name, digest in known if hmac.compare_digest(digest, given)]  # all, whichever is right
+        return matches[-1] if matches else None
 
     def is_revoked(self, client: str) -> bool:
         """Whether a client that had a key has none now. A damaged file revokes nothing: it only lets nobody new in."""
-        self._refresh()
-        return not self._problem and client not in {key.name for key in self._keys}
+        return not self._damage and client not in self.names
 
     def add(self, name: str, limits: ClientLimits = UNLIMITED) -> str:
         """Makes a key for the client ``name`` and returns it: it is stored nowhere.
@@ -191,7 +178,7 @@ class ClientKeys:
                     f"There is a key for {name!r} already.",
                     f"Choose another name, or replace it: gpubox keys remove {name}, then add it again.",
                 )
-            self._write((*self._keys, ClientKey(name, _digest(secret), utc_now(), limits)))
+            self._write((*self.keys, ClientKey(name, _digest(secret), utc_now(), limits)))
         return secret
 
     def change(self, name: str, **limits: Any) -> ClientKey:
@@ -202,20 +189,20 @@ class ClientKeys:
         with self._locked():
             key = self._known_key(name)
             changed = replace(key, limits=replace(key.limits, **limits))
-            self._write(tuple(changed if each is key else each for each in self._keys))
+            self._write(tuple(changed if each is key else each for each in self.keys))
         return changed
 
     def remove(self, name: str) -> None:
         """Makes the key of ``name`` wrong from now on. Raises as ``change``."""
         with self._locked():
             key = self._known_key(name)
-            self._write(tuple(each for each in self._keys if each is not key))
+            self._write(tuple(each for each in self.keys if each is not key))
 
     def _known_key(self, name: str) -> ClientKey:
-        for key in self._keys:
+        for key in self.keys:
             if key.name == name:
                 return key
-        known = f"There are: {', '.join(self.names)}." if self._keys else "There are no keys."
+        known = f"There are: {', '.join(self.names)}." if self.keys else "There are no keys."
         raise UsageError(f"There is no key for {name!r}.", known)
 
     def reset(self) -> None:
@@ -227,6 +214,7 @@ class ClientKeys:
             self._path.unlink(missing_ok=True)
             self._known = {each.name for each in (self._box_file,) if each and each.exists()}
             self._write_memory()
+        self.refresh()
 
     def check(self) -> None:
         """Raises UsageError if the gateway refuses everybody."""
@@ -240,10 +228,9 @@ class ClientKeys:
             if descriptor is None:
                 raise GpuboxError("Another gpubox is changing the keys.", "Try again in a moment.")
             try:
-                self._seen = None
-                self._refresh()
-                if check and self._problem:  # what cannot be read is never written over
-                    raise UsageError(self._problem, _MEND)
+                self.refresh()
+                if check and self._damage:  # what cannot be read is never written over
+                    raise UsageError(self._damage, _MEND)
                 yield
             finally:
                 os.close(descriptor)
@@ -258,23 +245,45 @@ class ClientKeys:
         self._write_memory()  # first: there is no key file that nobody remembers
         data = msgspec.json.format(msgspec.json.encode(_KeyFile(SCHEMA, keys)), indent=2)
         write_atomically(self._path.resolve(), data + b"\n")  # a symbolic link stays and its target is replaced
-        self._seen = None
+        self.refresh()
 
-    def _own(self) -> tuple[str | None, str]:
+    def refresh(self) -> None:
+        """Reads the files again if they have changed. What changes them here does so by itself."""
+        seen = tuple(map(_stamp, self._files))
+        if seen == self._seen:
+            return
+        self._recall()
+        self.keys, self._damage = (), ""
+        try:
+            self.keys = self._read()
+        except FileNotFoundError:
+            if self._path.name in self._known:  # deleted by whom? Answering everybody would be a surprise
+                self._damage = f"{self._path} is gone; {_REFUSED}."
+        except OSError as error:
+            self._damage = f"{self._path} cannot be read: {error.strerror}; {_REFUSED}."
+        except DECODE_ERRORS as error:
+            self._damage = f"{self._path} is damaged ({error}); {_REFUSED}."
+        if self._damage or self._path.exists():
+            self._remember(self._path)
+        self.box_key, self._box_problem = self._read_own()
+        newest = max((stamp[-1] for stamp in seen), default=0)
+        self._seen = seen if time.time_ns() - newest > _RACY_SECONDS * 1e9 else None
+
+    def _read_own(self) -> tuple[str | None, str]:
         """The box's own key, and why it cannot be read."""
         try:
-            key = self._box_key()
+            key = self._read_box_key()
         except GpuboxError as error:
             return None, f"{error.message.rstrip('.')}; {_REFUSED}."
         if self._box_file and self._path.name not in self._known:  # else a key is needed anyway
-            if key is None and self._box_file.name in self._recall():
+            if key is None and self._box_file.name in self._known:
                 return None, f"{self._box_file} is gone; {_REFUSED}."
-            if key and self._box_file.name not in self._known and self._box_file.exists():
+            if key and self._box_file.exists():
                 self._remember(self._box_file)
         return key, ""
 
-    def _recall(self) -> set[str]:
-        """The names of the key files that there have been, as far as no reset has forgotten them."""
+    def _recall(self) -> None:
+        """Reads the names of the key files that there have been, as far as no reset has forgotten them."""
         if self._memory:
             try:
                 self._known = set(read_text(self._memory, _MAX_BYTES).split())
@@ -284,10 +293,9 @@ class ClientKeys:
                         self._write_memory()
             except (OSError, UnicodeDecodeError):
                 self._known |= {each.name for each in (self._path, self._box_file) if each}
-        return self._known
 
     def _remember(self, file: Path) -> None:
-        if file.name not in self._recall():
+        if file.name not in self._known:
             self._known.add(file.name)
             with contextlib.suppress(OSError):  # this process remembers it
                 self._write_memory()
@@ -295,31 +303,6 @@ class ClientKeys:
     def _write_memory(self) -> None:
         if self._memory:
             write_atomically(self._memory, "".join(f"{name}\n" for name in sorted(self._known)).encode())
-
-    def _refresh(self) -> None:
-        """Reads the file if it is another one than last time."""
-        try:
-            status = self._path.stat()
-        except OSError:
-            seen = None
-        else:
-            seen = (status.st_ino, status.st_size, status.st_mode, status.st_mtime_ns, status.st_ctime_ns)
-            if seen == self._seen:
-                return
-        self._keys, self._problem = (), ""
-        try:
-            if seen:
-                self._remember(self._path)
-            self._keys = self._read()
-        except FileNotFoundError:
-            if self._path.name in self._recall():  # deleted by whom? Answering everybody would be a surprise
-                self._problem = f"{self._path} is gone; {_REFUSED}."
-        except OSError as error:
-            self._problem = f"{self._path} cannot be read: {error.strerror}; {_REFUSED}."
-        except DECODE_ERRORS as error:
-            self._problem = f"{self._path} is damaged ({error}); {_REFUSED}."
-        settled = seen and time.time_ns() - seen[-1] > _RACY_SECONDS * 1e9
-        self._seen = seen if settled else None
 
     def _read(self) -> tuple[ClientKey, ...]:
         with open_regular(self._path, _MAX_BYTES) as file:
@@ -336,6 +319,15 @@ class ClientKeys:
         if not all(_is_digest(key.sha256) and PROFILE_NAME.fullmatch(key.name) for key in content.keys):
             raise ValueError("a name or a hash in it is wrong")
         return content.keys
+
+
+def _stamp(file: str) -> tuple[int, ...]:
+    """What tells that a file has changed, the time of the change last."""
+    try:
+        status = os.stat(file)  # noqa: PTH116 - asked at each request, and half as dear as with pathlib
+    except OSError as error:
+        return (error.errno or 0, 0)
+    return status.st_ino, status.st_size, status.st_mode, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _digest(secret: str) -> str:

@@ -16,7 +16,7 @@ from itertools import count
 from gpubox import __version__
 from gpubox.address import local_url
 from gpubox.clock import utc_now
-from gpubox.config import Config, api_key
+from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.gateway import ollama, routes
 from gpubox.gateway.admission import READ_COST, Ticket, takes_slot
@@ -170,8 +170,7 @@ class Gateway:
         while True:
             await asyncio.sleep(1.0)
             await self.conversations.tidy(self.servers.running)
-            if not any(request.keyed for request in self.requests.values()):
-                continue
+            self.keys.refresh()
             for request in list(self.requests.values()):
                 if request.keyed and self.keys.is_revoked(request.client):
                     self._cut(request, RequestRefused(401, "The key of this client was revoked."))
@@ -215,6 +214,7 @@ class Gateway:
             self._close(request)
 
     async def _answer(self, request: ClientRequest) -> None:
+        self.keys.refresh()
         exchange = request.exchange
         http, exchange.change = ollama.translated(exchange.request)
         exchange.request = http
@@ -293,7 +293,7 @@ class Gateway:
         if profile.upstream and request.model and not request.exchange.change:
             request.exchange.change = ModelName(request.model)
         server = await self._wait_for_server(request, ticket, profile)
-        key = self._upstream_key(profile) if profile.upstream else api_key(self.paths)
+        key = self._upstream_key(profile) if profile.upstream else self.keys.box_key
         body = self._body_for(request, profile)
         if not profile.upstream:
             header = request.exchange.request.header
@@ -458,6 +458,7 @@ class Gateway:
 
     def status(self) -> GatewayStatus:
         """The gateway now."""
+        self.keys.refresh()
         sums, waits = self.ledger.sums(date.today()), self.servers.queue.waits_for(time.monotonic())
         names = sorted({*(request.client for request in self.requests.values()), *sums, *self.keys.names})
         return GatewayStatus(

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import re
 import threading
-from bisect import insort
-from collections import deque
+from bisect import bisect_right
+from collections import Counter, deque
 from collections.abc import Iterator
 from copy import deepcopy
 from datetime import date, datetime, timedelta
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
 from gpubox.gateway.gateway_status import ClientSums, FinishedRequest
-from gpubox.storage import DECODE_ERRORS, decode_lines, json_line, open_private, open_regular, private_folder
+from gpubox.storage import decode_lines, json_line, open_private, open_regular, private_folder
 
 KEPT_DAYS = 90
 MAX_CLIENTS = 256
@@ -35,8 +35,6 @@ _AT_ONCE = 200
 """Lines written in one call: the gateway's loop waits for it."""
 _MAX_REFUSED_BYTES = 64 * 1024 * 1024
 """Whoever sends nonsense all day must not fill the disk: above this size a day's file takes no refused requests."""
-_SAMPLE = 4096
-"""Medians are exact up to so many values a client and day; above, they are those of a random sample."""
 _PART_BYTES = 1024 * 1024
 _MAX_DAMAGED = 10_000
 """A file with so many lines that cannot be read is none of gpubox's: the rest is not read."""
@@ -53,36 +51,14 @@ _SUMMED = (
 _REQUESTS = msgspec.json.Decoder(FinishedRequest)
 
 
-class _Median:
-    """The median of numbers that come one by one, in bounded memory."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._sorted: list[float] = []
-
-    def add(self, value: float | None) -> None:
-        if value is None:
-            return
-        self._count += 1
-        if len(self._sorted) >= _SAMPLE:  # Vitter's algorithm R: each value is in the sample with the same probability
-            if random.randrange(self._count) >= _SAMPLE:
-                return
-            del self._sorted[random.randrange(_SAMPLE)]
-        insort(self._sorted, value)
-
-    @property
-    def value(self) -> float | None:
-        size = len(self._sorted)
-        return (self._sorted[(size - 1) // 2] + self._sorted[size // 2]) / 2 if size else None
-
-
 class _Tally:
     """The running sums of one client."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Any] = dict.fromkeys(_SUMMED, 0)
         self._wait_max = 0.0
-        self._ttft, self._tg = _Median(), _Median()
+        self._ttft: Counter[float] = Counter()
+        self._tg: Counter[float] = Counter()
         self._last_at = ""
 
     def add(self, line: FinishedRequest) -> None:
@@ -93,8 +69,9 @@ class _Tally:
         for name in _SUMMED[3:]:
             sums[name] += getattr(line, name) or 0
         self._wait_max = max(self._wait_max, line.queue_seconds + line.swap_seconds)
-        self._ttft.add(line.ttft_seconds)
-        self._tg.add(line.tg_tokens_per_second)
+        for counter, value in ((self._ttft, line.ttft_seconds), (self._tg, line.tg_tokens_per_second)):
+            if value is not None:
+                counter[float(f"{value:.3g}")] += 1  # so it is small, however many requests a day has
         self._last_at = max(self._last_at, line.at)
 
     @property
@@ -102,8 +79,8 @@ class _Tally:
         return ClientSums(
             **{name: round(value, 3) for name, value in self._sums.items()},
             wait_seconds_max=self._wait_max,
-            ttft_seconds_median=self._ttft.value,
-            tg_tokens_per_second_median=self._tg.value,
+            ttft_seconds_median=_median(self._ttft),
+            tg_tokens_per_second_median=_median(self._tg),
             last_at=self._last_at,
         )
 
@@ -122,45 +99,49 @@ class _Tallies:
         tally.add(line)
 
 
+def _median(counts: Counter[float]) -> float | None:
+    """To three digits."""
+    values, size = sorted(counts), counts.total()
+    ends = list(accumulate(counts[value] for value in values))
+    middle = [values[bisect_right(ends, at)] for at in ((size - 1) // 2, size // 2) if values]
+    return sum(middle) / 2 if middle else None
+
+
 class _DayFile:
     """One day's file, read as far as its last whole line."""
 
-    def __init__(self, path: Path, tallies: _Tallies | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._inode = 0
-        self._offset = 0
-        self.tallies = tallies or _Tallies()
+        self._inode = self._offset = 0
+        self.tallies = _Tallies()
 
     def read_new(self) -> None:
         """Adds the lines that are new. A file that cannot be read counts as empty."""
         with contextlib.suppress(OSError), open_regular(self._path) as file:
             status = os.fstat(file.fileno())
-            if self._offset and (status.st_ino != self._inode or status.st_size < self._offset):  # another file, or cut
-                self._offset, self.tallies = 0, _Tallies()
-            self._inode = status.st_ino
+            if status.st_ino != self._inode or status.st_size < self._offset:  # another file, or cut
+                self._inode, self._offset, self.tallies = status.st_ino, 0, _Tallies()
             file.seek(self._offset)
-            rest = b""
-            while part := file.read(_PART_BYTES):
-                whole, line_end, tail = (rest + part).rpartition(b"\n")
-                if line_end:
-                    self._add(whole)
-                    self._offset += len(whole) + 1
-                rest = tail
-                if len(rest) > _PART_BYTES:  # no line is so long: what follows is not read as one either
-                    self._offset += len(rest)
-                    rest = b""
+            for request in _requests(file):
+                self.tallies.add(request)
+            self._offset = file.tell()
             return
         if not self._path.exists():
-            self._offset, self.tallies = 0, _Tallies()
+            self._inode, self.tallies = 0, _Tallies()
 
-    def _add(self, data: bytes) -> None:
-        add = self.tallies.add
-        try:
-            lines = _REQUESTS.decode_lines(data)
-        except DECODE_ERRORS:
-            lines = list(decode_lines(data.split(b"\n"), _REQUESTS.decode, _MAX_DAMAGED))
-        for line in lines:
-            add(line)
+
+def _requests(file: BinaryIO) -> Iterator[FinishedRequest]:
+    """From where the file stands to its last whole line, where it stands then. What cannot be read is left out."""
+    return decode_lines(_whole_lines(file), _REQUESTS.decode, _MAX_DAMAGED)
+
+
+def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Of a line that is longer than any, parts."""
+    for line in iter(partial(file.readline, _PART_BYTES), b""):
+        if len(line) < _PART_BYTES and not line.endswith(b"\n"):
+            file.seek(-len(line), os.SEEK_CUR)
+            return
+        yield line
 
 
 class Ledger:
@@ -170,6 +151,10 @@ class Ledger:
         self._folder = folder
         self._days: dict[date, _DayFile] = {}
         self._unwritten: list[FinishedRequest] = []
+        self._file: BinaryIO | None = None
+        """That of the last line; it stays open."""
+        self._left: tuple[Path, int, int] | None = None
+        """Its path, inode and size after that line."""
         self._pruned: date | None = None
         self._lock = threading.Lock()
         self.problem = ""
@@ -201,7 +186,8 @@ class Ledger:
         """The sums of each client over several days."""
         together = _Tallies()
         for day in days:
-            _DayFile(self.path(day), together).read_new()
+            for request in self.requests(day):
+                together.add(request)
         return {name: tally.sums for name, tally in together.clients.items()}
 
     def requests(self, day: date, last_bytes: int | None = None) -> Iterator[FinishedRequest]:
@@ -213,8 +199,7 @@ class Ledger:
             if last_bytes is not None and os.fstat(file.fileno()).st_size > last_bytes:
                 file.seek(-last_bytes, os.SEEK_END)
                 file.readline()  # the rest of a line
-            lines = (line for line in iter(partial(file.readline, _PART_BYTES), b"") if line.endswith(b"\n"))
-            yield from decode_lines(lines, _REQUESTS.decode, _MAX_DAMAGED)
+            yield from _requests(file)
 
     def last_requests(self, day: date, count: int) -> list[FinishedRequest]:
         """The last ``count`` requests of a local day, the oldest first."""
@@ -254,19 +239,22 @@ class Ledger:
 
     def _append(self, path: Path, request: FinishedRequest) -> None:
         """Appends one line with one write. Raises OSError, and then the file is as it was, or has a torn last line."""
-        descriptor = open_private(private_folder(path.parent) / path.name, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK)
-        try:
-            size = os.fstat(descriptor).st_size
-            if request.outcome == "refused" and size > _MAX_REFUSED_BYTES:
-                return
-            torn = size and os.pread(descriptor, 1, size - 1) != b"\n"
-            data = (_TORN if torn else b"") + json_line(request) + b"\n"
-            if os.write(descriptor, data) < len(data):
-                with contextlib.suppress(OSError):
-                    os.ftruncate(descriptor, size)
-                raise OSError(28, "No space left on device")
-        finally:
-            os.close(descriptor)
+        data = json_line(request) + b"\n"
+        if self._file is None or self._left != _state(path):  # another day, or somebody has changed or deleted it
+            descriptor = open_private(private_folder(path.parent) / path.name, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK)
+            self._file = os.fdopen(descriptor, "ab", buffering=0)
+            self._left = _state(path)
+            if self._left and self._left[2] and os.pread(descriptor, 1, self._left[2] - 1) != b"\n":
+                data = _TORN + data
+        inode, size = self._left[1:] if self._left else (0, 0)
+        if request.outcome == "refused" and size > _MAX_REFUSED_BYTES:
+            return
+        self._left = None
+        if self._file.write(data) < len(data):
+            with contextlib.suppress(OSError):
+                self._file.truncate(size)
+            raise OSError(28, "No space left on device")
+        self._left = (path, inode, size + len(data))
 
     def _prune(self, today: date) -> None:
         """Deletes the files of more than KEPT_DAYS days ago."""
@@ -276,6 +264,14 @@ class Ledger:
             for path in self._folder.glob("*.jsonl"):
                 if _NAME.fullmatch(path.stem) and path.stem < oldest:
                     path.unlink()
+
+
+def _state(path: Path) -> tuple[Path, int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return path, status.st_ino, status.st_size
 
 
 def local_day(at: str) -> date:

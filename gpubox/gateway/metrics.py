@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 from operator import attrgetter
 from typing import Any, Literal
 
+from gpubox.clock import unix_time
 from gpubox.gateway.gateway_status import (
     STAGES,
     FinishedRequest,
@@ -117,7 +117,7 @@ def _add_gateway(text: _Text, status: GatewayStatus) -> None:
     text.add("gpubox_gateway_info", "gauge", "The gateway's version.", [((("version", status.version),), 1)])
     text.add(
         "gpubox_gateway_start_time_seconds", "gauge", "When the gateway started, in Unix time.",
-        [((), _unix_time(status.started_at))],
+        [((), unix_time(status.started_at))],
     )  # fmt: skip
     text.add("gpubox_gateway_paused", "gauge", "1 while all new requests are held.", [((), int(status.paused))])
     text.add(
@@ -164,86 +164,57 @@ def _add_counters(text: _Text, counters: RequestCounters) -> None:
         text.add_histogram(f"gpubox_gateway_{name}_seconds", help_text, histograms)
 
 
-_GPU = (
-    ("vram_total_bytes", "gpubox_gpu_memory_total_bytes", 1, "VRAM of the card."),
-    ("vram_used_bytes", "gpubox_gpu_memory_used_bytes", 1, "VRAM in use, by all processes."),
-    ("utilization_percent", "gpubox_gpu_utilization_ratio", 0.01, "Share of the time in which the card computed."),
-    ("temperature_celsius", "gpubox_gpu_temperature_celsius", 1, "Temperature of the card."),
-    ("power_watts", "gpubox_gpu_power_watts", 1, "Power that the card draws."),
-    ("power_limit_watts", "gpubox_gpu_power_limit_watts", 1, "Power that the card may draw."),
-    ("pcie_rx_bytes_per_second", "gpubox_gpu_pcie_receive_bytes_per_second", 1, "PCIe traffic to the card."),
-    ("pcie_tx_bytes_per_second", "gpubox_gpu_pcie_transmit_bytes_per_second", 1, "PCIe traffic from the card."),
-)
-"""Key in the snapshot, name, factor to the base unit, help."""
-_MEMORY_PARTS = (
-    "weights", "kv", "recurrent", "compute", "draft", "on_disk", "growth", "other_processes", "unaccounted", "free",
-)  # fmt: skip
-_OFFLOAD = (
-    ("layers_on_gpu", "gpubox_server_layers_on_gpu", 1, "Layers on the GPU."),
-    ("layers_total", "gpubox_server_layers", 1, "Layers of the model."),
-    ("expert_layers_on_cpu", "gpubox_server_expert_layers_on_cpu", 1, "Layers whose experts are in RAM."),
-    ("threads_busy", "gpubox_server_threads_busy", 1, "CPU threads of the server that compute."),
-    ("major_faults_per_second", "gpubox_server_major_faults_per_second", 1, "Page faults that read the disk."),
-    ("read_bytes_per_second", "gpubox_server_read_bytes_per_second", 1, "Bytes that the server reads from the disk."),
-    ("prompt_cache_bytes", "gpubox_server_prompt_cache_bytes", 1, "RAM of the server's prompt cache."),
-)
-_THROUGHPUT = (
-    ("tg_tokens_per_second", "gpubox_server_tg_tokens_per_second", 1, "Generated tokens per second, of all slots."),
-    ("pp_tokens_per_second", "gpubox_server_pp_tokens_per_second", 1, "Prompt tokens read per second."),
-    ("effective_tokens_per_second", "gpubox_server_effective_tokens_per_second", 1, "Tokens over the whole request."),
-    ("prefill_progress", "gpubox_server_prefill_ratio", 1, "Share of the prompt that has been read."),
-    ("ttft_seconds", "gpubox_server_last_ttft_seconds", 1, "TTFT of the last request, by the server's log."),
-    ("draft_acceptance", "gpubox_server_draft_acceptance_ratio", 1, "Share of drafted tokens that were accepted."),
-    ("context_used_tokens", "gpubox_server_context_used_tokens", 1, "Tokens in the fullest slot."),
-    ("context_size_tokens", "gpubox_server_context_size_tokens", 1, "Context of a slot."),
-    ("busy_slots", "gpubox_server_busy_slots", 1, "Slots that work."),
-    ("slots", "gpubox_server_slots", 1, "Slots of the server."),
-    ("queued_requests", "gpubox_server_queued_requests", 1, "Requests that wait for a slot in the server."),
-)
-_TOTALS = ("requests", "prompt_tokens", "cached_tokens", "generated_tokens", "draft_tokens", "draft_tokens_accepted")
+_RENAMED = {
+    "vram_total_bytes": "memory_total_bytes", "vram_used_bytes": "memory_used_bytes",
+    "pcie_rx_bytes_per_second": "pcie_receive_bytes_per_second",
+    "pcie_tx_bytes_per_second": "pcie_transmit_bytes_per_second", "utilization_percent": "utilization_ratio",
+    "layers_total": "layers", "prefill_progress": "prefill_ratio", "draft_acceptance": "draft_acceptance_ratio",
+    "ttft_seconds": "last_ttft_seconds",
+}  # fmt: skip
+"""Keys of `status --json` whose series have the names that Prometheus advises. All others are named like the key."""
 
 
 def _add_snapshot(text: _Text, snapshot: Mapping[str, Any]) -> None:
     server = _section(snapshot, "server")
     labels = tuple((name, str(server[name])) for name in ("profile", "state") if server.get(name))
     text.add("gpubox_server_info", "gauge", "The active server.", [(labels, 1)] if server.get("profile") else [])
-    text.add(
-        "gpubox_server_load_seconds", "gauge", "How long the model took to load.", [((), server.get("load_seconds"))]
-    )
+    load_seconds = [((), server.get("load_seconds"))]
+    text.add("gpubox_server_load_seconds", "gauge", "How long the model took to load.", load_seconds)
     gpus = [gpu for gpu in snapshot.get("gpus") or () if isinstance(gpu, Mapping)]
-    for key, name, factor, help_text in _GPU:
-        samples = [(_gpu_labels(gpu), _scaled(gpu.get(key), factor)) for gpu in gpus]
-        text.add(name, "gauge", help_text, samples)
+    cards = [((("gpu", str(gpu.get("index"))), ("name", str(gpu.get("name") or ""))), gpu) for gpu in gpus]
+    _add_section(text, "gpus", cards, "gpubox_gpu_")
     devices = [device for device in snapshot.get("memory") or () if isinstance(device, Mapping)]
-    text.add(
-        "gpubox_memory_bytes", "gauge", "What takes the memory of a device.",
-        [
-            ((*_device_labels(device), ("part", part)), device.get(f"{part}_bytes"))
-            for device in devices for part in _MEMORY_PARTS
-        ],
-    )  # fmt: skip
-    total = [(_device_labels(device), device.get("total_bytes")) for device in devices]
-    text.add("gpubox_memory_total_bytes", "gauge", "Memory of a device.", total)
-    for section, table in (("offload", _OFFLOAD), ("throughput", _THROUGHPUT)):
-        for key, name, factor, help_text in table:
-            value = _scaled(_section(snapshot, section).get(key), factor)
-            text.add(name, "gauge", help_text, [((), value)])
-    for key in _TOTALS:
-        help_text = f"{key.replace('_', ' ').capitalize()} of the active server since it started."
-        text.add(f"gpubox_server_{key}_total", "counter", help_text, [((), _section(snapshot, "totals").get(key))])
+    parts, totals = [], []
+    for device in devices:
+        place = (("device", str(device.get("device"))), ("kind", str(device.get("kind"))))
+        sizes = {key.removesuffix("_bytes"): size for key, size in device.items() if key.endswith("_bytes")}
+        totals.append((place, sizes.pop("total", None)))
+        parts += [((*place, ("part", part)), size) for part, size in sizes.items()]
+    text.add("gpubox_memory_bytes", "gauge", "What takes the memory of a device.", parts)
+    text.add("gpubox_memory_total_bytes", "gauge", "Memory of a device.", totals)
+    for name in ("offload", "throughput", "totals"):
+        _add_section(text, name, [((), _section(snapshot, name))], "gpubox_server_", counts=name == "totals")
+
+
+def _add_section(
+    text: _Text,
+    section: str,
+    objects: Sequence[tuple[_Labels, Mapping[str, Any]]],
+    prefix: str,
+    *,
+    counts: bool = False,
+) -> None:
+    """Every number of these objects; ``counts``: since the active server started."""
+    for key in dict.fromkeys(key for _, values in objects for key in values if key != "index"):
+        name = f"{prefix}{_RENAMED.get(key, key)}{'_total' if counts else ''}"
+        factor = 0.01 if name.endswith("_ratio") and key.endswith("_percent") else 1
+        samples = [(labels, _scaled(values.get(key), factor)) for labels, values in objects]
+        text.add(name, "counter" if counts else "gauge", f"{section}.{key} of `gpubox status --json`.", samples)
 
 
 def _section(snapshot: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     section = snapshot.get(name)
     return section if isinstance(section, Mapping) else {}
-
-
-def _gpu_labels(gpu: Mapping[str, Any]) -> _Labels:
-    return (("gpu", str(gpu.get("index"))), ("name", str(gpu.get("name") or "")))
-
-
-def _device_labels(device: Mapping[str, Any]) -> _Labels:
-    return (("device", str(device.get("device"))), ("kind", str(device.get("kind"))))
 
 
 def _scaled(value: object, factor: float) -> object:
@@ -255,13 +226,6 @@ def _number(value: object) -> str | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return str(value) if isinstance(value, int) else f"{value:.10g}"
-
-
-def _unix_time(iso: str) -> float | None:
-    try:
-        return datetime.fromisoformat(iso).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def _braces(labels: _Labels) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from gpubox.clock import unix_time
 from gpubox.gateway.gateway_status import FinishedRequest
 from gpubox.gateway.ledger import Ledger
 from gpubox.paths import Paths
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
     from gpubox.telemetry.snapshot import Request
 
 
-EARLIER, LATER = timedelta(seconds=2), timedelta(seconds=5)
-"""How much earlier or later than the slot the gateway may be done with a request: a client may read slowly."""
+EARLIER, LATER = 2.0, 5.0
+"""How many seconds earlier or later than the slot the gateway may be done with a request: a client may read slowly."""
 MAX_REMEMBERED = 600
 RequestKey = tuple[int, str]
 """Number and time of a request of the log."""
@@ -28,8 +30,8 @@ RequestKey = tuple[int, str]
 class RequestClients:
     """Remembers what the gateway has finished, which it tells only of the last 50, and names the log's requests.
 
-    A name is given only if it is certain: profile, prompt tokens and generated tokens are equal, the times are near,
-    and no request of another client, or past the gateway, could be meant. Else the request has none.
+    A name is given only if it is certain: profile and tokens (of the prompt, cached, generated) are equal, the times
+    are near, and no request of another client, or past the gateway, could be meant. Else the request has none.
     """
 
     def __init__(self) -> None:
@@ -61,55 +63,36 @@ def match_clients(
     requests: Iterable[Request], finished: Iterable[FinishedRequest], profile: str
 ) -> dict[RequestKey, str]:
     """Client by key of a request; requests without a certain client are left out."""
-    groups: dict[tuple[int, int], tuple[list[Request], list[FinishedRequest]]] = defaultdict(lambda: ([], []))
+    groups: dict[object, tuple[list[tuple[float, Request]], list[tuple[float, str]]]] = defaultdict(lambda: ([], []))
     for request in requests:
-        if request.prompt_tokens is not None and request.generated_tokens is not None:
-            groups[request.prompt_tokens, request.generated_tokens][0].append(request)
+        if request.generated_tokens is not None and (began := unix_time(request.at)) is not None:
+            groups[_tokens(request)][0].append((began + (request.duration_seconds or 0.0), request))
     for done in finished:
-        if done.profile == profile and done.prompt_tokens is not None and done.generated_tokens is not None:
-            groups[done.prompt_tokens, done.generated_tokens][1].append(done)
+        if done.profile == profile and (at := unix_time(done.at)) is not None:
+            groups[_tokens(done)][1].append((at, done.client))
     names: dict[RequestKey, str] = {}
     for logged, answered in groups.values():
-        if logged and answered:
-            names.update(_names_in_group(logged, answered))
+        for rows in _near_each_other(sorted(logged, key=itemgetter(0))):
+            first, last = rows[0][0] - EARLIER, rows[-1][0] + LATER
+            clients = [client for at, client in answered if first <= at <= last]
+            if len(set(clients)) == 1 and len(rows) <= len(
+                clients
+            ):  # more rows than answers: one came past the gateway
+                names.update((request.key, clients[0]) for _, request in rows)
     return names
 
 
-def _names_in_group(requests: list[Request], finished: list[FinishedRequest]) -> dict[RequestKey, str]:
-    """The names in a group of requests with equal tokens: those near in time are one cluster, named as a whole."""
-    edges = [
-        (row, at)
-        for row, request in enumerate(requests)
-        for at, done in enumerate(finished)
-        if _near(request, done)
-    ]  # fmt: skip
-    names = {}
-    for rows, ats in _clusters(edges):
-        clients = {finished[at].client for at in ats}
-        if len(clients) == 1 and len(rows) <= len(ats):  # more rows than answers: one came past the gateway
-            names.update(dict.fromkeys((requests[row].key for row in rows), clients.pop()))
-    return names
+def _tokens(request: Request | FinishedRequest) -> tuple[int | None, ...]:
+    return request.prompt_tokens, request.cached_tokens, request.generated_tokens
 
 
-def _near(request: Request, done: FinishedRequest) -> bool:
-    cached = {request.cached_tokens, done.cached_tokens} - {None}
-    if len(cached) > 1:
-        return False
-    try:
-        ended = datetime.fromisoformat(request.at) + timedelta(seconds=request.duration_seconds or 0.0)
-        return ended - EARLIER <= datetime.fromisoformat(done.at) <= ended + LATER
-    except (ValueError, TypeError):  # not a time, or one without a zone
-        return False
-
-
-def _clusters(edges: list[tuple[int, int]]) -> list[tuple[set[int], set[int]]]:
-    """The connected parts: (rows, answers) each."""
-    clusters: list[tuple[set[int], set[int]]] = []
-    for row, at in edges:
-        touched = [part for part in clusters if row in part[0] or at in part[1]]
-        clusters = [part for part in clusters if part not in touched]
-        clusters.append(({row}.union(*(rows for rows, _ in touched)), {at}.union(*(ats for _, ats in touched))))
-    return clusters
+def _near_each_other(rows: Sequence[tuple[float, Request]]) -> Iterator[Sequence[tuple[float, Request]]]:
+    """Stretches of requests for which the same answer could be meant."""
+    begin = 0
+    for at in range(1, len(rows) + 1):
+        if at == len(rows) or rows[at][0] - rows[at - 1][0] > EARLIER + LATER:
+            yield rows[begin:at]
+            begin = at
 
 
 LIVE_SECONDS = 1800.0

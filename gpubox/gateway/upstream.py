@@ -1,49 +1,38 @@
-"""The server's side of the gateway: aiohttp's client, with a connection for each request.
+"""The server's side of the gateway: a connection for each request; aiohttp's parser (llhttp) reads the reply.
 
 Connections are not kept: build 11434 closes them after each stream, and a request that met a closed one could not be
-told from a request that was answered."""
+told from a request that was answered. aiohttp's own client (3.14) takes twice the processor time for a request, and
+waits on for ever behind a broken chunk."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import re
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
-from aiohttp import (
-    ClientConnectorError,
-    ClientError,
-    ClientPayloadError,
-    ClientRequest,
-    ClientResponse,
-    ClientResponseError,
-    ClientSession,
-    ClientTimeout,
-    ConnectionTimeoutError,
-    DummyCookieJar,
-    StreamReader,
-    TCPConnector,
-)
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.http import HttpProcessingError
-from aiohttp.tracing import Trace
-from yarl import URL
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http import HttpProcessingError, HttpResponseParser, RawResponseMessage
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from gpubox.gateway.http_connection import HEAD_BYTES, Headers, HttpRequest
 
-_CONNECT = ClientTimeout(total=None, connect=5.0)
+_CONNECT_SECONDS = 5.0
 """Only for the connection: a long prompt takes minutes, and a dead server closes."""
+_READ_BYTES = 256 * 1024
+"""Of a body that nobody takes, at most about twice as much is read."""
 _HOP_BY_HOP = frozenset({
     b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
     b"trailer", b"transfer-encoding", b"upgrade", b"content-length",
 })  # fmt: skip
 """Headers of one connection (RFC 9110, 7.6.1), and those that the framing replaces."""
 _NOT_FORWARDED = _HOP_BY_HOP | {b"host", b"expect", b"authorization", b"x-api-key", b"accept-encoding", b"cookie"}
-_NOT_ADDED = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
-"""What aiohttp would add."""
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 """aiohttp takes them in the headers of a reply."""
 ANSWER_BYTES = 16 * 1024 * 1024
@@ -68,7 +57,7 @@ class ServerReply:
     is_stream: bool
     """Whether the body is a stream of server-sent events."""
     body: StreamReader
-    """Its ``readany`` raises ClientError if it is not whole; ``send_request`` makes UpstreamFailed of that."""
+    """Its ``readany`` raises UpstreamFailed if it is not whole."""
 
 
 @asynccontextmanager
@@ -80,77 +69,110 @@ async def send_request(
     ``extra``: headers of the gateway. ``on_sent`` is called when the body has gone out. In the end the connection is
     closed: a llama-server stops generating then. Raises NotConnected, and UpstreamFailed for all that happens later.
     """
-    method, target = request.method, base_url.rstrip("/") + request.target
-    headers = [*_forwarded(request.headers), *extra, (b"Connection", b"close")]
-    has_body = bool(body) or method in ("POST", "PUT", "PATCH")
-    if has_body:
-        headers.append((b"Content-Length", b"%d" % len(body)))
-    data = _once([body], on_sent) if has_body else None
+    address = _address(base_url)
+    target = address.path + request.target.partition("#")[0]
+    lines = [f"{request.method} {target} HTTP/1.1".encode(), b"Host: " + address.name]
+    lines += [name + b": " + value for name, value in (*_forwarded(request.headers), *extra)]
+    if body or request.method in ("POST", "PUT", "PATCH"):
+        lines.append(b"Content-Length: %d" % len(body))
+    data = [b"\r\n".join((*lines, b"Connection: close", b"", b"")), body]
+    with_body = request.method != "HEAD"
     del request, body  # it is large, and would be held until the reply is over
-    async with ClientSession(
-        connector=_connector(asyncio.get_running_loop()), connector_owner=False, cookie_jar=DummyCookieJar(),
-        timeout=_CONNECT, auto_decompress=False, skip_auto_headers=_NOT_ADDED,
-        max_line_size=HEAD_BYTES, max_field_size=HEAD_BYTES,
-    ) as session:  # fmt: skip
-        response: ClientResponse | None = None
+    try:
+        async with asyncio.timeout(_CONNECT_SECONDS):
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: _ServerConnection(on_sent, with_body=with_body), address.host, address.port, ssl=address.ssl
+            )
+    except TimeoutError:
+        raise NotConnected("the server does not take connections in time") from None
+    except OSError as error:
+        raise NotConnected(f"the server does not take connections ({error.strerror or error})") from None
+    try:
+        connection.send(data)
+        yield await connection.reply
+    finally:
+        if connection.transport:
+            connection.transport.abort()  # a close would wait for what is not yet sent
+
+
+class _ServerConnection(BaseProtocol):
+    """One connection to a server, for one request and its reply."""
+
+    def __init__(self, on_sent: Callable[[], None] | None, *, with_body: bool) -> None:
+        super().__init__(asyncio.get_running_loop())
+        self._replies = self._parser = HttpResponseParser(
+            self, self._loop, _READ_BYTES, max_line_size=HEAD_BYTES, max_field_size=HEAD_BYTES,
+            response_with_body=with_body, read_until_eof=True, auto_decompress=False,
+        )  # fmt: skip
+        self._on_sent = on_sent
+        self._body: StreamReader = EMPTY_PAYLOAD
+        self.reply: asyncio.Future[ServerReply] = self._loop.create_future()
+
+    def send(self, data: list[bytes]) -> None:
+        """Sends these bytes, and keeps none of them."""
+        while data and self.transport:
+            self.transport.write(data.pop(0))
+        if not self.writing_paused:
+            self._sent()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._sent()
+
+    def _sent(self) -> None:
+        if self._on_sent:
+            self._on_sent()
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        if self._reading_paused and self.transport:  # aiohttp calls it for each piece
+            super().resume_reading(resume_parser)
+
+    def data_received(self, data: bytes) -> None:
         try:
-            response = await session.request(
-                method, URL(target, encoded=True), data=data, allow_redirects=False,
-                headers=[(name.decode("latin-1"), value.decode("utf-8", "replace")) for name, value in headers],
-            )  # fmt: skip
-            _watch(response)
-            yield _reply(response)
-        except (ClientConnectorError, ConnectionTimeoutError) as error:
-            reason = f"({error.strerror or error})" if isinstance(error, OSError) else "in time"
-            raise NotConnected(f"the server does not take connections {reason}") from None
-        except ClientResponseError:
-            raise UpstreamFailed("the server's answer is not valid HTTP") from None
-        except (ClientError, HttpProcessingError, RuntimeError):  # aiohttp's: the last one for a lost connection
-            begun = "in the middle of its answer" if response else "without an answer"
-            raise UpstreamFailed(f"the server closed the connection {begun}") from None
-        finally:
-            if response and response.connection and response.connection.transport:
-                response.connection.transport.abort()  # a close would wait for what is not yet sent
+            messages, _, _ = self._replies.feed_data(data)
+            for message, body in messages:
+                if not self.reply.done() and (message.code >= 200 or message.upgrade):
+                    self._body = body
+                    self.reply.set_result(_reply(message, body))
+        except (HttpProcessingError, UpstreamFailed):
+            self._fail("the server's answer is not valid HTTP")
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        with contextlib.suppress(HttpProcessingError):
+            self._replies.feed_eof()
+        begun = "in the middle of its answer" if self.reply.done() else "without an answer"
+        self._fail(f"the server closed the connection {begun}")
+        self._parser = None  # it holds this connection
+        del self._replies
+
+    def _fail(self, sentence: str) -> None:
+        if not self.reply.done():
+            self.reply.set_exception(UpstreamFailed(sentence))
+        elif not self._body.is_eof() and not self._body.exception():
+            self._body.set_exception(UpstreamFailed(sentence))
 
 
-class _Connector(TCPConnector):
-    """Connects in a third of aiohttp's time: its way with several addresses is for names of other machines."""
+@dataclass(frozen=True, slots=True)
+class _Address:
+    """Where a server is."""
 
-    async def _create_connection(
-        self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout
-    ) -> ResponseHandler:
-        if req.is_ssl():
-            return await super()._create_connection(req, traces, timeout)
-        try:
-            _, protocol = await self._loop.create_connection(self._factory, req.url.raw_host or "", req.url.port or 80)
-        except OSError as error:
-            raise ClientConnectorError(req.connection_key, error) from None
-        return protocol
+    host: str
+    port: int
+    ssl: ssl.SSLContext | None
+    name: bytes
+    """As the header Host has it."""
+    path: str
+    """Before that of each request."""
 
 
-@functools.lru_cache(1)
-def _connector(loop: asyncio.AbstractEventLoop) -> _Connector:
-    """That of the running loop. It keeps no connection, so nobody has to close it."""
-    return _Connector(limit=0, force_close=True, use_dns_cache=False)
-
-
-async def _once(body: list[bytes], on_sent: Callable[[], None] | None) -> AsyncIterator[bytes]:
-    """The body, which nobody holds after that."""
-    yield body.pop()
-    if on_sent:
-        on_sent()
-
-
-def _watch(response: ClientResponse) -> None:
-    """Ends the body with the connection: after a broken chunk aiohttp's client (3.14) would wait on for ever."""
-    body, protocol = response.content, response.connection and response.connection.protocol
-
-    def end(_: object) -> None:
-        if not body.is_eof() and not body.exception():
-            body.set_exception(ClientPayloadError())
-
-    if protocol is not None and (closed := protocol.closed):  # an empty protocol is false
-        closed.add_done_callback(end)
+@functools.lru_cache(64)
+def _address(base_url: str) -> _Address:
+    parts = urlsplit(base_url)
+    is_safe = parts.scheme == "https"
+    context = ssl.create_default_context() if is_safe else None
+    name = parts.netloc.encode("ascii" if parts.netloc.isascii() else "idna")
+    return _Address(parts.hostname or "", parts.port or (443 if is_safe else 80), context, name, parts.path.rstrip("/"))
 
 
 def _forwarded(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
@@ -159,20 +181,22 @@ def _forwarded(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, byte
     return [(name, value) for name, value in headers if name not in left_out]
 
 
-def _reply(response: ClientResponse) -> ServerReply:
+def _reply(message: RawResponseMessage, body: StreamReader) -> ServerReply:
     """Raises UpstreamFailed for what aiohttp takes and a client must not get."""
-    fields = [(name.lower(), value) for name, value in response.raw_headers]
+    fields = [(name.lower(), value) for name, value in message.raw_headers]
     codings = {value.lower() for name, value in fields if name == b"transfer-encoding"}
     lengths = {value for name, value in fields if name == b"content-length"}
-    is_odd = response.status < 200 or not codings <= {b"chunked"} or len(lengths) > 1
-    if is_odd or any(_CONTROL.search(value) for _, value in fields):
+    is_odd = message.code < 200 or not codings <= {b"chunked"} or len(lengths) > 1
+    if is_odd or _CONTROL.search(b"".join(value for _, value in fields)):
         raise UpstreamFailed("the server's answer is not valid HTTP")
     return ServerReply(
-        status=response.status,
-        headers=tuple((name, value) for name, value in response.raw_headers if name.lower() not in _HOP_BY_HOP),
+        status=message.code,
+        headers=tuple(
+            pair for pair, (name, _) in zip(message.raw_headers, fields, strict=True) if name not in _HOP_BY_HOP
+        ),
         length=int(*lengths) if lengths else None,
         is_stream=any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in fields),
-        body=response.content,
+        body=body,
     )
 
 

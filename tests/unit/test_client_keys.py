@@ -23,23 +23,29 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "config" / "client-keys.json"
 
 
+def now(keys: ClientKeys) -> ClientKeys:
+    """As the gateway asks them: it looks before each request."""
+    keys.refresh()
+    return keys
+
+
 def test_a_key_opens_until_it_is_revoked(file: Path) -> None:
     keys, gateway = ClientKeys(file), ClientKeys(file)
-    assert (gateway.any, gateway.client_of("gb-guess")) == (False, None)
+    assert (now(gateway).any, now(gateway).client_of("gb-guess")) == (False, None)
 
     laptop, desk = keys.add("laptop"), keys.add("desk")
 
     assert len(laptop) == 46
     assert laptop.startswith("gb-")
-    assert (gateway.any, gateway.names) == (True, ("laptop", "desk"))
-    assert [gateway.client_of(secret) for secret in (laptop, desk, laptop[:-1], "", "\udc80é")] == [
+    assert (now(gateway).any, now(gateway).names) == (True, ("laptop", "desk"))
+    assert [now(gateway).client_of(secret) for secret in (laptop, desk, laptop[:-1], "", "\udc80é")] == [
         "laptop", "desk", None, None, None,
     ]  # fmt: skip
     keys.remove("laptop")
-    assert (gateway.is_revoked("laptop"), gateway.is_revoked("desk")) == (True, False)
-    assert [gateway.client_of(secret) for secret in (laptop, desk)] == [None, "desk"]
+    assert (now(gateway).is_revoked("laptop"), now(gateway).is_revoked("desk")) == (True, False)
+    assert [now(gateway).client_of(secret) for secret in (laptop, desk)] == [None, "desk"]
     keys.remove("desk")
-    assert gateway.any  # who revokes the last key does not open the gateway
+    assert now(gateway).any  # who revokes the last key does not open the gateway
 
 
 def test_the_file_holds_no_key_and_is_the_owners_alone(file: Path) -> None:
@@ -65,16 +71,16 @@ def test_limits_hold_at_once_and_an_expired_key_is_wrong(file: Path) -> None:
     keys, gateway = ClientKeys(file), ClientKeys(file)
     limits = ClientLimits(2.0, 3, 200_000, ("coder",), "2999-01-01T00:00:00.000Z")
     secret = keys.add("laptop", limits)
-    assert (gateway.limits_of("laptop"), gateway.limits_of("curl")) == (limits, UNLIMITED)
+    assert (now(gateway).limits_of("laptop"), now(gateway).limits_of("curl")) == (limits, UNLIMITED)
     assert [limits.allows(names) for names in (("coder", "c"), ("small",))] == [True, False]
     assert UNLIMITED.allows(("small",))
 
     assert keys.change("laptop", weight=1.5, models=()).limits == ClientLimits(1.5, 3, 200_000, (), limits.expires_at)
-    assert (gateway.limits_of("laptop").weight, gateway.client_of(secret)) == (1.5, "laptop")
+    assert (now(gateway).limits_of("laptop").weight, now(gateway).client_of(secret)) == (1.5, "laptop")
 
     keys.change("laptop", expires_at="2001-01-01T00:00:00.000Z")
-    assert (gateway.client_of(secret), gateway.is_revoked("laptop")) == (None, False)  # what runs is finished
-    assert "has expired" in gateway.why_refused(secret) and "missing or wrong" in gateway.why_refused("guess")
+    assert (now(gateway).client_of(secret), now(gateway).is_revoked("laptop")) == (None, False)  # what runs is finished
+    assert "has expired" in now(gateway).why_refused(secret) and "missing or wrong" in now(gateway).why_refused("guess")
     with pytest.raises(UsageError, match="no key for 'desk'"):
         keys.change("desk", weight=2.0)
 
@@ -122,14 +128,14 @@ def test_a_damaged_file_lets_nobody_in_and_a_mended_one_does(file: Path, damage:
     gateway = ClientKeys(file, lambda: "box-key")
     secret = gateway.add("laptop")
     good = file.read_bytes()
-    assert gateway.client_of(secret) == "laptop"
+    assert now(gateway).client_of(secret) == "laptop"
 
     damage(file)
 
-    assert (gateway.any, gateway.client_of(secret), gateway.client_of("box-key")) == (True, None, None)
-    assert "refuses every client" in gateway.problem
-    assert not gateway.is_revoked("laptop")  # what runs goes on
-    assert len(gateway.problem) < 400
+    assert (now(gateway).any, now(gateway).client_of(secret), now(gateway).client_of("box-key")) == (True, None, None)
+    assert "refuses every client" in now(gateway).problem
+    assert not now(gateway).is_revoked("laptop")  # what runs goes on
+    assert len(now(gateway).problem) < 400
     if file.exists():  # a gpubox started now sees the damage, too, and writes nothing over it
         with pytest.raises(GpuboxError):
             ClientKeys(file).add("desk")
@@ -137,7 +143,7 @@ def test_a_damaged_file_lets_nobody_in_and_a_mended_one_does(file: Path, damage:
     file.rmdir() if file.is_dir() else file.unlink(missing_ok=True)
     file.write_bytes(good)
     file.chmod(0o600)
-    assert (gateway.client_of(secret), gateway.problem) == ("laptop", "")
+    assert (now(gateway).client_of(secret), now(gateway).problem) == ("laptop", "")
 
 
 def test_many_that_add_at_once_lose_nothing(file: Path) -> None:
@@ -153,18 +159,19 @@ def test_many_that_add_at_once_lose_nothing(file: Path) -> None:
 
 def test_the_boxs_own_key_is_a_key_too(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = ClientKeys.of(paths)
-    assert not keys.any
+    assert not now(keys).any
     paths.config.mkdir(parents=True)
     paths.api_key_file.write_text("secret\n")
     paths.api_key_file.chmod(0o600)
 
-    assert (keys.any, keys.client_of("secret"), keys.client_of("secre")) == (True, "box", None)
+    assert (now(keys).any, now(keys).client_of("secret"), now(keys).client_of("secre")) == (True, "box", None)
 
     paths.api_key_file.chmod(0o644)
-    assert (keys.any, keys.client_of("secret")) == (True, None)
-    assert "can be read by other users; the gateway refuses every client" in keys.problem
+    assert (now(keys).any, now(keys).client_of("secret")) == (True, None)
+    assert "can be read by other users; the gateway refuses every client" in now(keys).problem
     monkeypatch.setenv("GPUBOX_API_KEY", "other")
-    assert (keys.client_of("secret"), keys.client_of("other")) == (None, "box")
+    keys = ClientKeys.of(paths)  # a process keeps its environment
+    assert (now(keys).client_of("secret"), now(keys).client_of("other")) == (None, "box")
 
 
 def _gone(paths: Paths, what: str) -> None:
@@ -192,13 +199,13 @@ def _gone(paths: Paths, what: str) -> None:
 def test_no_deleted_file_opens_the_gateway_until_a_reset(paths: Paths, what: str) -> None:
     gateway = ClientKeys.of(paths)
     secret = gateway.add("laptop")
-    assert gateway.client_of(secret) == "laptop"
+    assert now(gateway).client_of(secret) == "laptop"
 
     _gone(paths, what)
 
     for keys in (gateway, ClientKeys.of(paths)):  # also the one that starts now
-        assert (keys.any, keys.client_of(secret), keys.client_of("")) == (True, None, None)
-        assert "client-keys.json is gone; the gateway refuses every client" in keys.problem
+        assert (now(keys).any, now(keys).client_of(secret), now(keys).client_of("")) == (True, None, None)
+        assert "client-keys.json is gone; the gateway refuses every client" in now(keys).problem
         with pytest.raises(UsageError, match="is gone"):
             keys.add("desk")
     if paths.key_memory.is_dir():
@@ -207,8 +214,8 @@ def test_no_deleted_file_opens_the_gateway_until_a_reset(paths: Paths, what: str
         paths.key_memory.rmdir()
     ClientKeys.of(paths).reset()
     for keys in (gateway, ClientKeys.of(paths)):
-        assert (keys.any, keys.problem) == (False, "")
-    assert ClientKeys.of(paths).add("desk") and gateway.names == ("desk",)
+        assert (now(keys).any, now(keys).problem) == (False, "")
+    assert ClientKeys.of(paths).add("desk") and now(gateway).names == ("desk",)
 
 
 def test_who_deletes_both_files_has_forgotten_the_keys_unless_a_gateway_runs(paths: Paths) -> None:
@@ -217,7 +224,7 @@ def test_who_deletes_both_files_has_forgotten_the_keys_unless_a_gateway_runs(pat
     paths.client_keys.unlink()
     paths.key_memory.unlink()
     assert not ClientKeys.of(paths).any
-    assert gateway.any and gateway.problem
+    assert now(gateway).any and now(gateway).problem
     assert ClientKeys.of(paths).any  # it has remembered them again
 
 

@@ -103,10 +103,10 @@ def list_command(context: Context, as_json: bool) -> None:
     spent = Ledger(context.paths.ledger).spent_tokens
     used = [(key, spent(key.name)) for key in keys.keys]
     if as_json:
-        needed = {"required": keys.any, "box_key": keys.has_box_key, "problem": problem or None}
+        needed = {"required": keys.any, "box_key": bool(keys.box_key), "problem": problem or None}
         output.emit_json({**needed, "keys": [key_values(*each) for each in used]})
         return
-    empty = "The box's own API key is the only one." if keys.has_box_key else "No client has a key."
+    empty = "The box's own API key is the only one." if keys.box_key else "No client has a key."
     output.emit_table(keys_table(used, empty))
     _note_no_key(keys)
 
@@ -171,7 +171,7 @@ def reset_command(context: Context, yes: bool, as_json: bool) -> None:
 
 def _note_no_key(keys: ClientKeys) -> None:
     """Says it if keys are needed, and nobody has one."""
-    if keys.any and not (keys.names or keys.has_box_key or keys.problem):
+    if keys.any and not (keys.names or keys.box_key or keys.problem):
         diagnostics.note("  No key is left: the gateway refuses every client. `gpubox keys add NAME` makes a new key.")
         diagnostics.note("  `gpubox keys reset` lets it answer everybody again.")
 
