@@ -65,7 +65,8 @@ def match_clients(
     """Client by key of a request; requests without a certain client are left out."""
     groups: dict[object, tuple[list[tuple[float, Request]], list[tuple[float, str]]]] = defaultdict(lambda: ([], []))
     for request in requests:
-        if request.generated_tokens is not None and (began := unix_time(request.at)) is not None:
+        known = None not in (request.prompt_tokens, request.generated_tokens)
+        if known and (began := unix_time(request.at)) is not None:
             groups[_tokens(request)][0].append((began + (request.duration_seconds or 0.0), request))
     for done in finished:
         if done.profile == profile and (at := unix_time(done.at)) is not None:
@@ -74,11 +75,12 @@ def match_clients(
     for logged, answered in groups.values():
         for rows in _near_each_other(sorted(logged, key=itemgetter(0))):
             first, last = rows[0][0] - EARLIER, rows[-1][0] + LATER
-            clients = [client for at, client in answered if first <= at <= last]
-            if len(set(clients)) == 1 and len(rows) <= len(
-                clients
-            ):  # more rows than answers: one came past the gateway
-                names.update((request.key, clients[0]) for _, request in rows)
+            near = [(at, client) for at, client in answered if first <= at <= last]
+            if len({client for _, client in near}) != 1 or len(rows) > len(near):
+                continue  # more rows than answers: one came past the gateway
+            for ended, request in rows:
+                if any(ended - EARLIER <= at <= ended + LATER for at, _ in near):
+                    names[request.key] = near[0][1]
     return names
 
 
