@@ -27,9 +27,10 @@ from gpubox.agent.settings import AgentSettings
 from gpubox.agent.timing import TurnTimings
 from gpubox.agent.tool_calls import ToolCallPlan, plan_tool_calls
 from gpubox.agent.tool_runner import CompletedCall, ToolRunner
-from gpubox.agent.tools import Approve, Tool, ToolCall, choose_protocol, context_size, deny_all
+from gpubox.agent.tools import Approve, Tool, ToolCall, choose_protocol, deny_all
 from gpubox.errors import GpuboxError
 from gpubox.server.client import LlamaClient
+from gpubox.server.responses import context_size
 from gpubox.server.stream import ContextOverflow
 
 LAST_ROUND_HINT = "\n(You have one reply left: give your answer now.)"

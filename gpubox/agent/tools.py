@@ -170,10 +170,3 @@ def choose_protocol(
 def _schema(tool: Tool) -> dict[str, Any]:
     function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     return {"type": "function", "function": function}
-
-
-def context_size(props: dict[str, Any] | None) -> int | None:
-    """Tokens of one slot's context, from ``/props``; ``None`` if unknown."""
-    generation = (props or {}).get("default_generation_settings")
-    size = generation.get("n_ctx") if isinstance(generation, dict) else None
-    return size if isinstance(size, int) and size > 0 else None

@@ -24,6 +24,7 @@ from gpubox.sanitize import sanitize_line
 from gpubox.server.client import LlamaClient
 from gpubox.server.instance import InstanceView, observe
 from gpubox.server.other_server import EXTRA_FIELDS, LLAMA, LM_STUDIO, OLLAMA, OPENAI, detect_dialect, read_other_server
+from gpubox.server.responses import context_size
 from gpubox.server.state import Launch, RunningServer
 from gpubox.server.status import api_key_for
 
@@ -92,9 +93,7 @@ class ActiveTarget:
     @property
     def context_tokens(self) -> int | None:
         """The context size of one slot."""
-        settings = self.props.get("default_generation_settings")
-        size = settings.get("n_ctx") if isinstance(settings, dict) else None
-        return size if isinstance(size, int) else None
+        return context_size(self.props)
 
 
 class TargetServer:

@@ -149,6 +149,8 @@ class ProfileStatus:
     waiting: int = 0
     slots: int | None = None
     """So many requests its server works on at once; None: unknown."""
+    context: int | None = None
+    """Tokens of one slot, as its server says; None: it does not run, or does not say."""
     pinned: bool = False
     unload_seconds: float | None = None
     """Until it is unloaded because nobody asks it; None: not now."""

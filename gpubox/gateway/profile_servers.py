@@ -27,7 +27,7 @@ from gpubox.gateway.servers import GatewayServer, ProfileTable, read_servers, se
 from gpubox.gateway.upstream import UpstreamFailed, ask_server
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.profiles.profile import Profile
-from gpubox.server.responses import json_count, json_object
+from gpubox.server.responses import context_size, json_count, json_object
 from gpubox.storage import is_locked, read_json
 
 TICK_SECONDS = 0.25
@@ -476,6 +476,7 @@ class ProfileServers:
             base_url=profile.upstream if profile and profile.upstream else base_url,
             running=len(queued.running),
             waiting=queued.waiting_count,
+            context=queued.context if state == "up" else None,
             pinned=bool(profile and profile.pinned),
             unload_seconds=self._unload_seconds(server, now) if server else None,
             message=operation.step if operation and state == "starting" else broken[0] if broken else "",
@@ -485,8 +486,7 @@ class ProfileServers:
 def _slots(props: bytes) -> tuple[int | None, int | None]:
     """How many, and the context of each, in the answer to GET /props (build 11434). Raises ValueError."""
     values = json_object(read_json(props))
-    settings = json_object(values.get("default_generation_settings"))
-    return json_count(values.get("total_slots")) or None, json_count(settings.get("n_ctx"))
+    return json_count(values.get("total_slots")) or None, context_size(values)
 
 
 def _first(error: GpuboxError, model: str) -> str:

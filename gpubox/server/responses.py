@@ -48,6 +48,11 @@ def json_object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def context_size(props: object) -> int | None:
+    """Tokens of one slot's context, from the answer of ``/props``; ``None`` if it does not say."""
+    return json_count(json_object(json_object(props).get("default_generation_settings")).get("n_ctx")) or None
+
+
 def json_integer(value: Any) -> int | None:
     """``value`` if it is an integer (JSON's true and false are none), else ``None``."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -14,11 +14,14 @@ from gpubox.errors import UsageError
 from gpubox.hardware.process import port_owner, process_argv
 from gpubox.paths import Paths
 from gpubox.profiles.profile import is_loopback
+from gpubox.server.http_get import ConnectionPool, NoResponse
 from gpubox.server.instance import InstanceView, instance_names, observe
 from gpubox.server.log import truncate_log
-from gpubox.server.responses import Slot
+from gpubox.server.responses import Slot, context_size
 from gpubox.server.state import Launch
+from gpubox.storage import read_json
 
+_PROPS_BYTES = 8 * 1024 * 1024
 DENIED = "It needs an API key that gpubox does not have."
 
 
@@ -164,3 +167,15 @@ def api_key_for(paths: Paths, config: Config, url: str) -> str | None:
     views = (observe(paths, name) for name in instance_names(paths))
     is_ours = any(view.running and origin(view.running.launch.base_url) == wanted for view in views)
     return api_key(paths) if is_ours else None
+
+
+def context_of(paths: Paths, config: Config, url: str) -> int | None:
+    """Tokens of one slot of the server at ``url``, as it says; ``None`` if it does not answer. Blocks, for a second."""
+    try:
+        key = api_key_for(paths, config, url)
+        pool = ConnectionPool(url, {"Authorization": f"Bearer {key}"} if key else {}, 1.0)
+        status, body = pool.get("/props", _PROPS_BYTES)
+        pool.close()
+        return context_size(read_json(body)) if status == 200 else None
+    except (NoResponse, UsageError, ValueError):
+        return None

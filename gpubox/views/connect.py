@@ -42,10 +42,12 @@ def gateway_models(status: GatewayStatus | None, profiles: Mapping[str, Profile]
     loaded = {profile.name for profile in listed if profile.state in _LOADED}
     rank = {name: (name not in loaded, name in profiles and profiles[name].shipped) for name, _ in names}
     ordered = sorted(names, key=lambda entry: rank[entry[0]])
-    models = [_model(name, profiles.get(name)) for name, _ in ordered]
+    live = {profile.name: profile.context for profile in listed}
+    models = [_model(name, profiles.get(name), live[name]) for name, _ in ordered]
     models += [
-        _model(alias, profiles.get(name), f"{name}, as {alias}") for name, aliases in ordered for alias in aliases
-    ]
+        _model(alias, profiles.get(name), live[name], f"{name}, as {alias}")
+        for name, aliases in ordered for alias in aliases
+    ]  # fmt: skip
     return tuple(models)
 
 
@@ -70,8 +72,9 @@ def offered_models(models: Iterable[ClientModel], chosen: str, status: GatewaySt
     return tuple(model for model in models if model.name == chosen or model.name in loaded)
 
 
-def _model(name: str, profile: Profile | None, title: str = "") -> ClientModel:
+def _model(name: str, profile: Profile | None, context: int | None, title: str = "") -> ClientModel:
+    """``context``: what its server says."""
     if profile is None:
-        return ClientModel(name, title or name)
-    model = client_model(profile, name, context=context_per_slot(profile))
+        return ClientModel(name, title or name, context)
+    model = client_model(profile, name, context=context or context_per_slot(profile))
     return replace(model, title=title or model.title or name)

@@ -19,6 +19,7 @@ from gpubox.interchange.client_settings import CLIENTS
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.server.state import InstanceState, Launch, RunningServer, save_state
 from tests.cli.verbs import gpubox, values
+from tests.gateway_process import paced_server
 
 STATUS = GatewayStatus(
     SCHEMA, "http://127.0.0.1:8080", 7, "", "1", False, False, "", None,
@@ -140,3 +141,13 @@ def test_without_a_gateway_the_settings_name_the_server_that_runs(
         code, out, err = gpubox(capfd, "connect", "opencode", *words)
         assert code == 0 and '"http://127.0.0.1:41999/v1"' in out and "b itself" in err
     assert gpubox(capfd, "connect", "opencode", "--model", "a")[0] == ExitCode.NOT_RUNNING
+
+
+def test_the_context_is_that_of_the_server_that_runs(
+    running: list[GatewayStatus | None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its model may be trained for less than the profile asks for."""
+    running[:] = [None]
+    with paced_server() as (port, _):
+        out = gpubox(capfd, "connect", "opencode", "--model", "a", "--url", f"http://127.0.0.1:{port}")[1]
+    assert json.loads(out)["provider"]["gpubox"]["models"]["a"]["limit"]["context"] == 4096

@@ -130,6 +130,8 @@ def test_models_are_the_loaded_ones_first_then_the_owners_then_aliases() -> None
     assert models[1].context == 4096 and models[-1].context == 4096
     assert [m.name for m in choose_model(models, "gpt-4o")][:2] == ["gpt-4o", "loaded"]
     assert {m.name for m in offered_models(models, "mine", now)} == {"mine", "loaded", "far"}
+    served = gateway_models(status(ProfileStatus("mine", "up", aliases=("gpt-4o",), context=2048)), profiles)
+    assert {model.context for model in served} == {2048}  # what the server says, before the flags
     with pytest.raises(UsageError, match="no model 'lod'"):
         choose_model(models, "lod")
     with pytest.raises(UsageError, match="no profile"):

@@ -24,6 +24,7 @@ from gpubox.interchange.client_settings import (
 )
 from gpubox.profiles.profile import Profile
 from gpubox.server.instance import instance_names, observe
+from gpubox.server.status import context_of
 from gpubox.views.connect import choose_model, gateway_models, gateway_snippet
 from gpubox.views.fields import json_fields
 from gpubox.views.rows import Table
@@ -59,7 +60,8 @@ def command(
                 "`gpubox serve --detach` starts a gateway; --url names a server.",
                 code=ExitCode.NOT_RUNNING,
             )
-        _print_of_server(client, *server, as_json)
+        said = context_of(context.paths, context.config, server[1])
+        _print_of_server(client, *server, said, as_json)
         return
     models = gateway_models(status, context.catalog.profiles)
     chosen = choose_model(models if model else usable_models(client, models), model)  # a named one is refused below
@@ -95,9 +97,9 @@ def _server(context: Context, model: str | None, url: str | None) -> tuple[Profi
     return context.profile(name), launches[name].base_url
 
 
-def _print_of_server(client: str, profile: Profile, url: str, as_json: bool) -> None:
+def _print_of_server(client: str, profile: Profile, url: str, said: int | None, as_json: bool) -> None:
     base_url = url.rstrip("/").removesuffix("/v1")
-    model = client_model(profile, context=context_per_slot(profile))
+    model = client_model(profile, context=said or context_per_slot(profile))
     key = "" if profile.loopback else KEY_PLACEHOLDER
     snippet = client_snippet(client, ClientTarget("llama-server (gpubox)", base_url, (model,), key))
     _print(snippet, model.name, base_url, as_json)
