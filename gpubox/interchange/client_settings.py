@@ -228,7 +228,7 @@ _FORMS: dict[str, Callable[[Any], str]] = {
     "json": lambda values: json.dumps(values, indent=2, ensure_ascii=False) + "\n",
     "yaml": lambda values: str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True)),
     "toml": tomli_w.dumps,
-    "exports": lambda values: "".join(f"export {name}={shlex.quote(text)}\n" for name, text in values.items()),
+    "exports": lambda values: "".join(f"export {name}={shlex.quote(str(text))}\n" for name, text in values.items()),
     "rows": lambda values: "".join(f"{name + ':':<21}{text}\n" for name, text in values.items()),
     "text": str,
 }
