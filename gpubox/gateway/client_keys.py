@@ -216,11 +216,6 @@ class ClientKeys:
             self._write_memory()
         self.refresh()
 
-    def check(self) -> None:
-        """Raises UsageError if the gateway refuses everybody."""
-        if problem := self.problem:
-            raise UsageError(problem, _MEND)
-
     @contextmanager
     def _locked(self, *, check: bool = True) -> Iterator[None]:
         try:

@@ -56,7 +56,7 @@ def cancel(paths: Paths, number: int) -> LiveRequest:
     request = next((each for each in status.requests if each.id == number), None) if status else None
     if status and request is None:
         raise GpuboxError(f"No request has the number {number} now.", "`gpubox clients` lists them.")
-    _command(paths, "cancel", msgspec.json.encode({"id": number}))
+    _command(paths, f"cancel/{number}")
     assert request
     return request
 
@@ -78,20 +78,18 @@ def stop(paths: Paths) -> GatewayRecord:
 _AGAIN = "Stop it (`kill` its pid) and start it again: gpubox serve. The servers behind it go on."
 
 
-def _command(paths: Paths, verb: Literal["pause", "resume", "cancel", "stop"], body: bytes = b"") -> GatewayRecord:
+def _command(paths: Paths, verb: str) -> GatewayRecord:
     record = load_gateway(paths)
-    if record is None or _ask(paths, record, "POST", f"/gpubox/{verb}", body) is None:
+    if record is None or _ask(paths, record, "POST", f"/gpubox/{verb}") is None:
         raise GpuboxError("No gateway runs.", "`gpubox serve` starts one.", code=ExitCode.NOT_RUNNING)
     return record
 
 
-def _ask(
-    paths: Paths, record: GatewayRecord, method: Literal["GET", "POST"], path: str, sent: bytes = b""
-) -> bytes | None:
+def _ask(paths: Paths, record: GatewayRecord, method: Literal["GET", "POST"], path: str) -> bytes | None:
     """The body of the answer; None if the gateway has ended meanwhile. Raises GpuboxError."""
     pool = ConnectionPool(record.base_url, {"Authorization": f"Bearer {record.token}"}, _TIMEOUT_SECONDS)
     try:
-        status, body = pool.get(path, _STATUS_BYTES) if method == "GET" else pool.post(path, _STATUS_BYTES, sent)
+        status, body = pool.get(path, _STATUS_BYTES) if method == "GET" else pool.post(path, _STATUS_BYTES)
     except NoResponse as error:
         if load_gateway(paths) != record:
             return None

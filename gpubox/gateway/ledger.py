@@ -85,18 +85,14 @@ class _Tally:
         )
 
 
-class _Tallies:
+class _Tallies(dict[str, _Tally]):
     """The running sums of all clients."""
 
-    def __init__(self) -> None:
-        self.clients: dict[str, _Tally] = {}
-
     def add(self, line: FinishedRequest) -> None:
-        tally = self.clients.get(line.client)
-        if tally is None:
-            name = line.client if len(self.clients) < MAX_CLIENTS else OTHERS
-            tally = self.clients.setdefault(name, _Tally())
-        tally.add(line)
+        name = line.client if line.client in self or len(self) < MAX_CLIENTS else OTHERS
+        if name not in self:
+            self[name] = _Tally()
+        self[name].add(line)
 
 
 def _median(counts: Counter[float]) -> float | None:
@@ -174,12 +170,12 @@ class Ledger:
         what is new.
         """
         with self._lock:
-            return {name: tally.sums for name, tally in self._read(day).clients.items()}
+            return {name: tally.sums for name, tally in self._read(day).items()}
 
     def spent_tokens(self, client: str) -> int:
         """What a client's requests have cost today: see ``ClientSums.spent_tokens``."""
         with self._lock:
-            tally = self._read(date.today()).clients.get(client)
+            tally = self._read(date.today()).get(client)
             return tally.sums.spent_tokens if tally else 0
 
     def sums_of(self, days: list[date]) -> dict[str, ClientSums]:
@@ -188,7 +184,7 @@ class Ledger:
         for day in days:
             for request in self.requests(day):
                 together.add(request)
-        return {name: tally.sums for name, tally in together.clients.items()}
+        return {name: tally.sums for name, tally in together.items()}
 
     def requests(self, day: date, last_bytes: int | None = None) -> Iterator[FinishedRequest]:
         """The requests of a local day, the oldest first. Lines that cannot be read are left out.

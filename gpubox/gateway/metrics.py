@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ class _Histogram:
 
     def add(self, seconds: float) -> None:
         self.sum += seconds
-        self.counts[next((i for i, bound in enumerate(_BUCKETS) if seconds <= bound), len(_BUCKETS))] += 1
+        self.counts[bisect_left(_BUCKETS, seconds)] += 1
 
 
 class RequestCounters:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import subprocess
 import time
-from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from subprocess import DEVNULL, PIPE
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from gpubox.children import own_program
+from gpubox.concurrency import run_in_thread
 from gpubox.gateway import ollama, routes
 from gpubox.gateway.gateway_status import ProfileStatus
 from gpubox.gateway.http_connection import Exchange, RequestRefused
@@ -22,7 +23,7 @@ from gpubox.gateway.offered_models import OfferedFacts, OfferedModel, offered_fa
 from gpubox.interchange.client_settings import profile_flag
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
-from gpubox.storage import DECODE_ERRORS, read_json
+from gpubox.storage import read_json
 
 if TYPE_CHECKING:
     from gpubox.gateway.gateway import Gateway
@@ -46,39 +47,23 @@ class MachineReader:
         """The object; None if it could not be read in time."""
         async with self._reading:
             if time.monotonic() - self._read_at >= FRESH_SECONDS:
-                self._latest = await self._read()
+                self._latest = await run_in_thread(self._read)
                 self._read_at = time.monotonic()
             return self._latest
 
-    async def _read(self) -> Mapping[str, Any] | None:
+    def _read(self) -> Mapping[str, Any] | None:
         try:
-            child = await asyncio.create_subprocess_exec(
-                *self._words, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, cwd="/"
+            done = subprocess.run(
+                self._words, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, cwd="/", timeout=_TIMEOUT_SECONDS, check=False
             )
-        except OSError:
+            values = read_json(done.stdout)
+        except (OSError, ValueError, subprocess.TimeoutExpired):
             return None
-        try:
-            async with asyncio.timeout(_TIMEOUT_SECONDS):
-                output, _ = await child.communicate()
-            values = read_json(output)
-        except (TimeoutError, ValueError):
-            return None
-        finally:
-            if child.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    child.kill()
-                await child.wait()
         return values if isinstance(values, dict) and "server" in values else None
 
 
 _STATUS_VALUES = {"up": "loaded", "upstream": "loaded", "starting": "loading", "down": "unloaded", "broken": "failed"}
 """The words of llama-server's router for the state of a model (GET /models, build 11434)."""
-
-
-class _Cancel(msgspec.Struct):
-    """The body of POST /gpubox/cancel."""
-
-    id: int
 
 
 class OwnReplies:
@@ -118,54 +103,49 @@ class OwnReplies:
         for status in statuses or [ProfileStatus(only, "down")]:
             profile = servers.profiles.get(status.name) or Profile(status.name)
             facts = await self._facts(profile)
+            facts = replace(facts, context=status.context or facts.context)
             names = (profile.name, *(name for name in profile.personas if name != profile.name))
             models += [OfferedModel(name, profile, status, facts, created) for name in names]
         return models
 
     async def _facts(self, profile: Profile) -> OfferedFacts:
-        """From the files, read once; the context is that of its server, if one runs."""
+        """From the files, read once."""
         known, facts = self._known.get(profile.name, (None, OfferedFacts()))
         if known is not profile or facts.size is None:
-            facts = await asyncio.to_thread(offered_facts, profile, self._gateway.paths, self._gateway.config)
+            facts = await run_in_thread(offered_facts, profile, self._gateway.paths, self._gateway.config)
             self._known[profile.name] = (profile, facts)
-        queued = self._gateway.servers.queue.of(profile.name)
-        return replace(facts, context=queued.context or facts.context) if queued.up else facts
+        return facts
 
     @property
     def _created(self) -> datetime:
         return datetime.fromisoformat(self._gateway.started_at).astimezone(UTC)
 
     async def control(self, exchange: Exchange, what: str) -> None:
-        """status | pause | resume | cancel | stop, for gpubox itself."""
-        servers = self._gateway.servers
-        method = exchange.request.method
-        if what == "status" and method == "GET":
-            exchange.reply(200, msgspec.json.encode(self._gateway.status()))
-            return
-        verb, _, name = what.partition("/")
-        if method == "GET" and verb in ("conversations", "recall"):  # a gpubox that is about to stop a server
-            conversations = self._gateway.conversations
-            answer = await conversations.recall(name) if verb == "recall" else await conversations.told(name)
-            exchange.reply(200, msgspec.json.encode(answer))
-            return
-        if method != "POST" or what not in ("pause", "resume", "cancel", "stop"):
-            raise RequestRefused(404, "There is no such endpoint.")
-        if what == "cancel":
-            try:
-                number = msgspec.json.decode(exchange.request.body, type=_Cancel).id
-            except DECODE_ERRORS:
-                raise RequestRefused(400, 'The body is not {"id": N}.') from None
-            if not self._gateway.cancel(number):
-                raise RequestRefused(404, f"No request has the number {number} now.")
-            exchange.reply(200, b"{}")
-            return
-        if what == "stop":
-            exchange.close_after()
-            exchange.reply(200, b"{}")
-            self._gateway.stop()
-            return
-        servers.pause(what == "pause")
-        exchange.reply(200, msgspec.json.encode({"paused": servers.queue.paused}))
+        """For gpubox itself: status, conversations/NAME and recall/NAME are asked; pause, resume, stop and cancel/ID
+        are posted.
+        """
+        gateway, (verb, _, name) = self._gateway, what.partition("/")
+        answer: object = {}
+        match exchange.request.method, verb, name:
+            case "GET", "status", "":
+                answer = gateway.status()
+            case "GET", "conversations", _:  # a gpubox that is about to stop a server
+                answer = await gateway.conversations.told(name)
+            case "GET", "recall", _:
+                answer = await gateway.conversations.recall(name)
+            case "POST", "pause" | "resume", "":
+                gateway.servers.pause(verb == "pause")
+                answer = {"paused": gateway.servers.queue.paused}
+            case "POST", "cancel", _:
+                if not (name.isdecimal() and name.isascii() and gateway.cancel(int(name[:18]))):
+                    raise RequestRefused(404, f"No request has the number {name[:18]} now.")
+            case "POST", "stop", "":
+                exchange.close_after()
+                exchange.reply(200, b"{}")
+                return gateway.stop()
+            case _:
+                raise RequestRefused(404, "There is no such endpoint.")
+        return exchange.reply(200, msgspec.json.encode(answer))
 
 
 def _model(model: OfferedModel) -> dict[str, object]:

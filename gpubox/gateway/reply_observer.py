@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from gpubox.server.responses import json_count, json_object
-from gpubox.storage import read_json
+import msgspec
+
+from gpubox.server.responses import MAX_COUNT, json_count, json_object
+from gpubox.storage import DECODE_ERRORS
 
 BODY_BYTES = 4 * 1024 * 1024
 """Of a reply that is not a stream, so much is read; of a larger one nothing is known."""
@@ -105,8 +107,8 @@ def _data_lines(text: bytes) -> Iterator[bytes]:
 def _parse(text: bytes) -> list[Mapping[str, Any]]:
     """The object, or the objects of a list: /embedding answers with one, /completion with one for each prompt."""
     try:
-        values = read_json(text)
-    except ValueError:
+        values = msgspec.json.decode(text)
+    except DECODE_ERRORS:
         return []
     return [item for item in (values if isinstance(values, list) else [values]) if isinstance(item, dict)]
 
@@ -144,11 +146,13 @@ def _tokens_of(values: Mapping[str, Any]) -> AnswerTokens | None:
         cached, read = json_count(timings.get("cache_n")), json_count(timings.get("prompt_n"))
         speed = timings.get("predicted_per_second")
         generated = json_count(timings.get("predicted_n"))
+        if not (isinstance(speed, int | float) and 0 <= speed < MAX_COUNT and generated and generated > 1):
+            speed = None
         return AnswerTokens(
             (cached or 0) + read if read is not None else None,
             cached,
             generated,
-            float(speed) if isinstance(speed, int | float) and generated and generated > 1 else None,
+            None if speed is None else float(speed),
         )
     for place in (values, json_object(values.get("message")), json_object(values.get("response"))):
         usage = json_object(place.get("usage"))

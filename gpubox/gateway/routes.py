@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -33,6 +34,7 @@ _ERROR_TYPES = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     413: "request_too_large", 429: "rate_limit_error", 502: "api_error", 503: "overloaded_error",
 }  # fmt: skip
+_NOT_IN_PATHS = re.compile(r"[\\\x00-\x1f\x7f]")
 _LOCALHOST = "localhost"
 _FROM_CONTAINERS = ("host.docker.internal", "host.containers.internal")
 """What Docker and Podman call the machine inside a container. Nobody can own a name that ends in internal."""
@@ -68,7 +70,7 @@ def route_of(request: HttpRequest) -> Route:
     raw, _, query = request.target.partition("?")
     path = unquote(raw, errors="replace")
     segments = path.split("/")
-    if ".." in segments or "." in segments or "\\" in path or any(ord(char) < 32 or ord(char) == 127 for char in path):
+    if ".." in segments or "." in segments or _NOT_IN_PATHS.search(path):
         raise RequestRefused(400, "The path of the request is not valid.")
     path = "/" + "/".join(segment for segment in segments if segment)
     api: Api = "ollama" if path.startswith(_OTHER_API) else "openai"

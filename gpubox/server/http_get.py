@@ -61,9 +61,9 @@ class ConnectionPool:
                     raise
         return self._ask(self._new_connection(), "GET", path, limit, end)
 
-    def post(self, path: str, limit: int, body: bytes = b"") -> tuple[int, bytes]:
+    def post(self, path: str, limit: int) -> tuple[int, bytes]:
         """As ``get``, for ``POST path``, over a connection of its own."""
-        return self._ask(self._new_connection(), "POST", path, limit, time.monotonic() + 2 * self._timeout, body)
+        return self._ask(self._new_connection(), "POST", path, limit, time.monotonic() + 2 * self._timeout)
 
     def close(self) -> None:
         """Closes all connections; requests that wait for an answer fail."""
@@ -78,7 +78,7 @@ class ConnectionPool:
         return self._connection_type(self._host, self._port, timeout=self._timeout)
 
     def _ask(
-        self, connection: http.client.HTTPConnection, method: str, path: str, limit: int, end: float, body: bytes = b""
+        self, connection: http.client.HTTPConnection, method: str, path: str, limit: int, end: float
     ) -> tuple[int, bytes]:
         keep = False
         self._in_use.add(connection)
@@ -90,7 +90,7 @@ class ConnectionPool:
                     raise NoResponse("ConnectTimeout" if isinstance(error, TimeoutError) else "ConnectError") from None
             if self._closed:  # while it connected
                 raise NoResponse("closed")
-            connection.request(method, self._path + path, body or None, self._headers)
+            connection.request(method, self._path + path, None, self._headers)
             response = connection.getresponse()
             answer = _read(response, path, limit, end)
             keep = not response.will_close

@@ -120,7 +120,7 @@ def test_a_request_is_cancelled(capfd: Capture, paths: Paths) -> None:
     with fake_gateway(paths) as gateway:
         code, out, _ = gpubox(capfd, "clients", "cancel", "1")
         assert (code, out) == (0, "Request 1 of laptop is cancelled; it was generating — tok/s.\n")
-        assert gateway.asked[-1] == 'POST /gpubox/cancel {"id":1}'
+        assert gateway.asked[-1] == "POST /gpubox/cancel/1"
         assert values(capfd, "clients", "cancel", "1")[1]["client"] == "laptop"
         assert "No request has the number 9 now." in gpubox(capfd, "clients", "cancel", "9")[2]
 

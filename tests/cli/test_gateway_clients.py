@@ -210,13 +210,12 @@ def test_the_owner_cancels_a_request_in_the_middle_of_its_answer(gateway: Gatewa
     while not (open_requests := gateway.status()["requests"]) or stream != (open_requests[0]["state"] == "generating"):
         assert asking.is_alive()
     number = open_requests[0]["id"]
-    assert gateway.control("cancel", body={"id": number}).status == 200
+    assert gateway.control(f"cancel/{number}", post=True).status == 200
     asking.join(1.0)  # else the server would go on
     assert replies and "cancelled" in replies[0].body.decode()
     assert replies[0].status == (200 if stream else 403)
     assert gateway.status()["finished"][0]["outcome"] == "cancelled"
-    assert gateway.control("cancel", body={"id": number}).status == 404
-    assert gateway.control("cancel", body={"id": "x"}).status == 400
+    assert [gateway.control(f"cancel/{id_}", post=True).status for id_ in (number, "x", "")] == [404] * 3
 
 
 @pytest.mark.parametrize("stream", [True, False])
