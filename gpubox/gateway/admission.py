@@ -15,12 +15,14 @@ A request for a profile that is not up waits for a swap. How long the servers st
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from gpubox.gateway.client_keys import UNLIMITED, ClientLimits
 from gpubox.gateway.gateway_status import WaitKind, WaitsFor
+from gpubox.gateway.servers import GatewayServer
 
 READ_COST = 1 / 32
 """Of a prompt token that is read, in generated ones: servers read 10 to 100 times as fast as they write, a card more
@@ -61,6 +63,8 @@ class Ticket:
     """How long it waited for a slot."""
     swap_seconds: float = 0.0
     """How long it waited for its profile to be up."""
+    server: asyncio.Future[GatewayServer] | None = None
+    """Where it may go, once it may."""
     sent_at: float = 0.0
     charge: float = 0.0
     """The tokens that it was expected to cost when it was sent."""
@@ -96,6 +100,12 @@ class QueuedProfile:
     up: bool = False
     closed: bool = False
     """Takes no new requests: its server is about to stop, or is changed by another gpubox."""
+    lost_until: float = 0.0
+    """Its server did not take a request, and gets none before."""
+    quiet_until: float = 0.0
+    """Its server is not asked before for what its slots do."""
+    unload_until: float = 0.0
+    """Until then a client waits for its unloading."""
     up_since: float = 0.0
     was_up: bool = False
     """Whether it has ever been."""
@@ -104,7 +114,7 @@ class QueuedProfile:
     slots: int | None = 1
     """1 until the server says it. None: it does not say."""
     context: int | None = None
-    """Tokens of a slot, as its last server said."""
+    """Tokens of a slot. None: its server has not said it yet."""
     foreign: int = 0
     """The slots that work on requests which came to the server's own port."""
     load_seconds: float = ASSUMED_LOAD_SECONDS
@@ -326,6 +336,7 @@ class AdmissionQueue:
                 queued.up_since, queued.used, queued.was_up, queued.loading = now, now, True, False
                 queued.failures, queued.broken_until, queued.cause = 0, 0.0, ""
                 queued.postponed, queued.postponed_until = 0, 0.0
+                queued.lost_until = queued.unload_until = 0.0
 
     def broken(self, profile: str, now: float) -> tuple[str, float] | None:
         """Why the profile is not tried now, and for how many seconds; None if it may be tried."""

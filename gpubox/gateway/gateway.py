@@ -23,7 +23,7 @@ from gpubox.gateway.admission import READ_COST, Ticket, takes_slot
 from gpubox.gateway.background import notify
 from gpubox.gateway.changes import ModelName, body_for
 from gpubox.gateway.client_keys import UNLIMITED, ClientKeys, ClientLimits
-from gpubox.gateway.client_request import STREAM_HEADERS, ClientRequest, Forwarding
+from gpubox.gateway.client_request import STREAM_HEADERS, ClientRequest
 from gpubox.gateway.conversations import Conversations, conversation_of
 from gpubox.gateway.gateway_status import (
     SCHEMA,
@@ -46,7 +46,7 @@ from gpubox.gateway.ledger import Ledger
 from gpubox.gateway.listening import listen, most_connections
 from gpubox.gateway.metrics import RequestCounters
 from gpubox.gateway.own_replies import OwnReplies
-from gpubox.gateway.profile_servers import ProfileServers, ProfileUnavailable
+from gpubox.gateway.profile_servers import ProfileServers
 from gpubox.gateway.servers import GatewayServer
 from gpubox.gateway.upstream import NotConnected, UpstreamFailed
 from gpubox.hardware.process import own_identity
@@ -152,7 +152,7 @@ class Gateway:
         deadline = time.monotonic() + CLOSE_SECONDS
         for request in list(self.requests.values()):
             if request.state == "waiting" and request.ticket:
-                self.servers.refuse(request.ticket, ProfileUnavailable(503, "The gateway ends."))
+                self.servers.refuse(request.ticket, RequestRefused(503, "The gateway ends."))
         while self._limits.connections and time.monotonic() < deadline:
             for connection in list(self._limits.connections):
                 connection.end_when_idle()
@@ -198,10 +198,10 @@ class Gateway:
     async def _handle(self, exchange: Exchange) -> None:
         task = asyncio.current_task()
         assert task is not None
-        request = ClientRequest(next(self._ids), exchange, task)
+        request = ClientRequest(next(self._ids), exchange, task, self.ledger.add)
         try:
             await self._answer(request)
-        except (RequestRefused, ProfileUnavailable) as refusal:
+        except RequestRefused as refusal:
             self._refuse(request, refusal)
         except asyncio.CancelledError:
             if request.refusal is None:
@@ -252,7 +252,7 @@ class Gateway:
     ) -> Profile | None:
         """Has ``profile`` answer. Returns its fallback, which is to answer in its place, if it does not load.
 
-        Raises RequestRefused and ProfileUnavailable.
+        Raises RequestRefused.
         """
         fallback = self.servers.profiles.get(profile.fallback)
         routes.check_slots(route.path, profile)
@@ -262,7 +262,7 @@ class Gateway:
             routes.check_api(route.path)
         try:
             await self._ask_profile(request, ticket, route, profile)
-        except ProfileUnavailable as refusal:
+        except RequestRefused as refusal:
             tried = request.tried = (*request.tried, profile.name)
             if not refusal.is_broken or route.own or fallback is None or fallback.name in tried:
                 raise
@@ -286,10 +286,10 @@ class Gateway:
                 unseen = isinstance(error, NotConnected)
                 has_body = bool(request.exchange.request.body)  # else it was too large to be kept
                 if failures > _REPEATS or not (unseen or (has_body and takes_slot(route.path))):
-                    raise ProfileUnavailable(502, f"{profile.name}: {error}.", is_broken=unseen) from None
+                    raise RequestRefused(502, f"{profile.name}: {error}.", is_broken=unseen) from None
 
     async def _ask_server(self, request: ClientRequest, ticket: Ticket, profile: Profile) -> None:
-        """Asks the profile's server once, as soon as it may. Raises UpstreamFailed and ProfileUnavailable."""
+        """Asks the profile's server once, as soon as it may. Raises UpstreamFailed and RequestRefused."""
         if profile.upstream and request.model and not request.exchange.change:
             request.exchange.change = ModelName(request.model)
         server = await self._wait_for_server(request, ticket, profile)
@@ -299,7 +299,8 @@ class Gateway:
             header = request.exchange.request.header
             request.conversation = conversation_of(request.path, header, body, request.client)
             await self.conversations.before(request.id, request.conversation, server, key, request.path, body)
-        forwarding = self._forward(request, server.base_url, key, body)
+        extra: Headers = ((b"Authorization", b"Bearer " + key.encode()),) if key else ()
+        forwarding = request.forward(server.base_url, body, extra)
         del body  # who waits for the answer does not hold it
         try:
             return await forwarding
@@ -334,7 +335,7 @@ class Gateway:
             now = datetime.now()
             midnight = datetime.combine(now.date() + timedelta(days=1), datetime.min.time())
             sentence = f"The {most:,} tokens of {request.client} for today are used up; at 0:00 there are new ones."
-            raise ProfileUnavailable(429, sentence, (midnight - now).total_seconds())
+            raise RequestRefused(429, sentence, (midnight - now).total_seconds())
         return limits
 
     async def _wait_for_server(self, request: ClientRequest, ticket: Ticket, profile: Profile) -> GatewayServer:
@@ -360,43 +361,15 @@ class Gateway:
             request.exchange.start(200, STREAM_HEADERS, chunked=True)
         request.exchange.write(f": waiting for {profile.name}\n\n".encode())
 
-    async def _forward(self, request: ClientRequest, base_url: str, key: str | None, body: bytes) -> None:
-        forwarding = Forwarding(
-            request.exchange,
-            api=request.api,
-            on_text=request.first_text,
-            on_end=lambda: self._write_line(request),
-        )
-        request.forwarding = forwarding
-        extra: Headers = ((b"Authorization", b"Bearer " + key.encode()),) if key else ()
-        running = forwarding.run(base_url, body, extra)
-        del body
-        await running
-        if request.line is None:
-            self._judge(request, forwarding)
-
     def _body_for(self, request: ClientRequest, profile: Profile) -> bytes:
         alone = routes.has_own_slots(profile) and len(self.servers.queue.of(profile.name).running) == 1
         return body_for(profile, request.path, request.model, request.exchange.request.body, keep_slot=alone)
-
-    def _judge(self, request: ClientRequest, forwarding: Forwarding) -> None:
-        """Says how a reply ended that was passed on."""
-        request.error = forwarding.error
-        status = forwarding.error_status if forwarding.error else forwarding.upstream_status
-        request.outcome = "failed" if status >= 500 else "refused" if status >= 400 else "done"
-
-    def _write_line(self, request: ClientRequest) -> None:
-        """Writes the line of a whole reply into the ledger. Its last bytes go to the client right after that."""
-        if request.forwarding:
-            self._judge(request, request.forwarding)
-        request.line = request.finished()
-        self.ledger.add(request.line)
 
     def _upstream_key(self, profile: Profile) -> str | None:
         try:
             return api_key_for(self.paths, self.config, profile.upstream)
         except GpuboxError as error:
-            raise ProfileUnavailable(502, f"{profile.name}: {error.message}") from None
+            raise RequestRefused(502, f"{profile.name}: {error.message}") from None
 
     async def _control(self, request: ClientRequest, what: str) -> None:
         http = request.exchange.request
@@ -404,22 +377,18 @@ class Gateway:
             raise RequestRefused(403, "Only gpubox itself may control the gateway.")
         await self._own.control(request.exchange, what)
 
-    def _refuse(self, request: ClientRequest, refusal: RequestRefused | ProfileUnavailable) -> None:
+    def _refuse(self, request: ClientRequest, refusal: RequestRefused) -> None:
         request.error = refusal.sentence
         request.outcome = "cancelled" if request.cancelled else "failed" if refusal.status >= 500 else "refused"
-        exchange = request.exchange
-        if exchange.complete:
-            return
-        if exchange.head_sent and request.forwarding:
-            request.forwarding.cut(refusal.status, refusal.sentence)
-            return
-        if exchange.head_sent:  # a stream that waited
-            exchange.write(routes.error_event(refusal.status, refusal.sentence, request.api))
-            exchange.finish()
-            return
+        if request.exchange.complete:
+            return None
+        if request.exchange.head_sent:
+            return request.cut(refusal.status, refusal.sentence)
+        headers = routes.LOGIN if refusal.status == 401 else ()
+        if refusal.retry_seconds is not None:
+            headers = routes.retry_headers(refusal.retry_seconds, helps=not refusal.is_broken)
         body = routes.error_body(refusal.status, refusal.sentence, request.api)
-        headers = routes.LOGIN if refusal.status == 401 else _retry_headers(refusal)
-        exchange.reply(refusal.status, body, headers=headers)
+        return request.exchange.reply(refusal.status, body, headers=headers)
 
     def _refuse_broken(self, exchange: Exchange, status: int, sentence: str) -> None:
         exchange.reply(status, routes.error_body(status, sentence, "openai"))
@@ -428,8 +397,9 @@ class Gateway:
         self.requests.pop(request.id, None)
         line = request.line or request.finished()
         if request.ticket:
+            if request.ticket.sent_at and not request.stream and request.outcome in ("left", "cancelled"):
+                self.servers.left(request.ticket.profile)
             self.servers.done(request.ticket, _cost(line))
-        request.forwarding = None  # it holds the request, which holds it: the body would stay in memory
         self.conversations.after(request.id, line)
         if not request.client or (request.outcome == "left" and request.exchange.complete):
             return  # answered by the gateway itself: not a request to a model
@@ -470,7 +440,7 @@ class Gateway:
             paused=self.servers.queue.paused,
             has_keys=self.keys.any,
             exposed=self.exposed,
-            operation=self.servers.operation_status(),
+            operations=self.servers.switches(),
             profiles=self.servers.statuses(),
             requests=tuple(request.live(waits.get(request.id)) for request in self.requests.values()),
             clients={name: sums.get(name, ClientSums()) for name in names},
@@ -478,12 +448,6 @@ class Gateway:
             problems=tuple(filter(None, (self.keys.problem, self.ledger.problem))),
             kept_kv=self.conversations.sentences(),
         )
-
-
-def _retry_headers(refusal: RequestRefused | ProfileUnavailable) -> Headers:
-    if isinstance(refusal, RequestRefused) or refusal.retry_seconds is None:
-        return ()
-    return routes.retry_headers(refusal.retry_seconds, helps=not refusal.is_broken)
 
 
 def _cost(line: FinishedRequest) -> float | None:

@@ -18,6 +18,7 @@ Outcome = Literal["done", "left", "failed", "refused", "cancelled"]
 """done: the whole answer was passed on. left: the client went away. failed: the server or the profile failed.
 refused: the gateway answered by itself (a wrong key, a full queue, broken HTTP). cancelled: the owner ended it."""
 ProfileState = Literal["up", "starting", "down", "broken", "upstream"]
+OperationKind = Literal["start", "stop"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +160,19 @@ class ProfileStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayOperation:
-    """What the gateway does to a server now."""
+class GatewaySwitch:
+    """A server is started or stopped for a request, or because nobody asks it."""
 
-    kind: str
+    kind: OperationKind
     profile: str
-    step: str
-    asked_by: str
-    """The client whose request caused it; empty: nobody's (an idle profile is unloaded)."""
-    seconds: float
+    asked_by: str = ""
+    """The client whose request caused it; empty: nobody's."""
+    step: str = "begin"
+    """begin, wait (for the requests of what it displaces), the Supervisor's steps, then done or failed."""
+    displaces: tuple[str, ...] = ()
+    """The profiles that stop for it."""
+    seconds: float = 0.0
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +188,8 @@ class GatewayStatus:
     has_keys: bool
     exposed: str
     """Who else can reach it: ``LAN, no key`` or ``LAN, key``; empty on loopback."""
-    operation: GatewayOperation | None
+    operations: tuple[GatewaySwitch, ...]
+    """Under way, the oldest first."""
     profiles: tuple[ProfileStatus, ...]
     requests: tuple[LiveRequest, ...]
     """In the order of their arrival."""
@@ -208,23 +214,6 @@ class GatewayListening:
     """Who else can reach it: ``LAN, no key`` or ``LAN, key``; empty on loopback."""
     profiles_up: tuple[str, ...]
     """The profiles whose servers it has taken over."""
-
-
-@dataclass(frozen=True, slots=True)
-class GatewaySwitch:
-    """A server is started or stopped for a request, or because nobody asks it."""
-
-    kind: str
-    """start | stop"""
-    profile: str
-    asked_by: str
-    """The client whose request caused it; empty: nobody's."""
-    step: str
-    """begin, the Supervisor's steps, then done or failed"""
-    displaces: tuple[str, ...] = ()
-    """The profiles that stop for it."""
-    seconds: float = 0.0
-    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,11 +77,14 @@ class HttpRequest:
 
 
 class RequestRefused(Exception):
-    """The request is broken or too large. ``status`` and ``sentence`` go to the client."""
+    """The request gets no answer of a server. ``status`` and ``sentence`` go to the client."""
 
-    def __init__(self, status: int, sentence: str) -> None:
+    def __init__(
+        self, status: int, sentence: str, retry_seconds: float | None = None, *, is_broken: bool = False
+    ) -> None:
+        """``retry_seconds``: nothing changes before. ``is_broken``: and most likely not then either."""
         super().__init__(sentence)
-        self.status, self.sentence = status, sentence
+        self.status, self.sentence, self.retry_seconds, self.is_broken = status, sentence, retry_seconds, is_broken
 
 
 @dataclass(slots=True)

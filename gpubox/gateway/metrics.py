@@ -123,7 +123,7 @@ def _add_gateway(text: _Text, status: GatewayStatus) -> None:
     text.add("gpubox_gateway_paused", "gauge", "1 while all new requests are held.", [((), int(status.paused))])
     text.add(
         "gpubox_gateway_operation", "gauge", "1 while the gateway starts or stops the server of a profile.",
-        [((("kind", op.kind), ("profile", op.profile)), 1)] if (op := status.operation) else [],
+        [((("kind", each.kind), ("profile", each.profile)), 1) for each in status.operations],
     )  # fmt: skip
     for name, help_text, value in _PROFILES:
         text.add(name, "gauge", help_text, [((("profile", each.name),), value(each)) for each in status.profiles])

@@ -24,7 +24,7 @@ from gpubox.concurrency import run_cancellable
 from gpubox.config import Config, load_config
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.gateway.operations import OperationRequest
-from gpubox.gateway.placement import Placement, ServerLoad, find_placement
+from gpubox.gateway.placement import Placement, find_placement
 from gpubox.gateway.servers import ProfileTable
 from gpubox.paths import Paths
 from gpubox.planner.planner import Planner
@@ -134,12 +134,8 @@ class _Work:
             raise GpuboxError(profile.elsewhere)
         profile = replace(profile, host=LOOPBACK, port=0)
         planner = Planner(self.paths, self.config)
-        loads = {
-            each.instance: ServerLoad(each.idle_seconds, each.running + each.waiting, each.pinned)
-            for each in self.request.servers
-        }
-        beside = self.request.beside
-        placement = await asyncio.to_thread(find_placement, profile, self.paths, catalog, planner, loads, beside)
+        idle, beside = self.request.idle_seconds, self.request.beside
+        placement = await asyncio.to_thread(find_placement, profile, self.paths, catalog, planner, idle, beside)
         supervisor = self._supervisor(placement.instance, planner)
         place = partial(supervisor.place, profile, displaces=placement.displaces, go=partial(self._go, placement))
         try:

@@ -11,43 +11,20 @@ import contextlib
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from gpubox.children import own_program
 from gpubox.errors import ExitCode, GpuboxError
+from gpubox.gateway.gateway_status import OperationKind
 from gpubox.paths import Paths
 from gpubox.storage import read_json
 
-OperationKind = Literal["start", "stop"]
 LINE_BYTES = 1024 * 1024
 END_SECONDS = 120.0
 """For a cancelled operation to bring back what it stopped."""
-
-
-@dataclass(frozen=True, slots=True)
-class OperationServer:
-    """A running server, as the gateway knows it."""
-
-    instance: str
-    pinned: bool = False
-    idle_seconds: float = 0.0
-    """Since its last request ended."""
-    running: int = 0
-    """Requests that it works on for the gateway."""
-    waiting: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class OperationBeside:
-    """Another operation that is under way."""
-
-    profile: str
-    """That comes up, or goes."""
-    instances: tuple[str, ...]
-    """What ``ServerOperation.placed`` said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +35,12 @@ class OperationRequest:
     profile: str
     asked_by: str = ""
     """The client whose request caused it."""
-    servers: tuple[OperationServer, ...] = ()
-    beside: tuple[OperationBeside, ...] = ()
-    """The operations that run now: this one touches none of their instances, and leaves them the memory that they
-    will need. If it cannot, it ends as a TemporaryFailure; when they are over it may succeed."""
+    idle_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Instance -> how long nobody has asked its server; 0 while somebody does."""
+    beside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The profiles of the operations that run now -> what ``ServerOperation.placed`` said of each: this one touches
+    none of these instances, and leaves them the memory that they will need. If it cannot, it ends as a
+    TemporaryFailure; when they are over it may succeed."""
 
 
 class TemporaryFailure(GpuboxError):
@@ -151,13 +130,12 @@ class ServerOperation:
         loop = asyncio.get_running_loop()
         self.placed: asyncio.Future[tuple[str, ...]] = loop.create_future()
         """The instances that it will change, its own first: what runs there stops at ``go``. Known some 0.1 s after
-        the begin, so that an operation may begin long before its ``go``. GpuboxError if a check failed: then nothing
-        was touched."""
-        self.finished: asyncio.Future[str] = loop.create_future()
-        """What was done, in a sentence; or GpuboxError. The server answers already at the event OperationFinished."""
+        the begin, so that an operation may begin long before its ``go``. Never, if a check failed."""
         self._child, self._on_event, self._on_over = child, on_event, on_over
         self.pid = child.process.pid
-        self._reading = loop.create_task(self._read())
+        self.finished = loop.create_task(self._read())
+        """What was done, in a sentence; or GpuboxError: if it was not placed, nothing was touched. The server answers
+        already at the event OperationFinished."""
 
     def go(self) -> None:
         """Everything may be stopped that ``placed`` named."""
@@ -166,49 +144,34 @@ class ServerOperation:
     async def cancel(self) -> None:
         """Ends the operation. What it has stopped comes back."""
         self._child.process.send_signal(signal.SIGTERM)
-        await asyncio.wait({self._reading}, timeout=END_SECONDS)
+        await asyncio.wait({self.finished}, timeout=END_SECONDS)
 
     async def close(self) -> None:
         """Forgets the operation. It goes on by itself if it has not ended."""
-        self._reading.cancel()
-        await asyncio.gather(self._reading, return_exceptions=True)
-        for future in (self.placed, self.finished):
-            if future.done() and not future.cancelled():
-                future.exception()
-            future.cancel()
+        self.finished.cancel()
+        await asyncio.gather(self.finished, return_exceptions=True)
 
-    async def _read(self) -> None:
-        """Passes on what the child prints, up to its result."""
+    async def _read(self) -> str:
+        """Passes on what the child prints. Returns its result."""
         waited, self._child.used = self._child.used, True
         async for line in self._child.lines:
-            waited = False
+            waited, values = False, dict[str, Any]()
             with contextlib.suppress(ValueError):
-                self._follow(read_json(line, own=True))
-            if self.finished.done():
-                return self._on_over(self._child)
-        code = await asyncio.to_thread(self._child.process.wait)
+                values = read_json(line, own=True)
+            event, message = values.get("event"), str(values.get("message", ""))
+            if event == "placed":
+                self.placed.set_result(tuple(values.get("instances", ())))
+            elif event == "finished":
+                self._on_over(self._child)
+                return message
+            elif event == "failed":
+                self._on_over(self._child)
+                code = ExitCode(values.get("exit_code", ExitCode.FAILED))
+                kind = TemporaryFailure if values.get("temporary") else GpuboxError
+                raise kind(message, str(values.get("hint", "")), code=code)
+            else:
+                self._on_event(values)
+        exit_code = await asyncio.to_thread(self._child.process.wait)
         # One that died while it waited has touched nothing, and a kill says nothing about the profile.
-        kind = TemporaryFailure if waited or code < 0 else GpuboxError
-        return self._fail(kind(f"The operation ended without a result (exit code {code}).", "See `gpubox logs`."))
-
-    def _follow(self, values: Mapping[str, Any]) -> None:
-        event = values.get("event")
-        if event == "placed":
-            self._settle(self.placed, tuple(values.get("instances", ())))
-        elif event == "finished":
-            self._settle(self.finished, str(values.get("message", "")))
-        elif event == "failed":
-            error_code = ExitCode(values.get("exit_code", ExitCode.FAILED))
-            kind = TemporaryFailure if values.get("temporary") else GpuboxError
-            self._fail(kind(str(values.get("message", "")), str(values.get("hint", "")), code=error_code))
-        else:
-            self._on_event(values)
-
-    def _settle(self, future: asyncio.Future[Any], value: object) -> None:
-        if not future.done():
-            future.set_result(value)
-
-    def _fail(self, error: GpuboxError) -> None:
-        for future in (self.placed, self.finished):
-            if not future.done():
-                future.set_exception(error)
+        kind = TemporaryFailure if waited or exit_code < 0 else GpuboxError
+        raise kind(f"The operation ended without a result (exit code {exit_code}).", "See `gpubox logs`.")

@@ -75,7 +75,7 @@ class OwnReplies:
         self._known: dict[str, tuple[Profile | None, OfferedFacts]] = {}
 
     async def answer(self, exchange: Exchange, route: routes.Route) -> None:
-        """All of ``route.own`` but ``load``. Raises ProfileUnavailable if there is no such model."""
+        """All of ``route.own`` but ``load``. Raises RequestRefused if there is no such model."""
         if route.own == "metrics":
             snapshot = await self._machine.read()
             text = metrics_text(self._gateway.status(), self._gateway.counters, snapshot)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
 from gpubox.errors import ExitCode, GpuboxError
-from gpubox.gateway.operations import OperationBeside
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.planner.launch_flags import read_launch_flags
 from gpubox.planner.plan import MemoryPlan
@@ -35,17 +34,6 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerLoad:
-    """What the gateway knows of a running server."""
-
-    idle_seconds: float = 0.0
-    """Since its last request ended; 0 if it has one."""
-    requests: int = 0
-    """Running or waiting."""
-    pinned: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class PlacedServer:
     """A running server that may have to go."""
 
@@ -55,7 +43,7 @@ class PlacedServer:
     stays: str = ""
     """Why it is never displaced: ``is pinned``; empty: it may go."""
     idle_seconds: float = 0.0
-    requests: int = 0
+    """Since its last request ended; 0 while it has one."""
     rpc: frozenset[str] = frozenset()
     """The RPC servers that it uses. Each serves one client, and lets all others wait for ever."""
 
@@ -101,10 +89,7 @@ def _fewest(
     others: Sequence[PlacedServer], verdict: Callable[[Sequence[PlacedServer]], str]
 ) -> tuple[PlacedServer, ...] | None:
     """The servers to displace: no companion if that is enough, few, idle, and long unused ones; None: none help."""
-    may_go = sorted(
-        (server for server in others if not server.stays),
-        key=lambda server: (server.requests > 0, -server.idle_seconds),
-    )
+    may_go = sorted((server for server in others if not server.stays), key=lambda server: -server.idle_seconds)
     for pool in ([server for server in may_go if not server.companion], may_go):
         tight: tuple[PlacedServer, ...] | None = None
         answer = ""
@@ -124,7 +109,7 @@ def _groups(pool: Sequence[PlacedServer]) -> Iterator[tuple[PlacedServer, ...]]:
     """Servers that may go together, the best group first."""
     for size in range(1, min(len(pool), _MOST_SEARCHED) + 1):
         groups = combinations(pool[:_MOST_SEARCHED], size)
-        yield from sorted(groups, key=lambda group: sum(each.requests > 0 for each in group))
+        yield from sorted(groups, key=lambda group: sum(not each.idle_seconds for each in group))
     for size in range(_MOST_SEARCHED + 1, len(pool) + 1):
         yield tuple(pool[:size])
 
@@ -153,28 +138,28 @@ def _check_may_go(profile: Profile, servers: Iterable[PlacedServer], why: str) -
 
 
 def find_placement(
-    profile: Profile, paths: Paths, catalog: ProfileCatalog, planner: Planner, loads: Mapping[str, ServerLoad],
-    beside: Sequence[OperationBeside] = (),
+    profile: Profile, paths: Paths, catalog: ProfileCatalog, planner: Planner, idle_seconds: Mapping[str, float],
+    beside: Mapping[str, Sequence[str]],
 ) -> Placement:  # fmt: skip
-    """Where ``profile`` starts beside, or in place of, the servers that run now. ``loads``: by instance.
+    """Where ``profile`` starts beside, or in place of, the servers that run now.
 
-    ``beside``: other operations, whose instances it leaves alone, with the memory for what was or will be there,
-    whichever is more: each may still fail, and bring back what it stopped. Blocks: it may run the engine. Raises
-    GpuboxError; InstanceBusy while another gpubox starts or stops a server, because what that will hold is not known
-    yet, and where there is no certain place beside those operations.
+    ``idle_seconds``, ``beside``: as in OperationRequest. The instances of other operations it leaves alone, with the
+    memory for what was or will be there, whichever is more: each may still fail, and bring back what it stopped.
+    Blocks: it may run the engine. Raises GpuboxError; InstanceBusy while another gpubox starts or stops a server,
+    because what that will hold is not known yet, and where there is no certain place beside those operations.
     """
     views = {name: observe(paths, name) for name in instance_names(paths)}
-    taken = {name for other in beside for name in other.instances}
+    taken = {name for instances in beside.values() for name in instances}
     if busy := next((name for name, view in views.items() if view.operation and name not in taken), None):
         raise busy_error(paths, busy)
     running = {name: view.running for name, view in views.items() if view.running}
-    servers = [_server(name, server, catalog, loads.get(name, ServerLoad()))
+    servers = [_server(name, server, catalog, idle_seconds.get(name, 0.0))
                for name, server in running.items() if name not in taken]  # fmt: skip
     changed = [running[name] for name in taken & set(running)]
     kept: Counter[str] = Counter()
-    for other in beside:
-        before = [server.launch.profile for name in other.instances for server in _servers_of(views.get(name))]
-        kept += _needs([other.profile], catalog, planner) | _needs(before, catalog, planner)
+    for other, instances in beside.items():
+        before = [server.launch.profile for name in instances for server in _servers_of(views.get(name))]
+        kept += _needs([other], catalog, planner) | _needs(before, catalog, planner)
 
     def plan(gone: Sequence[str]) -> MemoryPlan:
         leaving = [*(running[name] for name in gone), *changed]
@@ -186,8 +171,8 @@ def find_placement(
     rpc = _rpc_of_profile(profile)
     if not beside:
         return decide(profile, rpc, servers, plan)
-    waits = InstanceBusy(f"{profile.name} waits for {beside[0].profile}.", "Both need the same place, or memory.")
-    if any(rpc & _rpc_of_profile(catalog.get(other.profile)) for other in beside):
+    waits = InstanceBusy(f"{profile.name} waits for {next(iter(beside))}.", "Both need the same place, or memory.")
+    if any(rpc & _rpc_of_profile(catalog.get(other)) for other in beside):
         raise waits
     try:
         placement = decide(profile, rpc, servers, plan, taken)
@@ -216,10 +201,10 @@ def _needs(names: Iterable[str], catalog: ProfileCatalog, planner: Planner) -> C
     return needs
 
 
-def _server(instance: str, server: RunningServer, catalog: ProfileCatalog, load: ServerLoad) -> PlacedServer:
+def _server(instance: str, server: RunningServer, catalog: ProfileCatalog, idle_seconds: float) -> PlacedServer:
     launch = server.launch
     profile = catalog.profiles.get(launch.profile)
-    stays = "is pinned" if load.pinned or (profile and profile.pinned) else ""
+    stays = "is pinned" if profile and profile.pinned else ""
     if instance.startswith("~"):  # a temporary instance: it ends with its command
         stays = "is in use by a command of gpubox"
     return PlacedServer(
@@ -227,8 +212,7 @@ def _server(instance: str, server: RunningServer, catalog: ProfileCatalog, load:
         profile=launch.profile,
         companion=bool(profile and profile.companion),
         stays=stays,
-        idle_seconds=load.idle_seconds,
-        requests=load.requests,
+        idle_seconds=idle_seconds,
         rpc=_endpoints(_words_after("--rpc", launch.argv) or launch.env.get("LLAMA_ARG_RPC", "")),
     )
 

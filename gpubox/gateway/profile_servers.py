@@ -6,28 +6,21 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpubox.config import Config, api_key
 from gpubox.errors import GpuboxError
 from gpubox.gateway.admission import UNTIL_RELEASED, AdmissionQueue, Ticket
-from gpubox.gateway.gateway_status import GatewayEvent, GatewayOperation, GatewaySwitch, ProfileState, ProfileStatus
-from gpubox.gateway.operations import (
-    OperationBeside,
-    OperationKind,
-    OperationRequest,
-    Operations,
-    OperationServer,
-    ServerOperation,
-    TemporaryFailure,
-)
+from gpubox.gateway.gateway_status import GatewayEvent, GatewaySwitch, ProfileState, ProfileStatus
+from gpubox.gateway.http_connection import RequestRefused
+from gpubox.gateway.operations import OperationRequest, Operations, ServerOperation, TemporaryFailure
 from gpubox.gateway.prefix import read_slots
 from gpubox.gateway.servers import GatewayServer, ProfileTable, read_servers, sentence_of
 from gpubox.gateway.upstream import UpstreamFailed, ask_server
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.profiles.profile import Profile
-from gpubox.server.responses import context_size, json_count, json_object
+from gpubox.server.responses import QUIET_SECONDS, context_size, json_count, json_object
 from gpubox.storage import is_locked, read_json
 
 TICK_SECONDS = 0.25
@@ -38,38 +31,22 @@ RETRY_SECONDS = 5.0
 LOST_SECONDS = 1.0
 """A server that did not take a request takes no others for so long: a dying one still looks alive."""
 SLOTS_SECONDS, SLOTS_TIMEOUT_SECONDS = 1.5, 10.0
-"""How often a server with requests is asked who is in its slots, and how long it may take for that. llama-server (build
-11434) sees that the client of a request without a stream has gone once nobody has asked for its slots for a second."""
+"""How often a server with requests is asked who is in its slots, and how long it may take for that."""
 OWNER_FIRST = "The owner's own operation goes first."
 _SHOWN_CHARS, _SHOWN_NAMES = 100, 20
-
-
-class ProfileUnavailable(Exception):
-    """The request gets no server. ``status`` and ``sentence`` go to the client."""
-
-    def __init__(
-        self, status: int, sentence: str, retry_seconds: float | None = None, *, is_broken: bool = False
-    ) -> None:
-        """``retry_seconds``: nothing changes before. ``is_broken``: and most likely not then either."""
-        super().__init__(sentence)
-        self.status, self.sentence, self.retry_seconds, self.is_broken = status, sentence, retry_seconds, is_broken
 
 
 @dataclass(slots=True)
 class _Operation:
     """An operation that runs now."""
 
-    kind: OperationKind
-    profile: str
-    asked_by: str
+    switch: GatewaySwitch
+    """As it was reported last."""
     began: float
-    step: str = "begin"
     instances: tuple[str, ...] = ()
     """Those that it changes; empty until it is known."""
-    displaces: tuple[str, ...] = ()
-    """The profiles that run there."""
     closes: bool = False
-    """Whether these take no more requests."""
+    """Whether the profiles that it displaces take no more requests."""
     child: ServerOperation | None = None
     task: asyncio.Task[None] | None = None
 
@@ -83,17 +60,12 @@ class ProfileServers:
         self.operations = Operations(paths)
         self.queue = AdmissionQueue(deadline_seconds=config.gateway.wait_seconds, capacity=config.gateway.queue)
         self.running: tuple[GatewayServer, ...] = ()
-        self._waiting: dict[int, asyncio.Future[GatewayServer]] = {}
-        self._lost: dict[str, float] = {}
-        """Launches that did not take a request, and until when they take none."""
         self._watching: dict[str, asyncio.Task[None]] = {}
         """Launch -> who looks at its slots."""
         self._operations: dict[str, _Operation] = {}
         """By profile. They touch different instances, and each leaves the others the memory that they will need."""
         self._ticking: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        self._unloading: set[str] = set()
-        """The profiles that a client wants unloaded."""
 
     async def start(self) -> None:
         """Reads profiles and servers, and begins to watch them."""
@@ -112,7 +84,7 @@ class ProfileServers:
     # -- for requests --------------------------------------------------------
 
     async def profile_of(self, model: str | None) -> Profile:
-        """The profile that a request means; without a model the one that runs. Raises ProfileUnavailable.
+        """The profile that a request means; without a model the one that runs. Raises RequestRefused.
 
         With ``unknown-model = "current"`` the one that runs also answers for a model that there is not.
         """
@@ -125,10 +97,10 @@ class ProfileServers:
                 try:
                     return self.profiles.find(model)
                 except GpuboxError as error:
-                    raise ProfileUnavailable(404, f"{_first(error, model)} {self._names()}") from None
+                    raise RequestRefused(404, f"{_first(error, model)} {self._names()}") from None
         for server in sorted(self.running, key=lambda server: server.instance != MAIN_INSTANCE):
             return self.profiles.get(server.profile) or Profile(server.profile, "")
-        raise ProfileUnavailable(503, "No profile runs, and the request names none in `model`.")
+        raise RequestRefused(503, "No profile runs, and the request names none in `model`.")
 
     def _names(self) -> str:
         names = [name for profile in self.profiles.visible() for name in profile.names]
@@ -140,7 +112,7 @@ class ProfileServers:
     ) -> GatewayServer | asyncio.Future[GatewayServer]:
         """The server for a request, or what becomes it as soon as the request may go there.
 
-        Only one that ``may_load`` waits: whatever waits is a reason to bring its profile up. Raises ProfileUnavailable
+        Only one that ``may_load`` waits: whatever waits is a reason to bring its profile up. Raises RequestRefused
         if it shall not wait.
         """
         now, name = time.monotonic(), profile.name
@@ -150,58 +122,59 @@ class ProfileServers:
             self.queue.run(ticket, now)
             return server
         if not may_load:
-            raise ProfileUnavailable(503, f"{name} is not up, and only a POST request waits for it or brings it up.")
+            raise RequestRefused(503, f"{name} is not up, and only a POST request waits for it or brings it up.")
         if broken := self.queue.broken(name, now):
-            raise ProfileUnavailable(503, broken[0], broken[1], is_broken=True)
+            raise RequestRefused(503, broken[0], broken[1], is_broken=True)
         if self.queue.is_full():
-            full = ProfileUnavailable(429, "Too many requests wait already.", RETRY_SECONDS)
+            full = RequestRefused(429, "Too many requests wait already.", RETRY_SECONDS)
             if (victim := self.queue.victim(ticket.client)) is None:
                 raise full
             self.refuse(victim, full)
         self.queue.wait(ticket, now)
-        future = self._waiting[ticket.id] = asyncio.get_running_loop().create_future()
+        ticket.server = asyncio.get_running_loop().create_future()
         self._wake.set()
-        return future
+        return ticket.server
 
-    def refuse(self, ticket: Ticket, reason: ProfileUnavailable) -> None:
+    def refuse(self, ticket: Ticket, reason: RequestRefused) -> None:
         """Ends the waiting of a request."""
         self.queue.leave(ticket, time.monotonic())
-        future = self._waiting.pop(ticket.id, None)
-        if future and not future.done():
-            future.set_exception(reason)
+        if ticket.server and not ticket.server.done():
+            ticket.server.set_exception(reason)
 
     def done(self, ticket: Ticket, tokens: float | None = None) -> None:
         """The request is over, or its client has left. ``tokens``: what it cost, if that is known."""
-        self._waiting.pop(ticket.id, None)
         self.queue.leave(ticket, time.monotonic(), tokens)
-        if self._waiting:
-            self._dispatch()
+        self._dispatch()
+
+    def left(self, profile: str) -> None:
+        """The client of a request without a stream has gone, while its server works: nobody asks that for a while."""
+        self.queue.of(profile).quiet_until = time.monotonic() + QUIET_SECONDS
+        with contextlib.suppress(OSError):
+            self.paths.gateway_left.touch(0o600)
 
     def lost(self, ticket: Ticket, server: GatewayServer) -> None:
         """The server took no connection, or closed it: it is most likely dead, and takes no request for a while."""
         now = time.monotonic()
-        self._lost = {launch: until for launch, until in self._lost.items() if until > now}
         if server.launch_id:
-            self._lost[server.launch_id] = now + LOST_SECONDS
+            self.queue.of(server.profile).lost_until = now + LOST_SECONDS
         self.queue.leave(ticket, now)
         self.refresh()
 
     async def unload(self, names: Collection[str]) -> None:
-        """Stops the servers of these profiles, or of all, once nobody asks them. Raises ProfileUnavailable."""
+        """Stops the servers of these profiles, or of all, once nobody asks them. Raises RequestRefused."""
         wanted = {server.profile for server in self.running if not names or server.profile in names}
         pinned = {name for name in wanted if (profile := self.profiles.get(name)) and profile.pinned}
         if pinned and names:
-            raise ProfileUnavailable(409, f"{', '.join(pinned)} is pinned: `gpubox stop` on the box stops it.")
-        self._unloading |= (wanted := wanted - pinned)
-        self._wake.set()
+            raise RequestRefused(409, f"{', '.join(pinned)} is pinned: `gpubox stop` on the box stops it.")
+        wanted -= pinned
         deadline = time.monotonic() + self.config.gateway.wait_seconds
-        try:
-            while left := wanted & {server.profile for server in self.running}:
-                if time.monotonic() > deadline:
-                    raise ProfileUnavailable(503, f"{', '.join(sorted(left))} is in use, or could not be stopped.")
-                await asyncio.sleep(TICK_SECONDS / 5)
-        finally:
-            self._unloading -= wanted
+        for name in wanted:
+            self.queue.of(name).unload_until = deadline
+        self._wake.set()
+        while left := wanted & {server.profile for server in self.running}:
+            if time.monotonic() > deadline:
+                raise RequestRefused(503, f"{', '.join(sorted(left))} is in use, or could not be stopped.")
+            await asyncio.sleep(TICK_SECONDS / 5)
 
     def pause(self, paused: bool) -> None:
         """Holds all requests, or lets them go."""
@@ -234,23 +207,23 @@ class ProfileServers:
         for name in upstream:
             self.queue.of(name).slots = None
         own = {operation.child.pid for operation in self._operations.values() if operation.child}
-        closed = {server.profile for server in self.running
-                  if server.changed_by not in (None, *own) or self._lost.get(server.launch_id, 0.0) > now}  # fmt: skip
+        closed = {name for name, queued in self.queue.profiles.items() if queued.lost_until > now}
+        closed.update(server.profile for server in self.running if server.changed_by not in (None, *own))
         for operation in self._operations.values():
-            closed.update(operation.displaces if operation.closes else ())
+            closed.update(operation.switch.displaces if operation.closes else ())
         self.queue.set_up([*upstream, *(server.profile for server in self.running if server.ready)], closed, now)
 
     async def _watch_slots(self, server: GatewayServer) -> None:
         """Asks a server how many slots it has; and while requests are at it, how many of them work for others."""
         url, key, queued = server.base_url, api_key(self.paths), self.queue.of(server.profile)
-        queued.slots, queued.foreign, known, before = 1, 0, False, 0
+        queued.slots, queued.context, queued.foreign, known, before = 1, None, 0, False, 0
         while True:
             with contextlib.suppress(UpstreamFailed, TimeoutError, OSError, ValueError):
                 if not known:
                     status, body = await ask_server(url, key, "GET", "/props", seconds=SLOTS_TIMEOUT_SECONDS)
                     queued.slots, queued.context, known = *(_slots(body) if status == 200 else (None, None)), True
                     self._dispatch()
-                elif queued.busy:
+                elif queued.busy and queued.quiet_until < time.monotonic():
                     ours = queued.busy
                     status, body = await ask_server(url, key, "GET", "/slots", seconds=SLOTS_TIMEOUT_SECONDS)
                     if status != 200:
@@ -274,10 +247,9 @@ class ProfileServers:
         now = time.monotonic()
         for name in self.queue.profiles:
             while (ticket := self.queue.next_ticket(name)) and (server := self._server_of(name)):
-                future = self._waiting.pop(ticket.id, None)
                 self.queue.run(ticket, now)
-                if future and not future.done():
-                    future.set_result(server)
+                if ticket.server and not ticket.server.done():
+                    ticket.server.set_result(server)
 
     async def _tick(self) -> None:
         looked = profiles_looked = 0.0
@@ -307,9 +279,9 @@ class ProfileServers:
             return
         if names := [name for name in self.queue.next_profiles(now) if name not in self._operations]:
             first = min(self.queue.of(names[0]).waiting(), key=lambda ticket: ticket.arrived)
-            self._begin(_Operation("start", names[0], first.client, now))
+            self._begin(_Operation(GatewaySwitch("start", names[0], first.client), now))
         elif name := self._idle_profile(now):
-            self._begin(_Operation("stop", name, "", now))
+            self._begin(_Operation(GatewaySwitch("stop", name), now))
 
     def _owner_is_first(self) -> bool:
         """Whether the owner's own operation waits or works. It comes before the gateway's next one."""
@@ -326,22 +298,23 @@ class ProfileServers:
     def _unload_seconds(self, server: GatewayServer, now: float) -> float | None:
         profile = self.profiles.get(server.profile)
         idle = self.queue.idle_seconds(server.profile, now)
-        if server.profile in self._unloading and idle is not None and server.ready:
-            return 0.0
-        if profile is None or not profile.idle_seconds or profile.pinned or idle is None or not server.ready:
+        if idle is None or not server.ready:
             return None
-        return profile.idle_seconds - idle
+        if self.queue.of(server.profile).unload_until > now:
+            return 0.0
+        return profile.idle_seconds - idle if profile and profile.idle_seconds and not profile.pinned else None
 
     # -- operations ----------------------------------------------------------
 
     def _begin(self, operation: _Operation) -> None:
-        self._operations[operation.profile] = operation
+        self._operations[operation.switch.profile] = operation
         operation.task = asyncio.get_running_loop().create_task(self._operate(operation))
 
     async def _operate(self, operation: _Operation) -> None:
         """Brings a profile up, or unloads it."""
-        queued = self.queue.of(operation.profile)
-        self._report(operation)
+        name = operation.switch.profile
+        queued = self.queue.of(name)
+        self._report(operation, "begin")
         try:
             operation.child = child = await self.operations.begin(
                 self._request(operation), lambda values: self._follow(operation, values)
@@ -350,7 +323,7 @@ class ProfileServers:
                 await self._make_room(operation, child)
                 if queued.loading or child.finished.done():
                     message = await child.finished
-                    if queued.loading and operation.kind == "start":
+                    if queued.loading and operation.switch.kind == "start":
                         queued.load_seconds = time.monotonic() - operation.began
                     self._report(operation, "done", message)
                 else:
@@ -362,49 +335,51 @@ class ProfileServers:
         except GpuboxError as error:
             self._fail(operation, error)
         finally:
-            del self._operations[operation.profile]
+            del self._operations[name]
             queued.displaces, queued.loading = (), False
-            self.queue.release(but=operation.profile)
+            self.queue.release(but=name)
             self.refresh()
             self._wake.set()
 
     async def _make_room(self, operation: _Operation, child: ServerOperation) -> None:
         """Waits for the checks, then until the servers that go have done their requests. Until then the owner may
         come first."""
-        operation.instances = await child.placed
+        either: tuple[asyncio.Future[Any], ...] = (child.placed, child.finished)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not child.placed.done():
+            return  # a check has failed
+        operation.instances = child.placed.result()
+        name, queued = operation.switch.profile, self.queue.of(operation.switch.profile)
         displaces = tuple(server.profile for server in self.running if server.instance in operation.instances)
-        queued = self.queue.of(operation.profile)
-        operation.displaces = queued.displaces = displaces
-        self._report(operation, "wait" if displaces else "")
+        queued.displaces = displaces
+        if displaces:
+            operation.switch = replace(operation.switch, displaces=displaces)
+            self._report(operation, "wait")
         self._wake.set()  # another one may begin beside it
         while self._is_wanted(operation) and not self._owner_is_first():
             now = time.monotonic()
-            if now >= self.queue.close_at(operation.profile, displaces, now) and not self.queue.paused:
+            if now >= self.queue.close_at(name, displaces, now) and not self.queue.paused:
                 operation.closes = True
                 self._set_up(now)
-                if not any(self.queue.of(name).running for name in displaces):
+                if not any(self.queue.of(each).running for each in displaces):
                     queued.loading, operation.began = True, now
-                    return child.go()
+                    child.go()
+                    return
             if child.finished.done():
-                return None  # it died: its future says why
+                return  # it died
             await asyncio.sleep(0.02)
-        return None
 
     def _is_wanted(self, operation: _Operation) -> bool:
         """Whether somebody still waits for a start, and nobody asks the profile that is to be unloaded."""
-        queued = self.queue.of(operation.profile)
+        queued = self.queue.of(operation.switch.profile)
         asked = bool(queued.waiting_count)
-        return asked if operation.kind == "start" else not (asked or queued.running)
+        return asked if operation.switch.kind == "start" else not (asked or queued.running)
 
     def _request(self, operation: _Operation) -> OperationRequest:
-        servers, now = [], time.monotonic()
-        for server in self.running:
-            profile, queued = self.profiles.get(server.profile), self.queue.of(server.profile)
-            pinned, idle = bool(profile and profile.pinned), self.queue.idle_seconds(server.profile, now) or 0.0
-            servers.append(OperationServer(server.instance, pinned, idle, len(queued.running), queued.waiting_count))
-        others = [each for each in self._operations.values() if each.instances]
-        beside = tuple(OperationBeside(other.profile, other.instances) for other in others)
-        return OperationRequest(operation.kind, operation.profile, operation.asked_by, tuple(servers), beside)
+        now, switch = time.monotonic(), operation.switch
+        idle = {server.instance: self.queue.idle_seconds(server.profile, now) or 0.0 for server in self.running}
+        beside = {name: other.instances for name, other in self._operations.items() if other.instances}
+        return OperationRequest(switch.kind, switch.profile, switch.asked_by, idle, beside)
 
     def _follow(self, operation: _Operation, values: Mapping[str, Any]) -> None:
         """An event of the Supervisor."""
@@ -412,40 +387,35 @@ class ProfileServers:
             with contextlib.suppress(OSError):
                 self.refresh()  # its server answers: what the child still writes keeps nobody waiting
         step = values.get("step")
-        if isinstance(step, str) and step != operation.step:
-            operation.step = step
+        if isinstance(step, str) and step != operation.switch.step:
             self._report(operation, step)
 
     def _fail(self, operation: _Operation, error: GpuboxError) -> None:
-        now, sentence, name = time.monotonic(), sentence_of(error), operation.profile
+        now, sentence, name = time.monotonic(), sentence_of(error), operation.switch.profile
         self._report(operation, "failed", sentence)
-        if operation.kind != "start":
+        if operation.switch.kind != "start":
             self.queue.of(name).used = now  # not again at once
         elif isinstance(error, TemporaryFailure) and len(self._operations) > 1:
             self.queue.of(name).postponed_until = UNTIL_RELEASED  # most likely another one has its place
         elif isinstance(error, TemporaryFailure):
             for request in self.queue.postpone(name, now):
-                self.refuse(request, ProfileUnavailable(503, sentence, RETRY_SECONDS))
+                self.refuse(request, RequestRefused(503, sentence, RETRY_SECONDS))
         else:
             for request in self.queue.failed(name, sentence, now):
                 seconds = self.queue.of(name).broken_until - now
-                self.refuse(request, ProfileUnavailable(503, sentence, seconds, is_broken=True))
+                self.refuse(request, RequestRefused(503, sentence, seconds, is_broken=True))
 
-    def _report(self, operation: _Operation, step: str = "begin", message: str = "") -> None:
-        if step:
-            operation.step, seconds = step, round(time.monotonic() - operation.began, 3)
-            kind, name, client = operation.kind, operation.profile, operation.asked_by
-            self.emit(GatewaySwitch(kind, name, client, step, operation.displaces, seconds, message))
+    def _report(self, operation: _Operation, step: str, message: str = "") -> None:
+        seconds = round(time.monotonic() - operation.began, 3)
+        operation.switch = replace(operation.switch, step=step, seconds=seconds, message=message)
+        self.emit(operation.switch)
 
     # -- what it knows -------------------------------------------------------
 
-    def operation_status(self) -> GatewayOperation | None:
-        operation = next(iter(self._operations.values()), None)
-        if operation is None:
-            return None
-        seconds = round(time.monotonic() - operation.began, 3)
-        kind = "switch" if operation.kind == "start" and operation.displaces else operation.kind
-        return GatewayOperation(kind, operation.profile, operation.step, operation.asked_by, seconds)
+    def switches(self) -> tuple[GatewaySwitch, ...]:
+        """The operations under way, the oldest first."""
+        now = time.monotonic()
+        return tuple(replace(each.switch, seconds=round(now - each.began, 3)) for each in self._operations.values())
 
     def statuses(self) -> tuple[ProfileStatus, ...]:
         """All profiles of a list, and those that run or are asked."""
@@ -463,7 +433,7 @@ class ProfileServers:
             state = "upstream"
         elif server and server.ready:
             state = "up"
-        elif server or (operation and operation.kind == "start"):
+        elif server or (operation and operation.switch.kind == "start"):
             state = "starting"
         elif broken:
             state = "broken"
@@ -476,10 +446,11 @@ class ProfileServers:
             base_url=profile.upstream if profile and profile.upstream else base_url,
             running=len(queued.running),
             waiting=queued.waiting_count,
+            slots=queued.slots if queued.up and queued.context else None,
             context=queued.context if state == "up" else None,
             pinned=bool(profile and profile.pinned),
             unload_seconds=self._unload_seconds(server, now) if server else None,
-            message=operation.step if operation and state == "starting" else broken[0] if broken else "",
+            message=operation.switch.step if operation and state == "starting" else broken[0] if broken else "",
         )
 
 

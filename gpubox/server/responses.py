@@ -11,6 +11,10 @@ DEFERRED, PROCESSING = "requests_deferred", "requests_processing"
 MAX_COUNT = 2**53
 """From here on a JSON number is not exact, and nothing is so many."""
 
+QUIET_SECONDS = 1.1
+"""A llama-server (build 11434, ``recv_with_timeout`` in server-queue.cpp) looks whether the client of a request without
+a stream has gone once it has answered nobody for a second."""
+
 
 @dataclass(frozen=True, slots=True)
 class Health:

@@ -7,10 +7,11 @@ import contextlib
 import time
 from collections import deque
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from gpubox.address import KEY_HINT
 from gpubox.server.other_server import LLAMA, OtherServerReading
-from gpubox.server.responses import DEFERRED, MAX_COUNT, PROCESSING, Health, Slot
+from gpubox.server.responses import DEFERRED, MAX_COUNT, PROCESSING, QUIET_SECONDS, Health, Slot
 from gpubox.server.status import DENIED, ServerStatus
 
 POLL_SECONDS = 0.25
@@ -82,8 +83,10 @@ class HttpReading:
 class HttpSource:
     """Polls one server in a task of its own, so that a server that hangs delays nothing else."""
 
-    def __init__(self, base_url: str, key: str | None, *, may_ask_slots: bool, foreign: bool = False) -> None:
-        """``may_ask_slots``: reading /slots does not keep the server awake.
+    def __init__(
+        self, base_url: str, key: str | None, *, may_ask_slots: bool, foreign: bool = False, left: Path | None = None
+    ) -> None:
+        """``may_ask_slots``: reading /slots does not keep the server awake. ``left``: ``Paths.gateway_left``.
 
         ``foreign``: gpubox did not start it, so its command line and its log are unknown. It may be of another kind.
         """
@@ -97,7 +100,7 @@ class HttpSource:
         self.latest: HttpReading | None = None
         self.polling_since: float | None = None
         """When the poll in progress began."""
-        self._foreign = foreign
+        self._foreign, self._left = foreign, left
         self._dialect = "" if foreign else LLAMA
         """The API of the server; empty while unknown."""
         self._detected_at = float("-inf")
@@ -191,6 +194,14 @@ class HttpSource:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.02, pause - (time.monotonic() - began))):
                     await self._poll_requested.wait()
+            while self._is_left() and time.monotonic() - began < 2 * QUIET_SECONDS:  # clients may leave all the time
+                await asyncio.sleep(0.02)
+
+    def _is_left(self) -> bool:
+        """Whether a client has just left a request that its server works on."""
+        with contextlib.suppress(OSError):
+            return self._left is not None and 0.0 <= time.time() - self._left.stat().st_mtime < QUIET_SECONDS
+        return False
 
     async def poll(self) -> HttpReading:
         """Polls once. Never raises: a failure is part of the reading."""

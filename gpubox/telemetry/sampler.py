@@ -62,7 +62,8 @@ class LaunchSources:
         )  # fmt: skip
         self.log_problem = ""
         self.may_ask_slots = not can_sleep(running.launch.argv)
-        self.http = HttpSource(running.launch.base_url, _key_of(api_key, paths), may_ask_slots=self.may_ask_slots)
+        url, key, left = running.launch.base_url, _key_of(api_key, paths), paths.gateway_left
+        self.http = HttpSource(url, key, may_ask_slots=self.may_ask_slots, left=left)
         self.slot_rates = SlotRates()
         self.process: ProcessReading | None = None
         self.process_rates = ProcessRates()
@@ -94,7 +95,8 @@ class LaunchSources:
         key = _key_of(api_key, paths)
         if key != self.http.key:
             await self.http.close()
-            self.http = HttpSource(self.running.launch.base_url, key, may_ask_slots=self.may_ask_slots)
+            left = paths.gateway_left
+            self.http = HttpSource(self.running.launch.base_url, key, may_ask_slots=self.may_ask_slots, left=left)
             if start:
                 self.http.start()
 

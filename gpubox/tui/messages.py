@@ -152,11 +152,11 @@ def filter_entries(entries: Iterable[ProfileEntry], search: str) -> tuple[Profil
     return tuple(sorted(matching, key=lambda entry: not all(term in entry.name.lower() for term in terms)))
 
 
-def entry_state(entry: ProfileEntry, running: frozenset[str], operating_on: str) -> str:
-    """The mark of a row, as a key of PROFILES; ``operating_on`` names the profile of the operation under way."""
+def entry_state(entry: ProfileEntry, running: frozenset[str], *, changes: bool) -> str:
+    """The mark of a row, as a key of PROFILES; ``changes``: an operation on it is under way."""
     if entry.profile is None:
         return "broken" if entry.kind == "broken" else "model"
-    if entry.name == operating_on:
+    if changes:
         return "busy"
     from gpubox.views.profile import profile_state
 

@@ -202,7 +202,7 @@ def test_an_upstream_that_is_down_says_so(gateway: Gateway, folder: Path) -> Non
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_the_owner_cancels_a_request_in_the_middle_of_its_answer(gateway: Gateway, stream: bool) -> None:
+def test_the_owner_cancels_a_request_in_the_middle_of_its_answer(gateway: Gateway, folder: Path, stream: bool) -> None:
     body = {"model": "paced", "messages": [], "max_tokens": 100_000, "pace": 20, "stream": stream, "user": "endless"}
     replies: list[Reply] = []
     asking = threading.Thread(target=lambda: replies.append(ask(gateway.port, "/v1/chat/completions", body)))
@@ -215,6 +215,9 @@ def test_the_owner_cancels_a_request_in_the_middle_of_its_answer(gateway: Gatewa
     assert replies and "cancelled" in replies[0].body.decode()
     assert replies[0].status == (200 if stream else 403)
     assert gateway.status()["finished"][0]["outcome"] == "cancelled"
+    left = folder.parents[1] / "STATE/gpubox/gateway/left"  # without a stream its server must be left alone, to see it
+    assert left.exists() is not stream
+    left.unlink(missing_ok=True)
     assert [gateway.control(f"cancel/{id_}", post=True).status for id_ in (number, "x", "")] == [404] * 3
 
 

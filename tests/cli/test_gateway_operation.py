@@ -105,7 +105,7 @@ def test_start_switch_and_unload(start: Start, paths: Paths) -> None:
     launch = observe(paths, "main").state.last_good
     assert launch and (launch.host, launch.profile) == ("127.0.0.1", "a") and launch.port > 1024
 
-    child = start("b", servers=[{"instance": "main", "profile": "a", "idle_seconds": 3.5, "running": 0, "new": 1}])
+    child = start("b", idle_seconds={"main": 3.5}, new=1)
     assert child.until("placed")["instances"] == ["main"]
     view = observe(paths, "main")
     assert view.operation and (view.operation.kind, view.operation.asked_by) == ("switch", "opencode")
@@ -302,7 +302,7 @@ def test_two_operations_on_different_instances_run_side_by_side(start: Start, pa
     assert start("a").end() == 0
     first = start("b")
     first.until("placed")
-    beside = [{"profile": "b", "instances": ["main"]}]
+    beside = {"b": ["main"]}
 
     assert start("c", beside=beside).end() == 0
     waits = start("a", beside=beside).until("failed")

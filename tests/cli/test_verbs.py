@@ -487,13 +487,15 @@ def test_engines(gpubox: Box, paths: Paths, fake_engine: Path) -> None:
 
 def test_doctor_names_what_is_missing_and_changes_nothing(gpubox: Box, paths: Paths, write_profile: Write) -> None:
     write_profile("mine", "oops")
+    write_profile("lost", 'upstream = "http://127.0.0.1:9"\nfallback = "nobody"\n')
 
     code, out, _ = gpubox("doctor")
     topics = {finding["topic"] for finding in gpubox.json("doctor")["findings"]}
 
     assert code == 0
     assert "! gpu       no GPU" in out
-    assert "2 profiles, 1 of them refused by their engine" in out
+    assert "The fallback of lost, nobody, is no profile." in out
+    assert "3 profiles, 1 of them refused by their engine" in out
     assert "mine.toml is not valid TOML" in out
     assert {"host", "gpu", "engine", "profiles", "models", "api key", "config", "state", "cache"} <= topics
     assert not paths.state.exists()

@@ -412,7 +412,7 @@ def test_key_revoked_in_mid_stream(locked: Locked) -> None:
     done: list[Reply] = []
 
     def revoke(reply: Reply) -> bool:
-        if len(reply.token_times) == 3:
+        if len(reply.token_times) >= 3 and "midway" in locked.keys.names:  # several may come in one piece
             locked.keys.remove("midway")
         return False
 

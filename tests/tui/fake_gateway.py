@@ -11,8 +11,8 @@ from gpubox.gateway.gateway_status import (
     SCHEMA,
     ClientSums,
     FinishedRequest,
-    GatewayOperation,
     GatewayStatus,
+    GatewaySwitch,
     LiveRequest,
     ProfileStatus,
     WaitsFor,
@@ -58,7 +58,7 @@ SUMS = ClientSums(
 AIDER = ClientSums(41, 2, 0, 210_000, 185_000, 20_100, 9.0, 62.0, 45.1, 456.8, 9.0, 1.1, 44.0, f"{DAY}13:02:14.100Z")
 EVAL = ClientSums(280, 0, 0, 88_000, 0, 280, 0.1, 0.0, 56.0, 4.1, 0.1, 0.2, 68.8, f"{DAY}13:02:02.000Z")
 STATUS = GatewayStatus(
-    SCHEMA, BASE, 4700, "2026-11-21T09:00:00.000Z", "1.0", False, True, "", None,
+    SCHEMA, BASE, 4700, "2026-11-21T09:00:00.000Z", "1.0", False, True, "", (),
     (
         ProfileStatus(A, "up", ("gpt-4o",), "main", "http://127.0.0.1:40001", 1, 0, unload_seconds=None),
         ProfileStatus(B, "down", waiting=1), ProfileStatus("mine", "down"),
@@ -81,7 +81,7 @@ STATUS = GatewayStatus(
 )  # fmt: skip
 SWITCHING = replace(
     STATUS,
-    operation=GatewayOperation("switch", B, "load", "aider", 4.2),
+    operations=(GatewaySwitch("start", B, "aider", "load", (A,), 4.2),),
     profiles=(ProfileStatus(A, "down", ("gpt-4o",)), ProfileStatus(B, "starting", waiting=2), STATUS.profiles[2]),
     requests=(STATUS.requests[1], LiveRequest(74, "opencode", A, CHAT, "waiting", True, 1.1, 1.1)),
 )

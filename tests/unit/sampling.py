@@ -35,6 +35,8 @@ class Time:
     def monotonic(self) -> float:
         return self.began + self.ahead
 
+    time = monotonic
+
 
 @pytest.fixture
 def box(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> Iterator[LlamaBox]:

@@ -10,8 +10,8 @@ from gpubox.gateway.gateway_status import (
     SCHEMA,
     ClientSums,
     FinishedRequest,
-    GatewayOperation,
     GatewayStatus,
+    GatewaySwitch,
     LiveRequest,
     ProfileStatus,
 )
@@ -28,7 +28,7 @@ from gpubox.tui.clients.client_lines import (
 )
 from gpubox.tui.styled_lines import StyledLine, cell_width
 
-NOTHING = GatewayStatus(SCHEMA, "http://127.0.0.1:8080", 7, "", "1", False, False, "", None, (), (), {}, ())
+NOTHING = GatewayStatus(SCHEMA, "http://127.0.0.1:8080", 7, "", "1", False, False, "", (), (), (), {}, ())
 LONG = LiveRequest(1, "c", "a", "/v1/x", "generating", True, 0.0, 4.0, 1.0, 91)
 
 
@@ -109,16 +109,22 @@ def test_the_gateway_in_three_lines() -> None:
         ProfileStatus("b", "starting", waiting=1), ProfileStatus("c", "broken", message="no VRAM"),
         ProfileStatus("idle", "up", unload_seconds=90.0), ProfileStatus("far", "upstream"),
     )  # fmt: skip
-    operation = GatewayOperation("switch", "b", "load", "opencode", 3.4)
-    status = replace(NOTHING, profiles=profiles, operation=operation, requests=(LONG,), exposed="LAN, no key")
+    operation = GatewaySwitch("start", "b", "opencode", "load", ("a",), 3.4)
+    status = replace(
+        NOTHING,
+        profiles=profiles,
+        operations=(operation, GatewaySwitch("stop", "idle")),
+        requests=(LONG,),
+        exposed="LAN, no key",
+    )
     address, loaded, _ = map(text, gateway_lines(status, 200))
 
     assert "http://127.0.0.1:8080" in address and "▲ LAN, no key" in address and "1 request now" in address
-    assert loaded.startswith("◌ b load 3 s, asked by opencode, 1 waiting")
+    assert loaded.startswith("◌ stop idle") and "◌ b load 3 s, asked by opencode, 1 waiting" in loaded
     assert "a 2 running" in loaded and "broken: no VRAM" in loaded and "unloads in 90 s" in loaded
     assert "far elsewhere" in loaded and "1 not loaded" in loaded
     assert operation_text(operation) == "switch to b, asked by opencode"
-    assert operation_text(GatewayOperation("stop", "b", "stop", "", 1.0)) == "stop b"
+    assert operation_text(GatewaySwitch("stop", "b")) == "stop b"
     broken = gateway_lines(replace(status, problems=("The key file is damaged.",)), 200)
     assert text(broken[1]) == "✗ The key file is damaged." and text(broken[2]) == loaded
     assert "PAUSED" in text(gateway_lines(replace(status, paused=True), 60)[0])

@@ -14,7 +14,6 @@ from gpubox.gateway.gateway_status import (
     STAGES,
     FinishedRequest,
     GatewayEvent,
-    GatewayOperation,
     GatewayStatus,
     GatewaySwitch,
     ProfileStatus,
@@ -25,7 +24,8 @@ from gpubox.gateway.metrics import RequestCounters, metrics_text
 AT = "2026-11-22T12:00:00.000Z"
 STATUS = GatewayStatus(
     schema_version=SCHEMA, base_url="http://127.0.0.1:8080", pid=1, started_at=AT, version="0.1.0", paused=False,
-    has_keys=False, exposed="", operation=GatewayOperation("start", "coder", "load", "laptop", 1.0),
+    has_keys=False, exposed="",
+    operations=(GatewaySwitch("start", "coder", "laptop", "load"), GatewaySwitch("stop", "chat")),
     profiles=(
         ProfileStatus("coder", "up", running=2, waiting=1, slots=2), ProfileStatus("far", "upstream"),
         ProfileStatus("chat", "broken", message="It broke."),
@@ -104,6 +104,7 @@ def test_what_clients_asked() -> None:
     assert samples['gpubox_gateway_slots{profile="coder"}'] == 2
     assert samples['gpubox_gateway_waiting_requests{profile="coder"}'] == 1
     assert samples['gpubox_gateway_operation{kind="start",profile="coder"}'] == 1
+    assert samples['gpubox_gateway_operation{kind="stop",profile="chat"}'] == 1
     assert [samples.get(f'gpubox_profile_up{{profile="{name}"}}') for name in ("coder", "chat", "far")] == [1, 0, None]
     assert samples["gpubox_gateway_start_time_seconds"] == 1795348800
 

@@ -9,7 +9,6 @@ from functools import partial
 import pytest
 
 from gpubox.errors import GpuboxError
-from gpubox.gateway.operations import OperationBeside
 from gpubox.gateway.placement import PlacedServer, Placement, decide, find_placement
 from gpubox.paths import Paths
 from gpubox.planner.plan import DevicePlan, MemoryPlan
@@ -60,7 +59,7 @@ def test_nothing_goes_where_it_fits_beside() -> None:
 def test_the_fewest_go_and_of_equal_ones_the_one_unused_for_longest() -> None:
     thirds = {"main": 8.0, "b": 7.0, "c": 7.0}
     assert place(Card(6, **thirds), A, B, C) == Placement("new", ("b",))
-    assert place(Card(6, **thirds), A, replace(B, requests=1), C) == Placement("main", ("main",))  # b is busy
+    assert place(Card(6, **thirds), A, replace(B, idle_seconds=0.0), C) == Placement("main", ("main",))  # b is busy
     assert place(Card(9.2, **thirds), A, B, C) == Placement("main", ("main",))  # b and c alone are not enough
     assert place(Card(15, **thirds), A, B, C).displaces == ("b", "main")
     assert set(place(Card(23, **thirds), A, B, C).displaces) == {"main", "b", "c"}
@@ -131,11 +130,11 @@ def test_beside_another_operation_only_what_leaves_it_its_memory_and_place(paths
     profiles = {each: Profile(each, "m.gguf") for each in ("comes", "small", "large", "main", "same")}
     profiles |= {each: Profile(each, "m.gguf", flags={"rpc": "10.0.0.2:50052"}) for each in ("far", "comes-far")}
     planner = Plans(**{"comes": 15, "comes-far": 1, "small": 5, "large": 12, "main": 1, "far": 1, "same": 1})
-    others = [OperationBeside("comes", ("main",)), OperationBeside("comes-far", ("same",))]
+    others = {"comes": ("main",), "comes-far": ("same",)}
     find = partial(find_placement, profiles[name], paths, ProfileCatalog(profiles, {}), planner, {})  # type: ignore[arg-type]
     if fits:
         assert find(others) == Placement(name)  # the place of the main instance is taken
-        assert find(()) == Placement("main")
+        assert find({}) == Placement("main")
     else:
         with pytest.raises(InstanceBusy, match=f"{name} waits for comes"):
             find(others)

@@ -15,7 +15,8 @@ import pytest
 from gpubox.config import Config, GatewaySettings
 from gpubox.gateway import profile_servers
 from gpubox.gateway.admission import Ticket
-from gpubox.gateway.profile_servers import ProfileServers, ProfileUnavailable
+from gpubox.gateway.http_connection import RequestRefused
+from gpubox.gateway.profile_servers import ProfileServers
 from gpubox.gateway.servers import GatewayServer, ProfileTable
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
@@ -53,12 +54,12 @@ def test_an_unknown_model_goes_to_what_runs_if_the_owner_says_so(paths: Paths, w
     write_profile("a", 'model = "a.gguf"\n')
     (paths.profiles / "broken.toml").write_text("model = 7")
     servers = ProfileServers(paths, Config(gateway=GatewaySettings(unknown_model="current")), print)
-    with pytest.raises(ProfileUnavailable, match="No profile runs"):
+    with pytest.raises(RequestRefused, match="No profile runs"):
         asyncio.run(servers.profile_of("gpt-4"))
     servers.running = (GatewayServer("main", "a", "http://127.0.0.1:9", "1", ready=True, changed_by=None),)
     for name in ("gpt-4", "", None, "a"):
         assert asyncio.run(servers.profile_of(name)).name == "a"
-    with pytest.raises(ProfileUnavailable, match="model must be a string"):  # a known one is never replaced
+    with pytest.raises(RequestRefused, match="model must be a string"):  # a known one is never replaced
         asyncio.run(servers.profile_of("broken"))
 
 
@@ -106,7 +107,7 @@ def test_an_operation_that_dies_is_a_failure_and_one_that_was_killed_is_begun_ag
         assert isinstance(waiting, asyncio.Future)
         servers._next_operation(now)
         if end == "exit 9":
-            with pytest.raises(ProfileUnavailable, match=r"ended without a result \(exit code 9\)"):
+            with pytest.raises(RequestRefused, match=r"ended without a result \(exit code 9\)"):
                 await asyncio.wait_for(waiting, 30)
             return
         async with asyncio.timeout(30):
@@ -123,7 +124,7 @@ def test_while_the_owner_waits_or_works_the_gateway_begins_nothing(
 ) -> None:
     write_profile("a", 'model = "/m.gguf"\n')
     begun: list[str] = []
-    monkeypatch.setattr(ProfileServers, "_begin", lambda self, operation: begun.append(operation.profile))
+    monkeypatch.setattr(ProfileServers, "_begin", lambda self, operation: begun.append(operation.switch.profile))
 
     async def ask() -> None:
         servers = servers_of(paths)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,11 +14,38 @@ import psutil
 import pytest
 
 from gpubox.paths import Paths
-from gpubox.telemetry import log_source
+from gpubox.server.responses import QUIET_SECONDS
+from gpubox.telemetry import http_source, log_source
 from gpubox.telemetry import sampler as sampler_module
+from gpubox.telemetry.http_source import HttpReading, HttpSource
 from tests.fake_nvml import GIB, LONG, Clock, Driver, Start, process, watching
 from tests.unit.llama_box import LlamaBox, done, slot, taken
 from tests.unit.sampling import Make, Time, healthy, until
+
+
+async def test_nobody_asks_a_server_that_has_to_see_that_a_client_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_source, "POLL_SECONDS", 0.0)
+    source = HttpSource("http://127.0.0.1:9", None, may_ask_slots=True, left=tmp_path / "left")
+    polls: list[float] = []
+
+    async def poll() -> HttpReading:
+        polls.append(time.monotonic())
+        return HttpReading(polls[-1], "ok")
+
+    monkeypatch.setattr(source, "poll", poll)
+    source.start()
+    async with asyncio.timeout(20):
+        while len(polls) < 3:
+            await asyncio.sleep(0)
+        (tmp_path / "left").touch()
+        seen, left_at = len(polls), time.monotonic()
+        while len(polls) < seen + 2:
+            await asyncio.sleep(0.01)
+    await source.close()
+    assert polls[seen + 1] - left_at > 0.9 * QUIET_SECONDS  # one may have been under way
+
 
 # -- all is well -----------------------------------------------------------------------------------------
 

@@ -118,6 +118,8 @@ def _profiles(context: Context) -> Iterator[Finding]:
         yield Finding("profiles", "warn", error.message, error.hint)
     for clash in catalog.clashes:
         yield Finding("profiles", "warn", clash, "Change `aliases` in one of them.")
+    for lost in (each for each in catalog.profiles.values() if each.fallback not in ("", *catalog.profiles)):
+        yield Finding("profiles", "warn", f"The fallback of {lost.name}, {lost.fallback}, is no profile.")
 
 
 def _models(context: Context) -> Finding:

@@ -71,8 +71,7 @@ def command(
         return _install(context, (host, port), options, allow_exposed=yes, as_json=as_json)
     if detach:
         record = start_detached(context.paths, host, port, allow_exposed=yes)
-        output.emit_result(f"The gateway listens on {record.base_url}.", _record_values(record), as_json=as_json)
-        return None
+        return output.emit_result(f"The gateway listens on {record.base_url}.", _record_values(record), as_json=as_json)
     printer = _BackgroundPrinter(_printer(as_json=as_json, quiet=quiet))
     try:
         with asyncio.Runner(loop_factory=_new_loop) as runner:
@@ -121,8 +120,7 @@ def _install(
 
     unit = install(context.paths, address, options=options, allow_exposed=allow_exposed)
     if as_json:
-        names = [str(path) for path in unit.paths]
-        output.emit_json({"paths": names, "commands": list(unit.commands), "notes": list(unit.notes)})
+        output.emit_json({"paths": [str(path) for path in unit.paths], "commands": unit.commands, "notes": unit.notes})
         return
     for path in unit.paths:
         output.emit(f"{path} is written.")

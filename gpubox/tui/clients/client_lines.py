@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpubox import units
 from gpubox.gateway.gateway_status import (
     STAGES,
     FinishedRequest,
-    GatewayOperation,
     GatewayStatus,
+    GatewaySwitch,
     LiveRequest,
     ProfileStatus,
     WaitsFor,
@@ -331,16 +331,17 @@ def _profiles_line(status: GatewayStatus, width: int) -> StyledLine:
     """The profiles that are loaded, being loaded or broken; the others only by number."""
     order = {"starting": 0, "up": 1, "broken": 2, "upstream": 3}
     shown = sorted((p for p in status.profiles if p.state in order), key=lambda p: order[p.state])
-    parts = [(20 - at, _profile_part(profile, status.operation)) for at, profile in enumerate(shown)]
-    operation = status.operation
-    if operation and all(profile.name != operation.profile or profile.state != "starting" for profile in shown):
-        parts.insert(0, (30, styled_line(("◌ ", "$accent"), (operation_text(operation), "$accent"))))
+    operations = {operation.profile: operation for operation in status.operations}
+    parts = [(20 - at, _profile_part(profile, operations)) for at, profile in enumerate(shown)]
+    starting = {profile.name for profile in shown if profile.state == "starting"}
+    others = [operation for operation in status.operations if operation.profile not in starting]
+    parts[:0] = [(30, styled_line(("◌ ", "$accent"), (operation_text(each), "$accent"))) for each in others]
     rest = len(status.profiles) - len(shown)
     text = f"{rest} not loaded" if shown else "no profile is loaded; the first request loads one"
     return fit_by_priority([*parts, (1, styled_line((text if rest or not shown else "", QUIET)))], width)
 
 
-def _profile_part(profile: ProfileStatus, operation: GatewayOperation | None) -> StyledLine:
+def _profile_part(profile: ProfileStatus, operations: Mapping[str, GatewaySwitch]) -> StyledLine:
     glyph, colour = PROFILE_MARKS[profile.state]
     words = {"up": "", "upstream": "elsewhere"}.get(profile.state, profile.state)
     counts = [
@@ -348,8 +349,8 @@ def _profile_part(profile: ProfileStatus, operation: GatewayOperation | None) ->
         f"{profile.waiting} waiting" if profile.waiting else "",
     ]
     details = [words, *counts, "pinned" if profile.pinned else ""]
-    if profile.state == "starting" and operation and operation.profile == profile.name:
-        details = [step_text(operation), *counts]
+    if profile.state == "starting" and profile.name in operations:
+        details = [step_text(operations[profile.name]), *counts]
     elif profile.state == "broken" and profile.message:
         details = [f"broken: {sanitize_line(profile.message)}"]
     elif profile.unload_seconds is not None and not profile.running:
@@ -359,19 +360,19 @@ def _profile_part(profile: ProfileStatus, operation: GatewayOperation | None) ->
                        (f" {', '.join(filter(None, details))}".rstrip(), style))  # fmt: skip
 
 
-def operation_text(operation: GatewayOperation) -> str:
+def operation_text(operation: GatewaySwitch) -> str:
     """``switch to b, asked by opencode``."""
-    to = "to " if operation.kind == "switch" else ""
+    kind = "switch to" if operation.displaces else operation.kind
     asked = f", asked by {sanitize_to_width(operation.asked_by, 24)}" if operation.asked_by else ""
-    return f"{sanitize_line(operation.kind)} {to}{sanitize_to_width(operation.profile, 24)}{asked}"
+    return f"{kind} {sanitize_to_width(operation.profile, 24)}{asked}"
 
 
-def operation_step(operation: GatewayOperation) -> str:
+def operation_step(operation: GatewaySwitch) -> str:
     """The step under way in a word or two."""
     return "plan" if operation.step in ("", "begin") else sanitize_line(operation.step)
 
 
-def step_text(operation: GatewayOperation) -> str:
+def step_text(operation: GatewaySwitch) -> str:
     """``load 3 s, asked by opencode``."""
     step = operation_step(operation)
     asked = f", asked by {sanitize_to_width(operation.asked_by, 24)}" if operation.asked_by else ""

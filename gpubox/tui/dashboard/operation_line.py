@@ -83,7 +83,7 @@ def status_phrases(
     if trial:
         return [Content.assemble(("◌ ", "$accent"), sanitize_line(trial))]
     changing = operation is not None and not operation.ended
-    gateway_acts = gateway is not None and gateway.operation is not None
+    gateway_acts = gateway is not None and bool(gateway.operations)
     phrases = _gateway_phrases(gateway, changing)
     if operation and (changing or not (gateway_acts or (overview and _is_outdated(operation, overview)))):
         from gpubox.tui.operation_progress import progress_parts
@@ -107,12 +107,11 @@ def _gateway_phrases(gateway: GatewayStatus | None, changing: bool) -> list[Cont
     if gateway and gateway.paused:
         loud = (" ▐▐ PAUSED ", "bold reverse $warning")
         phrases.append(Content.assemble(loud, (" the gateway holds all requests; P lets them go on", "$warning")))
-    if gateway and gateway.operation and not changing:
+    for operation in gateway.operations if gateway and not changing else ():
         from gpubox.tui.clients.client_lines import operation_step, operation_text
 
-        words = operation_text(gateway.operation)
-        phrases.append(Content.assemble(("◌ ", "$accent"), "gateway: ", (words, "bold")))
-        step = f"{operation_step(gateway.operation)} {units.rough_duration(gateway.operation.seconds)}"
+        phrases.append(Content.assemble(("◌ ", "$accent"), "gateway: ", (operation_text(operation), "bold")))
+        step = f"{operation_step(operation)} {units.rough_duration(operation.seconds)}"
         phrases.append(Content.styled(step, "$quiet"))
     return phrases
 

@@ -6,7 +6,7 @@ OperationController.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from pathlib import PurePath
 
 from textual import events, on
@@ -58,15 +58,15 @@ class ProfileRows(CursorRows[ProfileEntry]):
     CURSOR_STYLES = ("on $cursor", "on $line")
 
     running: frozenset[str] = frozenset()
-    operation = ("", "")
-    """The profile that an operation is about, and the label of its step."""
+    operations: Mapping[str, str] = {}
+    """The profiles that operations are about, and the labels of their steps."""
     marked = ""
     """The first of two profiles to compare."""
 
     def make_row(self, value: ProfileEntry, width: int) -> StyledLine:
-        name, step = self.operation
-        state, compared = entry_state(value, self.running, name), bool(value.profile) and value.name == self.marked
-        return entry_row(value, state, step if value.name == name else "", width, compared=compared)
+        step = self.operations.get(value.name)
+        state = entry_state(value, self.running, changes=step is not None)
+        return entry_row(value, state, step or "", width, compared=bool(value.profile) and value.name == self.marked)
 
     def key(self, value: ProfileEntry) -> Hashable:
         return value.id
@@ -83,8 +83,8 @@ class ProfilePane(Vertical):
     running: reactive[frozenset[str]] = reactive(frozenset[str]())
     hides_shipped: reactive[bool] = reactive(False)
     """Whether the settings hide the shipped profiles."""
-    operation: reactive[tuple[str, str]] = reactive(("", ""))
-    """The profile that an operation is about, and the label of its step."""
+    operations: reactive[Mapping[str, str]] = reactive({})
+    """The profiles that operations are about, and the labels of their steps."""
 
     class EntryHighlighted(Message):
         """Another row is highlighted, or the highlighted row changed."""
@@ -151,7 +151,7 @@ class ProfilePane(Vertical):
     def _is_hidden(self, entry: ProfileEntry) -> bool:
         if self.hides_shipped == self._shipped_toggled or not entry.profile or not entry.profile.shipped:
             return False
-        always_shown = self.running | {self.operation[0], self.last_profile}
+        always_shown = self.running | {*self.operations, self.last_profile}
         return entry.name not in always_shown and entry.id != self._highlight_id
 
     @on(Input.Changed, "#search")
@@ -167,7 +167,7 @@ class ProfilePane(Vertical):
         self.border_subtitle = f"{len(shown)} of {count}" if len(shown) != count else f"{count}"
         if not search and len(shown) != count:
             self.border_subtitle += ", H shows the shipped ones"
-        self.rows.running, self.rows.operation = self.running, self.operation
+        self.rows.running, self.rows.operations = self.running, self.operations
         self.rows.show_values(shown)
         self.rows.redraw()
         wanted = self._highlight_id or (before.id if before else "")
@@ -179,8 +179,8 @@ class ProfilePane(Vertical):
         else:
             self.post_message(self.EntryHighlighted(self.entry))
 
-    def watch_operation(self) -> None:
-        self.rows.operation = self.operation
+    def watch_operations(self) -> None:
+        self.rows.operations = self.operations
         self.rows.redraw()
 
     def watch_entries(self) -> None:

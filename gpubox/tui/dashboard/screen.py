@@ -225,16 +225,15 @@ class DashboardScreen(PersistentScreen):
         self._update_status()
 
     def _show_step(self) -> None:
-        """Marks the profile that an operation is about: one of this gpubox, else one of the gateway."""
-        operation, asked = self._operation, self._gateway.operation if self._gateway else None
-        if operation and not operation.ended:
-            self.profiles.operation = (operation.profile, operation.step_label)
-        elif asked:
+        """Marks the profiles that operations are about: one of this gpubox, else those of the gateway."""
+        if (operation := self._operation) and not operation.ended:
+            self.profiles.operations = {operation.profile: operation.step_label}
+        elif self._gateway and self._gateway.operations:
             from gpubox.tui.clients.client_lines import step_text
 
-            self.profiles.operation = (asked.profile, step_text(asked))
+            self.profiles.operations = {each.profile: step_text(each) for each in self._gateway.operations}
         else:
-            self.profiles.operation = ("", "")
+            self.profiles.operations = {}
 
     def show_trial(self, text: str) -> None:
         """Shows the trial under way in a line; empty: there is none."""
