@@ -68,8 +68,6 @@ class Paths:
     """Where the running gateway listens (``server.state``)."""
     gateway_lock = _Place("state", "gateway", "lock")
     """Held by the gateway for as long as it lives."""
-    gateway_left = _Place("state", "gateway", "left")
-    """Touched when the client of a request without a stream has gone: its server sees that once nobody asks it."""
     gateway_log = _Place("state", "logs", "gateway.log")
     ledger = _Place("state", "gateway", "ledger")
     """The finished requests of the gateway's clients, a file for each day."""

@@ -20,7 +20,7 @@ from gpubox.gateway.servers import GatewayServer, ProfileTable, read_servers, se
 from gpubox.gateway.upstream import UpstreamFailed, ask_server
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.profiles.profile import Profile
-from gpubox.server.responses import QUIET_SECONDS, context_size, json_count, json_object
+from gpubox.server.responses import LEFT_NAME, QUIET_SECONDS, context_size, json_count, json_object
 from gpubox.storage import is_locked, read_json
 
 TICK_SECONDS = 0.25
@@ -150,7 +150,7 @@ class ProfileServers:
         """The client of a request without a stream has gone, while its server works: nobody asks that for a while."""
         self.queue.of(profile).quiet_until = time.monotonic() + QUIET_SECONDS
         with contextlib.suppress(OSError):
-            self.paths.gateway_left.touch(0o600)
+            (self.paths.gateway / LEFT_NAME).touch(0o600)
 
     def lost(self, ticket: Ticket, server: GatewayServer) -> None:
         """The server took no connection, or closed it: it is most likely dead, and takes no request for a while."""

@@ -13,7 +13,9 @@ MAX_COUNT = 2**53
 
 QUIET_SECONDS = 1.1
 """A llama-server (build 11434, ``recv_with_timeout`` in server-queue.cpp) looks whether the client of a request without
-a stream has gone once it has answered nobody for a second."""
+a stream has gone once it has answered nobody for a second. So nobody asks it after such a client has gone."""
+LEFT_NAME = "left"
+"""The file in the gateway's folder that the gateway touches then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class HttpSource:
     def __init__(
         self, base_url: str, key: str | None, *, may_ask_slots: bool, foreign: bool = False, left: Path | None = None
     ) -> None:
-        """``may_ask_slots``: reading /slots does not keep the server awake. ``left``: ``Paths.gateway_left``.
+        """``may_ask_slots``: reading /slots does not keep the server awake. ``left``: see LEFT_NAME.
 
         ``foreign``: gpubox did not start it, so its command line and its log are unknown. It may be of another kind.
         """

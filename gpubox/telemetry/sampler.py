@@ -18,6 +18,7 @@ from gpubox.hardware.host import HostReader, HostReading, ProcessReading, proces
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.server.instance import InstanceView, observe
 from gpubox.server.log import truncate_log
+from gpubox.server.responses import LEFT_NAME
 from gpubox.server.state import RunningServer
 from gpubox.server.status import (
     ServerStatus,
@@ -62,7 +63,7 @@ class LaunchSources:
         )  # fmt: skip
         self.log_problem = ""
         self.may_ask_slots = not can_sleep(running.launch.argv)
-        url, key, left = running.launch.base_url, _key_of(api_key, paths), paths.gateway_left
+        url, key, left = running.launch.base_url, _key_of(api_key, paths), paths.gateway / LEFT_NAME
         self.http = HttpSource(url, key, may_ask_slots=self.may_ask_slots, left=left)
         self.slot_rates = SlotRates()
         self.process: ProcessReading | None = None
@@ -95,7 +96,7 @@ class LaunchSources:
         key = _key_of(api_key, paths)
         if key != self.http.key:
             await self.http.close()
-            left = paths.gateway_left
+            left = paths.gateway / LEFT_NAME
             self.http = HttpSource(self.running.launch.base_url, key, may_ask_slots=self.may_ask_slots, left=left)
             if start:
                 self.http.start()
