@@ -15,9 +15,9 @@ servers.py          what runs, from the state files; the profiles, from theirs
 placement.py        where a profile starts, and which servers stop for it
 operations.py       runs operations in child processes, which wait for the next one
 operation.py        such a child: starts profiles and unloads them
-prefix.py           what a prompt begins with: system prompts that agents share, conversations; views of slots
+prefix.py           what a prompt begins with: system prompts that agents share, conversations
+slots.py            the slots of one server: what they hold, and the gateway's own requests to them
 conversations.py    which conversation a request continues; its KV is put back before, and saved before it is lost
-shared_prefixes.py  reads a system prompt that agents share once
 client_keys.py      the clients' keys: names and hashes
 ledger.py           a line for each finished request, their sums, and how many days are kept
 request_clients.py  which client a request of the server's log, or of the history, came from

@@ -10,7 +10,6 @@ from typing import Any
 
 from gpubox.clock import utc_now
 from gpubox.gateway.admission import Ticket
-from gpubox.gateway.conversations import ClientConversation
 from gpubox.gateway.gateway_status import FinishedRequest, LiveRequest, Outcome, RequestState, WaitsFor
 from gpubox.gateway.http_connection import Exchange, Headers, RequestRefused
 from gpubox.gateway.reply_observer import AnswerTokens, ReplyObserver
@@ -64,7 +63,6 @@ class ClientRequest:
     outcome: Outcome = "left"
     """What it is unless something else is said: the client went away."""
     error: str = ""
-    conversation: ClientConversation | None = None
     observer: ReplyObserver | None = None
     """Reads the reply of the server."""
     upstream_status: int = 0

@@ -2,8 +2,9 @@
 
 llama-server chooses the slots itself, and moves what it displaces into its prompt cache in RAM. Here is only what it
 does not do: a state on disk goes into a slot before its conversation's next request; what another request would
-destroy is saved before that, all of it if there is no such cache, else conversations with the same long head; and
-before a server stops it is asked to bring back, one after the other, the conversations that no slot holds any more.
+destroy is saved before that, all of it if there is no such cache, else conversations with the same long head; before a
+server stops it is asked to bring back, one after the other, the conversations that no slot holds any more; and the head
+of agents that start together (a long system prompt) is read once, kept as a state, and put into a slot for each.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import contextlib
 import hashlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,9 +23,9 @@ import msgspec
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.gateway.gateway_status import FinishedRequest
-from gpubox.gateway.prefix import PATHS, PromptHead, SlotView, choose_slot, read_prompt_head
+from gpubox.gateway.prefix import PATHS, PromptHead, read_prompt_head
 from gpubox.gateway.servers import GatewayServer
-from gpubox.gateway.shared_prefixes import LaunchSlots, NotShared, Prefix, SharedPrefixes
+from gpubox.gateway.slots import READ_SECONDS, LaunchSlots, NotKept, choose_slot, is_empty, task_of
 from gpubox.gateway.upstream import UpstreamFailed
 from gpubox.hardware.process import environment_of
 from gpubox.paths import Paths
@@ -32,29 +33,25 @@ from gpubox.planner.supervisors import full_window
 from gpubox.server.instance import observe
 from gpubox.server.kept_kv import MIN_TOKENS, KeptKv
 from gpubox.server.kv_key import has_prompt_cache
-from gpubox.server.kv_store import KeptState
+from gpubox.server.kv_store import SHARED, KeptState
+from gpubox.server.responses import Slot
 from gpubox.server.state import LEAST_REUSED_SHARE
 
 MOVE_SECONDS = 60.0
+MIN_HEAD_TOKENS = 512
+"""A shorter head is read in less time than it takes to share it."""
+MIN_HEAD_BYTES = 3 * MIN_HEAD_TOKENS
+"""Heads of fewer bytes are not looked at. English text has about 4.5 bytes a token."""
 MAX_TALKS, MAX_BODY_BYTES = 256, 32 << 20
 """So many conversations are known, and so much of their last requests is kept in all."""
-_KEPT_SHARE, _FOUND_SHARE = 0.4, 0.2
+MAX_HEADS = 32
+_ALIKE_SHARE = 0.2
 """What build 11434 loses: of a slot whose larger half (0.5) a request shares, the rest; of a prompt in RAM that shares
 a quarter (0.25) with one that it does not know, all else. Bytes are counted here, not tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientConversation:
-    """What a request continues."""
-
-    key: str
-    head: PromptHead
-
-
-def conversation_of(
-    path: str, header: Callable[[str], str], body: bytes, client: str = ""
-) -> ClientConversation | None:
-    """The conversation of a request; None for a small one (a title), and for what is no chat.
+def conversation_of(path: str, header: Callable[[str], str], body: bytes, client: str = "") -> PromptHead | None:
+    """The head of a request with its conversation; None for a small one (a title), and for what is no chat.
 
     It is known by its session, as the client names it (x-session-id, x-session-affinity; Claude Code: the metadata),
     and by the messages up to the first answer: titles and other agents of a session have a system prompt of their own.
@@ -65,7 +62,7 @@ def conversation_of(
     digest = hashlib.sha256()
     for part in (client.encode(), session.encode(), *head.system, head.opening):
         digest.update(b"%d:" % len(part) + part)
-    return ClientConversation(digest.hexdigest()[:32], head)
+    return replace(head, conversation=digest.hexdigest()[:32])
 
 
 @dataclass(slots=True)
@@ -93,25 +90,24 @@ class _Open:
     """A request that is not over."""
 
     launch: LaunchSlots
-    conversation: ClientConversation
+    head: PromptHead
     path: str
     body: bytes
+    since: int = -1
+    """The newest task of its server that was seen before it was sent."""
     expects: tuple[str, int] | None = None
     """The restored state that it should reuse: name and tokens."""
-    prefix: Prefix | None = None
-    """The system prompt that it is part of."""
 
 
 class Conversations:
     """The conversations of all servers. ``before`` each request, ``after`` it, and ``tidy`` once a second."""
 
     def __init__(self, record: Callable[[FinishedRequest], None], paths: Paths, config: Config) -> None:
-        """``record`` gets the gateway's own requests, so that the ledger has every token that a server has read."""
-        self._paths, self._config = paths, config
+        """``record``: see LaunchSlots."""
+        self._record, self._paths, self._config = record, paths, config
         self._notes: deque[str] = deque(maxlen=10)
         self._uses: dict[str, tuple[int, int, int]] = {}
-        """Profile -> the restored conversations, their tokens, and how many of those were reused."""
-        self.shared = SharedPrefixes(record, self._note)
+        """Profile -> the restored states, their tokens, and how many of those were reused."""
         self._launches: dict[str, LaunchSlots] = {}
         self._making = asyncio.Lock()
         self._talks: OrderedDict[str, _Talk] = OrderedDict()
@@ -119,42 +115,38 @@ class Conversations:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def before(
-        self, request: int, conversation: ClientConversation | None, server: GatewayServer, api_key: str | None,
-        path: str, body: bytes,
-    ) -> None:  # fmt: skip
+        self, request: int, head: PromptHead | None, server: GatewayServer, api_key: str | None, path: str, body: bytes
+    ) -> None:
         """Returns when the request may be sent. Never raises, except if it is cancelled."""
         launch = self._launches.get(server.launch_id) or await self._launch(server, api_key)
         if launch.off:
             return
         launch.sent += 1
-        if conversation is None and launch.has_ram_cache:
+        if head is None and launch.has_ram_cache:
             return
-        key = conversation.key if conversation else ""
         with self._noted(launch):
             if not launch.has_ram_cache:
-                await self._guard(launch, key, None, 0.0)
-            if conversation:
-                self._open[request] = opened = _Open(launch, conversation, path, body)
-                if not await self._prepare(opened, conversation.head):
-                    opened.prefix = await self.shared.before(request, launch, conversation.head)
-                    if opened.prefix:
-                        await self._restore(opened, opened.prefix.key)
+                await self._guard(launch, head.conversation if head else "", None)
+            if head:
+                self._open[request] = opened = _Open(launch, head, path, body)
+                if not await self._prepare(opened):
+                    await self._share(opened, request)
+                opened.since = launch.last_task
 
     def after(self, request: int, line: FinishedRequest) -> None:
         """The request is over."""
         cached, answered = line.cached_tokens, line.status == 200
         if (opened := self._open.pop(request, None)) is None:
             return
-        for prefix in opened.launch.prefixes.values():
-            prefix.open.discard(request)
-        talk = self._talks.setdefault(opened.conversation.key, _Talk())
-        self._talks.move_to_end(opened.conversation.key)
+        opened.launch.heads.get(opened.head.key, set()).discard(request)
+        talk = self._talks.setdefault(opened.head.conversation, _Talk())
+        self._talks.move_to_end(opened.head.conversation)
         talk.launch, talk.sent, talk.tokens, talk.task = opened.launch.id, opened.launch.sent, 0, -1
         if answered and line.prompt_tokens and line.generated_tokens:  # the last token is not in the cache
             talk.tokens = line.prompt_tokens + line.generated_tokens - 1
             talk.path, talk.body = opened.path, opened.body
-            talk.head, talk.head_bytes = opened.conversation.head.key, opened.conversation.head.size
-            talk.finding = self._start(self._find_slot(opened.launch, talk))
+            talk.head, talk.head_bytes = opened.head.key, opened.head.size
+            talk.finding = self._start(self._find_slot(opened, talk))
         while len(self._talks) > MAX_TALKS:
             self._talks.popitem(last=False)
         size = sum(len(each.body) for each in self._talks.values())
@@ -166,17 +158,20 @@ class Conversations:
 
     async def told(self, launch_id: str) -> dict[str, int]:
         """The conversations of a launch, the last used one last, and the last task of its slot + 1 (0: unknown)."""
-        await asyncio.gather(*self._tasks)
+        await self.close()
         return {
             key: talk.task + 1 for key, talk in self._talks.items()
             if talk.launch == launch_id and talk.body and (talk.tokens >= MIN_TOKENS or not talk.tokens)
         }  # fmt: skip
 
-    async def recall(self, key: str) -> dict[str, int]:
-        """Has the server hold a conversation's last prompt in a slot again, out of its prompt cache in RAM."""
+    async def recall(self, key: str, held_back: int = 0) -> dict[str, int]:
+        """Has the server hold a conversation's last prompt in the slot that was used last, from wherever it has it.
+
+        Without a prompt cache in RAM only if nothing was sent after it; ``held_back``: what counts as sent, and waits.
+        """
         talk = self._talks.get(key)
         launch = self._launches.get(talk.launch) if talk and talk.body else None
-        if talk is None or launch is None or not launch.has_ram_cache:
+        if talk is None or launch is None or not (launch.has_ram_cache or talk.sent + held_back >= launch.sent):
             return {}
         with self._noted(launch):
             values = msgspec.json.decode(talk.body, type=dict[str, msgspec.Raw])
@@ -185,7 +180,7 @@ class Conversations:
             one, none = msgspec.Raw(b"1"), msgspec.Raw(b"0")
             limit = "max_output_tokens" if talk.path.endswith("responses") else "max_tokens"
             body = msgspec.json.encode({**values, limit: one, "n_predict": none})
-            return {"tokens": (await self.shared.read(launch, talk.path, body))[0]}
+            return {"tokens": (await launch.read(talk.path, body))[0]}
         return {}
 
     async def tidy(self, running: Iterable[GatewayServer]) -> None:
@@ -200,10 +195,10 @@ class Conversations:
     def sentences(self) -> tuple[str, ...]:
         """What was kept and shared, and why something was not."""
         kept = (
-            f"{profile}: {reused:,} of {tokens:,} tokens were reused of {count} restored conversations."
+            f"{profile}: {reused:,} of {tokens:,} tokens were reused of {count} restored states."
             for profile, (count, tokens, reused) in self._uses.items()
         )
-        return (*kept, *self.shared.sentences(self._launches.values()), *self._notes)
+        return (*kept, *self._notes)
 
     # -- what is known -------------------------------------------------------
 
@@ -218,7 +213,7 @@ class Conversations:
         """Reads the state, the log and the environment of a server."""
         kv = KeptKv(self._paths, self._config, server.instance, partial(full_window, self._paths, self._config))
         running = observe(self._paths, server.instance).running
-        launch = LaunchSlots(server.launch_id, server.profile, server.base_url, api_key, kv, running)
+        launch = LaunchSlots(server.launch_id, server.profile, server.base_url, api_key, kv, running, self._record)
         if running is None or running.launch_id != server.launch_id:
             launch.off = "its server has just ended"
         elif not kv.is_on(running):
@@ -240,7 +235,7 @@ class Conversations:
         """What fails in the block is a note; the request goes on as it is."""
         try:
             yield
-        except NotShared as reason:
+        except NotKept as reason:
             self._note(launch, str(reason))
         except TimeoutError:
             self._note(launch, "the server took too long to move a slot's state")
@@ -250,13 +245,11 @@ class Conversations:
     def _judge(self, opened: _Open, name: str, tokens: int, reused: int, prompt: int) -> None:
         """Whether the first request after a restore has reused it."""
         has_helped = reused >= LEAST_REUSED_SHARE * min(tokens, prompt)
-        if opened.prefix:
-            self.shared.judge(opened.launch, opened.prefix, reused)
-        elif has_helped:
+        if has_helped:
             before = self._uses.get(opened.launch.profile, (0, 0, 0))
             self._uses[opened.launch.profile] = (before[0] + 1, before[1] + tokens, before[2] + reused)
         else:
-            what = f"a conversation of {tokens:,} tokens was restored, and its next request reused {reused:,} of them"
+            what = f"a state of {tokens:,} tokens was put back, and its next request reused {reused:,} of them"
             self._note(opened.launch, f"{what}: its state is dropped")
         self._start(asyncio.to_thread(opened.launch.kv.note_use, name, reused=has_helped))
 
@@ -268,45 +261,76 @@ class Conversations:
 
     # -- moving --------------------------------------------------------------
 
-    async def _prepare(self, opened: _Open, head: PromptHead) -> bool:
+    async def _prepare(self, opened: _Open) -> bool:
         """Sees that the server finds the conversation of a request, and loses no other one for it.
 
         False: nobody here knows this conversation.
         """
-        launch, key = opened.launch, opened.conversation.key
+        launch, key = opened.launch, opened.head.conversation
         talk = self._talks.get(key)
         assert launch.running is not None
         if talk and talk.launch == launch.id:
             if talk.sent == launch.sent - 1 or await self._slot_of(launch, talk):
                 return True  # it is where it was
-            await self._guard(launch, key, head, _KEPT_SHARE)
+            await self._guard(launch, key, opened.head)
             if talk.saved == talk.tokens or not launch.has_ram_cache:
                 await self._restore(opened, key)
             return True
         kept = next((each for each in launch.running.restored if each.conversation == key), None)
-        if kept and (launch.sent == 1 or (await launch.slots())[kept.slot].task < 0):
+        if kept and (launch.sent == 1 or (await launch.slots())[kept.slot].task is None):
             opened.expects = kept.name, kept.tokens
             return True
-        await self._guard(launch, key, head, _FOUND_SHARE)
+        await self._guard(launch, key, opened.head)
         return await self._restore(opened, key)
 
-    async def _guard(self, launch: LaunchSlots, key: str, head: PromptHead | None, share: float) -> None:
-        """Saves the other conversations that the server would lose for a request.
+    async def _share(self, opened: _Open, request: int) -> None:
+        """Puts a long head that agents share into a slot, if there is a state of it: else it is read, once for all."""
+        launch, head, name = opened.launch, opened.head, SHARED + opened.head.key
+        if head.size < MIN_HEAD_BYTES:
+            return
+        is_known = head.key in launch.heads
+        others = launch.heads.setdefault(head.key, set())
+        is_alone = not others
+        others.add(request)
+        if len(launch.heads) > MAX_HEADS:
+            launch.heads.pop(next(iter(launch.heads)))
+        if not head.is_first or await self._restore(opened, name) or (is_known and is_alone):
+            return
+        task = launch.readings.get(head.key)
+        if task is None:
+            task = launch.readings[head.key] = self._start(self._read_head(launch, head, others))
+        async with asyncio.timeout(READ_SECONDS):
+            await asyncio.shield(task)
+        await self._restore(opened, name)
 
-        ``head``: those of which at least this ``share`` is the same head; None: all.
-        """
+    async def _read_head(self, launch: LaunchSlots, head: PromptHead, others: set[int]) -> None:
+        """Reads a head, which leaves its slot at its end; if others wait for it by then, that becomes a state."""
+        tokens, slots = await asyncio.gather(launch.tokens_of(head), launch.slots())
+        if len(slots) < 2 or len(tokens) < MIN_HEAD_TOKENS:
+            return  # for nothing, also for the next ones
+        if any(not slot.busy for slot in slots.values()):
+            size, slot = await launch.read("/completion", {"prompt": tokens, "n_predict": 0, "cache_prompt": True})
+            if len(others) > 1:
+                assert launch.running is not None
+                state = await launch.kv.save_one(launch.running, slot, SHARED + head.key)
+                if state.tokens != size:  # another request was quicker
+                    await asyncio.to_thread(launch.kv.note_use, state.name, reused=False)
+        del launch.readings[head.key]
+
+    async def _guard(self, launch: LaunchSlots, key: str, head: PromptHead | None) -> None:
+        """Saves the other conversations that the server may lose for a request: those with this head; None: all."""
         assert launch.running is not None
         for other, talk in list(self._talks.items()):
-            alike = head is None or (talk.head == head.key and talk.head_bytes >= share * len(talk.body))
+            alike = head is None or (talk.head == head.key and talk.head_bytes >= _ALIKE_SHARE * len(talk.body))
             if other == key or not alike or talk.launch != launch.id or talk.saved == talk.tokens:
                 continue
             async with asyncio.timeout(MOVE_SECONDS), launch.placing:
                 slot = await self._slot_of(launch, talk)
-                if slot is None and await self.recall(other):
+                if slot is None and await self.recall(other, held_back=1):
                     idle = [each for each in (await launch.slots()).values() if not each.busy]
-                    slot = max(idle, key=lambda each: each.task, default=None)
-                if slot and (slot.tokens or 0) >= MIN_TOKENS:
-                    await launch.kv.save_one(launch.running, slot.id, other)
+                    slot = max(idle, key=task_of, default=None)
+                if slot and (slot.context_used_tokens or 0) >= MIN_TOKENS:
+                    await launch.kv.save_one(launch.running, slot.index, other)
                     talk.saved = talk.tokens
 
     async def _restore(self, opened: _Open, key: str) -> bool:
@@ -316,33 +340,39 @@ class Conversations:
         assert running is not None
         async with asyncio.timeout(MOVE_SECONDS), launch.placing:
             slots = tuple((await launch.slots()).values())
-            context = min(slot.context for slot in slots)
+            context = min(slot.context_size_tokens or 0 for slot in slots)
             state: KeptState | None = await asyncio.to_thread(launch.kv.find, running, key, context)
             if state is None:
                 return False
             if slot := choose_slot(slots, launch.filled):
-                if not slot.is_empty and launch.has_ram_cache:  # a new task moves what idle slots hold into RAM
-                    await self.shared.read(launch, "/completion", b'{"prompt": ".", "n_predict": 0}')
-                if await launch.kv.restore_one(running, slot.id, state):
+                if not is_empty(slot) and launch.has_ram_cache:  # a new task moves what idle slots hold into RAM
+                    await launch.read("/completion", b'{"prompt": ".", "n_predict": 0}')
+                if await launch.kv.restore_one(running, slot.index, state):
                     opened.expects = state.name, state.tokens
-                    launch.filled[slot.id] = (await launch.slots())[slot.id].task
+                    launch.filled[slot.index] = task_of((await launch.slots())[slot.index])
             return True
 
-    async def _slot_of(self, launch: LaunchSlots, talk: _Talk) -> SlotView | None:
+    async def _slot_of(self, launch: LaunchSlots, talk: _Talk) -> Slot | None:
         """The idle slot that still holds a conversation."""
         if talk.finding:
             await talk.finding
         views = (await launch.slots()).values() if talk.task >= 0 else ()
         return next((each for each in views if each.task == talk.task and _holds(each, talk)), None)
 
-    async def _find_slot(self, launch: LaunchSlots, talk: _Talk) -> None:
-        """Notes the slot that holds a conversation after its answer: replies do not name it."""
+    async def _find_slot(self, opened: _Open, talk: _Talk) -> None:
+        """Notes the slot that holds a conversation after its answer: replies do not name it.
+
+        Only if it is the one slot with a task that came after the request and as many tokens: of two conversations as
+        long as each other, which were answered together, nobody can say whose is whose.
+        """
+        launch = opened.launch
         taken = {other.task for other in self._talks.values() if other.launch == launch.id}
-        with contextlib.suppress(NotShared, TimeoutError, UpstreamFailed, OSError, ValueError):
+        with contextlib.suppress(NotKept, TimeoutError, UpstreamFailed, OSError, ValueError):
             views = (await launch.slots()).values()
-            talk.task = max((v.task for v in views if _holds(v, talk) and v.task not in taken), default=-1)
+            tasks = {task_of(view) for view in views if _holds(view, talk) and task_of(view) > opened.since} - taken
+            talk.task = tasks.pop() if len(tasks) == 1 else -1
 
 
-def _holds(slot: SlotView, talk: _Talk) -> bool:
+def _holds(slot: Slot, talk: _Talk) -> bool:
     """Whether an idle slot holds as much as a conversation after its last answer; some engines count one less."""
-    return not slot.busy and abs((slot.tokens or 0) - talk.tokens) <= 1
+    return not slot.busy and abs((slot.context_used_tokens or 0) - talk.tokens) <= 1

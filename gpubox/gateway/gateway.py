@@ -297,8 +297,8 @@ class Gateway:
         body = self._body_for(request, profile)
         if not profile.upstream:
             header = request.exchange.request.header
-            request.conversation = conversation_of(request.path, header, body, request.client)
-            await self.conversations.before(request.id, request.conversation, server, key, request.path, body)
+            head = conversation_of(request.path, header, body, request.client)
+            await self.conversations.before(request.id, head, server, key, request.path, body)
         extra: Headers = ((b"Authorization", b"Bearer " + key.encode()),) if key else ()
         forwarding = request.forward(server.base_url, body, extra)
         del body  # who waits for the answer does not hold it

@@ -1,35 +1,20 @@
-"""System prompts that agents share: which requests begin with one, its tokens, and the slot it goes to. Pure.
-
-The requests themselves are never changed. llama-server chooses the slot that holds most of a prompt by itself, and
-compares its tokens before it uses them, so a wrong guess here costs time and never text. The gateway does not name a
-slot (``id_slot``): build 11434 may load another prompt into a slot that is busy, whose answer then goes on wrong.
-"""
+"""What a request's prompt begins with: its system prompt and tools, which agents share, and its first message. Pure."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
 import msgspec
 
-from gpubox.sequences import shared_length
 from gpubox.storage import DECODE_ERRORS
 
-MIN_TOKENS = 512
-"""A shorter prefix is read in less time than it takes to share it."""
-MIN_BYTES = 3 * MIN_TOKENS
-"""System prompts and tools of fewer bytes are not looked at. English text has about 4.5 bytes a token."""
 MAX_BYTES = 4 * 1024 * 1024
 SMALL_BYTES = 1024
 """A request with less to say (a title) is no conversation: it is read in less time than it takes to move it."""
 PATHS = ("/v1/chat/completions", "/chat/completions", "/v1/messages", "/v1/responses")
-EMPTY_TOKENS = 64
-"""A slot with fewer tokens holds no conversation: gpubox's own probe, or what a cleared slot shows."""
-MARGIN_TOKENS = 4
-"""Left out at the end: they could become other tokens together with the text behind them."""
 _TEMPLATE_FIELDS = (
     "tools", "tool_choice", "parallel_tool_calls", "response_format", "json_schema", "grammar", "chat_template_kwargs",
     "reasoning_effort", "reasoning_format", "add_generation_prompt",
@@ -79,6 +64,8 @@ class PromptHead:
     """Its bytes."""
     session: str
     """What an Anthropic client calls its user: Claude Code puts the session into it."""
+    conversation: str = ""
+    """The same for all requests of one conversation."""
 
     def probes(self) -> tuple[bytes, bytes]:
         """Two bodies for /apply-template, which have only this head in common."""
@@ -129,20 +116,11 @@ def _of_anthropic(values: dict[str, msgspec.Raw]) -> tuple[tuple[bytes, ...], di
     fields = {name: values[name] for name in ("chat_template_kwargs",) if name in values}
     if "tools" in values:
         tools = msgspec.json.decode(values["tools"], type=list[_AnthropicTool])
+        functions = (
+            {"name": each.name, "description": each.description, "parameters": each.input_schema} for each in tools
+        )
         fields["tools"] = msgspec.Raw(
-            msgspec.json.encode(
-                [
-                    {
-                        "type": "function",
-                        "function": {
-                            "name": tool.name,
-                            "description": tool.description,
-                            "parameters": tool.input_schema,
-                        },
-                    }
-                    for tool in tools
-                ]
-            )
+            msgspec.json.encode([{"type": "function", "function": each} for each in functions])
         )
     if "tool_choice" in values:
         kind = msgspec.json.decode(values["tool_choice"], type=_Typed).type
@@ -154,52 +132,3 @@ def _of_anthropic(values: dict[str, msgspec.Raw]) -> tuple[tuple[bytes, ...], di
     texts = [blocks] if isinstance(blocks, str) else [block.text for block in blocks if block.type == "text"]
     text = "".join(_BILLING.sub(r"\1fffff", text) for text in texts)
     return (msgspec.json.encode({"role": "system", "content": text}),), fields
-
-
-def shared_tokens(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """The tokens with which both prompts begin, without a few at their end."""
-    return list(first[: max(0, shared_length(first, second) - MARGIN_TOKENS)])
-
-
-@dataclass(frozen=True, slots=True)
-class SlotView:
-    """One slot, as /slots shows it (build 11434)."""
-
-    id: int
-    busy: bool
-    tokens: int | None
-    """What it holds. None: it has had no task yet."""
-    task: int
-    """Counts up with the tasks; -1: none yet."""
-    context: int = 0
-    """The most that it can hold."""
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.busy and (self.task < 0 if self.tokens is None else self.tokens < EMPTY_TOKENS)
-
-
-class _Slot(msgspec.Struct):
-    id: int
-    is_processing: bool
-    n_prompt_tokens: int | None = None
-    id_task: int = -1
-    n_ctx: int = 0
-
-
-def read_slots(body: bytes) -> tuple[SlotView, ...]:
-    """The slots in the answer to /slots. Raises ValueError."""
-    slots = msgspec.json.decode(body, type=list[_Slot])
-    return tuple(
-        SlotView(slot.id, slot.is_processing, slot.n_prompt_tokens, slot.id_task, slot.n_ctx) for slot in slots
-    )
-
-
-def choose_slot(slots: Sequence[SlotView], filled: Mapping[int, int]) -> SlotView | None:
-    """The idle slot that a state goes to: an empty one, else the one that was used longest ago. None: all are busy.
-
-    ``filled``: slot -> its last task when a state was restored into it, which /slots does not show.
-    """
-    idle = [slot for slot in slots if not slot.busy]
-    empty = [slot for slot in idle if slot.is_empty and filled.get(slot.id) != slot.task]
-    return min(empty or idle, key=lambda slot: (filled.get(slot.id) == slot.task, slot.task, slot.id), default=None)

@@ -15,12 +15,11 @@ from gpubox.gateway.admission import UNTIL_RELEASED, AdmissionQueue, Ticket
 from gpubox.gateway.gateway_status import GatewayEvent, GatewaySwitch, ProfileState, ProfileStatus
 from gpubox.gateway.http_connection import RequestRefused
 from gpubox.gateway.operations import OperationRequest, Operations, ServerOperation, TemporaryFailure
-from gpubox.gateway.prefix import read_slots
 from gpubox.gateway.servers import GatewayServer, ProfileTable, read_servers, sentence_of
 from gpubox.gateway.upstream import UpstreamFailed, ask_server
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.profiles.profile import Profile
-from gpubox.server.responses import LEFT_NAME, QUIET_SECONDS, context_size, json_count, json_object
+from gpubox.server.responses import LEFT_NAME, QUIET_SECONDS, context_size, json_count, json_object, read_slots
 from gpubox.storage import is_locked, read_json
 
 TICK_SECONDS = 0.25
@@ -228,7 +227,8 @@ class ProfileServers:
                     status, body = await ask_server(url, key, "GET", "/slots", seconds=SLOTS_TIMEOUT_SECONDS)
                     if status != 200:
                         return  # it has no such endpoint
-                    foreign = max(0, sum(slot.busy for slot in read_slots(body)) - max(ours, queued.busy))
+                    busy = sum(slot.busy for slot in read_slots(read_json(body)) or ())
+                    foreign = max(0, busy - max(ours, queued.busy))
                     queued.foreign, before = min(foreign, before), foreign  # one of ours may just have ended
                     self._dispatch()
             await asyncio.sleep(SLOTS_SECONDS if known else TICK_SECONDS)

@@ -17,7 +17,16 @@ from gpubox.address import KEY_HINT
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.server.http_get import ConnectionPool, NoResponse, ResponseTooLarge
-from gpubox.server.responses import DEFERRED, PROCESSING, Health, Slot, json_count, json_integer, json_object
+from gpubox.server.responses import (
+    DEFERRED,
+    PROCESSING,
+    Health,
+    Slot,
+    json_count,
+    json_integer,
+    json_object,
+    read_slots,
+)
 from gpubox.storage import read_json
 
 if TYPE_CHECKING:
@@ -161,11 +170,7 @@ class LlamaClient:
     async def slots(self) -> list[Slot] | None:
         """The slots; ``None`` if the server does not report them (``--no-slots``, an old build, an API key)."""
         reply = await self._ask("/slots")
-        items = reply.json() if reply else None
-        if not isinstance(items, list):
-            return None
-        slots = [_slot(item) for item in items if isinstance(item, dict) and item.keys() & {"is_processing", "state"}]
-        return slots if slots or not items else None  # another server's words say nothing about who is busy
+        return read_slots(reply.json()) if reply else None
 
     async def props(self) -> dict[str, Any]:
         """The answer of ``/props``; empty if there is none."""
@@ -351,19 +356,3 @@ async def connect(base_url: str, key: str | None = None, *, timeout: float = 5.0
         yield client
     finally:
         await client.close()
-
-
-def _slot(item: dict[str, Any]) -> Slot:
-    next_token = item.get("next_token")
-    next_token = next_token[0] if isinstance(next_token, list) and next_token else next_token
-    params = json_object(item.get("params"))
-    return Slot(
-        index=json_integer(item.get("id")) or 0,
-        busy=bool(item.get("is_processing", item.get("state"))),  # ik_llama.cpp's state: 0 is idle
-        context_size_tokens=json_count(item.get("n_ctx")),
-        context_used_tokens=json_count(item.get("n_prompt_tokens")),
-        generated_tokens=json_count(json_object(next_token).get("n_decoded")),
-        task=json_integer(item.get("id_task")),
-        processed_tokens=json_count(item.get("n_prompt_tokens_processed")),
-        predict_limit=json_integer(params.get("n_predict", params.get("max_tokens"))),
-    )

@@ -89,7 +89,7 @@ class KeptKv:
 
     def may_restore(self, running: RunningServer) -> bool:
         """Whether states of this server are kept, and there is any state at all. Blocks."""
-        return self.is_on(running) and self._store.has_states()
+        return self.is_on(running) and bool(self._store.states())
 
     def why_off(self, running: RunningServer) -> str:
         """Why this launch cannot keep its states, in a few words; empty: it can."""
@@ -199,26 +199,34 @@ class KeptKv:
         return _Saver(client, self._store, running, key, shape, header, prompts)
 
     async def _save(self, saver: _Saver, slots: Sequence[Slot], told: Mapping[str, int]) -> str:
-        """``told``: conversation -> the last task of its slot + 1 (0: unknown), the last used one last."""
-        saved: list[KeptState] = []
-        problem, left = "", dict(told)
-        for slot in slots:
-            conversation = next((key for key, task in left.items() if task - 1 == slot.task), "")
-            left.pop(conversation, None)
+        """``told``: conversation -> the last task of its slot + 1 (0: unknown), the last used one last.
+
+        The server finds by their tokens those that may be in any slot, and those in its prompt cache in RAM.
+        """
+        saved, left, problem = list[KeptState](), dict(told), ""
+
+        async def save(slot: Slot, conversation: str) -> None:
+            nonlocal problem
             try:
                 saved.append(await saver.save(slot, conversation))
             except (GpuboxError, OSError, ValueError) as error:
                 problem = _sentence(error)
                 if await saver.client.slots() is None:
-                    left.clear()
-                    break
-        for conversation, task in reversed(left.items()):
-            if task:  # all slots are saved: it shall not go to one of them for a common beginning
-                for slot in await saver.client.slots() or ():
+                    raise
+
+        with contextlib.suppress(GpuboxError, OSError, ValueError):
+            for slot in slots:
+                conversation = next((key for key, task in left.items() if task and task - 1 == slot.task), "")
+                left.pop(conversation, None)
+                if conversation or all(told.values()):  # else it may be one of those
+                    await save(slot, conversation)
+            for conversation, task in sorted(reversed(left.items()), key=lambda each: each[1] > 0):
+                for slot in (await saver.client.slots() or ()) if task else ():  # saved: it shall not go to one of them
                     await saver.client.erase_slot(slot.index, timeout=ANSWER_SECONDS)
-            with contextlib.suppress(GpuboxError, OSError, ValueError):
-                if await self._ask_gateway(f"recall/{conversation}") and (slots := await _long_slots(saver.client)):
-                    saved.append(await saver.save(slots[-1], conversation))
+                tokens = (await self._ask_gateway(f"recall/{conversation}")).get("tokens", 0)
+                for slot in (await _long_slots(saver.client))[-1:]:
+                    if abs((slot.context_used_tokens or 0) - tokens) <= 1:
+                        await save(slot, conversation)
         if saved:  # to the disk while the server stops and the next one loads; gpubox ends after it
             threading.Thread(target=self._sync, args=(saved,), name="kept KV").start()
         if not saved:
@@ -345,7 +353,7 @@ class _Saver:
             if not answer.tokens:  # an answer was cancelled in its prompt: the slot is long, and its cache is empty
                 raise ValueError("the slot holds no tokens")
         except BaseException:
-            await asyncio.to_thread(self.store.discard, name)
+            await asyncio.to_thread(self.store.drop, state.name)
             raise
         state = replace(state, tokens=answer.tokens, size_bytes=answer.size_bytes)
         return state, await asyncio.to_thread(self.store.add, state)

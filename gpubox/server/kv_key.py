@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,11 +78,12 @@ def incompatible(saved: KvKey, launch: KvKey, tokens: int = 0, context: int = 0)
         return "another model file"
     if saved.engine != launch.engine:
         return "another engine build"
-    for name, before, now in (("K", saved.type_k, launch.type_k), ("V", saved.type_v, launch.type_v)):
+    for name, before, now in (
+        ("K cache", saved.type_k, launch.type_k), ("V cache", saved.type_v, launch.type_v),
+        ("flash attention", *("on" if key.flash_attention else "off" for key in (saved, launch))),
+    ):  # fmt: skip
         if before != now:
-            return f"{name} cache {before}, now {now}"
-    if saved.flash_attention != launch.flash_attention:
-        return f"flash attention {_on(saved.flash_attention)}, now {_on(launch.flash_attention)}"
+            return f"{name} {before}, now {now}"
     if saved.streams != launch.streams:
         return f"{saved.streams} KV streams, now {launch.streams}"
     if saved.contents != launch.contents:
@@ -116,9 +117,6 @@ def launch_key(launch: Launch, variable: Callable[[str], str | None], context: s
     )
 
 
-_EMBEDDINGS = "embeddings keep no KV cache"
-
-
 def refusal(launch: Launch, folder: Path, variable: Callable[[str], str | None]) -> str:
     """Why nothing of this launch is kept or restored, in a few words; empty: it is.
 
@@ -134,9 +132,21 @@ def refusal(launch: Launch, folder: Path, variable: Callable[[str], str | None])
         return "the profile has a slot-save-path of its own"
     if not launch.model_path:
         return "its model file is unknown"
-    if launch.embeddings:
-        return _EMBEDDINGS
-    return _refusal_of(flags)
+    for switch in ("no-slots", "no-cache-prompt"):
+        if switch in flags:
+            return f"--{switch}"
+    if ("mmproj" in flags or "mmproj-url" in flags) and "no-mmproj" not in flags:
+        return "mmproj: a state holds no pictures"
+    if launch.embeddings or "embeddings" in flags or "reranking" in flags:
+        return "embeddings keep no KV cache"
+    if "context-shift" in flags and "no-context-shift" not in flags:
+        return "context-shift: a shifted cache no longer begins like the next prompt"
+    if "spec-draft-model" in flags or "spec-draft-hf" in flags:
+        # build 11434 answers the next request with HTTP 500: the draft context is empty, and the slot is not
+        return "a draft model: a state holds nothing of its context"
+    if "lora" in flags or "lora-scaled" in flags:
+        return "lora: a request may change the scales of adapters"
+    return ""
 
 
 def has_prompt_cache(argv: Iterable[str], variable: Callable[[str], str | None]) -> bool:
@@ -146,24 +156,6 @@ def has_prompt_cache(argv: Iterable[str], variable: Callable[[str], str | None])
     """
     flags = _flags(argv, variable)
     return flags.get("cache-ram") != "0" and "no-cache-idle-slots" not in flags
-
-
-def _refusal_of(flags: Mapping[str, str]) -> str:
-    for switch in ("no-slots", "no-cache-prompt"):
-        if switch in flags:
-            return f"--{switch}"
-    if ("mmproj" in flags or "mmproj-url" in flags) and "no-mmproj" not in flags:
-        return "mmproj: a state holds no pictures"
-    if "embeddings" in flags or "reranking" in flags:
-        return _EMBEDDINGS
-    if "context-shift" in flags and "no-context-shift" not in flags:
-        return "context-shift: a shifted cache no longer begins like the next prompt"
-    if "spec-draft-model" in flags or "spec-draft-hf" in flags:
-        # build 11434 answers the next request with HTTP 500: the draft context is empty, and the slot is not
-        return "a draft model: a state holds nothing of its context"
-    if "lora" in flags or "lora-scaled" in flags:
-        return "lora: a request may change the scales of adapters"
-    return ""
 
 
 def model_identity(path: Path) -> str:
@@ -225,7 +217,3 @@ def _file_stamp(path: str) -> str:
     except (OSError, ValueError):
         return ""
     return f"({status.st_size} {status.st_mtime_ns})"
-
-
-def _on(value: bool) -> str:
-    return "on" if value else "off"

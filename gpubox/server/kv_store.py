@@ -107,10 +107,6 @@ class KvStore:
         """The whole states, the newest first. Others are left out: a wrong size, another boot's unsynced file."""
         return sorted(self._whole_states(), key=lambda state: state.saved_at, reverse=True)
 
-    def has_states(self) -> bool:
-        """Whether there is any whole state."""
-        return next(self._whole_states(), None) is not None
-
     def sweep(self) -> None:
         """Removes what is no state, states of deleted models and of no use, and the oldest beyond the cap.
 
@@ -150,10 +146,6 @@ class KvStore:
         os.close(open_private(path, os.O_WRONLY | os.O_EXCL))
         return path.name
 
-    def discard(self, file: str) -> None:
-        """Removes a file of ``prepare_file`` that no server finished. Never raises."""
-        _unlink(self.folder / file)
-
     def add(self, state: KeptState) -> list[int]:
         """Takes over the file that a server wrote as ``prepare_file`` said. Returns its tokens.
 
@@ -171,7 +163,6 @@ class KvStore:
             partial.replace(self.folder / state.file)
             self.write(state)
         except BaseException:
-            _unlink(partial)
             self.drop(state.name)
             raise
         return tokens
@@ -190,9 +181,9 @@ class KvStore:
                     _unlink(path)
 
     def drop(self, name: str) -> None:
-        """Removes a state. Never raises."""
-        _unlink(self.folder / f"{name}.json")
-        _unlink(self.folder / f"{name}{STATE_SUFFIX}")
+        """Removes a state, also one that no server has finished. Never raises."""
+        for suffix in (".json", STATE_SUFFIX, PARTIAL_SUFFIX):
+            _unlink(self.folder / f"{name}{suffix}")
 
     def sync(self, name: str) -> None:
         """Waits until a state is on the disk, and notes it. The caller does not hold the lock. Never raises. Blocks."""

@@ -68,3 +68,27 @@ def json_count(value: Any) -> int | None:
     """``value`` if it is an integer that can count something, else ``None``: a server can answer anything."""
     number = json_integer(value)
     return number if number is not None and 0 <= number < MAX_COUNT else None
+
+
+def read_slots(items: Any) -> list[Slot] | None:
+    """The slots in the answer to ``/slots``; ``None`` if it says nothing about who is busy."""
+    if not isinstance(items, list):
+        return None
+    slots = [_slot(item) for item in items if isinstance(item, dict) and item.keys() & {"is_processing", "state"}]
+    return slots if slots or not items else None
+
+
+def _slot(item: dict[str, Any]) -> Slot:
+    next_token = item.get("next_token")
+    next_token = next_token[0] if isinstance(next_token, list) and next_token else next_token
+    params = json_object(item.get("params"))
+    return Slot(
+        index=json_integer(item.get("id")) or 0,
+        busy=bool(item.get("is_processing", item.get("state"))),  # ik_llama.cpp's state: 0 is idle
+        context_size_tokens=json_count(item.get("n_ctx")),
+        context_used_tokens=json_count(item.get("n_prompt_tokens")),
+        generated_tokens=json_count(json_object(next_token).get("n_decoded")),
+        task=json_integer(item.get("id_task")),
+        processed_tokens=json_count(item.get("n_prompt_tokens_processed")),
+        predict_limit=json_integer(params.get("n_predict", params.get("max_tokens"))),
+    )

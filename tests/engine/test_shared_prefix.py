@@ -57,5 +57,6 @@ def test_two_agents_that_start_together_read_their_system_prompt_once(box: Box) 
         assert timings["cache_n"] >= prefix  # more if it went where the other one had been
         assert timings["prompt_n"] < 60
     assert replies[2].json()["choices"] == alone.json()["choices"]
-    assert status["kept_kv"] == [f"agents: a system prompt of {prefix:,} tokens was read once for 2 requests."]
+    tokens = 2 * prefix
+    assert status["kept_kv"] == [f"agents: {tokens:,} of {tokens:,} tokens were reused of 2 restored states."]
     assert gateway.problems() == ""

@@ -6,10 +6,13 @@ a title is asked for between their turns, then profile `second` takes the device
 each number of slots it prints
   said     states that the gateway said it restored, and how many of them the next answers reused at least 99 % of
   reused   turns after a switch that reused at least 99 % of their conversation's prompt, of all such turns
-  equal    answers at temperature 0 that equal those of a server of their own that never stopped (a model of random
-           weights answers differently after the smallest rounding, restored or not)
-Exit code 1 if something was said and not reused. Both profiles share one RPC device (`ggml-rpc-server` beside
-LLAMA-SERVER), which serves one server at a time: so every switch is a real one.
+  equal    answers at temperature 0 that equal those of a server of their own, which never stopped and was asked each
+           of the same prompts alone; and of the others, how far apart the gateway's first other token and the best one
+           lay there. A server is exact only if the same part of a prompt is read at once: that it reads a prompt in
+           other parts, or beside another one, moves its log probabilities. By how much is measured with the same
+           prompt, once with and once without the server's cache. An answer within that is as good as the direct one.
+Exit code 1 if something was said and not reused, or if an answer is further off. Both profiles share one RPC device
+(`ggml-rpc-server` beside LLAMA-SERVER), which serves one server at a time: so every switch is a real one.
 """
 
 from __future__ import annotations
@@ -38,6 +41,30 @@ ANSWER_TOKENS = 16
 TITLE = "Write a title of three words for this conversation, without quotes."
 
 
+@dataclass(frozen=True)
+class Answer:
+    """A text, and the log probabilities of the best tokens at each place."""
+
+    text: str
+    best: list[dict[str, float]]
+
+    def distance(self, other: Answer) -> float:
+        """How far the other answer's first other token is below the best one here; 0: there is none."""
+        for mine, theirs in zip(self.best, other.best, strict=False):
+            if (token := max(theirs, key=theirs.__getitem__)) != max(mine, key=mine.__getitem__):
+                return max(mine.values()) - mine.get(token, -99.0)
+        return 0.0
+
+    def noise(self, other: Answer) -> float:
+        """The largest change of a log probability, as long as both answers begin alike."""
+        largest = 0.0
+        for mine, theirs in zip(self.best, other.best, strict=False):
+            largest = max([largest, *(abs(mine[token] - theirs[token]) for token in mine.keys() & theirs.keys())])
+            if max(mine, key=mine.__getitem__) != max(theirs, key=theirs.__getitem__):
+                break
+        return largest
+
+
 @dataclass
 class Talk:
     """One conversation, and what was measured of it."""
@@ -47,7 +74,7 @@ class Talk:
     messages: list[dict[str, str]] = field(default_factory=list)
     prompt_tokens: int = 0
     """Of its last turn."""
-    answers: list[str] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)
     """What each turn but the first reused of the prompt before it."""
     cached: int = 0
@@ -63,16 +90,26 @@ class Talk:
         if self.prompt_tokens:
             self.shares.append(self.cached / self.prompt_tokens)
         self.prompt_tokens = timings["cache_n"] + timings["prompt_n"]
-        self.answers.append(reply.json()["choices"][0]["message"]["content"] or "")
-        self.messages.append({"role": "assistant", "content": self.answers[-1]})
+        self.answers.append(answer_of(reply))
+        self.messages.append({"role": "assistant", "content": self.answers[-1].text})
 
 
 def some(words: int, chance: random.Random) -> str:
     return " ".join(chance.choice(WORDS) for _ in range(words))
 
 
-def chat(port: int, messages: list[dict[str, str]], headers: dict[str, str], model: str = "first") -> Reply:
-    values = {"model": model, "messages": messages, "max_tokens": ANSWER_TOKENS, "temperature": 0, "seed": 1}
+def answer_of(reply: Reply) -> Answer:
+    choice = reply.json()["choices"][0]
+    best = [{token["token"]: token["logprob"] for token in place["top_logprobs"]}
+            for place in choice["logprobs"]["content"]]  # fmt: skip
+    return Answer(choice["message"]["content"] or "", best)
+
+
+def chat(
+    port: int, messages: list[dict[str, str]], headers: dict[str, str], model: str = "first", **more: object
+) -> Reply:
+    fixed = {"max_tokens": ANSWER_TOKENS, "temperature": 0, "seed": 1, "logprobs": True, "top_logprobs": 5}
+    values = {"model": model, "messages": messages, **fixed, **more}
     reply = ask(port, "/v1/chat/completions", values, headers=headers, timeout=600)
     if reply.status != 200:
         sys.exit(f"{model}: {reply.status} {reply.body[:300]!r} {reply.error}")
@@ -123,9 +160,12 @@ def measure(gateway: Gateway, slots: int, arguments: Any) -> tuple[list[Talk], i
     return talks, said, used, wrong
 
 
-def directly(engine: str, model: str, flags: dict[str, Any], slots: int, arguments: Any) -> list[Talk]:
-    """The same turns of a server that never stops, and that nobody else asks."""
-    port = free_port()
+def directly(engine: str, model: str, flags: dict[str, Any], talks: list[Talk]) -> tuple[int, list[float], float]:
+    """The same prompts, one after another, to a server that never stops.
+
+    Returns how many answers are equal, how far off the others are, and how far off the server is from itself.
+    """
+    port, equal, off, noise = free_port(), 0, list[float](), 0.0
     words = [engine, "--model", model, "--port", str(port), "--host", "127.0.0.1"]
     for name, value in flags.items():
         words += [f"--{name}", *([] if value is True else [str(value)])]
@@ -133,10 +173,15 @@ def directly(engine: str, model: str, flags: dict[str, Any], slots: int, argumen
         try:
             while ask(port, "/health", timeout=5).status != 200:
                 time.sleep(0.05)
-            talks = new_talks(max(2, slots))
-            for _ in range(arguments.rounds + 1):
-                turns(talks, port, arguments.words, at_once=False)
-            return talks
+            for talk in talks:
+                for number, ours in enumerate(talk.answers):
+                    prompt = talk.messages[: 2 + 2 * number]
+                    theirs = answer_of(chat(port, prompt, {}))
+                    equal += ours.text == theirs.text
+                    if ours.text != theirs.text or number == len(talk.answers) - 1:
+                        noise = max(noise, theirs.noise(answer_of(chat(port, prompt, {}, cache_prompt=False))))
+                        off += [theirs.distance(ours)] * (ours.text != theirs.text)
+            return equal, off, noise
         finally:
             process.kill()
 
@@ -161,18 +206,17 @@ def main() -> None:
             finally:
                 gateway.stop()
                 gpubox("stop", "--all")
-            alone = directly(arguments.engine, arguments.model, {**flags, **other}, slots, arguments)
+            equal, off, noise = directly(arguments.engine, arguments.model, {**flags, **other}, talks)
             shares = [share for talk in talks for share in talk.shares]
-            pairs = [pair for ours, theirs in zip(talks, alone, strict=True)
-                     for pair in zip(ours.answers, theirs.answers, strict=True)]  # fmt: skip
             print(
                 f"{slots} slots: {used} of {said} states said to be restored were reused; "
                 f"{sum(share >= SHARE for share in shares)} of "
                 f"{len(shares)} turns reused 99 % (least {min(shares):.1%}); "
-                f"{sum(a == b for a, b in pairs)} of {len(pairs)} answers equal{gateway.problems()}",
+                f"{equal} of {equal + len(off)} answers equal, the others at most {max(off, default=0):.3f} off, "
+                f"the server itself {noise:.3f}{gateway.problems()}",
                 *wrong, *sentences, sep="\n    ", flush=True,
             )  # fmt: skip
-            failed = failed or bool(wrong)
+            failed = failed or bool(wrong) or max(off, default=0) > noise
     sys.exit(failed)
 
 

@@ -15,7 +15,7 @@ from gpubox.config import Config
 from gpubox.gateway.conversations import Conversations, conversation_of
 from gpubox.gateway.gateway_status import FinishedRequest
 from gpubox.gateway.servers import GatewayServer
-from gpubox.gateway.shared_prefixes import LaunchSlots, Prefix
+from gpubox.gateway.slots import LaunchSlots
 from gpubox.paths import Paths
 from gpubox.server.kept_kv import KeptKv
 from gpubox.server.state import Launch, RestoredSlot, RunningServer
@@ -32,8 +32,8 @@ def body_of(*texts: str, system: str = SYSTEM, **more: Any) -> bytes:
 
 
 def key_of(body: bytes, path: str = CHAT, client: str = "me", **headers: str) -> str:
-    conversation = conversation_of(path, lambda name: headers.get(name.replace("-", "_"), ""), body, client)
-    return conversation.key if conversation else ""
+    head = conversation_of(path, lambda name: headers.get(name.replace("-", "_"), ""), body, client)
+    return head.conversation if head else ""
 
 
 def test_a_conversation_is_known_by_its_session_and_its_beginning() -> None:
@@ -142,17 +142,16 @@ class Box:
 
     # -- a client ----
 
-    @property
-    def prefixes(self) -> list[Prefix]:
-        """The system prompts that the gateway knows."""
-        return [prefix for launch in self.conversations._launches.values() for prefix in launch.prefixes.values()]
-
     async def before(self, body: bytes, number: int = 0) -> int:
         number = number or self.requests + 1
         self.requests = max(number, self.requests)
         conversation = conversation_of(CHAT, lambda name: "", body)
         await self.conversations.before(number, conversation, self.server, None, CHAT, body)
         return number
+
+    def waiting(self) -> int:
+        """The requests with a head that others have, too."""
+        return sum(len(each) for launch in self.conversations._launches.values() for each in launch.heads.values())
 
     async def ask(self, body: bytes, slot: int, tokens: int, cached: int = 0) -> list[str]:
         """A whole request, which leaves so many tokens in a slot. Returns what was done for it."""
@@ -186,7 +185,7 @@ async def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     def look(server: GatewayServer, key: str | None) -> LaunchSlots:
         restored = (RestoredSlot(0, 900, "kept", key_of(body_of("kept"), client="")),)
         running = RunningServer(Launch("m", (), "127.0.0.1", 1), "1", "2026", restored=restored)
-        launch = LaunchSlots("1", "m", url, None, cast(KeptKv, made), running, filled={0: -1})
+        launch = LaunchSlots("1", "m", url, None, cast(KeptKv, made), running, LINES.append, filled={0: -1})
         launch.has_ram_cache = "--cache-ram" not in server.argv
         return launch
 
@@ -212,9 +211,22 @@ async def test_a_state_on_disk_goes_into_a_slot_before_the_next_request_and_is_j
     assert await box.ask(talk, 1, 700, 600) == ["restore 1", "reused"]  # in slot 0 something was restored before
     assert await box.ask(other, 2, 900, 3) == ["restore 2", "dropped"]
     assert box.conversations.sentences() == (
-        "m: 600 of 600 tokens were reused of 1 restored conversations.",
-        "m: a conversation of 800 tokens was restored, and its next request reused 3 of them: its state is dropped.",
+        "m: 600 of 600 tokens were reused of 1 restored states.",
+        "m: a state of 800 tokens was put back, and its next request reused 3 of them: its state is dropped.",
     )
+
+
+async def test_of_conversations_as_long_as_each_other_nobody_guesses_the_slots(box: Box) -> None:
+    talks = [body_of(f"{n} {LONG}", system="") for n in range(3)]
+    for number, talk in enumerate(talks[:2], 1):
+        await box.before(talk, number)
+    for slot in (0, 1):
+        box.launch(slot, 700, busy=False)
+    for number in (1, 2):
+        box.after(number, 700, 0)
+    await box.ask(talks[2], 2, 700)  # alone: its task is newer than theirs
+    told = await box.conversations.told("1")
+    assert told == dict(zip((key_of(talk, client="") for talk in talks), (0, 0, box.task + 1), strict=True))
 
 
 async def test_what_was_restored_at_the_start_is_judged_too(box: Box) -> None:
@@ -235,8 +247,6 @@ async def test_before_a_server_stops_a_conversation_in_ram_is_brought_back(box: 
 
 async def test_conversations_with_the_same_long_head_are_saved_before_one_spoils_the_other(box: Box) -> None:
     first, second = body_of("one" * 200), body_of("two" * 200)
-    box.conversations._launches["1"] = box.conversations._look(box.server, None)
-    box.conversations._launches["1"].has_one_slot = True
     await box.ask(first, 1, 1200)
     assert await box.ask(second, 1, 1300, 900) == ["save 1"]
     assert await box.ask(first, 1, 1400, 1200) == ["save 1", "restore 2", "reused"]
@@ -249,6 +259,8 @@ async def test_without_a_prompt_cache_in_ram_each_conversation_is_saved_before_a
     assert await box.ask(body_of("Title?", system=""), 1, 40) == ["save 1"]
     assert await box.ask(body_of("Title?", system=""), 1, 41) == []
     assert await box.ask(talk, 2, 740, 700) == ["restore 2", "reused"]
+    assert await box.conversations.recall(key_of(talk, client="")) == {"tokens": 700}  # it is in its slot
+    await box.ask(body_of("Title?", system=""), 1, 42)
     assert await box.conversations.recall(key_of(talk, client="")) == {}
 
 
@@ -263,7 +275,7 @@ async def test_four_agents_that_start_together_read_their_system_prompt_once(box
     async with asyncio.TaskGroup() as group:
         for number in range(1, 5):
             group.create_task(agent(number))
-        while not box.done or sum(prefix.waiting for prefix in box.prefixes) < 4:
+        while not box.done or box.waiting() < 4:
             await asyncio.sleep(0)
         everybody.set()
     assert box.done[:2] == ["read", "save 3"]
@@ -272,9 +284,8 @@ async def test_four_agents_that_start_together_read_their_system_prompt_once(box
     assert line.client == "gpubox"
     for number in range(1, 5):
         box.after(number, 2000, line.prompt_tokens)
-    assert box.conversations.sentences() == (
-        f"m: a system prompt of {line.prompt_tokens:,} tokens was read once for 4 requests.",
-    )
+    tokens = 4 * (line.prompt_tokens or 0)
+    assert box.conversations.sentences() == (f"m: {tokens:,} of {tokens:,} tokens were reused of 4 restored states.",)
 
 
 async def test_one_agent_alone_saves_nothing(box: Box) -> None:
@@ -302,7 +313,7 @@ async def test_clients_that_leave_while_the_prefix_is_read_hold_nobody_up(box: B
     go = asyncio.Event()
     box.before_read = go.wait
     leaving = [asyncio.ensure_future(box.before(body_of("one"), number)) for number in range(1, 4)]
-    while not box.done or sum(prefix.waiting for prefix in box.prefixes) < 3:
+    while not box.done or box.waiting() < 3:
         await asyncio.sleep(0)
     leaving[0].cancel()  # the one that had it read
     await asyncio.wait(leaving[:1])

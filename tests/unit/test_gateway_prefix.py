@@ -5,16 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import msgspec
 import pytest
 
-from gpubox.gateway.prefix import (
-    SlotView,
-    choose_slot,
-    read_prompt_head,
-    read_slots,
-    shared_tokens,
-)
+from gpubox.gateway.prefix import read_prompt_head
+from gpubox.gateway.slots import choose_slot
+from gpubox.server.responses import Slot, read_slots
 
 SYSTEM = "You are a careful coding agent. " + " ".join(f"Rule {n}: take care." for n in range(300))
 CHAT = "/v1/chat/completions"
@@ -113,18 +108,19 @@ def test_a_request_to_messages_has_the_head_that_llama_server_makes_of_it() -> N
     assert len(probe["messages"]) == 2
 
 
-def test_shared_tokens_end_before_the_prompts_part() -> None:
-    assert shared_tokens([1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 3, 4, 5, 6, 9]) == [1, 2]
-    assert shared_tokens([1, 2], [1, 2]) == []
-
-
 # -- slots -------------------------------------------------------------------
 
 
 def test_a_state_goes_to_an_empty_slot_else_to_the_one_used_longest_ago() -> None:
+    def slot(index: int, busy: bool, used: int | None, task: int | None) -> Slot:
+        return Slot(index, busy, 4096, used, None, task)
+
     busy, talk, fresh, cleared = (
-        SlotView(0, True, 0, 9), SlotView(1, False, 900, 3), SlotView(2, False, None, -1), SlotView(3, False, 0, 5),
-    )  # fmt: skip
+        slot(0, True, 0, 9),
+        slot(1, False, 900, 3),
+        slot(2, False, None, None),
+        slot(3, False, 0, 5),
+    )
 
     assert choose_slot((busy, talk, fresh, cleared), {}) == fresh
     assert choose_slot((busy, talk), {}) == talk
@@ -137,10 +133,5 @@ def test_slots_of_build_11434_are_read() -> None:
     idle = {"id": 0, "n_ctx": 8192, "speculative": False, "is_processing": False}
     busy = {**idle, "id": 1, "is_processing": True, "id_task": 7, "n_prompt_tokens": 2811, "params": {"seed": 1}}
 
-    assert read_slots(json.dumps([idle, busy]).encode()) == (
-        SlotView(0, False, None, -1, 8192),
-        SlotView(1, True, 2811, 7, 8192),
-    )
-    for broken in (b"{}", b'[{"id": "x"}]', b"["):
-        with pytest.raises(msgspec.DecodeError):
-            read_slots(broken)
+    assert read_slots([idle, busy]) == [Slot(0, False, 8192, None, None), Slot(1, True, 8192, 2811, None, 7)]
+    assert [read_slots(broken) for broken in (None, [{"id": 1}], ["x"])] == [None, None, None]

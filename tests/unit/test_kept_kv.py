@@ -39,6 +39,7 @@ class FakeSlots:
     busy: set[int] = field(default_factory=set)
     mode: str = ""
     context: int = 8192
+    tasks: dict[int, int] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     hold: threading.Event = field(default_factory=threading.Event)
     dies: subprocess.Popen[bytes] | None = None
@@ -49,7 +50,7 @@ class FakeSlots:
         if path != "/slots":
             return {}
         return [
-            {"id": at, "id_task": 100 - at, "is_processing": at in self.busy, "n_ctx": self.context,
+            {"id": at, "id_task": self.tasks.get(at, 100 - at), "is_processing": at in self.busy, "n_ctx": self.context,
              "n_prompt_tokens": len(self.prompts.get(at, []))}
             for at in range(4)
         ]  # fmt: skip
@@ -196,6 +197,29 @@ def test_idle_slots_with_enough_tokens_are_saved_the_last_used_one_last(
     fake.prompts = {0: [1] * 256}
     assert restore(paths, replace(running, launch_id="2"))[0] == "2 slots, 700 tokens"
     assert fake.prompts == {0: [1] * 256, 1: [7] * 300, 2: [8] * 400}
+
+
+def test_each_conversation_that_the_gateway_tells_of_is_saved_under_its_own_name(
+    fake: FakeSlots, paths: Paths, running: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a known slot, in an unknown one, and in the prompt cache in RAM only: it comes into slot 3."""
+    fake.prompts = {0: [1] * 300, 1: [2] * 310}
+    cached = {"unknown": [2] * 309, "parked": [4] * 400}
+
+    async def ask_gateway(self: KeptKv, path: str) -> dict[str, int]:
+        verb, _, name = path.partition("/")
+        if verb == "conversations":
+            return {"parked": 6, "lost": 0, "unknown": 0, "known": 101}
+        if name not in cached:
+            return {}
+        at = 1 if name == "unknown" else 3
+        fake.prompts[at], fake.tasks[at] = cached[name], 200
+        return {"tokens": len(cached[name])}
+
+    monkeypatch.setattr(KeptKv, "_ask_gateway", ask_gateway)
+    save(paths, running)
+    saved = {state.conversation: state.tokens for state in store(paths).states()}
+    assert saved == {"known": 300, "unknown": 309, "parked": 400}
 
 
 @pytest.mark.usefixtures("impatient")
