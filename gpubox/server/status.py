@@ -14,7 +14,6 @@ from gpubox.errors import UsageError
 from gpubox.hardware.process import port_owner, process_argv
 from gpubox.paths import Paths
 from gpubox.profiles.profile import is_loopback
-from gpubox.server.http_get import ConnectionPool, NoResponse
 from gpubox.server.instance import InstanceView, instance_names, observe
 from gpubox.server.log import truncate_log
 from gpubox.server.responses import Slot, context_size
@@ -171,6 +170,8 @@ def api_key_for(paths: Paths, config: Config, url: str) -> str | None:
 
 def context_of(paths: Paths, config: Config, url: str) -> int | None:
     """Tokens of one slot of the server at ``url``, as it says; ``None`` if it does not answer. Blocks, for a second."""
+    from gpubox.server.http_get import ConnectionPool, NoResponse  # http.client: `status` alone does without it
+
     try:
         key = api_key_for(paths, config, url)
         pool = ConnectionPool(url, {"Authorization": f"Bearer {key}"} if key else {}, 1.0)
