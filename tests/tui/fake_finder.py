@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def plan(name: str, size: int) -> MemoryPlan:
 
 
 class FakeFinder(ModelFinder):
-    """Answers at once. ``profiles`` lists what profiles were made of."""
+    """Answers at once; from the hub, when ``answers`` is set. ``profiles`` lists what profiles were made of."""
 
     def __init__(self, paths: Paths) -> None:
         super().__init__(paths, Config())
@@ -63,12 +64,15 @@ class FakeFinder(ModelFinder):
         self.profiles: list[str] = []
         self.searched: list[str] = []
         self.measured: list[str] = []
+        self.answers = threading.Event()
+        self.answers.set()
 
     def on_disk(self, text: str) -> list[LocalModel]:
         return [model for model in LOCAL if text.lower() in model.name.lower()]
 
     def on_hub(self, text: str) -> HubAnswer:
         self.searched.append(text)
+        assert self.answers.wait(60)
         return HubAnswer(problems=(self.problem,)) if self.problem else HubAnswer(self.repositories)
 
     def plan(self, row: ModelRow, *, may_dry_run: bool) -> MemoryPlan:

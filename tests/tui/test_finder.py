@@ -46,7 +46,7 @@ async def searching(
         await pilot.press("slash", *words, "enter")
         screen = screen_of(pilot)
         await until(pilot, lambda: screen.rows.values and not any(row.planning for row in screen.rows.values), "rows")
-        await until(pilot, lambda: all(row.plan for row in screen.rows.values if row.kind == "quant"), "plans")
+        await until(pilot, lambda: not any(each.group == "finder-search" for each in pilot.app.workers), "plans")
         await until(pilot, lambda: screen.rows.has_focus, "the focus")
         yield pilot, screen
 
@@ -70,6 +70,20 @@ async def test_search_and_verdicts(services: FinderServices) -> None:
         assert services.finder.searched == ["qwen"]
         await pilot.press("escape")
         await until(pilot, lambda: app.current_mode == "dashboard")
+
+
+async def test_the_cursor_stays_where_it_is_when_the_hub_answers(services: FinderServices) -> None:
+    answers = services.finder.answers = threading.Event()
+    async with on_dashboard(services) as pilot:
+        await pilot.press("M")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ModelsScreen), "the models screen")
+        await pilot.press("slash", *"qwen", "enter")
+        await until(pilot, lambda: services.finder.searched and screen_of(pilot).rows.value, "what is here")
+        await go_to(pilot, "qwen3:8b")
+        answers.set()
+        await shows(pilot, "On Hugging Face")
+        await pilot.press("enter")
+        await until(pilot, lambda: services.finder.profiles == ["qwen3:8b"])
 
 
 async def test_offline_shows_the_disk_and_one_sentence(services: FinderServices) -> None:

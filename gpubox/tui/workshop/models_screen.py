@@ -249,14 +249,15 @@ class ModelsScreen(PersistentScreen):
         self._say_line(f"asking Hugging Face for {text!r} …" if text else "")
         local = await run_in_thread(self.finder.on_disk, text)
         self.rows.show_values(_local_rows(local))
-        self._show_details()
+        self._first_model()
         if text:
             answer = await run_in_thread(self.finder.on_hub, text)
             self.rows.show_values((*_local_rows(local), *_hub_rows(answer)))
+            if not local:  # else the cursor stays where the owner has put it meanwhile
+                self._first_model()
             self._say_line("  ".join(str(problem) for problem in answer.problems[:2]), bad=True)
             if not self.rows.values and not answer.problems:
                 self._say_line(f"Nothing matches {text!r}. Use fewer words.")
-        self._first_model()
         for row in (row for row in self.rows.values if row.kind == "local"):
             await self._plan(row.key, may_dry_run=False)
         for name in [row.key for row in self.rows.values if row.kind == "repository"]:
