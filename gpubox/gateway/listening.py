@@ -17,7 +17,8 @@ MAX_CONNECTIONS = 1024
 _ACCEPTED_AT_ONCE = 32
 _OTHER_DESCRIPTORS = 64 + 8 * _ACCEPTED_AT_ONCE
 """Files, pipes to an operation, and connections that were accepted and are not known yet."""
-_BACKLOG = 256
+_BACKLOG = MAX_CONNECTIONS
+"""So many clients may wait while systemd starts the gateway again: each more would try again after 1 s, 3 s, 7 s ..."""
 
 
 def most_connections() -> int:
@@ -39,9 +40,12 @@ async def listen(
     loop: asyncio.AbstractEventLoop, host: str, port: int, factory: Callable[[], asyncio.Protocol],
     sockets: Sequence[socket.socket],
 ) -> list[asyncio.Server]:  # fmt: skip
-    """Takes connections at ``host`` and ``port``, or on sockets that are open already. Raises GpuboxError."""
+    """Takes connections at ``host`` and ``port``, or on sockets that are open and stay so. Raises GpuboxError."""
     if sockets:
-        return [await loop.create_server(factory, sock=each, backlog=_ACCEPTED_AT_ONCE) for each in sockets]
+        own = [await loop.create_server(factory, sock=each.dup(), backlog=_ACCEPTED_AT_ONCE) for each in sockets]
+        for each in sockets:
+            each.listen(_BACKLOG)
+        return own
     try:
         listener = await loop.create_server(factory, host, port, backlog=_ACCEPTED_AT_ONCE)
         for each in listener.sockets:  # asyncio knows one number for what it accepts at once and for the kernel's queue

@@ -1,16 +1,18 @@
-"""Why the gateway cannot listen."""
+"""Where the gateway listens, and why it cannot."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import socket
+from contextlib import ExitStack
 
 import pytest
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.gateway.gateway import Gateway
+from gpubox.gateway.listening import listen
 from gpubox.paths import Paths
 
 
@@ -31,3 +33,15 @@ def test_the_sentence_names_what_is_wrong(paths: Paths, host: str, says: str) ->
         with pytest.raises(GpuboxError) as error:
             asyncio.run(serve(port))
     assert re.search(says.format(port=port), error.value.message)
+
+
+@pytest.mark.parametrize("inherited", [True, False])
+async def test_many_clients_may_wait_for_a_gateway_that_starts_again(inherited: bool) -> None:
+    loop = asyncio.get_running_loop()
+    with ExitStack() as stack:
+        given = [stack.enter_context(socket.create_server(("127.0.0.1", 0)))] if inherited else []
+        [server] = await listen(loop, "127.0.0.1", 0, asyncio.Protocol, given)
+        address = server.sockets[0].getsockname()
+        for _ in range(200):  # the loop, which would take them, does not run meanwhile
+            stack.enter_context(socket.create_connection(address, 0.9))  # a SYN for a full queue is repeated after 1 s
+        server.close()
