@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
+import select
 import shutil
 import socket
 import string
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpubox.children import own_program
-from gpubox.errors import ExitCode, GpuboxError, UsageError
+from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.server.state import GatewayRecord, load_gateway
 from gpubox.storage import open_private, private_folder, read_text, write_atomically
 
+UNIT, SOCKET_UNIT = "gpubox-gateway.service", "gpubox-gateway.socket"
 START_SECONDS = 20.0
 _LOG_BYTES = 4 * 1024 * 1024
 _POLL_SECONDS = 0.05
@@ -79,6 +82,11 @@ def _last_error(log: Path, begin: int) -> tuple[str, str]:
 
 _FIRST_SOCKET = 3
 """SD_LISTEN_FDS_START."""
+_ANSWER_SECONDS, _READ_SECONDS, _READ_BYTES = 2.0, 0.1, 1024 * 1024
+"""Clients that try again at once must not reach StartLimitBurst: systemd would close the socket."""
+_WHY = f"The gateway cannot start: `journalctl --user -u {UNIT}` on its machine says why."
+_CANNOT_START = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
+_CANNOT_START += json.dumps({"error": {"message": _WHY, "type": "overloaded_error", "code": 503}}).encode()
 
 
 def inherited_sockets() -> tuple[socket.socket, ...]:
@@ -91,6 +99,32 @@ def inherited_sockets() -> tuple[socket.socket, ...]:
     return sockets
 
 
+@contextlib.contextmanager
+def answered_if_it_fails(sockets: Sequence[socket.socket]) -> Iterator[Sequence[socket.socket]]:
+    """If the gateway cannot start, clients that wait on ``sockets`` get 503.
+
+    Else systemd starts it for them again and again, also when they have left long ago. Passes each GpuboxError on.
+    """
+    try:
+        yield sockets
+    except GpuboxError:
+        with contextlib.suppress(OSError):
+            _answer_waiting(sockets)
+        raise
+
+
+def _answer_waiting(sockets: Sequence[socket.socket]) -> None:
+    seconds, end = 0.0, time.monotonic() + _ANSWER_SECONDS
+    while seconds >= 0 and (ready := select.select(sockets, (), (), seconds)[0]):
+        for each in ready:
+            each.setblocking(False)
+            with contextlib.suppress(OSError), each.accept()[0] as client:
+                client.settimeout(_READ_SECONDS)
+                client.recv(_READ_BYTES)
+                client.sendall(_CANNOT_START)
+        seconds = end - time.monotonic()
+
+
 def notify(state: str) -> None:
     """Tells systemd a state, ``READY=1`` or ``STOPPING=1``, if it wants to know. Never raises."""
     address = os.environ.get("NOTIFY_SOCKET", "")
@@ -99,7 +133,6 @@ def notify(state: str) -> None:
         sender.send(state.encode())
 
 
-UNIT, SOCKET_UNIT = "gpubox-gateway.service", "gpubox-gateway.socket"
 _MARK = "# Written by `gpubox serve --install`"
 _UNIT_BYTES = 64 * 1024
 _RELOAD_SECONDS = 30.0
@@ -181,7 +214,7 @@ def unit_text(command: Sequence[str], env: Mapping[str, str], *, helpers: Sequen
     if set(command[0]) & set("\"'\\$"):  # systemd takes no name with these as the executable
         command = ["/usr/bin/env", *command]
     return _filled(
-        UNIT, ENVIRONMENT="".join(kept), COMMAND=" ".join(map(unit_word, command)), USAGE=ExitCode.USAGE.value,
+        UNIT, ENVIRONMENT="".join(kept), COMMAND=" ".join(map(unit_word, command)),
         HARDENING=free if helpers else _HARDENING,
     )  # fmt: skip
 

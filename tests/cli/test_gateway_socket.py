@@ -10,12 +10,15 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 
+from gpubox.errors import ExitCode
 from gpubox.paths import Paths
 from tests.conftest import until
+from tests.raw_http import ask
 
 ACTIVATE = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ['LISTEN_PID'] = str(os.getpid()); "
 ACTIVATE += "os.execv(sys.executable, [sys.executable, '-m', 'gpubox', 'serve', '--quiet', '--port', '1'])"
@@ -97,3 +100,22 @@ def test_no_connection_is_refused_while_gateways_are_killed_and_restarted(paths:
             manager.end(signal.SIGTERM)
 
     assert set(outcomes) <= {"answered", "cut"} and outcomes["cut"] <= 4 * len(SIGNALS) * rounds, outcomes
+
+
+def test_who_waits_for_a_gateway_that_cannot_start_hears_it_and_leaves_the_queue_empty(paths: Paths) -> None:
+    """Else systemd starts it again and again for a client that has long gone."""
+    paths.config.mkdir(parents=True, exist_ok=True)
+    paths.config_file.write_text("no-such-key = 1\n")
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        port = listening.getsockname()[1]
+        gone = socket.create_connection(("127.0.0.1", port))
+        gone.close()
+        with ThreadPoolExecutor() as pool:
+            replies = [pool.submit(ask, port, "/v1/chat/completions", {"model": "one"}) for _ in range(3)]
+            process = Manager(listening, heard).process
+            assert process.wait(30) == ExitCode.USAGE
+            listening.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                listening.accept()
+    for reply in (each.result() for each in replies):
+        assert reply.status == 503 and "journalctl" in reply.json()["error"]["message"]

@@ -60,24 +60,26 @@ def command(
     """
     if stop:
         return _stop(context, as_json=as_json)
-    from gpubox.gateway.background import inherited_sockets, start_detached
+    from gpubox.gateway.background import answered_if_it_fails, inherited_sockets, start_detached
 
-    settings, sockets = context.config.gateway, inherited_sockets()
-    options = [*(["--host", host] if host else []), *(["--port", str(port)] if port else [])]
-    host, port = sockets[0].getsockname()[:2] if sockets else (host or settings.host, port or settings.port)
-    _check_host(host)
-    _check_exposure(context, host, allow_exposed=yes or context.config.allow_exposed)
-    if install:
-        return _install(context, (host, port), options, allow_exposed=yes, as_json=as_json)
-    if detach:
-        record = start_detached(context.paths, host, port, allow_exposed=yes)
-        return output.emit_result(f"The gateway listens on {record.base_url}.", _record_values(record), as_json=as_json)
-    printer = _BackgroundPrinter(_printer(as_json=as_json, quiet=quiet))
-    try:
-        with asyncio.Runner(loop_factory=_new_loop) as runner:
-            runner.run(_serve(context, host, port, sockets, printer))
-    finally:
-        printed = printer.close()
+    with answered_if_it_fails(inherited_sockets()) as sockets:
+        settings = context.config.gateway
+        options = [*(["--host", host] if host else []), *(["--port", str(port)] if port else [])]
+        host, port = sockets[0].getsockname()[:2] if sockets else (host or settings.host, port or settings.port)
+        _check_host(host)
+        _check_exposure(context, host, allow_exposed=yes or context.config.allow_exposed)
+        if install:
+            return _install(context, (host, port), options, allow_exposed=yes, as_json=as_json)
+        if detach:
+            record = start_detached(context.paths, host, port, allow_exposed=yes)
+            text = f"The gateway listens on {record.base_url}."
+            return output.emit_result(text, _record_values(record), as_json=as_json)
+        printer = _BackgroundPrinter(_printer(as_json=as_json, quiet=quiet))
+        try:
+            with asyncio.Runner(loop_factory=_new_loop) as runner:
+                runner.run(_serve(context, host, port, sockets, printer))
+        finally:
+            printed = printer.close()
     if not printed:  # the thread holds stdout, and Python would wait for it
         os._exit(0)
     return None
