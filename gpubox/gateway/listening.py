@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Sequence
 
 from gpubox.errors import GpuboxError
+from gpubox.gateway.background import UNIT
 from gpubox.hardware.process import port_owner
 
 MAX_CONNECTIONS = 1024
@@ -56,9 +57,9 @@ async def listen(
         if error.errno != errno.EADDRINUSE:
             raise GpuboxError(f"The gateway cannot listen on {host}:{port}: {error.strerror or error}.") from None
         owner = await asyncio.to_thread(port_owner, port)
-        who = f" by {owner}" if owner else ""
-        raise GpuboxError(
-            f"Port {port} is used{who}.",
-            f"`gpubox stop` frees the port of a server: its profile starts again with the first request for it. Or use "
-            f"another port: `gpubox serve --port {port + 1}`.",
-        ) from None
+        if owner and owner.name == "systemd":
+            hint = f"Units of `gpubox serve --install` start the gateway there: `systemctl --user start {UNIT}`."
+        else:
+            hint = "`gpubox stop` frees the port of a server: its profile starts again with the first request for it. "
+            hint += f"Or use another port: `gpubox serve --port {port + 1}`."
+        raise GpuboxError(f"Port {port} is used{f' by {owner}' if owner else ''}.", hint) from None
