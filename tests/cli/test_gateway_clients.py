@@ -47,7 +47,7 @@ def gateway(folder: Path) -> Iterator[Gateway]:
 def keyed(own_home: Path, paths: Paths) -> Iterator[tuple[Gateway, str]]:
     """Another gateway, which lets nobody in without its key; and that key."""
     paths.config.mkdir(parents=True)
-    key = ClientKeys(paths.client_keys).add("page")
+    key = ClientKeys(paths).add("page")
     gateway = Gateway()
     yield gateway, key
     gateway.stop()

@@ -63,7 +63,7 @@ def command(
         output.emit_result(_HELD if hold else "Requests go on.", {"paused": hold}, as_json=as_json)
         return
     status, live_known = _running(context)
-    problems = status.problems if status else tuple(filter(None, (ClientKeys.of(context.paths).problem,)))
+    problems = status.problems if status else tuple(filter(None, (ClientKeys(context.paths).problem,)))
     for problem in problems:
         diagnostics.note(f"gpubox: {problem}")
     ledger = Ledger(context.paths.ledger)

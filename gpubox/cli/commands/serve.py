@@ -96,7 +96,7 @@ def _check_exposure(context: Context, host: str, *, allow_exposed: bool) -> None
         return
     from gpubox.gateway.client_keys import ClientKeys
 
-    if not ClientKeys.of(context.paths).any:
+    if not ClientKeys(context.paths).any:
         raise UsageError(
             f"host {host} opens the gateway to other machines, and there is no key.",
             "Make one: `gpubox keys add NAME`. Or use --yes, or set allow-exposed in config.toml.",

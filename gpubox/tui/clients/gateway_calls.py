@@ -76,9 +76,9 @@ class GatewayService:
         """Makes a key for a client. Returns it: nothing else ever will."""
         from gpubox.gateway.client_keys import ClientKeys
 
-        return ClientKeys.of(self.paths).add(client)
+        return ClientKeys(self.paths).add(client)
 
     def remove_key(self, client: str) -> None:
         from gpubox.gateway.client_keys import ClientKeys
 
-        ClientKeys.of(self.paths).remove(client)
+        ClientKeys(self.paths).remove(client)
