@@ -24,8 +24,7 @@ def answered(client: str, ended: float = 2.1, profile: str = "a", **more: int | 
 
 
 def names(requests: list[Request], finished: list[FinishedRequest]) -> list[str]:
-    named = match_clients(requests, finished, "a")
-    return [named.get(request.key, "") for request in requests]
+    return [name or "" for name in match_clients([("a", request) for request in requests], finished)]
 
 
 def test_equal_tokens_at_the_same_time_name_the_client() -> None:
