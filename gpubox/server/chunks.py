@@ -18,6 +18,7 @@ from gpubox.storage import DECODE_ERRORS, MAX_JSON_DEPTH, read_json
 
 LINE_BYTES = 8 * 1024 * 1024
 """The longest line that is accepted: one delta may carry a whole file, but must not fill the memory."""
+_ERROR_CHARS = 1000
 
 
 class LineTooLong(ValueError):
@@ -153,13 +154,13 @@ def _decoded(payload: bytes) -> dict[str, Any] | None:
 
 
 def chunk_of(values: dict[str, Any]) -> Chunk:
-    """The Chunk of one decoded object: a chat delta or message, a plain completion, or an error. Never raises."""
+    """The Chunk of one decoded object: a chat delta or message, a plain completion (also of /infill), or an error."""
     choices = values.get("choices")
     choice = json_object(choices[0]) if isinstance(choices, list) and choices else {}
     delta = json_object(choice.get("delta")) or json_object(choice.get("message"))
     calls = delta.get("tool_calls")
     return Chunk(
-        text=_plain_text(delta.get("content") if delta else choice.get("text")),
+        text=_plain_text(delta.get("content") if delta else choice.get("text") or values.get("content")),
         reasoning=_plain_text(delta.get("reasoning_content") or delta.get("reasoning")),
         calls=tuple(_call(i, json_object(item)) for i, item in enumerate(calls)) if isinstance(calls, list) else (),
         finish_reason=_text(choice.get("finish_reason")),
@@ -232,8 +233,8 @@ def _usage(item: dict[str, Any]) -> Usage | None:
 
 def _error(item: Any) -> str:
     if isinstance(item, dict):
-        return _text(item.get("message"))[:300] or "an error without a message"
-    return _text(item)[:300]
+        return _text(item.get("message"))[:_ERROR_CHARS] or "an error without a message"
+    return _text(item)[:_ERROR_CHARS]
 
 
 def _seconds(milliseconds: Any) -> float:

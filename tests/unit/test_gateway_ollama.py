@@ -174,6 +174,12 @@ def test_errors_are_one_sentence_also_in_the_middle() -> None:
     error = {"error": {"message": "No.", "type": "x", "code": 503}}
     assert lines(OllamaReply(CHAT, "m", ""), error, headers=()) == [{"error": "No."}]
     assert lines(OllamaReply(CHAT, "m", ""), delta(content="Hi"), error)[-1] == {"error": "No."}
+    assert lines(OllamaReply(CHAT, "m", ""), {"error": {}}, headers=())[0]["error"]
+
+
+def test_what_infill_streams_is_text() -> None:
+    first, last = lines(OllamaReply(GENERATE, "m", ""), {"content": "code"}, {"content": "", "timings": TIMINGS})
+    assert (first["response"], last["eval_count"]) == ("code", 3)
 
 
 @pytest.mark.parametrize(
