@@ -18,7 +18,6 @@ from gpubox.storage import DECODE_ERRORS, MAX_JSON_DEPTH, read_json
 
 LINE_BYTES = 8 * 1024 * 1024
 """The longest line that is accepted: one delta may carry a whole file, but must not fill the memory."""
-_ERROR_CHARS = 1000
 
 
 class LineTooLong(ValueError):
@@ -233,8 +232,8 @@ def _usage(item: dict[str, Any]) -> Usage | None:
 
 def _error(item: Any) -> str:
     if isinstance(item, dict):
-        return _text(item.get("message"))[:_ERROR_CHARS] or "an error without a message"
-    return _text(item)[:_ERROR_CHARS]
+        item = _text(item.get("message")) or "an error without a message"
+    return _text(item)[:1000]
 
 
 def _seconds(milliseconds: Any) -> float:
