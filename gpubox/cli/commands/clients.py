@@ -11,7 +11,8 @@ from gpubox.cli.context import Context
 from gpubox.cli.options import PlainHelpOption, json_option, list_requests_option, listed_lines_option
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.gateway.client_keys import ClientKeys
-from gpubox.gateway.gateway_client import cancel, pause, read_gateway, resume
+from gpubox.gateway.gateway_client import cancel, read_gateway
+from gpubox.gateway.gateway_client import hold as hold_requests
 from gpubox.gateway.gateway_status import FinishedRequest, GatewayStatus, LiveRequest
 from gpubox.gateway.ledger import KEPT_DAYS, Ledger
 from gpubox.views import clients as views
@@ -59,7 +60,7 @@ def command(
     if hold is not None:
         if list_requests:
             raise UsageError("--hold and --release list no requests.", "Leave --requests out.")
-        (pause if hold else resume)(context.paths)
+        hold_requests(context.paths, hold)
         output.emit_result(_HELD if hold else "Requests go on.", {"paused": hold}, as_json=as_json)
         return
     status, live_known = _running(context)

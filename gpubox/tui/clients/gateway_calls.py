@@ -56,9 +56,9 @@ class GatewayService:
 
     def pause(self, paused: bool) -> None:
         """Holds all requests, or lets them go on."""
-        from gpubox.gateway.gateway_client import pause, resume
+        from gpubox.gateway import gateway_client
 
-        pause(self.paths) if paused else resume(self.paths)
+        gateway_client.hold(self.paths, paused)
 
     def cancel(self, number: int) -> LiveRequest:
         """Ends a request. Returns what it was."""
