@@ -217,7 +217,7 @@ class ClientKeys:
         self._known.add(self._path.name)
         self._write_memory()  # first: there is no key file that nobody remembers
         data = msgspec.json.format(msgspec.json.encode(_KeyFile(SCHEMA, tuple(clients.values()))), indent=2)
-        write_atomically(self._path.resolve(), data + b"\n")  # a symbolic link stays and its target is replaced
+        write_atomically(self._path, data + b"\n")
         self.refresh()
 
     def refresh(self) -> None:

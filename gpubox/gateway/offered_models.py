@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -77,15 +77,14 @@ def offered_facts(profile: Profile, paths: Paths, config: Config) -> OfferedFact
     except (GpuboxError, OSError):
         return facts
     trained = model.metadata.get(f"{model.architecture}.context_length")
-    return OfferedFacts(
+    return replace(
+        facts,
         architecture=model.architecture,
         parameters=sum(math.prod(tensor.dimensions) for tensor in model.tensors),
         size=model.size,
         quant=quant_label(path.name),
-        context=facts.context,
         trained_context=trained if isinstance(trained, int) else None,
         inputs=("text", *_read_by_projector(profile, paths, config)),
-        output=output,
         modified_at=modified,
     )
 

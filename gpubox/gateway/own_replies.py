@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from subprocess import DEVNULL, PIPE
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,7 @@ class OwnReplies:
         self._gateway = gateway
         self._machine = MachineReader(gateway.paths)
         self._known: dict[str, tuple[Profile | None, OfferedFacts]] = {}
+        self._created = datetime.fromisoformat(gateway.started_at)
 
     async def answer(self, exchange: Exchange, route: routes.Route) -> None:
         """All of ``route.own`` but ``load``. Raises RequestRefused if there is no such model."""
@@ -97,7 +98,7 @@ class OwnReplies:
 
     async def _models(self, only: str = "") -> list[OfferedModel]:
         """All models, or those of one profile; each persona is one, too."""
-        servers, created = self._gateway.servers, self._created
+        servers = self._gateway.servers
         statuses = [status for status in servers.statuses() if only in ("", status.name)]
         models = []
         for status in statuses or [ProfileStatus(only, "down")]:
@@ -105,7 +106,7 @@ class OwnReplies:
             facts = await self._facts(profile)
             facts = replace(facts, context=status.context or facts.context)
             names = (profile.name, *(name for name in profile.personas if name != profile.name))
-            models += [OfferedModel(name, profile, status, facts, created) for name in names]
+            models += [OfferedModel(name, profile, status, facts, self._created) for name in names]
         return models
 
     async def _facts(self, profile: Profile) -> OfferedFacts:
@@ -115,10 +116,6 @@ class OwnReplies:
             facts = await run_in_thread(offered_facts, profile, self._gateway.paths, self._gateway.config)
             self._known[profile.name] = (profile, facts)
         return facts
-
-    @property
-    def _created(self) -> datetime:
-        return datetime.fromisoformat(self._gateway.started_at).astimezone(UTC)
 
     async def control(self, exchange: Exchange, what: str) -> None:
         """For gpubox itself: status, conversations/NAME and recall/NAME are asked; pause, resume, stop and cancel/ID
