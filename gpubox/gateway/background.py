@@ -102,7 +102,6 @@ def notify(state: str) -> None:
 UNIT, SOCKET_UNIT = "gpubox-gateway.service", "gpubox-gateway.socket"
 _MARK = "# Written by `gpubox serve --install`"
 _UNIT_BYTES = 64 * 1024
-_RELOAD_SECONDS = 30.0
 _KEPT = (
     "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "GPUBOX_CONFIG",
     "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "CUDA_VISIBLE_DEVICES",
@@ -137,10 +136,8 @@ def socket_unit(paths: Paths) -> Path:
     return paths.config.parent / "systemd/user" / SOCKET_UNIT
 
 
-def install(
-    paths: Paths, address: tuple[str, int], *, options: Sequence[str] = (), allow_exposed: bool = False
-) -> InstalledUnits:
-    """Writes the units for this gpubox, its settings and this address, and tells systemd, if there is one.
+def install(paths: Paths, address: tuple[str, int], options: Sequence[str] = ()) -> InstalledUnits:
+    """Writes the units for this gpubox, its settings and this address.
 
     ``options``: those of the command line, for a service that is started without its socket. Raises UsageError if there
     is a unit that gpubox did not write or that was changed since, GpuboxError if one cannot be written.
@@ -148,7 +145,6 @@ def install(
     service_path, socket_path = socket_unit(paths).with_name(UNIT), socket_unit(paths)
     # -P: a file ~/gpubox.py is not what is meant. The interpreter's links stay: a virtual environment is one.
     command = [os.path.abspath(sys.executable), "-P", "-m", "gpubox", *paths.options, "serve", "--quiet", *options]  # noqa: PTH100
-    command += ["--yes"] if allow_exposed else []
     service = unit_text(command, os.environ, helpers=tuple(filter(shutil.which, _HELPERS)))
     units = {service_path: service, socket_path: socket_text(*address)}
     for path in units:
@@ -160,8 +156,8 @@ def install(
             raise GpuboxError(
                 f"{path} cannot be written: {error.strerror}.", "Check the owner of the folder and the free disk space."
             ) from None
-    reload = () if _reload() else ("systemctl --user daemon-reload",)
-    commands = (*reload, f"systemctl --user enable --now {SOCKET_UNIT} {UNIT}", "loginctl enable-linger")
+    # enable has the manager read the units again: systemctl(1)
+    commands = (f"systemctl --user enable --now {SOCKET_UNIT} {UNIT}", "loginctl enable-linger")
     return InstalledUnits((service_path, socket_path), commands, _notes(paths))
 
 
@@ -209,21 +205,6 @@ def _check_own(path: Path) -> None:
 
 def _fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
-
-
-def _reload() -> bool:
-    """Whether the user manager has read its units again."""
-    systemctl = shutil.which("systemctl")
-    if systemctl is None:
-        return False
-    try:
-        done = subprocess.run(
-            [systemctl, "--user", "daemon-reload"], stdin=subprocess.DEVNULL, capture_output=True, check=False,
-            timeout=_RELOAD_SECONDS,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
 
 
 def _notes(paths: Paths) -> tuple[str, ...]:

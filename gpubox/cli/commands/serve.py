@@ -68,7 +68,7 @@ def command(
     _check_host(host)
     _check_exposure(context, host, allow_exposed=yes or context.config.allow_exposed)
     if install:
-        return _install(context, (host, port), options, allow_exposed=yes, as_json=as_json)
+        return _install(context, (host, port), [*options, *(["--yes"] if yes else [])], as_json=as_json)
     if detach:
         record = start_detached(context.paths, host, port, allow_exposed=yes)
         return output.emit_result(f"The gateway listens on {record.base_url}.", _record_values(record), as_json=as_json)
@@ -113,12 +113,10 @@ def _stop(context: Context, *, as_json: bool) -> None:
         diagnostics.note(f"The next request starts it again: `systemctl --user stop {unit.name}` prevents that.")
 
 
-def _install(
-    context: Context, address: tuple[str, int], options: list[str], *, allow_exposed: bool, as_json: bool
-) -> None:
+def _install(context: Context, address: tuple[str, int], options: list[str], *, as_json: bool) -> None:
     from gpubox.gateway.background import install
 
-    unit = install(context.paths, address, options=options, allow_exposed=allow_exposed)
+    unit = install(context.paths, address, options)
     if as_json:
         output.emit_json({"paths": [str(path) for path in unit.paths], "commands": unit.commands, "notes": unit.notes})
         return
