@@ -113,7 +113,7 @@ class Gateway:
     async def _serve(self, sockets: Sequence[socket.socket]) -> None:
         loop = asyncio.get_running_loop()
         await asyncio.to_thread(self.ledger.sums, date.today())  # reads today's file before it matters
-        last = await asyncio.to_thread(self.ledger.last_requests, date.today(), _FINISHED)
+        last = await asyncio.to_thread(collections.deque, self.ledger.requests(date.today()), _FINISHED)
         self.finished.extendleft(last)  # what a gateway before this one has finished
         await self.servers.start()
         listeners = await listen(loop, self.host, self.port, self._connection, sockets)

@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 from bisect import bisect_right
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
 from datetime import date, datetime, timedelta
@@ -185,10 +185,6 @@ class Ledger:
                 file.seek(-last_bytes, os.SEEK_END)
                 file.readline()  # the rest of a line
             yield from _requests(file)
-
-    def last_requests(self, day: date, count: int) -> list[FinishedRequest]:
-        """The last ``count`` requests of a local day, the oldest first."""
-        return list(deque(self.requests(day), count))
 
     def path(self, day: date) -> Path:
         return self._folder / f"{day.isoformat()}.jsonl"

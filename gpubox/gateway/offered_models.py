@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
@@ -39,14 +38,6 @@ class OfferedFacts:
     output: str = "text"
     """text | embeddings"""
     modified_at: str = "1970-01-01T00:00:00+00:00"
-
-    @property
-    def meta(self) -> dict[str, Any]:
-        """As llama-server names them in /v1/models (build 11434)."""
-        values = {
-            "n_ctx": self.context, "n_ctx_train": self.trained_context, "n_params": self.parameters, "size": self.size,
-        }  # fmt: skip
-        return {key: value for key, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ class MachineReader:
 
 _STATUS_VALUES = {"up": "loaded", "upstream": "loaded", "starting": "loading", "down": "unloaded", "broken": "failed"}
 """The words of llama-server's router for the state of a model (GET /models, build 11434)."""
+_META = ("n_ctx", "n_ctx_train", "n_params", "size")
 
 
 class OwnReplies:
@@ -147,7 +148,8 @@ class OwnReplies:
 
 def _model(model: OfferedModel) -> dict[str, object]:
     """With the fields that OpenAI's and Anthropic's clients read, llama-server's own, and those of OpenRouter."""
-    tags = profile_flag(model.profile, "tags")
+    facts, tags = model.facts, profile_flag(model.profile, "tags")
+    meta = (facts.context, facts.trained_context, facts.parameters, facts.size)
     return {
         "id": model.id,
         "object": "model",
@@ -159,9 +161,9 @@ def _model(model: OfferedModel) -> dict[str, object]:
         "aliases": [model.profile.name, *model.profile.aliases],
         "tags": tags.split(",") if isinstance(tags, str) else [],
         "status": {"value": _STATUS_VALUES[model.status.state]},
-        "architecture": {"input_modalities": model.facts.inputs, "output_modalities": [model.facts.output]},
-        "context_length": model.facts.context,
-        "meta": model.facts.meta,
+        "architecture": {"input_modalities": facts.inputs, "output_modalities": [facts.output]},
+        "context_length": facts.context,
+        "meta": {name: value for name, value in zip(_META, meta, strict=True) if value is not None},
     }
 
 

@@ -39,11 +39,6 @@ class RequestClients:
         self._asked: tuple[object, ...] = ()
         self._names: dict[RequestKey, str] = {}
 
-    @property
-    def any(self) -> bool:
-        """Whether the gateway has finished anything."""
-        return bool(self._finished)
-
     def add(self, finished: Iterable[FinishedRequest]) -> None:
         """Remembers these requests, newest first."""
         for request in reversed(tuple(finished)):
@@ -51,14 +46,14 @@ class RequestClients:
         while len(self._finished) > MAX_REMEMBERED:
             del self._finished[next(iter(self._finished))]
 
-    def names(self, requests: Sequence[Request], profile: str) -> dict[RequestKey, str]:
-        """Client by key of a request, for the requests of one server that runs ``profile``."""
+    def names(self, requests: Sequence[Request], profile: str) -> dict[RequestKey, str] | None:
+        """Client by key of a request, for those of one server that runs ``profile``; None before the first answer."""
         asked = (len(self._finished), next(reversed(self._finished), None), requests, profile)
         if asked != self._asked:
             clients = match_clients([(profile, request) for request in requests], self._finished)
             self._asked = asked
             self._names = {each.key: client for each, client in zip(requests, clients, strict=True) if client}
-        return self._names
+        return self._names if self._finished else None
 
 
 def match_clients(requests: Sequence[tuple[str, Request]], finished: Iterable[FinishedRequest]) -> list[str | None]:

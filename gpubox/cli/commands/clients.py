@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from datetime import date, datetime, timedelta
 
 import click
@@ -107,7 +108,7 @@ def _last_requests(ledger: Ledger, dates: list[date], lines: int) -> list[Finish
     finished: list[FinishedRequest] = []
     for day in dates:
         if len(finished) < lines:
-            finished = [*ledger.last_requests(day, lines - len(finished)), *finished]
+            finished = [*deque(ledger.requests(day), lines - len(finished)), *finished]
     return finished
 
 
