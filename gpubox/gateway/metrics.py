@@ -206,10 +206,8 @@ def _number(value: object, factor: float = 1) -> str | None:
 
 
 def _braces(labels: _Labels) -> str:
-    if not labels:
-        return ""
     shown = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
-    return f"{{{shown}}}"
+    return f"{{{shown}}}" if shown else ""
 
 
 def _escaped(text: str) -> str:

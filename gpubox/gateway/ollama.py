@@ -89,7 +89,7 @@ def _body(asked: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
 def _messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """With images as parts, and with the ids that OpenAI's API wants for calls of tools: Ollama's has none."""
     result: list[dict[str, Any]] = []
-    open_calls: list[tuple[str, str]] = []
+    open_calls: list[dict[str, Any]] = []
     for message in messages:
         new: dict[str, Any] = {"role": message["role"], "content": message.get("content") or ""}
         if images := message.get("images"):
@@ -100,15 +100,16 @@ def _messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             new["reasoning_content"] = thinking
         if calls := message.get("tool_calls"):
             functions = [{**call["function"], "arguments": _json(call["function"]["arguments"])} for call in calls]
-            ids = [f"call_{len(result)}_{number}" for number in range(len(calls))]
-            open_calls = [(function["name"], own) for function, own in zip(functions, ids, strict=True)]
-            pairs = zip(ids, functions, strict=True)
-            new["tool_calls"] = [{"id": own, "type": "function", "function": function} for own, function in pairs]
+            new["tool_calls"] = [
+                {"id": f"call_{len(result)}_{number}", "type": "function", "function": function}
+                for number, function in enumerate(functions)
+            ]
+            open_calls = list(new["tool_calls"])
         if message["role"] == "tool" and open_calls:
             wanted = message.get("tool_name") or message.get("name")
-            call = next((call for call in open_calls if call[0] == wanted), open_calls[0])
+            call = next((call for call in open_calls if call["function"]["name"] == wanted), open_calls[0])
             open_calls.remove(call)
-            new["tool_call_id"] = call[1]
+            new["tool_call_id"] = call["id"]
         result.append(new)
     return result
 
