@@ -109,15 +109,7 @@ _KEPT = (
 """What a terminal tells gpubox and the user manager does not: where engines, models and settings are."""
 _HELPERS = ("nvidia-modprobe", "newuidmap")
 """Programs that need root's rights, and that engines start: for a card's device files, and for rootless containers."""
-_HARDENING = """\
-NoNewPrivileges=yes
-RestrictSUIDSGID=yes
-LockPersonality=yes
-SystemCallArchitectures=native
-RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK"""
-"""No namespaces: in a user unit ProtectSystem and the like bring a user namespace, where a card's group is nobody's.
-The engines inherit all of it: drivers make code (MemoryDenyWriteExecute), --prio 3 is real time (RestrictRealtime), and
-containers are namespaces (RestrictNamespaces)."""
+_UNITS = Path(__file__).with_name("units")
 _SECRET = ("GPUBOX_API_KEY", "LLAMA_API_KEY", "HF_TOKEN")
 
 
@@ -172,19 +164,19 @@ def unit_text(command: Sequence[str], env: Mapping[str, str], *, helpers: Sequen
     """The whole unit. ``env``: the environment from which _KEPT is taken. ``helpers``: those of _HELPERS here."""
     from gpubox.interchange.exporting import unit_word  # the running gateway needs none of it
 
-    free = f"# Engines may need {' and '.join(helpers)}, which NoNewPrivileges=yes would forbid."
+    free = f"# Engines may need {' and '.join(helpers)}, which NoNewPrivileges=yes would forbid.\n"
     kept = [f"Environment={unit_word(f'{name}={env[name]}', dollars=False)}\n" for name in _KEPT if env.get(name)]
     if set(command[0]) & set("\"'\\$"):  # systemd takes no name with these as the executable
         command = ["/usr/bin/env", *command]
     return _filled(
         UNIT, ENVIRONMENT="".join(kept), COMMAND=" ".join(map(unit_word, command)), USAGE=ExitCode.USAGE.value,
-        HARDENING=free if helpers else _HARDENING,
+        HARDENING=free if helpers else _UNITS.joinpath("hardening.conf").read_text(encoding="utf-8"),
     )  # fmt: skip
 
 
 def _filled(name: str, **values: object) -> str:
     """A unit of the folder ``units`` with its values, and the mark by which changes are noticed."""
-    template = Path(__file__).with_name("units").joinpath(name).read_text(encoding="utf-8")
+    template = _UNITS.joinpath(name).read_text(encoding="utf-8")
     body = string.Template(template).substitute(values)
     return f"{_MARK} ({_fingerprint(body)})\n{body}"
 
