@@ -91,11 +91,10 @@ class OwnReplies:
         elif route.own in ("model", "show"):
             name = (await self._gateway.servers.profile_of(route.model)).name
             shown = ollama.shown if route.own == "show" else _model
-            model = next(model for model in await self._models(name) if model.id in (route.model, name))
-            exchange.reply(200, msgspec.json.encode(shown(model)))
+            models = {model.id: model for model in await self._models(name)}
+            exchange.reply(200, msgspec.json.encode(shown(models.get(route.model or name, models[name]))))
         else:
-            models = await self._models()
-            exchange.reply(200, msgspec.json.encode(_LISTS[route.own](models)))
+            exchange.reply(200, msgspec.json.encode(_LISTS[route.own](await self._models())))
 
     async def _models(self, only: str = "") -> list[OfferedModel]:
         """All models, or those of one profile; each persona is one, too."""
