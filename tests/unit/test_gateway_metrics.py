@@ -147,14 +147,8 @@ def test_clients_that_name_themselves_make_bounded_series() -> None:
 
 def test_the_dashboard_names_only_series_and_labels_that_there_are() -> None:
     dashboard = json.loads((Path(__file__).parents[2] / "assets/grafana.json").read_text(encoding="utf-8"))
-    card = {
-        "index": 0,
-        "name": "RTX",
-        "vram_total_bytes": 2,
-        "vram_used_bytes": 1,
-        "power_watts": 9,
-        "power_limit_watts": 9,
-    }
+    memory = {"vram_total_bytes": 2, "vram_used_bytes": 1}
+    card = {"index": 0, "name": "RTX", **memory, "power_watts": 9, "power_limit_watts": 9}
     swap = GatewaySwitch("start", "coder", "laptop", "done", seconds=3.5)
     whole = replace(DONE, generation_seconds=1.0)
     samples = series(metrics_text(STATUS, counted(whole, swap), {**SNAPSHOT, "gpus": [card]}))
