@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import asdict
 from datetime import date, datetime, timedelta
 from functools import partial
 from itertools import accumulate
@@ -49,11 +50,9 @@ class _Tally:
     """The running sums of one client."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, Any] = dict.fromkeys(("requests", "errors", "left", *_SUMMED), 0)
-        self._wait_max = 0.0
+        self._sums: dict[str, Any] = asdict(ClientSums())
         self._ttft: Counter[float] = Counter()
         self._tg: Counter[float] = Counter()
-        self._last_at = ""
 
     def add(self, line: FinishedRequest) -> None:
         sums = self._sums
@@ -62,21 +61,17 @@ class _Tally:
         sums["left"] += line.outcome == "left"
         for name in _SUMMED:
             sums[name] += getattr(line, name) or 0
-        self._wait_max = max(self._wait_max, line.queue_seconds + line.swap_seconds)
+        sums["wait_seconds_max"] = max(sums["wait_seconds_max"], line.queue_seconds + line.swap_seconds)
+        sums["last_at"] = max(sums["last_at"], line.at)
         for counter, value in ((self._ttft, line.ttft_seconds), (self._tg, line.tg_tokens_per_second)):
             if value is not None:
                 counter[float(f"{value:.3g}")] += 1  # so it is small, however many requests a day has
-        self._last_at = max(self._last_at, line.at)
 
     @property
     def sums(self) -> ClientSums:
-        return ClientSums(
-            **{name: round(value, 3) for name, value in self._sums.items()},
-            wait_seconds_max=self._wait_max,
-            ttft_seconds_median=_median(self._ttft),
-            tg_tokens_per_second_median=_median(self._tg),
-            last_at=self._last_at,
-        )
+        sums = self._sums | {name: round(self._sums[name], 3) for name in _SUMMED}
+        medians = {"ttft_seconds_median": _median(self._ttft), "tg_tokens_per_second_median": _median(self._tg)}
+        return ClientSums(**sums | medians)
 
 
 class _Tallies(dict[str, _Tally]):
