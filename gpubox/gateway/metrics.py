@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from gpubox.clock import unix_time
 from gpubox.gateway.gateway_status import STAGES, FinishedRequest, GatewayEvent, GatewayStatus, GatewaySwitch
@@ -17,7 +17,6 @@ from gpubox.server.responses import json_object
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Seconds: from a short prompt in the KV cache to a long one that is read on the CPU."""
-_Kind = Literal["counter", "gauge", "histogram"]
 _Labels = tuple[tuple[str, str], ...]
 
 
@@ -89,7 +88,7 @@ def metrics_text(status: GatewayStatus, counters: RequestCounters, snapshot: Map
     text = _Text()
     _add_gateway(text, status)
     for name, counts in counters.counts.items():
-        text.add(f"gpubox_gateway_{name}_total", "counter", _COUNTS[name], counts.items())
+        text.add(f"gpubox_gateway_{name}_total", _COUNTS[name], counts.items(), "counter")
     for name, histograms in counters.histograms.items():
         text.add_histogram(f"gpubox_gateway_{name}_seconds", _HISTOGRAMS[name], histograms)
     if snapshot is not None:
@@ -104,8 +103,9 @@ class _Text:
         self.lines: list[str] = []
 
     def add(
-        self, name: str, kind: _Kind, help_text: str, samples: Iterable[tuple[_Labels, object]], factor: float = 1
-    ) -> None:
+        self, name: str, help_text: str, samples: Iterable[tuple[_Labels, object]], kind: str = "gauge",
+        factor: float = 1,
+    ) -> None:  # fmt: skip
         known = [(labels, shown) for labels, value in samples if (shown := _number(value, factor)) is not None]
         if known:
             self._begin(name, kind, help_text)
@@ -122,35 +122,31 @@ class _Text:
             braces = _braces(labels)
             self.lines += [f"{name}_sum{braces} {_number(histogram.sum)}", f"{name}_count{braces} {total}"]
 
-    def _begin(self, name: str, kind: _Kind, help_text: str) -> None:
+    def _begin(self, name: str, kind: str, help_text: str) -> None:
         self.lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
 
 
 def _add_gateway(text: _Text, status: GatewayStatus) -> None:
-    text.add("gpubox_gateway_info", "gauge", "The gateway's version.", [((("version", status.version),), 1)])
-    text.add(
-        "gpubox_gateway_start_time_seconds", "gauge", "When the gateway started, in Unix time.",
-        [((), unix_time(status.started_at))],
-    )  # fmt: skip
-    text.add("gpubox_gateway_paused", "gauge", "1 while all new requests are held.", [((), int(status.paused))])
-    text.add(
-        "gpubox_gateway_operation", "gauge", "1 while the gateway starts or stops the server of a profile.",
-        [((("kind", each.kind), ("profile", each.profile)), 1) for each in status.operations],
-    )  # fmt: skip
+    text.add("gpubox_gateway_info", "The gateway's version.", [((("version", status.version),), 1)])
+    started = [((), unix_time(status.started_at))]
+    text.add("gpubox_gateway_start_time_seconds", "When the gateway started, in Unix time.", started)
+    text.add("gpubox_gateway_paused", "1 while all new requests are held.", [((), int(status.paused))])
+    operations = [((("kind", each.kind), ("profile", each.profile)), 1) for each in status.operations]
+    text.add("gpubox_gateway_operation", "1 while the gateway starts or stops the server of a profile.", operations)
     profiles = [((("profile", each.name),), each) for each in status.profiles]
     for state, help_text in (
         ("up", "1 if its server is loaded; none for one on another machine."),
         ("broken", "1 if the profile cannot be loaded."),
     ):
         here = [(labels, int(each.state == state)) for labels, each in profiles if each.state != "upstream"]
-        text.add(f"gpubox_profile_{state}", "gauge", help_text, here)
+        text.add(f"gpubox_profile_{state}", help_text, here)
     for name, attribute, help_text in (
         ("running_requests", "running", "Requests that are read or answered now."),
         ("waiting_requests", "waiting", "Requests that wait for a slot or for their profile."),
         ("slots", "slots", "Requests that the profile's server works on at once."),
     ):
         values = [(labels, getattr(each, attribute)) for labels, each in profiles]
-        text.add(f"gpubox_gateway_{name}", "gauge", help_text, values)
+        text.add(f"gpubox_gateway_{name}", help_text, values)
 
 
 _RENAMED = {
@@ -166,9 +162,9 @@ _RENAMED = {
 def _add_snapshot(text: _Text, snapshot: Mapping[str, Any]) -> None:
     server = json_object(snapshot.get("server"))
     labels = tuple((name, str(server[name])) for name in ("profile", "state") if server.get(name))
-    text.add("gpubox_server_info", "gauge", "The active server.", [(labels, 1)] if server.get("profile") else [])
+    text.add("gpubox_server_info", "The active server.", [(labels, 1)] if server.get("profile") else [])
     load_seconds = [((), server.get("load_seconds"))]
-    text.add("gpubox_server_load_seconds", "gauge", "How long the model took to load.", load_seconds)
+    text.add("gpubox_server_load_seconds", "How long the model took to load.", load_seconds)
     gpus = map(json_object, snapshot.get("gpus") or ())
     cards = [((("gpu", str(gpu.get("index"))), ("name", str(gpu.get("name") or ""))), gpu) for gpu in gpus]
     _add_section(text, "gpus", cards, "gpubox_gpu_")
@@ -178,8 +174,8 @@ def _add_snapshot(text: _Text, snapshot: Mapping[str, Any]) -> None:
         sizes = {key.removesuffix("_bytes"): size for key, size in device.items() if key.endswith("_bytes")}
         totals.append((place, sizes.pop("total", None)))
         parts += [((*place, ("part", part)), size) for part, size in sizes.items()]
-    text.add("gpubox_memory_bytes", "gauge", "What takes the memory of a device.", parts)
-    text.add("gpubox_memory_total_bytes", "gauge", "Memory of a device.", totals)
+    text.add("gpubox_memory_bytes", "What takes the memory of a device.", parts)
+    text.add("gpubox_memory_total_bytes", "Memory of a device.", totals)
     for name in ("offload", "throughput", "totals"):
         _add_section(text, name, [((), json_object(snapshot.get(name)))], "gpubox_server_")
 
@@ -189,12 +185,9 @@ def _add_section(text: _Text, section: str, objects: Sequence[tuple[_Labels, dic
     for key in dict.fromkeys(key for _, values in objects for key in values if key != "index"):
         name = f"{prefix}{_RENAMED.get(key, key)}"
         factor = 0.01 if name.endswith("_ratio") and key.endswith("_percent") else 1
-        help_text = f"{section}.{key} of `gpubox status --json`."
         samples = [(labels, values.get(key)) for labels, values in objects]
-        if section == "totals":
-            text.add(f"{name}_total", "counter", help_text, samples)
-        else:
-            text.add(name, "gauge", help_text, samples, factor)
+        name, kind = (f"{name}_total", "counter") if section == "totals" else (name, "gauge")
+        text.add(name, f"{section}.{key} of `gpubox status --json`.", samples, kind, factor)
 
 
 def _number(value: object, factor: float = 1) -> str | None:
