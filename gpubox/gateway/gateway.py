@@ -434,7 +434,6 @@ class Gateway:
         return GatewayStatus(
             schema_version=SCHEMA,
             base_url=local_url(self.host, self.port),
-            pid=os.getpid(),
             started_at=self.started_at,
             version=__version__,
             paused=self.servers.queue.paused,

@@ -22,7 +22,7 @@ from tests.cli.verbs import gpubox, values
 from tests.gateway_process import paced_server
 
 STATUS = GatewayStatus(
-    SCHEMA, "http://127.0.0.1:8080", 7, "", "1", False, False, "", (),
+    SCHEMA, "http://127.0.0.1:8080", "", "1", False, False, "", (),
     (ProfileStatus("a", "down"), ProfileStatus("b", "up", ("gpt-4o",))), (), {}, (),
 )  # fmt: skip
 

@@ -23,7 +23,7 @@ from gpubox.gateway.metrics import RequestCounters, metrics_text
 
 AT = "2026-11-22T12:00:00.000Z"
 STATUS = GatewayStatus(
-    schema_version=SCHEMA, base_url="http://127.0.0.1:8080", pid=1, started_at=AT, version="0.1.0", paused=False,
+    schema_version=SCHEMA, base_url="http://127.0.0.1:8080", started_at=AT, version="0.1.0", paused=False,
     has_keys=False, exposed="",
     operations=(GatewaySwitch("start", "coder", "laptop", "load"), GatewaySwitch("stop", "chat")),
     profiles=(
