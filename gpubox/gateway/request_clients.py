@@ -36,8 +36,6 @@ class RequestClients:
 
     def __init__(self) -> None:
         self._finished: dict[FinishedRequest, None] = {}
-        self._asked: tuple[object, ...] = ()
-        self._names: dict[RequestKey, str] = {}
 
     def add(self, finished: Iterable[FinishedRequest]) -> None:
         """Remembers these requests, newest first."""
@@ -48,12 +46,10 @@ class RequestClients:
 
     def names(self, requests: Sequence[Request], profile: str) -> dict[RequestKey, str] | None:
         """Client by key of a request, for those of one server that runs ``profile``; None before the first answer."""
-        asked = (len(self._finished), next(reversed(self._finished), None), requests, profile)
-        if asked != self._asked:
-            clients = match_clients([(profile, request) for request in requests], self._finished)
-            self._asked = asked
-            self._names = {each.key: client for each, client in zip(requests, clients, strict=True) if client}
-        return self._names if self._finished else None
+        if not self._finished:
+            return None
+        clients = match_clients([(profile, request) for request in requests], self._finished)
+        return {each.key: client for each, client in zip(requests, clients, strict=True) if client}
 
 
 def match_clients(requests: Sequence[tuple[str, Request]], finished: Iterable[FinishedRequest]) -> list[str | None]:
