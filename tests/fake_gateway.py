@@ -25,7 +25,7 @@ class FakeGateway:
 
     def __init__(self) -> None:
         self.status = GatewayStatus(
-            schema_version=SCHEMA, base_url="http://127.0.0.1:8080", pid=4711, started_at=AT, version="0.1",
+            schema_version=SCHEMA, base_url="http://127.0.0.1:8080", started_at=AT, version="0.1",
             paused=False, has_keys=True, exposed="", operations=(), profiles=(ProfileStatus("coder", "up"),),
             requests=(LiveRequest(1, "laptop", "coder", "/v1/chat/completions", "generating", True, 0.0, 2.0),),
             clients={"laptop": ClientSums(requests=3, last_at=AT)}, finished=(),

@@ -135,7 +135,6 @@ def notify(state: str) -> None:
 
 _MARK = "# Written by `gpubox serve --install`"
 _UNIT_BYTES = 64 * 1024
-_RELOAD_SECONDS = 30.0
 _KEPT = (
     "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "GPUBOX_CONFIG",
     "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "CUDA_VISIBLE_DEVICES",
@@ -143,15 +142,7 @@ _KEPT = (
 """What a terminal tells gpubox and the user manager does not: where engines, models and settings are."""
 _HELPERS = ("nvidia-modprobe", "newuidmap")
 """Programs that need root's rights, and that engines start: for a card's device files, and for rootless containers."""
-_HARDENING = """\
-NoNewPrivileges=yes
-RestrictSUIDSGID=yes
-LockPersonality=yes
-SystemCallArchitectures=native
-RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK"""
-"""No namespaces: in a user unit ProtectSystem and the like bring a user namespace, where a card's group is nobody's.
-The engines inherit all of it: drivers make code (MemoryDenyWriteExecute), --prio 3 is real time (RestrictRealtime), and
-containers are namespaces (RestrictNamespaces)."""
+_UNITS = Path(__file__).with_name("units")
 _SECRET = ("GPUBOX_API_KEY", "LLAMA_API_KEY", "HF_TOKEN")
 
 
@@ -170,10 +161,8 @@ def socket_unit(paths: Paths) -> Path:
     return paths.config.parent / "systemd/user" / SOCKET_UNIT
 
 
-def install(
-    paths: Paths, address: tuple[str, int], *, options: Sequence[str] = (), allow_exposed: bool = False
-) -> InstalledUnits:
-    """Writes the units for this gpubox, its settings and this address, and tells systemd, if there is one.
+def install(paths: Paths, address: tuple[str, int], options: Sequence[str] = ()) -> InstalledUnits:
+    """Writes the units for this gpubox, its settings and this address.
 
     ``options``: those of the command line, for a service that is started without its socket. Raises UsageError if there
     is a unit that gpubox did not write or that was changed since, GpuboxError if one cannot be written.
@@ -181,7 +170,6 @@ def install(
     service_path, socket_path = socket_unit(paths).with_name(UNIT), socket_unit(paths)
     # -P: a file ~/gpubox.py is not what is meant. The interpreter's links stay: a virtual environment is one.
     command = [os.path.abspath(sys.executable), "-P", "-m", "gpubox", *paths.options, "serve", "--quiet", *options]  # noqa: PTH100
-    command += ["--yes"] if allow_exposed else []
     service = unit_text(command, os.environ, helpers=tuple(filter(shutil.which, _HELPERS)))
     units = {service_path: service, socket_path: socket_text(*address)}
     for path in units:
@@ -193,8 +181,8 @@ def install(
             raise GpuboxError(
                 f"{path} cannot be written: {error.strerror}.", "Check the owner of the folder and the free disk space."
             ) from None
-    reload = () if _reload() else ("systemctl --user daemon-reload",)
-    commands = (*reload, f"systemctl --user enable --now {SOCKET_UNIT} {UNIT}", "loginctl enable-linger")
+    # enable has the manager read the units again: systemctl(1)
+    commands = (f"systemctl --user enable --now {SOCKET_UNIT} {UNIT}", "loginctl enable-linger")
     return InstalledUnits((service_path, socket_path), commands, _notes(paths))
 
 
@@ -209,19 +197,19 @@ def unit_text(command: Sequence[str], env: Mapping[str, str], *, helpers: Sequen
     """The whole unit. ``env``: the environment from which _KEPT is taken. ``helpers``: those of _HELPERS here."""
     from gpubox.interchange.exporting import unit_word  # the running gateway needs none of it
 
-    free = f"# Engines may need {' and '.join(helpers)}, which NoNewPrivileges=yes would forbid."
+    free = f"# Engines may need {' and '.join(helpers)}, which NoNewPrivileges=yes would forbid.\n"
     kept = [f"Environment={unit_word(f'{name}={env[name]}', dollars=False)}\n" for name in _KEPT if env.get(name)]
     if set(command[0]) & set("\"'\\$"):  # systemd takes no name with these as the executable
         command = ["/usr/bin/env", *command]
     return _filled(
         UNIT, ENVIRONMENT="".join(kept), COMMAND=" ".join(map(unit_word, command)),
-        HARDENING=free if helpers else _HARDENING,
+        HARDENING=free if helpers else _UNITS.joinpath("hardening.conf").read_text(encoding="utf-8"),
     )  # fmt: skip
 
 
 def _filled(name: str, **values: object) -> str:
     """A unit of the folder ``units`` with its values, and the mark by which changes are noticed."""
-    template = Path(__file__).with_name("units").joinpath(name).read_text(encoding="utf-8")
+    template = _UNITS.joinpath(name).read_text(encoding="utf-8")
     body = string.Template(template).substitute(values)
     return f"{_MARK} ({_fingerprint(body)})\n{body}"
 
@@ -242,21 +230,6 @@ def _check_own(path: Path) -> None:
 
 def _fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
-
-
-def _reload() -> bool:
-    """Whether the user manager has read its units again."""
-    systemctl = shutil.which("systemctl")
-    if systemctl is None:
-        return False
-    try:
-        done = subprocess.run(
-            [systemctl, "--user", "daemon-reload"], stdin=subprocess.DEVNULL, capture_output=True, check=False,
-            timeout=_RELOAD_SECONDS,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
 
 
 def _notes(paths: Paths) -> tuple[str, ...]:

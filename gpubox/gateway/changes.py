@@ -42,9 +42,8 @@ def body_for(profile: Profile, path: str, asked: str | None, body: bytes, *, kee
     before = dict(values)
     for key in (*changes.remove, *(("id_slot",) if names_slot else ())):
         values.pop(key, None)
-    values = {**_raw(changes.default), **values, **_raw(changes.set), **_raw(persona)}
-    if profile.upstream:
-        values["model"] = _raw({"model": profile.model})["model"]
+    model = {"model": profile.model} if profile.upstream else {}
+    values = {**_raw(changes.default), **values, **_raw(changes.set), **_raw(persona), **_raw(model)}
     return body if values == before else msgspec.json.encode(values)
 
 

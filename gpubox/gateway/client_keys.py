@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import hmac
 import os
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -39,6 +37,8 @@ _RACY_SECONDS = 0.1
 _REFUSED = "the gateway refuses every client until this is mended"
 _MEND = "Mend it, or bring it back. `gpubox keys reset` forgets all keys, and that there were any."
 _Count = Annotated[int, msgspec.Meta(ge=1)]
+_Name = Annotated[str, msgspec.Meta(pattern=rf"^{PROFILE_NAME.pattern}\Z")]
+_Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 _Moment = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
 
 
@@ -73,8 +73,8 @@ UNLIMITED = ClientLimits()
 class ClientKey:
     """One client's key, as stored."""
 
-    name: str
-    sha256: str
+    name: _Name
+    sha256: _Digest
     """Of the key's UTF-8 bytes, in hexadecimal."""
     made_at: str
     """ISO-8601 UTC."""
@@ -88,39 +88,23 @@ class _KeyFile:
 
 
 class ClientKeys:
-    """The keys in ``path``, and the box's own, as they were at the last ``refresh``."""
+    """The keys of the box's clients, and its own API key, as they were at the last ``refresh``."""
 
-    def __init__(
-        self, path: Path, box_key: Callable[[], str | None] = lambda: None, *,
-        box_file: Path | None = None, memory: Path | None = None,
-    ) -> None:  # fmt: skip
-        """``box_key`` returns the box's own API key; its GpuboxError makes the gateway refuse everybody, too.
-
-        ``box_file`` is where that key may be. ``memory``: the file that lists which of the two there have been.
-        """
-        self._path, self._box_file, self._memory = path, box_file, memory
-        self._read_box_key = box_key
-        self._files = tuple(str(each) for each in (path, box_file, memory) if each)
-        self.keys: tuple[ClientKey, ...] = ()
-        """None while the file is damaged."""
+    def __init__(self, paths: Paths) -> None:
+        self._paths, self._path, self._box_file = paths, paths.client_keys, paths.api_key_file
+        self._files = (str(self._path), str(self._box_file), str(paths.key_memory))
+        self.clients: dict[str, ClientKey] = {}
+        """Those that have a key, by name. Empty while the file is damaged."""
         self.box_key: str | None = None
         """The box's own API key, which is a key, too."""
+        self._owners: dict[str, str] = {}
+        """The client by the hash of its key. Empty while every client is refused."""
         self._damage = self._box_problem = ""
         self._seen: tuple[object, ...] | None = None
         """What stat said of the files that were read last."""
         self._known: set[str] = set()
         """The names of the key files that there have been."""
         self.refresh()
-
-    @classmethod
-    def of(cls, paths: Paths) -> ClientKeys:
-        """The keys of this box: those of its clients, and its own API key."""
-        return cls(paths.client_keys, lambda: api_key(paths), box_file=paths.api_key_file, memory=paths.key_memory)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The clients that have a key."""
-        return tuple(key.name for key in self.keys)
 
     @property
     def any(self) -> bool:
@@ -134,7 +118,8 @@ class ClientKeys:
 
     def limits_of(self, client: str) -> ClientLimits:
         """What the client may ask for; no limits if it has no key of its own."""
-        return next((key.limits for key in self.keys if key.name == client), UNLIMITED)
+        key = self.clients.get(client)
+        return key.limits if key else UNLIMITED
 
     def client_of(self, secret: str) -> str | None:
         """The client whose key ``secret`` is; None if it is nobody's, or has expired. Raises nothing."""
@@ -148,17 +133,11 @@ class ClientKeys:
         return f"The key of {client} has expired. `gpubox keys change {client} --expires 30d` on the box renews it."
 
     def _owner(self, secret: str) -> str | None:
-        if not secret or self.problem:
-            return None
-        given = _digest(secret)
-        own = [(BOX, _digest(self.box_key))] if self.box_key else []
-        known = [*own, *((key.name, key.sha256) for key in self.keys)]
-        matches = [name for name, digest in known if hmac.compare_digest(digest, given)]  # all, whichever is right
-        return matches[-1] if matches else None
+        return self._owners.get(_digest(secret)) if secret else None
 
     def is_revoked(self, client: str) -> bool:
         """Whether a client that had a key has none now. A damaged file revokes nothing: it only lets nobody new in."""
-        return not self._damage and client not in self.names
+        return not self._damage and client not in self.clients
 
     def add(self, name: str, limits: ClientLimits = UNLIMITED) -> str:
         """Makes a key for the client ``name`` and returns it: it is stored nowhere.
@@ -173,12 +152,12 @@ class ClientKeys:
             raise UsageError(f"The name {BOX!r} means the box's own API key.", "Choose another name.")
         secret = f"gb-{secrets.token_urlsafe(32)}"
         with self._locked():
-            if name in self.names:
+            if name in self.clients:
                 raise UsageError(
                     f"There is a key for {name!r} already.",
                     f"Choose another name, or replace it: gpubox keys remove {name}, then add it again.",
                 )
-            self._write((*self.keys, ClientKey(name, _digest(secret), utc_now(), limits)))
+            self._write({**self.clients, name: ClientKey(name, _digest(secret), utc_now(), limits)})
         return secret
 
     def change(self, name: str, **limits: Any) -> ClientKey:
@@ -189,20 +168,19 @@ class ClientKeys:
         with self._locked():
             key = self._known_key(name)
             changed = replace(key, limits=replace(key.limits, **limits))
-            self._write(tuple(changed if each is key else each for each in self.keys))
+            self._write({**self.clients, name: changed})
         return changed
 
     def remove(self, name: str) -> None:
         """Makes the key of ``name`` wrong from now on. Raises as ``change``."""
         with self._locked():
             key = self._known_key(name)
-            self._write(tuple(each for each in self.keys if each is not key))
+            self._write({each: known for each, known in self.clients.items() if known is not key})
 
     def _known_key(self, name: str) -> ClientKey:
-        for key in self.keys:
-            if key.name == name:
-                return key
-        known = f"There are: {', '.join(self.names)}." if self.keys else "There are no keys."
+        if key := self.clients.get(name):
+            return key
+        known = f"There are: {', '.join(self.clients)}." if self.clients else "There are no keys."
         raise UsageError(f"There is no key for {name!r}.", known)
 
     def reset(self) -> None:
@@ -212,7 +190,7 @@ class ClientKeys:
         """
         with self._locked(check=False):
             self._path.unlink(missing_ok=True)
-            self._known = {each.name for each in (self._box_file,) if each and each.exists()}
+            self._known = {self._box_file.name} if self._box_file.exists() else set()
             self._write_memory()
         self.refresh()
 
@@ -235,11 +213,11 @@ class ClientKeys:
                 "Check the owner of the folder and the free disk space.",
             ) from None
 
-    def _write(self, keys: tuple[ClientKey, ...]) -> None:
+    def _write(self, clients: dict[str, ClientKey]) -> None:
         self._known.add(self._path.name)
         self._write_memory()  # first: there is no key file that nobody remembers
-        data = msgspec.json.format(msgspec.json.encode(_KeyFile(SCHEMA, keys)), indent=2)
-        write_atomically(self._path.resolve(), data + b"\n")  # a symbolic link stays and its target is replaced
+        data = msgspec.json.format(msgspec.json.encode(_KeyFile(SCHEMA, tuple(clients.values()))), indent=2)
+        write_atomically(self._path, data + b"\n")
         self.refresh()
 
     def refresh(self) -> None:
@@ -247,10 +225,10 @@ class ClientKeys:
         seen = tuple(map(_stamp, self._files))
         if seen == self._seen:
             return
-        self._recall()
-        self.keys, self._damage = (), ""
+        remembered = self._recall()
+        self.clients, self._damage = {}, ""
         try:
-            self.keys = self._read()
+            self.clients = self._read()
         except FileNotFoundError:
             if self._path.name in self._known:  # deleted by whom? Answering everybody would be a surprise
                 self._damage = f"{self._path} is gone; {_REFUSED}."
@@ -259,47 +237,46 @@ class ClientKeys:
         except DECODE_ERRORS as error:
             self._damage = f"{self._path} is damaged ({error}); {_REFUSED}."
         if self._damage or self._path.exists():
-            self._remember(self._path)
+            self._known.add(self._path.name)
         self.box_key, self._box_problem = self._read_own()
+        own = {_digest(self.box_key): BOX} if self.box_key else {}
+        self._owners = {} if self.problem else own | {key.sha256: key.name for key in self.clients.values()}
+        if self._known != remembered:
+            with contextlib.suppress(OSError):  # this process remembers it
+                self._write_memory()
         newest = max((stamp[-1] for stamp in seen), default=0)
         self._seen = seen if time.time_ns() - newest > _RACY_SECONDS * 1e9 else None
 
     def _read_own(self) -> tuple[str | None, str]:
         """The box's own key, and why it cannot be read."""
         try:
-            key = self._read_box_key()
+            key = api_key(self._paths)
         except GpuboxError as error:
             return None, f"{error.message.rstrip('.')}; {_REFUSED}."
-        if self._box_file and self._path.name not in self._known:  # else a key is needed anyway
+        if self._path.name not in self._known:  # else a key is needed anyway
             if key is None and self._box_file.name in self._known:
                 return None, f"{self._box_file} is gone; {_REFUSED}."
             if key and self._box_file.exists():
-                self._remember(self._box_file)
+                self._known.add(self._box_file.name)
         return key, ""
 
-    def _recall(self) -> None:
-        """Reads the names of the key files that there have been, as far as no reset has forgotten them."""
-        if self._memory:
-            try:
-                self._known = set(read_text(self._memory, _MAX_BYTES).split())
-            except FileNotFoundError:  # the one file that is deleted opens nothing, either
-                if self._known:
-                    with contextlib.suppress(OSError):
-                        self._write_memory()
-            except (OSError, UnicodeDecodeError):
-                self._known |= {each.name for each in (self._path, self._box_file) if each}
+    def _recall(self) -> set[str]:
+        """Reads the names of the key files that there have been, as far as no reset has forgotten them.
 
-    def _remember(self, file: Path) -> None:
-        if file.name not in self._known:
-            self._known.add(file.name)
-            with contextlib.suppress(OSError):  # this process remembers it
-                self._write_memory()
+        Returns those that need not be written again: without the file, which opens nothing when it is deleted, none.
+        """
+        try:
+            self._known = set(read_text(self._paths.key_memory, _MAX_BYTES).split())
+        except FileNotFoundError:
+            return set()
+        except (OSError, UnicodeDecodeError):
+            self._known |= {self._path.name, self._box_file.name}
+        return set(self._known)
 
     def _write_memory(self) -> None:
-        if self._memory:
-            write_atomically(self._memory, "".join(f"{name}\n" for name in sorted(self._known)).encode())
+        write_atomically(self._paths.key_memory, "".join(f"{name}\n" for name in sorted(self._known)).encode())
 
-    def _read(self) -> tuple[ClientKey, ...]:
+    def _read(self) -> dict[str, ClientKey]:
         with open_regular(self._path, _MAX_BYTES) as file:
             mode = os.fstat(file.fileno()).st_mode
             data = file.read(_MAX_BYTES + 1)
@@ -308,12 +285,10 @@ class ClientKeys:
         content = msgspec.json.decode(data, type=_KeyFile)
         if content.schema_version != SCHEMA:
             raise ValueError(f"its schema_version is {content.schema_version}, and this gpubox knows {SCHEMA}")
-        names = {key.name for key in content.keys}
-        if len(names) < len(content.keys):
+        clients = {key.name: key for key in content.keys}
+        if len(clients) < len(content.keys):
             raise ValueError("a name is in it twice")
-        if not all(_is_digest(key.sha256) and PROFILE_NAME.fullmatch(key.name) for key in content.keys):
-            raise ValueError("a name or a hash in it is wrong")
-        return content.keys
+        return clients
 
 
 def _stamp(file: str) -> tuple[int, ...]:
@@ -327,7 +302,3 @@ def _stamp(file: str) -> tuple[int, ...]:
 
 def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
-
-
-def _is_digest(text: str) -> bool:
-    return len(text) == 64 and set(text) <= set("0123456789abcdef")

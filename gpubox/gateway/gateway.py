@@ -75,7 +75,7 @@ class Gateway:
         self, paths: Paths, config: Config, *, host: str, port: int, emit: Callable[[GatewayEvent], None]
     ) -> None:
         self.paths, self.config, self.host, self.port, self._emit = paths, config, host, port, emit
-        self.keys = ClientKeys.of(paths)
+        self.keys = ClientKeys(paths)
         self.ledger = Ledger(paths.ledger)
         self.counters = RequestCounters()
         self.servers = ProfileServers(paths, config, self.emit)
@@ -113,7 +113,7 @@ class Gateway:
     async def _serve(self, sockets: Sequence[socket.socket]) -> None:
         loop = asyncio.get_running_loop()
         await asyncio.to_thread(self.ledger.sums, date.today())  # reads today's file before it matters
-        last = await asyncio.to_thread(self.ledger.last_requests, date.today(), _FINISHED)
+        last = await asyncio.to_thread(collections.deque, self.ledger.requests(date.today()), _FINISHED)
         self.finished.extendleft(last)  # what a gateway before this one has finished
         await self.servers.start()
         listeners = await listen(loop, self.host, self.port, self._connection, sockets)
@@ -316,7 +316,7 @@ class Gateway:
                 raise RequestRefused(503, "The gateway cannot use its keys: `gpubox keys list` on the box says why.")
             if client is None:
                 raise RequestRefused(401, self.keys.why_refused(secret))
-            request.client, request.keyed = client, client in self.keys.names
+            request.client, request.keyed = client, client in self.keys.clients
             return
         self._check_page(http)
         request.client = _client_name(http)
@@ -430,11 +430,10 @@ class Gateway:
         """The gateway now."""
         self.keys.refresh()
         sums, waits = self.ledger.sums(date.today()), self.servers.queue.waits_for(time.monotonic())
-        names = sorted({*(request.client for request in self.requests.values()), *sums, *self.keys.names})
+        names = sorted({*(request.client for request in self.requests.values()), *sums, *self.keys.clients})
         return GatewayStatus(
             schema_version=SCHEMA,
             base_url=local_url(self.host, self.port),
-            pid=os.getpid(),
             started_at=self.started_at,
             version=__version__,
             paused=self.servers.queue.paused,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Literal
 
@@ -24,45 +25,35 @@ _PAUSE_SECONDS = 0.02
 def read_gateway(paths: Paths) -> GatewayStatus | None:
     """What the gateway knows now; None if none runs. Raises GpuboxError if one runs and does not answer."""
     record = load_gateway(paths)
-    if record is None:
+    if record is None or (body := _ask(paths, record, "GET", "status")) is None:
         return None
-    body = _ask(paths, record, "GET", "/gpubox/status")
-    if body is None:
-        return None
-    try:
+    with contextlib.suppress(*DECODE_ERRORS):
         status = msgspec.json.decode(body, type=GatewayStatus)
-    except DECODE_ERRORS:
-        status = None
-    if status is None or status.schema_version != SCHEMA:
-        raise GpuboxError(
-            f"The gateway (pid {record.process.pid}) is of another version of gpubox.", _AGAIN, code=ExitCode.UNHEALTHY
-        )
-    return status
+        if status.schema_version == SCHEMA:
+            return status
+    raise GpuboxError(
+        f"The gateway (pid {record.process.pid}) is of another version of gpubox.", _AGAIN, code=ExitCode.UNHEALTHY
+    )
 
 
-def pause(paths: Paths) -> None:
-    """Holds all new requests. Raises GpuboxError if no gateway runs, or it does not answer."""
-    _command(paths, "pause")
-
-
-def resume(paths: Paths) -> None:
-    """Lets the requests that wait go on. Raises as ``pause``."""
-    _command(paths, "resume")
+def hold(paths: Paths, held: bool) -> None:
+    """Holds all new requests, or lets them go on. Raises GpuboxError if no gateway runs, or it does not answer."""
+    _command(paths, "pause" if held else "resume")
 
 
 def cancel(paths: Paths, number: int) -> LiveRequest:
-    """Ends a request, waiting or half answered. Returns what it was. Raises as ``pause``, and if there is none."""
-    status = read_gateway(paths)
-    request = next((each for each in status.requests if each.id == number), None) if status else None
-    if status and request is None:
-        raise GpuboxError(f"No request has the number {number} now.", "`gpubox clients` lists them.")
-    _command(paths, f"cancel/{number}")
-    assert request
-    return request
+    """Ends a request, waiting or half answered. Returns what it was. Raises as ``hold``, and if there is none."""
+    if (status := read_gateway(paths)) is None:
+        raise GpuboxError(*_NONE_RUNS, code=ExitCode.NOT_RUNNING)
+    for request in status.requests:
+        if request.id == number:
+            _command(paths, f"cancel/{number}")
+            return request
+    raise GpuboxError(f"No request has the number {number} now.", "`gpubox clients` lists them.")
 
 
 def stop(paths: Paths) -> GatewayRecord:
-    """Ends the gateway and waits for its end; the servers go on. Returns its record. Raises as ``pause``."""
+    """Ends the gateway and waits for its end; the servers go on. Returns its record. Raises as ``hold``."""
     record = _command(paths, "stop")
     end = time.monotonic() + _STOP_SECONDS
     while load_gateway(paths) == record:
@@ -75,21 +66,22 @@ def stop(paths: Paths) -> GatewayRecord:
     return record
 
 
+_NONE_RUNS = "No gateway runs.", "`gpubox serve` starts one."
 _AGAIN = "Stop it (`kill` its pid) and start it again: gpubox serve. The servers behind it go on."
 
 
 def _command(paths: Paths, verb: str) -> GatewayRecord:
     record = load_gateway(paths)
-    if record is None or _ask(paths, record, "POST", f"/gpubox/{verb}") is None:
-        raise GpuboxError("No gateway runs.", "`gpubox serve` starts one.", code=ExitCode.NOT_RUNNING)
+    if record is None or _ask(paths, record, "POST", verb) is None:
+        raise GpuboxError(*_NONE_RUNS, code=ExitCode.NOT_RUNNING)
     return record
 
 
-def _ask(paths: Paths, record: GatewayRecord, method: Literal["GET", "POST"], path: str) -> bytes | None:
+def _ask(paths: Paths, record: GatewayRecord, method: Literal["GET", "POST"], verb: str) -> bytes | None:
     """The body of the answer; None if the gateway has ended meanwhile. Raises GpuboxError."""
     pool = ConnectionPool(record.base_url, {"Authorization": f"Bearer {record.token}"}, _TIMEOUT_SECONDS)
     try:
-        status, body = pool.get(path, _STATUS_BYTES) if method == "GET" else pool.post(path, _STATUS_BYTES)
+        status, body = (pool.get if method == "GET" else pool.post)(f"/gpubox/{verb}", _STATUS_BYTES)
     except NoResponse as error:
         if load_gateway(paths) != record:
             return None
@@ -102,5 +94,5 @@ def _ask(paths: Paths, record: GatewayRecord, method: Literal["GET", "POST"], pa
         pool.close()
     if not 200 <= status < 300:
         text = sanitize_line(body[:200].decode(errors="replace"))
-        raise GpuboxError(f"The gateway answers {status} to {path}: {text}", _AGAIN, code=ExitCode.UNHEALTHY)
+        raise GpuboxError(f"The gateway answers {status} to {verb}: {text}", _AGAIN, code=ExitCode.UNHEALTHY)
     return body

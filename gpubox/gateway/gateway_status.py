@@ -143,7 +143,6 @@ class ProfileStatus:
     name: str
     state: ProfileState
     aliases: tuple[str, ...] = ()
-    instance: str | None = None
     base_url: str | None = None
     running: int = 0
     """Requests that its server works on for the gateway."""
@@ -181,7 +180,6 @@ class GatewayStatus:
 
     schema_version: int
     base_url: str
-    pid: int
     started_at: str
     version: str
     paused: bool

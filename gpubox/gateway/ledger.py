@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import threading
 from bisect import bisect_right
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import asdict
 from datetime import date, datetime, timedelta
 from functools import partial
 from itertools import accumulate
@@ -41,13 +41,8 @@ _MAX_DAMAGED = 10_000
 _TORN = b" torn\n"
 """Ends a line that has no end, and makes sure that it never counts."""
 _NAME = re.compile(r"\d{4}-\d\d-\d\d")
-_SUMMED = (
-    "requests", "errors", "left", "prompt_tokens", "cached_tokens", "generated_tokens",
-    "queue_seconds", "swap_seconds", "prefill_seconds", "generation_seconds",
-)  # fmt: skip
-"""Fields of ClientSums; those after the third are of FinishedRequest, too."""
-
-
+_SUMMED = tuple(name for name in FinishedRequest.__dataclass_fields__ if name in ClientSums.__dataclass_fields__)
+"""Tokens, and the parts of the time."""
 _REQUESTS = msgspec.json.Decoder(FinishedRequest)
 
 
@@ -55,34 +50,28 @@ class _Tally:
     """The running sums of one client."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, Any] = dict.fromkeys(_SUMMED, 0)
-        self._wait_max = 0.0
+        self._sums: dict[str, Any] = asdict(ClientSums())
         self._ttft: Counter[float] = Counter()
         self._tg: Counter[float] = Counter()
-        self._last_at = ""
 
     def add(self, line: FinishedRequest) -> None:
         sums = self._sums
         sums["requests"] += 1
         sums["errors"] += line.outcome in ("failed", "refused")
         sums["left"] += line.outcome == "left"
-        for name in _SUMMED[3:]:
+        for name in _SUMMED:
             sums[name] += getattr(line, name) or 0
-        self._wait_max = max(self._wait_max, line.queue_seconds + line.swap_seconds)
+        sums["wait_seconds_max"] = max(sums["wait_seconds_max"], line.queue_seconds + line.swap_seconds)
+        sums["last_at"] = max(sums["last_at"], line.at)
         for counter, value in ((self._ttft, line.ttft_seconds), (self._tg, line.tg_tokens_per_second)):
             if value is not None:
                 counter[float(f"{value:.3g}")] += 1  # so it is small, however many requests a day has
-        self._last_at = max(self._last_at, line.at)
 
     @property
     def sums(self) -> ClientSums:
-        return ClientSums(
-            **{name: round(value, 3) for name, value in self._sums.items()},
-            wait_seconds_max=self._wait_max,
-            ttft_seconds_median=_median(self._ttft),
-            tg_tokens_per_second_median=_median(self._tg),
-            last_at=self._last_at,
-        )
+        sums = self._sums | {name: round(self._sums[name], 3) for name in _SUMMED}
+        medians = {"ttft_seconds_median": _median(self._ttft), "tg_tokens_per_second_median": _median(self._tg)}
+        return ClientSums(**sums | medians)
 
 
 class _Tallies(dict[str, _Tally]):
@@ -107,13 +96,13 @@ class _DayFile:
     """One day's file, read as far as its last whole line."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._inode = self._offset = 0
         self.tallies = _Tallies()
 
     def read_new(self) -> None:
         """Adds the lines that are new. A file that cannot be read counts as empty."""
-        with contextlib.suppress(OSError), open_regular(self._path) as file:
+        with contextlib.suppress(OSError), open_regular(self.path) as file:
             status = os.fstat(file.fileno())
             if status.st_ino != self._inode or status.st_size < self._offset:  # another file, or cut
                 self._inode, self._offset, self.tallies = status.st_ino, 0, _Tallies()
@@ -122,7 +111,7 @@ class _DayFile:
                 self.tallies.add(request)
             self._offset = file.tell()
             return
-        if not self._path.exists():
+        if not self.path.exists():
             self._inode, self.tallies = 0, _Tallies()
 
 
@@ -141,27 +130,24 @@ def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 class Ledger:
-    """Appends finished requests, and sums them. Thread-safe. One process appends; any other may read beside it."""
+    """Appends finished requests, and sums them. One thread of one process appends; any other may read beside it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._days: dict[date, _DayFile] = {}
+        self._day = _DayFile(self.path(date.today()))
         self._unwritten: list[FinishedRequest] = []
         self._file: BinaryIO | None = None
         """That of the last line; it stays open."""
-        self._left: tuple[Path, int, int] | None = None
-        """Its path, inode and size after that line."""
+        self._inode = 0
         self._pruned: date | None = None
-        self._lock = threading.Lock()
         self.problem = ""
         """Why the last line could not be written, in one sentence; empty if it was."""
 
     def add(self, request: FinishedRequest) -> None:
         """Appends the request to the file of the local day on which it ended. Raises nothing: see ``problem``."""
-        with self._lock:
-            if len(self._unwritten) < _MAX_UNWRITTEN:
-                self._unwritten.append(request)
-            self._write()
+        if len(self._unwritten) < _MAX_UNWRITTEN:
+            self._unwritten.append(request)
+        self._write()
 
     def sums(self, day: date) -> dict[str, ClientSums]:
         """The sums of each client on a local day.
@@ -169,14 +155,12 @@ class Ledger:
         The first call reads the whole file (1.3 s for 100 MB: make it in a thread before it matters), later ones only
         what is new.
         """
-        with self._lock:
-            return {name: tally.sums for name, tally in self._read(day).items()}
+        return {name: tally.sums for name, tally in self._read(day).items()}
 
     def spent_tokens(self, client: str) -> int:
         """What a client's requests have cost today: see ``ClientSums.spent_tokens``."""
-        with self._lock:
-            tally = self._read(date.today()).get(client)
-            return tally.sums.spent_tokens if tally else 0
+        tally = self._read(date.today()).get(client)
+        return tally.sums.spent_tokens if tally else 0
 
     def sums_of(self, days: list[date]) -> dict[str, ClientSums]:
         """The sums of each client over several days."""
@@ -197,24 +181,17 @@ class Ledger:
                 file.readline()  # the rest of a line
             yield from _requests(file)
 
-    def last_requests(self, day: date, count: int) -> list[FinishedRequest]:
-        """The last ``count`` requests of a local day, the oldest first."""
-        return list(deque(self.requests(day), count))
-
     def path(self, day: date) -> Path:
         return self._folder / f"{day.isoformat()}.jsonl"
 
     def _read(self, day: date) -> _Tallies:
-        file = self._days.get(day)
-        if file is None:
-            while len(self._days) > 1:  # today and yesterday are enough
-                self._days.pop(next(iter(self._days)))
-            file = self._days[day] = _DayFile(self.path(day))
-        file.read_new()
+        if self._day.path != self.path(day):
+            self._day = _DayFile(self.path(day))
+        self._day.read_new()
         waiting = [request for request in self._unwritten if local_day(request.at) == day]
         if not waiting:
-            return file.tallies
-        tallies = deepcopy(file.tallies)
+            return self._day.tallies
+        tallies = deepcopy(self._day.tallies)
         for request in waiting:
             tallies.add(request)
         return tallies
@@ -235,22 +212,22 @@ class Ledger:
 
     def _append(self, path: Path, request: FinishedRequest) -> None:
         """Appends one line with one write. Raises OSError, and then the file is as it was, or has a torn last line."""
-        data = json_line(request) + b"\n"
-        if self._file is None or self._left != _state(path):  # another day, or somebody has changed or deleted it
+        status = None
+        with contextlib.suppress(FileNotFoundError):
+            status = path.stat()
+        if self._file is None or status is None or status.st_ino != self._inode:  # another day, or another file
             descriptor = open_private(private_folder(path.parent) / path.name, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK)
-            self._file = os.fdopen(descriptor, "ab", buffering=0)
-            self._left = _state(path)
-            if self._left and self._left[2] and os.pread(descriptor, 1, self._left[2] - 1) != b"\n":
-                data = _TORN + data
-        inode, size = self._left[1:] if self._left else (0, 0)
+            self._file, status = os.fdopen(descriptor, "ab", buffering=0), os.fstat(descriptor)
+            self._inode = status.st_ino
+        size = status.st_size
         if request.outcome == "refused" and size > _MAX_REFUSED_BYTES:
             return
-        self._left = None
+        is_torn = size and os.pread(self._file.fileno(), 1, size - 1) != b"\n"
+        data = (_TORN if is_torn else b"") + json_line(request) + b"\n"
         if self._file.write(data) < len(data):
             with contextlib.suppress(OSError):
                 self._file.truncate(size)
             raise OSError(28, "No space left on device")
-        self._left = (path, inode, size + len(data))
 
     def _prune(self, today: date) -> None:
         """Deletes the files of more than KEPT_DAYS days ago."""
@@ -262,17 +239,6 @@ class Ledger:
                     path.unlink()
 
 
-def _state(path: Path) -> tuple[Path, int, int] | None:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return path, status.st_ino, status.st_size
-
-
 def local_day(at: str) -> date:
-    """The local day of a time in ISO-8601; today if it is none."""
-    try:
-        return datetime.fromisoformat(at).astimezone().date()
-    except (ValueError, OverflowError):
-        return datetime.now().astimezone().date()
+    """The local day of a time in ISO-8601."""
+    return datetime.fromisoformat(at).astimezone().date()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
@@ -40,14 +39,6 @@ class OfferedFacts:
     """text | embeddings"""
     modified_at: str = "1970-01-01T00:00:00+00:00"
 
-    @property
-    def meta(self) -> dict[str, Any]:
-        """As llama-server names them in /v1/models (build 11434)."""
-        values = {
-            "n_ctx": self.context, "n_ctx_train": self.trained_context, "n_params": self.parameters, "size": self.size,
-        }  # fmt: skip
-        return {key: value for key, value in values.items() if value is not None}
-
 
 @dataclass(frozen=True, slots=True)
 class OfferedModel:
@@ -77,15 +68,14 @@ def offered_facts(profile: Profile, paths: Paths, config: Config) -> OfferedFact
     except (GpuboxError, OSError):
         return facts
     trained = model.metadata.get(f"{model.architecture}.context_length")
-    return OfferedFacts(
+    return replace(
+        facts,
         architecture=model.architecture,
         parameters=sum(math.prod(tensor.dimensions) for tensor in model.tensors),
         size=model.size,
         quant=quant_label(path.name),
-        context=facts.context,
         trained_context=trained if isinstance(trained, int) else None,
         inputs=("text", *_read_by_projector(profile, paths, config)),
-        output=output,
         modified_at=modified,
     )
 

@@ -18,7 +18,8 @@ from gpubox.clock import utc_now
 from gpubox.gateway.http_connection import Headers, HttpRequest, RequestRefused
 from gpubox.gateway.offered_models import OfferedFacts, OfferedModel
 from gpubox.interchange.client_settings import profile_flag
-from gpubox.server.responses import json_count, json_object
+from gpubox.server.chunks import Chunk, SseDecoder, Timings, Usage, chunk_of
+from gpubox.server.responses import json_object
 from gpubox.storage import DECODE_ERRORS
 
 VERSION = "0.12.6"
@@ -88,7 +89,7 @@ def _body(asked: Mapping[str, Any], path: str) -> tuple[str, dict[str, Any]]:
 def _messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """With images as parts, and with the ids that OpenAI's API wants for calls of tools: Ollama's has none."""
     result: list[dict[str, Any]] = []
-    open_calls: list[tuple[str, str]] = []
+    open_calls: list[dict[str, Any]] = []
     for message in messages:
         new: dict[str, Any] = {"role": message["role"], "content": message.get("content") or ""}
         if images := message.get("images"):
@@ -99,15 +100,16 @@ def _messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             new["reasoning_content"] = thinking
         if calls := message.get("tool_calls"):
             functions = [{**call["function"], "arguments": _json(call["function"]["arguments"])} for call in calls]
-            ids = [f"call_{len(result)}_{number}" for number in range(len(calls))]
-            open_calls = [(function["name"], own) for function, own in zip(functions, ids, strict=True)]
-            pairs = zip(ids, functions, strict=True)
-            new["tool_calls"] = [{"id": own, "type": "function", "function": function} for own, function in pairs]
+            new["tool_calls"] = [
+                {"id": f"call_{len(result)}_{number}", "type": "function", "function": function}
+                for number, function in enumerate(functions)
+            ]
+            open_calls = list(new["tool_calls"])
         if message["role"] == "tool" and open_calls:
             wanted = message.get("tool_name") or message.get("name")
-            call = next((call for call in open_calls if call[0] == wanted), open_calls[0])
+            call = next((call for call in open_calls if call["function"]["name"] == wanted), open_calls[0])
             open_calls.remove(call)
-            new["tool_call_id"] = call[1]
+            new["tool_call_id"] = call["id"]
         result.append(new)
     return result
 
@@ -167,9 +169,10 @@ class OllamaReply:
         self._path, self._model, self._began = path, model, time.monotonic()
         self._reason = {LOAD: "load", UNLOAD: "unload"}.get(target, "")
         self._stream = self._over = False
+        self._decoder = SseDecoder()
         self._held = b""
-        self._calls: dict[int, dict[str, str]] = {}
-        self._said: dict[str, Any] = {}
+        self._calls: dict[int, tuple[str, str]] = {}
+        self._timings, self._usage = Timings(0, 0, 0.0, 0, 0.0), Usage(None, None, None)
 
     def head(self, headers: Headers) -> Headers:
         self._stream = any(b"event-stream" in value for _, value in headers)
@@ -177,11 +180,10 @@ class OllamaReply:
         return (*(each for each in headers if each[0].lower() != b"content-type"), (b"Content-Type", kind))
 
     def feed(self, payload: bytes) -> bytes:
+        if self._stream:
+            return b"".join(map(self._event, self._decoder.feed(payload)))
         self._held += payload
-        if not self._stream:
-            return b""
-        *lines, self._held = self._held.split(b"\n")
-        return b"".join(self._event(line[5:]) for line in lines if line.startswith(b"data:"))
+        return b""
 
     def end(self) -> bytes:
         if not self._stream:
@@ -191,62 +193,53 @@ class OllamaReply:
         calls = self._line("", calls=self._take_calls()) if self._calls else b""
         return calls + self._line("", **self._figures())
 
-    def _event(self, data: bytes) -> bytes:
-        try:
-            values = msgspec.json.decode(data, type=dict[str, Any])
-        except DECODE_ERRORS:
-            return b""  # [DONE]
-        if "error" in values:
+    def _event(self, chunk: Chunk) -> bytes:
+        if chunk.error:
             self._over = True
-            return _error(values)
-        text, thinking = self._read(values)
-        return self._line(text, thinking) if text or thinking else b""
+            return _error(chunk)
+        self._keep(chunk)
+        return self._line(chunk.text, chunk.reasoning) if chunk.text or chunk.reasoning else b""
 
     def _whole(self) -> bytes:
         try:
             values = msgspec.json.decode(self._held, type=dict[str, Any])
         except DECODE_ERRORS:
             return self._held
-        if "error" in values:
-            return _error(values)
+        chunk = chunk_of(values)
+        if chunk.error:
+            return _error(chunk)
+        self._keep(chunk)
         if self._path.startswith("/api/embed"):
             vectors = [json_object(item).get("embedding") for item in values.get("data") or ()]
             if self._path == "/api/embeddings":
                 return msgspec.json.encode({"embedding": next(iter(vectors), [])})
-            count = json_object(values.get("usage")).get("prompt_tokens")
+            count = self._usage.prompt_tokens
             return msgspec.json.encode({"model": self._model, "embeddings": vectors, "prompt_eval_count": count})
-        text, thinking = self._read(values)
-        return self._line(text, thinking, self._take_calls(), **self._figures())
+        return self._line(chunk.text, chunk.reasoning, self._take_calls(), **self._figures())
 
-    def _read(self, values: Mapping[str, Any]) -> tuple[str, str]:
-        """The text and the thinking in an event or a whole reply; the rest is kept for the end."""
-        self._said |= {key: values[key] for key in ("timings", "usage") if values.get(key)}
-        choices = values.get("choices")
-        choice = json_object(choices[0]) if isinstance(choices, list) and choices else values
-        self._reason = str(choice.get("finish_reason") or self._reason)
-        message = json_object(choice.get("delta")) or json_object(choice.get("message")) or choice
-        for at, call in enumerate(message.get("tool_calls") or ()):
-            call = json_object(call)
-            known = self._calls.setdefault(json_count(call.get("index")) or at, {"name": "", "arguments": ""})
-            for key, text in json_object(call.get("function")).items():
-                known[key] = known.get(key, "") + str(text or "")
-        return str(message.get("content") or message.get("text") or ""), str(message.get("reasoning_content") or "")
+    def _keep(self, chunk: Chunk) -> None:
+        """For the end: what an event says beside its text."""
+        self._timings, self._usage = chunk.timings or self._timings, chunk.usage or self._usage
+        self._reason = chunk.finish_reason or self._reason
+        for call in chunk.calls:
+            name, arguments = self._calls.get(call.index, ("", ""))
+            self._calls[call.index] = (name + call.name, arguments + call.arguments)
 
     def _take_calls(self) -> list[dict[str, Any]]:
         calls, self._calls = self._calls, {}
-        return [{"function": {"name": c["name"], "arguments": _object(c["arguments"])}} for c in calls.values()]
+        return [{"function": {"name": name, "arguments": _object(text)}} for name, text in calls.values()]
 
     def _figures(self) -> dict[str, Any]:
         """How it ended. ``load_duration`` is the wait for the profile and its slot: all but reading and generating."""
-        timings, usage = json_object(self._said.get("timings")), json_object(self._said.get("usage"))
+        timings, usage = self._timings, self._usage
         total = int((time.monotonic() - self._began) * 1e9)
-        read, made = (_nanoseconds(timings.get(key)) for key in ("prompt_ms", "predicted_ms"))
-        prompt = (json_count(timings.get("prompt_n")) or 0) + (json_count(timings.get("cache_n")) or 0)
+        read, made = (round(seconds * 1e9) for seconds in (timings.prompt_seconds, timings.generation_seconds))
+        prompt = timings.prompt_tokens + timings.cached_tokens
         reason = self._reason if self._reason in ("load", "unload", "length") else "stop"
         return {
             "done": True, "done_reason": reason, "total_duration": total, "load_duration": max(0, total - read - made),
-            "prompt_eval_count": prompt or usage.get("prompt_tokens") or 0, "prompt_eval_duration": read,
-            "eval_count": timings.get("predicted_n") or usage.get("completion_tokens") or 0, "eval_duration": made,
+            "prompt_eval_count": prompt or usage.prompt_tokens or 0, "prompt_eval_duration": read,
+            "eval_count": timings.generated_tokens or usage.generated_tokens or 0, "eval_duration": made,
         }  # fmt: skip
 
     def _line(self, text: str, thinking: str = "", calls: Sequence[Any] = (), **more: Any) -> bytes:
@@ -257,13 +250,8 @@ class OllamaReply:
         return msgspec.json.encode(line) + b"\n"
 
 
-def _nanoseconds(milliseconds: object) -> int:
-    return int(milliseconds * 1e6) if isinstance(milliseconds, int | float) else 0
-
-
-def _error(values: Mapping[str, Any]) -> bytes:
-    error = values["error"]
-    return msgspec.json.encode({"error": str(error["message"] if isinstance(error, dict) else error)}) + b"\n"
+def _error(chunk: Chunk) -> bytes:
+    return msgspec.json.encode({"error": chunk.error}) + b"\n"
 
 
 def _object(text: str) -> Any:

@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from subprocess import DEVNULL, PIPE
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,7 @@ class MachineReader:
 
 _STATUS_VALUES = {"up": "loaded", "upstream": "loaded", "starting": "loading", "down": "unloaded", "broken": "failed"}
 """The words of llama-server's router for the state of a model (GET /models, build 11434)."""
+_META = ("n_ctx", "n_ctx_train", "n_params", "size")
 
 
 class OwnReplies:
@@ -73,6 +74,7 @@ class OwnReplies:
         self._gateway = gateway
         self._machine = MachineReader(gateway.paths)
         self._known: dict[str, tuple[Profile | None, OfferedFacts]] = {}
+        self._created = datetime.fromisoformat(gateway.started_at)
 
     async def answer(self, exchange: Exchange, route: routes.Route) -> None:
         """All of ``route.own`` but ``load``. Raises RequestRefused if there is no such model."""
@@ -89,15 +91,14 @@ class OwnReplies:
         elif route.own in ("model", "show"):
             name = (await self._gateway.servers.profile_of(route.model)).name
             shown = ollama.shown if route.own == "show" else _model
-            model = next(model for model in await self._models(name) if model.id in (route.model, name))
-            exchange.reply(200, msgspec.json.encode(shown(model)))
+            models = {model.id: model for model in await self._models(name)}
+            exchange.reply(200, msgspec.json.encode(shown(models.get(route.model or name, models[name]))))
         else:
-            models = await self._models()
-            exchange.reply(200, msgspec.json.encode(_LISTS[route.own](models)))
+            exchange.reply(200, msgspec.json.encode(_LISTS[route.own](await self._models())))
 
     async def _models(self, only: str = "") -> list[OfferedModel]:
         """All models, or those of one profile; each persona is one, too."""
-        servers, created = self._gateway.servers, self._created
+        servers = self._gateway.servers
         statuses = [status for status in servers.statuses() if only in ("", status.name)]
         models = []
         for status in statuses or [ProfileStatus(only, "down")]:
@@ -105,7 +106,7 @@ class OwnReplies:
             facts = await self._facts(profile)
             facts = replace(facts, context=status.context or facts.context)
             names = (profile.name, *(name for name in profile.personas if name != profile.name))
-            models += [OfferedModel(name, profile, status, facts, created) for name in names]
+            models += [OfferedModel(name, profile, status, facts, self._created) for name in names]
         return models
 
     async def _facts(self, profile: Profile) -> OfferedFacts:
@@ -115,10 +116,6 @@ class OwnReplies:
             facts = await run_in_thread(offered_facts, profile, self._gateway.paths, self._gateway.config)
             self._known[profile.name] = (profile, facts)
         return facts
-
-    @property
-    def _created(self) -> datetime:
-        return datetime.fromisoformat(self._gateway.started_at).astimezone(UTC)
 
     async def control(self, exchange: Exchange, what: str) -> None:
         """For gpubox itself: status, conversations/NAME and recall/NAME are asked; pause, resume, stop and cancel/ID
@@ -150,7 +147,8 @@ class OwnReplies:
 
 def _model(model: OfferedModel) -> dict[str, object]:
     """With the fields that OpenAI's and Anthropic's clients read, llama-server's own, and those of OpenRouter."""
-    tags = profile_flag(model.profile, "tags")
+    facts, tags = model.facts, profile_flag(model.profile, "tags")
+    meta = (facts.context, facts.trained_context, facts.parameters, facts.size)
     return {
         "id": model.id,
         "object": "model",
@@ -162,9 +160,9 @@ def _model(model: OfferedModel) -> dict[str, object]:
         "aliases": [model.profile.name, *model.profile.aliases],
         "tags": tags.split(",") if isinstance(tags, str) else [],
         "status": {"value": _STATUS_VALUES[model.status.state]},
-        "architecture": {"input_modalities": model.facts.inputs, "output_modalities": [model.facts.output]},
-        "context_length": model.facts.context,
-        "meta": model.facts.meta,
+        "architecture": {"input_modalities": facts.inputs, "output_modalities": [facts.output]},
+        "context_length": facts.context,
+        "meta": {name: value for name, value in zip(_META, meta, strict=True) if value is not None},
     }
 
 

@@ -442,7 +442,6 @@ class ProfileServers:
             name=name,
             state=state,
             aliases=profile.aliases if profile else (),
-            instance=server.instance if server else None,
             base_url=profile.upstream if profile and profile.upstream else base_url,
             running=len(queued.running),
             waiting=queued.waiting_count,

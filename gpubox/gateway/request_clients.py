@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import date, timedelta
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from gpubox.clock import unix_time
@@ -36,13 +36,6 @@ class RequestClients:
 
     def __init__(self) -> None:
         self._finished: dict[FinishedRequest, None] = {}
-        self._asked: tuple[object, ...] = ()
-        self._names: dict[RequestKey, str] = {}
-
-    @property
-    def any(self) -> bool:
-        """Whether the gateway has finished anything."""
-        return bool(self._finished)
 
     def add(self, finished: Iterable[FinishedRequest]) -> None:
         """Remembers these requests, newest first."""
@@ -51,44 +44,43 @@ class RequestClients:
         while len(self._finished) > MAX_REMEMBERED:
             del self._finished[next(iter(self._finished))]
 
-    def names(self, requests: Sequence[Request], profile: str) -> dict[RequestKey, str]:
-        """Client by key of a request, for the requests of one server that runs ``profile``."""
-        asked = (len(self._finished), next(reversed(self._finished), None), requests, profile)
-        if asked != self._asked:
-            self._asked, self._names = asked, match_clients(requests, self._finished, profile)
-        return self._names
+    def names(self, requests: Sequence[Request], profile: str) -> dict[RequestKey, str] | None:
+        """Client by key of a request, for those of one server that runs ``profile``; None before the first answer."""
+        if not self._finished:
+            return None
+        clients = match_clients([(profile, request) for request in requests], self._finished)
+        return {each.key: client for each, client in zip(requests, clients, strict=True) if client}
 
 
-def match_clients(
-    requests: Iterable[Request], finished: Iterable[FinishedRequest], profile: str
-) -> dict[RequestKey, str]:
-    """Client by key of a request; requests without a certain client are left out."""
-    groups: dict[object, tuple[list[tuple[float, Request]], list[tuple[float, str]]]] = defaultdict(lambda: ([], []))
-    for request in requests:
+def match_clients(requests: Sequence[tuple[str, Request]], finished: Iterable[FinishedRequest]) -> list[str | None]:
+    """The client of each request, which has its profile before it; None if none is certain."""
+    groups: dict[object, tuple[list[tuple[float, int]], list[tuple[float, str]]]] = defaultdict(lambda: ([], []))
+    for at, (profile, request) in enumerate(requests):
         known = None not in (request.prompt_tokens, request.generated_tokens)
         if known and (began := unix_time(request.at)) is not None:
-            groups[_tokens(request)][0].append((began + (request.duration_seconds or 0.0), request))
+            groups[profile, _tokens(request)][0].append((began + (request.duration_seconds or 0.0), at))
     for done in finished:
-        if done.profile == profile and (at := unix_time(done.at)) is not None:
-            groups[_tokens(done)][1].append((at, done.client))
-    names: dict[RequestKey, str] = {}
+        group = done.profile, _tokens(done)
+        if group in groups and (answered_at := unix_time(done.at)) is not None:
+            groups[group][1].append((answered_at, done.client))
+    clients: list[str | None] = [None] * len(requests)
     for logged, answered in groups.values():
-        for rows in _near_each_other(sorted(logged, key=itemgetter(0))):
+        for rows in _near_each_other(sorted(logged)):
             first, last = rows[0][0] - EARLIER, rows[-1][0] + LATER
             near = [(at, client) for at, client in answered if first <= at <= last]
             if len({client for _, client in near}) != 1 or len(rows) > len(near):
                 continue  # more rows than answers: one came past the gateway
-            for ended, request in rows:
+            for ended, row in rows:
                 if any(ended - EARLIER <= at <= ended + LATER for at, _ in near):
-                    names[request.key] = near[0][1]
-    return names
+                    clients[row] = near[0][1]
+    return clients
 
 
 def _tokens(request: Request | FinishedRequest) -> tuple[int | None, ...]:
     return request.prompt_tokens, request.cached_tokens, request.generated_tokens
 
 
-def _near_each_other(rows: Sequence[tuple[float, Request]]) -> Iterator[Sequence[tuple[float, Request]]]:
+def _near_each_other(rows: Sequence[tuple[float, int]]) -> Iterator[Sequence[tuple[float, int]]]:
     """Stretches of requests for which the same answer could be meant."""
     begin = 0
     for at in range(1, len(rows) + 1):
@@ -114,24 +106,12 @@ def clients_of(ledger: Ledger, requests: Sequence[StoredRequest]) -> list[str | 
     """
     if not requests:
         return []
-    first, last = (datetime.fromtimestamp(at).astimezone() for at in _ends(requests))
-    is_live = datetime.now().astimezone() - first < timedelta(seconds=LIVE_SECONDS)
+    first = min(stored.at for stored in requests)
+    last = max(stored.at + (stored.request.duration_seconds or 0.0) for stored in requests)
+    is_live = time.time() - first < LIVE_SECONDS
     finished: list[FinishedRequest] = []
-    day, until = first.date(), (last + timedelta(days=1)).date()  # an answer may end on the next day
+    day, until = date.fromtimestamp(first), date.fromtimestamp(last) + timedelta(days=1)  # it may end on the next day
     while day <= until:
         finished += ledger.requests(day, TAIL_BYTES if is_live else None)
         day += timedelta(days=1)
-    groups: dict[str, list[StoredRequest]] = defaultdict(list)
-    for stored in requests:
-        groups[stored.profile].append(stored)
-    names = {
-        profile: match_clients([stored.request for stored in group], finished, profile)
-        for profile, group in groups.items()
-    }
-    return [names[stored.profile].get(stored.request.key) for stored in requests]
-
-
-def _ends(requests: Sequence[StoredRequest]) -> tuple[float, float]:
-    return min(stored.at for stored in requests), max(
-        stored.at + (stored.request.duration_seconds or 0.0) for stored in requests
-    )
+    return match_clients([(stored.profile, stored.request) for stored in requests], finished)

@@ -153,13 +153,13 @@ def _decoded(payload: bytes) -> dict[str, Any] | None:
 
 
 def chunk_of(values: dict[str, Any]) -> Chunk:
-    """The Chunk of one decoded object: a chat delta or message, a plain completion, or an error. Never raises."""
+    """The Chunk of one decoded object: a chat delta or message, a plain completion (also of /infill), or an error."""
     choices = values.get("choices")
     choice = json_object(choices[0]) if isinstance(choices, list) and choices else {}
     delta = json_object(choice.get("delta")) or json_object(choice.get("message"))
     calls = delta.get("tool_calls")
     return Chunk(
-        text=_plain_text(delta.get("content") if delta else choice.get("text")),
+        text=_plain_text(delta.get("content") if delta else choice.get("text") or values.get("content")),
         reasoning=_plain_text(delta.get("reasoning_content") or delta.get("reasoning")),
         calls=tuple(_call(i, json_object(item)) for i, item in enumerate(calls)) if isinstance(calls, list) else (),
         finish_reason=_text(choice.get("finish_reason")),
@@ -232,8 +232,8 @@ def _usage(item: dict[str, Any]) -> Usage | None:
 
 def _error(item: Any) -> str:
     if isinstance(item, dict):
-        return _text(item.get("message"))[:300] or "an error without a message"
-    return _text(item)[:300]
+        item = _text(item.get("message")) or "an error without a message"
+    return _text(item)[:1000]
 
 
 def _seconds(milliseconds: Any) -> float:

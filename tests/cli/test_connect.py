@@ -22,7 +22,7 @@ from tests.cli.verbs import gpubox, values
 from tests.gateway_process import paced_server
 
 STATUS = GatewayStatus(
-    SCHEMA, "http://127.0.0.1:8080", 7, "", "1", False, False, "", (),
+    SCHEMA, "http://127.0.0.1:8080", "", "1", False, False, "", (),
     (ProfileStatus("a", "down"), ProfileStatus("b", "up", ("gpt-4o",))), (), {}, (),
 )  # fmt: skip
 
@@ -64,7 +64,7 @@ def test_a_new_key_is_in_the_settings_and_nowhere_else(
     code, out, _ = gpubox(capfd, "connect", "curl", "--new-key", "laptop")
 
     secret = out.split("Bearer ")[1].split("'")[0]
-    assert code == 0 and ClientKeys.of(paths).client_of(secret) == "laptop"
+    assert code == 0 and ClientKeys(paths).client_of(secret) == "laptop"
     written = [path for path in paths.config.parent.rglob("*") if path.is_file()]
     assert written and all(secret not in path.read_text(errors="replace") for path in written)
 
@@ -78,7 +78,7 @@ def test_a_key_that_nobody_saw_is_revoked(
     monkeypatch.setattr(output, "emit_verbatim", full)
     code, _, err = gpubox(capfd, "connect", "curl", "--new-key", "laptop")
 
-    assert code == 1 and "cannot be written" in err and ClientKeys.of(paths).names == ()
+    assert code == 1 and "cannot be written" in err and not ClientKeys(paths).clients
 
 
 def test_a_gateway_with_keys_leaves_a_place_for_one(

@@ -53,7 +53,7 @@ def lines(paths: Paths) -> list[FinishedRequest]:
 
 def test_keys_that_change_while_answers_run(paths: Paths, gateway: Gateway) -> None:
     """A revoked key ends its own answer with an error. A damaged file ends none, and lets nobody in."""
-    keys = ClientKeys(paths.client_keys)
+    keys = ClientKeys(paths)
     laptop, desk = keys.add("laptop"), keys.add("desk")
     seen = threading.Event()
     go_on = threading.Event()
@@ -163,7 +163,7 @@ def test_a_ledger_that_cannot_be_written_breaks_no_request(paths: Paths, gateway
 
 
 def test_a_key_keeps_its_limits(paths: Paths, gateway: Gateway) -> None:
-    keys = ClientKeys(paths.client_keys)
+    keys = ClientKeys(paths)
     few = keys.add("few", ClientLimits(tokens_per_day=30))
     assert chat(gateway.port, few).status == 200  # it costs 34
     refused = chat(gateway.port, few)

@@ -47,7 +47,7 @@ def gateway(folder: Path) -> Iterator[Gateway]:
 def keyed(own_home: Path, paths: Paths) -> Iterator[tuple[Gateway, str]]:
     """Another gateway, which lets nobody in without its key; and that key."""
     paths.config.mkdir(parents=True)
-    key = ClientKeys(paths.client_keys).add("page")
+    key = ClientKeys(paths).add("page")
     gateway = Gateway()
     yield gateway, key
     gateway.stop()
@@ -79,9 +79,9 @@ def test_the_list_of_models_has_the_fields_of_both_apis(gateway: Gateway) -> Non
     assert model["created_at"].endswith("+00:00")
 
 
-def test_one_model_is_asked_for_by_its_name_or_alias(gateway: Gateway) -> None:
-    for name in ("paced", "gpt-4o"):
-        assert ask(gateway.port, f"/v1/models/{name}").json()["id"] == "paced"
+def test_one_model_is_asked_for_by_its_name_alias_or_persona(gateway: Gateway) -> None:
+    for name, found in (("paced", "paced"), ("gpt-4o", "paced"), ("paced:long", "paced:long")):
+        assert ask(gateway.port, f"/v1/models/{name}").json()["id"] == found
     reply = ask(gateway.port, "/v1/models/nope")
     assert (reply.status, "no profile 'nope'" in message(reply)) == (404, True)
     assert ask(gateway.port, "/v1/models/nope", headers=ANTHROPIC).json()["type"] == "error"

@@ -25,13 +25,13 @@ def test_keys_are_made_listed_changed_and_removed(capfd: Capture, paths: Paths) 
     }  # fmt: skip
     code, secret, said = gpubox(capfd, "keys", "add", "laptop")
     assert (code, len(secret), said.count("laptop")) == (0, 47, 1)  # the key, alone on its line
-    assert ClientKeys(paths.client_keys).client_of(secret.strip()) == "laptop"
+    assert ClientKeys(paths).client_of(secret.strip()) == "laptop"
     assert secret.strip() not in said
 
     limits = ("--weight", "2", "--requests-at-once", "3", "--tokens-per-day", "200000", "--models", "demo, nowhere")
     code, out, err = gpubox(capfd, "keys", "add", "desk", *limits, "--expires", "12h")
     in_12_hours = (datetime.now(UTC) + timedelta(hours=12)).isoformat()[:15]
-    kept = ClientKeys(paths.client_keys).limits_of("desk")
+    kept = ClientKeys(paths).limits_of("desk")
     assert kept == ClientLimits(2.0, 3, 200_000, ("demo", "nowhere"), kept.expires_at)
     assert (kept.expires_at or "")[:15] == in_12_hours and "No profile is called nowhere." in err
 
@@ -54,8 +54,8 @@ def test_keys_are_made_listed_changed_and_removed(capfd: Capture, paths: Paths) 
         capfd, "keys", "change", "desk", "--requests-at-once", "0", "--models", "all", "--expires", "never"
     )
     assert (code, changed["requests_at_once"], changed["expires_at"]) == (0, None, None)
-    assert ClientKeys(paths.client_keys).limits_of("desk") == ClientLimits(2.0, None, 200_000)
-    ClientKeys(paths.client_keys).change("desk", expires_at="2001-01-01T00:00:00.000Z")
+    assert ClientKeys(paths).limits_of("desk") == ClientLimits(2.0, None, 200_000)
+    ClientKeys(paths).change("desk", expires_at="2001-01-01T00:00:00.000Z")
     assert "expired 20" in gpubox(capfd, "keys", "list")[1]
 
     assert gpubox(capfd, "keys", "remove", "laptop")[:2] == (0, "laptop's key is removed.\n")
@@ -130,4 +130,4 @@ def test_a_key_that_nobody_could_read_is_not_kept(paths: Paths) -> None:
             writer = os.open(stdout, os.O_WRONLY)
         subprocess.run(words, stdout=writer, stderr=subprocess.DEVNULL, timeout=60)
         os.close(writer)
-        assert ClientKeys(paths.client_keys).names == ()
+        assert not ClientKeys(paths).clients

@@ -334,7 +334,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Locked]:
     with paced_server() as (server, _):
         with folders(tmp_path_factory.mktemp("locked")) as folder:
             upstream_profile(folder, NAME, server)
-            gateway, keys = Gateway(limits=LIMITS), ClientKeys(Paths.default().client_keys)
+            gateway, keys = Gateway(limits=LIMITS), ClientKeys(Paths.default())
         try:
             scene = Locked(gateway, server, keys)
             yield scene
@@ -412,7 +412,7 @@ def test_key_revoked_in_mid_stream(locked: Locked) -> None:
     done: list[Reply] = []
 
     def revoke(reply: Reply) -> bool:
-        if len(reply.token_times) >= 3 and "midway" in locked.keys.names:  # several may come in one piece
+        if len(reply.token_times) >= 3 and "midway" in locked.keys.clients:  # several may come in one piece
             locked.keys.remove("midway")
         return False
 

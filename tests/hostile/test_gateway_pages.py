@@ -78,7 +78,7 @@ def gateway_of(root: Path, server: int, *words: str, key: bool = False) -> Itera
         paths = Paths.default()
         upstream_profile(paths.config, "far", server)
         paths.config_file.write_text('[gateway]\nnames = ["llm.example"]\n')
-        secret = ClientKeys.of(paths).add("page") if key else ""
+        secret = ClientKeys(paths).add("page") if key else ""
         gateway = Gateway(words=words)
         try:
             yield gateway, secret
@@ -225,7 +225,7 @@ def test_a_deleted_key_file_opens_nothing_also_after_a_restart(server: int, tmp_
     with gateway_of(tmp_path, server, *EXPOSED) as (gateway, _):
         assert status(gateway) == 503
         assert "client-keys.json is gone" in gateway.status()["problems"][0]
-        ClientKeys.of(Paths.default()).reset()
+        ClientKeys(Paths.default()).reset()
         assert status(gateway) == 200
 
 

@@ -257,7 +257,7 @@ class Box:
                 ttft_seconds=0.5,
             )
         )
-        ClientKeys(paths.client_keys).add("laptop")
+        ClientKeys(paths).add("laptop")
         lines = RECORDING.read_bytes().split(b"\n")
         (root / "files/recording.jsonl").write_bytes(b"\n".join((*lines[:2], lines[-2], b"")))
         with contextlib.closing(connect_writer(paths.history)):

@@ -58,9 +58,9 @@ SUMS = ClientSums(
 AIDER = ClientSums(41, 2, 0, 210_000, 185_000, 20_100, 9.0, 62.0, 45.1, 456.8, 9.0, 1.1, 44.0, f"{DAY}13:02:14.100Z")
 EVAL = ClientSums(280, 0, 0, 88_000, 0, 280, 0.1, 0.0, 56.0, 4.1, 0.1, 0.2, 68.8, f"{DAY}13:02:02.000Z")
 STATUS = GatewayStatus(
-    SCHEMA, BASE, 4700, "2026-11-21T09:00:00.000Z", "1.0", False, True, "", (),
+    SCHEMA, BASE, "2026-11-21T09:00:00.000Z", "1.0", False, True, "", (),
     (
-        ProfileStatus(A, "up", ("gpt-4o",), "main", "http://127.0.0.1:40001", 1, 0, unload_seconds=None),
+        ProfileStatus(A, "up", ("gpt-4o",), "http://127.0.0.1:40001", 1, 0, unload_seconds=None),
         ProfileStatus(B, "down", waiting=1), ProfileStatus("mine", "down"),
     ),
     (

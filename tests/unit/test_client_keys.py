@@ -16,11 +16,7 @@ import pytest
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.gateway.client_keys import UNLIMITED, ClientKeys, ClientLimits
 from gpubox.paths import Paths
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "config" / "client-keys.json"
+from gpubox.storage import make_folder
 
 
 def now(keys: ClientKeys) -> ClientKeys:
@@ -29,15 +25,15 @@ def now(keys: ClientKeys) -> ClientKeys:
     return keys
 
 
-def test_a_key_opens_until_it_is_revoked(file: Path) -> None:
-    keys, gateway = ClientKeys(file), ClientKeys(file)
+def test_a_key_opens_until_it_is_revoked(paths: Paths) -> None:
+    keys, gateway = ClientKeys(paths), ClientKeys(paths)
     assert (now(gateway).any, now(gateway).client_of("gb-guess")) == (False, None)
 
     laptop, desk = keys.add("laptop"), keys.add("desk")
 
     assert len(laptop) == 46
     assert laptop.startswith("gb-")
-    assert (now(gateway).any, now(gateway).names) == (True, ("laptop", "desk"))
+    assert (now(gateway).any, [*now(gateway).clients]) == (True, ["laptop", "desk"])
     assert [now(gateway).client_of(secret) for secret in (laptop, desk, laptop[:-1], "", "\udc80é")] == [
         "laptop", "desk", None, None, None,
     ]  # fmt: skip
@@ -48,8 +44,8 @@ def test_a_key_opens_until_it_is_revoked(file: Path) -> None:
     assert now(gateway).any  # who revokes the last key does not open the gateway
 
 
-def test_the_file_holds_no_key_and_is_the_owners_alone(file: Path) -> None:
-    secret = ClientKeys(file).add("laptop")
+def test_the_file_holds_no_key_and_is_the_owners_alone(paths: Paths) -> None:
+    secret, file = ClientKeys(paths).add("laptop"), paths.client_keys
 
     assert secret not in file.read_text()
     assert json.loads(file.read_text())["keys"][0]["sha256"] == hashlib.sha256(secret.encode()).hexdigest()
@@ -57,18 +53,18 @@ def test_the_file_holds_no_key_and_is_the_owners_alone(file: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "-x", "a b", "a/b", "é", "x" * 65, "box", "laptop", "a\n"])
-def test_a_wrong_or_taken_name_is_refused(file: Path, name: str) -> None:
-    keys = ClientKeys(file)
+def test_a_wrong_or_taken_name_is_refused(paths: Paths, name: str) -> None:
+    keys = ClientKeys(paths)
     keys.add("laptop")
 
     with pytest.raises(UsageError):
         keys.add(name)
 
-    assert keys.names == ("laptop",)
+    assert list(keys.clients) == ["laptop"]
 
 
-def test_limits_hold_at_once_and_an_expired_key_is_wrong(file: Path) -> None:
-    keys, gateway = ClientKeys(file), ClientKeys(file)
+def test_limits_hold_at_once_and_an_expired_key_is_wrong(paths: Paths) -> None:
+    keys, gateway = ClientKeys(paths), ClientKeys(paths)
     limits = ClientLimits(2.0, 3, 200_000, ("coder",), "2999-01-01T00:00:00.000Z")
     secret = keys.add("laptop", limits)
     assert (now(gateway).limits_of("laptop"), now(gateway).limits_of("curl")) == (limits, UNLIMITED)
@@ -85,8 +81,8 @@ def test_limits_hold_at_once_and_an_expired_key_is_wrong(file: Path) -> None:
         keys.change("desk", weight=2.0)
 
 
-def test_an_unknown_name_is_refused(file: Path) -> None:
-    keys = ClientKeys(file)
+def test_an_unknown_name_is_refused(paths: Paths) -> None:
+    keys = ClientKeys(paths)
     with pytest.raises(UsageError, match="There are no keys"):
         keys.remove("desk")
     keys.add("laptop")
@@ -106,6 +102,7 @@ _DAMAGE = {
     "another schema": _damage(b'{"schema_version": 2, "keys": []}'),
     "twice": _damage(b'{"schema_version": 1, "keys": [%s, %s]}' % (_ENTRY, _ENTRY)),
     "no hash": _damage(b'{"schema_version": 1, "keys": [{"name": "laptop", "sha256": "", "made_at": ""}]}'),
+    "odd name": _damage(b'{"schema_version": 1, "keys": [%s]}' % _ENTRY.replace(b'laptop"', b'laptop\\n"')),
     "no text": _damage(b'{"schema_version": 1, "keys": "\xff"}'),
     "deep": _damage(b"[" * 100_000),
     "huge": lambda file: os.truncate(file, 2**40),
@@ -124,8 +121,11 @@ _DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", _DAMAGE.values(), ids=_DAMAGE)
-def test_a_damaged_file_lets_nobody_in_and_a_mended_one_does(file: Path, damage: Callable[[Path], object]) -> None:
-    gateway = ClientKeys(file, lambda: "box-key")
+def test_a_damaged_file_lets_nobody_in_and_a_mended_one_does(
+    paths: Paths, damage: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUBOX_API_KEY", "box-key")
+    gateway, file = ClientKeys(paths), paths.client_keys
     secret = gateway.add("laptop")
     good = file.read_bytes()
     assert now(gateway).client_of(secret) == "laptop"
@@ -138,27 +138,27 @@ def test_a_damaged_file_lets_nobody_in_and_a_mended_one_does(file: Path, damage:
     assert len(now(gateway).problem) < 400
     if file.exists():  # a gpubox started now sees the damage, too, and writes nothing over it
         with pytest.raises(GpuboxError):
-            ClientKeys(file).add("desk")
-        assert not ClientKeys(file).client_of(secret)
+            ClientKeys(paths).add("desk")
+        assert not ClientKeys(paths).client_of(secret)
     file.rmdir() if file.is_dir() else file.unlink(missing_ok=True)
     file.write_bytes(good)
     file.chmod(0o600)
     assert (now(gateway).client_of(secret), now(gateway).problem) == ("laptop", "")
 
 
-def test_many_that_add_at_once_lose_nothing(file: Path) -> None:
+def test_many_that_add_at_once_lose_nothing(paths: Paths) -> None:
     names = [f"client{number}" for number in range(12)]
-    threads = [threading.Thread(target=ClientKeys(file).add, args=(name,)) for name in names]
+    threads = [threading.Thread(target=ClientKeys(paths).add, args=(name,)) for name in names]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
-    assert sorted(ClientKeys(file).names) == sorted(names)
+    assert sorted(ClientKeys(paths).clients) == sorted(names)
 
 
 def test_the_boxs_own_key_is_a_key_too(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = ClientKeys.of(paths)
+    keys = ClientKeys(paths)
     assert not now(keys).any
     paths.config.mkdir(parents=True)
     paths.api_key_file.write_text("secret\n")
@@ -170,7 +170,7 @@ def test_the_boxs_own_key_is_a_key_too(paths: Paths, monkeypatch: pytest.MonkeyP
     assert (now(keys).any, now(keys).client_of("secret")) == (True, None)
     assert "can be read by other users; the gateway refuses every client" in now(keys).problem
     monkeypatch.setenv("GPUBOX_API_KEY", "other")
-    keys = ClientKeys.of(paths)  # a process keeps its environment
+    keys = ClientKeys(paths)  # a process keeps its environment
     assert (now(keys).client_of("secret"), now(keys).client_of("other")) == (None, "box")
 
 
@@ -181,7 +181,7 @@ def _gone(paths: Paths, what: str) -> None:
     if "the memory" in what:
         paths.key_memory.unlink()
     if what == "the memory, and then the key file":
-        assert ClientKeys.of(paths).any  # whoever looks meanwhile remembers it again
+        assert ClientKeys(paths).any  # whoever looks meanwhile remembers it again
     if "damaged" in what:
         paths.key_memory.write_bytes(b"\xff")
     if "a folder" in what:
@@ -197,55 +197,55 @@ def _gone(paths: Paths, what: str) -> None:
     ],
 )  # fmt: skip
 def test_no_deleted_file_opens_the_gateway_until_a_reset(paths: Paths, what: str) -> None:
-    gateway = ClientKeys.of(paths)
+    gateway = ClientKeys(paths)
     secret = gateway.add("laptop")
     assert now(gateway).client_of(secret) == "laptop"
 
     _gone(paths, what)
 
-    for keys in (gateway, ClientKeys.of(paths)):  # also the one that starts now
+    for keys in (gateway, ClientKeys(paths)):  # also the one that starts now
         assert (now(keys).any, now(keys).client_of(secret), now(keys).client_of("")) == (True, None, None)
         assert "client-keys.json is gone; the gateway refuses every client" in now(keys).problem
         with pytest.raises(UsageError, match="is gone"):
             keys.add("desk")
     if paths.key_memory.is_dir():
         with pytest.raises(GpuboxError, match="cannot be written"):
-            ClientKeys.of(paths).reset()
+            ClientKeys(paths).reset()
         paths.key_memory.rmdir()
-    ClientKeys.of(paths).reset()
-    for keys in (gateway, ClientKeys.of(paths)):
+    ClientKeys(paths).reset()
+    for keys in (gateway, ClientKeys(paths)):
         assert (now(keys).any, now(keys).problem) == (False, "")
-    assert ClientKeys.of(paths).add("desk") and now(gateway).names == ("desk",)
+    assert ClientKeys(paths).add("desk") and [*now(gateway).clients] == ["desk"]
 
 
 def test_who_deletes_both_files_has_forgotten_the_keys_unless_a_gateway_runs(paths: Paths) -> None:
-    gateway = ClientKeys.of(paths)
+    gateway = ClientKeys(paths)
     gateway.add("laptop")
     paths.client_keys.unlink()
     paths.key_memory.unlink()
-    assert not ClientKeys.of(paths).any
+    assert not ClientKeys(paths).any
     assert now(gateway).any and now(gateway).problem
-    assert ClientKeys.of(paths).any  # it has remembered them again
+    assert ClientKeys(paths).any  # it has remembered them again
 
 
 def test_the_boxs_key_that_is_gone_opens_nothing_either(paths: Paths) -> None:
     paths.config.mkdir(parents=True)
     paths.api_key_file.write_text("secret\n")
     paths.api_key_file.chmod(0o600)
-    assert ClientKeys.of(paths).client_of("secret") == "box"
-    secret = ClientKeys.of(paths).add("laptop")
+    assert ClientKeys(paths).client_of("secret") == "box"
+    secret = ClientKeys(paths).add("laptop")
     paths.api_key_file.unlink()
-    assert ClientKeys.of(paths).client_of(secret) == "laptop"  # a key is needed anyway
-    ClientKeys.of(paths).reset()
-    assert not ClientKeys.of(paths).any
+    assert ClientKeys(paths).client_of(secret) == "laptop"  # a key is needed anyway
+    ClientKeys(paths).reset()
+    assert not ClientKeys(paths).any
 
     paths.api_key_file.write_text("secret\n")
     paths.api_key_file.chmod(0o600)
-    assert ClientKeys.of(paths).any
-    ClientKeys.of(paths).reset()
-    assert ClientKeys.of(paths).client_of("secret") == "box"  # it stays, and is not forgotten
+    assert ClientKeys(paths).any
+    ClientKeys(paths).reset()
+    assert ClientKeys(paths).client_of("secret") == "box"  # it stays, and is not forgotten
     paths.api_key_file.unlink()
-    keys = ClientKeys.of(paths)
+    keys = ClientKeys(paths)
     assert (keys.any, keys.client_of("secret")) == (True, None)
     assert "api-key is gone; the gateway refuses every client" in keys.problem
     keys.reset()
@@ -254,36 +254,37 @@ def test_the_boxs_key_that_is_gone_opens_nothing_either(paths: Paths) -> None:
 
 @pytest.mark.parametrize("damage", [name for name in _DAMAGE if name != "a folder"])
 def test_a_reset_forgets_damaged_keys_too(paths: Paths, damage: str) -> None:
-    ClientKeys.of(paths).add("laptop")
+    ClientKeys(paths).add("laptop")
     harm: Callable[[Path], object] = _DAMAGE[damage]
     harm(paths.client_keys)
-    ClientKeys.of(paths).reset()
-    assert not ClientKeys.of(paths).any
+    ClientKeys(paths).reset()
+    assert not ClientKeys(paths).any
 
 
 def test_a_key_that_cannot_be_remembered_is_not_made(paths: Paths) -> None:
     paths.gateway.parent.mkdir(parents=True)
     paths.gateway.write_text("a file")
     with pytest.raises(GpuboxError):
-        ClientKeys.of(paths).add("laptop")
+        ClientKeys(paths).add("laptop")
     assert not paths.client_keys.exists()
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "config").write_text("a file")
+def test_a_folder_that_cannot_be_written_is_one_sentence(paths: Paths) -> None:
+    make_folder(paths.config.parent)
+    paths.config.write_text("a file")
 
     with pytest.raises(GpuboxError, match="cannot be written"):
-        ClientKeys(tmp_path / "config" / "client-keys.json").add("laptop")
+        ClientKeys(paths).add("laptop")
 
 
-def test_a_link_stays_a_link(file: Path, tmp_path: Path) -> None:
+def test_a_link_stays_a_link(paths: Paths, tmp_path: Path) -> None:
     """Of somebody who keeps settings elsewhere."""
-    target = tmp_path / "dotfiles.json"
-    file.parent.mkdir()
+    target, file = tmp_path / "dotfiles.json", paths.client_keys
+    make_folder(file.parent)
     file.symlink_to(target)
 
-    secret = ClientKeys(file).add("laptop")
+    secret = ClientKeys(paths).add("laptop")
 
     assert file.is_symlink()
     assert target.stat().st_mode & 0o777 == 0o600
-    assert ClientKeys(file).client_of(secret) == "laptop"
+    assert ClientKeys(paths).client_of(secret) == "laptop"

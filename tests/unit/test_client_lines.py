@@ -28,7 +28,7 @@ from gpubox.tui.clients.client_lines import (
 )
 from gpubox.tui.styled_lines import StyledLine, cell_width
 
-NOTHING = GatewayStatus(SCHEMA, "http://127.0.0.1:8080", 7, "", "1", False, False, "", (), (), (), {}, ())
+NOTHING = GatewayStatus(SCHEMA, "http://127.0.0.1:8080", "", "1", False, False, "", (), (), (), {}, ())
 LONG = LiveRequest(1, "c", "a", "/v1/x", "generating", True, 0.0, 4.0, 1.0, 91)
 
 

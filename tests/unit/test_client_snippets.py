@@ -36,7 +36,7 @@ def target(*models: ClientModel, key: str = "") -> ClientTarget:
 
 
 def status(*profiles: ProfileStatus) -> GatewayStatus:
-    return GatewayStatus(SCHEMA, BASE, 7, "", "1", False, False, "", (), profiles, (), {}, ())
+    return GatewayStatus(SCHEMA, BASE, "", "1", False, False, "", (), profiles, (), {}, ())
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -10,7 +10,7 @@ import pytest
 
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.gateway import gateway_client
-from gpubox.gateway.gateway_client import pause, read_gateway, resume, stop
+from gpubox.gateway.gateway_client import cancel, hold, read_gateway, stop
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.server.state import GatewayRecord, save_gateway
@@ -19,9 +19,9 @@ from tests.fake_gateway import DEAD, fake_gateway
 
 def test_no_gateway(paths: Paths) -> None:
     assert read_gateway(paths) is None
-    for command in (pause, resume, stop):
+    for command in (lambda: hold(paths, True), lambda: cancel(paths, 1), lambda: stop(paths)):
         with pytest.raises(GpuboxError, match="No gateway runs") as error:
-            command(paths)
+            command()
         assert error.value.code == ExitCode.NOT_RUNNING
     save_gateway(paths, GatewayRecord(DEAD, "127.0.0.1", 1, "", ""))
     assert read_gateway(paths) is None
@@ -32,9 +32,9 @@ def test_no_gateway(paths: Paths) -> None:
 def test_status_pause_resume_and_stop(paths: Paths) -> None:
     with fake_gateway(paths) as gateway:
         assert read_gateway(paths) == gateway.status
-        pause(paths)
+        hold(paths, True)
         assert (status := read_gateway(paths)) and status.paused
-        resume(paths)
+        hold(paths, False)
         assert (status := read_gateway(paths)) and not status.paused
         stop(paths)  # returns when its process has ended
         assert gateway.asked[-1] == "POST /gpubox/stop"
@@ -52,7 +52,7 @@ def test_a_lying_answer_is_one_sentence(paths: Paths, body: bytes) -> None:
             read_gateway(paths)
         gateway.answer = (503, body + b"\x1b[31m")
         with pytest.raises(GpuboxError, match="answers 503") as error:
-            pause(paths)
+            hold(paths, True)
         assert "\x1b" not in error.value.message
         assert len(error.value.message) < 300
 

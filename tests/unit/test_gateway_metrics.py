@@ -23,7 +23,7 @@ from gpubox.gateway.metrics import RequestCounters, metrics_text
 
 AT = "2026-11-22T12:00:00.000Z"
 STATUS = GatewayStatus(
-    schema_version=SCHEMA, base_url="http://127.0.0.1:8080", pid=1, started_at=AT, version="0.1.0", paused=False,
+    schema_version=SCHEMA, base_url="http://127.0.0.1:8080", started_at=AT, version="0.1.0", paused=False,
     has_keys=False, exposed="",
     operations=(GatewaySwitch("start", "coder", "laptop", "load"), GatewaySwitch("stop", "chat")),
     profiles=(
@@ -147,14 +147,8 @@ def test_clients_that_name_themselves_make_bounded_series() -> None:
 
 def test_the_dashboard_names_only_series_and_labels_that_there_are() -> None:
     dashboard = json.loads((Path(__file__).parents[2] / "assets/grafana.json").read_text(encoding="utf-8"))
-    card = {
-        "index": 0,
-        "name": "RTX",
-        "vram_total_bytes": 2,
-        "vram_used_bytes": 1,
-        "power_watts": 9,
-        "power_limit_watts": 9,
-    }
+    memory = {"vram_total_bytes": 2, "vram_used_bytes": 1}
+    card = {"index": 0, "name": "RTX", **memory, "power_watts": 9, "power_limit_watts": 9}
     swap = GatewaySwitch("start", "coder", "laptop", "done", seconds=3.5)
     whole = replace(DONE, generation_seconds=1.0)
     samples = series(metrics_text(STATUS, counted(whole, swap), {**SNAPSHOT, "gpus": [card]}))

@@ -153,12 +153,8 @@ def test_a_whole_reply_is_one_object() -> None:
     usage = {"prompt_tokens": 4, "completion_tokens": 2}
     chat = {"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}], "usage": usage}
     (line,) = lines(OllamaReply(GENERATE, "m", ""), chat, headers=())
-    assert (line["response"], line["done_reason"], line["prompt_eval_count"], line["eval_count"]) == (
-        "Hi",
-        "stop",
-        4,
-        2,
-    )
+    keys = ("response", "done_reason", "prompt_eval_count", "eval_count")
+    assert [line[key] for key in keys] == ["Hi", "stop", 4, 2]
     (line,) = lines(OllamaReply(GENERATE, "m", ""), {"content": "code", "timings": TIMINGS}, headers=())  # of /infill
     assert (line["response"], line["eval_count"]) == ("code", 3)
     vectors = {"data": [{"embedding": [1.5]}, {"embedding": [2]}], "usage": {"prompt_tokens": 4}}
@@ -174,6 +170,12 @@ def test_errors_are_one_sentence_also_in_the_middle() -> None:
     error = {"error": {"message": "No.", "type": "x", "code": 503}}
     assert lines(OllamaReply(CHAT, "m", ""), error, headers=()) == [{"error": "No."}]
     assert lines(OllamaReply(CHAT, "m", ""), delta(content="Hi"), error)[-1] == {"error": "No."}
+    assert lines(OllamaReply(CHAT, "m", ""), {"error": {}}, headers=())[0]["error"]
+
+
+def test_what_infill_streams_is_text() -> None:
+    first, last = lines(OllamaReply(GENERATE, "m", ""), {"content": "code"}, {"content": "", "timings": TIMINGS})
+    assert (first["response"], last["eval_count"]) == ("code", 3)
 
 
 @pytest.mark.parametrize(

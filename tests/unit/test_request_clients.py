@@ -24,8 +24,7 @@ def answered(client: str, ended: float = 2.1, profile: str = "a", **more: int | 
 
 
 def names(requests: list[Request], finished: list[FinishedRequest]) -> list[str]:
-    named = match_clients(requests, finished, "a")
-    return [named.get(request.key, "") for request in requests]
+    return [name or "" for name in match_clients([("a", request) for request in requests], finished)]
 
 
 def test_equal_tokens_at_the_same_time_name_the_client() -> None:
@@ -72,8 +71,8 @@ def test_a_broken_time_is_no_match_and_no_error() -> None:
 
 def test_names_stay_when_the_gateway_has_forgotten_the_request() -> None:
     clients = RequestClients()
-    assert not clients.any
     rows = (logged(1),)
+    assert clients.names(rows, "a") is None
     clients.add([answered("x")])
     assert clients.names(rows, "a") == {rows[0].key: "x"}
     clients.add([answered("y", ended=100.0 + at) for at in range(50)])

@@ -18,12 +18,6 @@ from gpubox.paths import Paths
 from gpubox.server.state import GatewayRecord, save_gateway
 from tests.fake_gateway import DEAD, fake_gateway
 
-
-@pytest.fixture(autouse=True)
-def no_systemctl(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpubox.gateway.background._reload", lambda: False)
-
-
 ADDRESS = ("127.0.0.1", 8080)
 
 
@@ -41,7 +35,7 @@ def test_the_units_start_this_gpubox_with_its_folders_at_its_address(paths: Path
     assert f"Environment=PATH={os.environ['PATH']}\n" in text
     assert "ListenStream=0.0.0.0:8081\n" in listens
     assert units.commands == (
-        "systemctl --user daemon-reload", "systemctl --user enable --now gpubox-gateway.socket gpubox-gateway.service",
+        "systemctl --user enable --now gpubox-gateway.socket gpubox-gateway.service",
         "loginctl enable-linger",
     )  # fmt: skip
 

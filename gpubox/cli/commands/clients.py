@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from datetime import date, datetime, timedelta
 
 import click
@@ -11,7 +12,8 @@ from gpubox.cli.context import Context
 from gpubox.cli.options import PlainHelpOption, json_option, list_requests_option, listed_lines_option
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.gateway.client_keys import ClientKeys
-from gpubox.gateway.gateway_client import cancel, pause, read_gateway, resume
+from gpubox.gateway.gateway_client import cancel, read_gateway
+from gpubox.gateway.gateway_client import hold as hold_requests
 from gpubox.gateway.gateway_status import FinishedRequest, GatewayStatus, LiveRequest
 from gpubox.gateway.ledger import KEPT_DAYS, Ledger
 from gpubox.views import clients as views
@@ -59,11 +61,11 @@ def command(
     if hold is not None:
         if list_requests:
             raise UsageError("--hold and --release list no requests.", "Leave --requests out.")
-        (pause if hold else resume)(context.paths)
+        hold_requests(context.paths, hold)
         output.emit_result(_HELD if hold else "Requests go on.", {"paused": hold}, as_json=as_json)
         return
     status, live_known = _running(context)
-    problems = status.problems if status else tuple(filter(None, (ClientKeys.of(context.paths).problem,)))
+    problems = status.problems if status else tuple(filter(None, (ClientKeys(context.paths).problem,)))
     for problem in problems:
         diagnostics.note(f"gpubox: {problem}")
     ledger = Ledger(context.paths.ledger)
@@ -106,7 +108,7 @@ def _last_requests(ledger: Ledger, dates: list[date], lines: int) -> list[Finish
     finished: list[FinishedRequest] = []
     for day in dates:
         if len(finished) < lines:
-            finished = [*ledger.last_requests(day, lines - len(finished)), *finished]
+            finished = [*deque(ledger.requests(day), lines - len(finished)), *finished]
     return finished
 
 

@@ -65,7 +65,7 @@ def command(
         return
     models = gateway_models(status, context.catalog.profiles)
     chosen = choose_model(models if model else usable_models(client, models), model)  # a named one is refused below
-    keys = ClientKeys.of(context.paths)
+    keys = ClientKeys(context.paths)
     key = keys.add(new_key) if new_key else ""
     try:
         snippet = gateway_snippet(client, chosen, status.base_url, status, key)

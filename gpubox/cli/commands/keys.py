@@ -80,7 +80,7 @@ def command() -> None:
 @click.pass_obj
 def add_command(context: Context, /, name: str, as_json: bool, expires: str | None, **limits: Any) -> None:
     """Make a key for the client NAME. It is printed once, alone on stdout: KEY=$(gpubox keys add laptop)"""
-    keys, given = ClientKeys.of(context.paths), ClientLimits(**_given(expires, limits))
+    keys, given = ClientKeys(context.paths), ClientLimits(**_given(expires, limits))
     secret = keys.add(name, given)
     try:
         output.emit_result(secret, {"name": name, "key": secret, **json_fields(given)}, as_json=as_json)
@@ -97,11 +97,11 @@ def add_command(context: Context, /, name: str, as_json: bool, expires: str | No
 @click.pass_obj
 def list_command(context: Context, as_json: bool) -> None:
     """List the keys, their limits, and what has been used of them today."""
-    keys = ClientKeys.of(context.paths)
+    keys = ClientKeys(context.paths)
     if problem := keys.problem:
         diagnostics.note(f"gpubox: {problem}")
     spent = Ledger(context.paths.ledger).spent_tokens
-    used = [(key, spent(key.name)) for key in keys.keys]
+    used = [(key, spent(key.name)) for key in keys.clients.values()]
     if as_json:
         needed = {"required": keys.any, "box_key": bool(keys.box_key), "problem": problem or None}
         output.emit_json({**needed, "keys": [key_values(*each) for each in used]})
@@ -120,7 +120,7 @@ def change_command(context: Context, /, name: str, as_json: bool, expires: str |
     """Change limits of the client NAME. Its key stays, and so do the limits that are not named."""
     if not (given := _given(expires, limits)):
         raise UsageError("Nothing is to be changed.", "Name a limit, such as --weight 2.")
-    changed = ClientKeys.of(context.paths).change(name, **given)
+    changed = ClientKeys(context.paths).change(name, **given)
     spent = Ledger(context.paths.ledger).spent_tokens(name)
     if as_json:
         output.emit_json(key_values(changed, spent))
@@ -138,7 +138,7 @@ def remove_command(context: Context, name: str, as_json: bool) -> None:
 
     A running gateway refuses its next request, and ends an answer that runs for it.
     """
-    keys = ClientKeys.of(context.paths)
+    keys = ClientKeys(context.paths)
     keys.remove(name)
     output.emit_result(f"{name}'s key is removed.", {"name": name, "removed": True}, as_json=as_json)
     _note_no_key(keys)
@@ -158,12 +158,12 @@ def reset_command(context: Context, yes: bool, as_json: bool) -> None:
             raise UsageError("Forgetting all keys needs your confirmation.", "Add --yes.")
         if not click.confirm("Forget all keys? The gateway then answers everybody who reaches it.", err=True):
             return
-    keys = ClientKeys.of(context.paths)
-    names = keys.names
+    keys = ClientKeys(context.paths)
+    names = list(keys.clients)
     keys.reset()
     required = keys.any
     text = "All keys are forgotten." + (" The box's own API key is still needed." if required else "")
-    output.emit_result(text, {"removed": list(names), "required": required}, as_json=as_json)
+    output.emit_result(text, {"removed": names, "required": required}, as_json=as_json)
     gateway = load_gateway(context.paths)
     if gateway and not required and not is_loopback(gateway.host):
         diagnostics.note(f"  ! The gateway at {gateway.host}:{gateway.port} answers other machines without a key now.")
@@ -171,7 +171,7 @@ def reset_command(context: Context, yes: bool, as_json: bool) -> None:
 
 def _note_no_key(keys: ClientKeys) -> None:
     """Says it if keys are needed, and nobody has one."""
-    if keys.any and not (keys.names or keys.box_key or keys.problem):
+    if keys.any and not (keys.clients or keys.box_key or keys.problem):
         diagnostics.note("  No key is left: the gateway refuses every client. `gpubox keys add NAME` makes a new key.")
         diagnostics.note("  `gpubox keys reset` lets it answer everybody again.")
 

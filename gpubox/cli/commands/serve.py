@@ -69,7 +69,7 @@ def command(
         _check_host(host)
         _check_exposure(context, host, allow_exposed=yes or context.config.allow_exposed)
         if install:
-            return _install(context, (host, port), options, allow_exposed=yes, as_json=as_json)
+            return _install(context, (host, port), [*options, *(["--yes"] if yes else [])], as_json=as_json)
         if detach:
             record = start_detached(context.paths, host, port, allow_exposed=yes)
             text = f"The gateway listens on {record.base_url}."
@@ -98,7 +98,7 @@ def _check_exposure(context: Context, host: str, *, allow_exposed: bool) -> None
         return
     from gpubox.gateway.client_keys import ClientKeys
 
-    if not ClientKeys.of(context.paths).any:
+    if not ClientKeys(context.paths).any:
         raise UsageError(
             f"host {host} opens the gateway to other machines, and there is no key.",
             "Make one: `gpubox keys add NAME`. Or use --yes, or set allow-exposed in config.toml.",
@@ -115,12 +115,10 @@ def _stop(context: Context, *, as_json: bool) -> None:
         diagnostics.note(f"The next request starts it again: `systemctl --user stop {unit.name}` prevents that.")
 
 
-def _install(
-    context: Context, address: tuple[str, int], options: list[str], *, allow_exposed: bool, as_json: bool
-) -> None:
+def _install(context: Context, address: tuple[str, int], options: list[str], *, as_json: bool) -> None:
     from gpubox.gateway.background import install
 
-    unit = install(context.paths, address, options=options, allow_exposed=allow_exposed)
+    unit = install(context.paths, address, options)
     if as_json:
         output.emit_json({"paths": [str(path) for path in unit.paths], "commands": unit.commands, "notes": unit.notes})
         return

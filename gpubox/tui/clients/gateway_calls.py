@@ -56,9 +56,9 @@ class GatewayService:
 
     def pause(self, paused: bool) -> None:
         """Holds all requests, or lets them go on."""
-        from gpubox.gateway.gateway_client import pause, resume
+        from gpubox.gateway import gateway_client
 
-        pause(self.paths) if paused else resume(self.paths)
+        gateway_client.hold(self.paths, paused)
 
     def cancel(self, number: int) -> LiveRequest:
         """Ends a request. Returns what it was."""
@@ -76,9 +76,9 @@ class GatewayService:
         """Makes a key for a client. Returns it: nothing else ever will."""
         from gpubox.gateway.client_keys import ClientKeys
 
-        return ClientKeys.of(self.paths).add(client)
+        return ClientKeys(self.paths).add(client)
 
     def remove_key(self, client: str) -> None:
         from gpubox.gateway.client_keys import ClientKeys
 
-        ClientKeys.of(self.paths).remove(client)
+        ClientKeys(self.paths).remove(client)

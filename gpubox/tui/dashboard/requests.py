@@ -194,7 +194,7 @@ class RequestsPane(Vertical):
         """Brings rows, clients, column names and subtitle up to date; cheap if nothing has changed."""
         if not self.rows.is_attached:
             return
-        names = self._matches.names(self._live, self._profile) if self._matches and self._matches.any else None
+        names = self._matches.names(self._live, self._profile) if self._matches else None
         shown_of = (self._live, names, self._profile, self.filter.value, self._today(), self.problem)
         if self._shown_of and all(a is b or a == b for a, b in zip(shown_of, self._shown_of, strict=True)):
             self._show_counts()
