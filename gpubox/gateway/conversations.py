@@ -30,7 +30,6 @@ from gpubox.gateway.upstream import UpstreamFailed
 from gpubox.hardware.process import environment_of
 from gpubox.paths import Paths
 from gpubox.planner.supervisors import full_window
-from gpubox.server.instance import observe
 from gpubox.server.kept_kv import MIN_TOKENS, KeptKv
 from gpubox.server.kv_key import has_prompt_cache
 from gpubox.server.kv_store import SHARED, KeptState
@@ -210,23 +209,19 @@ class Conversations:
             return self._launches[server.launch_id]
 
     def _look(self, server: GatewayServer, api_key: str | None) -> LaunchSlots:
-        """Reads the state, the log and the environment of a server."""
+        """Reads the log and the environment of a server."""
+        assert server.record is not None
+        running = server.record
         kv = KeptKv(self._paths, self._config, server.instance, partial(full_window, self._paths, self._config))
-        running = observe(self._paths, server.instance).running
-        launch = LaunchSlots(server.launch_id, server.profile, server.base_url, api_key, kv, running, self._record)
-        if running is None or running.launch_id != server.launch_id:
-            launch.off = "its server has just ended"
-        elif not kv.is_on(running):
-            launch.off = kv.why_off(running) or "kept-kv is off"
-        else:
-            launch.off = kv.window_refusal(running)
-            variable = environment_of(server.pid).get
-            launch.has_ram_cache = has_prompt_cache(server.argv, variable)
-            launch.filled = {each.slot: -1 for each in running.restored}
+        launch = LaunchSlots(running, api_key, kv, self._record)
+        launch.off = kv.window_refusal(running) if kv.is_on(running) else kv.why_off(running) or "kept-kv is off"
+        variable = (environment_of(running.process.pid) if running.process else {}).get
+        launch.has_ram_cache = has_prompt_cache(running.launch.argv, variable)
+        launch.filled = {each.slot: -1 for each in running.restored}
         return launch
 
     def _note(self, launch: LaunchSlots, text: str) -> None:
-        sentence = f"{launch.profile}: {text.rstrip('.')}."
+        sentence = f"{launch.running.launch.profile}: {text.rstrip('.')}."
         if text and sentence not in self._notes:
             self._notes.appendleft(sentence)
 
@@ -246,8 +241,9 @@ class Conversations:
         """Whether the first request after a restore has reused it."""
         has_helped = reused >= LEAST_REUSED_SHARE * min(tokens, prompt)
         if has_helped:
-            before = self._uses.get(opened.launch.profile, (0, 0, 0))
-            self._uses[opened.launch.profile] = (before[0] + 1, before[1] + tokens, before[2] + reused)
+            profile = opened.launch.running.launch.profile
+            before = self._uses.get(profile, (0, 0, 0))
+            self._uses[profile] = (before[0] + 1, before[1] + tokens, before[2] + reused)
         else:
             what = f"a state of {tokens:,} tokens was put back, and its next request reused {reused:,} of them"
             self._note(opened.launch, f"{what}: its state is dropped")
@@ -268,7 +264,6 @@ class Conversations:
         """
         launch, key = opened.launch, opened.head.conversation
         talk = self._talks.get(key)
-        assert launch.running is not None
         if talk and talk.launch == launch.id:
             if talk.sent == launch.sent - 1 or await self._slot_of(launch, talk):
                 return True  # it is where it was
@@ -311,7 +306,6 @@ class Conversations:
         if any(not slot.busy for slot in slots.values()):
             size, slot = await launch.read("/completion", {"prompt": tokens, "n_predict": 0, "cache_prompt": True})
             if len(others) > 1:
-                assert launch.running is not None
                 state = await launch.kv.save_one(launch.running, slot, SHARED + head.key)
                 if state.tokens != size:  # another request was quicker
                     await asyncio.to_thread(launch.kv.note_use, state.name, reused=False)
@@ -319,7 +313,6 @@ class Conversations:
 
     async def _guard(self, launch: LaunchSlots, key: str, head: PromptHead | None) -> None:
         """Saves the other conversations that the server may lose for a request: those with this head; None: all."""
-        assert launch.running is not None
         for other, talk in list(self._talks.items()):
             alike = head is None or (talk.head == head.key and talk.head_bytes >= _ALIKE_SHARE * len(talk.body))
             if other == key or not alike or talk.launch != launch.id or talk.saved == talk.tokens:
@@ -336,18 +329,16 @@ class Conversations:
     async def _restore(self, opened: _Open, key: str) -> bool:
         """Restores the kept state of a conversation, or of a system prompt, into a slot, if there is one."""
         launch = opened.launch
-        running = launch.running
-        assert running is not None
         async with asyncio.timeout(MOVE_SECONDS), launch.placing:
             slots = tuple((await launch.slots()).values())
             context = min(slot.context_size_tokens or 0 for slot in slots)
-            state: KeptState | None = await asyncio.to_thread(launch.kv.find, running, key, context)
+            state: KeptState | None = await asyncio.to_thread(launch.kv.find, launch.running, key, context)
             if state is None:
                 return False
             if slot := choose_slot(slots, launch.filled):
                 if not is_empty(slot) and launch.has_ram_cache:  # a new task moves what idle slots hold into RAM
                     await launch.read("/completion", b'{"prompt": ".", "n_predict": 0}')
-                if await launch.kv.restore_one(running, slot.index, state):
+                if await launch.kv.restore_one(launch.running, slot.index, state):
                     opened.expects = state.name, state.tokens
                     launch.filled[slot.index] = task_of((await launch.slots())[slot.index])
             return True

@@ -195,8 +195,8 @@ class ProfileServers:
         for launch, server in ready.items():
             if launch not in self._watching:
                 self._watching[launch] = asyncio.get_running_loop().create_task(self._watch_slots(server))
-                if server.load_seconds:
-                    self.queue.of(server.profile).load_seconds = server.load_seconds
+                if server.record and server.record.load_seconds:
+                    self.queue.of(server.profile).load_seconds = server.record.load_seconds
         self._set_up(time.monotonic())
         self._dispatch()
 

@@ -11,6 +11,7 @@ from gpubox.paths import Paths, shipped_profiles
 from gpubox.profiles.loader import ProfileCatalog, hides_shipped, load_catalog, visible_profiles
 from gpubox.profiles.profile import Profile
 from gpubox.server.instance import instance_names, observe
+from gpubox.server.state import RunningServer
 
 _UNCHANGED_STEPS = ("begin", "check")
 """The steps of an operation in which the old server goes on."""
@@ -18,7 +19,7 @@ _UNCHANGED_STEPS = ("begin", "check")
 
 @dataclass(frozen=True, slots=True)
 class GatewayServer:
-    """One llama-server that gpubox started."""
+    """One server behind the gateway."""
 
     instance: str
     profile: str
@@ -27,11 +28,8 @@ class GatewayServer:
     ready: bool
     changed_by: int | None
     """The process that is stopping or replacing it; None: nobody."""
-    load_seconds: float | None = None
-    argv: tuple[str, ...] = ()
-    pid: int = 0
-    restored: tuple[int, ...] = ()
-    """The slots that held a kept conversation when it was ready."""
+    record: RunningServer | None = None
+    """None: it runs elsewhere."""
 
 
 def read_servers(paths: Paths) -> tuple[GatewayServer, ...]:
@@ -51,10 +49,7 @@ def read_servers(paths: Paths) -> tuple[GatewayServer, ...]:
                 launch_id=running.launch_id,
                 ready=running.ready_at is not None,
                 changed_by=operation.owner.pid if operation and changing else None,
-                load_seconds=running.load_seconds,
-                argv=running.launch.argv,
-                pid=running.process.pid if running.process else 0,
-                restored=tuple(slot.slot for slot in running.restored),
+                record=running,
             )
         )
     return tuple(servers)

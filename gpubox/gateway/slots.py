@@ -56,13 +56,9 @@ class _Read(msgspec.Struct):
 class LaunchSlots:
     """One run of one server."""
 
-    id: str
-    profile: str
-    base_url: str
+    running: RunningServer
     api_key: str | None
     kv: KeptKv
-    running: RunningServer | None
-    """Its record; None only if it is ``off``."""
     record: Callable[[FinishedRequest], None]
     """Gets the gateway's own requests, so that the ledger has every token that a server has read."""
     off: str = ""
@@ -81,9 +77,14 @@ class LaunchSlots:
     filled: dict[int, int] = field(default_factory=dict)
     """Slot -> its last task when a state was restored into it: /slots does not show that before its next task."""
 
+    @property
+    def id(self) -> str:
+        return self.running.launch_id
+
     async def slots(self) -> dict[int, Slot]:
         """Its slots now, by id. Raises as ``post``, and NotKept without them."""
-        status, body = await ask_server(self.base_url, self.api_key, "GET", "/slots", seconds=PATIENCE_SECONDS)
+        url = self.running.launch.base_url
+        status, body = await ask_server(url, self.api_key, "GET", "/slots", seconds=PATIENCE_SECONDS)
         if status != 200:
             self.off = f"the server answers /slots with HTTP {status}"
             raise NotKept(f"KV caches are not kept: {self.off}")
@@ -94,7 +95,8 @@ class LaunchSlots:
     async def post(self, path: str, values: object) -> dict[str, object]:
         """Raises UpstreamFailed, TimeoutError, and ValueError if the server refuses."""
         body = values if isinstance(values, bytes) else msgspec.json.encode(values)
-        status, answer = await ask_server(self.base_url, self.api_key, "POST", path, body, seconds=READ_SECONDS)
+        url = self.running.launch.base_url
+        status, answer = await ask_server(url, self.api_key, "POST", path, body, seconds=READ_SECONDS)
         if status != 200:
             raise ValueError(f"the server refuses {path} (HTTP {status})")
         return msgspec.json.decode(answer, type=dict[str, object])
@@ -103,10 +105,10 @@ class LaunchSlots:
         """Has the server read a prompt. Returns its tokens and, of /completion, the slot. Raises as ``post``."""
         began = time.monotonic()
         answer = msgspec.convert(await self.post(path, values), _Read)
-        timings = answer.timings
+        timings, profile = answer.timings, self.running.launch.profile
         self.record(
             FinishedRequest(
-                utc_now(), OWN_NAME, self.profile, path, 200, "done", seconds=round(time.monotonic() - began, 6),
+                utc_now(), OWN_NAME, profile, path, 200, "done", seconds=round(time.monotonic() - began, 6),
                 prompt_tokens=timings.cache_n + timings.prompt_n, cached_tokens=timings.cache_n,
                 generated_tokens=timings.predicted_n,
             )
