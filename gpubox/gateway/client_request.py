@@ -80,7 +80,7 @@ class ClientRequest:
         server's connection is closed and it stops generating.
         """
         exchange = self.exchange
-        on_sent = exchange.drop_body if len(body) > _KEPT_BODY_BYTES else None
+        on_sent = exchange.drop_body if len(body) > _KEPT_BODY_BYTES else lambda: None
         sending = send_request(base_url, exchange.request, body, extra, on_sent)
         del body
         try:
