@@ -114,7 +114,7 @@ class ClientRequest:
             exchange.abort()  # so the client knows that the answer is not whole
 
     def _begin(self, reply: ServerReply) -> None:
-        if not self.exchange.head_sent:  # else the waiting comments began the stream
+        if not self.exchange.status:  # else the waiting comments began the stream
             length = 0 if reply.status in (204, 304) else reply.length
             self.exchange.start(reply.status, reply.headers, length=length, chunked=length is None)
 

@@ -267,7 +267,7 @@ class Gateway:
             if not refusal.is_broken or route.own or fallback is None or fallback.name in tried:
                 raise
             self.servers.done(ticket)
-            if request.exchange.head_sent:  # too late for a header
+            if request.exchange.status:  # too late for a header
                 request.exchange.write(f": {fallback.name} answers, because: {refusal.sentence}\n\n".encode())
             return fallback
         return None
@@ -357,7 +357,7 @@ class Gateway:
 
     def _comment(self, request: ClientRequest, profile: Profile) -> None:
         """Tells a client that waits for a stream that somebody is here."""
-        if not request.exchange.head_sent:
+        if not request.exchange.status:
             request.exchange.start(200, STREAM_HEADERS, chunked=True)
         request.exchange.write(f": waiting for {profile.name}\n\n".encode())
 
@@ -382,7 +382,7 @@ class Gateway:
         request.outcome = "cancelled" if request.cancelled else "failed" if refusal.status >= 500 else "refused"
         if request.exchange.complete:
             return None
-        if request.exchange.head_sent:
+        if request.exchange.status:
             return request.cut(refusal.status, refusal.sentence)
         headers = routes.LOGIN if refusal.status == 401 else ()
         if refusal.retry_seconds is not None:
