@@ -52,8 +52,10 @@ class Ticket:
     """One request in the queue or at a server."""
 
     id: int
-    client: str
-    profile: str
+    client: str = ""
+    """Empty until it is known."""
+    profile: str = ""
+    """The one that answers; empty until it is known."""
     limits: ClientLimits = UNLIMITED
     takes_slot: bool = True
     arrived: float = 0.0

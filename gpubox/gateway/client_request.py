@@ -13,7 +13,7 @@ from gpubox.gateway.admission import Ticket
 from gpubox.gateway.gateway_status import FinishedRequest, LiveRequest, Outcome, RequestState, WaitsFor
 from gpubox.gateway.http_connection import Exchange, Headers, RequestRefused
 from gpubox.gateway.reply_observer import AnswerTokens, ReplyObserver
-from gpubox.gateway.routes import Api, error_event
+from gpubox.gateway.routes import Route, error_event
 from gpubox.gateway.upstream import ServerReply, UpstreamFailed, send_request
 from gpubox.profiles.profile import Profile
 from gpubox.sanitize import sanitize_line
@@ -32,7 +32,8 @@ STREAM_HEADERS: Headers = (
 class ClientRequest:
     """What the gateway knows of a request while it is open. Times are those of time.monotonic()."""
 
-    id: int
+    ticket: Ticket
+    """What the queue knows of it."""
     exchange: Exchange
     task: asyncio.Task[None]
     """The one that answers it."""
@@ -40,25 +41,16 @@ class ClientRequest:
     """Writes its line, before the last bytes go to the client: the ledger is never behind what a client got."""
     refusal: RequestRefused | None = None
     """Why ``task`` was cancelled, if the client has not left."""
-    cancelled: bool = False
-    """By the owner."""
-    client: str = ""
-    """Empty until it is known."""
     keyed: bool = False
     """Whether it has a key that can be revoked."""
-    profile: str = ""
-    path: str = ""
-    stream: bool = False
+    route: Route = field(default_factory=lambda: Route("", "", None))
     model: str | None = None
     """The model that it names."""
     asked: str = ""
     """The same, if another one answers."""
     tried: tuple[str, ...] = ()
     """The profiles that did not load, and left it to their fallback."""
-    api: Api = "openai"
     state: RequestState = "reading"
-    ticket: Ticket | None = None
-    """What the queue knows of it, once its profile is known."""
     first_text_at: float | None = None
     outcome: Outcome = "left"
     """What it is unless something else is said: the client went away."""
@@ -108,7 +100,7 @@ class ClientRequest:
         self.error = sentence[:1].upper() + sentence[1:].rstrip(".") + "."
         exchange = self.exchange
         if exchange.chunked and (self.observer is None or self.observer.stream or self._late_error):
-            exchange.write(b"\n\n" + error_event(status, self.error, self.api))
+            exchange.write(b"\n\n" + error_event(status, self.error, self.route.api))
             exchange.finish()
         else:
             exchange.abort()  # so the client knows that the answer is not whole
@@ -151,7 +143,7 @@ class ClientRequest:
             self._pass_on(data)
             text = " ".join(self._error_body.decode("utf-8", "replace").split())
             self.error = f"The server refused the request (HTTP {status}): {text[:300]}"
-            data = error_event(status, self.error, self.api)
+            data = error_event(status, self.error, self.route.api)
         else:
             self._observe(data)
         self.line = self.finished()
@@ -160,7 +152,7 @@ class ClientRequest:
 
     def answered_by(self, profile: Profile) -> None:
         """Notes which profile answers. The client is told if it asked for another one."""
-        self.profile = profile.name
+        self.ticket.profile = profile.name
         if self.model is None:
             self.model = profile.name
         elif self.model not in profile.names:
@@ -171,14 +163,14 @@ class ClientRequest:
 
     def _stages(self, tokens: AnswerTokens) -> tuple[float | None, float | None]:
         """Seconds of prefill and generation: as the client saw them, else as the server reports them."""
-        waited = self.ticket.queue_seconds + self.ticket.swap_seconds if self.ticket else 0.0
+        waited = self.ticket.queue_seconds + self.ticket.swap_seconds
         answering = time.monotonic() - self.exchange.request.received - waited
         if self.ttft_seconds is not None:
             prefill = self.ttft_seconds - waited
         elif tokens.generated_tokens and tokens.tg_tokens_per_second:
             prefill = answering - tokens.generated_tokens / tokens.tg_tokens_per_second
         else:
-            reading = self.stream and self.state == "reading" and self.ticket and self.ticket.sent_at
+            reading = self.route.stream and self.state == "reading" and self.ticket.sent_at
             return (answering if reading else None), None
         return round(max(0.0, prefill), 6), round(max(0.0, answering - prefill), 6)
 
@@ -191,7 +183,9 @@ class ClientRequest:
     def live(self, waits_for: WaitsFor | None) -> LiveRequest:
         generated = self.observer.text_events if self.observer and self.observer.stream else None
         shared = self._shared(AnswerTokens())
-        return LiveRequest(id=self.id, state=self.state, waits_for=waits_for, generated_tokens=generated, **shared)
+        return LiveRequest(
+            id=self.ticket.id, state=self.state, waits_for=waits_for, generated_tokens=generated, **shared
+        )
 
     def finished(self) -> FinishedRequest:
         """Its line in the ledger."""
@@ -213,12 +207,12 @@ class ClientRequest:
         """What is said of it while it is open and afterwards."""
         prefill, generation = self._stages(tokens)
         return {
-            "client": self.client,
-            "profile": self.profile,
-            "path": self.path,
-            "stream": self.stream,
-            "queue_seconds": round(self.ticket.queue_seconds, 6) if self.ticket else 0.0,
-            "swap_seconds": round(self.ticket.swap_seconds, 6) if self.ticket else 0.0,
+            "client": self.ticket.client,
+            "profile": self.ticket.profile,
+            "path": self.route.path,
+            "stream": self.route.stream,
+            "queue_seconds": round(self.ticket.queue_seconds, 6),
+            "swap_seconds": round(self.ticket.swap_seconds, 6),
             "prefill_seconds": prefill,
             "generation_seconds": generation,
             "ttft_seconds": self.ttft_seconds,

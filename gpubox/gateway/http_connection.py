@@ -130,7 +130,8 @@ class Exchange:
         self.chunked = chunked and self.request.chunked_reply
         self._endless = length is None and not self.chunked
         self._connection.closes = self._connection.closes or self._endless
-        lines = [f"HTTP/1.1 {status} {responses.get(status, 'Status')}".encode(), *(name + b": " + value for name, value in headers)]
+        phrase = responses.get(status, "Status")
+        lines = [f"HTTP/1.1 {status} {phrase}".encode(), *(name + b": " + value for name, value in headers)]
         origin = self.request.header("origin") if self.page_may_read else ""
         if origin and b"access-control-allow-origin" not in {name.lower() for name, _ in headers}:
             lines.append(b"Access-Control-Allow-Origin: " + origin.encode("latin-1"))

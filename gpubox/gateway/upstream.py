@@ -83,7 +83,7 @@ async def send_request(
         async with asyncio.timeout(_CONNECT_SECONDS):
             _, connection = await asyncio.get_running_loop().create_connection(
                 lambda: _ServerConnection(on_sent, with_body=with_body),
-                address.hostname, address.port or (443 if tls else 80), ssl=tls,
+                address.hostname or "", address.port or (443 if tls else 80), ssl=tls,
             )  # fmt: skip
     except OSError as error:
         why = "in time" if isinstance(error, TimeoutError) else f"({error.strerror or error})"
