@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,7 +22,7 @@ import msgspec
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.gateway.gateway_status import FinishedRequest
-from gpubox.gateway.prefix import PATHS, PromptHead, read_prompt_head
+from gpubox.gateway.prefix import PromptHead
 from gpubox.gateway.servers import GatewayServer
 from gpubox.gateway.slots import READ_SECONDS, LaunchSlots, NotKept, choose_slot, is_empty, task_of
 from gpubox.gateway.upstream import UpstreamFailed
@@ -47,21 +46,6 @@ MAX_HEADS = 32
 _ALIKE_SHARE = 0.2
 """What build 11434 loses: of a slot whose larger half (0.5) a request shares, the rest; of a prompt in RAM that shares
 a quarter (0.25) with one that it does not know, all else. Bytes are counted here, not tokens."""
-
-
-def conversation_of(path: str, header: Callable[[str], str], body: bytes, client: str = "") -> PromptHead | None:
-    """The head of a request with its conversation; None for a small one (a title), and for what is no chat.
-
-    It is known by its session, as the client names it (x-session-id, x-session-affinity; Claude Code: the metadata),
-    and by the messages up to the first answer: titles and other agents of a session have a system prompt of their own.
-    """
-    if path not in PATHS or (head := read_prompt_head(body, is_anthropic=path == "/v1/messages")) is None:
-        return None
-    session = header("x-session-id") or header("x-session-affinity") or head.session
-    digest = hashlib.sha256()
-    for part in (client.encode(), session.encode(), *head.system, head.opening):
-        digest.update(b"%d:" % len(part) + part)
-    return replace(head, conversation=digest.hexdigest()[:32])
 
 
 @dataclass(slots=True)

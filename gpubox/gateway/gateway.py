@@ -24,7 +24,7 @@ from gpubox.gateway.background import notify
 from gpubox.gateway.changes import ModelName, body_for
 from gpubox.gateway.client_keys import UNLIMITED, ClientKeys, ClientLimits
 from gpubox.gateway.client_request import STREAM_HEADERS, ClientRequest
-from gpubox.gateway.conversations import Conversations, conversation_of
+from gpubox.gateway.conversations import Conversations
 from gpubox.gateway.gateway_status import (
     SCHEMA,
     ClientSums,
@@ -46,6 +46,7 @@ from gpubox.gateway.ledger import Ledger
 from gpubox.gateway.listening import listen, most_connections
 from gpubox.gateway.metrics import RequestCounters
 from gpubox.gateway.own_replies import OwnReplies
+from gpubox.gateway.prefix import read_prompt_head
 from gpubox.gateway.profile_servers import ProfileServers
 from gpubox.gateway.servers import GatewayServer
 from gpubox.gateway.upstream import NotConnected, UpstreamFailed
@@ -292,7 +293,7 @@ class Gateway:
         body = self._body_for(request, profile)
         if not profile.upstream:
             path, ticket, header = request.route.path, request.ticket, request.exchange.request.header
-            head = conversation_of(path, header, body, ticket.client)
+            head = read_prompt_head(path, header, body, ticket.client)
             await self.conversations.before(ticket.id, head, server, key, path, body)
         extra: Headers = ((b"Authorization", b"Bearer " + key.encode()),) if key else ()
         forwarding = request.forward(server.base_url, body, extra)

@@ -12,8 +12,9 @@ from typing import Any, cast
 import pytest
 
 from gpubox.config import Config
-from gpubox.gateway.conversations import Conversations, conversation_of
+from gpubox.gateway.conversations import Conversations
 from gpubox.gateway.gateway_status import FinishedRequest
+from gpubox.gateway.prefix import read_prompt_head
 from gpubox.gateway.servers import GatewayServer
 from gpubox.gateway.slots import LaunchSlots
 from gpubox.paths import Paths
@@ -32,7 +33,7 @@ def body_of(*texts: str, system: str = SYSTEM, **more: Any) -> bytes:
 
 
 def key_of(body: bytes, path: str = CHAT, client: str = "me", **headers: str) -> str:
-    head = conversation_of(path, lambda name: headers.get(name.replace("-", "_"), ""), body, client)
+    head = read_prompt_head(path, lambda name: headers.get(name.replace("-", "_"), ""), body, client)
     return head.conversation if head else ""
 
 
@@ -146,7 +147,7 @@ class Box:
     async def before(self, body: bytes, number: int = 0) -> int:
         number = number or self.requests + 1
         self.requests = max(number, self.requests)
-        conversation = conversation_of(CHAT, lambda name: "", body)
+        conversation = read_prompt_head(CHAT, lambda name: "", body)
         await self.conversations.before(number, conversation, self.server, None, CHAT, body)
         return number
 
