@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gpubox.config import Config, api_key
@@ -316,22 +317,18 @@ class ProfileServers:
         queued = self.queue.of(name)
         self._report(operation, "begin")
         try:
-            operation.child = child = await self.operations.begin(
-                self._request(operation), lambda values: self._follow(operation, values)
-            )
-            try:
-                await self._make_room(operation, child)
-                if queued.loading or child.finished.done():
-                    message = await child.finished
-                    if queued.loading and operation.switch.kind == "start":
-                        queued.load_seconds = time.monotonic() - operation.began
-                    self._report(operation, "done", message)
-                else:
-                    await child.cancel()
-                    wanted = self._is_wanted(operation)
-                    self._report(operation, "done", OWNER_FIRST if wanted else "Nobody waits for it any more.")
-            finally:
-                await child.close()
+            request, follow = self._request(operation), partial(self._follow, operation)
+            operation.child = child = await self.operations.begin(request, follow)
+            await self._make_room(operation, child)
+            if queued.loading or child.finished.done():
+                message = await child.finished
+                if queued.loading and operation.switch.kind == "start":
+                    queued.load_seconds = time.monotonic() - operation.began
+                self._report(operation, "done", message)
+            else:
+                await child.cancel()
+                wanted = self._is_wanted(operation)
+                self._report(operation, "done", OWNER_FIRST if wanted else "Nobody waits for it any more.")
         except GpuboxError as error:
             self._fail(operation, error)
         finally:
