@@ -16,7 +16,7 @@ from gpubox.gateway.admission import UNTIL_RELEASED, AdmissionQueue, Ticket
 from gpubox.gateway.gateway_status import GatewayEvent, GatewaySwitch, ProfileState, ProfileStatus
 from gpubox.gateway.http_connection import RequestRefused
 from gpubox.gateway.operations import OperationRequest, Operations, ServerOperation, TemporaryFailure
-from gpubox.gateway.servers import GatewayServer, ProfileTable, read_servers, sentence_of
+from gpubox.gateway.servers import GatewayServer, ProfileTable, read_servers
 from gpubox.gateway.upstream import UpstreamFailed, ask_server
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.profiles.profile import Profile
@@ -97,7 +97,8 @@ class ProfileServers:
                 try:
                     return self.profiles.find(model)
                 except GpuboxError as error:
-                    raise RequestRefused(404, f"{_first(error, model)} {self._names()}") from None
+                    fault = error.message if len(model) <= _SHOWN_CHARS else "There is no profile with so long a name."
+                    raise RequestRefused(404, f"{fault} {self._names()}") from None
         for server in sorted(self.running, key=lambda server: server.instance != MAIN_INSTANCE):
             return self.profiles.get(server.profile) or Profile(server.profile, "")
         raise RequestRefused(503, "No profile runs, and the request names none in `model`.")
@@ -206,12 +207,16 @@ class ProfileServers:
         upstream = [profile.name for profile in self.profiles.catalog.profiles.values() if profile.upstream]
         for name in upstream:
             self.queue.of(name).slots = None
-        own = {operation.child.pid for operation in self._operations.values() if operation.child}
         closed = {name for name, queued in self.queue.profiles.items() if queued.lost_until > now}
-        closed.update(server.profile for server in self.running if server.changed_by not in (None, *own))
+        closed.update(self._changed_by_others())
         for operation in self._operations.values():
             closed.update(operation.switch.displaces if operation.closes else ())
         self.queue.set_up([*upstream, *(server.profile for server in self.running if server.ready)], closed, now)
+
+    def _changed_by_others(self) -> list[str]:
+        """The profiles whose servers another gpubox stops or replaces."""
+        own = {operation.child.pid for operation in self._operations.values() if operation.child}
+        return [server.profile for server in self.running if server.changed_by not in (None, *own)]
 
     async def _watch_slots(self, server: GatewayServer) -> None:
         """Asks a server how many slots it has; and while requests are at it, how many of them work for others."""
@@ -221,7 +226,9 @@ class ProfileServers:
             with contextlib.suppress(UpstreamFailed, TimeoutError, OSError, ValueError):
                 if not known:
                     status, body = await ask_server(url, key, "GET", "/props", seconds=SLOTS_TIMEOUT_SECONDS)
-                    queued.slots, queued.context, known = *(_slots(body) if status == 200 else (None, None)), True
+                    values = json_object(read_json(body)) if status == 200 else {}  # build 11434
+                    queued.slots, queued.context = json_count(values.get("total_slots")) or None, context_size(values)
+                    known = True
                     self._dispatch()
                 elif queued.busy and queued.quiet_until < time.monotonic():
                     ours = queued.busy
@@ -273,9 +280,8 @@ class ProfileServers:
 
     def _next_operation(self, now: float) -> None:
         """Begins one, if it is its turn. The next one begins when it is known where that one takes place."""
-        own = {operation.child.pid if operation.child else 0 for operation in self._operations.values()}
-        if any(server.changed_by not in (None, *own) for server in self.running) or self._owner_is_first():
-            return  # another gpubox is at it
+        if self._changed_by_others() or self._owner_is_first():
+            return
         if any(not operation.instances for operation in self._operations.values()):
             return
         if names := [name for name in self.queue.next_profiles(now) if name not in self._operations]:
@@ -388,7 +394,7 @@ class ProfileServers:
             self._report(operation, step)
 
     def _fail(self, operation: _Operation, error: GpuboxError) -> None:
-        now, sentence, name = time.monotonic(), sentence_of(error), operation.switch.profile
+        now, sentence, name = time.monotonic(), " ".join(str(error).split()), operation.switch.profile
         self._report(operation, "failed", sentence)
         if operation.switch.kind != "start":
             self.queue.of(name).used = now  # not again at once
@@ -425,8 +431,9 @@ class ProfileServers:
     def _status(self, name: str, server: GatewayServer | None, now: float) -> ProfileStatus:
         profile, queued = self.profiles.get(name), self.queue.of(name)
         broken, operation = self.queue.broken(name, now), self._operations.get(name)
+        upstream = profile.upstream if profile else ""
         state: ProfileState = "down"
-        if profile and profile.upstream:
+        if upstream:
             state = "upstream"
         elif server and server.ready:
             state = "up"
@@ -434,13 +441,12 @@ class ProfileServers:
             state = "starting"
         elif broken:
             state = "broken"
-        base_url = server.base_url if server else None
         return ProfileStatus(
             name=name,
             state=state,
             aliases=profile.aliases if profile else (),
             instance=server.instance if server else None,
-            base_url=profile.upstream if profile and profile.upstream else base_url,
+            base_url=upstream or (server.base_url if server else None),
             running=len(queued.running),
             waiting=queued.waiting_count,
             slots=queued.slots if queued.up and queued.context else None,
@@ -449,13 +455,3 @@ class ProfileServers:
             unload_seconds=self._unload_seconds(server, now) if server else None,
             message=operation.switch.step if operation and state == "starting" else broken[0] if broken else "",
         )
-
-
-def _slots(props: bytes) -> tuple[int | None, int | None]:
-    """How many, and the context of each, in the answer to GET /props (build 11434). Raises ValueError."""
-    values = json_object(read_json(props))
-    return json_count(values.get("total_slots")) or None, context_size(values)
-
-
-def _first(error: GpuboxError, model: str) -> str:
-    return error.message if len(model) <= _SHOWN_CHARS else "There is no profile with so long a name."

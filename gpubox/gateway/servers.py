@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, field
 
 from gpubox.config import Config
-from gpubox.errors import GpuboxError
 from gpubox.paths import Paths, shipped_profiles
 from gpubox.profiles.loader import ProfileCatalog, hides_shipped, load_catalog, visible_profiles
 from gpubox.profiles.profile import Profile
@@ -87,21 +87,13 @@ class ProfileTable:
     def visible(self) -> list[Profile]:
         """The profiles that a list shows."""
         profiles = list(self.catalog.profiles.values())
-        if hides_shipped(profiles, self.config.shipped_profiles):
-            return visible_profiles(profiles, ())
-        return profiles
+        hides = hides_shipped(profiles, self.config.shipped_profiles)
+        return visible_profiles(profiles, ()) if hides else profiles
 
     def _files(self) -> tuple[tuple[str, int, int], ...]:
         files = []
         for folder in (shipped_profiles(), self.paths.profiles):
-            try:
-                entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-                files += [(entry.path, entry.stat().st_mtime_ns, entry.stat().st_size) for entry in entries]
-            except OSError:
-                continue
+            with contextlib.suppress(OSError):
+                entries = [(entry.path, entry.stat()) for entry in os.scandir(folder)]
+                files += [(path, status.st_mtime_ns, status.st_size) for path, status in sorted(entries)]
         return tuple(files)
-
-
-def sentence_of(error: GpuboxError) -> str:
-    """The error and its hint for a client, on one line."""
-    return " ".join(str(error).split())
