@@ -126,7 +126,7 @@ class ClientRequest:
     def _observe(self, data: bytes) -> None:
         assert self.observer is not None
         self.observer.feed(data)
-        if self.observer.has_text and self.first_text_at is None:
+        if self.observer.text_events and self.first_text_at is None:
             self.first_text_at = time.monotonic()
             self.state = "generating"
 
