@@ -395,18 +395,18 @@ class ProfileServers:
 
     def _fail(self, operation: _Operation, error: GpuboxError) -> None:
         now, sentence, name = time.monotonic(), " ".join(str(error).split()), operation.switch.profile
+        queued = self.queue.of(name)
         self._report(operation, "failed", sentence)
         if operation.switch.kind != "start":
-            self.queue.of(name).used = now  # not again at once
+            queued.used = now  # not again at once
         elif isinstance(error, TemporaryFailure) and len(self._operations) > 1:
-            self.queue.of(name).postponed_until = UNTIL_RELEASED  # most likely another one has its place
+            queued.cause, queued.retry_at = "", UNTIL_RELEASED  # most likely another one has its place
         elif isinstance(error, TemporaryFailure):
             for request in self.queue.postpone(name, now):
                 self.refuse(request, RequestRefused(503, sentence, RETRY_SECONDS))
         else:
             for request in self.queue.failed(name, sentence, now):
-                seconds = self.queue.of(name).broken_until - now
-                self.refuse(request, RequestRefused(503, sentence, seconds, is_broken=True))
+                self.refuse(request, RequestRefused(503, sentence, queued.retry_at - now, is_broken=True))
 
     def _report(self, operation: _Operation, step: str, message: str = "") -> None:
         seconds = round(time.monotonic() - operation.began, 3)
