@@ -190,7 +190,8 @@ class ProfileServers:
 
     def refresh(self) -> None:
         """Reads the state files: what runs, and what another gpubox changes."""
-        self.running = read_servers(self.paths)
+        with contextlib.suppress(OSError):  # a folder that cannot be read now, or too many open files
+            self.running = read_servers(self.paths)
         ready = {server.launch_id: server for server in self.running if server.ready}
         for launch in self._watching.keys() - ready:
             self._watching.pop(launch).cancel()
@@ -220,10 +221,11 @@ class ProfileServers:
 
     async def _watch_slots(self, server: GatewayServer) -> None:
         """Asks a server how many slots it has; and while requests are at it, how many of them work for others."""
-        url, key, queued = server.base_url, api_key(self.paths), self.queue.of(server.profile)
+        url, queued = server.base_url, self.queue.of(server.profile)
         queued.slots, queued.context, queued.foreign, known, before = 1, None, 0, False, 0
         while True:
-            with contextlib.suppress(UpstreamFailed, TimeoutError, OSError, ValueError):
+            with contextlib.suppress(GpuboxError, UpstreamFailed, TimeoutError, OSError, ValueError):
+                key = api_key(self.paths)
                 if not known:
                     status, body = await ask_server(url, key, "GET", "/props", seconds=SLOTS_TIMEOUT_SECONDS)
                     values = json_object(read_json(body)) if status == 200 else {}  # build 11434
@@ -267,15 +269,15 @@ class ProfileServers:
                     await self._wake.wait()
             self._wake.clear()
             now = time.monotonic()
-            with contextlib.suppress(OSError):  # a folder that cannot be read now, or too many open files
-                if now - profiles_looked > PROFILES_SECONDS:
-                    profiles_looked = now
+            if now - profiles_looked > PROFILES_SECONDS:
+                profiles_looked = now
+                with contextlib.suppress(OSError):
                     await self._read_profiles()
-                if now - looked > TICK_SECONDS / 2:  # requests that come at once do not make it look each time
-                    looked = now
-                    self.refresh()
-                else:
-                    self._dispatch()
+            if now - looked > TICK_SECONDS / 2:  # requests that come at once do not make it look each time
+                looked = now
+                self.refresh()
+            else:
+                self._dispatch()
             self._next_operation(now)
 
     def _next_operation(self, now: float) -> None:
@@ -284,25 +286,20 @@ class ProfileServers:
             return
         if any(not operation.instances for operation in self._operations.values()):
             return
+        left = {server.profile: self._unload_seconds(server, now) for server in self.running}
+        idle = [name for name, seconds in left.items() if seconds is not None and seconds <= 0]
         if names := [name for name in self.queue.next_profiles(now) if name not in self._operations]:
             first = min(self.queue.of(names[0]).waiting(), key=lambda ticket: ticket.arrived)
             self._begin(_Operation(GatewaySwitch("start", names[0], first.client), now))
-        elif name := self._idle_profile(now):
-            self._begin(_Operation(GatewaySwitch("stop", name), now))
+        elif names := [name for name in idle if name not in self._operations]:
+            self._begin(_Operation(GatewaySwitch("stop", names[0]), now))
 
     def _owner_is_first(self) -> bool:
         """Whether the owner's own operation waits or works. It comes before the gateway's next one."""
         return is_locked(self.paths.owner_lock, shared=True)
 
-    def _idle_profile(self, now: float) -> str | None:
-        """A profile that has been idle for its idle-seconds."""
-        for server in self.running:
-            left = self._unload_seconds(server, now)
-            if left is not None and left <= 0 and server.profile not in self._operations:
-                return server.profile
-        return None
-
     def _unload_seconds(self, server: GatewayServer, now: float) -> float | None:
+        """Until it is unloaded because nobody asks it; None: not now."""
         profile = self.profiles.get(server.profile)
         idle = self.queue.idle_seconds(server.profile, now)
         if idle is None or not server.ready:
@@ -325,10 +322,10 @@ class ProfileServers:
         try:
             request, follow = self._request(operation), partial(self._follow, operation)
             operation.child = child = await self.operations.begin(request, follow)
-            await self._make_room(operation, child)
-            if queued.loading or child.finished.done():
+            goes = await self._make_room(operation, child)
+            if goes or child.finished.done():
                 message = await child.finished
-                if queued.loading and operation.switch.kind == "start":
+                if goes and operation.switch.kind == "start":
                     queued.load_seconds = time.monotonic() - operation.began
                 self._report(operation, "done", message)
             else:
@@ -344,13 +341,13 @@ class ProfileServers:
             self.refresh()
             self._wake.set()
 
-    async def _make_room(self, operation: _Operation, child: ServerOperation) -> None:
+    async def _make_room(self, operation: _Operation, child: ServerOperation) -> bool:
         """Waits for the checks, then until the servers that go have done their requests. Until then the owner may
-        come first."""
+        come first. Whether the child was told to go."""
         either: tuple[asyncio.Future[Any], ...] = (child.placed, child.finished)
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not child.placed.done():
-            return  # a check has failed
+            return False  # a check has failed
         operation.instances = child.placed.result()
         name, queued = operation.switch.profile, self.queue.of(operation.switch.profile)
         displaces = tuple(server.profile for server in self.running if server.instance in operation.instances)
@@ -367,10 +364,11 @@ class ProfileServers:
                 if not any(self.queue.of(each).running for each in displaces):
                     queued.loading, operation.began = True, now
                     child.go()
-                    return
+                    return True
             if child.finished.done():
-                return  # it died
+                break  # it died
             await asyncio.sleep(0.02)
+        return False
 
     def _is_wanted(self, operation: _Operation) -> bool:
         """Whether somebody still waits for a start, and nobody asks the profile that is to be unloaded."""
@@ -387,8 +385,7 @@ class ProfileServers:
     def _follow(self, operation: _Operation, values: Mapping[str, Any]) -> None:
         """An event of the Supervisor."""
         if values.get("event") == "OperationFinished":
-            with contextlib.suppress(OSError):
-                self.refresh()  # its server answers: what the child still writes keeps nobody waiting
+            self.refresh()  # its server answers: what the child still writes keeps nobody waiting
         step = values.get("step")
         if isinstance(step, str) and step != operation.switch.step:
             self._report(operation, step)
