@@ -48,8 +48,6 @@ class ClientRequest:
     """The model that it names."""
     asked: str = ""
     """The same, if another one answers."""
-    tried: tuple[str, ...] = ()
-    """The profiles that did not load, and left it to their fallback."""
     state: RequestState = "reading"
     first_text_at: float | None = None
     outcome: Outcome = "left"

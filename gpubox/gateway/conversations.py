@@ -166,7 +166,7 @@ class Conversations:
             return {"tokens": (await launch.read(talk.path, body))[0]}
         return {}
 
-    async def tidy(self, running: Iterable[GatewayServer]) -> None:
+    def tidy(self, running: Iterable[GatewayServer]) -> None:
         """Forgets the launches that have ended."""
         alive = {server.launch_id for server in running}
         self._launches = {name: launch for name, launch in self._launches.items() if name in alive}

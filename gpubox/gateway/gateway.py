@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
+from functools import partial
 from itertools import count
 
 from gpubox import __version__
@@ -65,8 +66,6 @@ CLOSE_SECONDS = 10.0
 WARM_SECONDS = 2.0
 """After so long the first operation gets its process, unless there is one."""
 _FINISHED = 50
-_REPEATS = 1
-"""So often a request is sent again whose server died before a byte of its answer went out."""
 _CANCELLED = RequestRefused(403, "The owner of this box has cancelled the request.")
 
 
@@ -118,7 +117,8 @@ class Gateway:
         last = await asyncio.to_thread(self.ledger.last_requests, date.today(), _FINISHED)
         self.finished.extendleft(last)  # what a gateway before this one has finished
         await self.servers.start()
-        listeners = await listen(loop, self.host, self.port, self._connection, sockets)
+        connection = partial(ClientConnection, self._limits, self._handle, self._refuse_broken)
+        listeners = await listen(loop, self.host, self.port, connection, sockets)
         record = GatewayRecord(own_identity(), self.host, self.port, self.token, self.started_at)
         try:
             try:
@@ -171,7 +171,7 @@ class Gateway:
             await self.servers.operations.warm()
         while True:
             await asyncio.sleep(1.0)
-            await self.conversations.tidy(self.servers.running)
+            self.conversations.tidy(self.servers.running)
             self.keys.refresh()
             for request in list(self.requests.values()):
                 if request.keyed and self.keys.is_revoked(request.ticket.client):
@@ -188,9 +188,6 @@ class Gateway:
         if request.line is None:  # else the whole answer is on its way
             request.refusal = refusal
             request.task.cancel()
-
-    def _connection(self) -> ClientConnection:
-        return ClientConnection(self._limits, self._handle, self._refuse_broken)
 
     # -- one request ---------------------------------------------------------
 
@@ -220,7 +217,9 @@ class Gateway:
         route = routes.route_of(http)
         request.route, request.model = route, route.model
         if route.path.startswith(routes.CONTROL):
-            return await self._control(request, route.own)
+            if not secrets.compare_digest(routes.secret_of(http).encode(), self.token.encode()):
+                raise RequestRefused(403, "Only gpubox itself may control the gateway.")
+            return await self._own.control(exchange, route.own)
         if route.own == "health" or routes.is_preflight(http):  # neither comes with a key
             if not self.keys.any:
                 self._check_page(http)
@@ -236,52 +235,44 @@ class Gateway:
         return await self._pass_on(request)
 
     async def _pass_on(self, request: ClientRequest) -> None:
-        ticket, route = request.ticket, request.route
+        """Has its profile answer; one that does not load leaves it to its fallback. Raises RequestRefused."""
+        ticket, route, tried = request.ticket, request.route, set[str]()
         self.requests[ticket.id] = request
         if not route.model:
             routes.check_api(route.path)
-        named = await self.servers.profile_of(route.model)
-        ticket.limits, ticket.takes_slot = self._check_limits(request, named), takes_slot(route.path)
-        profile: Profile | None = named
-        while profile:
-            profile = await self._answer_by(request, profile)
-
-    async def _answer_by(self, request: ClientRequest, profile: Profile) -> Profile | None:
-        """Has ``profile`` answer. Returns its fallback, which is to answer in its place, if it does not load.
-
-        Raises RequestRefused.
-        """
-        fallback = self.servers.profiles.get(profile.fallback)
-        routes.check_slots(request.route.path, profile)
-        request.answered_by(profile)
-        if not profile.upstream:
-            routes.check_api(request.route.path)
-        try:
-            await self._ask_profile(request, profile)
-        except RequestRefused as refusal:
-            tried = request.tried = (*request.tried, profile.name)
-            if not refusal.is_broken or request.route.own or fallback is None or fallback.name in tried:
-                raise
-            self.servers.done(request.ticket)
-            if request.exchange.status:  # too late for a header
-                request.exchange.write(f": {fallback.name} answers, because: {refusal.sentence}\n\n".encode())
-            return fallback
-        return None
+        profile = await self.servers.profile_of(route.model)
+        ticket.limits, ticket.takes_slot = self._check_limits(request, profile), takes_slot(route.path)
+        while True:
+            routes.check_slots(route.path, profile)
+            request.answered_by(profile)
+            if not profile.upstream:
+                routes.check_api(route.path)
+            try:
+                return await self._ask_profile(request, profile)
+            except RequestRefused as refusal:
+                tried.add(profile.name)
+                fallback = self.servers.profiles.get(profile.fallback)
+                if not refusal.is_broken or route.own or fallback is None or fallback.name in tried:
+                    raise
+                self.servers.done(ticket)
+                if request.exchange.status:  # too late for a header
+                    request.exchange.write(f": {fallback.name} answers, because: {refusal.sentence}\n\n".encode())
+                profile = fallback
 
     async def _ask_profile(self, request: ClientRequest, profile: Profile) -> None:
         if request.route.own == "load":
             if not profile.upstream:
                 await self._wait_for_server(request, profile)
-            return request.exchange.reply(200, b'{"success":true}')
-        failures = 0
-        while True:
+            request.exchange.reply(200, b'{"success":true}')
+            return
+        for may_repeat in (True, False):
             try:
-                return await self._ask_server(request, profile)
+                await self._ask_server(request, profile)
+                break
             except UpstreamFailed as error:  # and no byte of its answer has gone out
-                failures += 1
                 unseen = isinstance(error, NotConnected)
                 has_body = bool(request.exchange.request.body)  # else it was too large to be kept
-                if failures > _REPEATS or not (unseen or (has_body and request.ticket.takes_slot)):
+                if not (may_repeat and (unseen or (has_body and request.ticket.takes_slot))):
                     raise RequestRefused(502, f"{profile.name}: {error}.", is_broken=unseen) from None
 
     async def _ask_server(self, request: ClientRequest, profile: Profile) -> None:
@@ -290,18 +281,19 @@ class Gateway:
             request.exchange.change = ModelName(request.model)
         server = await self._wait_for_server(request, profile)
         key = self._upstream_key(profile) if profile.upstream else self.keys.box_key
-        body = self._body_for(request, profile)
+        http, path, ticket = request.exchange.request, request.route.path, request.ticket
+        alone = routes.has_own_slots(profile) and len(self.servers.queue.of(profile.name).running) == 1
+        body = body_for(profile, path, request.model, http.body, keep_slot=alone)
         if not profile.upstream:
-            path, ticket, header = request.route.path, request.ticket, request.exchange.request.header
-            head = read_prompt_head(path, header, body, ticket.client)
+            head = read_prompt_head(path, http.header, body, ticket.client)
             await self.conversations.before(ticket.id, head, server, key, path, body)
         extra: Headers = ((b"Authorization", b"Bearer " + key.encode()),) if key else ()
         forwarding = request.forward(server.base_url, body, extra)
-        del body  # who waits for the answer does not hold it
+        del http, body  # who waits for the answer does not hold it
         try:
             return await forwarding
         except UpstreamFailed:
-            self.servers.lost(request.ticket, server)
+            self.servers.lost(ticket, server)
             raise
 
     def _identify(self, request: ClientRequest, http: HttpRequest) -> None:
@@ -344,35 +336,21 @@ class Gateway:
         try:
             while not waiting.done():
                 await asyncio.wait({waiting}, timeout=COMMENT_SECONDS)
-                if not waiting.done() and request.route.stream:
-                    self._comment(request, profile)
+                if not waiting.done() and request.route.stream:  # its client is told that somebody is here
+                    if not request.exchange.status:
+                        request.exchange.start(200, STREAM_HEADERS, chunked=True)
+                    request.exchange.write(f": waiting for {profile.name}\n\n".encode())
             return waiting.result()
         finally:
             if waiting.cancelled() or not waiting.done() or waiting.exception():
                 self.servers.done(request.ticket)
             request.state = "reading"
 
-    def _comment(self, request: ClientRequest, profile: Profile) -> None:
-        """Tells a client that waits for a stream that somebody is here."""
-        if not request.exchange.status:
-            request.exchange.start(200, STREAM_HEADERS, chunked=True)
-        request.exchange.write(f": waiting for {profile.name}\n\n".encode())
-
-    def _body_for(self, request: ClientRequest, profile: Profile) -> bytes:
-        alone = routes.has_own_slots(profile) and len(self.servers.queue.of(profile.name).running) == 1
-        return body_for(profile, request.route.path, request.model, request.exchange.request.body, keep_slot=alone)
-
     def _upstream_key(self, profile: Profile) -> str | None:
         try:
             return api_key_for(self.paths, self.config, profile.upstream)
         except GpuboxError as error:
             raise RequestRefused(502, f"{profile.name}: {error.message}") from None
-
-    async def _control(self, request: ClientRequest, what: str) -> None:
-        http = request.exchange.request
-        if not secrets.compare_digest(routes.secret_of(http).encode(), self.token.encode()):
-            raise RequestRefused(403, "Only gpubox itself may control the gateway.")
-        await self._own.control(request.exchange, what)
 
     def _refuse(self, request: ClientRequest, refusal: RequestRefused) -> None:
         request.error = refusal.sentence
