@@ -79,13 +79,14 @@ class ClientRequest:
                 self.observer = ReplyObserver(stream=reply.is_stream)
                 if reply.is_stream:  # of any other, not even the head goes out before the first byte of its body
                     self._begin(reply)
-                while data := await reply.body.readany():
-                    self._pass_on_head(reply)
-                    if reply.body.is_eof():
-                        break
+                data = await reply.body.readany()
+                self.passed_on = True
+                exchange.drop_body()
+                self._begin(reply)
+                while data and not reply.body.is_eof():
                     self._pass_on(data)
                     await exchange.drained()  # so nothing is buffered for a client that reads slowly
-                self._pass_on_head(reply)
+                    data = await reply.body.readany()
                 self._end(data)
         except UpstreamFailed as error:
             if not self.passed_on:
@@ -107,12 +108,6 @@ class ClientRequest:
         if not self.exchange.status:  # else the waiting comments began the stream
             length = 0 if reply.status in (204, 304) else reply.length
             self.exchange.start(reply.status, reply.headers, length=length, chunked=length is None)
-
-    def _pass_on_head(self, reply: ServerReply) -> None:
-        if not self.passed_on:
-            self.passed_on = True
-            self.exchange.drop_body()
-            self._begin(reply)
 
     def _pass_on(self, data: bytes) -> None:
         if self._late_error:
