@@ -330,8 +330,6 @@ class Gateway:
     async def _wait_for_server(self, request: ClientRequest, profile: Profile) -> GatewayServer:
         # who cannot set a method cannot load a model: a link, an image, a crawler
         waiting = self.servers.ask(request.ticket, profile, may_load=request.exchange.request.method == "POST")
-        if isinstance(waiting, GatewayServer):
-            return waiting
         request.state = "waiting"
         try:
             while not waiting.done():

@@ -108,20 +108,20 @@ class ProfileServers:
         more = f" and {len(names) - _SHOWN_NAMES} more (GET /v1/models)" if len(names) > _SHOWN_NAMES else ""
         return f"There are: {', '.join(names[:_SHOWN_NAMES])}{more}." if names else "There are none."
 
-    def ask(
-        self, ticket: Ticket, profile: Profile, *, may_load: bool = True
-    ) -> GatewayServer | asyncio.Future[GatewayServer]:
-        """The server for a request, or what becomes it as soon as the request may go there.
+    def ask(self, ticket: Ticket, profile: Profile, *, may_load: bool = True) -> asyncio.Future[GatewayServer]:
+        """What becomes the server for a request as soon as it may go there; often it is so at once.
 
         Only one that ``may_load`` waits: whatever waits is a reason to bring its profile up. Raises RequestRefused
         if it shall not wait.
         """
         now, name = time.monotonic(), profile.name
+        ticket.server = waiting = asyncio.get_running_loop().create_future()
         if profile.upstream and not self.queue.of(name).up:
             self._set_up(now)
         if self.queue.admits(ticket) and (server := self._server_of(name)):
             self.queue.run(ticket, now)
-            return server
+            waiting.set_result(server)
+            return waiting
         if not may_load:
             raise RequestRefused(503, f"{name} is not up, and only a POST request waits for it or brings it up.")
         if broken := self.queue.broken(name, now):
@@ -132,9 +132,8 @@ class ProfileServers:
                 raise full
             self.refuse(victim, full)
         self.queue.wait(ticket, now)
-        ticket.server = asyncio.get_running_loop().create_future()
         self._wake.set()
-        return ticket.server
+        return waiting
 
     def refuse(self, ticket: Ticket, reason: RequestRefused) -> None:
         """Ends the waiting of a request."""
@@ -420,9 +419,9 @@ class ProfileServers:
     def statuses(self) -> tuple[ProfileStatus, ...]:
         """All profiles of a list, and those that run or are asked."""
         now, by_profile = time.monotonic(), {server.profile: server for server in self.running}
-        named = {profile.name: profile for profile in self.profiles.visible()}
+        visible = [profile.name for profile in self.profiles.visible()]
         asked = filter(self.profiles.get, self.queue.profiles)  # the queue remembers also those that were deleted
-        names = [*named, *sorted({*by_profile, *asked} - set(named))]
+        names = [*visible, *sorted({*by_profile, *asked} - {*visible})]
         return tuple(self._status(name, by_profile.get(name), now) for name in names)
 
     def _status(self, name: str, server: GatewayServer | None, now: float) -> ProfileStatus:
