@@ -54,7 +54,6 @@ class ClientRequest:
     """What it is unless something else is said: the client went away."""
     error: str = ""
     observer: ReplyObserver | None = None
-    """Reads the reply of the server."""
     upstream_status: int = 0
     passed_on: bool = False
     """Whether a byte of the server's answer has gone to the client. Until then another server can be asked."""
@@ -62,7 +61,7 @@ class ClientRequest:
     """Its line in the ledger, once that is written."""
     _error_body: bytearray = field(default_factory=bytearray)
 
-    async def forward(self, base_url: str, body: bytes, extra: Headers) -> None:
+    async def forward(self, base_url: str, body: bytes, key: str | None) -> None:
         """Passes it on to a server, and the reply back. Returns when that is over, whole or not.
 
         Raises UpstreamFailed if it failed before anything of the reply was passed on, NotConnected if the server has
@@ -71,7 +70,7 @@ class ClientRequest:
         """
         exchange = self.exchange
         on_sent = exchange.drop_body if len(body) > _KEPT_BODY_BYTES else lambda: None
-        sending = send_request(base_url, exchange.request, body, extra, on_sent)
+        sending = send_request(base_url, exchange.request, body, key, on_sent)
         del body
         try:
             async with sending as reply:

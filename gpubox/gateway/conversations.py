@@ -117,7 +117,6 @@ class Conversations:
                 opened.since = launch.last_task
 
     def after(self, request: int, line: FinishedRequest) -> None:
-        """The request is over."""
         cached, answered = line.cached_tokens, line.status == 200
         if (opened := self._open.pop(request, None)) is None:
             return

@@ -35,14 +35,7 @@ from gpubox.gateway.gateway_status import (
     GatewayStatus,
     GatewayStopped,
 )
-from gpubox.gateway.http_connection import (
-    ClientConnection,
-    ConnectionLimits,
-    Exchange,
-    Headers,
-    HttpRequest,
-    RequestRefused,
-)
+from gpubox.gateway.http_connection import ClientConnection, ConnectionLimits, Exchange, HttpRequest, RequestRefused
 from gpubox.gateway.ledger import Ledger
 from gpubox.gateway.listening import listen, most_connections
 from gpubox.gateway.metrics import RequestCounters
@@ -287,8 +280,7 @@ class Gateway:
         if not profile.upstream:
             head = read_prompt_head(path, http.header, body, ticket.client)
             await self.conversations.before(ticket.id, head, server, key, path, body)
-        extra: Headers = ((b"Authorization", b"Bearer " + key.encode()),) if key else ()
-        forwarding = request.forward(server.base_url, body, extra)
+        forwarding = request.forward(server.base_url, body, key)
         del http, body  # who waits for the answer does not hold it
         try:
             return await forwarding
@@ -386,7 +378,6 @@ class Gateway:
         self.emit(line)
 
     def emit(self, event: GatewayEvent) -> None:
-        """Counts an event and reports it."""
         if isinstance(event, FinishedRequest):
             self.finished.appendleft(event)
         self.counters.add(event)
@@ -400,7 +391,6 @@ class Gateway:
         return "" if is_loopback(self.host) else "LAN, key" if self.keys.any else "LAN, no key"
 
     def status(self) -> GatewayStatus:
-        """The gateway now."""
         self.keys.refresh()
         sums, waits = self.ledger.sums(date.today()), self.servers.queue.waits_for(time.monotonic())
         names = sorted({*(request.ticket.client for request in self.requests.values()), *sums, *self.keys.names})

@@ -53,8 +53,6 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One whole request of a client."""
-
     method: str
     target: str
     """Path and query, as sent."""
@@ -113,7 +111,6 @@ class Exchange:
         """More headers of the reply."""
         self.change: ReplyChange | None = None
         self.chunked = False
-        """Whether the body goes out in chunks."""
         self._connection = connection
         connection.closes = connection.closes or not request.keep_alive
         self._endless = False
@@ -170,7 +167,6 @@ class Exchange:
         self._connection.finish()
 
     def reply(self, status: int, body: bytes, content_type: bytes = b"application/json", headers: Headers = ()) -> None:
-        """Writes a whole reply."""
         self.start(status, ((b"Content-Type", content_type), *headers), length=len(body))
         self.finish(body)
 

@@ -49,8 +49,6 @@ class TemporaryFailure(GpuboxError):
 
 
 class _Child:
-    """One child process, and what it prints."""
-
     def __init__(self, process: subprocess.Popen[bytes], lines: asyncio.StreamReader) -> None:
         self.process, self.lines = process, lines
         self.used = False

@@ -136,7 +136,6 @@ class ProfileServers:
         return waiting
 
     def refuse(self, ticket: Ticket, reason: RequestRefused) -> None:
-        """Ends the waiting of a request."""
         self.queue.leave(ticket, time.monotonic())
         if ticket.server and not ticket.server.done():
             ticket.server.set_exception(reason)
@@ -314,7 +313,6 @@ class ProfileServers:
         operation.task = asyncio.get_running_loop().create_task(self._operate(operation))
 
     async def _operate(self, operation: _Operation) -> None:
-        """Brings a profile up, or unloads it."""
         name = operation.switch.profile
         queued = self.queue.of(name)
         self._report(operation, "begin")

@@ -21,7 +21,7 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpProcessingError, HttpResponseParser, RawResponseMessage
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
-from gpubox.gateway.http_connection import HEAD_BYTES, Headers, HttpRequest
+from gpubox.gateway.http_connection import HEAD_BYTES, HttpRequest
 
 _CONNECT_SECONDS = 5.0
 """Only for the connection: a long prompt takes minutes, and a dead server closes."""
@@ -62,18 +62,20 @@ class ServerReply:
 
 @asynccontextmanager
 async def send_request(
-    base_url: str, request: HttpRequest, body: bytes, extra: Headers, on_sent: Callable[[], None] = lambda: None
+    base_url: str, request: HttpRequest, body: bytes, key: str | None, on_sent: Callable[[], None] = lambda: None
 ) -> AsyncIterator[ServerReply]:
     """Sends ``request`` with ``body`` to the server at ``base_url``, and waits for the head of its reply.
 
-    ``extra``: headers of the gateway. ``on_sent`` is called when the body has gone out. In the end the connection is
+    ``on_sent`` is called when the body has gone out. In the end the connection is
     closed: a llama-server stops generating then. Raises NotConnected, and UpstreamFailed for all that happens later.
     """
     address = urlsplit(base_url)  # which remembers the last addresses
     tls = _certificates() if address.scheme == "https" else None
     target = address.path.rstrip("/") + request.target.partition("#")[0]
     lines = [f"{request.method} {target} HTTP/1.1".encode(), b"Host: " + address.netloc.encode("idna")]
-    lines += [name + b": " + value for name, value in (*_forwarded(request.headers), *extra)]
+    lines += [name + b": " + value for name, value in _forwarded(request.headers)]
+    if key:
+        lines.append(b"Authorization: Bearer " + key.encode())
     if body or request.method in ("POST", "PUT", "PATCH"):
         lines.append(b"Content-Length: %d" % len(body))
     data = [b"\r\n".join((*lines, b"Connection: close", b"", b"")), body]
@@ -188,8 +190,7 @@ async def ask_server(
     """
     now, answer = time.monotonic(), bytearray()
     request = HttpRequest(method, path, ((b"content-type", b"application/json"),), body, False, True, "", now, now)
-    extra: Headers = ((b"Authorization", b"Bearer " + key.encode()),) if key else ()
-    async with asyncio.timeout(seconds), send_request(base_url, request, body, extra) as reply:
+    async with asyncio.timeout(seconds), send_request(base_url, request, body, key) as reply:
         while data := await reply.body.readany():
             answer += data
             if len(answer) > ANSWER_BYTES:
