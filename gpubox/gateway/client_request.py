@@ -54,7 +54,8 @@ class ClientRequest:
     """What it is unless something else is said: the client went away."""
     error: str = ""
     observer: ReplyObserver | None = None
-    upstream_status: int = 0
+    late_error: bool = False
+    """Whether the server refused a request whose stream the gateway had begun with 200."""
     passed_on: bool = False
     """Whether a byte of the server's answer has gone to the client. Until then another server can be asked."""
     line: FinishedRequest | None = None
@@ -74,7 +75,6 @@ class ClientRequest:
         del body
         try:
             async with sending as reply:
-                self.upstream_status = reply.status
                 self.observer = ReplyObserver(stream=reply.is_stream)
                 if reply.is_stream:  # of any other, not even the head goes out before the first byte of its body
                     self._begin(reply)
@@ -82,13 +82,15 @@ class ClientRequest:
                 self.passed_on = True
                 exchange.drop_body()
                 self._begin(reply)
+                self.late_error = exchange.status == 200 != reply.status
                 while data and not reply.body.is_eof():
                     self._pass_on(data)
                     await exchange.drained()  # so nothing is buffered for a client that reads slowly
                     data = await reply.body.readany()
-                self._end(data)
+                self._end(reply.status, data)
         except UpstreamFailed as error:
             if not self.passed_on:
+                self.observer = None
                 raise
             self.outcome = "failed"
             self.cut(502, str(error))
@@ -97,7 +99,7 @@ class ClientRequest:
         """Ends a reply that has begun with an error."""
         self.error = sentence[:1].upper() + sentence[1:].rstrip(".") + "."
         exchange = self.exchange
-        if exchange.chunked and (self.observer is None or self.observer.stream or self._late_error):
+        if exchange.chunked and (self.observer is None or self.observer.stream or self.late_error):
             exchange.write(b"\n\n" + error_event(status, self.error, self.route.api))
             exchange.finish()
         else:
@@ -109,7 +111,7 @@ class ClientRequest:
             self.exchange.start(reply.status, reply.headers, length=length, chunked=length is None)
 
     def _pass_on(self, data: bytes) -> None:
-        if self._late_error:
+        if self.late_error:
             self._error_body += data[: _ERROR_BYTES - len(self._error_body)]
         else:  # a token goes out before anything is done with it
             self.exchange.write(data)
@@ -122,16 +124,10 @@ class ClientRequest:
             self.first_text_at = time.monotonic()
             self.state = "generating"
 
-    @property
-    def _late_error(self) -> bool:
-        """Whether the server refused a request whose stream the gateway had begun with 200."""
-        return self.exchange.status == 200 != self.upstream_status
-
-    def _end(self, data: bytes) -> None:
+    def _end(self, status: int, data: bytes) -> None:
         """``data``: the last bytes of the reply, which go to the client once its line is written."""
-        status = self.upstream_status
         self.outcome = "failed" if status >= 500 else "refused" if status >= 400 else "done"
-        if self._late_error:
+        if self.late_error:
             self._pass_on(data)
             text = " ".join(self._error_body.decode("utf-8", "replace").split())
             self.error = f"The server refused the request (HTTP {status}): {text[:300]}"

@@ -155,7 +155,7 @@ class Exchange:
 
     async def drained(self) -> None:
         """Returns when the client has read most of what was written: whoever waits for it buffers nothing more."""
-        await self._connection.drained()
+        await self._connection.writable.wait()
 
     def finish(self, payload: bytes = b"") -> None:
         """Ends the reply with the last part of its body."""
@@ -208,8 +208,8 @@ class ClientConnection(BaseProtocol):
         self._pipelined = b""
         self.closes = self._lingers = False
         """closes: after this reply. lingers: what still comes is not read."""
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self.writable = asyncio.Event()
+        self.writable.set()
 
     # -- asyncio.Protocol ----------------------------------------------------
 
@@ -259,12 +259,12 @@ class ClientConnection(BaseProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._writable.clear()
+        self.writable.clear()
         self._stalled = self._loop.call_later(STALL_SECONDS, self.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._writable.set()
+        self.writable.set()
         if self._stalled:
             self._stalled.cancel()
 
@@ -273,9 +273,6 @@ class ClientConnection(BaseProtocol):
     def write(self, data: bytes) -> None:
         if self.transport is not None and data:
             self.transport.write(data)
-
-    async def drained(self) -> None:
-        await self._writable.wait()
 
     def release_body(self) -> None:
         self._limits.held_bytes -= self._held
