@@ -1,7 +1,6 @@
 """The gateway: one address for all clients, whose profiles change behind it.
 
 gateway.py          answers clients at one address, and has profiles brought up when requests name them
-listening.py        where it listens, and how many clients may come
 http_connection.py  the client's side: reads requests within limits, writes replies
 client_request.py   one request: to a server, its reply back, its line in the ledger
 routes.py           what a request asks for, and how its errors look

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import errno
 import os
+import resource
 import secrets
 import socket
 import time
@@ -37,14 +39,13 @@ from gpubox.gateway.gateway_status import (
 )
 from gpubox.gateway.http_connection import ClientConnection, ConnectionLimits, Exchange, HttpRequest, RequestRefused
 from gpubox.gateway.ledger import Ledger
-from gpubox.gateway.listening import listen, most_connections
 from gpubox.gateway.metrics import RequestCounters
 from gpubox.gateway.own_replies import OwnReplies
 from gpubox.gateway.prefix import read_prompt_head
 from gpubox.gateway.profile_servers import ProfileServers
 from gpubox.gateway.servers import GatewayServer
 from gpubox.gateway.upstream import NotConnected, UpstreamFailed
-from gpubox.hardware.process import own_identity
+from gpubox.hardware.process import own_identity, port_owner
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile, is_loopback
 from gpubox.sanitize import sanitize_line
@@ -58,6 +59,11 @@ CLOSE_SECONDS = 10.0
 """How long running requests may go on when the gateway ends."""
 WARM_SECONDS = 2.0
 """After so long the first operation gets its process, unless there is one."""
+MAX_CONNECTIONS = 1024
+_ACCEPTED_AT_ONCE = 32
+_OTHER_DESCRIPTORS = 64 + 8 * _ACCEPTED_AT_ONCE
+"""Files, pipes to an operation, and connections that were accepted and are not known yet."""
+_BACKLOG = 256
 _FINISHED = 50
 _CANCELLED = RequestRefused(403, "The owner of this box has cancelled the request.")
 
@@ -80,7 +86,7 @@ class Gateway:
         self.started_at = utc_now()
         self._ids = count(1)
         self._stopping = asyncio.Event()
-        self._limits = ConnectionLimits(config.gateway.max_body_mib << 20, most_connections())
+        self._limits = ConnectionLimits(config.gateway.max_body_mib << 20, _most_connections())
         self._own = OwnReplies(self)
         self._names = routes.own_names(socket.gethostname(), (host, *config.gateway.names))
 
@@ -105,13 +111,12 @@ class Gateway:
             os.close(lock)
 
     async def _serve(self, sockets: Sequence[socket.socket]) -> None:
-        loop = asyncio.get_running_loop()
         await asyncio.to_thread(self.ledger.sums, date.today())  # reads today's file before it matters
         last = await asyncio.to_thread(self.ledger.last_requests, date.today(), _FINISHED)
         self.finished.extendleft(last)  # what a gateway before this one has finished
         await self.servers.start()
         connection = partial(ClientConnection, self._limits, self._handle, self._refuse_broken)
-        listeners = await listen(loop, self.host, self.port, connection, sockets)
+        listeners = await _listen(self.host, self.port, connection, sockets)
         record = GatewayRecord(own_identity(), self.host, self.port, self.token, self.started_at)
         try:
             try:
@@ -121,7 +126,7 @@ class Gateway:
             up = tuple(server.profile for server in self.servers.running if server.ready)
             self.emit(GatewayListening(record.base_url, os.getpid(), self.keys.any, self.exposed, up))
             notify("READY=1")
-            watching = loop.create_task(self._watch())
+            watching = asyncio.create_task(self._watch())
             try:
                 await self._stopping.wait()
             finally:
@@ -411,6 +416,46 @@ class Gateway:
             problems=tuple(filter(None, (self.keys.problem, self.ledger.problem))),
             kept_kv=self.conversations.sentences(),
         )
+
+
+def _most_connections() -> int:
+    """How many clients there may be at once: each may need a connection to a server, too.
+
+    Raises the process's own limit of open files for that as far as it may.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * MAX_CONNECTIONS + _OTHER_DESCRIPTORS
+    if 0 <= soft < wanted:  # -1: no limit
+        raised = wanted if hard < 0 else min(wanted, hard)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+            soft = raised
+    return MAX_CONNECTIONS if soft < 0 else max(8, min(MAX_CONNECTIONS, (soft - _OTHER_DESCRIPTORS) // 2))
+
+
+async def _listen(
+    host: str, port: int, factory: Callable[[], asyncio.Protocol], sockets: Sequence[socket.socket]
+) -> list[asyncio.Server]:
+    """Takes connections at ``host`` and ``port``, or on sockets that are open already. Raises GpuboxError."""
+    loop = asyncio.get_running_loop()
+    if sockets:
+        return [await loop.create_server(factory, sock=each, backlog=_ACCEPTED_AT_ONCE) for each in sockets]
+    try:
+        listener = await loop.create_server(factory, host, port, backlog=_ACCEPTED_AT_ONCE)
+        for each in listener.sockets:  # asyncio knows one number for what it accepts at once and for the kernel's queue
+            with socket.socket(fileno=os.dup(each.fileno())) as same:
+                same.listen(_BACKLOG)
+        return [listener]
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise GpuboxError(f"The gateway cannot listen on {host}:{port}: {error.strerror or error}.") from None
+        owner = await asyncio.to_thread(port_owner, port)
+        who = f" by {owner}" if owner else ""
+        raise GpuboxError(
+            f"Port {port} is used{who}.",
+            f"`gpubox stop` frees the port of a server: its profile starts again with the first request for it. Or use "
+            f"another port: `gpubox serve --port {port + 1}`.",
+        ) from None
 
 
 def _cost(line: FinishedRequest) -> float | None:
