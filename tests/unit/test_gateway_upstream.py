@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from unittest.mock import Mock
 
 import pytest
 
 from gpubox.gateway.admission import Ticket
 from gpubox.gateway.client_request import STREAM_HEADERS, ClientRequest
-from gpubox.gateway.http_connection import ClientConnection, ConnectionLimits, Exchange
+from gpubox.gateway.http_connection import Exchange, HttpRequest
 from gpubox.gateway.upstream import ANSWER_BYTES, NotConnected, UpstreamFailed, ask_server
 from tests.ports import free_port
 
@@ -67,30 +68,14 @@ async def test_a_stream_that_has_begun_ends_with_an_error_also_after_a_server_th
         writer.write(OK + b"Content-Type: application/json\r\nContent-Length: 9\r\n\r\n")
         writer.close()
 
-    async def handle(exchange: Exchange) -> None:
-        """What the gateway does for a request that waits, goes to a server that dies, and then to none."""
-        exchange.start(200, STREAM_HEADERS, chunked=True)
-        task = asyncio.current_task()
-        assert task
-        request = ClientRequest(Ticket(1), exchange, task, lambda line: None)
-        with pytest.raises(UpstreamFailed):
-            await request.forward(address, b"", None)
-        request.cut(503, "no server is up")
-
-    def refuse(exchange: Exchange, status: int, sentence: str) -> None:
-        raise AssertionError(sentence)
-
-    loop = asyncio.get_running_loop()
+    client, asked = Mock(closes=False), HttpRequest("GET", "/v1/models", (), b"", True, True, "", 0.0, 0.0)
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    limits = ConnectionLimits(1 << 20, 10)
-    front = await loop.create_server(lambda: ClientConnection(limits, handle, refuse), "127.0.0.1", 0)
-    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
-        reader, writer = await asyncio.open_connection(*front.sockets[0].getsockname())
-        writer.write(b"GET /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        answer = await asyncio.wait_for(reader.read(), 30)
-        assert b"No server is up." in answer and answer.endswith(b"0\r\n\r\n")
-        writer.close()
-    finally:
-        server.close()
-        front.close()
+    exchange = Exchange(client, asked)
+    request = ClientRequest(Ticket(1), exchange, Mock(), print)
+    exchange.start(200, STREAM_HEADERS, chunked=True)  # it waits
+    with pytest.raises(UpstreamFailed):
+        await request.forward(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", b"", None)
+    request.cut(503, "no server is up")
+    assert b"No server is up." in b"".join(call.args[0] for call in client.write.call_args_list)
+    assert client.finish.called and not client.abort.called
+    server.close()
