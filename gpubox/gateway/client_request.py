@@ -18,7 +18,6 @@ from gpubox.gateway.upstream import ServerReply, UpstreamFailed, send_request
 from gpubox.profiles.profile import Profile
 from gpubox.sanitize import sanitize_line
 
-_ERROR_BYTES = 64 * 1024
 _KEPT_BODY_BYTES = 2 * 1024 * 1024
 """So large a body is kept until the server answers, to ask another one with it: any text, but few images."""
 _ASKED_CHARS = 100
@@ -60,7 +59,6 @@ class ClientRequest:
     """Whether a byte of the server's answer has gone to the client. Until then another server can be asked."""
     line: FinishedRequest | None = None
     """Its line in the ledger, once that is written."""
-    _error_body: bytearray = field(default_factory=bytearray)
 
     async def forward(self, base_url: str, body: bytes, key: str | None) -> None:
         """Passes it on to a server, and the reply back. Returns when that is over, whole or not.
@@ -111,11 +109,9 @@ class ClientRequest:
             self.exchange.start(reply.status, reply.headers, length=length, chunked=length is None)
 
     def _pass_on(self, data: bytes) -> None:
-        if self.late_error:
-            self._error_body += data[: _ERROR_BYTES - len(self._error_body)]
-        else:  # a token goes out before anything is done with it
+        if not self.late_error:  # a token goes out before anything is done with it
             self.exchange.write(data)
-            self._observe(data)
+        self._observe(data)
 
     def _observe(self, data: bytes) -> None:
         assert self.observer is not None
@@ -127,13 +123,11 @@ class ClientRequest:
     def _end(self, status: int, data: bytes) -> None:
         """``data``: the last bytes of the reply, which go to the client once its line is written."""
         self.outcome = "failed" if status >= 500 else "refused" if status >= 400 else "done"
-        if self.late_error:
-            self._pass_on(data)
-            text = " ".join(self._error_body.decode("utf-8", "replace").split())
+        self._observe(data)
+        if self.late_error and self.observer:
+            text = " ".join(self.observer.kept.decode("utf-8", "replace").split())
             self.error = f"The server refused the request (HTTP {status}): {text[:300]}"
             data = error_event(status, self.error, self.route.api)
-        else:
-            self._observe(data)
         self.line = self.finished()
         self.record(self.line)
         self.exchange.finish(data)

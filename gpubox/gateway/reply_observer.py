@@ -65,6 +65,10 @@ class ReplyObserver:
         while self.stream and self._tail_bytes > _TAIL_BYTES and len(self._tail) > 1:
             self._tail_bytes -= len(self._tail.pop(0))
 
+    @property
+    def kept(self) -> bytes:
+        return b"".join(self._tail)
+
     def tokens(self) -> AnswerTokens:
         """What the reply has said so far. For a stream that was cut off, the events with text are counted."""
         objects = self._objects()
@@ -79,10 +83,9 @@ class ReplyObserver:
 
     def _objects(self) -> list[Mapping[str, Any]]:
         """The JSON objects that may hold numbers: those that say most first."""
-        tail = b"".join(self._tail)
         if not self.stream:
-            return _parse(tail)
-        wanted = [line for line in _data_lines(tail) if b'"timings"' in line or b'"usage"' in line]
+            return _parse(self.kept)
+        wanted = [line for line in _data_lines(self.kept) if b'"timings"' in line or b'"usage"' in line]
         begin = [line for line in _data_lines(self._start) if b'"usage"' in line][:1]
         objects = [values for line in (*reversed(wanted[-_LAST_EVENTS:]), *begin) for values in _parse(line)]
         return sorted(objects, key=lambda values: "timings" not in values)
