@@ -52,8 +52,10 @@ class Ticket:
     """One request in the queue or at a server."""
 
     id: int
-    client: str
-    profile: str
+    client: str = ""
+    """Empty until it is known."""
+    profile: str = ""
+    """The one that answers; empty until it is known."""
     limits: ClientLimits = UNLIMITED
     takes_slot: bool = True
     arrived: float = 0.0
@@ -132,13 +134,13 @@ class QueuedProfile:
     displaces: tuple[str, ...] = ()
     """The profiles that must stop for it, while it is brought up."""
     loading: bool = False
-    postponed_until: float = 0.0
-    """It cannot be brought up before: another gpubox or a benchmark is at work."""
+    retry_at: float = 0.0
+    """It is not brought up before."""
+    cause: str = ""
+    """Why: it failed. Empty: another gpubox or a benchmark is at work."""
+    failures: int = 0
     postponed: int = 0
     postponed_since: float = 0.0
-    failures: int = 0
-    broken_until: float = 0.0
-    cause: str = ""
 
     @property
     def is_open(self) -> bool:
@@ -159,11 +161,6 @@ class QueuedProfile:
         """When the request that waits longest arrived."""
         return min(ticket.arrived for ticket in self.waiting())
 
-    @property
-    def work_seconds(self) -> float:
-        """How long the requests that wait will take, as far as the last answers tell."""
-        return self.waiting_count * self.answer_seconds / (self.slots or 1)
-
     def count_wait(self, ticket: Ticket, now: float) -> None:
         seconds = now - ticket.since
         if self.is_open:
@@ -171,13 +168,6 @@ class QueuedProfile:
         else:
             ticket.swap_seconds += seconds
         ticket.since = now
-
-    def turn(self, now: float, *, up: bool, closed: bool) -> None:
-        """It comes up or goes, opens or closes."""
-        if (up and not closed) != self.is_open:
-            for ticket in self.waiting():
-                self.count_wait(ticket, now)
-        self.up, self.closed = up, closed
 
 
 class AdmissionQueue:
@@ -188,8 +178,6 @@ class AdmissionQueue:
         self.paused = False
         self.profiles: dict[str, QueuedProfile] = {}
         self.waiting_count = 0
-        self._at_servers: Counter[str] = Counter()
-        """Client -> its requests in slots of any profile."""
 
     def of(self, profile: str) -> QueuedProfile:
         return self.profiles.setdefault(profile, QueuedProfile())
@@ -234,7 +222,6 @@ class AdmissionQueue:
         queued.used = ticket.sent_at = now
         if ticket.takes_slot:
             queued.busy += 1
-            self._at_servers[ticket.client] += 1
             account = self._account(queued, ticket)
             account.running += 1
             ticket.charge = account.estimate
@@ -272,9 +259,6 @@ class AdmissionQueue:
     def _settle(self, queued: QueuedProfile, ticket: Ticket, now: float, tokens: float | None) -> None:
         """The account of a request that is over gets what it really cost."""
         queued.busy -= 1
-        self._at_servers[ticket.client] -= 1
-        if not self._at_servers[ticket.client]:
-            del self._at_servers[ticket.client]
         account, weight = queued.accounts[ticket.client], ticket.limits.weight
         account.running -= 1
         account.under_way = account.under_way - ticket.charge / weight if account.running else 0.0
@@ -316,7 +300,12 @@ class AdmissionQueue:
 
     def _at_limit(self, ticket: Ticket) -> bool:
         most = ticket.limits.requests_at_once
-        return most is not None and self._at_servers[ticket.client] >= most
+        return most is not None and self._in_slots(ticket.client) >= most
+
+    def _in_slots(self, client: str) -> int:
+        """The requests of a client in slots of any profile."""
+        accounts = (queued.accounts.get(client) for queued in self.profiles.values())
+        return sum(account.running for account in accounts if account)
 
     def _down(self) -> Iterator[tuple[str, QueuedProfile]]:
         """The profiles that are waited for and not up."""
@@ -330,18 +319,20 @@ class AdmissionQueue:
         for name in names:
             self.of(name)
         for name, queued in self.profiles.items():
-            came = name in names and not queued.up
-            queued.turn(now, up=name in names, closed=name in closed)
-            if came:
+            up, closes = name in names, name in closed
+            if (up and not closes) != queued.is_open:
+                for ticket in queued.waiting():
+                    queued.count_wait(ticket, now)
+            if up and not queued.up:
                 queued.up_since, queued.used, queued.was_up, queued.loading = now, now, True, False
-                queued.failures, queued.broken_until, queued.cause = 0, 0.0, ""
-                queued.postponed, queued.postponed_until = 0, 0.0
+                queued.failures, queued.postponed, queued.retry_at, queued.cause = 0, 0, 0.0, ""
                 queued.lost_until = queued.unload_until = 0.0
+            queued.up, queued.closed = up, closes
 
     def broken(self, profile: str, now: float) -> tuple[str, float] | None:
         """Why the profile is not tried now, and for how many seconds; None if it may be tried."""
         queued = self.of(profile)
-        return (queued.cause, queued.broken_until - now) if queued.broken_until > now else None
+        return (queued.cause, queued.retry_at - now) if queued.cause and queued.retry_at > now else None
 
     def failed(self, profile: str, cause: str, now: float) -> list[Ticket]:
         """The profile could not be brought up: returns its waiting requests, which get ``cause``.
@@ -354,18 +345,18 @@ class AdmissionQueue:
             return []
         queued.was_up = False
         seconds = min(BROKEN_SECONDS * 2 ** (queued.failures - 1), BROKEN_MAX_SECONDS)
-        queued.cause, queued.broken_until = cause, now + seconds
+        queued.cause, queued.retry_at = cause, now + seconds
         return list(queued.waiting())
 
     def forgive(self) -> None:
         """Every profile that failed may be tried again."""
         for queued in self.profiles.values():
-            queued.broken_until = 0.0
+            queued.retry_at = 0.0 if queued.cause else queued.retry_at
 
     def postpone(self, profile: str, now: float) -> list[Ticket]:
         """The profile cannot be brought up now. Returns the requests that wait longer for that than the deadline."""
         queued = self.of(profile)
-        queued.postponed_until = now + min(2.0**queued.postponed, POSTPONE_MAX_SECONDS)
+        queued.cause, queued.retry_at = "", now + min(2.0**queued.postponed, POSTPONE_MAX_SECONDS)
         if not queued.postponed:
             queued.postponed_since = now
         queued.postponed += 1
@@ -375,16 +366,15 @@ class AdmissionQueue:
     def release(self, but: str) -> None:
         """The operation of ``but`` is over: what waited for that may be tried."""
         for name, queued in self.profiles.items():
-            if queued.postponed_until == UNTIL_RELEASED and name != but:
-                queued.postponed_until = 0.0
+            if queued.retry_at == UNTIL_RELEASED and name != but:
+                queued.retry_at = 0.0
 
     def next_profiles(self, now: float) -> list[str]:
         """The profiles to bring up, first that of the request which waits longest."""
         if self.paused:
             return []
-        wanted = [(queued.oldest, name) for name, queued in self._down()
-                  if max(queued.broken_until, queued.postponed_until) <= now]  # fmt: skip
-        return [name for _, name in sorted(wanted)]
+        wanted = sorted((queued.oldest, name) for name, queued in self._down() if queued.retry_at <= now)
+        return [name for _, name in wanted]
 
     def close_at(self, wanted: str, displaced: Collection[str], now: float) -> float:
         """When the ``displaced`` profiles stop taking requests so that ``wanted`` comes up in time."""
@@ -406,7 +396,8 @@ class AdmissionQueue:
         arrived = [max(ticket.arrived, queued.up_since) for ticket in target.waiting()]
         if not arrived:
             return now
-        left = asking * (swap + target.work_seconds) - sum(now - since for since in arrived)
+        work = target.waiting_count * target.answer_seconds / (target.slots or 1)  # as far as the last answers tell
+        left = asking * (swap + work) - sum(now - since for since in arrived)
         return now + left / len(arrived)
 
     def idle_seconds(self, profile: str, now: float) -> float | None:
@@ -420,17 +411,16 @@ class AdmissionQueue:
         """What each waiting request waits for, and behind whom; the seconds of the tickets are up to date then."""
         waits: dict[int, WaitsFor] = {}
         for name, queued in self.profiles.items():
-            for ticket in queued.waiting():
+            waiting = list(queued.waiting())
+            for ticket in waiting:
                 queued.count_wait(ticket, now)
-                if self.paused or not queued.is_open:
-                    waits[ticket.id] = self._waits_for_profile(name, queued)
             if self.paused or not queued.is_open:
+                waits |= dict.fromkeys((each.id for each in waiting), self._waits_for_profile(name, queued))
                 continue
             ahead = Counter(ticket.client for ticket in queued.running.values() if ticket.takes_slot)
             for ticket in _in_order(queued):
                 if self._at_limit(ticket):
-                    own = (ticket.client, self._at_servers[ticket.client])
-                    waits[ticket.id] = WaitsFor("limit", (own,))
+                    waits[ticket.id] = WaitsFor("limit", ((ticket.client, self._in_slots(ticket.client)),))
                 else:
                     waits[ticket.id] = WaitsFor("slot", tuple(ahead.most_common()))
                     ahead[ticket.client] += 1

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,14 +22,13 @@ import msgspec
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.gateway.gateway_status import FinishedRequest
-from gpubox.gateway.prefix import PATHS, PromptHead, read_prompt_head
+from gpubox.gateway.prefix import PromptHead
 from gpubox.gateway.servers import GatewayServer
 from gpubox.gateway.slots import READ_SECONDS, LaunchSlots, NotKept, choose_slot, is_empty, task_of
 from gpubox.gateway.upstream import UpstreamFailed
 from gpubox.hardware.process import environment_of
 from gpubox.paths import Paths
 from gpubox.planner.supervisors import full_window
-from gpubox.server.instance import observe
 from gpubox.server.kept_kv import MIN_TOKENS, KeptKv
 from gpubox.server.kv_key import has_prompt_cache
 from gpubox.server.kv_store import SHARED, KeptState
@@ -48,21 +46,6 @@ MAX_HEADS = 32
 _ALIKE_SHARE = 0.2
 """What build 11434 loses: of a slot whose larger half (0.5) a request shares, the rest; of a prompt in RAM that shares
 a quarter (0.25) with one that it does not know, all else. Bytes are counted here, not tokens."""
-
-
-def conversation_of(path: str, header: Callable[[str], str], body: bytes, client: str = "") -> PromptHead | None:
-    """The head of a request with its conversation; None for a small one (a title), and for what is no chat.
-
-    It is known by its session, as the client names it (x-session-id, x-session-affinity; Claude Code: the metadata),
-    and by the messages up to the first answer: titles and other agents of a session have a system prompt of their own.
-    """
-    if path not in PATHS or (head := read_prompt_head(body, is_anthropic=path == "/v1/messages")) is None:
-        return None
-    session = header("x-session-id") or header("x-session-affinity") or head.session
-    digest = hashlib.sha256()
-    for part in (client.encode(), session.encode(), *head.system, head.opening):
-        digest.update(b"%d:" % len(part) + part)
-    return replace(head, conversation=digest.hexdigest()[:32])
 
 
 @dataclass(slots=True)
@@ -134,7 +117,6 @@ class Conversations:
                 opened.since = launch.last_task
 
     def after(self, request: int, line: FinishedRequest) -> None:
-        """The request is over."""
         cached, answered = line.cached_tokens, line.status == 200
         if (opened := self._open.pop(request, None)) is None:
             return
@@ -183,7 +165,7 @@ class Conversations:
             return {"tokens": (await launch.read(talk.path, body))[0]}
         return {}
 
-    async def tidy(self, running: Iterable[GatewayServer]) -> None:
+    def tidy(self, running: Iterable[GatewayServer]) -> None:
         """Forgets the launches that have ended."""
         alive = {server.launch_id for server in running}
         self._launches = {name: launch for name, launch in self._launches.items() if name in alive}
@@ -210,23 +192,19 @@ class Conversations:
             return self._launches[server.launch_id]
 
     def _look(self, server: GatewayServer, api_key: str | None) -> LaunchSlots:
-        """Reads the state, the log and the environment of a server."""
+        """Reads the log and the environment of a server."""
+        assert server.record is not None
+        running = server.record
         kv = KeptKv(self._paths, self._config, server.instance, partial(full_window, self._paths, self._config))
-        running = observe(self._paths, server.instance).running
-        launch = LaunchSlots(server.launch_id, server.profile, server.base_url, api_key, kv, running, self._record)
-        if running is None or running.launch_id != server.launch_id:
-            launch.off = "its server has just ended"
-        elif not kv.is_on(running):
-            launch.off = kv.why_off(running) or "kept-kv is off"
-        else:
-            launch.off = kv.window_refusal(running)
-            variable = environment_of(server.pid).get
-            launch.has_ram_cache = has_prompt_cache(server.argv, variable)
-            launch.filled = {each.slot: -1 for each in running.restored}
+        launch = LaunchSlots(running, api_key, kv, self._record)
+        launch.off = kv.window_refusal(running) if kv.is_on(running) else kv.why_off(running) or "kept-kv is off"
+        variable = (environment_of(running.process.pid) if running.process else {}).get
+        launch.has_ram_cache = has_prompt_cache(running.launch.argv, variable)
+        launch.filled = {each.slot: -1 for each in running.restored}
         return launch
 
     def _note(self, launch: LaunchSlots, text: str) -> None:
-        sentence = f"{launch.profile}: {text.rstrip('.')}."
+        sentence = f"{launch.running.launch.profile}: {text.rstrip('.')}."
         if text and sentence not in self._notes:
             self._notes.appendleft(sentence)
 
@@ -246,8 +224,9 @@ class Conversations:
         """Whether the first request after a restore has reused it."""
         has_helped = reused >= LEAST_REUSED_SHARE * min(tokens, prompt)
         if has_helped:
-            before = self._uses.get(opened.launch.profile, (0, 0, 0))
-            self._uses[opened.launch.profile] = (before[0] + 1, before[1] + tokens, before[2] + reused)
+            profile = opened.launch.running.launch.profile
+            before = self._uses.get(profile, (0, 0, 0))
+            self._uses[profile] = (before[0] + 1, before[1] + tokens, before[2] + reused)
         else:
             what = f"a state of {tokens:,} tokens was put back, and its next request reused {reused:,} of them"
             self._note(opened.launch, f"{what}: its state is dropped")
@@ -268,7 +247,6 @@ class Conversations:
         """
         launch, key = opened.launch, opened.head.conversation
         talk = self._talks.get(key)
-        assert launch.running is not None
         if talk and talk.launch == launch.id:
             if talk.sent == launch.sent - 1 or await self._slot_of(launch, talk):
                 return True  # it is where it was
@@ -311,7 +289,6 @@ class Conversations:
         if any(not slot.busy for slot in slots.values()):
             size, slot = await launch.read("/completion", {"prompt": tokens, "n_predict": 0, "cache_prompt": True})
             if len(others) > 1:
-                assert launch.running is not None
                 state = await launch.kv.save_one(launch.running, slot, SHARED + head.key)
                 if state.tokens != size:  # another request was quicker
                     await asyncio.to_thread(launch.kv.note_use, state.name, reused=False)
@@ -319,7 +296,6 @@ class Conversations:
 
     async def _guard(self, launch: LaunchSlots, key: str, head: PromptHead | None) -> None:
         """Saves the other conversations that the server may lose for a request: those with this head; None: all."""
-        assert launch.running is not None
         for other, talk in list(self._talks.items()):
             alike = head is None or (talk.head == head.key and talk.head_bytes >= _ALIKE_SHARE * len(talk.body))
             if other == key or not alike or talk.launch != launch.id or talk.saved == talk.tokens:
@@ -336,18 +312,16 @@ class Conversations:
     async def _restore(self, opened: _Open, key: str) -> bool:
         """Restores the kept state of a conversation, or of a system prompt, into a slot, if there is one."""
         launch = opened.launch
-        running = launch.running
-        assert running is not None
         async with asyncio.timeout(MOVE_SECONDS), launch.placing:
             slots = tuple((await launch.slots()).values())
             context = min(slot.context_size_tokens or 0 for slot in slots)
-            state: KeptState | None = await asyncio.to_thread(launch.kv.find, running, key, context)
+            state: KeptState | None = await asyncio.to_thread(launch.kv.find, launch.running, key, context)
             if state is None:
                 return False
             if slot := choose_slot(slots, launch.filled):
                 if not is_empty(slot) and launch.has_ram_cache:  # a new task moves what idle slots hold into RAM
                     await launch.read("/completion", b'{"prompt": ".", "n_predict": 0}')
-                if await launch.kv.restore_one(running, slot.index, state):
+                if await launch.kv.restore_one(launch.running, slot.index, state):
                     opened.expects = state.name, state.tokens
                     launch.filled[slot.index] = task_of((await launch.slots())[slot.index])
             return True

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
+from functools import partial
 from itertools import count
 
 from gpubox import __version__
@@ -24,7 +25,7 @@ from gpubox.gateway.background import notify
 from gpubox.gateway.changes import ModelName, body_for
 from gpubox.gateway.client_keys import UNLIMITED, ClientKeys, ClientLimits
 from gpubox.gateway.client_request import STREAM_HEADERS, ClientRequest
-from gpubox.gateway.conversations import Conversations, conversation_of
+from gpubox.gateway.conversations import Conversations
 from gpubox.gateway.gateway_status import (
     SCHEMA,
     ClientSums,
@@ -34,18 +35,12 @@ from gpubox.gateway.gateway_status import (
     GatewayStatus,
     GatewayStopped,
 )
-from gpubox.gateway.http_connection import (
-    ClientConnection,
-    ConnectionLimits,
-    Exchange,
-    Headers,
-    HttpRequest,
-    RequestRefused,
-)
+from gpubox.gateway.http_connection import ClientConnection, ConnectionLimits, Exchange, HttpRequest, RequestRefused
 from gpubox.gateway.ledger import Ledger
 from gpubox.gateway.listening import listen, most_connections
 from gpubox.gateway.metrics import RequestCounters
 from gpubox.gateway.own_replies import OwnReplies
+from gpubox.gateway.prefix import read_prompt_head
 from gpubox.gateway.profile_servers import ProfileServers
 from gpubox.gateway.servers import GatewayServer
 from gpubox.gateway.upstream import NotConnected, UpstreamFailed
@@ -64,8 +59,7 @@ CLOSE_SECONDS = 10.0
 WARM_SECONDS = 2.0
 """After so long the first operation gets its process, unless there is one."""
 _FINISHED = 50
-_REPEATS = 1
-"""So often a request is sent again whose server died before a byte of its answer went out."""
+_CANCELLED = RequestRefused(403, "The owner of this box has cancelled the request.")
 
 
 class Gateway:
@@ -111,12 +105,12 @@ class Gateway:
             os.close(lock)
 
     async def _serve(self, sockets: Sequence[socket.socket]) -> None:
-        loop = asyncio.get_running_loop()
         await asyncio.to_thread(self.ledger.sums, date.today())  # reads today's file before it matters
         last = await asyncio.to_thread(collections.deque, self.ledger.requests(date.today()), _FINISHED)
         self.finished.extendleft(last)  # what a gateway before this one has finished
         await self.servers.start()
-        listeners = await listen(loop, self.host, self.port, self._connection, sockets)
+        connection = partial(ClientConnection, self._limits, self._handle, self._refuse_broken)
+        listeners = await listen(self.host, self.port, connection, sockets)
         record = GatewayRecord(own_identity(), self.host, self.port, self.token, self.started_at)
         try:
             try:
@@ -126,7 +120,7 @@ class Gateway:
             up = tuple(server.profile for server in self.servers.running if server.ready)
             self.emit(GatewayListening(record.base_url, os.getpid(), self.keys.any, self.exposed, up))
             notify("READY=1")
-            watching = loop.create_task(self._watch())
+            watching = asyncio.create_task(self._watch())
             try:
                 await self._stopping.wait()
             finally:
@@ -151,7 +145,7 @@ class Gateway:
     async def _finish_requests(self) -> None:
         deadline = time.monotonic() + CLOSE_SECONDS
         for request in list(self.requests.values()):
-            if request.state == "waiting" and request.ticket:
+            if request.state == "waiting":
                 self.servers.refuse(request.ticket, RequestRefused(503, "The gateway ends."))
         while self._limits.connections and time.monotonic() < deadline:
             for connection in list(self._limits.connections):
@@ -169,20 +163,17 @@ class Gateway:
             await self.servers.operations.warm()
         while True:
             await asyncio.sleep(1.0)
-            await self.conversations.tidy(self.servers.running)
+            self.conversations.tidy(self.servers.running)
             self.keys.refresh()
             for request in list(self.requests.values()):
-                if request.keyed and self.keys.is_revoked(request.client):
+                if request.keyed and self.keys.is_revoked(request.ticket.client):
                     self._cut(request, RequestRefused(401, "The key of this client was revoked."))
 
     def cancel(self, number: int) -> bool:
         """Ends a request for the owner, also in the middle of its answer. Whether it was open."""
-        request = self.requests.get(number)
-        if request is None:
-            return False
-        request.cancelled = True
-        self._cut(request, RequestRefused(403, "The owner of this box has cancelled the request."))
-        return True
+        if request := self.requests.get(number):
+            self._cut(request, _CANCELLED)
+        return request is not None
 
     def _cut(self, request: ClientRequest, refusal: RequestRefused) -> None:
         """Ends a request wherever it is: its task is cancelled, which closes its server's connection."""
@@ -190,15 +181,12 @@ class Gateway:
             request.refusal = refusal
             request.task.cancel()
 
-    def _connection(self) -> ClientConnection:
-        return ClientConnection(self._limits, self._handle, self._refuse_broken)
-
     # -- one request ---------------------------------------------------------
 
     async def _handle(self, exchange: Exchange) -> None:
         task = asyncio.current_task()
         assert task is not None
-        request = ClientRequest(next(self._ids), exchange, task, self.ledger.add)
+        request = ClientRequest(Ticket(next(self._ids)), exchange, task, self.ledger.add)
         try:
             await self._answer(request)
         except RequestRefused as refusal:
@@ -219,89 +207,80 @@ class Gateway:
         http, exchange.change = ollama.translated(exchange.request)
         exchange.request = http
         route = routes.route_of(http)
-        request.path, request.stream, request.api, request.model = route.path, route.stream, route.api, route.model
+        request.route, request.model = route, route.model
         if route.path.startswith(routes.CONTROL):
-            return await self._control(request, route.own)
+            if not secrets.compare_digest(routes.secret_of(http).encode(), self.token.encode()):
+                raise RequestRefused(403, "Only gpubox itself may control the gateway.")
+            return await self._own.control(exchange, route.own)
         if route.own == "health" or routes.is_preflight(http):  # neither comes with a key
             if not self.keys.any:
                 self._check_page(http)
-            request.exchange.page_may_read = True
+            exchange.page_may_read = True
             if route.own:
-                return request.exchange.reply(200, b'{"status":"ok"}')
-            return request.exchange.reply(200, b"", headers=routes.preflight_headers(http))
+                return exchange.reply(200, b'{"status":"ok"}')
+            return exchange.reply(200, b"", headers=routes.preflight_headers(http))
         self._identify(request, http)
-        request.exchange.page_may_read = True
+        exchange.page_may_read = True
         del http  # its body goes as soon as it is sent on
         if route.own not in ("", "load"):
             return await self._own.answer(exchange, route)
-        return await self._pass_on(request, route)
+        return await self._pass_on(request)
 
-    async def _pass_on(self, request: ClientRequest, route: routes.Route) -> None:
-        self.requests[request.id] = request
+    async def _pass_on(self, request: ClientRequest) -> None:
+        """Has its profile answer; one that does not load leaves it to its fallback. Raises RequestRefused."""
+        ticket, route, tried = request.ticket, request.route, set[str]()
+        self.requests[ticket.id] = request
         if not route.model:
             routes.check_api(route.path)
-        named = await self.servers.profile_of(route.model)
-        limits = self._check_limits(request, named)
-        request.ticket = Ticket(request.id, request.client, named.name, limits, takes_slot(route.path))
-        profile: Profile | None = named
-        while profile:
-            profile = await self._answer_by(request, request.ticket, route, profile)
-
-    async def _answer_by(
-        self, request: ClientRequest, ticket: Ticket, route: routes.Route, profile: Profile
-    ) -> Profile | None:
-        """Has ``profile`` answer. Returns its fallback, which is to answer in its place, if it does not load.
-
-        Raises RequestRefused.
-        """
-        fallback = self.servers.profiles.get(profile.fallback)
-        routes.check_slots(route.path, profile)
-        request.answered_by(profile)
-        ticket.profile = profile.name
-        if not profile.upstream:
-            routes.check_api(route.path)
-        try:
-            await self._ask_profile(request, ticket, route, profile)
-        except RequestRefused as refusal:
-            tried = request.tried = (*request.tried, profile.name)
-            if not refusal.is_broken or route.own or fallback is None or fallback.name in tried:
-                raise
-            self.servers.done(ticket)
-            if request.exchange.head_sent:  # too late for a header
-                request.exchange.write(f": {fallback.name} answers, because: {refusal.sentence}\n\n".encode())
-            return fallback
-        return None
-
-    async def _ask_profile(self, request: ClientRequest, ticket: Ticket, route: routes.Route, profile: Profile) -> None:
-        if route.own == "load":
-            if not profile.upstream:
-                await self._wait_for_server(request, ticket, profile)
-            return request.exchange.reply(200, b'{"success":true}')
-        failures = 0
+        profile = await self.servers.profile_of(route.model)
+        ticket.limits, ticket.takes_slot = self._check_limits(request, profile), takes_slot(route.path)
         while True:
+            routes.check_slots(route.path, profile)
+            request.answered_by(profile)
+            if not profile.upstream:
+                routes.check_api(route.path)
             try:
-                return await self._ask_server(request, ticket, profile)
+                return await self._ask_profile(request, profile)
+            except RequestRefused as refusal:
+                tried.add(profile.name)
+                fallback = self.servers.profiles.get(profile.fallback)
+                if not refusal.is_broken or route.own or fallback is None or fallback.name in tried:
+                    raise
+                self.servers.done(ticket)
+                if request.exchange.status:  # too late for a header
+                    request.exchange.write(f": {fallback.name} answers, because: {refusal.sentence}\n\n".encode())
+                profile = fallback
+
+    async def _ask_profile(self, request: ClientRequest, profile: Profile) -> None:
+        if request.route.own == "load":
+            if not profile.upstream:
+                await self._wait_for_server(request, profile)
+            request.exchange.reply(200, b'{"success":true}')
+            return
+        for may_repeat in (True, False):
+            try:
+                await self._ask_server(request, profile)
+                break
             except UpstreamFailed as error:  # and no byte of its answer has gone out
-                failures += 1
                 unseen = isinstance(error, NotConnected)
                 has_body = bool(request.exchange.request.body)  # else it was too large to be kept
-                if failures > _REPEATS or not (unseen or (has_body and takes_slot(route.path))):
+                if not (may_repeat and (unseen or (has_body and request.ticket.takes_slot))):
                     raise RequestRefused(502, f"{profile.name}: {error}.", is_broken=unseen) from None
 
-    async def _ask_server(self, request: ClientRequest, ticket: Ticket, profile: Profile) -> None:
+    async def _ask_server(self, request: ClientRequest, profile: Profile) -> None:
         """Asks the profile's server once, as soon as it may. Raises UpstreamFailed and RequestRefused."""
         if profile.upstream and request.model and not request.exchange.change:
             request.exchange.change = ModelName(request.model)
-        server = await self._wait_for_server(request, ticket, profile)
+        server = await self._wait_for_server(request, profile)
         key = self._upstream_key(profile) if profile.upstream else self.keys.box_key
-        body = self._body_for(request, profile)
+        http, path, ticket = request.exchange.request, request.route.path, request.ticket
+        alone = routes.has_own_slots(profile) and len(self.servers.queue.of(profile.name).running) == 1
+        body = body_for(profile, path, request.model, http.body, keep_slot=alone)
         if not profile.upstream:
-            header = request.exchange.request.header
-            head = conversation_of(request.path, header, body, request.client)
-            await self.conversations.before(request.id, head, server, key, request.path, body)
-        extra: Headers = ((b"Authorization", b"Bearer " + key.encode()),) if key else ()
-        forwarding = request.forward(server.base_url, body, extra)
-        del body  # who waits for the answer does not hold it
+            head = read_prompt_head(path, http.header, body, ticket.client)
+            await self.conversations.before(ticket.id, head, server, key, path, body)
+        forwarding = request.forward(server.base_url, body, key)
+        del http, body  # who waits for the answer does not hold it
         try:
             return await forwarding
         except UpstreamFailed:
@@ -316,10 +295,10 @@ class Gateway:
                 raise RequestRefused(503, "The gateway cannot use its keys: `gpubox keys list` on the box says why.")
             if client is None:
                 raise RequestRefused(401, self.keys.why_refused(secret))
-            request.client, request.keyed = client, client in self.keys.clients
-            return
-        self._check_page(http)
-        request.client = _client_name(http)
+            request.ticket.client, request.keyed = client, client in self.keys.clients
+        else:
+            self._check_page(http)
+            request.ticket.client = _client_name(http)
 
     def _check_page(self, http: HttpRequest) -> None:
         if refusal := routes.page_refusal(http, self._names):
@@ -327,43 +306,34 @@ class Gateway:
 
     def _check_limits(self, request: ClientRequest, profile: Profile) -> ClientLimits:
         """What its key allows. Raises RequestRefused if that is not this request."""
-        limits = self.keys.limits_of(request.client) if request.keyed else UNLIMITED
+        client = request.ticket.client
+        limits = self.keys.limits_of(client) if request.keyed else UNLIMITED
         if not limits.allows(profile.names):
-            raise RequestRefused(403, f"The key of {request.client} is not for {profile.name}.")
+            raise RequestRefused(403, f"The key of {client} is not for {profile.name}.")
         most = limits.tokens_per_day
-        if most is not None and self.ledger.spent_tokens(request.client) >= most:
+        if most is not None and self.ledger.spent_tokens(client) >= most:
             now = datetime.now()
             midnight = datetime.combine(now.date() + timedelta(days=1), datetime.min.time())
-            sentence = f"The {most:,} tokens of {request.client} for today are used up; at 0:00 there are new ones."
+            sentence = f"The {most:,} tokens of {client} for today are used up; at 0:00 there are new ones."
             raise RequestRefused(429, sentence, (midnight - now).total_seconds())
         return limits
 
-    async def _wait_for_server(self, request: ClientRequest, ticket: Ticket, profile: Profile) -> GatewayServer:
+    async def _wait_for_server(self, request: ClientRequest, profile: Profile) -> GatewayServer:
         # who cannot set a method cannot load a model: a link, an image, a crawler
-        waiting = self.servers.ask(ticket, profile, may_load=request.exchange.request.method == "POST")
-        if isinstance(waiting, GatewayServer):
-            return waiting
+        waiting = self.servers.ask(request.ticket, profile, may_load=request.exchange.request.method == "POST")
         request.state = "waiting"
         try:
             while not waiting.done():
                 await asyncio.wait({waiting}, timeout=COMMENT_SECONDS)
-                if not waiting.done() and request.stream:
-                    self._comment(request, profile)
+                if not waiting.done() and request.route.stream:  # its client is told that somebody is here
+                    if not request.exchange.status:
+                        request.exchange.start(200, STREAM_HEADERS, chunked=True)
+                    request.exchange.write(f": waiting for {profile.name}\n\n".encode())
             return waiting.result()
         finally:
             if waiting.cancelled() or not waiting.done() or waiting.exception():
-                self.servers.done(ticket)
+                self.servers.done(request.ticket)
             request.state = "reading"
-
-    def _comment(self, request: ClientRequest, profile: Profile) -> None:
-        """Tells a client that waits for a stream that somebody is here."""
-        if not request.exchange.head_sent:
-            request.exchange.start(200, STREAM_HEADERS, chunked=True)
-        request.exchange.write(f": waiting for {profile.name}\n\n".encode())
-
-    def _body_for(self, request: ClientRequest, profile: Profile) -> bytes:
-        alone = routes.has_own_slots(profile) and len(self.servers.queue.of(profile.name).running) == 1
-        return body_for(profile, request.path, request.model, request.exchange.request.body, keep_slot=alone)
 
     def _upstream_key(self, profile: Profile) -> str | None:
         try:
@@ -371,37 +341,31 @@ class Gateway:
         except GpuboxError as error:
             raise RequestRefused(502, f"{profile.name}: {error.message}") from None
 
-    async def _control(self, request: ClientRequest, what: str) -> None:
-        http = request.exchange.request
-        if not secrets.compare_digest(routes.secret_of(http).encode(), self.token.encode()):
-            raise RequestRefused(403, "Only gpubox itself may control the gateway.")
-        await self._own.control(request.exchange, what)
-
     def _refuse(self, request: ClientRequest, refusal: RequestRefused) -> None:
         request.error = refusal.sentence
-        request.outcome = "cancelled" if request.cancelled else "failed" if refusal.status >= 500 else "refused"
+        request.outcome = "cancelled" if refusal is _CANCELLED else "failed" if refusal.status >= 500 else "refused"
         if request.exchange.complete:
             return None
-        if request.exchange.head_sent:
+        if request.exchange.status:
             return request.cut(refusal.status, refusal.sentence)
         headers = routes.LOGIN if refusal.status == 401 else ()
         if refusal.retry_seconds is not None:
             headers = routes.retry_headers(refusal.retry_seconds, helps=not refusal.is_broken)
-        body = routes.error_body(refusal.status, refusal.sentence, request.api)
+        body = routes.error_body(refusal.status, refusal.sentence, request.route.api)
         return request.exchange.reply(refusal.status, body, headers=headers)
 
     def _refuse_broken(self, exchange: Exchange, status: int, sentence: str) -> None:
         exchange.reply(status, routes.error_body(status, sentence, "openai"))
 
     def _close(self, request: ClientRequest) -> None:
-        self.requests.pop(request.id, None)
-        line = request.line or request.finished()
-        if request.ticket:
-            if request.ticket.sent_at and not request.stream and request.outcome in ("left", "cancelled"):
-                self.servers.left(request.ticket.profile)
-            self.servers.done(request.ticket, _cost(line))
-        self.conversations.after(request.id, line)
-        if not request.client or (request.outcome == "left" and request.exchange.complete):
+        ticket, line = request.ticket, request.line or request.finished()
+        self.requests.pop(ticket.id, None)
+        if ticket.profile:
+            if ticket.sent_at and not request.route.stream and request.outcome in ("left", "cancelled"):
+                self.servers.left(ticket.profile)
+            self.servers.done(ticket, _cost(line))
+        self.conversations.after(ticket.id, line)
+        if not ticket.client or (request.outcome == "left" and request.exchange.complete):
             return  # answered by the gateway itself: not a request to a model
         if request.line is None:
             self.ledger.add(line)
@@ -413,7 +377,6 @@ class Gateway:
         self.emit(line)
 
     def emit(self, event: GatewayEvent) -> None:
-        """Counts an event and reports it."""
         if isinstance(event, FinishedRequest):
             self.finished.appendleft(event)
         self.counters.add(event)
@@ -427,10 +390,9 @@ class Gateway:
         return "" if is_loopback(self.host) else "LAN, key" if self.keys.any else "LAN, no key"
 
     def status(self) -> GatewayStatus:
-        """The gateway now."""
         self.keys.refresh()
         sums, waits = self.ledger.sums(date.today()), self.servers.queue.waits_for(time.monotonic())
-        names = sorted({*(request.client for request in self.requests.values()), *sums, *self.keys.clients})
+        names = sorted({*(request.ticket.client for request in self.requests.values()), *sums, *self.keys.clients})
         return GatewayStatus(
             schema_version=SCHEMA,
             base_url=local_url(self.host, self.port),
@@ -441,7 +403,7 @@ class Gateway:
             exposed=self.exposed,
             operations=self.servers.switches(),
             profiles=self.servers.statuses(),
-            requests=tuple(request.live(waits.get(request.id)) for request in self.requests.values()),
+            requests=tuple(each.live(waits.get(number)) for number, each in self.requests.items()),
             clients={name: sums.get(name, ClientSums()) for name in names},
             finished=tuple(self.finished),
             problems=tuple(filter(None, (self.keys.problem, self.ledger.problem))),

@@ -14,7 +14,7 @@ import struct
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
-from http import HTTPStatus
+from http.client import responses
 from typing import Any
 
 from aiohttp.base_protocol import BaseProtocol
@@ -53,8 +53,6 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One whole request of a client."""
-
     method: str
     target: str
     """Path and query, as sent."""
@@ -113,15 +111,10 @@ class Exchange:
         """More headers of the reply."""
         self.change: ReplyChange | None = None
         self.chunked = False
-        """Whether the body goes out in chunks."""
         self._connection = connection
-        self._close = not request.keep_alive
+        connection.closes = connection.closes or not request.keep_alive
         self._endless = False
         self._unsent = b""
-
-    @property
-    def head_sent(self) -> bool:
-        return self.status != 0
 
     def start(self, status: int, headers: Headers, *, length: int | None = None, chunked: bool = False) -> None:
         """Writes the head, with the body that follows at once. ``chunked``: the body comes in chunks, if the client
@@ -133,8 +126,9 @@ class Exchange:
             headers, length, chunked = self.change.head(headers), None, True
         self.chunked = chunked and self.request.chunked_reply
         self._endless = length is None and not self.chunked
-        self._close = self._close or self._endless
-        lines = [f"HTTP/1.1 {status} {_phrase(status)}".encode(), *(name + b": " + value for name, value in headers)]
+        self._connection.closes = self._connection.closes or self._endless
+        phrase = responses.get(status, "Status")
+        lines = [f"HTTP/1.1 {status} {phrase}".encode(), *(name + b": " + value for name, value in headers)]
         origin = self.request.header("origin") if self.page_may_read else ""
         if origin and b"access-control-allow-origin" not in {name.lower() for name, _ in headers}:
             lines.append(b"Access-Control-Allow-Origin: " + origin.encode("latin-1"))
@@ -142,7 +136,7 @@ class Exchange:
             lines.append(b"Transfer-Encoding: chunked")
         elif length is not None:
             lines.append(b"Content-Length: %d" % length)
-        lines.append(b"Connection: close" if self._close else b"Connection: keep-alive")
+        lines.append(b"Connection: close" if self._connection.closes else b"Connection: keep-alive")
         self._unsent = b"\r\n".join((*lines, b"", b""))
         asyncio.get_running_loop().call_soon(self._send, b"")  # each write wakes the client: one is cheaper than two
 
@@ -161,7 +155,7 @@ class Exchange:
 
     async def drained(self) -> None:
         """Returns when the client has read most of what was written: whoever waits for it buffers nothing more."""
-        await self._connection.drained()
+        await self._connection.writable.wait()
 
     def finish(self, payload: bytes = b"") -> None:
         """Ends the reply with the last part of its body."""
@@ -170,16 +164,11 @@ class Exchange:
         ends = self.chunked and self.request.method != "HEAD"
         self._send(self._framed(payload) + (b"0\r\n\r\n" if ends else b""))
         self.complete = True
-        self._connection.finish(close=self._close)
+        self._connection.finish()
 
     def reply(self, status: int, body: bytes, content_type: bytes = b"application/json", headers: Headers = ()) -> None:
-        """Writes a whole reply."""
         self.start(status, ((b"Content-Type", content_type), *headers), length=len(body))
         self.finish(body)
-
-    def close_after(self) -> None:
-        """Closes the connection after this reply."""
-        self._close = True
 
     def abort(self) -> None:
         """Closes the connection in the middle of the reply: so the client knows that it is not whole."""
@@ -211,15 +200,16 @@ class ClientConnection(BaseProtocol):
         self._headers: tuple[tuple[bytes, bytes], ...] = ()
         self._payload: StreamReader = EMPTY_PAYLOAD
         self._peer = ""
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = self._loop.call_later(IDLE_SECONDS, self.abort)
         self._stalled: asyncio.TimerHandle | None = None
         self._came = self._held = 0
         self._began = self._last_data = 0.0
         self._task: asyncio.Task[None] | None = None
         self._pipelined = b""
-        self._closes = self._lingers = False
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self.closes = self._lingers = False
+        """closes: after this reply. lingers: what still comes is not read."""
+        self.writable = asyncio.Event()
+        self.writable.set()
 
     # -- asyncio.Protocol ----------------------------------------------------
 
@@ -228,7 +218,6 @@ class ClientConnection(BaseProtocol):
         name = transport.get_extra_info("peername")
         self._peer = name[0] if isinstance(name, tuple) else ""
         self._limits.connections[self] = None
-        self._wait(IDLE_SECONDS, self.abort)
         if len(self._limits.connections) > self._limits.most_connections:
             if silent := next((each for each in self._limits.connections if each.idle and each is not self), None):
                 silent.abort()
@@ -241,7 +230,7 @@ class ClientConnection(BaseProtocol):
             return
         self._pipelined += data
         if len(self._pipelined) > _PIPELINED_BYTES:  # reading goes on: else the client's end would not be seen
-            self._pipelined, self._closes = b"", True
+            self._pipelined, self.closes = b"", True
 
     def eof_received(self) -> bool:
         if self._task is not None:  # a client that closes its side while it waits has left
@@ -255,8 +244,9 @@ class ClientConnection(BaseProtocol):
         self._limits.connections.pop(self, None)
         self._payload = EMPTY_PAYLOAD
         del self._requests  # it holds this connection, and a body would stay until memory is searched for cycles
-        self._cancel(self._timer)
-        self._cancel(self._stalled)
+        self._timer.cancel()
+        if self._stalled:
+            self._stalled.cancel()
         self.release_body()
         if self._task is not None:
             self._task.cancel()
@@ -269,13 +259,14 @@ class ClientConnection(BaseProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._writable.clear()
+        self.writable.clear()
         self._stalled = self._loop.call_later(STALL_SECONDS, self.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._writable.set()
-        self._cancel(self._stalled)
+        self.writable.set()
+        if self._stalled:
+            self._stalled.cancel()
 
     # -- for Exchange ----------------------------------------------------
 
@@ -283,16 +274,13 @@ class ClientConnection(BaseProtocol):
         if self.transport is not None and data:
             self.transport.write(data)
 
-    async def drained(self) -> None:
-        await self._writable.wait()
-
     def release_body(self) -> None:
         self._limits.held_bytes -= self._held
         self._held = 0
 
-    def finish(self, *, close: bool) -> None:
+    def finish(self) -> None:
         self.release_body()
-        if not self.transport or not (close or self._closes):
+        if not self.transport or not self.closes:
             return
         if self._lingers:
             with contextlib.suppress(OSError):
@@ -341,7 +329,7 @@ class ClientConnection(BaseProtocol):
 
     def _read(self, data: bytes, now: float) -> None:
         messages, upgrades, _ = self._requests.feed_data(data)
-        self._closes = self._closes or upgrades
+        self.closes = self.closes or upgrades
         if messages:
             self._head, self._payload = messages[0]
             self._headers = _checked_headers(self._head, self._limits.body_bytes)
@@ -368,7 +356,7 @@ class ClientConnection(BaseProtocol):
             raise RequestRefused(503, "The gateway holds too many large requests now.")
 
     def _answer(self, head: RawRequestMessage, now: float) -> None:
-        self._cancel(self._timer)
+        self._timer.cancel()
         is_new = head.version == HttpVersion11
         request = HttpRequest(
             method=head.method,
@@ -422,12 +410,8 @@ class ClientConnection(BaseProtocol):
             self._wait(BODY_SILENCE_SECONDS - (now - self._last_data), self._check_body)
 
     def _wait(self, seconds: float, act: Callable[[], None]) -> None:
-        self._cancel(self._timer)
+        self._timer.cancel()
         self._timer = self._loop.call_later(seconds, act)
-
-    def _cancel(self, timer: asyncio.TimerHandle | None) -> None:
-        if timer:
-            timer.cancel()
 
 
 def _checked_headers(head: RawRequestMessage, body_limit: int) -> tuple[tuple[bytes, bytes], ...]:
@@ -461,10 +445,3 @@ def _origin_form(target: str) -> str:
 
 def _too_large(limit: int) -> str:
     return f"The body is larger than {limit >> 20} MiB (max-body-mib in config.toml)."
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Status"

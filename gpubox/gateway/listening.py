@@ -38,10 +38,10 @@ def most_connections() -> int:
 
 
 async def listen(
-    loop: asyncio.AbstractEventLoop, host: str, port: int, factory: Callable[[], asyncio.Protocol],
-    sockets: Sequence[socket.socket],
-) -> list[asyncio.Server]:  # fmt: skip
+    host: str, port: int, factory: Callable[[], asyncio.Protocol], sockets: Sequence[socket.socket]
+) -> list[asyncio.Server]:
     """Takes connections at ``host`` and ``port``, or on sockets that are open and stay so. Raises GpuboxError."""
+    loop = asyncio.get_running_loop()
     if sockets:
         own = [await loop.create_server(factory, sock=each.dup(), backlog=_ACCEPTED_AT_ONCE) for each in sockets]
         for each in sockets:

@@ -21,7 +21,7 @@ from functools import partial
 import msgspec
 
 from gpubox.concurrency import run_cancellable
-from gpubox.config import Config, load_config
+from gpubox.config import load_config
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.gateway.operations import OperationRequest
 from gpubox.gateway.placement import Placement, find_placement
@@ -36,6 +36,7 @@ from gpubox.server.failure_causes import FailureKind
 from gpubox.server.held_instance import InstanceBusy
 from gpubox.server.instance import find_instance
 from gpubox.server.supervisor import OperationFailed, Supervisor
+from gpubox.storage import json_line
 
 LOOPBACK = "127.0.0.1"
 _REQUEST_BYTES, _GO = 1024 * 1024, b"go\n"
@@ -80,21 +81,12 @@ class OperationChannel:
             loop.remove_reader(self._source)
         return self._source.readline(_REQUEST_BYTES) == _GO
 
-    def emit(self, event: str, **values: object) -> None:
-        """Prints one line; drops it if the gateway is gone or its pipe is full."""
+    def emit(self, event: str, *, patience: float = 0.0, **values: object) -> None:
+        """Prints one line; drops it if the gateway is gone, or its pipe stays full for so many seconds."""
+        data = json_line({"event": event, **values}) + b"\n"
         with contextlib.suppress(OSError):
-            os.write(self._sink, _line(event, values))
-
-    def emit_last(self, event: str, **values: object) -> None:
-        """Prints the result. A full pipe is waited for a while."""
-        data = _line(event, values)
-        with contextlib.suppress(OSError):
-            while data and select.select([], [self._sink], [], _LAST_LINE_SECONDS)[1]:
+            while data and select.select([], [self._sink], [], patience)[1]:
                 data = data[os.write(self._sink, data) :]
-
-
-def _line(event: str, values: dict[str, object]) -> bytes:
-    return msgspec.json.encode({"event": event, **values}) + b"\n"
 
 
 def check_no_measurement(paths: Paths) -> None:
@@ -115,10 +107,9 @@ def check_no_measurement(paths: Paths) -> None:
 class _Work:
     """One operation from its checks to its end."""
 
-    def __init__(
-        self, request: OperationRequest, paths: Paths, config: Config, channel: OperationChannel, profiles: ProfileTable
-    ) -> None:
-        self.request, self.paths, self.config, self.channel, self.profiles = request, paths, config, channel, profiles
+    def __init__(self, request: OperationRequest, channel: OperationChannel, profiles: ProfileTable) -> None:
+        self.request, self.channel, self.profiles = request, channel, profiles
+        self.paths, self.config = profiles.paths, load_config(profiles.paths)
         self.placed, self.went = False, False
 
     async def run(self) -> tuple[str, str]:
@@ -176,13 +167,12 @@ class _Work:
         self.went = True
 
 
-def run_operation(paths: Paths, channel: OperationChannel, profiles: ProfileTable) -> int | None:
+def run_operation(channel: OperationChannel, profiles: ProfileTable) -> int | None:
     """Runs the next operation that the gateway asks for. Returns its exit code; None if the gateway has gone."""
     try:
-        request = channel.read_request()
-        if request is None:
+        if (request := channel.read_request()) is None:
             return None
-        work = _Work(request, paths, load_config(paths), channel, profiles)
+        work = _Work(request, channel, profiles)
         try:
             instance, message = run_cancellable(work.run())
         except KeyboardInterrupt:
@@ -194,15 +184,17 @@ def run_operation(paths: Paths, channel: OperationChannel, profiles: ProfileTabl
         return _fail(channel, GpuboxError(f"gpubox failed: {type(error).__name__}: {error}", "Please report it."))
     if not work.placed:
         channel.emit("placed", instances=[instance])  # it ran already
-    channel.emit_last("finished", ok=True, instance=instance, message=message)
+    channel.emit("finished", patience=_LAST_LINE_SECONDS, ok=True, instance=instance, message=message)
     return 0
 
 
 def _fail(channel: OperationChannel, error: GpuboxError) -> int:
     # Temporary: it says nothing about the profile, and the same request may succeed a moment later.
     temporary = isinstance(error, InstanceBusy | MeasurementUnderWay) or error.code == ExitCode.INTERRUPTED
-    values = {"message": error.message, "hint": error.hint, "exit_code": int(error.code), "temporary": temporary}
-    channel.emit_last("failed", **values)
+    channel.emit(
+        "failed", patience=_LAST_LINE_SECONDS, message=error.message, hint=error.hint, exit_code=int(error.code),
+        temporary=temporary,
+    )  # fmt: skip
     return int(error.code)
 
 
@@ -214,7 +206,7 @@ def main() -> int:
         for module in _LATER_IMPORTS:
             importlib.import_module(module)
     profiles = ProfileTable(paths, load_config(paths))
-    while (code := run_operation(paths, channel, profiles)) is not None:
+    while (code := run_operation(channel, profiles)) is not None:
         last = code
     return last
 

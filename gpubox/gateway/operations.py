@@ -12,6 +12,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
 import msgspec
@@ -47,17 +48,7 @@ class TemporaryFailure(GpuboxError):
     """Another gpubox, a benchmark or a trial is at work: the same operation may succeed later."""
 
 
-def _start_process(command: list[str]) -> subprocess.Popen[bytes]:
-    # Not asyncio's own subprocess, which kills a child that is forgotten.
-    return subprocess.Popen(
-        command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        start_new_session=True, cwd="/",
-    )  # fmt: skip
-
-
 class _Child:
-    """One child process, and what it prints."""
-
     def __init__(self, process: subprocess.Popen[bytes], lines: asyncio.StreamReader) -> None:
         self.process, self.lines = process, lines
         self.used = False
@@ -66,8 +57,12 @@ class _Child:
     @classmethod
     async def start(cls, paths: Paths) -> _Child:
         """Raises GpuboxError if there can be no process."""
+        words = own_program("gpubox.gateway.operation", *paths.arguments)
         try:
-            process = await asyncio.to_thread(_start_process, own_program("gpubox.gateway.operation", *paths.arguments))
+            process = await asyncio.to_thread(  # not asyncio's own subprocess, which kills a child that is forgotten
+                subprocess.Popen, words, bufsize=0, stdin=PIPE, stdout=PIPE, stderr=DEVNULL,
+                start_new_session=True, cwd="/",
+            )  # fmt: skip
         except OSError as error:
             raise GpuboxError(f"No process can be started: {error.strerror}.") from None
         lines = asyncio.StreamReader(limit=LINE_BYTES)
@@ -79,11 +74,6 @@ class _Child:
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):  # the child is gone: the end of its output says so
             self.process.stdin.write(line + b"\n")
-
-    def end(self) -> None:
-        """Ends it while it waits."""
-        self.process.kill()
-        self.process.wait()
 
 
 class Operations:
@@ -113,7 +103,8 @@ class Operations:
     def close(self) -> None:
         """Ends the child that waits. One that works goes on to its end."""
         if self._waiting:
-            self._waiting.end()
+            self._waiting.process.kill()
+            self._waiting.process.wait()
             self._waiting = None
 
     def _keep(self, child: _Child) -> None:
@@ -134,6 +125,7 @@ class ServerOperation:
         self._child, self._on_event, self._on_over = child, on_event, on_over
         self.pid = child.process.pid
         self.finished = loop.create_task(self._read())
+        self.finished.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it
         """What was done, in a sentence; or GpuboxError: if it was not placed, nothing was touched. The server answers
         already at the event OperationFinished."""
 
@@ -145,11 +137,6 @@ class ServerOperation:
         """Ends the operation. What it has stopped comes back."""
         self._child.process.send_signal(signal.SIGTERM)
         await asyncio.wait({self.finished}, timeout=END_SECONDS)
-
-    async def close(self) -> None:
-        """Forgets the operation. It goes on by itself if it has not ended."""
-        self.finished.cancel()
-        await asyncio.gather(self.finished, return_exceptions=True)
 
     async def _read(self) -> str:
         """Passes on what the child prints. Returns its result."""

@@ -137,7 +137,6 @@ class OwnReplies:
                 if not (name.isdecimal() and name.isascii() and gateway.cancel(int(name[:18]))):
                     raise RequestRefused(404, f"No request has the number {name[:18]} now.")
             case "POST", "stop", "":
-                exchange.close_after()
                 exchange.reply(200, b"{}")
                 return gateway.stop()
             case _:

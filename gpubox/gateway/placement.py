@@ -205,6 +205,7 @@ def _server(instance: str, server: RunningServer, catalog: ProfileCatalog, idle_
     launch = server.launch
     profile = catalog.profiles.get(launch.profile)
     stays = "is pinned" if profile and profile.pinned else ""
+    rpc = ",".join(value for word, value in pairwise(launch.argv) if word == "--rpc")
     if instance.startswith("~"):  # a temporary instance: it ends with its command
         stays = "is in use by a command of gpubox"
     return PlacedServer(
@@ -213,7 +214,7 @@ def _server(instance: str, server: RunningServer, catalog: ProfileCatalog, idle_
         companion=bool(profile and profile.companion),
         stays=stays,
         idle_seconds=idle_seconds,
-        rpc=_endpoints(_words_after("--rpc", launch.argv) or launch.env.get("LLAMA_ARG_RPC", "")),
+        rpc=_endpoints(rpc or launch.env.get("LLAMA_ARG_RPC", "")),
     )
 
 
@@ -222,10 +223,6 @@ def _rpc_of_profile(profile: Profile) -> frozenset[str]:
         return _endpoints(",".join(read_launch_flags(profile.flags, {**os.environ, **profile.env}).rpc))
     except ValueError:
         return frozenset()  # the check before the start refuses it
-
-
-def _words_after(flag: str, argv: Sequence[str]) -> str:
-    return ",".join(value for word, value in pairwise(argv) if word == flag)
 
 
 def _endpoints(text: str) -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -15,6 +16,7 @@ MAX_BYTES = 4 * 1024 * 1024
 SMALL_BYTES = 1024
 """A request with less to say (a title) is no conversation: it is read in less time than it takes to move it."""
 PATHS = ("/v1/chat/completions", "/chat/completions", "/v1/messages", "/v1/responses")
+_SYSTEM_ROLES = ("system", "developer")
 _TEMPLATE_FIELDS = (
     "tools", "tool_choice", "parallel_tool_calls", "response_format", "json_schema", "grammar", "chat_template_kwargs",
     "reasoning_effort", "reasoning_format", "add_generation_prompt",
@@ -34,6 +36,7 @@ class _Role(msgspec.Struct):
 
 class _Metadata(msgspec.Struct):
     user_id: str = ""
+    """Claude Code puts the session into it."""
 
 
 class _Typed(msgspec.Struct):
@@ -53,19 +56,15 @@ class PromptHead:
 
     key: str
     """Equal for the requests whose prompts begin alike."""
+    conversation: str
+    """The same for all requests of one conversation."""
     is_first: bool
     """Whether no answer has been given in this conversation."""
     fields: dict[str, msgspec.Raw]
     system: tuple[bytes, ...]
     """The leading system messages, as they were sent."""
-    opening: bytes
-    """The first message that is not the system's."""
     size: int
     """Its bytes."""
-    session: str
-    """What an Anthropic client calls its user: Claude Code puts the session into it."""
-    conversation: str = ""
-    """The same for all requests of one conversation."""
 
     def probes(self) -> tuple[bytes, bytes]:
         """Two bodies for /apply-template, which have only this head in common."""
@@ -76,10 +75,15 @@ class PromptHead:
         )
 
 
-def read_prompt_head(body: bytes, *, is_anthropic: bool = False) -> PromptHead | None:
-    """The head of a chat request; None if it is small, or cannot be read."""
-    if not SMALL_BYTES <= len(body) <= MAX_BYTES:
+def read_prompt_head(path: str, header: Callable[[str], str], body: bytes, client: str = "") -> PromptHead | None:
+    """The head of a chat request, with its conversation; None if it is small, no chat, or cannot be read.
+
+    A conversation is known by its session, as the client names it, and by the messages up to the first answer: titles
+    and other agents of a session have a system prompt of their own.
+    """
+    if path not in PATHS or not SMALL_BYTES <= len(body) <= MAX_BYTES:
         return None
+    is_anthropic = path == "/v1/messages"
     try:
         values = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
         if "id_slot" in values or bytes(values.get("cache_prompt", b"")) == b"false":
@@ -88,24 +92,31 @@ def read_prompt_head(body: bytes, *, is_anthropic: bool = False) -> PromptHead |
         roles = [msgspec.json.decode(message, type=_Role).role for message in messages]
         if is_anthropic:
             system, fields = _of_anthropic(values)
-            roles = [*["system"] * len(system), *roles]
         else:
-            count = len(list(takewhile(lambda role: role in ("system", "developer"), roles)))
-            system = tuple(bytes(message) for message in messages[:count])
+            system = tuple(map(bytes, messages[: len([*takewhile(_SYSTEM_ROLES.__contains__, roles)])]))
             fields = {name: values[name] for name in _TEMPLATE_FIELDS if name in values}
-        metadata = msgspec.json.decode(values["metadata"], type=_Metadata) if "metadata" in values else _Metadata()
+        metadata = msgspec.json.decode(values.get("metadata", b"{}"), type=_Metadata)
     except DECODE_ERRORS:
         return None  # the server says what is wrong with it
-    said = roles[len(system) :]
-    if not said or sum(map(len, messages)) + sum(map(len, system)) < SMALL_BYTES:
+    begin = 0 if is_anthropic else len(system)
+    system_bytes = sum(map(len, system))
+    if not roles[begin:] or sum(map(len, messages[begin:])) + system_bytes < SMALL_BYTES:
         return None
-    digest = hashlib.sha256()
-    for part in (*system, *(name.encode() + b"=" + bytes(value) for name, value in fields.items())):
-        digest.update(b"%d:" % len(part) + part)
-    size = sum(map(len, system)) + sum(len(bytes(value)) for value in fields.values())
-    opening = _CACHE_MARK.sub(b"", messages[0 if is_anthropic else len(system)])
-    is_first = all(role == "user" for role in said) and "messages" in values
-    return PromptHead(digest.hexdigest()[:32], is_first, fields, system, opening, size, metadata.user_id)
+    is_first = all(role == "user" for role in roles[begin:]) and "messages" in values
+    session = header("x-session-id") or header("x-session-affinity") or metadata.user_id
+    opening = _CACHE_MARK.sub(b"", messages[begin])
+    return PromptHead(
+        key=_digest(*system, *(name.encode() + b"=" + bytes(value) for name, value in fields.items())),
+        conversation=_digest(client.encode(), session.encode(), *system, opening),
+        is_first=is_first,
+        fields=fields,
+        system=system,
+        size=system_bytes + sum(len(bytes(value)) for value in fields.values()),
+    )
+
+
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"".join(b"%d:%b" % (len(part), part) for part in parts)).hexdigest()[:32]
 
 
 def _of_anthropic(values: dict[str, msgspec.Raw]) -> tuple[tuple[bytes, ...], dict[str, msgspec.Raw]]:

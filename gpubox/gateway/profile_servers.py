@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gpubox.config import Config, api_key
@@ -15,7 +16,7 @@ from gpubox.gateway.admission import UNTIL_RELEASED, AdmissionQueue, Ticket
 from gpubox.gateway.gateway_status import GatewayEvent, GatewaySwitch, ProfileState, ProfileStatus
 from gpubox.gateway.http_connection import RequestRefused
 from gpubox.gateway.operations import OperationRequest, Operations, ServerOperation, TemporaryFailure
-from gpubox.gateway.servers import GatewayServer, ProfileTable, read_servers, sentence_of
+from gpubox.gateway.servers import GatewayServer, ProfileTable, read_servers
 from gpubox.gateway.upstream import UpstreamFailed, ask_server
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.profiles.profile import Profile
@@ -96,7 +97,8 @@ class ProfileServers:
                 try:
                     return self.profiles.find(model)
                 except GpuboxError as error:
-                    raise RequestRefused(404, f"{_first(error, model)} {self._names()}") from None
+                    fault = error.message if len(model) <= _SHOWN_CHARS else "There is no profile with so long a name."
+                    raise RequestRefused(404, f"{fault} {self._names()}") from None
         for server in sorted(self.running, key=lambda server: server.instance != MAIN_INSTANCE):
             return self.profiles.get(server.profile) or Profile(server.profile, "")
         raise RequestRefused(503, "No profile runs, and the request names none in `model`.")
@@ -106,20 +108,20 @@ class ProfileServers:
         more = f" and {len(names) - _SHOWN_NAMES} more (GET /v1/models)" if len(names) > _SHOWN_NAMES else ""
         return f"There are: {', '.join(names[:_SHOWN_NAMES])}{more}." if names else "There are none."
 
-    def ask(
-        self, ticket: Ticket, profile: Profile, *, may_load: bool = True
-    ) -> GatewayServer | asyncio.Future[GatewayServer]:
-        """The server for a request, or what becomes it as soon as the request may go there.
+    def ask(self, ticket: Ticket, profile: Profile, *, may_load: bool = True) -> asyncio.Future[GatewayServer]:
+        """What becomes the server for a request as soon as it may go there; often it is so at once.
 
         Only one that ``may_load`` waits: whatever waits is a reason to bring its profile up. Raises RequestRefused
         if it shall not wait.
         """
         now, name = time.monotonic(), profile.name
+        ticket.server = waiting = asyncio.get_running_loop().create_future()
         if profile.upstream and not self.queue.of(name).up:
             self._set_up(now)
         if self.queue.admits(ticket) and (server := self._server_of(name)):
             self.queue.run(ticket, now)
-            return server
+            waiting.set_result(server)
+            return waiting
         if not may_load:
             raise RequestRefused(503, f"{name} is not up, and only a POST request waits for it or brings it up.")
         if broken := self.queue.broken(name, now):
@@ -130,12 +132,10 @@ class ProfileServers:
                 raise full
             self.refuse(victim, full)
         self.queue.wait(ticket, now)
-        ticket.server = asyncio.get_running_loop().create_future()
         self._wake.set()
-        return ticket.server
+        return waiting
 
     def refuse(self, ticket: Ticket, reason: RequestRefused) -> None:
-        """Ends the waiting of a request."""
         self.queue.leave(ticket, time.monotonic())
         if ticket.server and not ticket.server.done():
             ticket.server.set_exception(reason)
@@ -188,15 +188,16 @@ class ProfileServers:
 
     def refresh(self) -> None:
         """Reads the state files: what runs, and what another gpubox changes."""
-        self.running = read_servers(self.paths)
+        with contextlib.suppress(OSError):  # a folder that cannot be read now, or too many open files
+            self.running = read_servers(self.paths)
         ready = {server.launch_id: server for server in self.running if server.ready}
         for launch in self._watching.keys() - ready:
             self._watching.pop(launch).cancel()
         for launch, server in ready.items():
             if launch not in self._watching:
                 self._watching[launch] = asyncio.get_running_loop().create_task(self._watch_slots(server))
-                if server.load_seconds:
-                    self.queue.of(server.profile).load_seconds = server.load_seconds
+                if server.record and server.record.load_seconds:
+                    self.queue.of(server.profile).load_seconds = server.record.load_seconds
         self._set_up(time.monotonic())
         self._dispatch()
 
@@ -205,22 +206,29 @@ class ProfileServers:
         upstream = [profile.name for profile in self.profiles.catalog.profiles.values() if profile.upstream]
         for name in upstream:
             self.queue.of(name).slots = None
-        own = {operation.child.pid for operation in self._operations.values() if operation.child}
         closed = {name for name, queued in self.queue.profiles.items() if queued.lost_until > now}
-        closed.update(server.profile for server in self.running if server.changed_by not in (None, *own))
+        closed.update(self._changed_by_others())
         for operation in self._operations.values():
             closed.update(operation.switch.displaces if operation.closes else ())
         self.queue.set_up([*upstream, *(server.profile for server in self.running if server.ready)], closed, now)
 
+    def _changed_by_others(self) -> list[str]:
+        """The profiles whose servers another gpubox stops or replaces."""
+        own = {operation.child.pid for operation in self._operations.values() if operation.child}
+        return [server.profile for server in self.running if server.changed_by not in (None, *own)]
+
     async def _watch_slots(self, server: GatewayServer) -> None:
         """Asks a server how many slots it has; and while requests are at it, how many of them work for others."""
-        url, key, queued = server.base_url, api_key(self.paths), self.queue.of(server.profile)
+        url, queued = server.base_url, self.queue.of(server.profile)
         queued.slots, queued.context, queued.foreign, known, before = 1, None, 0, False, 0
         while True:
-            with contextlib.suppress(UpstreamFailed, TimeoutError, OSError, ValueError):
+            with contextlib.suppress(GpuboxError, UpstreamFailed, TimeoutError, OSError, ValueError):
+                key = api_key(self.paths)
                 if not known:
                     status, body = await ask_server(url, key, "GET", "/props", seconds=SLOTS_TIMEOUT_SECONDS)
-                    queued.slots, queued.context, known = *(_slots(body) if status == 200 else (None, None)), True
+                    values = json_object(read_json(body)) if status == 200 else {}  # build 11434
+                    queued.slots, queued.context = json_count(values.get("total_slots")) or None, context_size(values)
+                    known = True
                     self._dispatch()
                 elif queued.busy and queued.quiet_until < time.monotonic():
                     ours = queued.busy
@@ -259,43 +267,37 @@ class ProfileServers:
                     await self._wake.wait()
             self._wake.clear()
             now = time.monotonic()
-            with contextlib.suppress(OSError):  # a folder that cannot be read now, or too many open files
-                if now - profiles_looked > PROFILES_SECONDS:
-                    profiles_looked = now
+            if now - profiles_looked > PROFILES_SECONDS:
+                profiles_looked = now
+                with contextlib.suppress(OSError):
                     await self._read_profiles()
-                if now - looked > TICK_SECONDS / 2:  # requests that come at once do not make it look each time
-                    looked = now
-                    self.refresh()
-                else:
-                    self._dispatch()
+            if now - looked > TICK_SECONDS / 2:  # requests that come at once do not make it look each time
+                looked = now
+                self.refresh()
+            else:
+                self._dispatch()
             self._next_operation(now)
 
     def _next_operation(self, now: float) -> None:
         """Begins one, if it is its turn. The next one begins when it is known where that one takes place."""
-        own = {operation.child.pid if operation.child else 0 for operation in self._operations.values()}
-        if any(server.changed_by not in (None, *own) for server in self.running) or self._owner_is_first():
-            return  # another gpubox is at it
+        if self._changed_by_others() or self._owner_is_first():
+            return
         if any(not operation.instances for operation in self._operations.values()):
             return
+        left = {server.profile: self._unload_seconds(server, now) for server in self.running}
+        idle = [name for name, seconds in left.items() if seconds is not None and seconds <= 0]
         if names := [name for name in self.queue.next_profiles(now) if name not in self._operations]:
             first = min(self.queue.of(names[0]).waiting(), key=lambda ticket: ticket.arrived)
             self._begin(_Operation(GatewaySwitch("start", names[0], first.client), now))
-        elif name := self._idle_profile(now):
-            self._begin(_Operation(GatewaySwitch("stop", name), now))
+        elif names := [name for name in idle if name not in self._operations]:
+            self._begin(_Operation(GatewaySwitch("stop", names[0]), now))
 
     def _owner_is_first(self) -> bool:
         """Whether the owner's own operation waits or works. It comes before the gateway's next one."""
         return is_locked(self.paths.owner_lock, shared=True)
 
-    def _idle_profile(self, now: float) -> str | None:
-        """A profile that has been idle for its idle-seconds."""
-        for server in self.running:
-            left = self._unload_seconds(server, now)
-            if left is not None and left <= 0 and server.profile not in self._operations:
-                return server.profile
-        return None
-
     def _unload_seconds(self, server: GatewayServer, now: float) -> float | None:
+        """Until it is unloaded because nobody asks it; None: not now."""
         profile = self.profiles.get(server.profile)
         idle = self.queue.idle_seconds(server.profile, now)
         if idle is None or not server.ready:
@@ -311,27 +313,22 @@ class ProfileServers:
         operation.task = asyncio.get_running_loop().create_task(self._operate(operation))
 
     async def _operate(self, operation: _Operation) -> None:
-        """Brings a profile up, or unloads it."""
         name = operation.switch.profile
         queued = self.queue.of(name)
         self._report(operation, "begin")
         try:
-            operation.child = child = await self.operations.begin(
-                self._request(operation), lambda values: self._follow(operation, values)
-            )
-            try:
-                await self._make_room(operation, child)
-                if queued.loading or child.finished.done():
-                    message = await child.finished
-                    if queued.loading and operation.switch.kind == "start":
-                        queued.load_seconds = time.monotonic() - operation.began
-                    self._report(operation, "done", message)
-                else:
-                    await child.cancel()
-                    wanted = self._is_wanted(operation)
-                    self._report(operation, "done", OWNER_FIRST if wanted else "Nobody waits for it any more.")
-            finally:
-                await child.close()
+            request, follow = self._request(operation), partial(self._follow, operation)
+            operation.child = child = await self.operations.begin(request, follow)
+            goes = await self._make_room(operation, child)
+            if goes or child.finished.done():
+                message = await child.finished
+                if goes and operation.switch.kind == "start":
+                    queued.load_seconds = time.monotonic() - operation.began
+                self._report(operation, "done", message)
+            else:
+                await child.cancel()
+                wanted = self._is_wanted(operation)
+                self._report(operation, "done", OWNER_FIRST if wanted else "Nobody waits for it any more.")
         except GpuboxError as error:
             self._fail(operation, error)
         finally:
@@ -341,13 +338,13 @@ class ProfileServers:
             self.refresh()
             self._wake.set()
 
-    async def _make_room(self, operation: _Operation, child: ServerOperation) -> None:
+    async def _make_room(self, operation: _Operation, child: ServerOperation) -> bool:
         """Waits for the checks, then until the servers that go have done their requests. Until then the owner may
-        come first."""
+        come first. Whether the child was told to go."""
         either: tuple[asyncio.Future[Any], ...] = (child.placed, child.finished)
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not child.placed.done():
-            return  # a check has failed
+            return False  # a check has failed
         operation.instances = child.placed.result()
         name, queued = operation.switch.profile, self.queue.of(operation.switch.profile)
         displaces = tuple(server.profile for server in self.running if server.instance in operation.instances)
@@ -364,10 +361,11 @@ class ProfileServers:
                 if not any(self.queue.of(each).running for each in displaces):
                     queued.loading, operation.began = True, now
                     child.go()
-                    return
+                    return True
             if child.finished.done():
-                return  # it died
+                break  # it died
             await asyncio.sleep(0.02)
+        return False
 
     def _is_wanted(self, operation: _Operation) -> bool:
         """Whether somebody still waits for a start, and nobody asks the profile that is to be unloaded."""
@@ -384,26 +382,25 @@ class ProfileServers:
     def _follow(self, operation: _Operation, values: Mapping[str, Any]) -> None:
         """An event of the Supervisor."""
         if values.get("event") == "OperationFinished":
-            with contextlib.suppress(OSError):
-                self.refresh()  # its server answers: what the child still writes keeps nobody waiting
+            self.refresh()  # its server answers: what the child still writes keeps nobody waiting
         step = values.get("step")
         if isinstance(step, str) and step != operation.switch.step:
             self._report(operation, step)
 
     def _fail(self, operation: _Operation, error: GpuboxError) -> None:
-        now, sentence, name = time.monotonic(), sentence_of(error), operation.switch.profile
+        now, sentence, name = time.monotonic(), " ".join(str(error).split()), operation.switch.profile
+        queued = self.queue.of(name)
         self._report(operation, "failed", sentence)
         if operation.switch.kind != "start":
-            self.queue.of(name).used = now  # not again at once
+            queued.used = now  # not again at once
         elif isinstance(error, TemporaryFailure) and len(self._operations) > 1:
-            self.queue.of(name).postponed_until = UNTIL_RELEASED  # most likely another one has its place
+            queued.cause, queued.retry_at = "", UNTIL_RELEASED  # most likely another one has its place
         elif isinstance(error, TemporaryFailure):
             for request in self.queue.postpone(name, now):
                 self.refuse(request, RequestRefused(503, sentence, RETRY_SECONDS))
         else:
             for request in self.queue.failed(name, sentence, now):
-                seconds = self.queue.of(name).broken_until - now
-                self.refuse(request, RequestRefused(503, sentence, seconds, is_broken=True))
+                self.refuse(request, RequestRefused(503, sentence, queued.retry_at - now, is_broken=True))
 
     def _report(self, operation: _Operation, step: str, message: str = "") -> None:
         seconds = round(time.monotonic() - operation.began, 3)
@@ -420,16 +417,17 @@ class ProfileServers:
     def statuses(self) -> tuple[ProfileStatus, ...]:
         """All profiles of a list, and those that run or are asked."""
         now, by_profile = time.monotonic(), {server.profile: server for server in self.running}
-        named = {profile.name: profile for profile in self.profiles.visible()}
+        visible = [profile.name for profile in self.profiles.visible()]
         asked = filter(self.profiles.get, self.queue.profiles)  # the queue remembers also those that were deleted
-        names = [*named, *sorted({*by_profile, *asked} - set(named))]
+        names = [*visible, *sorted({*by_profile, *asked} - {*visible})]
         return tuple(self._status(name, by_profile.get(name), now) for name in names)
 
     def _status(self, name: str, server: GatewayServer | None, now: float) -> ProfileStatus:
         profile, queued = self.profiles.get(name), self.queue.of(name)
         broken, operation = self.queue.broken(name, now), self._operations.get(name)
+        upstream = profile.upstream if profile else ""
         state: ProfileState = "down"
-        if profile and profile.upstream:
+        if upstream:
             state = "upstream"
         elif server and server.ready:
             state = "up"
@@ -437,12 +435,11 @@ class ProfileServers:
             state = "starting"
         elif broken:
             state = "broken"
-        base_url = server.base_url if server else None
         return ProfileStatus(
             name=name,
             state=state,
             aliases=profile.aliases if profile else (),
-            base_url=profile.upstream if profile and profile.upstream else base_url,
+            base_url=upstream or (server.base_url if server else None),
             running=len(queued.running),
             waiting=queued.waiting_count,
             slots=queued.slots if queued.up and queued.context else None,
@@ -451,13 +448,3 @@ class ProfileServers:
             unload_seconds=self._unload_seconds(server, now) if server else None,
             message=operation.switch.step if operation and state == "starting" else broken[0] if broken else "",
         )
-
-
-def _slots(props: bytes) -> tuple[int | None, int | None]:
-    """How many, and the context of each, in the answer to GET /props (build 11434). Raises ValueError."""
-    values = json_object(read_json(props))
-    return json_count(values.get("total_slots")) or None, context_size(values)
-
-
-def _first(error: GpuboxError, model: str) -> str:
-    return error.message if len(model) <= _SHOWN_CHARS else "There is no profile with so long a name."

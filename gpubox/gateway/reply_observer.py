@@ -45,54 +45,47 @@ class ReplyObserver:
 
     def __init__(self, *, stream: bool) -> None:
         self.stream = stream
-        self.has_text = False
-        """Whether a token has come."""
         self.text_events = 0
         """The events with text: llama-server sends one for each token."""
         self._start = b""
         self._tail: list[bytes] = []
         self._tail_bytes = 0
-        self._too_long = False
 
     def feed(self, payload: bytes) -> None:
         if self.stream:
-            texts = len(_TEXT.findall(payload)) if payload.count(_DATA) > 1 else bool(_TEXT.search(payload))
-            if texts:
-                self.has_text = True
-                self.text_events += texts
+            several = payload.count(_DATA) > 1
+            self.text_events += len(_TEXT.findall(payload)) if several else bool(_TEXT.search(payload))
             if len(self._start) < _START_BYTES:
                 self._start += payload[: _START_BYTES - len(self._start)]
-        elif self._too_long:
+        self._tail_bytes += len(payload)
+        if not self.stream and self._tail_bytes > BODY_BYTES:
+            self._tail.clear()
             return
         self._tail.append(payload)
-        self._tail_bytes += len(payload)
-        limit = _TAIL_BYTES if self.stream else BODY_BYTES
-        while self._tail_bytes > limit and len(self._tail) > 1 and self.stream:
+        while self.stream and self._tail_bytes > _TAIL_BYTES and len(self._tail) > 1:
             self._tail_bytes -= len(self._tail.pop(0))
-        if self._tail_bytes > limit and not self.stream:
-            self._tail, self._too_long = [], True
+
+    @property
+    def kept(self) -> bytes:
+        return b"".join(self._tail)
 
     def tokens(self) -> AnswerTokens:
         """What the reply has said so far. For a stream that was cut off, the events with text are counted."""
         objects = self._objects()
         if several := _tokens_of_several(objects, stream=self.stream):
             return several
-        said = [values for values in map(_tokens_of, objects) if values]
-        merged = said[0] if said else AnswerTokens()
-        for values in said[1:]:  # field by field, those that say most first
-            merged = AnswerTokens(
-                *(old if old is not None else new for old, new in zip(astuple(merged), astuple(values), strict=True))
-            )
-        if self.stream and self.has_text and not merged.generated_tokens:
+        said = [astuple(values) for values in map(tokens_of, objects) if values]
+        fields = zip(*said, strict=True)
+        merged = AnswerTokens(*(next((value for value in field if value is not None), None) for field in fields))
+        if self.text_events and not merged.generated_tokens:
             merged = replace(merged, generated_tokens=self.text_events)
         return merged
 
     def _objects(self) -> list[Mapping[str, Any]]:
         """The JSON objects that may hold numbers: those that say most first."""
-        tail = b"".join(self._tail)
         if not self.stream:
-            return _parse(tail)
-        wanted = [line for line in _data_lines(tail) if b'"timings"' in line or b'"usage"' in line]
+            return _parse(self.kept)
+        wanted = [line for line in _data_lines(self.kept) if b'"timings"' in line or b'"usage"' in line]
         begin = [line for line in _data_lines(self._start) if b'"usage"' in line][:1]
         objects = [values for line in (*reversed(wanted[-_LAST_EVENTS:]), *begin) for values in _parse(line)]
         return sorted(objects, key=lambda values: "timings" not in values)
@@ -123,7 +116,7 @@ def _tokens_of_several(objects: Sequence[Mapping[str, Any]], *, stream: bool) ->
     choices = timed[0].get("choices") if timed else None
     if isinstance(choices, list) and len(choices) > 1:
         return AnswerTokens()
-    answers = {_index(values): tokens for values in reversed(timed) if (tokens := _tokens_of(values))}
+    answers = {_index(values): tokens for values in reversed(timed) if (tokens := tokens_of(values))}
     if len(answers) < 2:
         return None
     generated = sum(tokens.generated_tokens or 0 for tokens in answers.values())
@@ -140,7 +133,8 @@ def _index(values: Mapping[str, Any]) -> int:
     return json_count(choice.get("index")) or 0
 
 
-def _tokens_of(values: Mapping[str, Any]) -> AnswerTokens | None:
+def tokens_of(values: Mapping[str, Any]) -> AnswerTokens | None:
+    """What one JSON object of a reply says."""
     timings = json_object(values.get("timings"))
     if timings:
         cached, read = json_count(timings.get("cache_n")), json_count(timings.get("prompt_n"))
@@ -148,15 +142,10 @@ def _tokens_of(values: Mapping[str, Any]) -> AnswerTokens | None:
         generated = json_count(timings.get("predicted_n"))
         if not (isinstance(speed, int | float) and 0 <= speed < MAX_COUNT and generated and generated > 1):
             speed = None
-        return AnswerTokens(
-            (cached or 0) + read if read is not None else None,
-            cached,
-            generated,
-            None if speed is None else float(speed),
-        )
+        prompt = (cached or 0) + read if read is not None else None
+        return AnswerTokens(prompt, cached, generated, None if speed is None else float(speed))
     for place in (values, json_object(values.get("message")), json_object(values.get("response"))):
-        usage = json_object(place.get("usage"))
-        if usage:
+        if usage := json_object(place.get("usage")):
             return _tokens_of_usage(usage)
     return None
 

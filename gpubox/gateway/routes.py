@@ -84,22 +84,20 @@ def route_of(request: HttpRequest) -> Route:
         return Route(path, "model", path.removeprefix(_MODEL), False, api)
     named = parse_qs(query, keep_blank_values=True).get("model", [None])[0]
     own = _OWN_POSTS.get(path, "") if request.method == "POST" else ""
-    if request.method != "POST" or not request.body:
-        return Route(path, own, named, False, api)
-    body = _read_body(request, path)
-    named = body.model if body and body.model is not None else named
-    if own == "show" and body:
+    body = _read_body(request, path) if request.method == "POST" and request.body else _Body()
+    named = named if body.model is None else body.model
+    if own == "show" and request.body:
         named = body.model or body.name or ""
-    return Route(path, own, named, bool(body and body.stream), api)
+    return Route(path, own, named, bool(body.stream), api)
 
 
-def _read_body(request: HttpRequest, path: str) -> _Body | None:
+def _read_body(request: HttpRequest, path: str) -> _Body:
     if request.body[:1] not in b"{ \t\r\n" and "json" not in request.header("content-type"):
-        return None  # a form or a file: no model is named in it
+        return _Body()  # a form or a file: no model is named in it
     try:
         if not path.startswith("/v1/") and request.body.lstrip()[:1] == b"[":
             msgspec.json.decode(request.body, type=list[msgspec.Raw])
-            return None  # POST /lora-adapters takes a list: of the server's own endpoints it knows the bodies itself
+            return _Body()  # POST /lora-adapters takes a list: of the server's own endpoints it knows the bodies itself
         return msgspec.json.decode(request.body, type=_Body)
     except DECODE_ERRORS as error:
         raise RequestRefused(400, f"The body of the request is not the expected JSON: {str(error)[:160]}.") from None

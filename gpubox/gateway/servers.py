@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, field
 
 from gpubox.config import Config
-from gpubox.errors import GpuboxError
 from gpubox.paths import Paths, shipped_profiles
 from gpubox.profiles.loader import ProfileCatalog, hides_shipped, load_catalog, visible_profiles
 from gpubox.profiles.profile import Profile
 from gpubox.server.instance import instance_names, observe
+from gpubox.server.state import RunningServer
 
 _UNCHANGED_STEPS = ("begin", "check")
 """The steps of an operation in which the old server goes on."""
@@ -18,7 +19,7 @@ _UNCHANGED_STEPS = ("begin", "check")
 
 @dataclass(frozen=True, slots=True)
 class GatewayServer:
-    """One llama-server that gpubox started."""
+    """One server behind the gateway."""
 
     instance: str
     profile: str
@@ -27,11 +28,8 @@ class GatewayServer:
     ready: bool
     changed_by: int | None
     """The process that is stopping or replacing it; None: nobody."""
-    load_seconds: float | None = None
-    argv: tuple[str, ...] = ()
-    pid: int = 0
-    restored: tuple[int, ...] = ()
-    """The slots that held a kept conversation when it was ready."""
+    record: RunningServer | None = None
+    """None: it runs elsewhere."""
 
 
 def read_servers(paths: Paths) -> tuple[GatewayServer, ...]:
@@ -51,10 +49,7 @@ def read_servers(paths: Paths) -> tuple[GatewayServer, ...]:
                 launch_id=running.launch_id,
                 ready=running.ready_at is not None,
                 changed_by=operation.owner.pid if operation and changing else None,
-                load_seconds=running.load_seconds,
-                argv=running.launch.argv,
-                pid=running.process.pid if running.process else 0,
-                restored=tuple(slot.slot for slot in running.restored),
+                record=running,
             )
         )
     return tuple(servers)
@@ -92,21 +87,13 @@ class ProfileTable:
     def visible(self) -> list[Profile]:
         """The profiles that a list shows."""
         profiles = list(self.catalog.profiles.values())
-        if hides_shipped(profiles, self.config.shipped_profiles):
-            return visible_profiles(profiles, ())
-        return profiles
+        hides = hides_shipped(profiles, self.config.shipped_profiles)
+        return visible_profiles(profiles, ()) if hides else profiles
 
     def _files(self) -> tuple[tuple[str, int, int], ...]:
         files = []
         for folder in (shipped_profiles(), self.paths.profiles):
-            try:
-                entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
-                files += [(entry.path, entry.stat().st_mtime_ns, entry.stat().st_size) for entry in entries]
-            except OSError:
-                continue
+            with contextlib.suppress(OSError):
+                entries = [(entry.path, entry.stat()) for entry in os.scandir(folder)]
+                files += [(path, status.st_mtime_ns, status.st_size) for path, status in sorted(entries)]
         return tuple(files)
-
-
-def sentence_of(error: GpuboxError) -> str:
-    """The error and its hint for a client, on one line."""
-    return " ".join(str(error).split())

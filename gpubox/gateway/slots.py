@@ -11,12 +11,14 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from gpubox.clock import utc_now
 from gpubox.gateway.gateway_status import FinishedRequest
 from gpubox.gateway.prefix import PromptHead
+from gpubox.gateway.reply_observer import AnswerTokens, tokens_of
 from gpubox.gateway.upstream import ask_server
 from gpubox.sequences import shared_length
 from gpubox.server.kept_kv import KeptKv
@@ -39,30 +41,13 @@ class NotKept(Exception):
     """The request goes on as it is. The text is a sentence for the owner."""
 
 
-class _Timings(msgspec.Struct):
-    prompt_n: int = 0
-    cache_n: int = 0
-    predicted_n: int = 0
-
-
-class _Read(msgspec.Struct):
-    """An answer of llama-server (build 11434); only that of /completion names the slot."""
-
-    id_slot: int = -1
-    timings: _Timings = msgspec.field(default_factory=_Timings)
-
-
 @dataclass(slots=True)
 class LaunchSlots:
     """One run of one server."""
 
-    id: str
-    profile: str
-    base_url: str
+    running: RunningServer
     api_key: str | None
     kv: KeptKv
-    running: RunningServer | None
-    """Its record; None only if it is ``off``."""
     record: Callable[[FinishedRequest], None]
     """Gets the gateway's own requests, so that the ledger has every token that a server has read."""
     off: str = ""
@@ -81,9 +66,14 @@ class LaunchSlots:
     filled: dict[int, int] = field(default_factory=dict)
     """Slot -> its last task when a state was restored into it: /slots does not show that before its next task."""
 
+    @property
+    def id(self) -> str:
+        return self.running.launch_id
+
     async def slots(self) -> dict[int, Slot]:
         """Its slots now, by id. Raises as ``post``, and NotKept without them."""
-        status, body = await ask_server(self.base_url, self.api_key, "GET", "/slots", seconds=PATIENCE_SECONDS)
+        url = self.running.launch.base_url
+        status, body = await ask_server(url, self.api_key, "GET", "/slots", seconds=PATIENCE_SECONDS)
         if status != 200:
             self.off = f"the server answers /slots with HTTP {status}"
             raise NotKept(f"KV caches are not kept: {self.off}")
@@ -91,27 +81,31 @@ class LaunchSlots:
         self.last_task = max([self.last_task, *(task_of(slot) for slot in slots.values())])
         return slots
 
-    async def post(self, path: str, values: object) -> dict[str, object]:
+    async def post(self, path: str, values: object) -> dict[str, Any]:
         """Raises UpstreamFailed, TimeoutError, and ValueError if the server refuses."""
         body = values if isinstance(values, bytes) else msgspec.json.encode(values)
-        status, answer = await ask_server(self.base_url, self.api_key, "POST", path, body, seconds=READ_SECONDS)
+        url = self.running.launch.base_url
+        status, answer = await ask_server(url, self.api_key, "POST", path, body, seconds=READ_SECONDS)
         if status != 200:
             raise ValueError(f"the server refuses {path} (HTTP {status})")
-        return msgspec.json.decode(answer, type=dict[str, object])
+        return msgspec.json.decode(answer, type=dict[str, Any])
 
     async def read(self, path: str, values: object) -> tuple[int, int]:
-        """Has the server read a prompt. Returns its tokens and, of /completion, the slot. Raises as ``post``."""
+        """Has the server read a prompt. Returns its tokens and its slot, which only /completion names (build 11434).
+
+        Raises as ``post``.
+        """
         began = time.monotonic()
-        answer = msgspec.convert(await self.post(path, values), _Read)
-        timings = answer.timings
+        answer, profile = await self.post(path, values), self.running.launch.profile
+        tokens = tokens_of(answer) or AnswerTokens()
         self.record(
             FinishedRequest(
-                utc_now(), OWN_NAME, self.profile, path, 200, "done", seconds=round(time.monotonic() - began, 6),
-                prompt_tokens=timings.cache_n + timings.prompt_n, cached_tokens=timings.cache_n,
-                generated_tokens=timings.predicted_n,
+                utc_now(), OWN_NAME, profile, path, 200, "done", seconds=round(time.monotonic() - began, 6),
+                prompt_tokens=tokens.prompt_tokens, cached_tokens=tokens.cached_tokens,
+                generated_tokens=tokens.generated_tokens,
             )
         )  # fmt: skip
-        return timings.cache_n + timings.prompt_n, answer.id_slot
+        return tokens.prompt_tokens or 0, answer.get("id_slot", -1)
 
     async def tokens_of(self, head: PromptHead) -> list[int]:
         """The tokens with which the prompts of all requests with this head begin. Raises as ``post``."""

@@ -21,7 +21,7 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpProcessingError, HttpResponseParser, RawResponseMessage
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
-from gpubox.gateway.http_connection import HEAD_BYTES, Headers, HttpRequest
+from gpubox.gateway.http_connection import HEAD_BYTES, HttpRequest
 
 _CONNECT_SECONDS = 5.0
 """Only for the connection: a long prompt takes minutes, and a dead server closes."""
@@ -62,17 +62,20 @@ class ServerReply:
 
 @asynccontextmanager
 async def send_request(
-    base_url: str, request: HttpRequest, body: bytes, extra: Headers, on_sent: Callable[[], None] | None = None
+    base_url: str, request: HttpRequest, body: bytes, key: str | None, on_sent: Callable[[], None] = lambda: None
 ) -> AsyncIterator[ServerReply]:
     """Sends ``request`` with ``body`` to the server at ``base_url``, and waits for the head of its reply.
 
-    ``extra``: headers of the gateway. ``on_sent`` is called when the body has gone out. In the end the connection is
+    ``on_sent`` is called when the body has gone out. In the end the connection is
     closed: a llama-server stops generating then. Raises NotConnected, and UpstreamFailed for all that happens later.
     """
-    address = _address(base_url)
-    target = address.path + request.target.partition("#")[0]
-    lines = [f"{request.method} {target} HTTP/1.1".encode(), b"Host: " + address.name]
-    lines += [name + b": " + value for name, value in (*_forwarded(request.headers), *extra)]
+    address = urlsplit(base_url)  # which remembers the last addresses
+    tls = _certificates() if address.scheme == "https" else None
+    target = address.path.rstrip("/") + request.target.partition("#")[0]
+    lines = [f"{request.method} {target} HTTP/1.1".encode(), b"Host: " + address.netloc.encode("idna")]
+    lines += [name + b": " + value for name, value in _forwarded(request.headers)]
+    if key:
+        lines.append(b"Authorization: Bearer " + key.encode())
     if body or request.method in ("POST", "PUT", "PATCH"):
         lines.append(b"Content-Length: %d" % len(body))
     data = [b"\r\n".join((*lines, b"Connection: close", b"", b"")), body]
@@ -81,12 +84,12 @@ async def send_request(
     try:
         async with asyncio.timeout(_CONNECT_SECONDS):
             _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: _ServerConnection(on_sent, with_body=with_body), address.host, address.port, ssl=address.ssl
-            )
-    except TimeoutError:
-        raise NotConnected("the server does not take connections in time") from None
+                lambda: _ServerConnection(on_sent, with_body=with_body),
+                address.hostname or "", address.port or (443 if tls else 80), ssl=tls,
+            )  # fmt: skip
     except OSError as error:
-        raise NotConnected(f"the server does not take connections ({error.strerror or error})") from None
+        why = "in time" if isinstance(error, TimeoutError) else f"({error.strerror or error})"
+        raise NotConnected(f"the server does not take connections {why}") from None
     try:
         connection.send(data)
         yield await connection.reply
@@ -98,7 +101,7 @@ async def send_request(
 class _ServerConnection(BaseProtocol):
     """One connection to a server, for one request and its reply."""
 
-    def __init__(self, on_sent: Callable[[], None] | None, *, with_body: bool) -> None:
+    def __init__(self, on_sent: Callable[[], None], *, with_body: bool) -> None:
         super().__init__(asyncio.get_running_loop())
         self._replies = self._parser = HttpResponseParser(
             self, self._loop, _READ_BYTES, max_line_size=HEAD_BYTES, max_field_size=HEAD_BYTES,
@@ -113,15 +116,11 @@ class _ServerConnection(BaseProtocol):
         while data and self.transport:
             self.transport.write(data.pop(0))
         if not self.writing_paused:
-            self._sent()
+            self._on_sent()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._sent()
-
-    def _sent(self) -> None:
-        if self._on_sent:
-            self._on_sent()
+        self._on_sent()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
         if self._reading_paused and self.transport:  # aiohttp calls it for each piece
@@ -153,26 +152,8 @@ class _ServerConnection(BaseProtocol):
             self._body.set_exception(UpstreamFailed(sentence))
 
 
-@dataclass(frozen=True, slots=True)
-class _Address:
-    """Where a server is."""
-
-    host: str
-    port: int
-    ssl: ssl.SSLContext | None
-    name: bytes
-    """As the header Host has it."""
-    path: str
-    """Before that of each request."""
-
-
-@functools.lru_cache(64)
-def _address(base_url: str) -> _Address:
-    parts = urlsplit(base_url)
-    is_safe = parts.scheme == "https"
-    context = ssl.create_default_context() if is_safe else None
-    name = parts.netloc.encode("ascii" if parts.netloc.isascii() else "idna")
-    return _Address(parts.hostname or "", parts.port or (443 if is_safe else 80), context, name, parts.path.rstrip("/"))
+_certificates = functools.cache(ssl.create_default_context)
+"""Reading them takes longer than a request."""
 
 
 def _forwarded(headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
@@ -209,8 +190,7 @@ async def ask_server(
     """
     now, answer = time.monotonic(), bytearray()
     request = HttpRequest(method, path, ((b"content-type", b"application/json"),), body, False, True, "", now, now)
-    extra: Headers = ((b"Authorization", b"Bearer " + key.encode()),) if key else ()
-    async with asyncio.timeout(seconds), send_request(base_url, request, body, extra) as reply:
+    async with asyncio.timeout(seconds), send_request(base_url, request, body, key) as reply:
         while data := await reply.body.readany():
             answer += data
             if len(answer) > ANSWER_BYTES:

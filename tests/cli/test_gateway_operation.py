@@ -77,7 +77,7 @@ def at_once(paths: Paths, *lines: object) -> list[dict[str, Any]]:
     os.write(said, "".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines).encode())
     os.close(said)
     try:
-        code = run_operation(paths, OperationChannel(source, sink), ProfileTable(paths, Config()))
+        code = run_operation(OperationChannel(source, sink), ProfileTable(paths, Config()))
     finally:
         os.close(source)
         os.close(sink)

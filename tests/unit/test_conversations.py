@@ -12,8 +12,9 @@ from typing import Any, cast
 import pytest
 
 from gpubox.config import Config
-from gpubox.gateway.conversations import Conversations, conversation_of
+from gpubox.gateway.conversations import Conversations
 from gpubox.gateway.gateway_status import FinishedRequest
+from gpubox.gateway.prefix import read_prompt_head
 from gpubox.gateway.servers import GatewayServer
 from gpubox.gateway.slots import LaunchSlots
 from gpubox.paths import Paths
@@ -32,7 +33,7 @@ def body_of(*texts: str, system: str = SYSTEM, **more: Any) -> bytes:
 
 
 def key_of(body: bytes, path: str = CHAT, client: str = "me", **headers: str) -> str:
-    head = conversation_of(path, lambda name: headers.get(name.replace("-", "_"), ""), body, client)
+    head = read_prompt_head(path, lambda name: headers.get(name.replace("-", "_"), ""), body, client)
     return head.conversation if head else ""
 
 
@@ -86,6 +87,7 @@ class Box:
     before_read: Callable[[], Any] | None = None
     task: int = 0
     requests: int = 0
+    has_ram_cache: bool = True
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -145,7 +147,7 @@ class Box:
     async def before(self, body: bytes, number: int = 0) -> int:
         number = number or self.requests + 1
         self.requests = max(number, self.requests)
-        conversation = conversation_of(CHAT, lambda name: "", body)
+        conversation = read_prompt_head(CHAT, lambda name: "", body)
         await self.conversations.before(number, conversation, self.server, None, CHAT, body)
         return number
 
@@ -180,13 +182,13 @@ async def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     slots = [{"id": number, "is_processing": False, "n_ctx": 4096} for number in range(4)]
     made = Box(conversations, GatewayServer("main", "m", "", "1", True, None), slots)
     listener = await asyncio.start_server(made.serve, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    port = listener.sockets[0].getsockname()[1]
 
     def look(server: GatewayServer, key: str | None) -> LaunchSlots:
         restored = (RestoredSlot(0, 900, "kept", key_of(body_of("kept"), client="")),)
-        running = RunningServer(Launch("m", (), "127.0.0.1", 1), "1", "2026", restored=restored)
-        launch = LaunchSlots("1", "m", url, None, cast(KeptKv, made), running, LINES.append, filled={0: -1})
-        launch.has_ram_cache = "--cache-ram" not in server.argv
+        running = RunningServer(Launch("m", (), "127.0.0.1", port), "1", "2026", restored=restored)
+        launch = LaunchSlots(running, None, cast(KeptKv, made), LINES.append, filled={0: -1})
+        launch.has_ram_cache = made.has_ram_cache
         return launch
 
     monkeypatch.setattr(conversations, "_look", look)
@@ -253,7 +255,7 @@ async def test_conversations_with_the_same_long_head_are_saved_before_one_spoils
 
 
 async def test_without_a_prompt_cache_in_ram_each_conversation_is_saved_before_anything_else_is_sent(box: Box) -> None:
-    box.server = GatewayServer("main", "m", "", "1", True, None, argv=("--cache-ram", "0"))
+    box.has_ram_cache = False
     talk = body_of(LONG, system="")
     await box.ask(talk, 1, 700)
     assert await box.ask(body_of("Title?", system=""), 1, 40) == ["save 1"]

@@ -97,7 +97,7 @@ def test_a_full_queue_takes_from_the_client_that_fills_it() -> None:
 def test_what_another_operation_is_in_the_way_of_is_tried_after_it() -> None:
     requests = queue("a")
     waits(requests, 1.0, ticket("b"), ticket("c"))
-    requests.of("c").postponed_until = UNTIL_RELEASED
+    requests.of("c").retry_at = UNTIL_RELEASED
     requests.release(but="c")
     assert requests.next_profiles(2.0) == ["b"]
     requests.release(but="b")

@@ -38,10 +38,9 @@ def test_the_sentence_names_what_is_wrong(paths: Paths, host: str, says: str) ->
 
 @pytest.mark.parametrize("inherited", [True, False])
 async def test_many_clients_may_wait_for_a_gateway_that_starts_again(inherited: bool) -> None:
-    loop = asyncio.get_running_loop()
     with ExitStack() as stack:
         given = [stack.enter_context(socket.create_server(("127.0.0.1", 0)))] if inherited else []
-        [server] = await listen(loop, "127.0.0.1", 0, asyncio.Protocol, given)
+        [server] = await listen("127.0.0.1", 0, asyncio.Protocol, given)
         address = server.sockets[0].getsockname()
         for _ in range(200):  # the loop, which would take them, does not run meanwhile
             stack.enter_context(socket.create_connection(address, 0.9))  # a SYN for a full queue is repeated after 1 s
@@ -51,5 +50,5 @@ async def test_many_clients_may_wait_for_a_gateway_that_starts_again(inherited: 
 async def test_a_port_that_systemd_keeps_for_the_gateway_is_no_server_s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpubox.gateway.listening.port_owner", lambda port: PortOwner(124, "systemd"))
     with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(GpuboxError, match="by systemd") as error:
-        await listen(asyncio.get_running_loop(), "127.0.0.1", other.getsockname()[1], asyncio.Protocol, ())
+        await listen("127.0.0.1", other.getsockname()[1], asyncio.Protocol, ())
     assert "systemctl --user start gpubox-gateway.service" in error.value.hint and "gpubox stop" not in error.value.hint

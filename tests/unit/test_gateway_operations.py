@@ -42,7 +42,6 @@ async def pid_of(operations: Operations, profile: str = "a") -> int:
     """The process that has done an operation."""
     operation = await begin(operations, profile)
     assert await operation.finished == "done"
-    await operation.close()
     return operation.pid
 
 
@@ -65,7 +64,6 @@ async def test_two_at_once_are_two_children_of_which_one_stays(paths: Paths) -> 
     assert beside != waits.pid
     waits.go()
     assert await waits.finished == "done"
-    await waits.close()
     assert await pid_of(operations) == waits.pid and identity_of(beside) is None
     operations.close()
 

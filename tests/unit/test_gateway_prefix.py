@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpubox.gateway.prefix import read_prompt_head
+from gpubox.gateway.prefix import PromptHead, read_prompt_head
 from gpubox.gateway.slots import choose_slot
 from gpubox.server.responses import Slot, read_slots
 
@@ -20,11 +20,15 @@ def body_of(text: str, system: str = SYSTEM, **more: Any) -> bytes:
     return json.dumps({"model": "m", "messages": messages, "temperature": 0, **more}).encode()
 
 
+def head_of(body: bytes, path: str = CHAT) -> PromptHead | None:
+    return read_prompt_head(path, lambda name: "", body)
+
+
 # -- heads -------------------------------------------------------------------
 
 
 def test_requests_that_begin_alike_have_one_key() -> None:
-    heads = [read_prompt_head(body_of(user, user=user, seed=len(user))) for user in ("one", "another")]
+    heads = [head_of(body_of(user, user=user, seed=len(user))) for user in ("one", "another")]
 
     assert heads[0] and heads[1]
     assert heads[0].key == heads[1].key
@@ -41,7 +45,7 @@ def test_requests_that_begin_alike_have_one_key() -> None:
     ],
 )
 def test_what_the_template_writes_into_the_prompt_is_in_the_key(more: dict[str, Any]) -> None:
-    plain, changed = read_prompt_head(body_of("one")), read_prompt_head(body_of("one", **more))
+    plain, changed = head_of(body_of("one")), head_of(body_of("one", **more))
 
     assert plain and changed
     assert plain.key != changed.key
@@ -50,7 +54,7 @@ def test_what_the_template_writes_into_the_prompt_is_in_the_key(more: dict[str, 
 def test_a_later_turn_is_not_a_first_request() -> None:
     values = json.loads(body_of("one"))
     values["messages"] += [{"role": "assistant", "content": "yes"}, {"role": "user", "content": "two"}]
-    later, first = read_prompt_head(json.dumps(values).encode()), read_prompt_head(body_of("one"))
+    later, first = head_of(json.dumps(values).encode()), head_of(body_of("one"))
 
     assert later and first
     assert (later.is_first, later.key) == (False, first.key)
@@ -71,11 +75,11 @@ def test_a_later_turn_is_not_a_first_request() -> None:
     ],
 )
 def test_what_cannot_be_shared_has_no_head(body: bytes) -> None:
-    assert read_prompt_head(body) is None
+    assert head_of(body) is None
 
 
 def test_probes_differ_only_in_what_the_user_says() -> None:
-    head = read_prompt_head(body_of("secret", tools=[{"type": "function"}], stream=True))
+    head = head_of(body_of("secret", tools=[{"type": "function"}], stream=True))
     assert head
     first, second = (json.loads(probe) for probe in head.probes())
 
@@ -94,9 +98,9 @@ def test_a_request_to_messages_has_the_head_that_llama_server_makes_of_it() -> N
         "messages": [{"role": "user", "content": [{"type": "text", "text": "one"}]}],
         "max_tokens": 5,
     }
-    head = read_prompt_head(json.dumps(values).encode(), is_anthropic=True)
+    head = head_of(json.dumps(values).encode(), "/v1/messages")
     values["system"][0]["text"] = stamp.format("01234")  # type: ignore[index]
-    again = read_prompt_head(json.dumps(values).encode(), is_anthropic=True)
+    again = head_of(json.dumps(values).encode(), "/v1/messages")
     assert head and again and head.is_first
     assert head.key == again.key
     probe = json.loads(head.probes()[0])

@@ -37,12 +37,12 @@ def observed(parts: list[bytes], *, stream: bool = True) -> ReplyObserver:
 
 
 def test_the_first_token_is_the_first_text_not_the_role() -> None:
-    assert not observed(CHAT[:1]).has_text
-    assert observed(CHAT[:2]).has_text
-    assert not observed(MESSAGES[:1]).has_text
-    assert observed(MESSAGES[:2]).has_text
-    assert observed([b'data: {"choices":[{"delta":{"reasoning_content":"Hm"}}]}\n\n']).has_text
-    assert observed([b'data: {"choices":[{"delta":{"tool_calls":[{"function":{"arguments":"{"}}]}}]}\n\n']).has_text
+    assert not observed(CHAT[:1]).text_events
+    assert observed(CHAT[:2]).text_events
+    assert not observed(MESSAGES[:1]).text_events
+    assert observed(MESSAGES[:2]).text_events
+    assert observed([b'data: {"choices":[{"delta":{"reasoning_content":"Hm"}}]}\n\n']).text_events
+    assert observed([b'data: {"choices":[{"delta":{"tool_calls":[{"function":{"arguments":"{"}}]}}]}\n\n']).text_events
 
 
 def test_the_numbers_are_those_of_the_servers_timings() -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from gpubox.gateway.admission import Ticket
+from gpubox.gateway.client_request import STREAM_HEADERS, ClientRequest
+from gpubox.gateway.http_connection import Exchange, HttpRequest
 from gpubox.gateway.upstream import ANSWER_BYTES, NotConnected, UpstreamFailed, ask_server
 from tests.ports import free_port
 
@@ -56,3 +60,34 @@ async def test_an_answer_is_whole_or_an_error(name: str) -> None:
 async def test_a_server_that_is_gone_has_seen_nothing() -> None:
     with pytest.raises(NotConnected, match="does not take connections"):
         await ask_server(f"http://127.0.0.1:{free_port()}", None, "GET", "/slots", seconds=30)
+
+
+@pytest.mark.parametrize(
+    ("head", "says"),
+    [
+        (OK + b"Content-Length: 9\r\n\r\n", b"No server is up."),  # it dies, and there is no other one
+        (
+            b"HTTP/1.1 400 Bad\r\nContent-Length: 9\r\n\r\ntoo  long",
+            b"The server refused the request (HTTP 400): too long",
+        ),
+    ],
+)
+async def test_a_stream_that_has_begun_while_it_waited_ends_with_an_error(head: bytes, says: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head)
+        writer.close()
+
+    client, asked = Mock(closes=False), HttpRequest("GET", "/v1/models", (), b"", True, True, "", 0.0, 0.0)
+    client.writable.wait = AsyncMock()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    exchange = Exchange(client, asked)
+    request = ClientRequest(Ticket(1), exchange, Mock(), lambda line: None)
+    exchange.start(200, STREAM_HEADERS, chunked=True)
+    try:
+        await request.forward(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", b"", None)
+    except UpstreamFailed:
+        request.cut(503, "no server is up")
+    assert says in b"".join(call.args[0] for call in client.write.call_args_list)
+    assert client.finish.called and not client.abort.called
+    server.close()

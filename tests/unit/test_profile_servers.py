@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.config import Config, GatewaySettings
+from gpubox.errors import UsageError
 from gpubox.gateway import profile_servers
 from gpubox.gateway.admission import Ticket
 from gpubox.gateway.http_connection import RequestRefused
@@ -20,6 +21,7 @@ from gpubox.gateway.profile_servers import ProfileServers
 from gpubox.gateway.servers import GatewayServer, ProfileTable
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
+from gpubox.server.state import Launch, RunningServer
 
 Write = Callable[[str, str], Path]
 UPSTREAM = 'upstream = "http://127.0.0.1:9"\n'
@@ -142,3 +144,56 @@ def test_while_the_owner_waits_or_works_the_gateway_begins_nothing(
         await servers.close()
 
     asyncio.run(ask())
+
+
+def test_a_swap_is_as_long_as_it_took_from_the_go_on(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only as long as the server says that it has loaded: another one stopped before."""
+    child = tmp_path / "child"
+    lines = ('{"event": "placed", "instances": ["main"]}', '{"event": "OperationFinished"}', '{"event": "finished"}')
+    child.write_text("#!/bin/sh\nread line\necho '{}'\nread go\nsleep 0.2\necho '{}'\necho '{}'\n".format(*lines))
+    child.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(child))
+    record = RunningServer(Launch("new", (), "127.0.0.1", 9), "launch", "", ready_at="now", load_seconds=0.001)
+    loaded = GatewayServer("main", "new", "http://127.0.0.1:9", "launch", True, None, record)
+
+    async def wait() -> None:
+        servers = servers_of(paths)
+        servers.ask(Ticket(1, "c", "new"), Profile("new", ""))
+        servers._next_operation(time.monotonic())
+        monkeypatch.setattr(profile_servers, "read_servers", lambda paths: (loaded,))
+        async with asyncio.timeout(30):
+            while servers._operations:
+                await asyncio.sleep(0.01)
+        assert servers.queue.of("new").load_seconds >= 0.2
+        await servers.close()
+
+    asyncio.run(wait())
+
+
+def test_a_server_is_asked_for_its_slots_as_soon_as_the_key_can_be_read(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = [UsageError("others can read the key")]
+
+    def key(paths: Paths) -> str:
+        if faults:
+            raise faults.pop()
+        return "secret"
+
+    async def props(url: str, key: str, *words: str, seconds: float) -> tuple[int, bytes]:
+        return 200, b'{"total_slots": 3}'
+
+    async def watch() -> None:
+        servers = servers_of(paths)
+        server = GatewayServer("main", "a", "http://127.0.0.1:9", "1", True, None)
+        watching = asyncio.create_task(servers._watch_slots(server))
+        async with asyncio.timeout(10):
+            while servers.queue.of("a").slots != 3:
+                await asyncio.sleep(0.01)
+        watching.cancel()
+
+    monkeypatch.setattr(profile_servers, "api_key", key)
+    monkeypatch.setattr(profile_servers, "ask_server", props)
+    asyncio.run(watch())

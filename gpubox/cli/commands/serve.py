@@ -71,9 +71,8 @@ def command(
         if install:
             return _install(context, (host, port), [*options, *(["--yes"] if yes else [])], as_json=as_json)
         if detach:
-            record = start_detached(context.paths, host, port, allow_exposed=yes)
-            text = f"The gateway listens on {record.base_url}."
-            return output.emit_result(text, _record_values(record), as_json=as_json)
+            values = _record_values(start_detached(context.paths, host, port, allow_exposed=yes))
+            return output.emit_result(f"The gateway listens on {values['base_url']}.", values, as_json=as_json)
         printer = _BackgroundPrinter(_printer(as_json=as_json, quiet=quiet))
         try:
             with asyncio.Runner(loop_factory=_new_loop) as runner:
@@ -89,8 +88,7 @@ def _check_host(host: str) -> None:
     try:
         socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        hint = "Use 127.0.0.1, or 0.0.0.0 for every address of this machine."
-        raise UsageError(f"The host {host} is unknown on this machine.", hint) from None
+        raise UsageError(f"The host {host} is unknown here.", "Use 127.0.0.1, or 0.0.0.0 for every address.") from None
 
 
 def _check_exposure(context: Context, host: str, *, allow_exposed: bool) -> None:
