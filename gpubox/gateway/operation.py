@@ -42,8 +42,8 @@ LOOPBACK = "127.0.0.1"
 _REQUEST_BYTES, _GO = 1024 * 1024, b"go\n"
 _NAME_LETTERS = 64
 _LATER_IMPORTS = ("gpubox.bench.under_way", "gpubox.server.trial", "gpubox.planner.solve")
-_LAST_LINE_SECONDS = 5.0
-"""How long a gateway that does not read may hold up the last line."""
+_PATIENCE_SECONDS = 5.0
+"""How long a gateway that does not read may hold up a line that it waits for."""
 
 
 class MeasurementUnderWay(GpuboxError):
@@ -160,7 +160,7 @@ class _Work:
             return
         self.placed = True
         others = sorted({*placement.displaces} - {placement.instance})
-        self.channel.emit("placed", instances=[placement.instance, *others])
+        self.channel.emit("placed", patience=_PATIENCE_SECONDS, instances=[placement.instance, *others])
         if not await self.channel.wait_go():
             raise GpuboxError("The gateway gave it up.", code=ExitCode.INTERRUPTED)
         check_no_measurement(self.paths)  # it may have begun meanwhile
@@ -183,8 +183,8 @@ def run_operation(channel: OperationChannel, profiles: ProfileTable) -> int | No
     except Exception as error:  # the gateway must hear of it
         return _fail(channel, GpuboxError(f"gpubox failed: {type(error).__name__}: {error}", "Please report it."))
     if not work.placed:
-        channel.emit("placed", instances=[instance])  # it ran already
-    channel.emit("finished", patience=_LAST_LINE_SECONDS, ok=True, instance=instance, message=message)
+        channel.emit("placed", patience=_PATIENCE_SECONDS, instances=[instance])  # it ran already
+    channel.emit("finished", patience=_PATIENCE_SECONDS, ok=True, instance=instance, message=message)
     return 0
 
 
@@ -192,7 +192,7 @@ def _fail(channel: OperationChannel, error: GpuboxError) -> int:
     # Temporary: it says nothing about the profile, and the same request may succeed a moment later.
     temporary = isinstance(error, InstanceBusy | MeasurementUnderWay) or error.code == ExitCode.INTERRUPTED
     channel.emit(
-        "failed", patience=_LAST_LINE_SECONDS, message=error.message, hint=error.hint, exit_code=int(error.code),
+        "failed", patience=_PATIENCE_SECONDS, message=error.message, hint=error.hint, exit_code=int(error.code),
         temporary=temporary,
     )  # fmt: skip
     return int(error.code)
