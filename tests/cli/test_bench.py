@@ -213,10 +213,7 @@ def test_one_verb_shows_one_run_compares_two_and_ranks_many(
     ranked: tuple[tuple[str, ...], ...]
     ranked = (("--as", "leaderboard"), ("--as", "leaderboard", "speed"), (first.id, second.id, "last"))
     for own in ranked:
-        assert [line.split()[:2] for line in show(*own).splitlines() if line[:1].isdigit()] == [
-            ["1", "a"],
-            ["2", "b"],
-        ]
+        assert [line.split()[:2] for line in show(*own).splitlines() if line[:1].isdigit()] == [["1", "a"], ["2", "b"]]
     assert show("--as", "leaderboard", "--as", "csv").startswith("kind,protocol,metric")
     assert show(first.id, "--as", "markdown").startswith("## Speed over HTTP")
 

@@ -184,9 +184,7 @@ HEADS: Cases = {
     "Expect, and a body that is too long": (head("Content-Length: 99999999", "Expect: 100-continue"), "refused"),
 }  # fmt: skip
 
-TARGETS: Cases = {
-    "OPTIONS of all": (head(method=b"OPTIONS", target=b"*"), "either"),
-}
+TARGETS: Cases = {"OPTIONS of all": (head(method=b"OPTIONS", target=b"*"), "either")}
 
 BODIES: Cases = {
     "a body that stops short": (head("Content-Length: 500") + BODY, "either, ends"),

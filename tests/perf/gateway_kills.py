@@ -20,15 +20,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from box import options, until
-from gateway_box import (
-    chat,
-    chosen_engines,
-    gateway_config,
-    generations,
-    launch_profile,
-    ledger_lines,
-    llama_servers,
-)
+from gateway_box import chat, chosen_engines, gateway_config, generations, launch_profile, ledger_lines, llama_servers
 
 from tests.gateway_process import Gateway
 from tests.ports import free_port

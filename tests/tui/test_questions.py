@@ -12,11 +12,7 @@ from tests.tui.fake import BUSY, FakeServices
 
 
 async def test_every_answer_can_be_read_also_while_it_is_highlighted(fake: FakeServices) -> None:
-    answers = (
-        ("n", "keep it", "no"),
-        ("y", "stop it", "yes"),
-        ("c", "leave it", "cancel"),
-    )
+    answers = (("n", "keep it", "no"), ("y", "stop it", "yes"), ("c", "leave it", "cancel"))
     async with on_dashboard(fake) as pilot:
         app = app_of(pilot)
         app.push_screen(QuestionScreen("Stop?", "It answers.", *answers))

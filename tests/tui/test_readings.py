@@ -102,8 +102,4 @@ async def test_one_changed_number_draws_its_row_and_no_other(fake: FakeServices)
 
         assert [
             pane.rendered - before for pane, before in zip(app.dashboard.snapshot_panes, rendered, strict=True)
-        ] == [
-            0,
-            0,
-            1,
-        ]
+        ] == [0, 0, 1]

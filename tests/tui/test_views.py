@@ -17,18 +17,7 @@ from gpubox.tui.messages import ProfileEntry
 from gpubox.tui.styled_lines import StyledLine, cell_width
 from tests.tui.fake import BUSY, MINE, READY
 from tests.tui.scenes import SCENES
-from tests.tui.snapshots import (
-    ANSWERING,
-    GIB,
-    IDLE,
-    IDLE_SLOT,
-    MIB,
-    PREFILL,
-    READING_SLOT,
-    REQUESTS,
-    SPLIT,
-    snapshot,
-)
+from tests.tui.snapshots import ANSWERING, GIB, IDLE, IDLE_SLOT, MIB, PREFILL, READING_SLOT, REQUESTS, SPLIT, snapshot
 from tests.unit.invariants import broken
 
 

@@ -44,27 +44,11 @@ NEVER = [
 @pytest.mark.parametrize(
     "name",
     [
-        ".git",
-        ".GIT",
-        ".Git.",
-        ".git ",
-        "GIT~1",
-        ".g\u200cit",
-        ".git:x",
-        ".ENVRC",
-        ".vscode",
-        ".env",
-        ".kiro",
-        ".a-tool-of-tomorrow",
-        ".gitattributes",
-        "AGENTS.md",
-        "Lefthook.yaml",
-        "a.code-workspace",
-        "node_modules",
-        "venv",
-        "sitecustomize.so",
+        ".git", ".GIT", ".Git.", ".git ", "GIT~1", ".g\u200cit", ".git:x", ".ENVRC", ".vscode",
+        ".env", ".kiro", ".a-tool-of-tomorrow", ".gitattributes", "AGENTS.md", "Lefthook.yaml", "a.code-workspace",
+        "node_modules", "venv", "sitecustomize.so",
     ],
-)
+)  # fmt: skip
 def test_a_name_is_known_as_any_file_system_reads_it(name: str) -> None:
     assert auto_run_kind(name)
 
