@@ -150,7 +150,7 @@ class ClientRequest:
         if self.ttft_seconds is not None:
             prefill = self.ttft_seconds - waited
         elif tokens.generated_tokens and tokens.tg_tokens_per_second:
-            prefill = answering - tokens.generated_tokens / tokens.tg_tokens_per_second
+            prefill = answering - (tokens.generated_tokens - 1) / tokens.tg_tokens_per_second
         else:
             reading = self.route.stream and self.state == "reading" and self.ticket.sent_at
             return (answering if reading else None), None
@@ -173,17 +173,11 @@ class ClientRequest:
         """Its line in the ledger."""
         tokens = self.observer.tokens() if self.observer else AnswerTokens()
         return FinishedRequest(
-            at=utc_now(),
-            asked=self.asked,
-            status=self.exchange.status,
-            outcome=self.outcome,
-            prompt_tokens=tokens.prompt_tokens,
-            cached_tokens=tokens.cached_tokens,
-            generated_tokens=tokens.generated_tokens,
-            tg_tokens_per_second=tokens.tg_tokens_per_second,
-            error=self.error,
+            at=utc_now(), asked=self.asked, status=self.exchange.status, outcome=self.outcome, error=self.error,
+            prompt_tokens=tokens.prompt_tokens, cached_tokens=tokens.cached_tokens,
+            generated_tokens=tokens.generated_tokens, tg_tokens_per_second=tokens.tg_tokens_per_second,
             **self._shared(tokens),
-        )
+        )  # fmt: skip
 
     def _shared(self, tokens: AnswerTokens) -> dict[str, Any]:
         """What is said of it while it is open and afterwards."""

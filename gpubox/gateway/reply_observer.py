@@ -27,6 +27,8 @@ _TEXT = re.compile(
 )
 """A field of an event that carries text of the answer, and is not empty."""
 _DATA = b"data:"
+_LAST_TYPES = ("message_stop", "response.completed", "response.incomplete", "response.failed")
+"""Of Anthropic's API and of OpenAI's Responses; the other streams end with [DONE]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,12 @@ class ReplyObserver:
         if self.text_events and not merged.generated_tokens:
             merged = replace(merged, generated_tokens=self.text_events)
         return merged
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last event of a stream has come: then some clients leave without waiting for its end."""
+        last = [b"", *_data_lines(b"".join(self._tail))][-1] if self.stream else b""
+        return last == b"[DONE]" or any(values.get("type") in _LAST_TYPES for values in _parse(last))
 
     def _objects(self) -> list[Mapping[str, Any]]:
         """The JSON objects that may hold numbers: those that say most first."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from gpubox.gateway.client_request import ClientRequest
 from gpubox.gateway.reply_observer import AnswerTokens, ReplyObserver
 
 TIMINGS = (
@@ -68,6 +72,28 @@ def test_the_tokens_of_a_stream_that_was_cut_off_are_its_events() -> None:
     assert observed(CHAT[:3]).tokens() == AnswerTokens(generated_tokens=2)
     assert observed(MESSAGES[:2]).tokens() == AnswerTokens(31, 30, 1)
     assert observed(CHAT[:1]).tokens() == AnswerTokens()
+
+
+def test_generation_begins_with_the_first_token() -> None:
+    """So the server counts, too: three tokens at 93.7 a second took 21.3 ms."""
+    now = time.monotonic()
+    exchange: Any = SimpleNamespace(status=200, request=SimpleNamespace(received=now - 1.0, began=now - 1.0))
+    task: Any = None
+    request = ClientRequest(1, exchange, task, print)
+    request.observer = observed([b'{"content":"Hello!",%b}' % TIMINGS.encode()], stream=False)
+    line = request.finished()
+    assert line.prefill_seconds
+    assert line.generation_seconds == pytest.approx(2 / 93.7, abs=1e-6)
+    assert line.prefill_seconds < 1.0 < line.seconds
+
+
+def test_a_stream_is_over_with_its_last_event_though_the_server_has_not_closed_it() -> None:
+    done = b'data: {"type":"response.completed","response":{"output":[]}}\n\n'
+    stop = [b'data: {"type":"message', b'_stop"}\n\n']
+    assert all(observed(parts).is_over for parts in (CHAT, [done], [*MESSAGES, *stop]))
+    said = b'data: {"type":"response.output_text.delta","delta":"[DONE] message_stop"}\n\n'
+    assert not any(observed(parts).is_over for parts in (CHAT[:-1], MESSAGES, [], [said], [done[:-9]]))
+    assert not observed(CHAT, stream=False).is_over
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage", b'{"timings":7}', b'{"usage":{"prompt_tokens":-3}}', b"[" * 5000])
