@@ -85,6 +85,7 @@ def test_every_client_gets_address_model_and_key(client: str, model: ClientModel
         assert {"gb-secret", BASE} & words == {"gb-secret", BASE} or f"{BASE}/v1" in words
         assert model.name in shlex.split(text.replace("=", " ")) or client in ("ollama", "open-webui")
         assert (f"CLAUDE_CODE_MAX_CONTEXT_TOKENS={model.context}\n" in text) == (client == "claude-code")
+        assert (f"GOOSE_CONTEXT_LIMIT={model.context}\n" in text) == (client == "goose")
     else:
         rows = dict(row.split(": ", 1) for row in text.splitlines())
         assert rows["Model ID"].strip() == model.name and rows["API Key"].strip() == "gb-secret"
