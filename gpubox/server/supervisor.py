@@ -243,7 +243,7 @@ class Supervisor:
             await go()
             await held.wait_idle(old, UNLOAD_WAIT_SECONDS)
             await held.keep_kv(old)
-            await held.stop(old, wait_vram=False, why=f"{profile} was unloaded, because nobody used it.")
+            await held.stop(old, wait_vram=False, why=f"{profile} was unloaded: idle, or a client asked for it.")
             self._finish("stop", profile, None, f"{profile} is unloaded.")
 
     async def _replace(

@@ -127,7 +127,7 @@ def test_start_switch_and_unload(start: Start, paths: Paths) -> None:
     assert child.until("placed") == {"event": "placed", "instances": ["main"]}
     assert child.end() == 0
     assert running(paths) == {"c": "c"}
-    assert observe(paths, "main").message == "b was unloaded, because nobody used it."
+    assert observe(paths, "main").message == "b was unloaded: idle, or a client asked for it."
 
 
 @pytest.mark.parametrize(
