@@ -204,6 +204,7 @@ class Gateway:
     async def _answer(self, request: ClientRequest) -> None:
         self.keys.refresh()
         exchange = request.exchange
+        request.route = routes.Route("", "", None, api=routes.api_of(exchange.request))  # if it cannot be read
         http, exchange.change = ollama.translated(exchange.request)
         exchange.request = http
         route = routes.route_of(http)
@@ -223,7 +224,7 @@ class Gateway:
         exchange.page_may_read = True
         del http  # its body goes as soon as it is sent on
         if route.own not in ("", "load"):
-            return await self._own.answer(exchange, route)
+            return await self._own.answer(exchange, route, self._limits_of(request))
         return await self._pass_on(request)
 
     async def _pass_on(self, request: ClientRequest) -> None:
@@ -304,10 +305,13 @@ class Gateway:
         if refusal := routes.page_refusal(http, self._names):
             raise RequestRefused(403, sanitize_line(refusal))
 
+    def _limits_of(self, request: ClientRequest) -> ClientLimits:
+        return self.keys.limits_of(request.ticket.client) if request.keyed else UNLIMITED
+
     def _check_limits(self, request: ClientRequest, profile: Profile) -> ClientLimits:
         """What its key allows. Raises RequestRefused if that is not this request."""
         client = request.ticket.client
-        limits = self.keys.limits_of(client) if request.keyed else UNLIMITED
+        limits = self._limits_of(request)
         if not limits.allows(profile.names):
             raise RequestRefused(403, f"The key of {client} is not for {profile.name}.")
         most = limits.tokens_per_day
@@ -358,6 +362,8 @@ class Gateway:
         exchange.reply(status, routes.error_body(status, sentence, "openai"))
 
     def _close(self, request: ClientRequest) -> None:
+        if request.outcome == "left" and request.observer and request.observer.is_over:
+            request.outcome = "done"
         ticket, line = request.ticket, request.line or request.finished()
         self.requests.pop(ticket.id, None)
         if ticket.profile:

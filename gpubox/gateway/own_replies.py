@@ -16,6 +16,7 @@ import msgspec
 from gpubox.children import own_program
 from gpubox.concurrency import run_in_thread
 from gpubox.gateway import ollama, routes
+from gpubox.gateway.client_keys import ClientLimits
 from gpubox.gateway.gateway_status import ProfileStatus
 from gpubox.gateway.http_connection import Exchange, RequestRefused
 from gpubox.gateway.metrics import CONTENT_TYPE, metrics_text
@@ -76,8 +77,8 @@ class OwnReplies:
         self._known: dict[str, tuple[Profile | None, OfferedFacts]] = {}
         self._created = datetime.fromisoformat(gateway.started_at)
 
-    async def answer(self, exchange: Exchange, route: routes.Route) -> None:
-        """All of ``route.own`` but ``load``. Raises RequestRefused if there is no such model."""
+    async def answer(self, exchange: Exchange, route: routes.Route, limits: ClientLimits) -> None:
+        """All of ``route.own`` but ``load``. Raises RequestRefused if there is no such model, or not for its key."""
         if route.own == "metrics":
             snapshot = await self._machine.read()
             text = metrics_text(self._gateway.status(), self._gateway.counters, snapshot)
@@ -85,8 +86,12 @@ class OwnReplies:
         elif route.own == "version":
             exchange.reply(200, b'{"version":"%b"}' % ollama.VERSION.encode())
         elif route.own == "unload":
-            named = (await self._gateway.servers.profile_of(route.model),) if route.model is not None else ()
-            await self._gateway.servers.unload({profile.name for profile in named})
+            servers = self._gateway.servers
+            named = (await servers.profile_of(route.model),) if route.model is not None else ()
+            loaded = (profile for server in servers.running if (profile := servers.profiles.get(server.profile)))
+            if closed := [profile.name for profile in named or loaded if not limits.allows(profile.names)]:
+                raise RequestRefused(403, f"The key is not for {', '.join(closed)}.")
+            await servers.unload({profile.name for profile in named})
             exchange.reply(200, b'{"success":true}')
         elif route.own in ("model", "show"):
             name = (await self._gateway.servers.profile_of(route.model)).name

@@ -101,7 +101,8 @@ class ProfileServers:
                     raise RequestRefused(404, f"{fault} {self._names()}") from None
         for server in sorted(self.running, key=lambda server: server.instance != MAIN_INSTANCE):
             return self.profiles.get(server.profile) or Profile(server.profile, "")
-        raise RequestRefused(503, "No profile runs, and the request names none in `model`.")
+        none = f"There is no profile {model[:_SHOWN_CHARS]!r}" if model else "The request names none in `model`"
+        raise RequestRefused(503, f"No profile runs that could answer. {none}. {self._names()}")
 
     def _names(self) -> str:
         names = [name for profile in self.profiles.visible() for name in profile.names]

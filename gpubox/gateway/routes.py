@@ -65,6 +65,12 @@ class Route:
     api: Api = "openai"
 
 
+def api_of(request: HttpRequest) -> Api:
+    if request.target.startswith(_ANTHROPIC) or request.header("anthropic-version"):
+        return "anthropic"
+    return "ollama" if request.target.startswith(_OTHER_API) else "openai"
+
+
 def route_of(request: HttpRequest) -> Route:
     """Raises RequestRefused if the path or the body cannot be understood."""
     raw, _, query = request.target.partition("?")
@@ -73,11 +79,11 @@ def route_of(request: HttpRequest) -> Route:
     if ".." in segments or "." in segments or _NOT_IN_PATHS.search(path):
         raise RequestRefused(400, "The path of the request is not valid.")
     path = "/" + "/".join(segment for segment in segments if segment)
-    api: Api = "ollama" if path.startswith(_OTHER_API) else "openai"
-    if path.startswith(_ANTHROPIC) or request.header("anthropic-version"):
-        api = "anthropic"
+    api = api_of(request)
     if (path + "/").startswith(CONTROL):
         return Route(f"{path}/", f"{path}/".removeprefix(CONTROL).rstrip("/") or "none", None)
+    if request.method == "HEAD" and path == "/":  # so Ollama's program asks whether a server is here
+        return Route(path, "health", None)
     if request.method in ("GET", "HEAD") and path in _OWN:
         return Route(path, _OWN[path], None, False, api)
     if request.method in ("GET", "HEAD") and path.startswith(_MODEL):
@@ -117,7 +123,7 @@ def check_slots(path: str, profile: Profile) -> None:
 def check_api(path: str) -> None:
     """Raises RequestRefused for an endpoint that no llama-server has, before a model is loaded in vain."""
     if path.startswith(_OTHER_API):
-        sentence = "is not an endpoint here: of Ollama's API the models, chat, generate and embed are spoken."
+        sentence = "is no endpoint. Of Ollama's API there are GET tags, ps, version, POST chat, generate, embed, show."
         shown = path if len(path) < 60 else f"{path[:60]}..."
         raise RequestRefused(404, f"{shown} {sentence} Use OpenAI's at /v1, or Anthropic's at /v1/messages.")
 

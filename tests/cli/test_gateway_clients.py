@@ -117,6 +117,15 @@ def test_other_apis_are_refused_before_a_model_is_loaded(
     assert len(gateway.named("switch")) == before
 
 
+def test_a_body_that_cannot_be_read_is_refused_in_the_words_of_its_api(gateway: Gateway) -> None:
+    with Wire(gateway.port) as wire:
+        for path, fields in (("/api/chat", ["error"]), ("/v1/messages", ["type", "error"])):
+            wire.send(request_bytes("POST", path, b"{bad"))
+            reply = wire.read()
+            assert (reply.status, list(reply.json())) == (400, fields)
+            assert isinstance(reply.json()["error"], str) is (path == "/api/chat")
+
+
 def test_a_client_of_ollama_finds_the_models_and_gets_its_lines(gateway: Gateway) -> None:
     assert ask(gateway.port, "/api/version").json()["version"]
     names = [model["model"] for model in ask(gateway.port, "/api/tags").json()["models"]]

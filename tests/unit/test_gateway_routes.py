@@ -39,6 +39,7 @@ def test_an_empty_model_is_a_name_and_none_is_none() -> None:
 )
 def test_the_gateway_answers_some_paths_itself(target: str, own: str) -> None:
     assert routes.route_of(request(target)).own == own
+    assert routes.route_of(request(target, "HEAD")).own == (own or "health")  # Ollama's program asks HEAD /
 
 
 @pytest.mark.parametrize("target", ["/slots/0?action=save", "/%73lots/0?action=restore", "//slots/0", "/slots/"])

@@ -56,8 +56,10 @@ def test_an_unknown_model_goes_to_what_runs_if_the_owner_says_so(paths: Paths, w
     write_profile("a", 'model = "a.gguf"\n')
     (paths.profiles / "broken.toml").write_text("model = 7")
     servers = ProfileServers(paths, Config(gateway=GatewaySettings(unknown_model="current")), print)
-    with pytest.raises(RequestRefused, match="No profile runs"):
+    with pytest.raises(RequestRefused, match=r"No profile runs.* There is no profile 'gpt-4'\. There are: a"):
         asyncio.run(servers.profile_of("gpt-4"))
+    with pytest.raises(RequestRefused, match="The request names none in `model`"):
+        asyncio.run(servers.profile_of(None))
     servers.running = (GatewayServer("main", "a", "http://127.0.0.1:9", "1", ready=True, changed_by=None),)
     for name in ("gpt-4", "", None, "a"):
         assert asyncio.run(servers.profile_of(name)).name == "a"
