@@ -366,13 +366,14 @@ class Gateway:
             request.outcome = "done"
         ticket, line = request.ticket, request.line or request.finished()
         self.requests.pop(ticket.id, None)
+        own = request.outcome == "left" and request.exchange.complete  # answered by the gateway itself
         if ticket.profile:
-            if ticket.sent_at and not request.route.stream and request.outcome in ("left", "cancelled"):
+            if ticket.sent_at and not (own or request.route.stream) and request.outcome in ("left", "cancelled"):
                 self.servers.left(ticket.profile)
             self.servers.done(ticket, _cost(line))
         self.conversations.after(ticket.id, line)
-        if not ticket.client or (request.outcome == "left" and request.exchange.complete):
-            return  # answered by the gateway itself: not a request to a model
+        if own or not ticket.client:
+            return  # not a request to a model
         if request.line is None:
             self.ledger.add(line)
         self.emit(line)

@@ -347,6 +347,8 @@ class ProfileServers:
         if not child.placed.done():
             return False  # a check has failed
         operation.instances = child.placed.result()
+        with contextlib.suppress(OSError):
+            await self._read_profiles()  # as the child has just read them
         name, queued = operation.switch.profile, self.queue.of(operation.switch.profile)
         displaces = tuple(server.profile for server in self.running if server.instance in operation.instances)
         queued.displaces = displaces

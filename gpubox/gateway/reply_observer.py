@@ -27,8 +27,7 @@ _TEXT = re.compile(
 )
 """A field of an event that carries text of the answer, and is not empty."""
 _DATA = b"data:"
-_LAST_TYPES = ("message_stop", "response.completed", "response.incomplete", "response.failed")
-"""Of Anthropic's API and of OpenAI's Responses; the other streams end with [DONE]."""
+_LAST_TYPES = ("message_stop", "response.completed", "response.incomplete", "response.failed")  # or [DONE]
 
 
 @dataclass(frozen=True, slots=True)

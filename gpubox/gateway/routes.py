@@ -66,9 +66,8 @@ class Route:
 
 
 def api_of(request: HttpRequest) -> Api:
-    if request.target.startswith(_ANTHROPIC) or request.header("anthropic-version"):
-        return "anthropic"
-    return "ollama" if request.target.startswith(_OTHER_API) else "openai"
+    anthropic = request.target.startswith(_ANTHROPIC) or request.header("anthropic-version")
+    return "anthropic" if anthropic else "ollama" if request.target.startswith(_OTHER_API) else "openai"
 
 
 def route_of(request: HttpRequest) -> Route:

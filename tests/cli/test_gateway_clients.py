@@ -13,7 +13,7 @@ import tomli_w
 
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.paths import Paths
-from tests.gateway_process import Gateway, paced_server, upstream_profile
+from tests.gateway_process import Gateway, empty_model, paced_engine, paced_server, upstream_profile
 from tests.ports import free_port
 from tests.raw_http import Reply, Wire, ask, request_bytes
 
@@ -37,6 +37,8 @@ def gateway(folder: Path) -> Iterator[Gateway]:
         rules = {"requests": {"default": {"max_tokens": 3}}, "personas": {"paced:long": {"max_tokens": 5}}}
         upstream_profile(folder, "paced", port, aliases=["gpt-4o"], **rules)
         (folder / "profiles/broken.toml").write_text('model = "/nowhere/at-all.gguf"\n')
+        engines = f'default-engine = "paced"\n[engines]\npaced = "{paced_engine(folder)}"\n'
+        (folder / "config.toml").write_text(engines)
         gateway = Gateway()
         yield gateway
         gateway.stop()
@@ -124,6 +126,16 @@ def test_a_body_that_cannot_be_read_is_refused_in_the_words_of_its_api(gateway: 
             reply = wire.read()
             assert (reply.status, list(reply.json())) == (400, fields)
             assert isinstance(reply.json()["error"], str) is (path == "/api/chat")
+
+
+def test_a_profile_that_was_changed_counts_as_soon_as_its_server_is_started(gateway: Gateway, folder: Path) -> None:
+    for flags in ("", "[flags]\nslot-save-path = '.'\n"):
+        assert ask(gateway.port, "/unload", {}).status == 200
+        (folder / "profiles/slots.toml").write_text(f"model = '{empty_model(folder)}'\nport = 0\n{flags}")
+        assert ask(gateway.port, "/models/load", {"model": "slots"}).status == 200
+        saved = ask(gateway.port, "/slots/0?action=save", {"model": "slots", "filename": "x"})
+        assert (saved.status == 403) is not bool(flags), (flags, saved)
+    assert ask(gateway.port, "/unload", {}).status == 200
 
 
 def test_a_client_of_ollama_finds_the_models_and_gets_its_lines(gateway: Gateway) -> None:

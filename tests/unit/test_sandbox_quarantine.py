@@ -26,19 +26,9 @@ def _removed(tmp_path: Path) -> Iterator[None]:
 
 
 NEVER = [
-    "git",
-    ".gitignore",
-    ".keep",
-    ".pytest_cache",
-    ".notes.txt.swp",
-    "Makefile",
-    "conftest.py",
-    "src",
-    "x.git",
-    "README.md",
-    "model.pth",
-    "env",
-]
+    "git", ".gitignore", ".keep", ".pytest_cache", ".notes.txt.swp", "Makefile", "conftest.py", "src",
+    "x.git", "README.md", "model.pth", "env",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
