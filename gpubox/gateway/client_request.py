@@ -183,14 +183,10 @@ class ClientRequest:
         """What is said of it while it is open and afterwards."""
         prefill, generation = self._stages(tokens)
         return {
-            "client": self.ticket.client,
-            "profile": self.ticket.profile,
-            "path": self.route.path,
-            "stream": self.route.stream,
+            "client": self.ticket.client, "profile": self.ticket.profile,
+            "path": self.route.path, "stream": self.route.stream,
             "queue_seconds": round(self.ticket.queue_seconds, 6),
             "swap_seconds": round(self.ticket.swap_seconds, 6),
-            "prefill_seconds": prefill,
-            "generation_seconds": generation,
-            "ttft_seconds": self.ttft_seconds,
+            "prefill_seconds": prefill, "generation_seconds": generation, "ttft_seconds": self.ttft_seconds,
             "seconds": round(time.monotonic() - self.exchange.request.began, 6),
-        }
+        }  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gpubox.gateway.admission import Ticket
 from gpubox.gateway.client_request import ClientRequest
 from gpubox.gateway.reply_observer import AnswerTokens, ReplyObserver
 
@@ -79,7 +80,7 @@ def test_generation_begins_with_the_first_token() -> None:
     now = time.monotonic()
     exchange: Any = SimpleNamespace(status=200, request=SimpleNamespace(received=now - 1.0, began=now - 1.0))
     task: Any = None
-    request = ClientRequest(1, exchange, task, print)
+    request = ClientRequest(Ticket(1), exchange, task, print)
     request.observer = observed([b'{"content":"Hello!",%b}' % TIMINGS.encode()], stream=False)
     line = request.finished()
     assert line.prefill_seconds
