@@ -1,4 +1,4 @@
-"""The base of the app: after an exception the screen says so and goes on; no control character reaches the terminal."""
+"""The base of the app: goes on after an exception, loses no key, lets no control character reach the terminal."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
+from textual import events
 from textual.app import App
+from textual.dom import NoScreen
 from textual.filter import LineFilter
 from textual.message import Message
 from textual.message_pump import MessagePump
+from textual.timer import Timer
 from textual.worker import WorkerFailed
 
 from gpubox.errors import GpuboxError
@@ -26,6 +29,8 @@ STORM, STORM_SECONDS = 100, 2.0
 """So many exceptions in so short a time end the app: it does nothing else any more."""
 SAY_AGAIN_SECONDS = 60.0
 """What keeps failing is said as often: its pane shows nothing new."""
+KEY_SECONDS = 0.25
+"""A key waits no longer for what the one before it does: that may have closed its widget, or opened a dialog."""
 
 
 class SanitizeFilter(LineFilter):
@@ -38,6 +43,10 @@ class SanitizeFilter(LineFilter):
         if all(segment.text.isprintable() for segment in segments):
             return segments
         return [Segment(blank_controls(segment.text, cell_len), segment.style, segment.control) for segment in segments]
+
+
+class KeyHandled(Message):
+    """Follows a key from widget to widget up to the app: all of them are done with it."""
 
 
 class SurvivingApp(App[bool]):
@@ -54,6 +63,28 @@ class SurvivingApp(App[bool]):
         self._failures: deque[float] = deque(maxlen=STORM)
         self._said: dict[str, float] = {}
         """Each failure, and when it was said."""
+        self._typed: deque[events.Key] = deque()
+        self._key_under_way: Timer | None = None
+
+    async def on_event(self, event: events.Event) -> None:
+        if not isinstance(event, events.Key) or event.is_forwarded:
+            return await super().on_event(event)
+        self._typed.append(event)
+        return await self._pass_key()
+
+    async def _pass_key(self) -> None:
+        """Passes a key on once the one before is done: Textual would give what follows a / to the list, too."""
+        while self._typed and self._key_under_way is None:
+            key, target = self._typed.popleft(), self.focused or self.screen
+            await super().on_event(key)
+            if key.is_forwarded and target.post_message(KeyHandled()):
+                self._key_under_way = self.set_timer(KEY_SECONDS, self.on_key_handled)
+
+    async def on_key_handled(self) -> None:
+        if self._key_under_way:
+            self._key_under_way.stop()
+        self._key_under_way = None
+        await self._pass_key()
 
     def say(self, text: str, *, bad: bool = False) -> None:
         """Shows a notification; as a warning if ``bad``."""
@@ -69,7 +100,6 @@ class SurvivingApp(App[bool]):
         stormy = len(self._failures) == STORM and self._failures[-1] - self._failures[0] < STORM_SECONDS
         if not self.survives or not self.painted or stormy:
             return False
-        error = error.error if isinstance(error, WorkerFailed) else error
         text = str(error) if isinstance(error, GpuboxError) else f"A part of the screen failed: {_named(error)}."
         if now - self._said.get(text, -SAY_AGAIN_SECONDS) >= SAY_AGAIN_SECONDS:
             self._said[text] = now
@@ -77,7 +107,9 @@ class SurvivingApp(App[bool]):
         return True
 
     def _handle_exception(self, error: Exception) -> None:
-        if not self.goes_on(error):
+        cause = error.error if isinstance(error, WorkerFailed) else error
+        is_closing = isinstance(cause, NoScreen) and not self.is_running  # a worker still draws
+        if not is_closing and not self.goes_on(cause):
             super()._handle_exception(error)
 
     def _fatal_error(self) -> None:

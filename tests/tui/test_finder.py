@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
+from textual import events
 from textual.pilot import Pilot
 
 from gpubox.errors import GpuboxError
@@ -84,6 +85,15 @@ async def test_the_cursor_stays_where_it_is_when_the_hub_answers(services: Finde
         await shows(pilot, "On Hugging Face")
         await pilot.press("enter")
         await until(pilot, lambda: services.finder.profiles == ["qwen3:8b"])
+
+
+async def test_what_is_typed_at_once_behind_a_slash_is_the_search(services: FinderServices) -> None:
+    """A key waits for what the one before it does: else the list takes the letters for keys of its own."""
+    async with searching(services) as (pilot, screen):
+        await pilot.press("slash", "ctrl+u", "escape")
+        for key in ("slash", *"qwen"):
+            pilot.app.post_message(events.Key(key, "/" if key == "slash" else key))
+        await until(pilot, lambda: screen.search.value == "qwen")
 
 
 async def test_offline_shows_the_disk_and_one_sentence(services: FinderServices) -> None:
