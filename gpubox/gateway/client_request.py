@@ -173,20 +173,30 @@ class ClientRequest:
         """Its line in the ledger."""
         tokens = self.observer.tokens() if self.observer else AnswerTokens()
         return FinishedRequest(
-            at=utc_now(), asked=self.asked, status=self.exchange.status, outcome=self.outcome, error=self.error,
-            prompt_tokens=tokens.prompt_tokens, cached_tokens=tokens.cached_tokens,
-            generated_tokens=tokens.generated_tokens, tg_tokens_per_second=tokens.tg_tokens_per_second,
+            at=utc_now(),
+            asked=self.asked,
+            status=self.exchange.status,
+            outcome=self.outcome,
+            error=self.error,
+            prompt_tokens=tokens.prompt_tokens,
+            cached_tokens=tokens.cached_tokens,
+            generated_tokens=tokens.generated_tokens,
+            tg_tokens_per_second=tokens.tg_tokens_per_second,
             **self._shared(tokens),
-        )  # fmt: skip
+        )
 
     def _shared(self, tokens: AnswerTokens) -> dict[str, Any]:
         """What is said of it while it is open and afterwards."""
         prefill, generation = self._stages(tokens)
         return {
-            "client": self.ticket.client, "profile": self.ticket.profile,
-            "path": self.route.path, "stream": self.route.stream,
+            "client": self.ticket.client,
+            "profile": self.ticket.profile,
+            "path": self.route.path,
+            "stream": self.route.stream,
             "queue_seconds": round(self.ticket.queue_seconds, 6),
             "swap_seconds": round(self.ticket.swap_seconds, 6),
-            "prefill_seconds": prefill, "generation_seconds": generation, "ttft_seconds": self.ttft_seconds,
+            "prefill_seconds": prefill,
+            "generation_seconds": generation,
+            "ttft_seconds": self.ttft_seconds,
             "seconds": round(time.monotonic() - self.exchange.request.began, 6),
-        }  # fmt: skip
+        }

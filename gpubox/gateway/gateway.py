@@ -401,15 +401,21 @@ class Gateway:
         sums, waits = self.ledger.sums(date.today()), self.servers.queue.waits_for(time.monotonic())
         names = sorted({*(request.ticket.client for request in self.requests.values()), *sums, *self.keys.clients})
         return GatewayStatus(
-            schema_version=SCHEMA, base_url=local_url(self.host, self.port), started_at=self.started_at,
-            version=__version__, paused=self.servers.queue.paused, has_keys=self.keys.any, exposed=self.exposed,
-            operations=self.servers.switches(), profiles=self.servers.statuses(),
+            schema_version=SCHEMA,
+            base_url=local_url(self.host, self.port),
+            started_at=self.started_at,
+            version=__version__,
+            paused=self.servers.queue.paused,
+            has_keys=self.keys.any,
+            exposed=self.exposed,
+            operations=self.servers.switches(),
+            profiles=self.servers.statuses(),
             requests=tuple(each.live(waits.get(number)) for number, each in self.requests.items()),
             clients={name: sums.get(name, ClientSums()) for name in names},
             finished=tuple(self.finished),
             problems=tuple(filter(None, (self.keys.problem, self.ledger.problem))),
             kept_kv=self.conversations.sentences(),
-        )  # fmt: skip
+        )
 
 
 def _cost(line: FinishedRequest) -> float | None:

@@ -154,15 +154,20 @@ def _model(model: OfferedModel) -> dict[str, object]:
     facts, tags = model.facts, profile_flag(model.profile, "tags")
     meta = (facts.context, facts.trained_context, facts.parameters, facts.size)
     return {
-        "id": model.id, "object": "model", "type": "model", "display_name": model.profile.summary,
-        "created": int(model.created.timestamp()), "created_at": model.created.isoformat(timespec="seconds"),
-        "owned_by": "gpubox", "aliases": [model.profile.name, *model.profile.aliases],
+        "id": model.id,
+        "object": "model",
+        "type": "model",
+        "display_name": model.profile.summary,
+        "created": int(model.created.timestamp()),
+        "created_at": model.created.isoformat(timespec="seconds"),
+        "owned_by": "gpubox",
+        "aliases": [model.profile.name, *model.profile.aliases],
         "tags": tags.split(",") if isinstance(tags, str) else [],
         "status": {"value": _STATUS_VALUES[model.status.state]},
         "architecture": {"input_modalities": facts.inputs, "output_modalities": [facts.output]},
         "context_length": facts.context,
         "meta": {name: value for name, value in zip(_META, meta, strict=True) if value is not None},
-    }  # fmt: skip
+    }
 
 
 def _listed(models: Sequence[OfferedModel]) -> dict[str, object]:
