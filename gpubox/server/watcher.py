@@ -17,6 +17,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 from gpubox.children import own_program
@@ -27,7 +28,8 @@ from gpubox.server.log import MAX_LOG_BYTES
 from gpubox.server.state import pending_trial
 from gpubox.storage import is_locked, lock_holder
 
-_children: list["subprocess.Popen[bytes]"] = []  # noqa: UP037
+_children: dict[Path, list["subprocess.Popen[bytes]"]] = defaultdict(list)  # noqa: UP037
+"""By lock, the watchers that this process started."""
 KILL_SECONDS = 2.0
 
 
@@ -41,24 +43,18 @@ def ensure_watcher(paths: Paths, instance: str, process: ProcessIdentity | None)
 
     If ``process`` is already dead, the watcher handles that at once. Never raises.
     """
-    _children[:] = [child for child in _children if child.poll() is None]
     lock = paths.watcher_lock(instance)
+    _children[lock] = [child for child in _children[lock] if child.poll() is None]
     command = idle_command(paths, instance, process, str(lock))
     # is_locked takes the lock for a moment (reading /proc/locks takes 12 ms); a watcher that starts just then retries
     if not command or not wants_watcher(instance) or is_locked(lock) or not os.access(lock.parent, os.W_OK):
         return False
     try:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
+        null = subprocess.DEVNULL
+        child = subprocess.Popen(command, stdin=null, stdout=null, stderr=null, cwd="/", start_new_session=True)
     except OSError:
         return False
-    _children.append(child)
+    _children[lock].append(child)
     return True
 
 
@@ -86,13 +82,17 @@ def idle_command(paths: Paths, instance: str, process: ProcessIdentity | None, l
 
 def stop_watcher(paths: Paths, instance: str) -> None:
     """Kills the watcher: gpubox itself stops the server. Never raises."""
-    pid = lock_holder(paths.watcher_lock(instance))
-    if not pid or pid == os.getpid():
-        return
-    with contextlib.suppress(OSError):
+    lock = paths.watcher_lock(instance)
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        for child in _children.pop(lock, ()):
+            child.kill()
+            child.wait(KILL_SECONDS)
+        pid = lock_holder(lock) if is_locked(lock) else None  # it takes 12 ms
+        if not pid or pid == os.getpid():
+            return
         process = os.pidfd_open(pid)
         try:
-            if lock_holder(paths.watcher_lock(instance)) != pid:  # the pid may have been reused before it was opened
+            if lock_holder(lock) != pid:  # the pid may have been reused before it was opened
                 return
             signal.pidfd_send_signal(process, signal.SIGKILL)
             exited = select.poll()

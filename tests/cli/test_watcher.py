@@ -187,7 +187,7 @@ def test_a_look_at_the_lock_while_it_starts_does_not_send_it_away(box: Box) -> N
     with box.paths.watcher_lock("main").open("rb") as looked_at:
         fcntl.flock(looked_at, fcntl.LOCK_SH)
         assert watcher.ensure_watcher(box.paths, "main", process)
-        started = watcher._children[-1].pid
+        started = watcher._children[box.paths.watcher_lock("main")][-1].pid
         until(lambda: lock_waits(started))
 
     until(lambda: box.watcher() == started)
