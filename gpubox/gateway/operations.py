@@ -24,6 +24,7 @@ from gpubox.paths import Paths
 from gpubox.storage import read_json
 
 LINE_BYTES = 1024 * 1024
+MOST_WAITING = 2
 END_SECONDS = 120.0
 """For a cancelled operation to bring back what it stopped."""
 
@@ -79,37 +80,37 @@ class _Child:
 class Operations:
     """Begins operations. Several may run at once, each in a child of its own: see ``OperationRequest.beside``.
 
-    One child waits for the next operation: 40 MiB and no processor time.
+    One child waits for the next operation, and a second one once two have run at once: 40 MiB and no processor time.
     """
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
-        self._waiting: _Child | None = None
+        self._waiting: list[_Child] = []
 
     async def warm(self) -> None:
         """Starts a child that waits for the first operation. Raises GpuboxError if there can be no process."""
-        if self._waiting is None:
+        if not self._waiting:
             self._keep(await _Child.start(self._paths))
 
     async def begin(self, request: OperationRequest, on_event: Callable[[Mapping[str, Any]], None]) -> ServerOperation:
         """Has a child do what ``request`` says. Raises GpuboxError if there can be no process."""
-        child, self._waiting = self._waiting, None
-        if child is None or child.process.poll() is not None:
-            child = await _Child.start(self._paths)
+        self._waiting = [child for child in self._waiting if child.process.poll() is None]
+        child = self._waiting.pop() if self._waiting else await _Child.start(self._paths)
         operation = ServerOperation(child, on_event, self._keep)
         child.write(msgspec.json.encode(request))
         return operation
 
     def close(self) -> None:
-        """Ends the child that waits. One that works goes on to its end."""
-        if self._waiting:
-            self._waiting.process.kill()
-            self._waiting.process.wait()
-            self._waiting = None
+        """Ends the children that wait. One that works goes on to its end."""
+        while self._waiting:
+            child = self._waiting.pop()
+            child.process.kill()
+            child.process.wait()
 
     def _keep(self, child: _Child) -> None:
-        self.close()
-        self._waiting = child
+        if len(self._waiting) == MOST_WAITING:
+            self.close()
+        self._waiting.append(child)
 
 
 class ServerOperation:

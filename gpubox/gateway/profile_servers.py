@@ -335,7 +335,8 @@ class ProfileServers:
         finally:
             del self._operations[name]
             queued.displaces, queued.loading = (), False
-            self.queue.release(but=name)
+            if operation.instances:  # else it had no place, and its end makes none
+                self.queue.release(but=name)
             self.refresh()
             self._wake.set()
 

@@ -56,7 +56,7 @@ async def test_one_child_does_one_operation_after_the_other(paths: Paths) -> Non
     operations.close()
 
 
-async def test_two_at_once_are_two_children_of_which_one_stays(paths: Paths) -> None:
+async def test_two_at_once_are_two_children_which_stay(paths: Paths) -> None:
     operations = Operations(paths)
     waits = await begin(operations, "waits")
     assert await waits.placed == ("main",)
@@ -64,8 +64,9 @@ async def test_two_at_once_are_two_children_of_which_one_stays(paths: Paths) -> 
     assert beside != waits.pid
     waits.go()
     assert await waits.finished == "done"
-    assert await pid_of(operations) == waits.pid and identity_of(beside) is None
+    assert await pid_of(operations) == waits.pid and identity_of(beside)
     operations.close()
+    assert not identity_of(beside) and not identity_of(waits.pid)
 
 
 async def test_a_child_that_died_is_replaced_and_its_death_is_told(paths: Paths) -> None:

@@ -199,3 +199,31 @@ def test_a_server_is_asked_for_its_slots_as_soon_as_the_key_can_be_read(
     monkeypatch.setattr(profile_servers, "api_key", key)
     monkeypatch.setattr(profile_servers, "ask_server", props)
     asyncio.run(watch())
+
+
+def test_profiles_that_wait_for_the_same_place_are_not_tried_again_before_it_is_free(
+    paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each attempt that ends in vain is a reason for the other one's next."""
+    child = tmp_path / "child"
+    placed, failed = '{"event": "placed", "instances": ["main"]}', '{"event": "failed", "temporary": true}'
+    child.write_text(
+        f"#!/bin/sh\nread line\ncase $line in *'e\":\"a\"'*) echo '{placed}'; cat;; *) echo '{failed}';; esac\n"
+    )
+    child.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(child))
+    begun: list[str] = []
+
+    async def wait() -> None:
+        servers = ProfileServers(paths, Config(), lambda event: begun.append(f"{event.profile} {event.step}"))  # type: ignore[union-attr]
+        for number, name in enumerate("abc"):
+            servers.ask(Ticket(number, "c", name), Profile(name, ""))
+        async with asyncio.timeout(30):
+            while not {"a begin", "b failed", "c failed"} <= set(begun):
+                servers._next_operation(time.monotonic())
+                await asyncio.sleep(0.01)
+        assert servers.queue.next_profiles(time.monotonic()) == ["a"]
+        assert (begun.count("b begin"), begun.count("c begin")) == (1, 1)
+        await servers.close()
+
+    asyncio.run(wait())
