@@ -117,11 +117,11 @@ async def _terminate(process: ProcessIdentity, marker: str, grace: float, told: 
     while is_alive(process) and waited.seconds() < grace:
         await asyncio.sleep(POLL_SECONDS)
     note = f"killed (SIGKILL): it did not exit within {grace:g} s" if is_alive(process) else ""
-    _signal(process, signal.SIGKILL)
-    for leftover, _ in find_by_marker(marker):
-        _signal(leftover, signal.SIGKILL)
+    ending = [process, *(leftover for leftover, _ in find_by_marker(marker))]
+    for each in ending:
+        _signal(each, signal.SIGKILL)
     waited = AwakeTime()
-    while is_alive(process) and waited.seconds() < KILL_SECONDS:
+    while any(map(is_alive, ending)) and waited.seconds() < KILL_SECONDS:
         await asyncio.sleep(POLL_SECONDS)
     if is_alive(process):
         states = thread_states(process.pid)

@@ -112,7 +112,7 @@ class LogView(ScrollKeys, StyledLines, ScrollView, can_focus=True):
 
     @property
     def _prefix_cells(self) -> int:
-        return NARROW_PREFIX_CELLS if self._width() < NARROW_CELLS else PREFIX_CELLS
+        return NARROW_PREFIX_CELLS if self._columns < NARROW_CELLS else PREFIX_CELLS
 
     def _width(self) -> int:
         """The width to wrap for. A hidden view has none and keeps its last one."""
@@ -152,7 +152,7 @@ class LogView(ScrollKeys, StyledLines, ScrollView, can_focus=True):
             return [((text, "$primary"),)]
         style = LEVEL_STYLES.get(line.level or "", "")
         prefix = f"{line.seconds:8.2f} {line.level} "[-self._prefix_cells :] if line.seconds is not None else ""
-        width = max(10, self._width() - self._prefix_cells)
+        width = max(10, self._columns - self._prefix_cells)
         if not text.isascii():
             width = max(5, width // 2)  # a wide character takes two cells
         parts = textwrap.wrap(text, width, break_on_hyphens=False) if len(text) > width else [text]
