@@ -77,6 +77,10 @@ class Config:
         "auto",
         choices=("auto", "show", "hide"),
     )
+    theme: str = toml_key(
+        "text", "The colours of the screen: auto (as the terminal's background), gpubox, gpubox-light or another theme "
+        "of Textual.", "auto"
+    )  # fmt: skip
     price_per_kwh: float | None = toml_key(
         "number", "What a kWh costs you. `gpubox history` then says what the energy cost.", None, above=0
     )

@@ -56,6 +56,8 @@ class Paths:
     """Held by the gpubox that tries."""
     dismissed_advice = _Place("state", "dismissed-advice.json")
     """The advice that the owner dismissed, by profile."""
+    screen = _Place("state", "screen.json")
+    """What the screen remembers of its last session."""
     crashes = _Place("state", "crashes")
     """Post-mortems, a file for each server that crashed."""
     scratch = _Place("cache", "scratch")

@@ -60,7 +60,7 @@ def advice_details(advice: Advice | None, width: int) -> list[StyledLine]:
         style = "$success" if text.startswith("+") else "$error"
         lines += [styled_line(INDENT, (part, style)) for part in _wrapped(text, width - len(INDENT))]
     if advice.dismissed:
-        lines += [(), styled_line(("dismissed: it is not shown on the dashboard; x shows it again", QUIET))]
+        lines += [(), styled_line(("dismissed: it is not shown on the dashboard; the menu (x) shows it again", QUIET))]
     return [truncate_line(line, width) for line in lines]
 
 
@@ -136,7 +136,6 @@ class AdviceScreen(PushedScreen):
     def _selected(self) -> None:
         advice = self.rows.value
         self.details.make_again()
-        self.keys.labels = {"advice_dismiss": "show again" if advice and advice.dismissed else "dismiss"}
         hidden = set() if advice else {"advice_dismiss"}
         if advice is None or advice.try_profile is None or not advice.changes:
             hidden.add("advice_try")
@@ -157,7 +156,7 @@ class AdviceScreen(PushedScreen):
         if advice.try_profile is None or not advice.changes:
             self.say("There is no change to try.")
         elif self.bridge.trial:
-            self.say("A trial is under way: T shows it.")
+            self.say("A trial is under way: t shows it.")
         else:
             self.work(partial(self._try, advice.try_profile, advice.changes), "advice")
 

@@ -10,25 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events, on
-from textual.app import SystemCommand
 from textual.binding import BindingType
 
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.tui import messages, theme
-from gpubox.tui.actions import ACTIONS, ACTIONS_BY_ID, Scope, action_name, bindings
-from gpubox.tui.base_screen import PushedScreen
+from gpubox.tui.actions import ACTIONS_BY_ID, Scope, action_name, bindings, menu_actions
+from gpubox.tui.appearance import Appearance
+from gpubox.tui.background import BackgroundKnown
+from gpubox.tui.base_screen import PersistentScreen, PushedScreen
 from gpubox.tui.bridge import ServiceBridge
 from gpubox.tui.dashboard.profiles import ProfilePane
 from gpubox.tui.dashboard.screen import DashboardScreen
 from gpubox.tui.survival import SanitizeFilter, SurvivingApp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from textual.filter import LineFilter
-    from textual.screen import Screen
 
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.bench.bench_screen import BenchScreen
@@ -57,19 +57,20 @@ class GpuboxApp(SurvivingApp):
     CSS_PATH = Path(__file__).parent / "dashboard" / "dashboard.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.ANYWHERE)]
     DEFAULT_MODE = "dashboard"
-    COMMAND_PALETTE_BINDING = ACTIONS_BY_ID["command_palette"].key
+    ENABLE_COMMAND_PALETTE = False
 
     def __init__(self, services: LocalServices, *, start: str | None = None) -> None:
         """``start`` names a profile to start as soon as the screen is up."""
         super().__init__()
         self._sanitize_filter = SanitizeFilter()
-        self.register_theme(theme.GPUBOX)
+        self.bridge = ServiceBridge(self, services)
+        self.appearance = Appearance(self.bridge)
         # Without the watcher, which would parse all styles twice before the first paint.
-        self.set_reactive(type(self).theme, theme.GPUBOX.name)
+        self.set_reactive(type(self).theme, self.appearance.wanted_theme)
         self.stylesheet.set_variables(self.get_css_variables())
         self.animation_level = "none"
-        self.bridge = ServiceBridge(self, services)
-        self.dashboard = DashboardScreen(note=services.note, url=services.url)
+        remembered = self.appearance.remembered
+        self.dashboard = DashboardScreen(note=services.note, url=services.url, remembered=remembered)
         for name in dict.fromkeys(MODES.values()):
             self.add_mode(name, partial(getattr, self, name))
         self._start = start
@@ -99,22 +100,10 @@ class GpuboxApp(SurvivingApp):
         await super().on_event(event)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        return theme.DEFAULT_VARIABLES
+        return theme.variables(dark=self.current_theme.dark)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return (self._sanitize_filter, *super().get_line_filters())
-
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """What the palette finds: the actions, and one line for each profile."""
-        for action in ACTIONS:
-            if action.palette:
-                about = f"{action.key_label}  {action.help}"
-                yield SystemCommand(action.title, about, partial(self.action_run_by_id, action.id))
-        yield SystemCommand("Change the colours", "Choose another theme for this session", self.search_themes)
-        for entry in self.bridge.entries:
-            if entry.profile:
-                title, about = f"Switch to {sanitize_line(entry.name)}", sanitize_line(entry.summary)
-                yield SystemCommand(title, about, partial(self.choose, entry), False)
 
     def on_mount(self) -> None:
         self._tick()
@@ -129,6 +118,9 @@ class GpuboxApp(SurvivingApp):
         if not self.is_headless:
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.leave)
         self.dashboard.mount_content()
+        self.appearance.ask_background(self._driver)
+        if self._start is None and (screen := self.appearance.remembered.screen) in MODES.values():
+            self.action_show(screen)
         self.bridge.start()
         self.bridge.run(self._poll_bench, "poll-bench")
         self.bridge.run(partial(self.dashboard.history.run, self.bridge.services), "poll-history")
@@ -355,6 +347,9 @@ class GpuboxApp(SurvivingApp):
 
     async def _run_by_id(self, action_id: str) -> None:
         action = ACTIONS_BY_ID[action_id]
+        if action.scope not in (self._top.keys.scope, Scope.ANYWHERE) and isinstance(self._top, PushedScreen):
+            self.say("esc closes this screen first.")
+            return
         if action.scope in MODES:
             self.action_show(MODES[action.scope])
         name = action_name(action)
@@ -365,6 +360,7 @@ class GpuboxApp(SurvivingApp):
         """Brings a screen to the front; in the chat again: moves the focus to the prompt."""
         if self.current_mode != mode and len(self.screen_stack) == 1:
             self.switch_mode(mode)
+            self.appearance.remember(screen=mode)
             self.broadcast()
         elif mode == "chat" == self.current_mode and self.screen is self.chat:
             self.chat.action_chat_write()
@@ -401,13 +397,49 @@ class GpuboxApp(SurvivingApp):
             return
         self.push_screen(FailedLogScreen(failure, lines))
 
+    @property
+    def _top(self) -> PersistentScreen:
+        """The uppermost screen, below all dialogs."""
+        return next(screen for screen in reversed(self.screen_stack) if isinstance(screen, PersistentScreen))
+
     def action_help(self) -> None:
         from gpubox.tui.help_screen import HelpScreen
 
-        scopes = {MODES[scope]: scope for scope in (Scope.CHAT, Scope.BENCH, Scope.MODELS, Scope.CLIENTS)}
-        top = self.screen
-        first = top.keys.scope if isinstance(top, PushedScreen) else scopes.get(self.current_mode, Scope.ANYWHERE)
-        self.push_screen(HelpScreen(self.bridge.services.file_locations(), first=first))
+        self.push_screen(HelpScreen(self.bridge.services.file_locations(), first=self._top.keys.scope))
+
+    def action_menu(self) -> None:
+        from gpubox.tui.palette import MenuScreen
+
+        title, panes = self._top.menu_panes()
+        bar = self._top.keys
+        actions = [a for a in menu_actions(bar.scope, panes) if bar.offers(a)]
+        if actions:
+            self.push_screen(MenuScreen(title, actions), lambda row: self.action_run_by_id(row) if row else None)
+
+    def action_command_palette(self) -> None:
+        self.bridge.run(self._palette, "palette", exclusive=True)
+
+    async def _palette(self) -> None:
+        """Asks what to do, and does it."""
+        from gpubox.tui.palette import ask_palette
+
+        chosen = await ask_palette(self.bridge, self._top)
+        kind, _, name = chosen.partition(":")
+        if kind == "profile":
+            self.choose(next(entry for entry in self.bridge.entries if entry.name == name and entry.profile))
+        elif chosen:
+            await self._run_by_id(chosen)
+
+    def action_change_theme(self) -> None:
+        self.bridge.run(self.appearance.ask_theme, "palette", exclusive=True)
+
+    @on(BackgroundKnown)
+    def _background_known(self, message: BackgroundKnown) -> None:
+        self.appearance.background_known(light=message.light)
+
+    @on(messages.ChoiceMade)
+    def _choice_made(self, message: messages.ChoiceMade) -> None:
+        self.appearance.remember(**message.values)
 
     async def action_back(self) -> None:
         if self.screen is not self.dashboard:

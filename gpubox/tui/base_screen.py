@@ -56,17 +56,16 @@ class KeyBar(Widget):
 
     def render(self) -> RenderResult:
         all_actions = key_bar_actions(self.scope)
-        actions = [
-            action
-            for action in all_actions
-            if action.id not in self.hidden_actions
-            and not (self.read_only and action.changes_server)
-            and not (self.typing and types_text(action))
-        ]
+        actions = [a for a in all_actions if self.offers(a) and not (self.typing and types_text(a))]
+        actions.sort(key=lambda action: "escape" in action.keys, reverse=True)  # the way back is never dropped
         while sum(len(self._key(a)) + 1 + len(self._label(a)) + 2 for a in actions) - 2 > self.size.width:
             actions.pop()
         actions.sort(key=lambda action: _POSITIONS.get(action.id, all_actions.index(action)))
         return Content("  ").join([self._entry(action) for action in actions])
+
+    def offers(self, action: Action) -> bool:
+        """Whether the action has something to do now."""
+        return action.id not in self.hidden_actions and not (self.read_only and action.changes_server)
 
     def _entry(self, action: Action) -> Content:
         click = Style.from_meta({"@click": f"app.run_by_id('{action.id}')"})
@@ -74,7 +73,7 @@ class KeyBar(Widget):
         return text.stylize(click)
 
     def _key(self, action: Action) -> str:
-        return action.key_label_typing or action.key_label if self.typing else action.key_label
+        return action.label_typing or action.key_label if self.typing else action.key_label
 
     def _label(self, action: Action) -> str:
         return self.labels.get(action.id, action.bar_label)
@@ -90,6 +89,10 @@ class PersistentScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self.post_message(ScreenOpened())
+
+    def menu_panes(self) -> tuple[str, set[str]]:
+        """The title of the menu, and the panes of the dashboard that it is about."""
+        return "Menu", set()
 
     def say(self, text: str, *, bad: bool = False) -> None:
         """Shows a notification; as a warning if ``bad``."""

@@ -46,7 +46,7 @@ RETRY_SECONDS = 2.0
 """Pause after a sample that failed."""
 GATEWAY_SECONDS, NO_GATEWAY_SECONDS = 1.0, 2.0
 """While a gateway runs, and while none does."""
-GATEWAY_ENDED = "The gateway has ended; its clients reach no model now. C shows how to start it."
+GATEWAY_ENDED = "The gateway has ended; its clients reach no model now. 5 shows how to start it."
 ADVICE_SECONDS = 4.0
 FIRST_ADVICE_SECONDS = 3.0
 """The screen opens, and the first readings come, before the advisor's modules are imported."""

@@ -222,7 +222,10 @@ class FieldsScreen(Dialog[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
             box.border_title, box.border_subtitle = Content(self.heading), "esc closes"
-            rows = [Content.assemble((name.ljust(self.LABEL_CELLS), "$quiet"), value) for name, value in self.fields]
+            rows = [
+                Content.assemble((name.ljust(self.LABEL_CELLS) if name else "", "$quiet"), value)
+                for name, value in self.fields
+            ]
             yield Static(Content("\n").join(rows), markup=False)
 
     def on_mount(self) -> None:

@@ -22,8 +22,15 @@ from gpubox.tui.workshop.edit_session import EDIT_MARKS
 from gpubox.views.marks import PROFILES
 
 TERMS = (
-    ("pp", "prompt processing, tok/s: prompt tokens / processing time, both without cached tokens."),
-    ("tg", "token generation, tok/s: (n - 1) / generation time. Thinking tokens count, the first token does not."),
+    (
+        "pp",
+        "prompt processing, tokens per second (tok/s): prompt tokens / processing time, both without cached tokens.",
+    ),
+    (
+        "tg",
+        "token generation, tokens per second (tok/s): (n - 1) / generation time. Thinking tokens count, the first "
+        "token does not.",
+    ),
     (
         "TTFT",
         "time to first token: from the request's arrival at the server, including the wait for a slot. ≥: the log "
@@ -42,7 +49,20 @@ TERMS = (
         "generated without a pause. `a request`: the median tg of a single request, shown if several ran at once.",
     ),
     ("effective", "all generated tokens / wall time of the turn or session, including tools and pauses."),
-    ("acceptance", "accepted / drafted tokens. tokens/step: 1 + accepted tokens / verification steps."),
+    (
+        "acceptance",
+        "of speculative decoding (a draft model, or MTP): accepted / drafted tokens. tokens/step: 1 + accepted tokens "
+        "/ verification steps.",
+    ),
+    (
+        "KV cache",
+        "what the server keeps of each conversation so that it need not read it again. It is reserved at load for the "
+        "whole context, in the type that cache-type-k and cache-type-v name. `reused`: tokens found in it.",
+    ),
+    ("context", "the most tokens of prompt and answer that a slot can hold: ctx-size, shared by the slots."),
+    ("slot", "a place for one request. As many are answered at the same time; more wait."),
+    ("quant", "how few bits the weights have: Q4_K_M is smaller and less exact than Q8_0, and read faster."),
+    ("CPU offload", "weights that stay in RAM and are used by the CPU: it frees VRAM and costs tg."),
     (
         "history",
         "what gpubox recorded while it was open: a graph of 1 h, 1 day or 30 days, and the requests of all launches. "

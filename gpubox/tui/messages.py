@@ -221,3 +221,11 @@ class OperationUpdated(Message):
 
 class OperationEnded(Message):
     """The operation is over, successful or not."""
+
+
+class ChoiceMade(Message):
+    """The owner chose how the screen looks: a field of Remembered, and its value."""
+
+    def __init__(self, **values: object) -> None:
+        super().__init__()
+        self.values = values

@@ -107,7 +107,7 @@ class OperationController:
         if self.services.read_only:
             self.app.say(self.services.read_only, bad=True)
         elif self.bridge.trial:
-            self.app.say(f"A trial of {self.bridge.trial} is under way: T shows it.")
+            self.app.say(f"A trial of {self.bridge.trial} is under way: t shows it.")
             return True
         elif self.bridge.operation_running:
             operation = self.bridge.operation

@@ -19,6 +19,7 @@ from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE, Paths, shipped_profiles
 from gpubox.storage import write_atomically
 from gpubox.tui.messages import GatewayView, ServerOverview
+from gpubox.tui.remembered import Remembered, read_remembered, write_remembered
 
 if TYPE_CHECKING:
     from gpubox.advisor.advisor import AdviceList, Advisor
@@ -68,6 +69,14 @@ class LocalServices:
     def note(self) -> str:
         """What every header says of a server that gpubox does not own."""
         return "attached, read only" if self.url else "recording" if self.read_only else ""
+
+    def remembered(self) -> Remembered:
+        """What the screen remembers of its last session."""
+        return read_remembered(self.paths.screen)
+
+    def remember(self, remembered: Remembered) -> None:
+        """Keeps that for the next one."""
+        write_remembered(self.paths.screen, remembered)
 
     def clock(self) -> datetime:
         return datetime.now()

@@ -24,6 +24,7 @@ from gpubox.server.responses import Slot
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.snapshot import Snapshot
 from gpubox.tui.messages import GatewayView, ServerOverview
+from gpubox.tui.remembered import Remembered
 from gpubox.tui.services import LocalServices
 from tests.tui.fake_history import FakeHistory
 from tests.tui.snapshots import snapshot
@@ -115,8 +116,16 @@ class FakeServices(LocalServices):
         """The gateway that runs."""
         self.gateways: Any = None
         self.past: Any = FakeHistory()
+        self.memory = Remembered()
+        """What the screen remembers."""
         self.judged: AdviceList | None = None
         """What the advisor says of every profile."""
+
+    def remembered(self) -> Remembered:
+        return self.memory
+
+    def remember(self, remembered: Remembered) -> None:
+        self.memory = remembered
 
     def advice(self, snapshot: Snapshot | None, profile: str = "") -> AdviceList | None:
         return self.judged

@@ -17,7 +17,7 @@ class OnePane(App[None]):
         self.pane = TitledPane()
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        return theme.DEFAULT_VARIABLES
+        return theme.variables(dark=True)
 
     def compose(self) -> ComposeResult:
         yield self.pane

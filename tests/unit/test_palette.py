@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from gpubox.profiles.profile import Profile
+from gpubox.tui.actions import Scope
+from gpubox.tui.help_screen import TERMS
+from gpubox.tui.messages import ProfileEntry
+from gpubox.tui.palette import find, palette_rows
+
 QUESTIONS = {
     "why slow": "advice", "speed test": "bench_speed", "undo": "undo", "change the port": "edit",
     "download a model": "show_models", "opencode": "connect", "gpu memory": "zoom_memory",
@@ -25,3 +31,18 @@ QUESTIONS = {
     "last week": "graph_longer", "turn off thinking": "chat_settings", "list of requests": "zoom_requests",
     "find profile": "search", "qwen turbo": "profile:qwen36-turbo",
 }  # fmt: skip
+
+
+FILES = (("your profiles", "~/.config/gpubox/profiles"), ("settings", "~/.config/gpubox/config.toml"),
+         ("server log", "~/.local/state/gpubox/logs/main.log"))  # fmt: skip
+
+
+def first_three(query: str, scope: Scope = Scope.DASHBOARD) -> list[str]:
+    profiles = [Profile("qwen36-turbo", "", title="MTP turbo3"), Profile("demo", "", title="a small model")]
+    entries = [ProfileEntry(f"profile:{p.name}", "profile", p.name, profile=p) for p in profiles]
+    return [row.id for row in find(query, palette_rows(scope, entries, TERMS, FILES))[:3]]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_finds_what_a_newcomer_asks_for_in_the_first_three_rows(question: str) -> None:
+    assert QUESTIONS[question] in first_three(question)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 LIVE_REDRAW_SECONDS = 0.5
 """Minimum time between two drawings of the server's speed during a run."""
-ONE_AT_A_TIME = "Another run is active, and only one can run at a time. Select it and press x to stop it."
+ONE_AT_A_TIME = "Another run is active, and only one can run at a time. Select it; its menu (x) stops it."
 LIVE, COMPARISON, LEADERBOARD = "live", "compare", "leaderboard"
 """What the pane shows instead of the report of the selected run; the last two are views of ``bench show``."""
 TITLES = {COMPARISON: "Comparison", LEADERBOARD: "Leaderboard"}
@@ -197,9 +197,9 @@ class BenchScreen(PersistentScreen):
         run, live = self.rows.value, self.live
         is_live = bool(run and live and run.id == live.info.id)
         list_visible = not (self.has_class("-pane-only") or self._view in (LEADERBOARD, COMPARISON))
-        hidden = {"back" if list_visible else "bench_open"}
+        hidden = set() if list_visible else {"bench_open"}
         self.keys.hidden_actions = self._disabled_actions() | hidden
-        self.keys.labels = {"bench_remove": "stop" if is_live else "delete"}
+        self.keys.labels = {"menu": "stop ..." if is_live else "menu"}
 
     def _draw_live(self) -> None:
         if self._view != LIVE or not self.is_mounted:
@@ -422,7 +422,7 @@ class BenchScreen(PersistentScreen):
         """Stops the active run if it is selected or no run is; otherwise deletes the selected run."""
         run, active = self.selected_run, self.live
         if self.starting and not active:
-            self.say("The run is being started; x stops it as soon as it is active.")
+            self.say("The run is being started; it can be stopped as soon as it is active.")
         elif active and (run is None or run.id == active.info.id):
             self.work(lambda: self._stop(active), "bench-stop")
         elif run and not self.runs.read_only:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual import on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input
@@ -27,11 +26,6 @@ class ChatRows(CursorRows["ChatSummary"]):
 
     EMPTY_TEXT = "No chats yet."
     CURSOR_RETURNS_TO_TOP = False
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("r", "screen.chat_rename_highlighted", show=False),
-        Binding("x,delete", "screen.chat_delete_highlighted", show=False),
-    ]
-
     current = ""
     """Name of the open chat."""
 

@@ -430,13 +430,14 @@ class ChatScreen(PersistentScreen):
         chats = await self.chats.matching(self.chat_list.search.value.strip())
         self.chat_list.show_chats(tuple(chats), self.chat.name if self.chat else "")
 
-    def action_chat_rename(self) -> None:
-        if self.chat and (name := self.chat.name):
-            self._change(lambda: self._rename(name))
+    def _named_chat(self) -> str:
+        """The chat that is highlighted in the list, else the open one; empty: none."""
+        chat = self.chat_list.rows.value if self.chat_list.rows.has_focus else self.chat
+        return chat.name or "" if chat else ""
 
-    def action_chat_rename_highlighted(self) -> None:
-        if chat := self.chat_list.rows.value:
-            self._change(lambda: self._rename(chat.name))
+    def action_chat_rename(self) -> None:
+        if name := self._named_chat():
+            self._change(lambda: self._rename(name))
 
     async def _rename(self, name: str) -> None:
         new = await self.app.push_screen_wait(PromptScreen(f"Rename {sanitize_line(name)}", name))
@@ -454,12 +455,8 @@ class ChatScreen(PersistentScreen):
         await self.read_list()
 
     def action_chat_delete(self) -> None:
-        if self.chat and (name := self.chat.name):
+        if name := self._named_chat():
             self._change(lambda: self._delete(name))
-
-    def action_chat_delete_highlighted(self) -> None:
-        if chat := self.chat_list.rows.value:
-            self._change(lambda: self._delete(chat.name))
 
     async def _delete(self, name: str) -> None:
         shown, body = sanitize_line(name), "All its turns and branches are deleted. This cannot be undone."

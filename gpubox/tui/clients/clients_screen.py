@@ -231,11 +231,9 @@ class ClientsScreen(PersistentScreen):
             hidden.add("clients_cancel")
         if not self.shown:
             hidden |= {"clients_toggle", "clients_connect", "clients_hold", "clients_cancel"}
-        paused = bool(self.view and self.view.status and self.view.status.paused)
         opened = self.focused is self.requests
         self.keys.labels = {
             "clients_toggle": "stop the gateway" if runs else "start the gateway",
-            "clients_hold": "go on" if paused else "hold requests",
             "clients_open": "details" if opened else "all requests" if self.client else "its requests",
         }
         self.keys.hidden_actions = frozenset(hidden)

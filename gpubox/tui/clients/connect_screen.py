@@ -149,7 +149,7 @@ class ConnectScreen(PushedScreen):
             return
         snippet = self.snippet()
         if snippet is None:
-            text = "There is no profile that this client could use. n on the dashboard makes one."
+            text = "There is no profile that this client could use. x on the dashboard has New profile."
             self.text.put("no model", lambda width: _wrapped(text, width))
         else:
             self.text.put(snippet.where, lambda width: _wrapped(snippet.text, width))
@@ -165,7 +165,7 @@ class ConnectScreen(PushedScreen):
         address = styled_line(("address ", "$quiet"), (sanitize_line(self.view.base_url), "bold"))
         model = styled_line(
             ("model ", "$quiet"), (sanitize_to_width(chosen.name if chosen else "none", 40), "bold $primary"),
-            (f"  m: one of {len(models)}" if len(models) > 1 else "", "$quiet"),
+            (f"  →: one of {len(models)}" if len(models) > 1 else "", "$quiet"),
         )  # fmt: skip
         self.lines.show([truncate_line(join_lines([address, model]), width), *self._key_lines(width)])
 

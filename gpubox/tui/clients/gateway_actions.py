@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpubox.tui.clients.gateway_calls import GatewayService
 
 T = TypeVar("T")
-NO_GATEWAY = "No gateway runs. C shows how to start one."
+NO_GATEWAY = "No gateway runs. 5 shows how to start one."
 
 
 class GatewayController:

@@ -101,14 +101,15 @@ class HistoryController:
             self._launch = launch
             self.wake()
 
-    def zoom_by(self, steps: int) -> None:
-        """Shows the next longer or shorter time in the graph, if there is one."""
+    def zoom_by(self, steps: int) -> int:
+        """Shows the next longer or shorter time in the graph, if there is one. Returns its index."""
         from gpubox.tui.dashboard.graph import LIVE, ZOOMS
 
         self._zoom = max(LIVE, min(len(ZOOMS) - 1, self._zoom + steps))
         self.throughput.zoom = ZOOMS[self._zoom] if self._zoom != LIVE else None
         self.throughput.draw()
         self.wake()
+        return self._zoom
 
     def _is_new(self, name: str, wishes: dict[str, HistoryWish]) -> bool:
         return name not in self._due_at or self._due_at[name][0] != wishes[name].asked

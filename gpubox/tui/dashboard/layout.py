@@ -27,7 +27,7 @@ class Pane:
     zoom: str = ""
     """The action ``zoom_...`` that shows it alone, with the others of the same zoom; empty: one of its own."""
     key: str = ""
-    """The key of a zoom of its own."""
+    """The letter, in its menu, of a zoom of its own."""
 
     @property
     def zoomed_by(self) -> str:

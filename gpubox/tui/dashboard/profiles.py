@@ -106,7 +106,8 @@ class ProfilePane(Vertical):
         self.search = FilterLine("search", "name, title or text", self.rows)
         self.last_profile = ""
         """The profile that answered last: never hidden."""
-        self._shipped_toggled = False
+        self.shipped_toggled = False
+        """Whether the owner shows what the settings hide, or hides what they show."""
         self._highlight_id: str | None = None
         """The id to highlight as soon as its row exists."""
 
@@ -134,7 +135,7 @@ class ProfilePane(Vertical):
         """Shows hidden shipped profiles, or hides shown ones. Returns False if the list has none."""
         if not any(entry.profile and entry.profile.shipped for entry in self.entries or ()):
             return False
-        self._shipped_toggled = not self._shipped_toggled
+        self.shipped_toggled = not self.shipped_toggled
         self._update_rows()
         return True
 
@@ -149,7 +150,7 @@ class ProfilePane(Vertical):
         self.post_message(self.EntrySelected(event.value))
 
     def _is_hidden(self, entry: ProfileEntry) -> bool:
-        if self.hides_shipped == self._shipped_toggled or not entry.profile or not entry.profile.shipped:
+        if self.hides_shipped == self.shipped_toggled or not entry.profile or not entry.profile.shipped:
             return False
         always_shown = self.running | {*self.operations, self.last_profile}
         return entry.name not in always_shown and entry.id != self._highlight_id
@@ -166,7 +167,7 @@ class ProfilePane(Vertical):
         count = len(self.entries)
         self.border_subtitle = f"{len(shown)} of {count}" if len(shown) != count else f"{count}"
         if not search and len(shown) != count:
-            self.border_subtitle += ", H shows the shipped ones"
+            self.border_subtitle += ", x shows the shipped ones"
         self.rows.running, self.rows.operations = self.running, self.operations
         self.rows.show_values(shown)
         self.rows.redraw()

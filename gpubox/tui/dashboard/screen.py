@@ -25,6 +25,7 @@ from gpubox.tui.dashboard.profiles import ProfilePane
 from gpubox.tui.dashboard.requests import RequestRows, RequestsPane, request_fields
 from gpubox.tui.dashboard.throughput import NOT_SLOWER, ThroughputPane, slower_fields
 from gpubox.tui.dashboard.vram import gpu_readings
+from gpubox.tui.messages import ChoiceMade
 from gpubox.tui.widgets.lines import SnapshotPane
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.messages import GatewayView, ProfileEntry, ServerOverview
     from gpubox.tui.operation_progress import OperationProgress
+    from gpubox.tui.remembered import Remembered
 
 NO_LOG = "No log yet. Enter starts the highlighted profile."
 NO_FOREIGN_LOG = "gpubox did not start this server and cannot see its log."
@@ -64,7 +66,7 @@ class DashboardScreen(PersistentScreen):
     AUTO_FOCUS = ""
     BINDINGS = [*bindings(Scope.DASHBOARD)]  # noqa: RUF012
 
-    def __init__(self, *, note: str, url: str | None) -> None:
+    def __init__(self, *, note: str, url: str | None, remembered: Remembered) -> None:
         # The class of the width from the start saves a second first paint.
         width = shutil.get_terminal_size().columns
         classes = [name for least, name in self.HORIZONTAL_BREAKPOINTS if width >= least][-1]
@@ -85,12 +87,15 @@ class DashboardScreen(PersistentScreen):
         self.places = {name: Vertical(id=name) for name in ("left", "main", "side")}
         self.rest = Container(id="rest")
         self.history = HistoryController(self.throughput, self.requests, lambda: not self._hidden)
-        self._zoomed = ""
+        self._zoomed = remembered.zoom if any(pane.zoomed_by == remembered.zoom for pane in PANES) else ""
         """The zoom that has the whole screen."""
+        self.profiles.shipped_toggled = remembered.toggled_shipped
+        self._graph = remembered.graph
+        """Which time the graph shows first."""
         self._arrange()
         self._overview: ServerOverview | None = None
         self._operation: OperationProgress | None = None
-        self._trial = ""
+        self._trial = self.undo = ""
         self._gateway: GatewayStatus | None = None
         self._undrawn: tuple[Snapshot, History] | None = None
         """The newest readings, if they were not drawn because nobody could see them."""
@@ -123,6 +128,8 @@ class DashboardScreen(PersistentScreen):
             for pane in (self.profiles, self.requests, self.detail, self.log_pane):
                 pane.mount_content()
         self._adapt_to_size()
+        if self._graph:
+            self.history.zoom_by(self._graph)
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._adapt_to_size)
@@ -235,6 +242,18 @@ class DashboardScreen(PersistentScreen):
         else:
             self.profiles.operations = {}
 
+    def show_undo(self, text: str) -> None:
+        """Names what u takes back; empty: nothing."""
+        self.undo = text
+        self._update_keys()
+
+    def menu_panes(self) -> tuple[str, set[str]]:
+        focused = self.focused
+        for name, pane in self.panes.items():
+            if focused is not None and (pane is focused or pane in focused.ancestors):
+                return str(pane.border_title or name), {name, "*"}
+        return "Dashboard", {"profiles" if self.profiles.display else "requests", "*"}
+
     def show_trial(self, text: str) -> None:
         """Shows the trial under way in a line; empty: there is none."""
         self._trial = text
@@ -272,22 +291,29 @@ class DashboardScreen(PersistentScreen):
     def _update_keys(self) -> None:
         overview, entry = self._overview, self.profiles.entry
         label = "switch" if overview and overview.running else "start"
+        opens = True
         if self.requests.display and self.focused is self.requests.rows:
-            label = "open"
+            label, opens = "open", self.requests.rows.value is not None
         elif not self.profiles.display:
             label = "profiles"
         elif entry and entry.kind == "model":
             label = "make a profile"
+        else:
+            opens = entry is not None
         typing = isinstance(self.focused, Input)
-        hidden = set() if typing or label != "profiles" else {"switch"}  # p does the same
+        hidden = set() if typing or (opens and label != "profiles") else {"switch"}  # p does the same
         filters = (self.profiles.search, self.log_pane.filter, self.requests.filter)
         if not (typing or self._zoomed or any(line.display for line in filters)):
             hidden.add("back")
         if not (overview and (overview.status.profile or overview.last_profile)):
             hidden.add("restart")
-        if overview and overview.status.pid is None and not overview.companions:
-            hidden.add("stop")
-        self.keys.labels = {"switch": "confirm" if typing else label}
+        if overview and overview.status.pid is None:
+            hidden |= {"bench_speed"} | ({"stop"} if not overview.companions else set())
+        if not (entry and (entry.profile or entry.kind == "model")):
+            hidden |= {"edit"} | ({"trial"} if not self._trial else set())
+        if not self.undo:
+            hidden.add("undo")
+        self.keys.labels = {"switch": "confirm" if typing else label, "undo": self.undo}
         self.keys.typing, self.keys.hidden_actions = typing, frozenset(hidden)
 
     def _update_status(self) -> None:
@@ -309,6 +335,7 @@ class DashboardScreen(PersistentScreen):
     def toggle_zoom(self, panes: str) -> None:
         """Shows the panes of a zoom on the whole screen, or all panes again."""
         self._zoomed = "" if self._zoomed == panes else panes
+        self.post_message(ChoiceMade(zoom=self._zoomed))
         self._adapt_to_size()
         self.set_focus(self._default_focus())
         self._update_keys()
@@ -359,8 +386,16 @@ class DashboardScreen(PersistentScreen):
     def action_toggle_shipped(self) -> None:
         if not self.profiles.toggle_shipped():
             self.say("The list has no shipped profiles." if self.profiles.entries else "No profiles yet.")
+        self.post_message(ChoiceMade(toggled_shipped=self.profiles.shipped_toggled))
 
     def action_search(self) -> None:
+        """Searches what has the focus; the profiles also where the requests have it because there is nothing else."""
+        if self.log_pane.view.has_focus:
+            self.action_filter_log()
+            return
+        if self.requests.rows.has_focus and (self.profiles.display or self._zoomed):
+            self.action_filter_requests()
+            return
         if not self.profiles.display:
             self.toggle_zoom("profiles")
         self.profiles.search.open()
@@ -378,7 +413,7 @@ class DashboardScreen(PersistentScreen):
         if self.read_only:
             self.say(NO_HISTORY)
         else:
-            self.history.zoom_by(steps)
+            self.post_message(ChoiceMade(graph=self.history.zoom_by(steps)))
 
     def action_graph_shorter(self) -> None:
         self.action_graph_longer(-1)

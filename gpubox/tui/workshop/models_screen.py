@@ -326,7 +326,8 @@ class ModelsScreen(PersistentScreen):
         if row is None or not row.is_model:
             hidden |= {"finder_open", "finder_profile", "finder_measure"}
         here = bool(row and (row.local or row.on_disk))
-        self.keys.labels = {"finder_open": "new profile" if here else "download"}
+        self.keys.labels = {"finder_open": "new profile" if here else "download",
+                            "menu": "stop the download ..." if self.download else "menu"}  # fmt: skip
         if here:
             hidden |= {"finder_profile"}
         self.keys.hidden_actions = frozenset(hidden)
@@ -388,7 +389,7 @@ class ModelsScreen(PersistentScreen):
     async def _ask_download(self, row: ModelRow) -> None:
         """Asks with size and free disk, then downloads."""
         if self.download:
-            self.say(f"{self._name} is being downloaded; x stops it.")
+            self.say(f"{self._name} is being downloaded; the menu (x) stops it.")
             return
         from gpubox.models.hub_download import HubDownload
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpubox.tui.workshop.profile_files import WorkshopService
     from gpubox.tui.workshop.trial import TrialController
 
-SHIPPED = "is shipped with gpubox: e makes your own copy, D one under another name."
+SHIPPED = "is shipped with gpubox: e makes your own copy, x has Duplicate."
 
 
 class WorkshopController:
@@ -82,7 +82,7 @@ class WorkshopController:
             await self._new(entry)
             return
         if entry.profile is None:
-            self.app.say(f"{entry.name} has an error in its file: E opens it in your editor.")
+            self.app.say(f"{entry.name} has an error in its file: x has your $EDITOR for it.")
             return
         self.open_editor(await run_in_thread(self.service.open_profile, entry.profile))
 
@@ -111,7 +111,7 @@ class WorkshopController:
         if profile is None and entry.kind == "broken":
             profile = self._file_profile(entry)
         if profile is None:
-            self.app.say("This row has no file: n makes a profile of it.")
+            self.app.say("This row has no file: Enter makes a profile of it.")
             return
         from gpubox.profiles.edit import edit_in_editor, typed_earlier
 
@@ -240,7 +240,7 @@ class WorkshopController:
     def _mark(self, name: str) -> None:
         self._marked = name
         self.profiles.mark(name)
-        self.app.say(f"= on another profile compares it with {name}." if name else "Nothing is marked.")
+        self.app.say(f"Compare (x) on another profile shows it beside {name}." if name else "Nothing is marked.")
 
     # -- trying ---------------------------------------------------------------------------------------
 
@@ -290,7 +290,7 @@ class WorkshopController:
         if app.current_mode == "dashboard":
             self.show_trial_screen()
         else:  # its keys would take what the owner types there
-            app.say(f"The trial of {profile.name} has begun: T on the dashboard shows it.")
+            app.say(f"The trial of {profile.name} has begun: t on the dashboard shows it.")
         if await trial.run(stop_now=answer == "now", allow_exposed=allow_exposed, anyway=anyway):
             self._last = None
             session.changes.clear()
@@ -313,8 +313,10 @@ class WorkshopController:
             self.app.say(f"{name} is being tried in another gpubox: keep or revert it there.")
         elif self._last:
             self.open_editor(self._last[0])
+        elif entry := self.profiles.entry:
+            await self._edit(entry)
         else:
-            self.app.say("Nothing was tried yet. Press e to change the highlighted profile, then T to try the change.")
+            self.app.say("No profile is highlighted.")
 
     @property
     def _editors(self) -> list[EditorScreen]:

@@ -8,21 +8,23 @@ import threading
 import traceback
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.content import Content
-from textual.widgets import Static
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
 
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.actions import Scope, bindings
+from gpubox.tui.actions import ACTIONS_BY_ID, Scope, bindings
 from gpubox.tui.base_screen import PushedScreen
 from gpubox.tui.messages import TrialChanged
 from gpubox.tui.operation_progress import OperationProgress, progress_parts
-from gpubox.tui.widgets.lines import PHRASE_GAP, wrap_phrases
+from gpubox.tui.widgets.lines import wrap_phrases
 
 if TYPE_CHECKING:
     from gpubox.bench.run_store import Run
@@ -69,7 +71,7 @@ class TrialProgress:
         if self.stage in (Stage.SWITCH, Stage.ENDING, Stage.OVER):
             return ""
         if self.stage is Stage.DECIDE:
-            return f"trying {self.changes}: {self.verdict}  T keeps or reverts it"
+            return f"trying {self.changes}: {self.verdict}  t: keep or revert it"
         return f"trying {self.changes}: {self.stage}"
 
 
@@ -90,7 +92,7 @@ class TrialController:
         self.profile = edit.name
         self.progress = TrialProgress(edit.name, describe_changes(session.rows))
         self._trial: Trial | None = None
-        self._decision = ""
+        self._decision: Literal["", "keep", "revert", "again"] = ""
         self._decided = asyncio.Event()
         self._stop = threading.Event()
         """Ends the measurement under way."""
@@ -136,13 +138,32 @@ class TrialController:
         self._trial = await self.operations.perform(
             lambda emit: self.service.begin_trial(self.edit, stop_now, allow_exposed, emit, anyway=anyway)
         )
+        await self._measure_after(first, tokens)
+        while True:
+            if await self._wait_for_decision() == "again":
+                self._reset()
+                await self._measure_after(first, tokens)
+            elif await self._end(self._trial):
+                return
+
+    async def _wait_for_decision(self) -> str:
         if not self._decision:
-            second, _ = await self._measure(Stage.AFTER, tokens)
-            if first and second and not self._decision:
-                self._show(verdict=await self._compare(first, second))
-            elif not self._decision:
-                self._show(verdict="Not compared.")
-        await self._end(self._trial)
+            self._show(stage=Stage.DECIDE)
+        await self._decided.wait()
+        return self._decision
+
+    async def _measure_after(self, first: Run | None, tokens: int) -> None:
+        """Measures the change, and compares it with what ran ``first``."""
+        if self._decision:
+            return
+        self._show(after="", verdict="")
+        second, _ = await self._measure(Stage.AFTER, tokens)
+        if not self._decision:
+            self._show(verdict=await self._compare(first, second) if first and second else "Not compared.")
+
+    def _reset(self) -> None:
+        self._decision = ""
+        self._decided.clear()
 
     async def _measure(self, stage: Stage, tokens: int = 0) -> tuple[Run | None, int]:
         """The stored run and the tokens of each answer; no run if it failed or was skipped."""
@@ -167,29 +188,24 @@ class TrialController:
         except GpuboxError as error:
             return f"Not compared: {error.message}"
 
-    async def _end(self, trial: Trial) -> None:
-        """Waits for the decision and carries it out. A change that cannot be kept can still be reverted."""
-        while True:
-            if not self._decision:
-                self._show(stage=Stage.DECIDE)
-            await self._decided.wait()
-            self._show(stage=Stage.ENDING, problem="")
-            if self._decision == "revert":
-                previous = trial.record.previous.profile if trial.record.previous else ""
-                self.operations.begin("revert", previous or self.profile)
-                await self.operations.perform(lambda emit: self.service.revert(trial))
-                back = f"{previous} runs as before" if previous else "nothing runs, as before"
-                self._show(stage=Stage.OVER, outcome=f"The change is reverted: {back}.")
-                return
-            try:
-                path = await run_in_thread(self.service.keep, trial)
-            except GpuboxError as error:
-                self._decision = ""
-                self._decided.clear()
-                self._show(problem=str(error))
-                continue
-            self._show(stage=Stage.OVER, outcome=f"{self.profile} is written: {path}")
-            return
+    async def _end(self, trial: Trial) -> bool:
+        """Carries the decision out. False if the change cannot be kept; it can still be reverted."""
+        self._show(stage=Stage.ENDING, problem="")
+        if self._decision == "revert":
+            previous = trial.record.previous.profile if trial.record.previous else ""
+            self.operations.begin("revert", previous or self.profile)
+            await self.operations.perform(lambda emit: self.service.revert(trial))
+            back = f"{previous} runs as before" if previous else "nothing runs, as before"
+            self._show(stage=Stage.OVER, outcome=f"The change is reverted: {back}.")
+            return True
+        try:
+            path = await run_in_thread(self.service.keep, trial)
+        except GpuboxError as error:
+            self._reset()
+            self._show(problem=str(error))
+            return False
+        self._show(stage=Stage.OVER, outcome=f"{self.profile} is written: {path}")
+        return True
 
     def _show(self, **changes: object) -> None:
         self.progress = replace(self.progress, **changes)  # type: ignore[arg-type]
@@ -205,6 +221,11 @@ class TrialController:
         self._decide("keep")
         return True
 
+    def again(self) -> None:
+        """Measures the change once more, before the decision."""
+        if self.can_keep:
+            self._decide("again")
+
     def revert(self) -> None:
         """Reverts at the next possible moment."""
         if self.progress.stage in (Stage.ENDING, Stage.OVER):
@@ -218,7 +239,16 @@ class TrialController:
         """Ends the measurement under way."""
         self._stop.set()
 
-    def _decide(self, decision: str) -> None:
+    @property
+    def choices(self) -> list[str]:
+        """The ids of what the owner can do now, the safe one first."""
+        if self.progress.stage is Stage.DECIDE:
+            return ["trial_keep", "trial_revert", "trial_again"]
+        if self.progress.stage in (Stage.BEFORE, Stage.AFTER):
+            return ["trial_skip", "trial_revert"]
+        return ["trial_revert"] if self.progress.stage is Stage.SWITCH else []
+
+    def _decide(self, decision: Literal["keep", "revert", "again"]) -> None:
         self._decision = decision
         self._decided.set()
 
@@ -252,18 +282,9 @@ def trial_lines(progress: TrialProgress, operation: OperationProgress | None, li
         lines.append(
             Content.assemble(("✓ ", "$success") if not progress.problem else "", sanitize_line(progress.outcome))
         )
-    elif progress.stage is Stage.DECIDE:
-        lines.append(_keys(("k", "keep it: the profile is written"), ("r", "revert: what ran before comes back")))
     elif progress.stage is Stage.ENDING:
         lines.append(Content.styled("…", "$accent"))
-    else:
-        lines.append(_keys(("r", "revert"), ("esc", "dashboard; the trial goes on")))
     return Content("\n").join(lines)
-
-
-def _keys(*keys: tuple[str, str]) -> Content:
-    texts = [Content.assemble((key, "bold $primary"), " ", (text, "$quiet")) for key, text in keys]
-    return Content(PHRASE_GAP).join(texts)
 
 
 class TrialScreen(PushedScreen):
@@ -273,6 +294,11 @@ class TrialScreen(PushedScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.TRIAL)]
     DEFAULT_CSS = """
     TrialScreen { layout: vertical; background: $background; color: $foreground; }
+    TrialScreen OptionList { height: auto; border: none; padding: 0 2; background: $background; }
+    TrialScreen OptionList:focus { border: none; background-tint: $foreground 0%; }
+    TrialScreen OptionList > .option-list--option-highlighted {
+        background: $cursor; color: $foreground; text-style: bold;
+    }
     TrialScreen #trial-frame {
         height: 1fr; border: round $line-focus; padding: 1 2; border-title-color: $foreground; overflow: auto;
     }
@@ -283,10 +309,14 @@ class TrialScreen(PushedScreen):
         self.trial = trial
         self.text = Static("", id="trial-frame", markup=False)
         self.text.border_title = "Try once"
+        self.rows = OptionList(markup=False)
+        self._choices: list[str] = []
+        self._is_new = True
 
     def compose(self) -> ComposeResult:
         yield self.header
         yield self.text
+        yield self.rows
         yield self.keys
 
     def on_mount(self) -> None:
@@ -306,16 +336,28 @@ class TrialScreen(PushedScreen):
         live = self.header.bench.removeprefix("bench speed ")
         operation = self.trial.bridge.operation if progress.stage in (Stage.SWITCH, Stage.ENDING) else None
         self.text.update(trial_lines(progress, operation, live, max(20, self.app.size.width - 8)))
-        hidden = {"trial_skip"} if progress.stage not in (Stage.BEFORE, Stage.AFTER) else set()
-        if progress.stage is not Stage.DECIDE:
-            hidden.add("trial_keep")
-        if progress.stage in (Stage.ENDING, Stage.OVER):
-            hidden.add("trial_revert")
-        self.keys.hidden_actions = frozenset(hidden)
+        if self.trial.choices != self._choices:
+            self._choices = self.trial.choices
+            actions = [ACTIONS_BY_ID[name] for name in self._choices]
+            self.rows.set_options(
+                [Option(Content.assemble(f"{a.title:<26}", (a.help, "$quiet")), id=a.id) for a in actions]
+            )
+            # Rows that change under the owner's hand are not highlighted: Enter decides nothing by chance.
+            opened, self._is_new = self._is_new, False
+            self.rows.highlighted = 0 if opened and self.trial.can_keep else None
+            self.rows.display = bool(actions)
+            self.rows.focus()
+        self.keys.hidden_actions = frozenset() if self._choices else frozenset({"trial_choose"})
+
+    @on(OptionList.OptionSelected)
+    async def _chosen(self, event: OptionList.OptionSelected) -> None:
+        await self.run_action(f"{event.option_id}")
 
     def action_trial_keep(self) -> None:
-        if not self.trial.keep() and self.trial.under_way:
-            self.say("The change can be kept after it is measured. s skips the measurement.")
+        self.trial.keep()
+
+    def action_trial_again(self) -> None:
+        self.trial.again()
 
     def action_trial_revert(self) -> None:
         self.trial.revert()
