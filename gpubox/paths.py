@@ -37,6 +37,8 @@ class Paths:
     drafts = _Place("state", "drafts")
     """Texts of profiles that an editor has open, or that could not be saved."""
     capabilities = _Place("cache", "engines")
+    former_profiles = _Place("state", "former-profiles")
+    """What profiles were before an edit, a kept trial or their deletion (``profiles.edit``)."""
     built_engines = _Place("state", "engines")
     """The engines that gpubox built, a folder each. A name with a leading dot is a build that is not finished."""
     headers = _Place("cache", "headers")

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from hashlib import sha256
 from pathlib import Path
 
 from gpubox.errors import GpuboxError, UsageError
@@ -31,6 +32,10 @@ KeyValue = bool | int | float | str | tuple[str | int | float, ...] | None
 """A new value. ``None`` removes the key."""
 _TABLES = {"flags", "sampling", "chat", "env", "needs", "requests", "personas"}
 _LOCK_ATTEMPTS = 100
+EDITS_KEPT = 100
+"""So many edits can be taken back."""
+UNDONE = "undone"
+"""What an undo has replaced: kept, but not offered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +120,8 @@ def new_edit(name: str, text: str, paths: Paths) -> ProfileEdit:
     return edit
 
 
-def save_edit(edit: ProfileEdit, paths: Paths) -> Path:
-    """Writes the edit in one step and returns the file.
+def save_edit(edit: ProfileEdit, paths: Paths, kind: str = "edit") -> Path:
+    """Writes the edit in one step and returns the file. ``kind``: what ``undo`` calls it, ``edit`` or ``trial``.
 
     Raises GpuboxError, and writes nothing, if the file has changed since the edit was made, or the disk refuses.
     """
@@ -129,7 +134,10 @@ def save_edit(edit: ProfileEdit, paths: Paths) -> Path:
                 f"{edit.path} was {how} by another program meanwhile. Nothing is written.",
                 "Open the profile again and repeat the change.",
             )
+        if current is not None and current != edit.after:
+            write_profile(_former(paths, edit.name, kind, edit.after), current)
         write_profile(edit.path, edit.after)
+        _forget_oldest(paths)
     return edit.path
 
 
@@ -156,7 +164,7 @@ def delete_profile(profile: Profile, paths: Paths) -> Path:
     """
     path = _own_path(profile, "deleted")
     with locked_profiles(paths):
-        trashed = _trash(paths) / f"{profile.name}@{time.time_ns()}.toml"
+        trashed = _former(paths, profile.name, "deletion")
         # The copy is on disk before the file goes: a kill in between leaves both.
         _copy(path, trashed)
         try:
@@ -166,21 +174,90 @@ def delete_profile(profile: Profile, paths: Paths) -> Path:
     return trashed
 
 
-def restore_deleted(paths: Paths, name: str = "") -> Path:
-    """Brings back the profile that was deleted last, or the last one called ``name``. Returns its file.
+@dataclass(frozen=True, slots=True)
+class Former:
+    """What a profile's file was before an edit, a kept trial or its deletion."""
 
-    Raises UsageError if there is none or its name is taken, GpuboxError if the disk refuses.
+    name: str
+    kind: str
+    """``edit``, ``trial`` or ``deletion``."""
+    at: float
+    """When it was changed, in seconds since 1970."""
+    text: Path
+    """Where its former bytes are."""
+
+    def __str__(self) -> str:
+        """What taking it back does."""
+        if self.kind == "deletion":
+            return f"bring back {self.name}"
+        return f"undo the {'kept trial' if self.kind == 'trial' else 'edit'} of {self.name}"
+
+
+def last_former(paths: Paths, name: str = "") -> Former | None:
+    """The last change that can be taken back, of the profile ``name`` if there is one.
+
+    None of a file that changed again since, or of a deleted profile whose name is taken.
+    """
+    for path in sorted(_formers(paths), key=_changed_at, reverse=True):
+        of, at, kind, after = path.stem.split("@")
+        now = paths.profiles / f"{of}.toml"
+        if (
+            kind != UNDONE
+            and name in ("", of)
+            and (_digest(now) == after if after else not now.is_symlink() and not now.exists())
+        ):
+            return Former(of, kind, int(at) / 1e9, path)
+    return None
+
+
+def undo(paths: Paths, name: str = "") -> tuple[Former, Path]:
+    """Takes the last change back, of the profile ``name`` if there is one. Returns what it was, and the file.
+
+    The text that it replaces is kept beside the former ones. Raises UsageError if there is nothing to take back, and
+    GpuboxError if the disk refuses.
     """
     with locked_profiles(paths):
-        trashed = [path for path in _trash(paths).glob("*@[0-9]*.toml") if not name or path.stem.split("@")[0] == name]
-        if not trashed:
-            raise UsageError(f"There is no deleted profile{f' {name!r}' if name else ''}.")
-        last = max(trashed, key=lambda path: int(path.stem.partition("@")[2]))
-        path = _new_path(last.stem.split("@")[0], paths)
-        _copy(last, path)
+        former = last_former(paths, name)
+        if former is None:
+            raise UsageError(f"There is nothing to take back{f' of {name!r}' if name else ''}.")
+        path = paths.profiles / f"{former.name}.toml"
+        if former.kind == "deletion":
+            _copy(former.text, path)
+        else:
+            write_profile(_former(paths, former.name, UNDONE, "-"), read_toml_text(path))
+            write_profile(path, read_toml_text(former.text))
         with contextlib.suppress(OSError):
-            last.unlink()
-    return path
+            former.text.unlink()
+    return former, path
+
+
+def _former(paths: Paths, name: str, kind: str, after: str = "") -> Path:
+    """Where the former bytes go: NAME@TIME@KIND@DIGEST of what is written instead, none for a deletion."""
+    digest = sha256(after.encode(errors="surrogatepass")).hexdigest() if after else ""
+    return paths.former_profiles / f"{name}@{time.time_ns()}@{kind}@{digest}.toml"
+
+
+def _formers(paths: Paths) -> list[Path]:
+    return list(paths.former_profiles.glob("*@[0-9]*@*@*.toml"))
+
+
+def _changed_at(former: Path) -> int:
+    return int(former.stem.split("@")[1])
+
+
+def _digest(path: Path) -> str:
+    try:
+        return sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _forget_oldest(paths: Paths) -> None:
+    """Of edits the last ones are kept, of deletions all."""
+    edits = [path for path in _formers(paths) if not path.stem.endswith("@")]
+    for path in sorted(edits, key=_changed_at)[:-EDITS_KEPT]:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _copy(path: Path, target: Path) -> None:
@@ -238,10 +315,6 @@ def _new_path(name: str, paths: Paths) -> Path:
     if path.exists() or path.is_symlink():
         raise UsageError(f"There is a profile {name!r} already: {path}.", "Choose another name.")
     return path
-
-
-def _trash(paths: Paths) -> Path:
-    return paths.state / "deleted-profiles"
 
 
 def write_profile(path: Path, text: str, like: Path | None = None) -> None:

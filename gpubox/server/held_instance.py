@@ -306,7 +306,10 @@ class HeldInstance:
             restored=restored,
         )
         self.owed = None
-        self.save(running=running, last_good=running.launch)
+        last, previous = self.state.last_good, self.state.previous_profile
+        if last and last.profile != running.launch.profile and not running.cold:
+            previous = last.profile
+        self.save(running=running, last_good=running.launch, previous_profile=previous)
         save_launch_record(log, running)  # now with the probe and the restored states, which its log does not name
         return running
 

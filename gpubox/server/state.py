@@ -140,6 +140,8 @@ class InstanceState:
     operation: Operation | None = None
     last_good: Launch | None = None
     """The last launch that became ready."""
+    previous_profile: str = ""
+    """The profile that answered before it; not what a benchmark started."""
     message: str = ""
     """Why nothing runs, in a sentence."""
     restarts: tuple[str, ...] = ()

@@ -69,7 +69,7 @@ class Trial:
 
         Raises GpuboxError if the file has changed meanwhile or the disk refuses: the trial is not over then.
         """
-        path = await asyncio.to_thread(save_edit, self.edit, self._paths)
+        path = await asyncio.to_thread(save_edit, self.edit, self._paths, "trial")
         self._close()
         return path
 

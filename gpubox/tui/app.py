@@ -239,6 +239,7 @@ class GpuboxApp(SurvivingApp):
         self.dashboard.show_overview(self.bridge.overview)
         self.broadcast()
         self._highlight_first()
+        self.bridge.run(self._read_undo, "undo", exclusive=True)
 
     @on(messages.GatewayChanged)
     def _gateway_changed(self) -> None:
@@ -263,6 +264,12 @@ class GpuboxApp(SurvivingApp):
         self.dashboard.profiles.hides_shipped = self.bridge.hides_shipped
         self.dashboard.profiles.entries = self.bridge.entries
         self._highlight_first()
+        self.bridge.run(self._read_undo, "undo", exclusive=True)
+
+    async def _read_undo(self) -> None:
+        services = self.bridge.services
+        steps = [] if services.read_only else await run_in_thread(services.workshop_service().undo_steps)
+        self.dashboard.show_undo(steps[0].text if steps else "")
 
     @on(messages.LogLinesRead)
     def _log_lines_read(self, message: messages.LogLinesRead) -> None:

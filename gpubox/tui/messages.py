@@ -77,6 +77,17 @@ class GatewaySummary:
 
 
 @dataclass(frozen=True, slots=True)
+class UndoStep:
+    """Something that u takes back."""
+
+    text: str
+    """``back to smol (ran before)``, ``undo the edit of smol``."""
+    profile: str
+    runs: bool
+    """Whether the profile runs again; else its file is what it was."""
+
+
+@dataclass(frozen=True, slots=True)
 class ProfileEntry:
     """One row of the list. ``id`` is unique, and stays the same when the entry changes."""
 

@@ -156,13 +156,13 @@ def test_a_model_on_hugging_face_becomes_a_profile(capfd: pytest.CaptureFixture[
     assert 'model = "hf:u/Small-GGUF:Q4_K_M"' in (paths.profiles / "small-q4_k_m.toml").read_text()
 
 
-def test_delete_and_undelete(capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
+def test_delete_and_undo(capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
     text = (paths.profiles / "a.toml").read_text()
     assert gpubox(capfd, "edit", "a", "--delete") == (
-        0, "a is deleted. `gpubox edit a --undelete` brings it back.\n", "",
+        0, "a is deleted. `gpubox edit a --undo` brings it back.\n", "",
     )  # fmt: skip
     assert gpubox(capfd, "show", "a")[0] == 2
-    assert gpubox(capfd, "edit", "a", "--undelete")[0] == 0
+    assert gpubox(capfd, "edit", "a", "--undo")[0] == 0
     assert (paths.profiles / "a.toml").read_text() == text
 
 

@@ -178,7 +178,7 @@ def _words(world: Path, url: str, chat: str) -> Mapping[str, Sequence[tuple[str,
         "fit": [("evil",), ("evil", "--json"), ("evil", "--set", ONE_LINE), ("evil", "--keep-free", ONE_LINE), (ONE_LINE,)],
         "edit": [
             ("evil", "--set", f"alias={ONE_LINE}"), ("evil", "--unset", "alias", "--print", "--json"), ("evil", "--set", ONE_LINE),
-            ("evil", "--copy", "made", "--json"), ("made", "--delete", "--json"), ("made", "--undelete"), (ONE_LINE, "--delete"),
+            ("evil", "--copy", "made", "--json"), ("made", "--delete", "--json"), ("made", "--undo"), (ONE_LINE, "--delete"),
             ("evil", "--copy", ONE_LINE), ("evil", "--rename", ONE_LINE), ("broken", "--set", "port=1"), (ONE_LINE, "--set", "port=1"),
         ],
         "try": [("evil", "--set", "ctx-size=666", "--keep", "--no-measure"), ("evil", "--set", ONE_LINE, "--revert", "--json"), ()],

@@ -72,7 +72,7 @@ def app_of(pilot: Pilot[bool]) -> app.GpuboxApp:
 
 async def until(pilot: Pilot[bool], true: Callable[[], object], what: str = "") -> None:
     """Returns as soon as ``true`` is; fails after a minute."""
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + 8
     while time.monotonic() < limit:
         if true():
             return
@@ -107,6 +107,12 @@ async def highlight(pilot: Pilot[bool], name: str) -> None:
     profiles = app_of(pilot).dashboard.profiles
     profiles.highlight(f"profile:{name}")
     await until(pilot, lambda: profiles.entry and profiles.entry.name == name, name)
+
+
+async def act(pilot: Pilot[bool], *actions: str) -> None:
+    """Runs actions that have no key, as the menu and the palette do."""
+    for action in actions:
+        await app_of(pilot)._run_by_id(action)
 
 
 async def choose(pilot: Pilot[bool], name: str) -> None:

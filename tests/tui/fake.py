@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from gpubox.advisor.advisor import AdviceList
@@ -23,7 +24,7 @@ from gpubox.server.log import parse_line
 from gpubox.server.responses import Slot
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.snapshot import Snapshot
-from gpubox.tui.messages import GatewayView, ServerOverview
+from gpubox.tui.messages import GatewayView, ServerOverview, UndoStep
 from gpubox.tui.remembered import Remembered
 from gpubox.tui.services import LocalServices
 from tests.tui.fake_history import FakeHistory
@@ -116,6 +117,8 @@ class FakeServices(LocalServices):
         """The gateway that runs."""
         self.gateways: Any = None
         self.past: Any = FakeHistory()
+        self.undo: list[UndoStep] = []
+        """What can be taken back."""
         self.memory = Remembered()
         """What the screen remembers."""
         self.judged: AdviceList | None = None
@@ -147,7 +150,7 @@ class FakeServices(LocalServices):
         return NoBench()
 
     def workshop_service(self) -> Any:
-        raise NotImplementedError
+        return SimpleNamespace(undo_steps=lambda: self.undo)
 
     def trial_profile(self) -> str | None:
         return self.tried

@@ -15,7 +15,7 @@ from gpubox.hardware.host import HostReading
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.recent import History
 from gpubox.telemetry.snapshot import DeviceMemory, HistoryMark, Offload, SlotReading, Totals
-from tests.tui.conftest import choose, text, until
+from tests.tui.conftest import act, choose, text, until
 from tests.tui.fake import BUSY, DEMO, READY, STOPPED, FakeServices, Gate, recorded, rollback_events, switch_events
 from tests.tui.fake_history import FakeHistory, month
 from tests.tui.snapshots import (
@@ -89,13 +89,14 @@ async def _fail(pilot: Pilot[bool], fake: FakeServices) -> None:
 
 
 async def _month(pilot: Pilot[bool], fake: FakeServices) -> None:
-    await pilot.press("[", "[", "[")
+    await act(pilot, *["graph_longer"] * 3)
 
 
 async def _earlier(pilot: Pilot[bool], fake: FakeServices) -> None:
-    await pilot.press("t", "[", "[")
+    await pilot.press("h")
+    await act(pilot, "graph_longer", "graph_longer")
     await until(pilot, lambda: "1 day" in text(pilot))  # h has priority: it would overtake a key that waits
-    await pilot.press("h", *"day:today", "enter")
+    await pilot.press("slash", *"day:today", "enter")
 
 
 SECOND = replace(

@@ -21,7 +21,7 @@ from gpubox.tui.app import GpuboxApp
 from gpubox.tui.dashboard.operation_line import advice_line
 from gpubox.tui.styled_lines import cell_width
 from gpubox.tui.workshop.trial import TrialScreen
-from tests.tui.conftest import SIZE, app_of, on_dashboard, on_screen, opened, pictured, shows, text, until
+from tests.tui.conftest import SIZE, act, app_of, on_dashboard, on_screen, opened, pictured, shows, text, until
 from tests.tui.fake import BUSY, READY, STOPPED, FakeServices
 from tests.tui.fake_workshop import write_mine
 from tests.tui.scenes import LISTED, NOW
@@ -79,7 +79,7 @@ def services(judged: AdviceList | None = JUDGED) -> FakeServices:
 async def advised(pilot: Pilot[bool]) -> None:
     """From the dashboard to the list."""
     await opened(pilot)
-    await pilot.press("A")
+    await act(pilot, "advice")
     await until(pilot, lambda: isinstance(pilot.app.screen, AdviceScreen), "the advice")
 
 
@@ -127,7 +127,7 @@ async def test_the_list_shows_evidence_and_change_and_dismisses() -> None:
         await pilot.press("j")
         await shows(pilot, "firefox 900 MiB", "no flag of the profile mends it")
         assert "T try" not in text(pilot)
-        await pilot.press("x")
+        await act(pilot, "advice_dismiss")
         await shows(pilot, "VRAM is dismissed", "1 dismissed")
         assert fake.asked[-1] == ("dismiss", PROFILE, "other-programs")
         await pilot.press("a")
@@ -136,7 +136,7 @@ async def test_the_list_shows_evidence_and_change_and_dismisses() -> None:
         assert isinstance(screen, AdviceScreen)
         screen.rows.highlight("other-programs")
         await shows(pilot, "x show again")
-        await pilot.press("x")
+        await act(pilot, "advice_dismiss")
         await until(pilot, lambda: fake.asked[-1] == ("show", PROFILE, "other-programs"))
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is app.dashboard)
@@ -148,7 +148,7 @@ async def test_without_a_server_the_highlighted_profile_is_judged() -> None:
     async with on_dashboard(fake) as pilot:
         app = app_of(pilot)
         app.dashboard.profiles.highlight(f"profile:{'qwen36-256k'}")
-        await pilot.press("A")
+        await act(pilot, "advice")
         await shows(pilot, "Advice for qwen36-256k")
 
 
@@ -157,7 +157,7 @@ async def test_a_recording_gives_no_advice() -> None:
     fake.read_only = "This is a recording: nothing in it can be changed."
     async with on_dashboard(fake, notifications=True) as pilot:
         app = app_of(pilot)
-        await pilot.press("A")
+        await act(pilot, "advice")
         await shows(pilot, "This is a recording")
         assert app.screen is app.dashboard
 
@@ -172,7 +172,7 @@ async def test_an_advice_is_tried_with_one_key(
     app = GpuboxApp(mine)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await advised(pilot)
-        await pilot.press("T")
+        await pilot.press("t")
         await until(pilot, lambda: isinstance(pilot.app.screen, TrialScreen), "the trial")
         await shows(pilot, "ctx-size 1024 instead of 2048", VERDICT)
         await pilot.press("k")
@@ -198,7 +198,7 @@ async def _line(pilot: Pilot[bool]) -> None:
 
 
 async def _list(pilot: Pilot[bool]) -> None:
-    await pilot.press("A")
+    await act(pilot, "advice")
     await until(pilot, lambda: isinstance(pilot.app.screen, AdviceScreen))
     await pilot.press("j", "j")
     await shows(pilot, "+ n-cpu-moe = 19")

@@ -60,7 +60,7 @@ async def test_picture(
     app = GpuboxApp(services)
     async with app.run_test(size=SIZES[size]) as pilot:
         await opened(pilot)
-        await pilot.press("B")
+        await pilot.press("3")
         await until(pilot, lambda: app.bench and app.bench.is_current and app.bench.header.gpu_readings, "the screen")
         await shows(pilot, f"{runs} runs")
         await until(pilot, lambda: app.bench and arranged(app.bench, WIDTHS[size]), "the layout of this width")

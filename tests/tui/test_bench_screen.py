@@ -20,7 +20,7 @@ from gpubox.tui.bench.bench_screen import BenchScreen
 from gpubox.tui.bench.plan_form import bench_arguments, bench_command_line, plan_fields, plannable_kinds
 from gpubox.tui.dashboard.screen import DashboardScreen
 from tests.bench_runs import speed_run
-from tests.tui.conftest import drag, opened, settled, shows, text, until
+from tests.tui.conftest import act, drag, opened, settled, shows, text, until
 from tests.tui.fake_bench import BenchServices, sweep_run
 
 
@@ -40,7 +40,7 @@ async def benching(
     async with app.run_test(size=size, notifications=True) as pilot:
         await opened(pilot)
         if open_:
-            await pilot.press("B")
+            await pilot.press("3")
             await until(pilot, lambda: app.bench and app.bench.is_current and app.bench.rows.has_focus, "the screen")
         try:
             yield pilot, services
@@ -150,11 +150,12 @@ async def test_the_leaderboard(box: Paths) -> None:
     speed_run(box, "fast", tg=60.0)
     async with benching(box) as (pilot, _):
         await shows(pilot, "2 runs")
-        await pilot.press("L")
+        await pilot.press("l")
         await shows(pilot, "Leaderboard", "profile")
         board = [line for line in text(pilot).splitlines() if "1  fast" in line or "2  slow" in line]
         assert len(board) == 2
-        await pilot.press("x", "r")  # no run is selected
+        await act(pilot, "bench_remove")
+        await pilot.press("r")  # no run is selected
         await settled(pilot)
         assert "Delete" not in text(pilot)
         bar = text(pilot).splitlines()[-1]
@@ -175,7 +176,7 @@ async def test_a_run_started_elsewhere_is_followed_and_marked_on_the_dashboard(b
         with run.owned():
             run.add_result(next(iter(run.results().values())).__class__(run.items()[done].id, {"tg": 1.0}, 4.0))
         await shows(pilot, f"{done + 1} of {of}")
-        await pilot.press("x")
+        await act(pilot, "bench_remove")
         await shows(pilot, "Stop the run?")
         await pilot.press("y")
         await until(pilot, lambda: services.bench.asked == [("stop", run.id)])
@@ -246,7 +247,7 @@ async def test_a_run_is_resumed_and_removed(box: Paths) -> None:
         await until(pilot, lambda: services.bench.asked == [("resume", run.id)])
         services.bench.ended.set()
         await until(pilot, lambda: not screen_of(pilot).starting)
-        await pilot.press("x")
+        await act(pilot, "bench_remove")
         await shows(pilot, "Delete")
         await pilot.press("y")
         await shows(pilot, "0 runs", "No runs yet")
@@ -266,7 +267,7 @@ async def test_the_cursor_goes_to_the_run_that_was_started(box: Paths) -> None:
         screen, bench = screen_of(pilot), services.bench
         await shows(pilot, "1 run", "Speed over HTTP")
         await begin_speed(pilot)
-        await pilot.press("x")
+        await act(pilot, "bench_remove")
         await shows(pilot, "The run is being started; x")  # the pane does not show the run under the cursor
         run = speed_run(box, "newer", share=0.5)
         bench.working = run
@@ -367,7 +368,8 @@ async def test_after_a_run_is_deleted_the_cursor_is_on_the_next(box: Paths) -> N
         speed_run(box, name)
     async with benching(box) as (pilot, _):
         await shows(pilot, "3 runs")
-        await pilot.press("j", "x")
+        await pilot.press("j")
+        await act(pilot, "bench_remove")
         await shows(pilot, "Delete")
         await pilot.press("y")
         await shows(pilot, "2 runs")

@@ -20,7 +20,7 @@ from gpubox.tui.app import GpuboxApp
 from gpubox.tui.chat import chat_settings, turn
 from gpubox.tui.chat.approval import ApprovalScreen
 from gpubox.tui.chat.chat_screen import ChatScreen
-from tests.tui.conftest import SIZE, app_of, drag, place, shows, text, until
+from tests.tui.conftest import SIZE, act, app_of, drag, place, shows, text, until
 from tests.tui.fake import STOPPED
 from tests.tui.fake_chat import CODE, DIFF, WRITE, ChatServices, FakeChat, FakeChats, coding_turn, opening
 
@@ -104,7 +104,7 @@ async def test_a_turn_from_prompt_to_time_summary() -> None:
         await say(pilot, "parse 1h30m")
         await over(pilot, screen)
         await shows(pilot, "■ thinking 3.1 s", "2. An empty text is 0.", "parse-1h30m")
-        await pilot.press("escape", "g")
+        await pilot.press("escape", "home")
         await shows(pilot, "❯ parse 1h30m", "qwen36-mtp-16gb   llama-server b11434", "▸ thought for ~412 tokens")
         await pilot.press("o")
         await shows(pilot, "▾ thought for ~412", "thought 3 thought 4")
@@ -261,15 +261,18 @@ async def test_chats_are_searched_opened_renamed_and_deleted() -> None:
         await say(pilot, "and more")
         await over(pilot, screen)
         assert [turn.header.text for turn in chats.logs["haskell"].path()] == ["A fizzbuzz, please", "and more"]
-        await pilot.press("escape", "R")
+        await pilot.press("escape")
+        await act(pilot, "chat_rename")
         await shows(pilot, "Rename haskell")
         await pilot.press(*"fizz", "enter")
         await until(pilot, lambda: "fizz" in chats.logs and screen.chat and screen.chat.name == "fizz")
         assert "haskell" not in chats.logs and chats.opened[0].closed
         await until(pilot, lambda: screen.composer.has_focus)
-        await pilot.press("escape", "X")
+        await pilot.press("escape")
+        await act(pilot, "chat_delete")
         await shows(pilot, "Delete fizz?")
-        await pilot.press("n", "X")
+        await pilot.press("n")
+        await act(pilot, "chat_delete")
         await shows(pilot, "Delete fizz?")
         await pilot.press("y")
         await until(pilot, lambda: list(chats.logs) == ["durations"])
@@ -346,7 +349,7 @@ async def test_hostile_text_is_sanitized() -> None:
         await say(pilot, "again")
         await over(pilot, screen)
         await pilot.press("escape", "o", "ctrl+l")
-        for key in ("escape", "g", "pagedown", "G"):
+        for key in ("escape", "home", "pagedown", "G"):
             await pilot.press(key)
             await pilot.pause(0)
             shown = text(pilot)
@@ -384,7 +387,7 @@ async def test_the_scroll_position_stays_after_scrolling_up() -> None:
         await over(pilot, screen)
         assert screen.transcript.scroll_offset.y == before
         await shows(pilot, "↓")
-        await pilot.press("escape", "G")
+        await pilot.press("escape", "end")
         await shows(pilot, "the end")
 
 
@@ -444,7 +447,7 @@ async def test_text_of_the_transcript_is_selected_with_the_mouse_and_copied() ->
         assert pilot.app.clipboard.endswith("2. An empty text is 0.")
         await pilot.click(offset=place(pilot, "is 0."))
         assert not screen.get_selected_text()
-        await pilot.press("Y")
+        await act(pilot, "chat_copy_answer")
         assert screen.runner.turn and pilot.app.clipboard == screen.runner.turn.answer
 
 
@@ -453,7 +456,7 @@ async def test_a_selection_is_highlighted_and_unfolds_nothing() -> None:
     async with chatting(chats) as (pilot, screen):
         await say(pilot, "parse 1h30m")
         await over(pilot, screen)
-        await pilot.press("escape", "g")
+        await pilot.press("escape", "home")
         await shows(pilot, "▸ thought for ~412 tokens")
         await drag(pilot, "thought for", "tokens, 3.1 s")
         assert "▸ thought for" in text(pilot)
@@ -461,11 +464,11 @@ async def test_a_selection_is_highlighted_and_unfolds_nothing() -> None:
         selected = screen.get_component_rich_style("screen--selection").bgcolor
         strip = screen._compositor.render_strips()[y].crop(x, x + 5)
         assert all(segment.style and segment.style.bgcolor == selected for segment in strip)
-        await pilot.press("G")
+        await pilot.press("end")
         await shows(pilot, "2. An empty text is 0.")
         assert screen.get_selected_text() == "thought for ~412 tokens, 3.1 s"
-        await pilot.press("Y")
+        await act(pilot, "chat_copy_answer")
         assert pilot.app.clipboard == "thought for ~412 tokens, 3.1 s"
-        await pilot.press("g")
+        await pilot.press("home")
         await pilot.click(offset=place(pilot, "thought for"))
         await shows(pilot, "▾ thought for ~412 tokens")

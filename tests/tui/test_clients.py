@@ -8,14 +8,14 @@ from gpubox.errors import GpuboxError
 from gpubox.gateway.gateway_status import ClientSums, ProfileStatus
 from gpubox.telemetry.snapshot import Request
 from gpubox.tui.messages import GatewayView
-from tests.tui.conftest import app_of, on_dashboard, settled, shows, text, until
+from tests.tui.conftest import act, app_of, on_dashboard, settled, shows, text, until
 from tests.tui.fake import BUSY
 from tests.tui.fake_gateway import BASE, FINISHED, QUIET, STATUS, SWITCHING, A, services_with_gateway, view
 
 
 async def test_clients_with_their_states() -> None:
     async with on_dashboard(services_with_gateway(), size=(160, 45)) as pilot:
-        await pilot.press("C")
+        await pilot.press("5")
         await shows(
             pilot, "http://127.0.0.1:8080", "generating 54.9 tok/s, 412 out", "waiting 3 s for its turn after",
             "reading 1 s", "✗ refused 401: this key is not known", "no request yet", "4930k",
@@ -28,7 +28,7 @@ async def test_without_a_gateway_the_screen_says_what_to_do_and_s_starts_one() -
     services = services_with_gateway(None)
     async with on_dashboard(services, notifications=True) as pilot:
         assert "gateway" not in text(pilot)
-        await pilot.press("P")
+        await act(pilot, "hold")
         await shows(pilot, "No gateway runs. C shows")
         await pilot.press("5")
         await shows(pilot, "No gateway runs.", "gpubox serve --detach", "127.0.0.1:8080")
@@ -42,7 +42,7 @@ async def test_without_a_gateway_the_screen_says_what_to_do_and_s_starts_one() -
 async def test_stopping_asks_first_and_only_another_end_is_news() -> None:
     services = services_with_gateway()
     async with on_dashboard(services, notifications=True) as pilot:
-        await pilot.press("C", "s")
+        await pilot.press("5", "s")
         await shows(pilot, "Stop the gateway?", "4 requests are under way")
         await pilot.press("n")
         await settled(pilot)
@@ -63,13 +63,14 @@ async def test_one_key_holds_all_requests_and_lets_them_go_on() -> None:
     async with on_dashboard(services, notifications=True) as pilot:
         await shows(pilot, "gateway 127.0.0.1:8080")
         for screen in "15":
-            await pilot.press(screen, "P")
+            await pilot.press(screen)
+            await act(pilot, "hold")
             await shows(pilot, "▐▐ PAUSED", "P lets")
-            await pilot.press("P")
+            await act(pilot, "hold")
             await until(pilot, lambda: "PAUSED" not in text(pilot))
         assert services.gateways.asked == ["pause", "resume"] * 2
         services.gateways.error = GpuboxError("The gateway has another mind.")
-        await pilot.press("P")
+        await act(pilot, "hold")
         await shows(pilot, "The gateway has another mind.")
 
 
@@ -86,7 +87,7 @@ async def test_a_gateway_that_does_not_answer_is_shown_as_one() -> None:
     services.gateway_view = GatewayView(BASE, problem="The gateway (pid 7) does not answer.")
     async with on_dashboard(services, notifications=True) as pilot:
         await shows(pilot, "gateway 127.0.0.1:8080", "✗ no answer")
-        await pilot.press("C")
+        await pilot.press("5")
         await shows(pilot, "✗ The gateway (pid 7) does not answer.")
 
 
@@ -95,7 +96,7 @@ async def test_what_the_owner_should_mend_is_shown_at_every_size() -> None:
         services_with_gateway(replace(STATUS, problems=("The key file is damaged; nobody gets in.",))), size=(80, 24)
     ) as pilot:
         await shows(pilot, "✗ C shows a problem")
-        await pilot.press("C")
+        await pilot.press("5")
         await shows(pilot, "✗ The key file is damaged")
 
 
@@ -110,7 +111,7 @@ async def test_rows_keep_their_places_when_clients_come_and_go() -> None:
     services = services_with_gateway()
     async with on_dashboard(services, notifications=True) as pilot:
         app = app_of(pilot)
-        await pilot.press("C")
+        await pilot.press("5")
         await shows(pilot, "lm-eval")
         assert app.clients is not None
         before = [row.name for row in app.clients.rows.values]
@@ -124,7 +125,7 @@ async def test_rows_keep_their_places_when_clients_come_and_go() -> None:
 async def test_enter_shows_the_requests_of_one_client_and_all_fields_of_one() -> None:
     async with on_dashboard(services_with_gateway(), notifications=True) as pilot:
         app = app_of(pilot)
-        await pilot.press("C")
+        await pilot.press("5")
         await shows(pilot, "lm-eval")
         assert app.clients is not None
         app.clients.rows.highlight("opencode")
@@ -150,24 +151,24 @@ async def test_a_request_that_waits_is_cancelled_at_once_and_one_that_runs_after
     services = services_with_gateway()
     async with on_dashboard(services, size=(120, 36), notifications=True) as pilot:
         app = app_of(pilot)
-        await pilot.press("C")
+        await pilot.press("5")
         await shows(pilot, "waiting 1 s for a slot behind 1 of opencode and 1 of continue", "#72")
         await shows(pilot, "x cancel")
         assert app.clients is not None
         app.clients.rows.highlight("cline")
         await until(pilot, lambda: "x cancel" not in text(pilot))
         app.clients.rows.highlight("aider")
-        await pilot.press("x")
+        await act(pilot, "clients_cancel")
         await shows(pilot, "Request 72 of aider is cancelled", "it was waiting 3 s")
         await until(pilot, lambda: "#72" not in text(pilot))
         await pilot.press("tab")
         app.clients.requests.highlight(71)
-        await pilot.press("x")
+        await act(pilot, "clients_cancel")
         await shows(pilot, "Cancel request 71 of opencode?")
         await pilot.press("escape")
         await settled(pilot)
         assert services.gateways.asked == [("cancel", 72)]
-        await pilot.press("x")
+        await act(pilot, "clients_cancel")
         await shows(pilot, "Cancel request 71 of opencode?")
         await pilot.press("y")
         await shows(pilot, "Request 71 of opencode is cancelled")
@@ -182,7 +183,7 @@ async def test_names_and_errors_from_outside_are_text_and_cut() -> None:
         profiles=(ProfileStatus(A, "broken", message="[link=x]y\x1b]0;t\x07 no VRAM"),), kept_kv=("[blink]z\x1b[5m",),
     )  # fmt: skip
     async with on_dashboard(services_with_gateway(status), size=(80, 24)) as pilot:
-        await pilot.press("C")
+        await pilot.press("5")
         await shows(pilot, "[red]x[/red]", "broken: [link=x]y", "[blink]z")
         assert "\x1b" not in text(pilot) and "\x07" not in text(pilot)
         await pilot.press("enter", "tab", "down", "enter")
@@ -216,7 +217,7 @@ async def test_another_machine_or_a_recording_has_no_gateway_here() -> None:
     services = services_with_gateway()
     services.read_only = "This is a recording: nothing in it can be changed."
     async with on_dashboard(services, notifications=True) as pilot:
-        await pilot.press("C")
+        await pilot.press("5")
         await shows(pilot, "another machine or a recording")
         await pilot.press("s")
         await shows(pilot, "This is a recording")

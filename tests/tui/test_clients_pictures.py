@@ -19,12 +19,12 @@ SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
 
 
 async def clients(pilot: Pilot[bool]) -> None:
-    await pilot.press("C")
+    await pilot.press("5")
     await shows(pilot, "generating", "waiting 3 s", "opencode")
 
 
 async def paused(pilot: Pilot[bool]) -> None:
-    await pilot.press("C")
+    await pilot.press("5")
     await shows(pilot, "PAUSED", "held 3 s")
 
 

@@ -17,7 +17,7 @@ from gpubox.tui.actions import ACTIONS
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.dashboard import layout, screen
 from gpubox.tui.services import ATTACHED_READ_ONLY
-from tests.tui.conftest import SIZE, app_of, choose, on_dashboard, opened, settled, shows, text, until
+from tests.tui.conftest import SIZE, act, app_of, choose, on_dashboard, opened, settled, shows, text, until
 from tests.tui.fake import BUSY, DEMO, MINE, READY, STOPPED, FakeServices, Gate, rollback_events, switch_events
 
 
@@ -27,7 +27,7 @@ async def test_shows_what_runs(fake: FakeServices) -> None:
         for word in ("● qwen36-mtp-16gb ready", "llama-server b11434", "127.0.0.1:8081", "13:02"):
             assert word in text(pilot).splitlines()[0]
         await shows(pilot, "needs a fork", "prot is not a known key")
-        await pilot.press("d")  # the highlighted profile is the one that runs, with its command line
+        await act(pilot, "zoom_detail")  # the highlighted profile is the one that runs, with its command line
         await shows(pilot, "--ctx-size 131072", "measured generation, server side: 56 tok/s")
 
 
@@ -188,7 +188,7 @@ async def test_stop_asks_first(fake: FakeServices) -> None:
         assert not fake.asked
         await pilot.press("s")
         await until(pilot, lambda: "Stop qwen36" in text(pilot))
-        await pilot.press("y")
+        await act(pilot, "copy")
         await until(pilot, lambda: fake.asked == [("stop", "main", False, False)])
 
 
@@ -216,7 +216,7 @@ async def test_without_any_profile(fake: FakeServices) -> None:
     app = GpuboxApp(fake)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: app.dashboard.header.overview)
-        await pilot.press("enter", "y", "s", "r", "j", "G")
+        await pilot.press("enter", "y", "s", "r", "j", "end")
         assert app.is_running and not fake.asked
 
 
@@ -225,7 +225,7 @@ async def test_a_model_without_a_profile_gets_one(fake: FakeServices) -> None:
     async with on_dashboard(fake) as pilot:
         app = app_of(pilot)
         await until(pilot, lambda: "a model without a" in text(pilot))
-        await pilot.press("G")
+        await pilot.press("end")
         await until(pilot, lambda: "⏎ make a profile" in text(pilot))
         await pilot.press("enter")
         await until(pilot, lambda: app.dashboard.profiles.entry and app.dashboard.profiles.entry.name == "new")
@@ -300,7 +300,7 @@ async def test_restart_is_offered_where_something_ran(fake: FakeServices) -> Non
 async def test_copy_takes_the_command_line(fake: FakeServices) -> None:
     async with on_dashboard(fake) as pilot:
         app = app_of(pilot)
-        await pilot.press("y")
+        await act(pilot, "copy")
         await until(pilot, lambda: app.clipboard.startswith("llama-server --model hf:unsloth/"))
 
 
@@ -317,9 +317,9 @@ async def test_help_scrolls_with_the_keys_of_a_list(fake: FakeServices) -> None:
     async with on_dashboard(fake, size=(80, 24)) as pilot:
         await pilot.press("question_mark")
         await shows(pilot, ACTIONS[0].title)
-        await pilot.press("G")
+        await pilot.press("end")
         await shows(pilot, "~/.config")
-        await pilot.press("g")
+        await pilot.press("home")
         await shows(pilot, ACTIONS[0].title)
         await pilot.press(*"jjjjjjjj")
         await until(pilot, lambda: ACTIONS[0].title not in text(pilot))

@@ -13,7 +13,7 @@ from gpubox.paths import Paths
 from gpubox.profiles.loader import load_catalog
 from gpubox.tui.workshop import editor
 from gpubox.tui.workshop.editor import EditorScreen
-from tests.tui.conftest import app_of, highlight, on_dashboard, shows, until
+from tests.tui.conftest import act, app_of, highlight, on_dashboard, shows, until
 from tests.tui.fake_workshop import MINE, WorkshopServices, write_mine
 
 
@@ -123,7 +123,7 @@ async def test_says_what_the_engine_refuses_before_it_is_saved(services: Worksho
         await shows(pilot, "--ctx-size 13")
         await pilot.press("ctrl+s")
         await shows(pilot, "The engine refuses this", "brings bad luck")
-        await pilot.press("n", "T")
+        await pilot.press("n", "t")
         await shows(pilot, "The engine refuses this: mine")
         assert value(services, "ctx-size") == 2048 and screen.is_current
         await pilot.press("slash", *"load-mode", "enter", "enter")
@@ -181,7 +181,8 @@ async def test_esc_asks_only_if_something_would_be_lost(services: WorkshopServic
 async def test_saves_as_another_profile(services: WorkshopServices) -> None:
     async with editing(services) as (pilot, _):
         app = app_of(pilot)
-        await pilot.press("j", "plus", "D")
+        await pilot.press("j", "plus")
+        await act(pilot, "edit_save_as")
         await shows(pilot, "Save as a new profile", "mine-2")
         await pilot.press("enter")
         await until(pilot, lambda: app.dashboard.profiles.entry and app.dashboard.profiles.entry.name == "mine-2")

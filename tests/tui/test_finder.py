@@ -19,7 +19,7 @@ from gpubox.models.hub_search import read_repository
 from gpubox.paths import Paths
 from gpubox.tui.workshop.models_screen import ModelsScreen, download_line
 from tests.hub import Hub, Stored, running_hub
-from tests.tui.conftest import app_of, on_dashboard, pictured, settled, shows, text, until
+from tests.tui.conftest import act, app_of, on_dashboard, pictured, settled, shows, text, until
 from tests.tui.fake_finder import FinderServices
 
 SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
@@ -42,7 +42,7 @@ async def searching(
 ) -> AsyncIterator[tuple[Pilot[bool], ModelsScreen]]:
     """The models screen, after a search from the dashboard."""
     async with on_dashboard(services, size=size, notifications=notifications) as pilot:
-        await pilot.press("M")
+        await pilot.press("m")
         await until(pilot, lambda: isinstance(pilot.app.screen, ModelsScreen), "the models screen")
         await pilot.press("slash", *words, "enter")
         screen = screen_of(pilot)
@@ -76,7 +76,7 @@ async def test_search_and_verdicts(services: FinderServices) -> None:
 async def test_the_cursor_stays_where_it_is_when_the_hub_answers(services: FinderServices) -> None:
     answers = services.finder.answers = threading.Event()
     async with on_dashboard(services) as pilot:
-        await pilot.press("M")
+        await pilot.press("m")
         await until(pilot, lambda: isinstance(pilot.app.screen, ModelsScreen), "the models screen")
         await pilot.press("slash", *"qwen", "enter")
         await until(pilot, lambda: services.finder.searched and screen_of(pilot).rows.value, "what is here")
@@ -149,7 +149,7 @@ async def test_a_download_is_stopped_and_resumed(services: FinderServices, hub: 
         await pilot.press("d")
         await shows(pilot, "↓ m:Q4_K_M", "x stop download")
         await until(pilot, lambda: screen._progress and screen._progress.done_bytes > 1_000_000, "half of it")
-        await pilot.press("x")
+        await act(pilot, "finder_stop")
         hub.gate.set()
         await shows(pilot, "The download is stopped")
         await until(pilot, lambda: screen.download is None)

@@ -15,7 +15,7 @@ from gpubox.telemetry.history.queries import HistoryQueries
 from gpubox.tui.dashboard import history
 from gpubox.tui.dashboard.request_history import LaunchLine
 from gpubox.tui.dashboard.throughput import slower_fields, slower_line
-from tests.tui.conftest import app_of, on_dashboard, settled, shows, text, until
+from tests.tui.conftest import act, app_of, on_dashboard, settled, shows, text, until
 from tests.tui.fake import BUSY, READY, STOPPED, FakeServices
 from tests.tui.fake_history import DAY, NOON, FakeHistory, launch, month
 from tests.tui.snapshots import REQUESTS
@@ -82,7 +82,7 @@ async def test_at_rest_the_history_is_read_at_the_pace_of_the_zoom(fake: FakeSer
 
 async def test_the_requests_of_earlier_launches_stay_below_a_line(fake: FakeServices, past: FakeHistory) -> None:
     async with on_dashboard(fake) as pilot:
-        await pilot.press("t")
+        await pilot.press("h")
         await until(pilot, lambda: len(listed(pilot)) == 3 + 1 + 12 + 1 + 9 + 1 + 40)
         await shows(pilot, "── qwen36-256k · today ─", "08:13:00 aider", "61 earlier")
         await pilot.press("j", "j", "j", "enter")  # on the line: nothing to open
@@ -99,7 +99,7 @@ async def test_a_switch_takes_no_request_from_the_list(fake: FakeServices, past:
         await until(pilot, lambda: len(listed(pilot)) == 5)
         assert listed(pilot)[1] == "qwen36-mtp-16gb · today"
         fake.status = STOPPED
-        await pilot.press("t")
+        await pilot.press("h")
         await until(pilot, lambda: len(listed(pilot)) == 6)
         assert listed(pilot)[0] == "qwen36-256k · today"
 
@@ -110,7 +110,7 @@ async def test_the_filter_finds_profile_client_day_and_text(fake: FakeServices, 
             ("profile:256", 12), ("client:open", 9), ("day:today", 15), ("day:2026-11-18", 40), ("length", 1),
             ("profile:mtp client:opencode day:yesterday", 9), ("client:nobody", 0),
         ):  # fmt: skip
-            await pilot.press("h")
+            await act(pilot, "filter_requests")
             app_of(pilot).dashboard.requests.filter.value = typed
             rows = app_of(pilot).dashboard.requests.rows
             await shows(pilot, "1 matches" if count == 1 else f"{count} match")
@@ -122,7 +122,7 @@ async def test_the_filter_finds_profile_client_day_and_text(fake: FakeServices, 
 
 async def test_a_day_that_is_none_is_said_while_the_rest_is_filtered(fake: FakeServices, past: FakeHistory) -> None:
     async with on_dashboard(fake, size=(80, 24)) as pilot:
-        await pilot.press("h", *"client:aider day:[b]")
+        await pilot.press("h", "slash", *"client:aider day:[b]")
         await shows(pilot, "Requests: [b] is no day: day:today")
         await until(pilot, lambda: len(listed(pilot)) == 13)
 
@@ -130,13 +130,13 @@ async def test_a_day_that_is_none_is_said_while_the_rest_is_filtered(fake: FakeS
 async def test_a_slowdown_is_one_line_and_opens(fake: FakeServices, past: FakeHistory) -> None:
     async with on_dashboard(fake) as pilot:
         await shows(pilot, "↓ tg 15% slower", "since Wed 18 Nov 13:02")
-        await pilot.press("S")
+        await act(pilot, "slower_since")
         await shows(pilot, "66.2 -> 56.3 tok/s", "99% interval 12% to 18%", "engine b11434 -> b11500")
 
 
 async def test_no_slowdown_is_a_sentence(fake: FakeServices) -> None:
     async with on_dashboard(fake, notifications=True) as pilot:
-        await pilot.press("S")
+        await act(pilot, "slower_since")
         await shows(pilot, "No profile is slower than before")
 
 
@@ -189,16 +189,17 @@ async def test_names_from_the_history_are_no_markup(fake: FakeServices, past: Fa
         replace(past.found_slowdowns[0], profile="qwen36-mtp-16gb", changed=("[bold]a\x1b]0;b\x07",))
     ]
     async with on_dashboard(fake) as pilot:
-        await pilot.press("t", "[")
+        await pilot.press("h")
+        await act(pilot, "graph_longer")
         await shows(pilot, "[bold]x", "[/]evil", "[red]")
         assert "\x1b" not in text(pilot) and "\x07" not in text(pilot)
-        await pilot.press("S")
+        await act(pilot, "slower_since")
         await shows(pilot, "[bold]a")
 
 
 async def test_keys_that_are_letters_reach_the_filter(fake: FakeServices, past: FakeHistory) -> None:
     async with on_dashboard(fake) as pilot:
-        await pilot.press("h", *"hsS[]")
+        await pilot.press("slash", *"hsS[]")
         filter_line = app_of(pilot).dashboard.requests.filter
         await until(pilot, lambda: filter_line.value == "hsS[]")
         assert app_of(pilot).dashboard.throughput.zoom is None

@@ -82,7 +82,7 @@ async def test_everywhere_on_the_screen(fake: FakeServices) -> None:
             assert "\u202e" not in shown
             assert all(len(line) <= SIZE[0] for line in shown.splitlines())
             await pilot.press("j")
-        await pilot.press("f", *"[INFO]")
+        await pilot.press("l", "slash", *"[INFO]")
         await until(pilot, lambda: "match" in str(app.dashboard.log_pane.border_subtitle))
         await pilot.press("escape", "y")
         assert app.is_running

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpubox.tui.dashboard.log import MAX_LINES, LogView
-from tests.tui.conftest import app_of, on_dashboard, settled, text, until
+from tests.tui.conftest import act, app_of, on_dashboard, settled, text, until
 from tests.tui.fake import FakeServices, recorded
 
 
@@ -20,7 +20,7 @@ async def test_follows_until_one_scrolls_up(fake: FakeServices) -> None:
         await until(pilot, lambda: app.dashboard.log_pane.view.line_count > before)
         await settled(pilot)
         assert "something new" not in text(pilot)
-        await pilot.press("G")
+        await pilot.press("end")
         await until(pilot, lambda: "something new" in text(pilot) and "paused" not in text(pilot))
 
 
@@ -37,7 +37,7 @@ async def test_filter(fake: FakeServices) -> None:
     fake.lines = recorded()
     async with on_dashboard(fake) as pilot:
         app = app_of(pilot)
-        await pilot.press("f", *"KV buffer")
+        await pilot.press("l", "slash", *"KV buffer")
         view = app.dashboard.log_pane.view
         await until(pilot, lambda: 0 < view.match_count < 5)
         assert "kv  1" not in text(pilot)
@@ -95,14 +95,14 @@ async def test_nothing_new_draws_nothing(fake: FakeServices) -> None:
 
 async def test_the_log_of_the_last_failure_has_a_key_of_its_own(fake: FakeServices) -> None:
     async with on_dashboard(fake, notifications=True) as pilot:
-        await pilot.press("F")
+        await act(pilot, "failed_log")
         await until(pilot, lambda: "No start has failed," in text(pilot))
 
         fake.failure = (
             "big, 13:02: out of VRAM [/x].",
             ["0.00.001.000 E alloc: cudaMalloc [bold]failed", "0.00.002.000 I bye"],
         )
-        await pilot.press("F")
+        await act(pilot, "failed_log")
         await until(pilot, lambda: "cudaMalloc [bold]failed" in text(pilot) and "out of VRAM [/x]." in text(pilot))
         await pilot.press("escape")
         await until(pilot, lambda: "cudaMalloc" not in text(pilot))

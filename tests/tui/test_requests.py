@@ -26,7 +26,7 @@ async def test_the_cursor_stays_on_its_request(fake: FakeServices) -> None:
     fake.reading = replace(snapshot(READY), requests=requests(100))
     async with on_dashboard(fake) as pilot:
         app = app_of(pilot)
-        await pilot.press("t")
+        await pilot.press("h")
         rows = app.dashboard.requests.rows
         await until(pilot, lambda: rows.has_focus and len(rows.values) == 100)
         await pilot.press("j", "j", "down")
@@ -34,7 +34,7 @@ async def test_the_cursor_stays_on_its_request(fake: FakeServices) -> None:
         fake.reading = replace(snapshot(READY), requests=requests(101))
         await until(pilot, lambda: len(rows.values) == 101)
         assert number(rows.value) == 97
-        await pilot.press("G")
+        await pilot.press("end")
         await until(pilot, lambda: number(rows.value) == 1)
         await until(pilot, lambda: rows.scroll_offset.y == 101 - rows.size.height)
         shown = rows.scroll_offset.y
@@ -42,7 +42,7 @@ async def test_the_cursor_stays_on_its_request(fake: FakeServices) -> None:
         await until(pilot, lambda: len(rows.values) == 103)
         await until(pilot, lambda: rows.scroll_offset.y == shown + 2, "what is read stays where it is")
         assert number(rows.value) == 1
-        await pilot.press("pageup", "g")
+        await pilot.press("pageup", "home")
         await until(pilot, lambda: number(rows.value) == 103)
 
 
@@ -59,7 +59,7 @@ async def test_the_cursor_is_seen_where_the_keys_are(fake: FakeServices) -> None
 
 async def test_enter_shows_all_fields(fake: FakeServices) -> None:
     async with on_dashboard(fake) as pilot:
-        await pilot.press("t")
+        await pilot.press("h")
         await until(pilot, lambda: "↻" in text(pilot))
         await pilot.press("j", "enter")
         words = ("cache miss          no checkpoint", "generated           96 tokens", "97.5% (78 of 80)")
@@ -83,6 +83,6 @@ async def test_an_empty_list_says_so(fake: FakeServices) -> None:
     fake.reading = replace(snapshot(READY), requests=())
     async with on_dashboard(fake) as pilot:
         await until(pilot, lambda: "No requests yet." in text(pilot))
-        await pilot.press("t", "j", "enter", "G", "k")
+        await pilot.press("h", "j", "enter", "end", "k")
         await settled(pilot)
         assert pilot.app.screen is app_of(pilot).dashboard

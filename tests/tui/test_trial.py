@@ -27,7 +27,7 @@ from gpubox.tui.workshop import editor
 from gpubox.tui.workshop.editor import EditorScreen
 from gpubox.tui.workshop.profile_files import WorkshopService
 from gpubox.tui.workshop.trial import TrialScreen
-from tests.tui.conftest import SIZE, app_of, highlight, on_dashboard, shows, until
+from tests.tui.conftest import SIZE, act, app_of, highlight, on_dashboard, shows, until
 from tests.tui.fake import BUSY, READY, FakeServices, switch_events
 from tests.tui.fake_workshop import WorkshopServices, write_mine
 
@@ -111,7 +111,7 @@ async def press_try(pilot: Pilot[bool]) -> None:
     await highlight(pilot, "mine")
     await pilot.press("e")
     await until(pilot, lambda: isinstance(pilot.app.screen, EditorScreen))
-    await pilot.press("j", "minus", "T")
+    await pilot.press("j", "minus", "t")
 
 
 @asynccontextmanager
@@ -132,7 +132,7 @@ async def test_change_try_and_keep_take_five_keys(services: TrialServices) -> No
         app = app_of(pilot)
         await shows(pilot, "trying n-cpu-moe 21 instead of 22", "tg 70.2 tok/s", "tg 74.1 tok/s", VERDICT, "k keep it")
         assert services.trials.did == ["before", "switch", "after"] and moe(services) == 22
-        await pilot.press("k")
+        await act(pilot, "trial_keep")
         await shows(pilot, "mine is written")
         assert moe(services) == 21 and app.workshop.trial and not app.workshop.trial.under_way
         await pilot.press("escape")
@@ -143,12 +143,12 @@ async def test_one_key_reverts_and_the_change_can_be_tried_again(services: Trial
     async with trying(services) as pilot:
         app = app_of(pilot)
         await shows(pilot, VERDICT)
-        await pilot.press("r")
+        await act(pilot, "trial_revert")
         await shows(pilot, "The change is reverted: qwen36-mtp-16gb runs as before.")
         assert moe(services) == 22 and services.trials.did[-1] == "revert"
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is app.dashboard)
-        await pilot.press("T")
+        await pilot.press("t")
         await shows(pilot, "edit mine", "n-cpu-moe 21 instead of 22")
 
 
@@ -157,7 +157,7 @@ async def test_a_trial_goes_on_behind_the_dashboard(services: TrialServices) -> 
     async with trying(services) as pilot:
         app = app_of(pilot)
         await until(pilot, lambda: "after" in services.trials.did)
-        await pilot.press("k")
+        await act(pilot, "trial_keep")
         await shows(pilot, "can be kept after it is measured")
         await pilot.press("escape")
         await shows(pilot, "◌ trying mine", "trying n-cpu-moe 21 instead of 22: measure the change")
@@ -165,9 +165,9 @@ async def test_a_trial_goes_on_behind_the_dashboard(services: TrialServices) -> 
         await shows(pilot, "A trial of mine is under way: T shows it.")
         services.trials.release.set()
         await shows(pilot, "T keeps or reverts it")
-        await pilot.press("T")
+        await pilot.press("t")
         await shows(pilot, "k keep it")
-        await pilot.press("k")
+        await act(pilot, "trial_keep")
         await shows(pilot, "mine is written")
     assert not services.asked
 
@@ -176,11 +176,11 @@ async def test_a_measurement_can_be_skipped(services: TrialServices) -> None:
     services.trials.held = {"before", "after"}
     async with trying(services) as pilot:
         await until(pilot, lambda: services.trials.did == ["before"])
-        await pilot.press("s")
+        await act(pilot, "trial_skip")
         await until(pilot, lambda: services.trials.did == ["before", "switch", "after"])
-        await pilot.press("s")
+        await act(pilot, "trial_skip")
         await shows(pilot, "not measured: stopped", "Not compared.", "k keep it")
-        await pilot.press("r")
+        await act(pilot, "trial_revert")
         await shows(pilot, "The change is reverted")
 
 
@@ -188,7 +188,7 @@ async def test_reverting_before_the_switch_touches_nothing(services: TrialServic
     services.trials.held = {"before"}
     async with trying(services) as pilot:
         await until(pilot, lambda: services.trials.did == ["before"])
-        await pilot.press("r")
+        await act(pilot, "trial_revert")
         await shows(pilot, "Nothing was switched, and nothing is written.")
     assert services.trials.did == ["before"]
 
@@ -197,7 +197,7 @@ async def test_reverting_during_the_switch(services: TrialServices) -> None:
     services.trials.held = {"switch"}
     async with trying(services) as pilot:
         await shows(pilot, "stop ✓ 400 ms")
-        await pilot.press("r")
+        await act(pilot, "trial_revert")
         services.trials.release.set()
         await shows(pilot, "The change is reverted")
     assert services.trials.did == ["before", "switch", "revert"], "what was started is not measured"
@@ -209,7 +209,7 @@ async def test_a_change_that_does_not_start(services: TrialServices) -> None:
         app = app_of(pilot)
         await shows(pilot, "✗ out of VRAM", "The change is not written.")
         assert app.workshop.trial and not app.workshop.trial.under_way and moe(services) == 22
-        await pilot.press("escape", "T")
+        await pilot.press("escape", "t")
         await shows(pilot, "edit mine", "n-cpu-moe 21 instead of 22")
 
 
@@ -218,11 +218,11 @@ async def test_a_file_that_changed_during_the_trial_is_not_overwritten(services:
         await shows(pilot, VERDICT)
         path = services.paths.profiles / "mine.toml"
         path.write_text(path.read_text().replace("2048", "4096"))
-        await pilot.press("k")
+        await act(pilot, "trial_keep")
         await shows(pilot, "✗ ", "r revert")
         trial = app_of(pilot).workshop.trial
         assert trial and "was changed by another program meanwhile" in trial.progress.problem
-        await pilot.press("r")
+        await act(pilot, "trial_revert")
         await shows(pilot, "The change is reverted")
     assert moe(services) == 22
 
@@ -231,7 +231,7 @@ async def test_a_failed_measurement_leaves_the_decision_to_the_owner(services: T
     services.trials.failing = {"after": "No server answers that could be measured."}
     async with trying(services) as pilot:
         await shows(pilot, "not measured: No server answers", "Not compared.", "k keep it", "r revert")
-        await pilot.press("r")
+        await act(pilot, "trial_revert")
         await shows(pilot, "The change is reverted")
 
 
@@ -240,7 +240,7 @@ async def test_without_a_server_nothing_is_measured_before(services: TrialServic
     async with trying(services) as pilot:
         await shows(pilot, "nothing ran", "Not compared.")
         assert services.trials.did == ["switch", "after"]
-        await pilot.press("r")
+        await act(pilot, "trial_revert")
         await shows(pilot, "The change is reverted: nothing runs, as before.")
 
 
@@ -275,11 +275,11 @@ async def test_the_trial_of_another_gpubox_is_shown(services: TrialServices) -> 
     services.tried = "theirs"
     async with on_dashboard(services, notifications=True) as pilot:
         await shows(pilot, "◌ trying theirs")
-        await pilot.press("T")
+        await pilot.press("t")
         await shows(pilot, "theirs is being tried in another gpubox")
         services.tried = None
         await until(pilot, lambda: not app_of(pilot).dashboard.header.trial)
-        await pilot.press("T")
+        await pilot.press("t")
         await shows(pilot, "Nothing was tried yet")
 
 

@@ -11,7 +11,7 @@ from gpubox.bench.plan_outline import PlanOutline
 from gpubox.paths import Paths
 from gpubox.tui import app as app_module
 from gpubox.tui.bench import plan_form
-from tests.tui.conftest import app_of, highlight, shows, until
+from tests.tui.conftest import act, app_of, highlight, shows, until
 from tests.tui.test_bench_screen import benching, screen_of
 from tests.tui.tune_runs import tune_run
 
@@ -34,7 +34,7 @@ async def test_the_plan_is_shown_before_the_highlighted_profile_is_tuned(paths: 
         app, bench = app_of(pilot), services.bench
         bench.planned = PLAN
         await highlight(pilot, "qwen36-256k")
-        await pilot.press("U")
+        await act(pilot, "tune")
         await shows(pilot, "Tune qwen36-256k?", "72 sets of flags", "12 too large", "gpubox tune qwen36-256k")
         await shows(pilot, "Afterwards qwen36-mtp-16gb runs again.")
         await pilot.press("n")
@@ -43,7 +43,7 @@ async def test_the_plan_is_shown_before_the_highlighted_profile_is_tuned(paths: 
 
         await pilot.press("1")
         await until(pilot, lambda: app.dashboard.is_current)
-        await pilot.press("U")
+        await act(pilot, "tune")
         await shows(pilot, "another goal")
         await pilot.press("o")
         await shows(pilot, "Plan a run", "‹ tune ›", "‹ qwen36-256k ›", "keep-free", "minutes")
@@ -56,12 +56,12 @@ async def test_the_plan_is_shown_before_the_highlighted_profile_is_tuned(paths: 
 async def test_a_recording_cannot_be_tuned(paths: Paths) -> None:
     async with benching(paths, open_=False) as (pilot, services):
         services.bench.read_only = "This is a recording."
-        await pilot.press("U")
+        await act(pilot, "tune")
         await shows(pilot, "This is a recording.")
         services.bench.read_only, services.bench.url = "", "http://box:8080"
         await pilot.press("1")
         await until(pilot, lambda: not screen_of(pilot).is_current)
-        await pilot.press("U")
+        await act(pilot, "tune")
         await shows(pilot, "cannot restart a server given by its address")
         assert services.bench.asked == []
 
@@ -71,9 +71,9 @@ async def test_a_tune_under_way_is_followed_and_stopped(paths: Paths) -> None:
     async with benching(paths, size=(200, 50), open_=False) as (pilot, services):
         services.bench.working = run
         await shows(pilot, "bench tune ")
-        await pilot.press("B")
+        await pilot.press("3")
         await shows(pilot, "14 of at most", "against own flags", "measuring", "12 would leave")
-        await pilot.press("x")
+        await act(pilot, "bench_remove")
         await shows(pilot, "Stop the run?", "14 starts are done and are kept")
         await pilot.press("y")
         await until(pilot, lambda: services.bench.asked == [("stop", run.id)])

@@ -15,7 +15,7 @@ from gpubox.tui.app import GpuboxApp
 from gpubox.tui.services import ATTACHED_READ_ONLY
 from gpubox.tui.workshop.profile_dialogs import ComparisonScreen, SourceScreen
 from tests.bench_runs import speed_run
-from tests.tui.conftest import SIZE, app_of, highlight, on_dashboard, opened, shows, until
+from tests.tui.conftest import SIZE, act, app_of, highlight, on_dashboard, opened, shows, until
 from tests.tui.fake_workshop import WorkshopServices, write_mine
 
 
@@ -41,7 +41,7 @@ def text_of(services: WorkshopServices, name: str) -> str:
 
 async def test_duplicates_with_the_comments(services: WorkshopServices) -> None:
     async with highlighted(services) as pilot:
-        await pilot.press("D")
+        await act(pilot, "duplicate")
         await shows(pilot, "Duplicate mine", "mine-2")
         await pilot.press(*"other", "enter")
         await shows(pilot, "There is a profile 'other' already")
@@ -54,7 +54,7 @@ async def test_renames_and_refuses_a_bad_name(services: WorkshopServices) -> Non
     async with highlighted(services) as pilot:
         app = app_of(pilot)
         before = text_of(services, "mine")
-        await pilot.press("R")
+        await act(pilot, "rename")
         await shows(pilot, "Rename mine")
         await pilot.press(*"a/b", "enter")
         await shows(pilot, "cannot be a profile's name")
@@ -68,12 +68,12 @@ async def test_deletes_after_a_question_and_brings_it_back(services: WorkshopSer
     async with highlighted(services) as pilot:
         app = app_of(pilot)
         before = text_of(services, "mine")
-        await pilot.press("X")
+        await act(pilot, "delete")
         await shows(pilot, "Delete mine?")
         await pilot.press("escape")
         await until(pilot, lambda: app.screen is app.dashboard)
         assert text_of(services, "mine") == before
-        await pilot.press("X")
+        await act(pilot, "delete")
         await shows(pilot, "Delete mine?")
         await pilot.press("y")
         await shows(pilot, "mine is deleted. u brings it back.")
@@ -98,7 +98,7 @@ async def test_a_shipped_profile_is_neither_deleted_nor_renamed(services: Worksh
 async def test_makes_a_profile_of_a_pasted_command_line(services: WorkshopServices, tiny_gguf: Path) -> None:
     async with highlighted(services) as pilot:
         app = app_of(pilot)
-        await pilot.press("n")
+        await act(pilot, "new_profile")
         await until(pilot, lambda: isinstance(app.screen, SourceScreen))
         assert isinstance(app.screen, SourceScreen)
         await pilot.press(*"nonsense", "enter")
@@ -119,7 +119,7 @@ async def test_a_model_without_a_profile_is_the_proposal(services: WorkshopServi
         app = app_of(pilot)
         await until(pilot, lambda: any(entry.kind == "model" for entry in app.bridge.entries))
         app.dashboard.profiles.highlight(f"model:{tiny_gguf}")
-        await pilot.press("n")
+        await act(pilot, "new_profile")
         await until(pilot, lambda: isinstance(app.screen, SourceScreen) and app.screen.source.text == str(tiny_gguf))
         await pilot.press("enter")
         await shows(pilot, "Name of the new profile:", "tiny")
@@ -131,10 +131,10 @@ async def test_compares_two_profiles(services: WorkshopServices) -> None:
     speed_run(services.paths, "mine", tg=60.0, seed=2)
     async with highlighted(services) as pilot:
         app = app_of(pilot)
-        await pilot.press("equals_sign")
+        await act(pilot, "compare")
         await shows(pilot, "= on another profile compares it with mine", "=mine")
         await highlight(pilot, "other")
-        await pilot.press("equals_sign")
+        await act(pilot, "compare")
         await until(pilot, lambda: isinstance(app.screen, ComparisonScreen))
         await shows(pilot, "mine and other", "ctx-size", "2048", "4096", "n-gpu-layers", "are the same", "not measured")
         await shows(pilot, "tok/s")
@@ -171,14 +171,14 @@ async def test_opens_the_owners_editor(
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await opened(pilot)
         await highlight(pilot, "mine")
-        await pilot.press("E")
+        await act(pilot, "external_editor")
         await shows(pilot, "mine is saved")
         assert load_catalog(services.paths).get("mine").flags["ctx-size"] == 1024
         script.write_text("#!/bin/sh\necho 'model = ' > \"$1\"\n")
-        await pilot.press("E")
+        await act(pilot, "external_editor")
         await shows(pilot, "Nothing is written")
         script.write_text("#!/bin/sh\necho 'ctx-sise = 1' >> \"$1\"\n")
-        await pilot.press("E")
+        await act(pilot, "external_editor")
         await shows(pilot, "The engine refuses this")
         assert any("Text that was typed for mine" in text for text in said)
         await pilot.press("escape")
@@ -191,7 +191,7 @@ async def test_opens_the_owners_editor(
 async def test_a_watched_server_changes_nothing(services: WorkshopServices) -> None:
     services.read_only, services.url = ATTACHED_READ_ONLY, "http://127.0.0.1:9"
     async with highlighted(services) as pilot:
-        await pilot.press("X")
+        await act(pilot, "delete")
         await shows(pilot, "gpubox did not start")
 
 

@@ -22,7 +22,7 @@ from gpubox.tui.workshop import editor
 from gpubox.tui.workshop.edit_session import EditSession, changed_words
 from gpubox.tui.workshop.profile_files import Assessment, ProfileComparison
 from tests.conftest import HELP
-from tests.tui.conftest import app_of, opened, pictured, shows, until
+from tests.tui.conftest import act, app_of, opened, pictured, shows, until
 from tests.tui.fake import QWEN, QWEN_256K, READY, FakeServices
 from tests.tui.snapshots import GIB, MIB
 from tests.tui.test_trial import VERDICT, FakeTrials
@@ -109,17 +109,17 @@ async def edit(pilot: Pilot[bool]) -> None:
 
 
 async def compare(pilot: Pilot[bool]) -> None:
-    await pilot.press("equals_sign")
+    await act(pilot, "compare")
     await until(pilot, lambda: app_of(pilot).dashboard.profiles.rows.marked)
     app_of(pilot).dashboard.profiles.highlight(f"profile:{QWEN_256K.name}")
-    await pilot.press("equals_sign")
+    await act(pilot, "compare")
     await shows(pilot, "Flags and keys", "262144", "verdict")
     app_of(pilot).clear_notifications()
 
 
 async def try_once(pilot: Pilot[bool]) -> None:
     await edit(pilot)
-    await pilot.press("T")
+    await pilot.press("t")
     await shows(pilot, "tg 74.1 tok/s", VERDICT[:30], "k keep it")
 
 

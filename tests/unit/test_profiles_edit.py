@@ -14,12 +14,13 @@ from gpubox.profiles.edit import (
     delete_profile,
     edit_in_editor,
     edit_profile,
+    last_former,
     new_edit,
     read_profile,
     rename_profile,
-    restore_deleted,
     save_edit,
     unchanged,
+    undo,
 )
 from gpubox.profiles.loader import load_profile
 from gpubox.profiles.profile import Profile
@@ -159,16 +160,32 @@ def test_a_deleted_profile_comes_back(paths: Paths) -> None:
     profile = own_profile(paths)
     delete_profile(profile, paths)
     assert not list(paths.profiles.iterdir())
-    assert restore_deleted(paths).read_text() == TEXT
-    with pytest.raises(UsageError, match="There is no deleted profile"):
-        restore_deleted(paths)
+    assert undo(paths)[1].read_text() == TEXT
+    with pytest.raises(UsageError, match="There is nothing to take back"):
+        undo(paths)
+
+
+def test_edits_are_taken_back_one_after_the_other_unless_the_file_changed_since(paths: Paths) -> None:
+    own_profile(paths)
+    file = paths.profiles / "own.toml"
+    for size, kind in ((8192, "edit"), (16384, "trial")):
+        save_edit(edit_profile(load_profile(file), {("flags", "ctx-size"): size}, paths), paths, kind)
+    assert str(last_former(paths)) == "undo the kept trial of own"
+    tried = file.read_text()
+    assert "8192" in undo(paths, "own")[1].read_text()
+    assert [path.read_text() for path in paths.former_profiles.glob("*undone*")] == [tried]
+    edited = file.read_text()
+    file.write_text(edited + "# by hand\n")
+    assert last_former(paths) is None  # an undo would lose what was written by hand
+    file.write_text(edited)
+    assert undo(paths)[1].read_text() == TEXT and last_former(paths) is None
 
 
 def test_a_restored_profile_does_not_replace_its_successor(paths: Paths) -> None:
     delete_profile(own_profile(paths), paths)
     own_profile(paths, text='model = "b.gguf"\n')
-    with pytest.raises(UsageError, match="already"):
-        restore_deleted(paths, "own")
+    with pytest.raises(UsageError, match="nothing to take back of 'own'"):
+        undo(paths, "own")
     assert (paths.profiles / "own.toml").read_text() == 'model = "b.gguf"\n'
 
 
@@ -206,7 +223,7 @@ def test_a_deleted_link_comes_back_as_a_link(paths: Paths, tmp_path: Path, dangl
         target.unlink()
     delete_profile(profile, paths)
     assert not link.is_symlink()
-    assert restore_deleted(paths).readlink() == target
+    assert undo(paths)[1].readlink() == target
     assert paths.profiles.stat().st_mode & 0o777 == 0o755
 
 

@@ -26,14 +26,14 @@ from gpubox.toml_edit import KeyPath
 @click.option("--copy", "copy", metavar="NEW", help="Leave PROFILE as it is; write the changes into a copy, NEW.")
 @click.option("--rename", metavar="NEW", help="Give the profile another name.")
 @click.option("--delete", is_flag=True, help="Delete the profile; the model stays on disk.")
-@click.option("--undelete", is_flag=True, help="Bring the deleted profile back.")
+@click.option("--undo", is_flag=True, help="Take back the last edit, kept trial or deletion.")
 @click.option("--print", "only_print", is_flag=True, help="Print the changed lines and write nothing.")
 @click.option("--force", is_flag=True, help="Write flags that the engine refuses.")
 @json_option
 @click.pass_obj
 def command(
     context: Context, profile: str, sets: tuple[str, ...], unset: tuple[str, ...], editor: bool, copy: str | None,
-    rename: str | None, delete: bool, undelete: bool, only_print: bool, force: bool, as_json: bool,
+    rename: str | None, delete: bool, undo: bool, only_print: bool, force: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Change PROFILE's file. Comments and all other lines stay.
 
@@ -41,10 +41,10 @@ def command(
     A shipped profile is copied into your folder first.
     """
     changes = bool(sets or unset or editor)
-    if (copy is not None) + (rename is not None) + delete + undelete > 1 or (changes and (delete or undelete)):
-        raise UsageError("--copy, --rename, --delete and --undelete cannot be combined.", "Leave one of them out.")
-    if delete or undelete:
-        _delete(context, profile, undelete, as_json)
+    if (copy is not None) + (rename is not None) + delete + undo > 1 or (changes and (delete or undo)):
+        raise UsageError("--copy, --rename, --delete and --undo cannot be combined.", "Leave one of them out.")
+    if delete or undo:
+        _delete(context, profile, undo, as_json)
         return
     if not (changes or copy or rename):
         raise UsageError("Nothing to change.", f"Write: gpubox edit {profile} --set ctx-size=65536, or --editor.")
@@ -89,17 +89,17 @@ def _changed(
 
 
 def _delete(context: Context, name: str, undo: bool, as_json: bool) -> None:
-    """Deletes the profile, or with ``undo`` brings it back."""
+    """Deletes the profile, or with ``undo`` takes its last change back."""
     if undo:
-        path = files.restore_deleted(context.paths, name)
-        message = f"{name} is back: {path}"
+        former, path = files.undo(context.paths, name)
+        message = f"{name} is {'back' if former.kind == 'deletion' else 'what it was before'}: {path}"
     else:
         profile = context.catalog.get_file(name, context.paths.profiles)
         check_not_running(name, context.paths, "is not deleted")
         path = files.delete_profile(profile, context.paths)
         shipped = (shipped_profiles() / f"{name}.toml").exists()
         note = " The shipped profile of that name is visible again." if shipped else ""
-        message = f"{name} is deleted.{note} `gpubox edit {name} --undelete` brings it back."
+        message = f"{name} is deleted.{note} `gpubox edit {name} --undo` brings it back."
     output.emit_result(message, {"name": name, "path": str(path), "deleted": not undo}, as_json=as_json)
 
 

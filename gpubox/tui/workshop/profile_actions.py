@@ -61,8 +61,8 @@ class WorkshopController:
                 await self._show_or_repeat_trial()
             elif action == "new_profile":
                 await self._new(entry)
-            elif action == "undo_delete":
-                await self._undo_delete()
+            elif action == "undo":
+                await self._undo()
             elif entry is None:
                 self.app.say("No profile is highlighted.")
             else:
@@ -97,11 +97,12 @@ class WorkshopController:
 
     def saved(self, name: str, path: str = "") -> None:
         """Tells that a profile is on disk, and shows it."""
-        overview = self.bridge.overview
-        running = overview is not None and name in overview.running
-        note = " r restarts the server with it." if running else ""
-        self.app.say(f"{name} is saved{f': {path}' if path else ''}.{note}")
+        self.app.say(f"{name} is saved{f': {path}' if path else ''}.{self._how_to_use(name)}")
         self._show(name)
+
+    def _how_to_use(self, name: str) -> str:
+        overview = self.bridge.overview
+        return " r restarts the server with it." if overview is not None and name in overview.running else ""
 
     def _show(self, name: str) -> None:
         self.bridge.run(partial(self.bridge.show_profile, name), "entries", exclusive=True)
@@ -200,10 +201,27 @@ class WorkshopController:
             self.app.say(f"{profile.name} is deleted. u brings it back.")
             self.bridge.run(self.bridge.read_entries, "entries", exclusive=True)
 
-    async def _undo_delete(self) -> None:
-        path = await run_in_thread(files.restore_deleted, self.service.paths)
-        self.app.say(f"{path.stem} is back.")
-        self._show(path.stem)
+    async def _undo(self) -> None:
+        """Takes back the last switch, or the last change of a file; asks which if both are possible."""
+        steps = await run_in_thread(self.service.undo_steps)
+        if not steps:
+            self.app.say("There is nothing to undo.")
+            return
+        if len(steps) > 1:
+            answers = [(str(number), step.text, str(number - 1)) for number, step in enumerate(steps, 1)]
+            answer = await ask(self.app, "Undo", "The last comes first; esc leaves all as it is.", *answers)
+            if answer is None:
+                return
+            steps = [steps[int(answer)]]
+        step = steps[0]
+        if not step.runs:
+            _, path = await run_in_thread(files.undo, self.service.paths, step.profile)
+            self.app.say(f"{step.profile} is what it was before.{self._how_to_use(step.profile)}")
+            self._show(path.stem)
+        elif entry := next((e for e in self.bridge.entries if e.profile and e.name == step.profile), None):
+            await self.operations.choose(entry)
+        else:
+            self.app.say(f"The profile {step.profile} is no longer in the list.", bad=True)
 
     def _file_profile(self, entry: ProfileEntry) -> Profile:
         """The profile of a file that does not load: its name and its path."""

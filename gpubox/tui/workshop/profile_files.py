@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from gpubox.children import own_program
@@ -19,13 +20,16 @@ from gpubox.engines.capabilities import display_version, find_refusals
 from gpubox.engines.find import choose_engine, find_engines
 from gpubox.engines.query import canonical_names, read_capabilities
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.paths import MAIN_INSTANCE
 from gpubox.profiles.argv import redacted_env
 from gpubox.profiles.comparison import compare_profiles
-from gpubox.profiles.edit import change_text, save_edit, unchanged
+from gpubox.profiles.edit import change_text, last_former, save_edit, unchanged
 from gpubox.server.instance import observe, running_servers
 from gpubox.server.launch import preview_launch
+from gpubox.server.state import load_state
 from gpubox.server.supervisor import instance_of
 from gpubox.storage import read_json
+from gpubox.tui.messages import UndoStep
 from gpubox.tui.workshop.edit_session import EditSession, changed_words
 
 if TYPE_CHECKING:
@@ -142,6 +146,15 @@ class WorkshopService:
     def save(self, edit: ProfileEdit) -> Path:
         """Writes the edit. Raises GpuboxError if the file has changed since it was read."""
         return save_edit(edit, self.paths)
+
+    def undo_steps(self) -> list[UndoStep]:
+        """What can be taken back, the last first: a switch, and the last change of a profile's file."""
+        state, former = load_state(self.paths.instance_state(MAIN_INSTANCE)), last_former(self.paths)
+        steps = [(former.at, UndoStep(str(former), former.name, runs=False))] if former else []
+        if name := state.previous_profile:
+            at = datetime.fromisoformat(state.running.started_at).timestamp() if state.running else 0.0
+            steps.append((at, UndoStep(f"back to {name} (ran before)", name, runs=True)))
+        return [step for _, step in sorted(steps, key=lambda each: each[0], reverse=True)]
 
     # -- comparing ----------------------------------------------------------------------------------
 
