@@ -50,7 +50,6 @@ SCRIPTS = {
 complete -o nosort -F %(complete_func)s %(prog_name)s
 """,
     "zsh": """\
-#compdef %(prog_name)s
 # eval "$(gpubox completion zsh)" in ~/.zshrc, after compinit
 %(complete_func)s() {
     local type value help
@@ -68,7 +67,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
     (( $#begun )) && _describe -V %(prog_name)s begun -S ''
     return 0
 }
-if [[ $zsh_eval_context[-1] == loadautofunc ]]; then %(complete_func)s "$@"; else compdef %(complete_func)s %(prog_name)s; fi
+compdef %(complete_func)s %(prog_name)s
 """,
     "fish": """\
 # gpubox completion fish > ~/.config/fish/completions/gpubox.fish
