@@ -157,11 +157,11 @@ class RunSession:
 
     def _tell(self, problem: str) -> None:
         """Has the owner told of the end of a run for which nobody waits at the screen."""
-        kind, profile = self.info.plan.kind, next((target.profile for target in self.info.plan.targets), "")
+        kind, target = self.info.plan.kind, self.info.plan.targets[0]
         if kind == "tune" or self.info.seconds >= LONG_RUN_SECONDS:
-            title = f"The {kind} of {profile} {'failed' if problem else 'is finished'}"
+            title = f"The {kind} of {target.name} {'failed' if problem else 'is finished'}"
             text = f"{problem or doubtful_headline(self.benchmark, self._scored())} `gpubox bench show {self.run.id}`"
-            notify(self.target_server.paths, "run", title, text, profile=profile)
+            notify(self.target_server.paths, "run", title, text, profile=target.profile)
 
     async def _score_unscored(self) -> None:
         """Scores records that a crash left without a result."""

@@ -85,7 +85,7 @@ def _notifications(context: Context, send: bool = False) -> Finding:
     if not (hosts := ", ".join(map(host_of, settings.addresses))):
         return Finding("notify", "bad", "nobody is told", "Write ntfy or webhook under [notify] in config.toml.")
     if send and (problem := deliver(settings, make_notification("test", "gpubox", "This is a test."))):
-        return Finding("notify", "bad", problem, "Nothing else arrives there either.")
+        return Finding("notify", "bad", problem, "Correct [notify] in config.toml.")
     failed = "" if send else last_failure(context.paths)
     if failed:
         return Finding("notify", "warn", f"the last one failed: {failed}", "`gpubox doctor --notify` sends a test.")
