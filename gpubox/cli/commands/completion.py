@@ -6,9 +6,9 @@ answer starts no engine, and an error is no answer: it would be written over the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem, ShellComplete, _resolve_context, _resolve_incomplete
 
+from gpubox.cli import output
 from gpubox.cli.context import Context
 from gpubox.sanitize import sanitize_line
 
@@ -101,7 +102,6 @@ def command(shell: str) -> None:
     zsh   put  eval "$(gpubox completion zsh)"  into ~/.zshrc, after compinit
     fish  gpubox completion fish > ~/.config/fish/completions/gpubox.fish
     """
-    from gpubox.cli import output
     from gpubox.cli.main import cli
 
     output.emit_verbatim(Completer(cli, {}, "gpubox", VARIABLE, shell).source().removesuffix("\n"))
@@ -111,12 +111,9 @@ def answer() -> int:
     """Prints what can follow the words in the environment. Never fails: a shell has no place for an error."""
     from gpubox.cli.main import cli
 
-    try:
+    with contextlib.suppress(Exception):
         shell = os.environ.pop(VARIABLE).partition("_")[0]
-        sys.stdout.write(Completer(cli, {}, "gpubox", VARIABLE, shell).complete() + "\n")
-        sys.stdout.flush()
-    except Exception:
-        return 1
+        output.emit_verbatim(Completer(cli, {}, "gpubox", VARIABLE, shell).complete())
     return 0
 
 
@@ -141,8 +138,8 @@ class Completer(ShellComplete):
         where, word = _resolve_incomplete(ctx, args, incomplete)
         if isinstance(where, click.Option):  # without its value click reads no argument either
             ctx = _resolve_context(self.cli, self.ctx_args, self.prog_name, args[:-1])
-        found = list(values_of(where, ctx, word) if isinstance(where, click.Parameter) else ())
-        items = found or where.shell_complete(ctx, word)
+        ours = list(values_of(where, ctx, word) if isinstance(where, click.Parameter) else ())
+        items = ours or where.shell_complete(ctx, word)
         typed = os.environ.get("COMP_CWORD", "")
         kept = 0
         if self.shell == "bash":  # it replaces only what follows the last = or : of the word
@@ -173,7 +170,7 @@ class Given:
         words = [self.params.get(key) for key in ("profile", "profiles", "first", "targets")]
         words = [word[0] if isinstance(word, tuple) and word else word for word in words]
         self.profile: Profile | None = next(
-            (found for word in words if word and (found := self.context.catalog.profiles.get(str(word)))), None
+            (profile for word in words if word and (profile := self.context.catalog.profiles.get(str(word)))), None
         )
 
     @cached_property
@@ -314,7 +311,7 @@ def values_of(parameter: click.Parameter, ctx: click.Context, word: str) -> Iter
     head = f"{name}=" if equals else ""
     if parameter.metavar in LISTS and "," in word:
         head = word[: word.rfind(",") + 1]
-    for found in find(Given(ctx, name if equals else "")):
-        value, about = found if isinstance(found, tuple) else (found, "")
+    for each in find(Given(ctx, name if equals else "")):
+        value, about = each if isinstance(each, tuple) else (each, "")
         if (whole := head + value).startswith(word):
             yield CompletionItem(whole, help=about)
