@@ -11,10 +11,11 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem, ShellComplete, _resolve_context, _resolve_incomplete
+from click.shell_completion import CompletionItem, _resolve_context, _resolve_incomplete, split_arg_string
 
 from gpubox.cli import output
 from gpubox.cli.context import Context
@@ -25,75 +26,16 @@ if TYPE_CHECKING:
     from gpubox.profiles.profile import Profile
 
 VARIABLE = "_GPUBOX_COMPLETE"
-"""Set by the scripts: then the words that the owner has typed are in ``COMP_WORDS``, the last one in ``COMP_CWORD``."""
+"""Set by the scripts in ``cli/scripts``; the line up to the cursor is in COMP_WORDS, its last word in COMP_CWORD."""
 SAFE = re.compile(r"-{0,2}\w(?:[\w .,:=/@%+-]*[\w.,:=/@%+-])?")
 """Other values are left out. The shells quote a space."""
 HELP_CHARS = 60
 Found = Iterable["tuple[str, str] | str"]
 """Values, some with a few words about them."""
-SCRIPTS = {
-    "bash": """\
-# eval "$(gpubox completion bash)" in ~/.bashrc
-%(complete_func)s() {
-    local type value help
-    COMPREPLY=()
-    while IFS=$'\\t' read -r type value help; do
-        case $type in
-            dir) compopt -o dirnames ;;
-            file) compopt -o default ;;
-            *) printf -v value %%q "$value"; COMPREPLY+=("$value") ;;
-        esac
-    done < <(env %(complete_var)s=bash_complete COMP_WORDS="${COMP_LINE:0:COMP_POINT}" \\
-        COMP_CWORD="${COMP_WORDS[COMP_CWORD]}" %(prog_name)s 2>/dev/null)
-    [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace
-    return 0
-}
-complete -o nosort -F %(complete_func)s %(prog_name)s
-""",
-    "zsh": """\
-# eval "$(gpubox completion zsh)" in ~/.zshrc, after compinit
-%(complete_func)s() {
-    local type value help
-    local -a whole begun
-    while IFS=$'\\t' read -r type value help; do
-        case $type in
-            dir) _files -/ ;;
-            file) _files ;;
-            *) value="${value//:/\\\\:}${help:+:$help}"
-               if [[ $type == begun ]]; then begun+=("$value"); else whole+=("$value"); fi ;;
-        esac
-    done < <(env %(complete_var)s=zsh_complete COMP_WORDS="${(j: :)words[1,CURRENT-1]} $PREFIX" COMP_CWORD="$PREFIX" \\
-        %(prog_name)s 2>/dev/null)
-    (( $#whole )) && _describe -V %(prog_name)s whole
-    (( $#begun )) && _describe -V %(prog_name)s begun -S ''
-    return 0
-}
-compdef %(complete_func)s %(prog_name)s
-""",
-    "fish": """\
-# gpubox completion fish > ~/.config/fish/completions/gpubox.fish
-function %(complete_func)s
-    set -l words (commandline -cp | string collect)
-    for line in (env %(complete_var)s=fish_complete COMP_WORDS=$words COMP_CWORD=(commandline -ct | string collect) \\
-            %(prog_name)s 2>/dev/null)
-        set -l parts (string split -m 2 \\t -- $line)
-        switch $parts[1]
-            case dir
-                __fish_complete_directories (commandline -ct)
-            case file
-                __fish_complete_path (commandline -ct)
-            case '*'
-                printf '%%s\\t%%s\\n' $parts[2] $parts[3]
-        end
-    end
-end
-complete --no-files --command %(prog_name)s --arguments '(%(complete_func)s)'
-""",
-}
 
 
 @click.command("completion")
-@click.argument("shell", type=click.Choice(tuple(SCRIPTS)))
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
 def command(shell: str) -> None:
     """Print the script that completes gpubox's command lines in SHELL.
 
@@ -102,59 +44,39 @@ def command(shell: str) -> None:
     zsh   put  eval "$(gpubox completion zsh)"  into ~/.zshrc, after compinit
     fish  gpubox completion fish > ~/.config/fish/completions/gpubox.fish
     """
-    from gpubox.cli.main import cli
-
-    output.emit_verbatim(Completer(cli, {}, "gpubox", VARIABLE, shell).source().removesuffix("\n"))
+    script = Path(__file__).parents[1] / "scripts" / f"completion.{shell}"
+    output.emit_verbatim(script.read_text(encoding="utf-8").removesuffix("\n"))
 
 
 def answer() -> int:
     """Prints what can follow the words in the environment. Never fails: a shell has no place for an error."""
-    from gpubox.cli.main import cli
-
     with contextlib.suppress(Exception):
-        shell = os.environ.pop(VARIABLE).partition("_")[0]
-        output.emit_verbatim(Completer(cli, {}, "gpubox", VARIABLE, shell).complete())
+        shell, line, typed = (os.environ.pop(name) for name in (VARIABLE, "COMP_WORDS", "COMP_CWORD"))
+        output.emit_verbatim("\n".join(completions(line, typed, in_bash=shell.startswith("bash"))))
     return 0
 
 
-class Completer(ShellComplete):
-    """The completion of one shell. All three say the same with the same words."""
+def completions(line: str, typed: str, *, in_bash: bool) -> Iterator[str]:
+    """A line for each value that can stand at the end of ``line``: its type, itself, a few words about it.
 
-    def __init__(self, cli: click.Command, ctx_args: Any, prog_name: str, complete_var: str, shell: str) -> None:
-        super().__init__(cli, ctx_args, prog_name, complete_var)
-        self.shell = shell
-        self.source_template = SCRIPTS[shell]  # type: ignore[misc]
+    ``typed``: what the shell takes for the word there. bash replaces only what follows the last = or : of the word.
+    """
+    from gpubox.cli.main import cli
 
-    def get_completion_args(self) -> tuple[list[str], str]:
-        from click.shell_completion import split_arg_string
-
-        line = os.environ["COMP_WORDS"]
-        words = split_arg_string(line)
-        incomplete = words.pop() if len(words) > 1 and not re.search(r"(?<!\\)\s$", line) else ""
-        return words[1:], incomplete
-
-    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        ctx = _resolve_context(self.cli, self.ctx_args, self.prog_name, args)
-        where, word = _resolve_incomplete(ctx, args, incomplete)
-        if isinstance(where, click.Option):  # without its value click reads no argument either
-            ctx = _resolve_context(self.cli, self.ctx_args, self.prog_name, args[:-1])
-        ours = list(values_of(where, ctx, word) if isinstance(where, click.Parameter) else ())
-        items = ours or where.shell_complete(ctx, word)
-        typed = os.environ.get("COMP_CWORD", "")
-        kept = 0
-        if self.shell == "bash":  # it replaces only what follows the last = or : of the word
-            kept = len(word) if typed in ("=", ":") else max(0, len(word) - len(typed))
-        elif incomplete != word:  # --set=NAME is one word of the others
-            for item in items:
-                item.value = incomplete.removesuffix(word) + item.value
-        return [
-            CompletionItem(item.value[kept:], "begun" if item.value.endswith("=") else item.type, item.help)
-            for item in items
-            if item.type != "plain" or SAFE.fullmatch(item.value)
-        ]
-
-    def format_completion(self, item: CompletionItem) -> str:
-        return "\t".join((item.type, item.value, sanitize_line(item.help or "").strip()[:HELP_CHARS]))
+    args = split_arg_string(line)
+    incomplete = args.pop() if len(args) > 1 and not re.search(r"(?<!\\)\s$", line) else ""
+    ctx = _resolve_context(cli, {}, "gpubox", args := args[1:])
+    where, word = _resolve_incomplete(ctx, args, incomplete)
+    if isinstance(where, click.Option):  # without its value click reads no argument either
+        ctx = _resolve_context(cli, {}, "gpubox", args[:-1])
+    ours = list(values_of(where, ctx, word) if isinstance(where, click.Parameter) else ())
+    kept = (len(word) if typed in ("=", ":") else max(0, len(word) - len(typed))) if in_bash else 0
+    before = "" if in_bash else incomplete.removesuffix(word)  # --set=NAME is one word of the others
+    for item in ours or where.shell_complete(ctx, word):
+        if item.type != "plain" or SAFE.fullmatch(item.value):
+            kind = "begun" if item.value.endswith("=") else item.type
+            about = sanitize_line(item.help or "").strip()[:HELP_CHARS]
+            yield f"{kind}\t{before}{item.value[kept:]}\t{about}"
 
 
 # -- what may stand where -------------------------------------------------------------------------------
@@ -220,8 +142,10 @@ def client_programs(given: Given) -> Found:
     return CLIENTS.items()
 
 
-def built_engines(given: Given) -> Found:
-    return given.context.config.engines
+def engines(given: Given) -> Found:
+    from gpubox.engines.find import find_engines
+
+    return [engine.name for engine in find_engines(given.context.config)]
 
 
 def sampling(given: Given) -> Found:
@@ -245,11 +169,11 @@ def flags(given: Given) -> Found:
         usual = (option for option in options if option.removed is None and option.long not in TOP_LEVEL_FLAGS)
         about = {option.long: option.help for option in usual if not option.help.startswith(("print ", "show "))}
         return [(f"{name}=", about.get(name, "")) for name in dict.fromkeys([*own, *about])]
-    option = given.engine.option(given.name) if given.engine else None
-    now = own.get(given.name)
-    switch = ("true", "false") if isinstance(now, bool) or (option and option.value is None) else ()
-    old = [(str(now), "as it is")] if isinstance(now, (str, int, float)) and not isinstance(now, bool) else []
-    return [*old, *(value for value in option.allowed if value != now), *switch] if option else [*old, *switch]
+    option, now = given.engine.option(given.name) if given.engine else None, own.get(given.name)
+    if isinstance(now, bool) or (option and option.value is None):
+        return "true", "false"
+    old = () if now is None or isinstance(now, tuple) else ((str(now), "as it is"),)
+    return [*old, *(value for value in (option.allowed if option else ()) if value != now)]
 
 
 def settings(given: Given) -> Found:
@@ -264,7 +188,7 @@ def settings(given: Given) -> Found:
     if key is None:
         return flags(given)
     if given.name == "engine":
-        return built_engines(given)
+        return engines(given)
     return ("true", "false") if key.get("type") == "boolean" else key.get("enum", ())
 
 
@@ -282,7 +206,7 @@ VALUES: Mapping[str, Callable[[Given], Found]] = {
     **dict.fromkeys(("chat chat", "chat branch name", "chat rename name", "chat rewind name", "chat rm names"), chats),
     "chat show name": chats,
     **dict.fromkeys(("keys change name", "keys remove name"), keys_of_clients),
-    **dict.fromkeys(("engines use name", "engines rm name"), built_engines),
+    **dict.fromkeys(("engines use name", "engines rm name"), engines),
     "client": client_programs,
     "unset": set_names,
     "kv_types": kv_types,
