@@ -6,7 +6,8 @@ _gpubox_completion() {
         case $type in
             dir) compopt -o dirnames ;;
             file) compopt -o default ;;
-            *) printf -v value %q "$value"; COMPREPLY+=("$value") ;;
+            *) [[ ${COMP_WORDS[COMP_CWORD]} == [\"\']* ]] || printf -v value %q "$value"
+               COMPREPLY+=("$value") ;;
         esac
     done < <(env _GPUBOX_COMPLETE=bash_complete COMP_WORDS="${COMP_LINE:0:COMP_POINT}" \
         COMP_CWORD="${COMP_WORDS[COMP_CWORD]}" gpubox 2>/dev/null)
