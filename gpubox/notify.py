@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from gpubox.children import own_program
 from gpubox.clock import utc_now
@@ -144,13 +143,9 @@ def host_of(url: str) -> str:
 def last_failure(paths: Paths) -> str:
     """When and why a notification was not delivered last; empty: none failed."""
     try:
-        return _failure_file(paths).read_text(encoding="utf-8").strip()
+        return (paths.logs / "notify.log").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
-
-
-def _failure_file(paths: Paths) -> Path:
-    return paths.logs / "notify.log"
 
 
 def main() -> None:
@@ -158,12 +153,19 @@ def main() -> None:
     signal.alarm(6 * TIMEOUT_SECONDS)  # an address that sends a byte now and then must not hold it for ever
     paths = Paths.from_arguments(*sys.argv[1:])
     message = Notification(**json.load(sys.stdin))
+    _note(paths, message, "no answer came.")  # what remains if the alarm ends this process
     try:
         problem = deliver(load_config(paths).notify, message)
     except GpuboxError as error:
         problem = error.message
+    _note(paths, message, problem)
+
+
+def _note(paths: Paths, message: Notification, problem: str) -> None:
+    """One line in the folder of logs; without a ``problem`` none."""
+    file = paths.logs / "notify.log"
     with contextlib.suppress(OSError):
         if problem:
-            write_atomically(_failure_file(paths), f"{utc_now()} {message.event}: {problem}\n".encode())
+            write_atomically(file, f"{utc_now()} {message.event}: {problem}\n".encode())
         else:
-            _failure_file(paths).unlink(missing_ok=True)
+            file.unlink(missing_ok=True)

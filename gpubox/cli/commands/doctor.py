@@ -82,7 +82,7 @@ def run_checks(context: Context) -> Iterator[Finding]:
 def _notifications(context: Context, send: bool = False) -> Finding:
     """Who is told, and with ``send`` whether a test arrives."""
     settings = context.config.notify
-    if not (hosts := ", ".join(map(host_of, settings.addresses))):
+    if not (hosts := ", ".join(dict.fromkeys(map(host_of, settings.addresses)))):
         return Finding("notify", "bad", "nobody is told", "Write ntfy or webhook under [notify] in config.toml.")
     if send and (problem := deliver(settings, make_notification("test", "gpubox", "This is a test."))):
         return Finding("notify", "bad", problem, "Correct [notify] in config.toml.")
