@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from typing import Any
 
 from gpubox.children import own_program
 from gpubox.clock import utc_now
@@ -33,27 +33,14 @@ _PATHS = re.compile(r"(?<!\w)(?:~|\.{1,2})?/(?:[^\s/'\"]*/)*")
 _LOOKS = {"crash": ("4", "rotating_light"), "rollback": ("4", "leftwards_arrow_with_hook"),
           "gpu": ("5", "warning"), "slowdown": ("3", "snail"), "run": ("3", "checkered_flag")}  # fmt: skip
 """Event -> ntfy's priority and tag."""
-
-
-@dataclass(frozen=True, slots=True)
-class Notification:
-    """One event as the webhook gets it."""
-
-    event: str
-    profile: str | None
-    title: str
-    text: str
-    """Sentences, without folders and addresses."""
-    time: str
-    """ISO-8601 UTC."""
-    host: str
-    schema_version: int = 1
+Notification = dict[str, Any]
 
 
 def make_notification(event: str, title: str, text: str, profile: str = "") -> Notification:
-    """``title`` and ``text`` become one harmless line each."""
+    """One event as the webhook gets it. ``title`` and ``text`` become one harmless line each."""
     title, text = (_PATHS.sub("", sanitize_line(words))[:MAX_TEXT_CHARS] for words in (title, text))
-    return Notification(event, profile or None, title, text, utc_now(), os.uname().nodename)
+    about = {"event": event, "profile": profile or None, "title": title, "text": text}
+    return {"schema_version": 1, **about, "time": utc_now(), "host": os.uname().nodename}
 
 
 def notify(paths: Paths, event: str, title: str, text: str, *, profile: str = "", once: str = "") -> None:
@@ -65,7 +52,7 @@ def notify(paths: Paths, event: str, title: str, text: str, *, profile: str = ""
         settings = load_config(paths).notify
         if event not in settings.events or not settings.addresses or (once and _told(paths, once)):
             return
-        message = json.dumps(asdict(make_notification(event, title, text, profile))).encode()
+        message = json.dumps(make_notification(event, title, text, profile)).encode()
         null = subprocess.DEVNULL
         command = own_program("gpubox.notify", *paths.arguments)
         child = subprocess.Popen(
@@ -95,17 +82,16 @@ def _told(paths: Paths, once: str) -> bool:
 
 def deliver(settings: NotifySettings, message: Notification) -> str:
     """Sends ``message`` to all addresses, each with one more try. Returns what failed, in a sentence; or nothing."""
-    priority, tag = _LOOKS.get(message.event, ("3", "bell"))
-    headers = {"Title": f"{message.title} ({message.host})", "Priority": priority, "Tags": tag}
-    jobs = [(settings.ntfy, message.text.encode(), headers)] if settings.ntfy else []
-    if settings.webhook:
-        jobs.append((settings.webhook, json.dumps(asdict(message)).encode(), {"Content-Type": "application/json"}))
+    priority, tag = _LOOKS.get(message["event"], ("3", "bell"))
+    headers = {"Title": f"{message['title']} ({message['host']})", "Priority": priority, "Tags": tag}
+    as_json = json.dumps(message).encode(), {"Content-Type": "application/json"}
+    jobs = ((settings.ntfy, message["text"].encode(), headers), (settings.webhook, *as_json))
     try:
         token = read_key_file(settings.token_file) if settings.token_file else None
     except GpuboxError as error:
         return error.message
     authorization = {"Authorization": f"Bearer {token}"} if token else {}
-    failed = [why for url, body, more in jobs if (why := _post(url, body, {**more, **authorization}))]
+    failed = [why for url, body, more in jobs if url and (why := _post(url, body, {**more, **authorization}))]
     return " ".join(failed)
 
 
@@ -152,7 +138,7 @@ def main() -> None:
     """The process that delivers. Arguments: those of Paths; the Notification is on stdin."""
     signal.alarm(6 * TIMEOUT_SECONDS)  # an address that sends a byte now and then must not hold it for ever
     paths = Paths.from_arguments(*sys.argv[1:])
-    message = Notification(**json.load(sys.stdin))
+    message = json.load(sys.stdin)
     _note(paths, message, "no answer came.")  # what remains if the alarm ends this process
     try:
         problem = deliver(load_config(paths).notify, message)
@@ -166,6 +152,6 @@ def _note(paths: Paths, message: Notification, problem: str) -> None:
     file = paths.logs / "notify.log"
     with contextlib.suppress(OSError):
         if problem:
-            write_atomically(file, f"{utc_now()} {message.event}: {problem}\n".encode())
+            write_atomically(file, f"{utc_now()} {message['event']}: {problem}\n".encode())
         else:
             file.unlink(missing_ok=True)

@@ -61,7 +61,8 @@ def listener(box: int, paths: Paths) -> Iterator[Listener]:
             ours.refuses -= 1
             if ours.refuses < 0:
                 ours.got.append((self.path, dict(self.headers), body))
-            self.send_response(503 if ours.refuses >= 0 else 200)
+            self.send_response(503 if ours.refuses >= 0 else 302 if self.path == "/moved" else 200)
+            self.send_header("Location", f"{ours.url}/hook")
             self.end_headers()
 
         def log_message(self, *args: object) -> None:
@@ -194,6 +195,12 @@ def test_an_address_that_refuses_is_asked_once_more_and_then_a_line_says_so(
     assert "my-topic" not in out  # it is as good as a key
     assert len(listener.got) == 2
 
+    listener.refuses = 0
+    paths.config_file.write_text(paths.config_file.read_text().replace("/hook", "/moved"))
+    code, out, _ = gpubox(capfd, "doctor", "--notify")
+    assert code == 1 and "HTTP Error 302" in out  # what follows would be a GET without the text
+    assert "/hook" not in [path for path, *_ in listener.got[2:]]
+
 
 def test_without_an_address_doctor_says_what_to_write(box: int, capfd: pytest.CaptureFixture[str]) -> None:
     code, answer = values(capfd, "doctor", "--notify")
@@ -225,5 +232,5 @@ def test_an_event_that_is_not_wanted_starts_no_process(
 def test_a_text_from_a_log_is_one_harmless_line() -> None:
     message = make_notification("crash", "a\x1b[2J", "x" * 5000 + "\r\nX-Evil: 1")
 
-    assert message.title == "a" and len(message.text) == 1000
-    assert "\n" not in message.text and "tok/s" in make_notification("run", "", "41 tok/s").text
+    assert message["title"] == "a" and len(message["text"]) == 1000
+    assert "\n" not in message["text"] and "tok/s" in make_notification("run", "", "41 tok/s")["text"]

@@ -1,6 +1,6 @@
 """``gpubox completion SHELL``: the shell's script, and the answers that it asks for at each TAB.
 
-click finds which parameter a word belongs to (``click.shell_completion``); ``VALUES`` has what may stand there. An
+click finds which parameter a word belongs to (``click.shell_completion``); ``KINDS`` has what may stand there. An
 answer starts no engine, and an error is no answer: it would be written over the line that the owner types.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,11 +19,13 @@ from click.shell_completion import CompletionItem, _resolve_context, _resolve_in
 
 from gpubox.cli import output
 from gpubox.cli.context import Context
+from gpubox.profiles.loader import hides_shipped
+from gpubox.profiles.profile import SAMPLING_FLAGS, TOP_LEVEL_FLAGS, Profile
 from gpubox.sanitize import sanitize_line
+from gpubox.toml_table import given_values, json_schema
 
 if TYPE_CHECKING:
     from gpubox.engines.capabilities import Capabilities
-    from gpubox.profiles.profile import Profile
 
 VARIABLE = "_GPUBOX_COMPLETE"
 """Set by the scripts in ``cli/scripts``; the line up to the cursor is in COMP_WORDS, its last word in COMP_CWORD."""
@@ -105,64 +107,85 @@ class Given:
         return cached_capabilities(engine, self.context.paths)
 
 
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "profile": ("profile", "profiles", "other", "first", "second", "targets", "reference", "like", "connect model",
+                "keys add models", "keys change models"),
+    "run": ("run", "runs"),
+    "chat": ("chat chat", "chat branch name", "chat rename name", "chat rewind name", "chat rm names",
+             "chat show name"),
+    "key": ("keys change name", "keys remove name"),
+    "engine": ("engines use name", "engines rm name"),
+    "client": ("client",), "unset": ("unset",), "kv-type": ("kv_types",), "setting": ("NAME=VALUE",),
+    "flag": ("FLAG=VALUE", "FLAG=VALUES"), "sampling": ("KEY=N",),
+    "file": ("FILE", "import source"), "dir": ("FOLDER",),
+}  # fmt: skip
+"""What stands where -> the verb and the name of its parameter, that name, or its metavar."""
+KIND_OF = {name: kind for kind, names in KINDS.items() for name in names}
+LISTS = ("LIST", "A,B", "FLAG=VALUES")
+"""Of values separated by commas."""
+
+
+def values_of(parameter: click.Parameter, ctx: click.Context, word: str) -> Iterator[CompletionItem]:
+    """The values of ``parameter`` that begin with ``word``; none if nothing is known about it."""
+    names = (f"{ctx.command_path.partition(' ')[2]} {parameter.name}", parameter.name, parameter.metavar)
+    kind = next((KIND_OF[str(name)] for name in names if name in KIND_OF), "")
+    if kind in ("file", "dir"):  # the shell's own
+        yield CompletionItem(word, kind)
+        return
+    name, equals, _ = word.partition("=") if "=" in str(parameter.metavar) else ("", "", "")
+    head = f"{name}=" if equals else ""
+    if parameter.metavar in LISTS and "," in word:
+        head = word[: word.rfind(",") + 1]
+    for each in known(kind, Given(ctx, name if equals else "")):
+        value, about = each if isinstance(each, tuple) else (each, "")
+        if (whole := head + value).startswith(word):
+            yield CompletionItem(whole, help=about)
+
+
+def known(kind: str, given: Given) -> Found:
+    """All values of a kind, the likeliest first."""
+    paths, profile = given.context.paths, given.profile
+    if kind == "profile":
+        return profiles(given)
+    if kind == "run":
+        from gpubox.bench.run_store import list_runs
+
+        return [("last", "the newest run"), *(run.id for run in reversed(list_runs(paths)))]
+    if kind == "chat":
+        from gpubox.agent.chat_files import chat_names
+
+        return chat_names(paths)
+    if kind == "key":
+        from gpubox.gateway.client_keys import ClientKeys
+
+        return ClientKeys(paths).clients
+    if kind == "client":
+        from gpubox.interchange.client_settings import CLIENTS
+
+        return CLIENTS.items()
+    if kind == "engine":
+        from gpubox.engines.find import find_engines
+
+        return [engine.name for engine in find_engines(given.context.config)]
+    if kind == "unset":
+        return [*profile.flags, *given_values(profile)] if profile else ()
+    if kind == "kv-type":
+        return option.allowed if given.engine and (option := given.engine.option("cache-type-k")) else ()
+    if kind == "sampling":
+        return () if given.name else [f"{name}=" for name in SAMPLING_FLAGS]
+    return settings(given) if kind == "setting" else flags(given) if kind == "flag" else ()
+
+
 def profiles(given: Given) -> Found:
     """Those of `gpubox ls`; a broken one can be named, too, to mend it."""
-    from gpubox.profiles.loader import hides_shipped
-
     catalog = given.context.catalog
     hidden = hides_shipped(catalog.profiles.values(), given.context.config.shipped_profiles)
-    return [
-        *((name, profile.title) for name, profile in catalog.profiles.items() if not (hidden and profile.shipped)),
-        *((name, "broken") for name in catalog.broken),
-    ]
-
-
-def runs(given: Given) -> Found:
-    """The newest first; the folders' names, because a file of each would be read for more."""
-    from gpubox.bench.run_store import list_runs
-
-    return [("last", "the newest run"), *(run.id for run in reversed(list_runs(given.context.paths)))]
-
-
-def chats(given: Given) -> Found:
-    from gpubox.agent.chat_files import chat_names
-
-    return chat_names(given.context.paths)
-
-
-def keys_of_clients(given: Given) -> Found:
-    from gpubox.gateway.client_keys import ClientKeys
-
-    return ClientKeys(given.context.paths).clients
-
-
-def client_programs(given: Given) -> Found:
-    from gpubox.interchange.client_settings import CLIENTS
-
-    return CLIENTS.items()
-
-
-def engines(given: Given) -> Found:
-    from gpubox.engines.find import find_engines
-
-    return [engine.name for engine in find_engines(given.context.config)]
-
-
-def sampling(given: Given) -> Found:
-    from gpubox.profiles.profile import SAMPLING_FLAGS
-
-    return () if given.name else [f"{name}=" for name in SAMPLING_FLAGS]
-
-
-def kv_types(given: Given) -> Found:
-    option = given.engine.option("cache-type-k") if given.engine else None
-    return option.allowed if option else ()
+    named = [(name, each.title) for name, each in catalog.profiles.items() if not (hidden and each.shipped)]
+    return [*named, *((name, "broken") for name in catalog.broken)]
 
 
 def flags(given: Given) -> Found:
     """The flags of the engine, those of the profile first; after the = what they accept, and what the profile has."""
-    from gpubox.profiles.profile import TOP_LEVEL_FLAGS
-
     own = given.profile.flags if given.profile else {}
     options = given.engine.options if given.engine else ()
     if not given.name:
@@ -178,9 +201,6 @@ def flags(given: Given) -> Found:
 
 def settings(given: Given) -> Found:
     """The flags, and the other keys of a profile."""
-    from gpubox.profiles.profile import Profile
-    from gpubox.toml_table import json_schema
-
     keys = json_schema(Profile)["properties"]
     if not given.name:
         return [*flags(given), *((f"{name}=", key["description"]) for name, key in keys.items() if name != "flags")]
@@ -188,54 +208,5 @@ def settings(given: Given) -> Found:
     if key is None:
         return flags(given)
     if given.name == "engine":
-        return engines(given)
+        return known("engine", given)
     return ("true", "false") if key.get("type") == "boolean" else key.get("enum", ())
-
-
-def set_names(given: Given) -> Found:
-    """What --unset can leave out: the keys that the profile has."""
-    from gpubox.toml_table import given_values
-
-    return [*given.profile.flags, *given_values(given.profile)] if given.profile else ()
-
-
-VALUES: Mapping[str, Callable[[Given], Found]] = {
-    **dict.fromkeys(("profile", "profiles", "other", "first", "second", "targets", "reference", "like"), profiles),
-    **dict.fromkeys(("connect model", "keys add models", "keys change models"), profiles),
-    **dict.fromkeys(("run", "runs"), runs),
-    **dict.fromkeys(("chat chat", "chat branch name", "chat rename name", "chat rewind name", "chat rm names"), chats),
-    "chat show name": chats,
-    **dict.fromkeys(("keys change name", "keys remove name"), keys_of_clients),
-    **dict.fromkeys(("engines use name", "engines rm name"), engines),
-    "client": client_programs,
-    "unset": set_names,
-    "kv_types": kv_types,
-    "NAME=VALUE": settings,
-    "FLAG=VALUE": flags,
-    "FLAG=VALUES": flags,
-    "KEY=N": sampling,
-}
-"""Values by the verb and the name of its parameter, by that name, or by its metavar."""
-FILES = {"FILE": "file", "FOLDER": "dir", "import source": "file"}
-"""What the shell itself completes, likewise."""
-LISTS = ("LIST", "A,B", "FLAG=VALUES")
-"""Of values separated by commas."""
-
-
-def values_of(parameter: click.Parameter, ctx: click.Context, word: str) -> Iterator[CompletionItem]:
-    """The values of ``parameter`` that begin with ``word``; none if nothing is known about it."""
-    names = (f"{ctx.command_path.partition(' ')[2]} {parameter.name}", parameter.name, parameter.metavar)
-    if kind := next((FILES[str(name)] for name in names if name in FILES), ""):
-        yield CompletionItem(word, kind)
-        return
-    find = next((VALUES[str(name)] for name in names if name in VALUES), None)
-    if find is None:
-        return
-    name, equals, _ = word.partition("=") if "=" in str(parameter.metavar) else ("", "", "")
-    head = f"{name}=" if equals else ""
-    if parameter.metavar in LISTS and "," in word:
-        head = word[: word.rfind(",") + 1]
-    for each in find(Given(ctx, name if equals else "")):
-        value, about = each if isinstance(each, tuple) else (each, "")
-        if (whole := head + value).startswith(word):
-            yield CompletionItem(whole, help=about)
