@@ -38,7 +38,7 @@ Notification = dict[str, Any]
 
 def make_notification(event: str, title: str, text: str, profile: str = "") -> Notification:
     """One event as the webhook gets it. ``title`` and ``text`` become one harmless line each."""
-    title, text = (_PATHS.sub("", sanitize_line(words))[:MAX_TEXT_CHARS] for words in (title, text))
+    title, text = (_PATHS.sub("", sanitize_line(words)).strip()[:MAX_TEXT_CHARS] for words in (title, text))
     about = {"event": event, "profile": profile or None, "title": title, "text": text}
     return {"schema_version": 1, **about, "time": utc_now(), "host": os.uname().nodename}
 

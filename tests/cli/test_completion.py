@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from gpubox.cli.commands.completion import completions
 from gpubox.cli.main import run
 from gpubox.paths import Paths
 from tests.cli.verbs import gpubox
@@ -27,18 +28,16 @@ SHELLS = {
 }
 
 
-def asked(line: str, shell: str = "zsh", word: str | None = None) -> subprocess.CompletedProcess[str]:
+def asked(line: str, shell: str = "zsh") -> subprocess.CompletedProcess[str]:
     """What gpubox answers to a shell in which ``line`` stands up to the cursor."""
-    word = line.rpartition(" ")[2] if word is None else word
+    word = line.rpartition(" ")[2]
     environment = {**os.environ, "_GPUBOX_COMPLETE": f"{shell}_complete", "COMP_WORDS": line, "COMP_CWORD": word}
     return subprocess.run([sys.executable, "-m", "gpubox"], env=environment, capture_output=True, text=True, timeout=60)
 
 
-def words(line: str, shell: str = "zsh", word: str | None = None) -> list[str]:
-    """The values of the answer."""
-    done = asked(line, shell, word)
-    assert done.stderr == ""
-    return [row.split("\t")[1] for row in done.stdout.splitlines() if row.count("\t") == 2]
+def words(line: str, shell: str = "zsh", word: str = "") -> list[str]:
+    """The values of the answer, without a process."""
+    return [row.split("\t")[1] for row in completions(line, word, in_bash=shell == "bash")]
 
 
 @pytest.fixture(autouse=True)
