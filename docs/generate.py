@@ -1,15 +1,16 @@
 """Writes what the documents say about verbs, keys, files and the map of the code, from the code itself.
 
-python docs/generate.py            writes verbs.md, keys.md, settings.md and the map in CONTRIBUTING.md
+python docs/generate.py            writes verbs.md, keys.md, settings.md, gpubox.1 and the map in CONTRIBUTING.md
 python docs/generate.py --check    names what is not current, and exits 1
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,21 @@ PACKAGES = (
     "interchange", "models", "engines", "hardware", "profiles",
 )  # fmt: skip
 """From the top of the house to its ground; a package imports only what stands below it."""
+MAN_LISTS: Mapping[str, Sequence[tuple[str, str]]] = {
+    "FILES": (
+        ("~/.config/gpubox/config.toml", "The settings; `gpubox show --schema config` prints its JSON Schema."),
+        ("~/.config/gpubox/profiles/*.toml", "Your profiles; each replaces a shipped one of its name."),
+        ("~/.local/state/gpubox", "Servers, logs, runs, chats and the history."),
+        ("~/.cache/gpubox", "What can be found out again, and saved KV caches."),
+    ),
+    "ENVIRONMENT": (
+        ("GPUBOX_CONFIG", "Another file in place of config.toml."),
+        ("GPUBOX_API_KEY, LLAMA_API_KEY", "The key of the servers that gpubox starts."),
+        ("XDG_CONFIG_HOME, XDG_STATE_HOME, XDG_CACHE_HOME", "Other folders in place of those under FILES."),
+    ),
+    "SEE ALSO": (("https://github.com/ggml-org/llama.cpp", "llama-server, its flags and its API."),),
+}
+"""What the manual page says besides the verbs."""
 
 
 def verbs() -> str:
@@ -59,6 +75,53 @@ def help_text(command: click.Command, words: tuple[str, ...]) -> str:
     """What ``--help`` prints, as a block of text."""
     context = click.Context(command, info_name=" ".join(words), max_content_width=100, terminal_width=100)
     return f"```text\n{command.get_help(context)}\n```\n"
+
+
+def man() -> str:
+    """The manual page, from what click knows of gpubox and of each verb."""
+    parts = ['.\\" made by docs/generate.py: change the code, then run it', '.TH GPUBOX 1 "" "gpubox" "User Commands"']
+    parts += [".SH NAME", "gpubox \\- the control room of a home GPU box"]
+    parts += [".SH SYNOPSIS", ".B gpubox", "[OPTIONS] [VERB [ARGUMENTS]]", ".SH DESCRIPTION", *_man_of(cli, ())]
+    for title, names in SECTIONS.items():
+        parts.append(f'.SH "{title.upper()}"')
+        for name in names:
+            parts += _man_of(cli, (name,))
+    for title, rows in MAN_LISTS.items():
+        parts += [f".SH {title}", *_man_rows(rows)]
+    return "\n".join(parts) + "\n"
+
+
+def _man_of(group: click.Group, words: tuple[str, ...]) -> Iterator[str]:
+    """One verb and the verbs below it; without ``words`` gpubox itself."""
+    command = group.get_command(click.Context(group), words[-1]) if words else group
+    assert command is not None, words
+    context = click.Context(command, info_name=" ".join(("gpubox", *words)))
+    if words:
+        yield f'.SS "{_roff(" ".join([*words, *command.collect_usage_pieces(context)]))}"'
+    blocks = [block for block in inspect.cleandoc(command.help or "").split("\n\n") if block]
+    for number, block in enumerate(blocks):
+        listed = block.startswith("\b\n")
+        lines = [_roff(line) for line in block.removeprefix("\b\n").splitlines()]
+        yield from [*([".PP"] * (number > 0)), *([".nf"] * listed), *lines, *([".fi"] * listed)]
+    yield from _man_rows(filter(None, (each.get_help_record(context) for each in command.get_params(context))))
+    if words and isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            yield from _man_of(command, (*words, name))
+
+
+def _man_rows(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    for name, text in rows:
+        if text and name != "--help":  # an argument without a word about it
+            yield from (".TP", f"\\fB{_roff(name)}\\fR", _roff(text))
+
+
+def _roff(text: str) -> str:
+    """``text`` as it stands, for roff: a hyphen can be copied, and nothing begins a request."""
+    text = (
+        text.replace("\\", "\\e").replace("-", "\\-").replace('"', "\\(dq").replace("~", "\\(ti").replace("`", "\\(ga")
+    )
+    text = "".join(letter if letter.isascii() else f"\\[u{ord(letter):04X}]" for letter in text)
+    return f"\\&{text}" if text.startswith((".", "'", " ")) else text
 
 
 def keys() -> str:
@@ -158,6 +221,7 @@ def table(header: tuple[str, ...], rows: Any) -> str:
 
 DOCUMENTS: Mapping[str, Callable[[], str]] = {
     "docs/verbs.md": verbs,
+    "docs/gpubox.1": man,
     "docs/keys.md": keys,
     "docs/settings.md": settings,
     "CONTRIBUTING.md": contributing,

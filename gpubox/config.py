@@ -46,6 +46,32 @@ class KeptKvSettings:
     max_gib: int = toml_key("integer", "The saved KV caches take at most so many GiB of disk.", 8, between=(1, 100_000))
 
 
+EVENTS = ("crash", "rollback", "slowdown", "run", "gpu")
+
+
+@dataclass(frozen=True, slots=True)
+class NotifySettings:
+    """``[notify]``: who is told what happened while nobody looks."""
+
+    ntfy: str = toml_key("text", "An ntfy topic that gets a text, such as https://ntfy.sh/YOUR-TOPIC.", "")
+    webhook: str = toml_key("text", "An address that gets JSON by POST, without prompts, keys and folders.", "")
+    token_file: Path | None = toml_key(  # noqa: RUF009 - it returns a field
+        "path", "A file (mode 0600) with a token that is sent to both.", None
+    )
+    events: tuple[str, ...] = toml_key(
+        "list",
+        "crash: a server died; rollback: a start failed and what ran before came back; slowdown: a profile is slower; "
+        "run: a tune, or a run of 5 minutes and more, ended; gpu: a card is lost.",
+        EVENTS,
+        items="text",
+        choices=EVENTS,
+    )
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self.ntfy, self.webhook)))
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """The contents of config.toml. Every key has a default, and the file may be absent."""
@@ -90,6 +116,10 @@ class Config:
     kept_kv: KeptKvSettings = toml_key(  # noqa: RUF009 - it returns a field
         "table", "Whether the KV caches of slots survive a stop.", KeptKvSettings, table=KeptKvSettings
     )
+    notify: NotifySettings = toml_key(  # noqa: RUF009 - it returns a field
+        "table", "Who is told of crashes, rollbacks, slowdowns, finished runs and lost cards.", NotifySettings,
+        table=NotifySettings,
+    )  # fmt: skip
     engines: Mapping[str, str] = toml_key("map", "Engine name -> path of a llama-server binary.", dict, items="path")
     keys: Mapping[str, Path] = toml_key(
         "map", "Address of a server that gpubox did not start -> file (mode 0600) with its API key.", dict, items="path"

@@ -181,7 +181,7 @@ class TomlTable:
         if key.kind == "list":
             if not all(isinstance(item, dict if key.table else str) for item in value):
                 raise self.error(name, f"must be {noun}")
-            item_key = TomlKey("table" if key.table else key.items, table=key.table)
+            item_key = TomlKey("table" if key.table else key.items, table=key.table, choices=key.choices)
             return tuple(self._value(name, item_key, item) for item in value)
         if key.kind == "map":
             items = {item: inner._value(item, TomlKey(key.items), each) for item, each in value.items()}
@@ -248,7 +248,7 @@ def _key_schema(key: TomlKey, default: Any) -> dict[str, Any]:
     schema: dict[str, Any] = {"description": key.description, **_TYPES[key.kind][2], **key.schema}
     inner = json_schema(key.table) if key.table else _TYPES[key.items][2]
     if key.kind == "list":
-        schema["items"] = inner
+        schema["items"] = {**inner, "enum": list(key.choices)} if key.choices else inner
     elif key.kind == "table":
         schema |= inner
     elif key.kind == "map" and key.choices:

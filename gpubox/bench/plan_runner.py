@@ -36,10 +36,13 @@ from gpubox.bench.target_server import (
 from gpubox.clock import utc_now
 from gpubox.config import Config
 from gpubox.errors import ExitCode, GpuboxError
+from gpubox.notify import notify
 from gpubox.paths import Paths
 from gpubox.sanitize import sanitize_line
 from gpubox.server.stream import StreamError
 
+LONG_RUN_SECONDS = 300
+"""The end of a longer run, and of each tune, is worth a notification."""
 MAX_ATTEMPTS = 2
 """Attempts per item when the server dies during it."""
 COMPARED_MACHINE_FIELDS = ("gpubox", "cpu", "driver", "gpus", "sandbox")
@@ -147,8 +150,18 @@ class RunSession:
             clear_pending_restores(self.target_server.paths)
         with contextlib.suppress(GpuboxError):
             self._save(replace(self.info, restore_pending=self.target_server.restore_pending))
+        if state != "interrupted":
+            self._tell(error.message if error else message)
         if error and state == "finished":
             raise error
+
+    def _tell(self, problem: str) -> None:
+        """Has the owner told of the end of a run for which nobody waits at the screen."""
+        kind, target = self.info.plan.kind, self.info.plan.targets[0]
+        if kind == "tune" or self.info.seconds >= LONG_RUN_SECONDS:
+            title = f"The {kind} of {target.name} {'failed' if problem else 'is finished'}"
+            text = f"{problem or doubtful_headline(self.benchmark, self._scored())} `gpubox bench show {self.run.id}`"
+            notify(self.target_server.paths, "run", title, text, profile=target.profile)
 
     async def _score_unscored(self) -> None:
         """Scores records that a crash left without a result."""

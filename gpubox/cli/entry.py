@@ -22,6 +22,10 @@ from gpubox.errors import ExitCode
 def main() -> None:
     """Runs the command line of this process and exits with its code."""
     _open_streams()
+    if "_GPUBOX_COMPLETE" in os.environ:  # a shell asks what can follow the words that were typed
+        from gpubox.cli.commands.completion import answer
+
+        sys.exit(answer())
     code: int = ExitCode.INTERRUPTED
     try:
         if len(sys.argv) > 1:

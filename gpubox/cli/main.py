@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -14,6 +14,9 @@ from gpubox import __version__
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Run": {
@@ -26,6 +29,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "logs": "print the server's log",
         "doctor": "check what this machine has and what is missing",
         "engines": "list llama-server binaries; build, choose and remove them",
+        "completion": "print the script that completes command lines in bash, zsh or fish",
     },
     "Profiles": {
         "ls": "list profiles and whether they can start",
@@ -70,6 +74,14 @@ class VerbGroup(click.Group):
         module = importlib.import_module(f"gpubox.cli.commands.{_MODULES.get(cmd_name, cmd_name)}")
         command: click.Command = getattr(module, f"{cmd_name}_command", None) or module.command
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, ctx, incomplete)
+        from click.shell_completion import CompletionItem
+
+        verbs = [item for section in self.sections.values() for item in section.items()]
+        return [CompletionItem(verb, help=text) for verb, text in verbs if verb.startswith(incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -91,14 +91,21 @@ def read_capabilities(engine: Engine, paths: Paths) -> Capabilities:
     be run or is not a llama-server.
     """
     check_runnable(engine)
-    key = _cache_key(engine)
-    cache = paths.capabilities / f"{hashlib.sha256(str(engine.path).encode()).hexdigest()[:16]}.json"
-    if cached := _read_cache(cache, key):
+    if cached := cached_capabilities(engine, paths):
         return cached
-    capabilities = probe_capabilities(engine)
+    key, capabilities = _cache_key(engine), probe_capabilities(engine)
     options = [astuple(option) for option in capabilities.options]
-    write_cache(cache, key, [capabilities.version, options])
+    write_cache(_cache_file(engine, paths), key, [capabilities.version, options])
     return capabilities
+
+
+def cached_capabilities(engine: Engine, paths: Paths) -> Capabilities | None:
+    """What ``read_capabilities`` read before, if the engine's file is still the same. Runs nothing."""
+    try:
+        version, options = read_cache(_cache_file(engine, paths), _cache_key(engine), CACHE_BYTES)
+        return Capabilities.of(str(version), tuple(EngineOption(*map(_from_json, fields)) for fields in options))
+    except (ValueError, TypeError):
+        return None
 
 
 def probe_capabilities(engine: Engine) -> Capabilities:
@@ -188,12 +195,8 @@ def _stamp(path: Path) -> list[int]:
     return [status.st_mtime_ns, status.st_size]
 
 
-def _read_cache(cache: Path, key: Mapping[str, list[int]]) -> Capabilities | None:
-    try:
-        version, options = read_cache(cache, key, CACHE_BYTES)
-        return Capabilities.of(str(version), tuple(EngineOption(*map(_from_json, fields)) for fields in options))
-    except (ValueError, TypeError):
-        return None
+def _cache_file(engine: Engine, paths: Paths) -> Path:
+    return paths.capabilities / f"{hashlib.sha256(str(engine.path).encode()).hexdigest()[:16]}.json"
 
 
 def _from_json(value: Any) -> Any:

@@ -13,6 +13,7 @@ from gpubox.clock import seconds_since, utc_now
 from gpubox.config import Config, api_key
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.process import is_alive, own_identity
+from gpubox.notify import notify
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.profiles.profile import Profile
 from gpubox.server.events import OperationFinished, ServerEvent, Step, StepFailed
@@ -206,7 +207,7 @@ class Supervisor:
                         if held[instance].state.running is None or is_alive(server.process)]  # fmt: skip
             if (new := target.state.running) and (own is None or _portless(new.launch) != _portless(own.launch)):
                 previous = []
-            cause = Cause(FailureKind.INTERRUPTED, f"the {operation.kind} was killed")
+            cause = Cause(FailureKind.STOPPED, f"the {operation.kind} was killed")
             message = f"{name}: {cause.sentence}. Its server answers."
             if previous:
                 message = (await self._restore_previous(operation.kind, name, target, previous, cause)).message
@@ -349,6 +350,9 @@ class Supervisor:
         if held.state.running is None:
             held.save(message=message)
         self._finish(kind, name, answering, message, ok=False)
+        if previous and cause.kind is not FailureKind.INTERRUPTED:  # else the owner did it
+            once = f"{name} {cause.sentence} {utc_now()[:13]}"  # a client of the gateway may try again at once
+            notify(self.paths, "rollback", f"{name} did not start", message, profile=name, once=once)
         return OperationFailed(message, hint, cause)
 
     def _hold(

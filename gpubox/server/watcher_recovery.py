@@ -21,6 +21,7 @@ from gpubox.errors import GpuboxError
 from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.nvml import read_driver
 from gpubox.hardware.process import is_alive
+from gpubox.notify import notify
 from gpubox.paths import Paths
 from gpubox.profiles.argv import command_line
 from gpubox.profiles.profile import is_loopback
@@ -133,19 +134,29 @@ async def handle_deaths(paths: Paths, instance: str) -> InstanceView | None:
             return view
         driver = await asyncio.to_thread(read_driver)
         write_post_mortem(paths, view, driver)
-        if restart_refusal(paths, view, driver) is not None:
+        refusal = restart_refusal(paths, view, driver)
+        _tell(paths, dead, cause_of(paths, instance, dead.process).sentence, refusal)
+        if refusal is not None:
             view = observe(paths, instance)
             return view if view.running else None  # the record stays that of a crash, with its cause
         try:
             await supervisor.restart_crashed(dead.launch_id)
             continue
-        except GpuboxError:
+        except GpuboxError as error:
             after = observe(paths, instance)
             if after.operation is None and after.state.running != dead:
+                _tell(paths, dead, "it could not be restarted", error.message)
                 return after  # the restart failed, and the record says why
             if after.operation is None and not os.access(paths.instance_state(instance).parent, os.W_OK):
                 return None
         await asyncio.sleep(BUSY_SECONDS)
+
+
+def _tell(paths: Paths, dead: RunningServer, why: str, after: str | None) -> None:
+    """Has the owner told of a death, once for each launch, and of a restart that failed."""
+    name = dead.launch.profile
+    text = f"{name} died: {why}. {'It is restarted.' if after is None else after}".rstrip()
+    notify(paths, "crash", f"{name} died", text, profile=name, once=f"{dead.launch_id} {why}")
 
 
 def _config(paths: Paths) -> Config:

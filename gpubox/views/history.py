@@ -12,9 +12,7 @@ from gpubox.views.fields import json_fields
 from gpubox.views.requests import request_words
 from gpubox.views.rows import Table
 
-NOTHING_CHANGED = "nothing that gpubox knows of"
 NOTHING_KNOWN = "Nothing is known of this time. The history begins with the first server that gpubox starts."
-_DOES = {"tg": "generates", "pp": "reads prompts"}
 
 
 def usage_table(sums: Sequence[UsageSum], by: str, price: float | None) -> Table:
@@ -81,15 +79,6 @@ def request_values(stored: StoredRequest) -> dict[str, Any]:
     return {**values, **json_fields(stored.request, "draft_acceptance")}
 
 
-def slowdown_sentence(slowdown: Slowdown) -> str:
-    """What the owner reads first: what is slower, since when, and what changed then."""
-    day = datetime.fromtimestamp(slowdown.since)
-    since = f"since {day:%a %d %b}" if slowdown.later_starts > 1 else f"since this start ({day:%a %d %b %H:%M})"
-    causes = "; ".join(slowdown.changed) or NOTHING_CHANGED
-    doubt = "" if slowdown.later_starts > 1 else " The next start will show whether it stays so."
-    return f"{slowdown.profile} {_DOES[slowdown.rate]} slower {since}. What changed then: {causes}.{doubt}"
-
-
 def slowdown_figures(slowdown: Slowdown) -> str:
     """What stands under the sentence."""
     low, high = sorted((abs(slowdown.low), abs(slowdown.high)))
@@ -101,7 +90,7 @@ def slowdown_figures(slowdown: Slowdown) -> str:
 def slowdown_values(slowdown: Slowdown) -> dict[str, Any]:
     """A slowdown as JSON."""
     values = json_fields(slowdown, "change")
-    return {**values, "since": iso_second(slowdown.since), "sentence": slowdown_sentence(slowdown)}
+    return {**values, "since": iso_second(slowdown.since), "sentence": slowdown.sentence}
 
 
 def iso_second(at: float) -> str:

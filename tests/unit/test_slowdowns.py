@@ -9,7 +9,7 @@ import pytest
 
 from gpubox.telemetry.history.slowdowns import SpeedUnit, changed_flags, find_slowdowns
 from gpubox.telemetry.history.values import Slowdown, StoredLaunch
-from gpubox.views.history import slowdown_figures, slowdown_sentence
+from gpubox.views.history import slowdown_figures
 from tests import history_box as truth
 
 DAY = 86400.0
@@ -77,7 +77,7 @@ def test_one_start_that_is_slow_is_told_as_such() -> None:
     slow = [replace(unit, launch=25) for unit in units({day: 30.0 for day in range(25, 30)})]
     (slowdown,) = find_slowdowns([*units(dict.fromkeys(range(25), 40.0)), *slow], launches, {}, lambda day: day * DAY)
     assert (slowdown.since, slowdown.later_starts) == (25 * DAY, 1)
-    assert "slower since this start" in slowdown_sentence(slowdown)
+    assert "slower since this start" in slowdown.sentence
 
 
 def test_starts_that_are_now_fast_now_slow_are_no_slowdown() -> None:
@@ -86,7 +86,7 @@ def test_starts_that_are_now_fast_now_slow_are_no_slowdown() -> None:
 
 def test_the_sentence_names_what_changed_and_the_figures_stand_under_it() -> None:
     slowdown = Slowdown("coder", "tg", 20 * DAY, 48.0, 40.8, -0.17, -0.13, ("engine version b1 -> b2",), 4)
-    sentence = slowdown_sentence(slowdown)
+    sentence = slowdown.sentence
     assert sentence.startswith("coder generates slower since Wed 21 Jan.") and "%" not in sentence
     assert sentence.endswith("What changed then: engine version b1 -> b2.")
     assert slowdown_figures(slowdown) == "tg 48.0 -> 40.8 tok/s, 15% less (99% interval 13% to 17%), 4 starts since"

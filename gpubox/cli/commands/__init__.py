@@ -7,6 +7,7 @@ screen.py   no verb: the screen
 demo.py     a small model on the embedded engine
 doctor.py   what this machine has and what is missing
 engines.py  list, build, choose and remove engines
+completion.py  what a shell may complete, and its script
 ls.py       the profiles, and whether they can start
 show.py     one profile, two side by side, the schema
 edit.py     change, copy, rename, delete a profile

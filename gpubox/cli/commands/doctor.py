@@ -23,6 +23,7 @@ from gpubox.engines.query import list_devices, read_capabilities
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.nvml import read_driver
 from gpubox.models.find import find_models
+from gpubox.notify import deliver, host_of, last_failure, make_notification
 from gpubox.paths import MAIN_INSTANCE
 from gpubox.server.instance import instance_names, observe
 from gpubox.server.launch import compatibility_by_profile
@@ -43,14 +44,15 @@ class Finding:
 
 
 @click.command("doctor")
+@click.option("--notify", "send", is_flag=True, help="Only send a test to the addresses under [notify].")
 @json_option
 @click.pass_obj
-def command(context: Context, as_json: bool) -> int:
+def command(context: Context, send: bool, as_json: bool) -> int:
     """Check what this machine has and what is missing.
 
     Nothing is changed. Exits 1 if something keeps gpubox from working.
     """
-    findings = list(run_checks(context))
+    findings = [_notifications(context, send)] if send else list(run_checks(context))
     if as_json:
         output.emit_json({"findings": json_value(findings)})
     else:
@@ -70,9 +72,24 @@ def run_checks(context: Context) -> Iterator[Finding]:
     yield _models(context)
     yield _key(context)
     yield _sandbox(context)
+    if context.config.notify.addresses:
+        yield _notifications(context)
     yield from _quarantine()
     yield from _folders(context)
     yield from _servers(context)
+
+
+def _notifications(context: Context, send: bool = False) -> Finding:
+    """Who is told, and with ``send`` whether a test arrives."""
+    settings = context.config.notify
+    if not (hosts := ", ".join(dict.fromkeys(map(host_of, settings.addresses)))):
+        return Finding("notify", "bad", "nobody is told", "Write ntfy or webhook under [notify] in config.toml.")
+    if send and (problem := deliver(settings, make_notification("test", "gpubox", "This is a test."))):
+        return Finding("notify", "bad", problem, "Correct [notify] in config.toml.")
+    failed = "" if send else last_failure(context.paths)
+    if failed:
+        return Finding("notify", "warn", f"the last one failed: {failed}", "`gpubox doctor --notify` sends a test.")
+    return Finding("notify", "ok", f"a test was sent to {hosts}" if send else f"{hosts}: {', '.join(settings.events)}")
 
 
 def _memory() -> Finding:

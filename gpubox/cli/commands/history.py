@@ -84,7 +84,7 @@ def command(context: Context, since: str, by: str, list_requests: bool, lines: i
     if words := views.energy_words(sums):
         output.emit(words)
     for slowdown in slowdowns:
-        output.emit(views.slowdown_sentence(slowdown))
+        output.emit(slowdown.sentence)
         output.emit(f"  {views.slowdown_figures(slowdown)}")
 
 

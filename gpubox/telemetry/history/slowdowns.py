@@ -113,9 +113,10 @@ def judging(connection: sqlite3.Connection, now: float) -> Iterator[list[Slowdow
     yield find_slowdowns(units, launches, heat, day_begin)
 
 
-def stored_judgement(connection: sqlite3.Connection, now: float) -> list[Slowdown] | None:
-    """What the writer stored today; None if it has not come to it."""
-    row = connection.execute("SELECT slowdowns FROM judged WHERE day = ?", (day_of(now),)).fetchone()
+def stored_judgement(connection: sqlite3.Connection, now: float | None = None) -> list[Slowdown] | None:
+    """What the writer stored today, without ``now`` last; None if it has not come to it."""
+    day = None if now is None else day_of(now)
+    row = connection.execute("SELECT slowdowns FROM judged WHERE day = IFNULL(?, day)", (day,)).fetchone()
     try:
         return None if row is None else msgspec.json.decode(row[0], type=list[Slowdown])
     except DECODE_ERRORS:

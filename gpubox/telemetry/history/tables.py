@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
 from gpubox.hardware.process import ProcessIdentity, is_alive
@@ -160,14 +160,17 @@ class HistoryTables:
 
     # -- once a day -----------------------------------------------------------------------------------
 
-    def judged(self, now: float) -> Iterator[None]:
-        """Stores which profiles are slower, once a day, in small steps."""
-        if stored_judgement(self.connection, now) is None:
-            slowdowns: list[Slowdown] = []
-            for part in judging(self.connection, now):
-                slowdowns += part
-                yield
-            store_judgement(self.connection, slowdowns, now)
+    def judged(self, now: float) -> Generator[None, None, list[Slowdown]]:
+        """Stores which profiles are slower, once a day, in small steps. Returns those that were not before."""
+        if stored_judgement(self.connection, now) is not None:
+            return []
+        slowdowns: list[Slowdown] = []
+        for part in judging(self.connection, now):
+            slowdowns += part
+            yield
+        known = {(old.profile, old.rate) for old in stored_judgement(self.connection) or ()}
+        store_judgement(self.connection, slowdowns, now)
+        return [slowdown for slowdown in slowdowns if (slowdown.profile, slowdown.rate) not in known]
 
     def prune(self, now: float, limit: int = LIMIT_BYTES) -> bool:
         """Deletes a part of what is too old, or too much for the file. Returns whether there is more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 from gpubox.telemetry.snapshot import Request
@@ -151,3 +152,12 @@ class Slowdown:
     def change(self) -> float:
         """-0.15 for 15 per cent less."""
         return self.after / self.before - 1
+
+    @property
+    def sentence(self) -> str:
+        """What the owner reads first: what is slower, since when, and what changed then."""
+        day, does = datetime.fromtimestamp(self.since), "generates" if self.rate == "tg" else "reads prompts"
+        since = f"since {day:%a %d %b}" if self.later_starts > 1 else f"since this start ({day:%a %d %b %H:%M})"
+        causes = "; ".join(self.changed) or "nothing that gpubox knows of"
+        doubt = "" if self.later_starts > 1 else " The next start will show whether it stays so."
+        return f"{self.profile} {does} slower {since}. What changed then: {causes}.{doubt}"

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gpubox.hardware.process import boot_id, is_alive
+from gpubox.notify import notify
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.server.failure_causes import FailureKind, find_cause
 from gpubox.server.log import log_size, tail_text
@@ -90,6 +91,7 @@ class HistoryWriter:
         self._tables: HistoryTables | None = None
         self._retry_at = float("-inf")
         self._seen = _Seen()
+        self._lost: set[str] = set()
         self._minutes: dict[tuple[int, int], MinuteReadings] = {}
         self._catch_up: Iterator[None] | None = None
         self._followed: dict[str, LaunchLog] = {}
@@ -264,7 +266,8 @@ class HistoryWriter:
         clock = self._clock()
         while tables.prune(clock):
             yield
-        yield from tables.judged(clock)
+        for slower in (yield from tables.judged(clock)):
+            notify(self.paths, "slowdown", f"{slower.profile} is slower", slower.sentence, profile=slower.profile)
 
     # -- Snapshots ----------------------------------------------------------------------------------------
 
@@ -272,6 +275,7 @@ class HistoryWriter:
         at, seen, status = unix_time(snapshot.time), self._seen, snapshot.server
         if at is None:
             return
+        self._tell_lost(snapshot)
         launch, newest, follows = seen.launch, seen.newest, seen.at > 0
         if (status.pid, status.started_at) != (seen.pid, seen.started_at):
             if launch:
@@ -296,6 +300,14 @@ class HistoryWriter:
                 seconds = min(seconds, 60.0 - readings.observed_seconds)
                 readings.add(snapshot, seconds, ended if follows else ())
         self._seen = _Seen(status.pid, status.started_at, launch, newest, snapshot.at, at)
+
+    def _tell_lost(self, snapshot: Snapshot) -> None:
+        """Has the owner told of cards that are lost, each once a day of this boot."""
+        lost = {f"GPU {gpu.index} {gpu.name or ''}".rstrip() for gpu in snapshot.driver.gpus if gpu.lost}
+        for card in sorted(lost - self._lost):
+            text = f"{card} does not answer any more. {snapshot.driver.problem}"
+            notify(self.paths, "gpu", f"{card} is lost", text, once=f"{card} {boot_id()} {snapshot.time[:10]}")
+        self._lost = lost
 
     def _recorded_launch(self, snapshot: Snapshot) -> KnownLaunch | None:
         """The launch that the Snapshot shows, with its identity from the record; None while that is not written."""

@@ -346,12 +346,12 @@ def slower_line(slowdowns: Sequence[Slowdown], profile: str, width: int) -> Styl
 
 def slower_fields(slowdowns: Sequence[Slowdown]) -> list[tuple[str, str]]:
     """The sentence and the figures of all slowdowns, the newest first: (name, value)."""
-    from gpubox.views.history import slowdown_figures, slowdown_sentence  # not before the first paint
+    from gpubox.views.history import slowdown_figures  # not before the first paint
 
     fields: list[tuple[str, str]] = []
     for slowdown in sorted(slowdowns, key=lambda slowdown: slowdown.since, reverse=True):
         name = sanitize_to_width(slowdown.profile, CHANGED_CELLS)
-        fields += [(name, sanitize_line(slowdown_sentence(slowdown))), ("", slowdown_figures(slowdown)), ("", "")]
+        fields += [(name, sanitize_line(slowdown.sentence)), ("", slowdown_figures(slowdown)), ("", "")]
     return fields[:-1]
 
 
