@@ -412,7 +412,7 @@ async def test_the_key_bar_shows_only_actions_that_do_something(box: Paths) -> N
          "gpubox bench sweep a --over ctx-size=8192,16384 --over n-cpu-moe=16..28:2"),
         ("humaneval", {"profile": "a", "mode": "agentic", "limit": "20"},
          "gpubox bench humaneval a --mode agentic --limit 20"),
-        ("quality", {"profile": "a", "second": "b", "needle": "--needle"}, "gpubox bench quality a b --needle"),
+        ("quality", {"profile": "a", "second": "b", "chunks": "4"}, "gpubox bench quality a b --chunks 4"),
         ("quality", {"profile": "a", "set": "cache-type-k=q8_0"}, "gpubox bench quality a --set cache-type-k=q8_0"),
         ("suite", {"profile": "a", "repeats": "2"}, "gpubox bench suite a --repeats 2"),
         ("suite", {"profile": "a", "max-tokens": "512"}, "gpubox bench suite a --max-tokens 512"),

@@ -1,8 +1,7 @@
-"""What stored runs say, as values: reports, comparisons, leaderboards, the frontier, posts. `gpubox.views` words them.
+"""What stored runs say, as values: reports, comparisons, leaderboards, posts. `gpubox.views` words them.
 
 chart.py           the charts of a report: their contents and axes; as rows of text
 formatting.py      numbers, intervals and flags as text; untrusted text as Markdown
-frontier.py        quality against speed against VRAM
 leaderboard.py     profiles ranked by their last run
 load.py            reads stored runs for all of these, redacted
 model.py           Report, Metric, Estimate's place in them, RunSummary

@@ -147,7 +147,7 @@ def _check_numbers(numbers: Sequence[int], chunks: int) -> None:
 def _unreadable(why: str) -> GpuboxError:
     return GpuboxError(
         f"The output of llama-perplexity cannot be read: {why}.",
-        "gpubox knows the output of build 11434; `--method server` does without the program.",
+        "gpubox knows the output of build 11434.",
     )
 
 
@@ -211,12 +211,20 @@ def logits_bytes(vocabulary: int, context: int) -> int:
     return scored_tokens(context) * 2 * (2 * ((vocabulary + 1) // 2) + 4)
 
 
+def no_program(profile: str) -> GpuboxError:
+    """The error for an engine without the program."""
+    return GpuboxError(
+        f"{profile} has no {PROGRAM} beside its engine.",
+        "Choose an engine that has it: a build of llama.cpp, or one of `gpubox engines build`.",
+    )
+
+
 def program_argv(profile: Profile, options: QualityOptions, paths: Paths, config: Config) -> list[str]:
     """The command line for a profile, without the file of logits. Raises GpuboxError. Blocks."""
     binary = find_beside_engine(config, profile.engine, PROGRAM)
     source = profile_model(profile, paths, config)
     if binary is None:
-        raise GpuboxError(f"{profile.name} has no {PROGRAM} beside its engine.", "`--method server` does without it.")
+        raise no_program(profile.name)
     if source.path is None:
         raise GpuboxError(f"{profile.name}: the model {profile.model} is not on this machine.")
     engine = choose_engine(config, profile.engine)
@@ -236,7 +244,7 @@ def read_program_help(engine: Engine) -> Capabilities:
     """The options of llama-perplexity. Raises GpuboxError if it cannot run or has no KL divergence."""
     capabilities = parse_help(run_engine(engine, ["--help"]).out)
     if capabilities.option("kl-divergence-base") is None:
-        raise GpuboxError(f"{engine.path} computes no KL divergence.", "`--method server` does without it.")
+        raise GpuboxError(f"{engine.path} computes no KL divergence.", "It is too old: build a newer llama.cpp.")
     return capabilities
 
 
