@@ -232,8 +232,7 @@ class Run:
 def create_run(paths: Paths, plan: Plan, items: Sequence[Item] = ()) -> Run:
     """A new folder with the plan and its first items in it. Raises GpuboxError if it cannot be written."""
     assert len({item.id for item in items}) == len(items), "item ids are not unique"
-    served = [target for target in plan.targets if not target.stopped] or plan.targets
-    names = "-".join(dict.fromkeys(target.profile or target.name for target in served))
+    names = "-".join(dict.fromkeys(target.profile or target.name for target in plan.targets))
     slug = re.sub(r"[^A-Za-z0-9.]+", "-", f"{plan.kind}-{names}").strip("-.")[:60]
     stem = f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{slug}"
     for number in range(1, 1000):

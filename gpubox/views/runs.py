@@ -69,7 +69,6 @@ def report_document(bundle: ReportBundle) -> Document:
         sections,
         charts(report),
         (*report.notes, *validity_warnings(report.doubts)),
-        report.text,
         list(_facts(bundle)),
         records,
         {

@@ -36,7 +36,7 @@ from tests.hostile_text import ATTACKS, HOSTILE, ONE_LINE, HostileServer, faults
 from tests.ports import free_port
 from tests.sampling import sampled, some_of
 
-QUICK = ("--prompts", "short", "--depths", "0", "--repeats", "1", "--max-tokens", "8", "--no-llama-bench")
+QUICK = ("--prompts", "short", "--depths", "0", "--repeats", "1", "--max-tokens", "8")
 
 
 def leaves(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:

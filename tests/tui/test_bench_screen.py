@@ -403,8 +403,7 @@ async def test_the_key_bar_shows_only_actions_that_do_something(box: Paths) -> N
     ("kind", "chosen", "expected"),
     [
         ("speed", {"profile": "a"}, "gpubox bench speed a"),
-        ("speed", {"profile": "a", "depths": "0,8192", "llama-bench": "--no-llama-bench"},
-         "gpubox bench speed a --depths 0,8192 --no-llama-bench"),
+        ("speed", {"profile": "a", "depths": "0,8192"}, "gpubox bench speed a --depths 0,8192"),
         ("ab", {"profile": "a", "second": "b"}, "gpubox bench ab a b"),
         ("ab", {"profile": "a", "set": "n-cpu-moe=20 mmap=false"},
          "gpubox bench ab a --set n-cpu-moe=20 --set mmap=false"),
