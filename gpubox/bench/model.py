@@ -182,7 +182,6 @@ class RunInfo:
     state: str = "running"
     """running | finished | interrupted | failed. A ``running`` run without a live owner is interrupted."""
     message: str = ""
-    ended_at: str = ""
     seconds: float = 0.0
     """Time spent on it, over all sessions."""
     machine: Machine | None = None

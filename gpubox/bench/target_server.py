@@ -274,7 +274,6 @@ class TargetServer:
         await self._connect(target, running.launch.base_url, api_key(self.paths), running)
 
     async def _connect(self, target: Target, url: str, key: str | None, running: RunningServer | None) -> None:
-
         client = LlamaClient(url, key, timeout=10.0)
         try:
             dialect, model, props = await identify_endpoint(client, target.model, managed=running is not None)
