@@ -35,8 +35,6 @@ T = TypeVar("T")
 LOCK_TRIES = 5
 RUN_FILE, RESULTS_FILE = "run.json", "results.jsonl"
 _ITEMS, _RAW = "items.jsonl", "raw.jsonl"
-
-
 _FILE_BYTES = 128 << 20
 
 
@@ -216,7 +214,7 @@ class Run:
 
     def save(self, info: RunInfo) -> None:
         """Replaces ``run.json``. Raises GpuboxError."""
-        _write(self.folder / RUN_FILE, _pretty(info))
+        _write(self.folder / RUN_FILE, msgspec.json.format(msgspec.json.encode(info), indent=1) + b"\n")
 
     def save_file(self, name: str, text: str) -> None:
         """Writes another file into the folder (a summary, another tool's output). Raises GpuboxError."""
@@ -287,10 +285,6 @@ def find_runs(paths: Paths, name: str) -> list[Run]:
     if not matches:
         raise UsageError(f"There is no run {name!r}.", f"The last one is {runs[-1].id}; `gpubox bench ls` lists them.")
     return matches
-
-
-def _pretty(value: Any) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
 def _decode(path: Path, kind: type[T]) -> T:

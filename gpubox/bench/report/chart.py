@@ -243,7 +243,8 @@ def _lines(chart: Chart, width: int, height: int) -> list[StyledRow]:
         colour = number % COLOURS
         for x, least, most in series.intervals:
             bottom, top = ((high - y) / (high - low) * (height * 4 - 1) for y in (least, most))
-            canvas.upright((x - left) * x_scale * 2, bottom, top, colour)
+            at = (x - left) * x_scale * 2
+            canvas.draw([(at, bottom), (at, top)], colour, marked=False)
         canvas.draw(dots, colour, marked=len(dots) <= MAX_MARKED_POINTS)
         if series.mark:
             canvas.annotate(round((series.mark[0] - left) * x_scale * 2) // 2, series.mark[1])
@@ -309,10 +310,6 @@ class Canvas:
         self._colours = [[-1] * width for _ in range(height)]
         self._marks: dict[tuple[int, int], int] = {}
         self._words: dict[tuple[int, int], str] = {}
-
-    def upright(self, x: float, bottom: float, top: float, colour: int) -> None:
-        """A vertical line: the interval of a point."""
-        self.draw([(x, bottom), (x, top)], colour, marked=False)
 
     def annotate(self, column: int, text: str) -> None:
         """A dotted line at ``column`` from top to bottom, with ``text`` beside its upper end."""
