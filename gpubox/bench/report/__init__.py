@@ -7,6 +7,7 @@ load.py            reads stored runs for all of these, redacted
 model.py           Report, Metric, Estimate's place in them, RunSummary
 post.py            what a forum may read of a run
 post_launch.py     name, quant and parameters of a model; the flags that differ from the defaults
+post_flags.txt     the flags that a post may show
 post_forms.py      a post as Markdown, and as a picture
 privacy.py         the wall before all that leaves this box
 prompt_metrics.py  metrics with the prompt as the sampling unit
