@@ -214,7 +214,8 @@ class Quality(Benchmark):
             figures = self._read(item, raw)
         except GpuboxError as error:  # the output is kept: `rescore` reads it again
             return Result(item.id, error=error.message)
-        return Result(item.id, {"figures": json_values(figures), "context": raw.data["context"]})
+        values = msgspec.json.decode(msgspec.json.encode(figures))  # as it comes back from its file: lists, not tuples
+        return Result(item.id, {"figures": values, "context": raw.data["context"]})
 
     def _read(self, item: Item, raw: RawRecord) -> ChunkFigures:
         text, chunks = str(raw.data["out"]), int(raw.data["chunks"])
@@ -232,11 +233,6 @@ class Quality(Benchmark):
                 mean = sum(figures.kl.values()) / len(figures.kl)
                 parts.append(f"{label} KL {format_number(mean)}")
         return ", ".join(parts[:3])
-
-
-def json_values(value: Any) -> Any:
-    """``value`` as it comes back from its file: lists, not tuples."""
-    return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def _vocabulary(profile: Profile, target_server: TargetServer) -> Vocabulary:
