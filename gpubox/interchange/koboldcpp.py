@@ -46,11 +46,6 @@ def find_koboldcpp(command: ScriptCommand) -> ServerInvocation | None:
     return _invocation(command, options, notes)
 
 
-def read_kcpps(documents: list[dict[str, Any]]) -> Reading:
-    """The server of a .kcpps file, with llama-server's arguments."""
-    return Reading(entries=[FileEntry(_invocation(ScriptCommand((), {}), values, [])) for values in documents])
-
-
 def is_kcpps(values: object) -> bool:
     """Whether a JSON object is a .kcpps file."""
     return isinstance(values, dict) and ("model_param" in values or {"contextsize", "gpulayers"} <= values.keys())
@@ -127,4 +122,8 @@ def _translated(name: str, value: Any) -> list[str] | None:
     return None
 
 
-FORMAT = Format(".kcpps", lambda documents, path: read_kcpps(documents), "", is_kcpps, "json", program=find_koboldcpp)
+def _read(documents: list[dict[str, Any]], path: str = "") -> Reading:
+    return Reading(entries=[FileEntry(_invocation(ScriptCommand((), {}), values, [])) for values in documents])
+
+
+FORMAT = Format(".kcpps", _read, "", is_kcpps, "json", program=find_koboldcpp)

@@ -180,9 +180,8 @@ def _notes(options: QualityOptions, figures: Mapping[str, TargetFigures]) -> Ite
             yield error
     if options.text:
         yield f"The text is the owner's own ({options.text_sha256[:12]})."
-    if (
-        chunks := max((len(own.log_perplexity) for own in figures.values()), default=0)
-    ) and chunks < stats.MIN_CLUSTERS:
+    chunks = max((len(own.log_perplexity) for own in figures.values()), default=0)
+    if 0 < chunks < stats.MIN_CLUSTERS:
         yield f"{chunks} chunks are few: their intervals are wide."
 
 
