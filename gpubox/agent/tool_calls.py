@@ -8,7 +8,6 @@ backticks) counts if the server has no native calls, and then only a call of the
 
 from __future__ import annotations
 
-import ast
 import difflib
 import json
 import re
@@ -18,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from gpubox.agent.code_answer import fenced_blocks, python_program
+from gpubox.agent.code_answer import fenced_blocks, parse_python, python_program
 from gpubox.agent.completion import ModelReply, RawToolCall
 from gpubox.agent.events import Notice
 from gpubox.agent.tools import CODE_TOOL, Tool, ToolCall, ToolProtocol
@@ -97,10 +96,8 @@ def _repair_json(raw: str) -> Any:
 
 
 def _is_python(code: str) -> bool:
-    try:
-        return bool(ast.parse(code).body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
+    tree = parse_python(code)
+    return tree is not None and bool(tree.body)
 
 
 MAX_CALLS_PER_REPLY = 8

@@ -185,7 +185,7 @@ class InterferenceMonitor:
             for process in gpu.processes:
                 known = process.pid in self._known_pids or process.pid in self._target_pids
                 large = process.vram_bytes is None or process.vram_bytes >= MIN_PROCESS_BYTES
-                if not known and large and process.pid not in descendants(os.getpid()):  # llama-bench is a child
+                if not known and large and process.pid not in descendants(os.getpid()):  # llama-perplexity is a child
                     self._known_pids.add(process.pid)
                     self._new_processes.add(f"{process.name or process.pid} started to use GPU {gpu.index}")
         return used

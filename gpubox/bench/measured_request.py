@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from gpubox.bench.target_server import TargetServer
 
 
+SILENCE_SECONDS = 1800.0
+"""A long prompt on a slow box is read for so long without a byte."""
 SETTLE_SECONDS = 1.0
 """A reading is the mean of the second before it (``nvmlDeviceGetPowerUsage``, NVML API, Ampere and newer but not
 GA100), so the readings of a phase's first second also show what came before."""
@@ -134,7 +136,6 @@ async def measure_request(
     body: Mapping[str, Any],
     *,
     path: str = CHAT_PATH,
-    silence_seconds: float = 1800.0,
     label: str = "",
 ) -> dict[str, Any]:
     """Sends ``body`` and returns ``{"request": ..., "reply": MeasuredReply as JSON}`` for the raw journal.
@@ -149,7 +150,7 @@ async def measure_request(
     if active.dialect == LLAMA:
         request["return_progress"] = True
     try:
-        reply = await _stream(target_server, item, request, path, silence_seconds, label)
+        reply = await _stream(target_server, item, request, path, label)
     except StreamError as error:
         target_server.token_count_unknown = True
         if error.transient:
@@ -174,7 +175,6 @@ async def _stream(
     item: str,
     body: dict[str, Any],
     path: str,
-    silence_seconds: float,
     label: str,
 ) -> MeasuredReply:
     text: list[str] = []
@@ -183,7 +183,7 @@ async def _stream(
     timings = usage = None
     sent = reported = time.perf_counter()
     first = last = None
-    async with target_server.client.stream_completion(body, path=path, silence_seconds=silence_seconds) as chunks:
+    async with target_server.client.stream_completion(body, path=path, silence_seconds=SILENCE_SECONDS) as chunks:
         async for chunk in chunks:
             now = time.perf_counter()
             timings, usage = chunk.timings or timings, chunk.usage or usage

@@ -26,7 +26,7 @@ class Target:
     model: str = ""
     """The model to request at ``url``; empty: the first that it lists."""
     stopped: bool = False
-    """The item needs the GPU's memory (llama-bench), so no server of gpubox may run meanwhile."""
+    """The item needs the GPU's memory (llama-perplexity), so no server of gpubox may run meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,6 @@ class RunInfo:
     state: str = "running"
     """running | finished | interrupted | failed. A ``running`` run without a live owner is interrupted."""
     message: str = ""
-    ended_at: str = ""
     seconds: float = 0.0
     """Time spent on it, over all sessions."""
     machine: Machine | None = None

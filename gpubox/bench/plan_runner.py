@@ -107,7 +107,7 @@ class RunSession:
         """Set by ``work``."""
 
     async def work(self) -> RunInfo:
-        self._save(replace(self.info, state="running", message="", ended_at=""))
+        self._save(replace(self.info, state="running", message=""))
         self.emit(RunStarted(self.info, len(self.results)))
         state, message = "interrupted", "interrupted"
         try:
@@ -143,7 +143,7 @@ class RunSession:
         # Saved before the restore: a full disk or a second Ctrl-C must not prevent the restore.
         seconds = round(self._earlier_seconds + time.monotonic() - self._started, 3)
         with contextlib.suppress(GpuboxError):
-            self._save(replace(self.info, state=state, message=message, ended_at=utc_now(), seconds=seconds))
+            self._save(replace(self.info, state=state, message=message, seconds=seconds))
         await asyncio.to_thread(shutil.rmtree, self.benchmark.scratch, ignore_errors=True)
         error = await restore_or_report(self.target_server)
         if self._inherited and not self.target_server.restore_pending:

@@ -35,8 +35,6 @@ T = TypeVar("T")
 LOCK_TRIES = 5
 RUN_FILE, RESULTS_FILE = "run.json", "results.jsonl"
 _ITEMS, _RAW = "items.jsonl", "raw.jsonl"
-
-
 _FILE_BYTES = 128 << 20
 
 
@@ -216,7 +214,7 @@ class Run:
 
     def save(self, info: RunInfo) -> None:
         """Replaces ``run.json``. Raises GpuboxError."""
-        _write(self.folder / RUN_FILE, _pretty(info))
+        _write(self.folder / RUN_FILE, msgspec.json.format(msgspec.json.encode(info), indent=1) + b"\n")
 
     def save_file(self, name: str, text: str) -> None:
         """Writes another file into the folder (a summary, another tool's output). Raises GpuboxError."""
@@ -232,8 +230,7 @@ class Run:
 def create_run(paths: Paths, plan: Plan, items: Sequence[Item] = ()) -> Run:
     """A new folder with the plan and its first items in it. Raises GpuboxError if it cannot be written."""
     assert len({item.id for item in items}) == len(items), "item ids are not unique"
-    served = [target for target in plan.targets if not target.stopped] or plan.targets
-    names = "-".join(dict.fromkeys(target.profile or target.name for target in served))
+    names = "-".join(dict.fromkeys(target.profile or target.name for target in plan.targets))
     slug = re.sub(r"[^A-Za-z0-9.]+", "-", f"{plan.kind}-{names}").strip("-.")[:60]
     stem = f"{datetime.now().astimezone():%Y%m%d-%H%M%S}-{slug}"
     for number in range(1, 1000):
@@ -288,10 +285,6 @@ def find_runs(paths: Paths, name: str) -> list[Run]:
     if not matches:
         raise UsageError(f"There is no run {name!r}.", f"The last one is {runs[-1].id}; `gpubox bench ls` lists them.")
     return matches
-
-
-def _pretty(value: Any) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 
 def _decode(path: Path, kind: type[T]) -> T:

@@ -33,7 +33,8 @@ def target_to_save(run: Run, name: str = "") -> Target:
         names = ", ".join(target.name for target in (matches or targets)[:8])
         count = len(matches) or "None"
         raise UsageError(f"{count} of this run's targets match {name!r}.", f"There are: {names}.")
-    best = best_target(run)
+    with readable_results(run):
+        best = make_benchmark(info.plan).best(run.scored())
     if best is None or not best.overrides:
         names = ", ".join(target.name for target in targets[:8])
         raise UsageError(
@@ -41,12 +42,6 @@ def target_to_save(run: Run, name: str = "") -> Target:
             f"--cell saves one all the same: {names}." if names else "",
         )
     return best
-
-
-def best_target(run: Run) -> Target | None:
-    """What a sweep or a tune found to be the best; ``None`` if there is none. Raises GpuboxError if it is damaged."""
-    with readable_results(run):
-        return make_benchmark(run.info.plan).best(run.scored())
 
 
 def profile_of_target(base: Profile, target: Target, name: str, run: str) -> tuple[Profile, str]:

@@ -177,7 +177,7 @@ def permutation_p(
 
 
 def bootstrap(
-    strata: Sequence[Sequence[T]], statistic: Callable[[list[T]], float], *, seed: int = 0, resamples: int = RESAMPLES
+    strata: Sequence[Sequence[T]], statistic: Callable[[list[T]], float], *, seed: int = 0
 ) -> tuple[float, float]:
     """The 95 % interval of ``statistic``. Whole clusters are drawn, separately in each stratum.
 
@@ -189,12 +189,12 @@ def bootstrap(
         pools = [[cluster for pool in pools for cluster in pool]]
     n = sum(len(pool) for pool in pools)
     statistics_drawn = sorted(
-        statistic([cluster for pool in pools for cluster in rng.choices(pool, k=len(pool))]) for _ in range(resamples)
+        statistic([cluster for pool in pools for cluster in rng.choices(pool, k=len(pool))]) for _ in range(RESAMPLES)
     )
     dof = max(1, n - len(pools))
     tail = statistics.NormalDist().cdf(-t95(dof) * math.sqrt(n / dof))
-    index = tail * (resamples - 1)
-    return statistics_drawn[math.floor(index)], statistics_drawn[math.ceil(resamples - 1 - index)]
+    index = tail * (RESAMPLES - 1)
+    return statistics_drawn[math.floor(index)], statistics_drawn[math.ceil(RESAMPLES - 1 - index)]
 
 
 def mean_over_prompts(strata: Sequence[Sequence[Sequence[float]]], *, seed: int = 0) -> Estimate:

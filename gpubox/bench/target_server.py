@@ -71,6 +71,7 @@ def _model_ids(models: Any) -> list[str]:
 
 
 ProfileLookup = Callable[[str], Profile]
+EXIT_SECONDS = 2.0
 SWITCHING = ("switching",)
 """Stored instead of a command line during a switch: after a kill, any target of the run may be running."""
 
@@ -169,10 +170,10 @@ class TargetServer:
         """Whether ``error`` means that the server is gone, rather than that it refused."""
         return error.code == ExitCode.NOT_RUNNING or not self.alive
 
-    async def wait_for_exit(self, seconds: float = 2.0) -> None:
+    async def wait_for_exit(self) -> None:
         """Waits until the process has exited: a broken connection can precede its exit by a moment."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(EXIT_SECONDS):
                 while self.running and self.alive:
                     await asyncio.sleep(0.05)
 
@@ -274,7 +275,6 @@ class TargetServer:
         await self._connect(target, running.launch.base_url, api_key(self.paths), running)
 
     async def _connect(self, target: Target, url: str, key: str | None, running: RunningServer | None) -> None:
-
         client = LlamaClient(url, key, timeout=10.0)
         try:
             dialect, model, props = await identify_endpoint(client, target.model, managed=running is not None)

@@ -11,5 +11,6 @@ build_output.py     progress and failures in what a build prints (pure)
 built.py            the folders of built engines
 embedded_server.py  the embedded engine: llama.cpp's server from the xllamacpp wheel
 embedded_flags.py   llama-server's flags -> its parameters, and how their texts are read
+embedded_plain.txt  the flags among them that set one attribute
 embedded_help.txt   the --help of llama.cpp's server that the embedded engine takes its flags from
 """

@@ -36,6 +36,7 @@ from gpubox.engines.built import BUILD_MARKER, BUILDING, check_new_name, clear_l
 from gpubox.engines.find import Engine
 from gpubox.engines.query import list_devices, probe_capabilities
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.hardware.process import kill_group
 from gpubox.paths import Paths
 from gpubox.storage import existing_folder, lock_file, open_private, private_folder, read_json
 from gpubox.units import file_size
@@ -291,7 +292,7 @@ def _follow(argv: Sequence[str], env: dict[str, str], log: Path, output: BuildOu
             stderr=subprocess.STDOUT, start_new_session=True,  # Ctrl-C is gpubox's to handle
         )  # fmt: skip
         stack.callback(process.wait)
-        stack.callback(_kill_group, process)
+        stack.callback(_kill_running, process)
         assert process.stdout is not None
         stack.callback(process.stdout.close)
         _read_lines(process, output, sink, tell)
@@ -329,10 +330,9 @@ def _read_lines(
     output.read(rest.decode(errors="replace"))
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
+def _kill_running(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_group(process.pid)
 
 
 def _unpack(wheel: Path, folder: Path) -> None:

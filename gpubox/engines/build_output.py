@@ -107,7 +107,8 @@ class BuildOutput:
     def _remember(self, text: str) -> None:
         if text and self._cmake is not None:
             if len(self._cmake) == _CMAKE_LINES or _CMAKE_END.match(text):
-                self._first["cmake"], self._cmake = self._first_sentence(self._cmake), None
+                sentence = re.split(r"\.(?:\s|$)", " ".join(self._cmake))[0]
+                self._first["cmake"], self._cmake = sentence or self._first["cmake"], None
             else:
                 self._cmake.append(text)
         if not text or _PIP_TALK.match(text):
@@ -124,9 +125,6 @@ class BuildOutput:
                 if cause == "cmake":
                     self._cmake = []
                 break
-
-    def _first_sentence(self, lines: list[str]) -> str:
-        return re.split(r"\.(?:\s|$)", " ".join(lines))[0] or self._first["cmake"]
 
     def failure(self, code: int) -> GpuboxError:
         """Why the build failed, in one sentence with the line that matters. ``code``: pip's exit status."""

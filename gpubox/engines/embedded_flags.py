@@ -334,37 +334,7 @@ def _named(prefix: str, *names: str) -> Mapping[str, str]:
     return {name: f"{prefix}_{name.upper()}" for name in names}
 
 
-_PLAIN = """
-    threads=cpuparams.n_threads threads-batch=cpuparams_batch.n_threads poll=cpuparams.poll repack=!no_extra_bufts
-    no-host op-offload=!no_op_offload kv-offload=!no_kv_offload main-gpu fit-ctx=fit_params_min_ctx check-tensors
-    model=model.path ctx-size=n_ctx batch-size=n_batch ubatch-size=n_ubatch n-predict keep=n_keep swa-full
-    rope-freq-base rope-freq-scale yarn-orig-ctx yarn-ext-factor yarn-attn-factor yarn-beta-slow yarn-beta-fast
-    kv-unified kv-unified-per-slot ctx-checkpoints=n_ctx_checkpoints cache-ram=cache_ram_mib
-    cache-reuse=n_cache_reuse cache-prompt cache-idle-slots context-shift=ctx_shift cont-batching warmup
-    slot-prompt-similarity mmproj=mmproj.path mmproj-auto=!no_mmproj mmproj-offload=mmproj_use_gpu image-min-tokens
-    image-max-tokens embeddings=embedding embd-normalize port reuse-port api-prefix cors-methods cors-headers
-    cors-credentials ssl-key-file=ssl_file_key ssl-cert-file=ssl_file_cert path=public_path ui sse-ping-interval
-    threads-http=n_threads_http metrics=endpoint_metrics props=endpoint_props slots=endpoint_slots jinja=use_jinja
-    chat-template skip-chat-parsing=force_pure_content_parser prefill-assistant log-verbosity=verbosity
-
-    samplers=sampling.samplers ignore-eos=sampling.ignore_eos temp=sampling.temp top-k=sampling.top_k
-    top-p=sampling.top_p min-p=sampling.min_p typical-p=sampling.typ_p xtc-probability=sampling.xtc_probability
-    xtc-threshold=sampling.xtc_threshold presence-penalty=sampling.penalty_present
-    frequency-penalty=sampling.penalty_freq dry-multiplier=sampling.dry_multiplier dry-base=sampling.dry_base
-    dry-allowed-length=sampling.dry_allowed_length adaptive-target=sampling.adaptive_target
-    adaptive-decay=sampling.adaptive_decay dynatemp-range=sampling.dynatemp_range
-    dynatemp-exp=sampling.dynatemp_exponent mirostat=sampling.mirostat mirostat-lr=sampling.mirostat_eta
-    mirostat-ent=sampling.mirostat_tau backend-sampling=sampling.backend_sampling
-    reasoning-budget-message=sampling.reasoning_budget_message
-
-    spec-draft-model=speculative.draft.mparams.path spec-draft-n-min=speculative.draft.n_min
-    spec-draft-p-min=speculative.draft.p_min spec-draft-p-split=speculative.draft.p_split
-    spec-draft-backend-sampling=speculative.draft.backend_sampling
-    spec-draft-threads=speculative.draft.cpuparams.n_threads
-    spec-draft-threads-batch=speculative.draft.cpuparams_batch.n_threads
-    lookup-cache-static=speculative.ngram_cache.lookup_cache_static
-    lookup-cache-dynamic=speculative.ngram_cache.lookup_cache_dynamic
-"""
+_PLAIN = Path(__file__).with_name("embedded_plain.txt").read_text(encoding="ascii")
 """``flag`` or ``flag=attribute``: those that set one attribute to a value of its own type. ``!``: to the opposite."""
 FLAGS: dict[str, Setter] = {
     **{flag: _plain(flag, target) for flag, _, target in (word.partition("=") for word in _PLAIN.split())},

@@ -71,7 +71,7 @@ def choose_engine(config: Config, wanted: str) -> Engine:
 
 
 def find_beside_engine(config: Config, engine: str, program: str) -> Path | None:
-    """``program`` (llama-bench, for example) in the folder of the engine called ``engine``, if it is there and runs."""
+    """``program`` in the folder of the engine called ``engine``, if it is there and runs."""
     try:
         chosen = choose_engine(config, engine)
     except GpuboxError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import stat
 from dataclasses import astuple, dataclass
 from functools import cache
@@ -256,3 +257,9 @@ def is_listening(pid: int, port: int) -> bool | None:
     except (psutil.Error, OSError):
         return None
     return any(c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port for c in connections)
+
+
+def kill_group(pid: int) -> None:
+    """Kills the process group that ``pid`` leads. Call it before waiting for ``pid``."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)

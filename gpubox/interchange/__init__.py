@@ -6,7 +6,7 @@ conversion.py          what a text holds -> profiles
 profile_draft.py       the arguments of one llama-server -> a profile
 given_options.py       arguments -> options and values; options of older builds
 reference_options.py   the options of a reference build, from its --help
-data/                  that --help
+data/                  that --help; the options of LM Studio and KoboldCpp; a unit of systemd
 import_notes.py        notes about what a profile cannot hold, without secrets
 script.py              what the readers of scripts share
 server_invocation.py   finds llama-server in a command

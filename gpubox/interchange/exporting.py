@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpubox.errors import UsageError
 from gpubox.interchange.client_settings import one_line
@@ -41,30 +42,9 @@ def export_profile(profile: Profile, kind: str, argv: Sequence[str]) -> str:
 def _systemd(export: _Export) -> str:
     env = "".join(f"Environment={unit_word(f'{name}={value}', dollars=False)}\n" for name, value in export.env.items())
     command = " \\\n  ".join(" ".join(map(unit_word, words)) for words in _grouped(export.argv))
-    return f"""\
-# {export.profile.name}: ~/.config/systemd/user/llama-server.service, then
-#   systemctl --user daemon-reload && systemctl --user enable --now llama-server
-
-[Unit]
-Description=llama-server: {export.title.replace("%", "%%")}
-
-[Service]
-Type=exec
-{env}# One line, LLAMA_API_KEY=..., in a file of mode 0600: the key stays out of the process list.
-EnvironmentFile=-%h/.config/gpubox/llama-server.env
-ExecStart={command}
-Restart=on-failure
-RestartSec=5
-TimeoutStopSec=20
-NoNewPrivileges=yes
-LockPersonality=yes
-RestrictRealtime=yes
-RestrictSUIDSGID=yes
-UMask=0077
-
-[Install]
-WantedBy=default.target
-"""
+    unit = Path(__file__).with_name("data").joinpath("llama-server.service").read_text(encoding="utf-8")
+    title = export.title.replace("%", "%%")
+    return unit.format(name=export.profile.name, title=title, env=env, command=command)
 
 
 def _sh(export: _Export) -> str:

@@ -1,12 +1,14 @@
 """KoboldCpp's command lines and .kcpps files as llama-server's arguments.
 
-Source: the argument parser of koboldcpp.py, release 1.100. A .kcpps file is the JSON of the same options.
+Source: the argument parser of koboldcpp.py, release 1.100; what most options become is in ``data/koboldcpp.toml``. A
+.kcpps file is the JSON of the same options.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from gpubox.interchange.containers import ServerInvocation
@@ -14,25 +16,14 @@ from gpubox.interchange.format import FileEntry, Format, Reading
 from gpubox.interchange.import_notes import join_words, omitted
 from gpubox.interchange.script import ScriptCommand, base_name
 from gpubox.profiles.argv import argument_text
+from gpubox.toml_table import parse_toml
 
 _PROGRAM = re.compile(r"koboldcpp[\w.-]*?(?:\.exe|\.py)?", re.I)
 _QUANT_KV = {"0": "f16", "1": "q8_0", "2": "q4_0"}
 _PORT = 5001
-_SAME = {
-    "threads": "--threads", "blasthreads": "--threads-batch", "batchthreads": "--threads-batch",
-    "contextsize": "--ctx-size", "gpulayers": "--n-gpu-layers", "mmproj": "--mmproj", "host": "--host",
-    "port": "--port", "port_param": "--port", "draftmodel": "--model-draft", "draftamount": "--spec-draft-n-max",
-    "draftgpulayers": "--n-gpu-layers-draft", "moecpu": "--n-cpu-moe", "overridetensors": "--override-tensor",
-    "overridekv": "--override-kv", "maingpu": "--main-gpu", "defaultgenamt": "--n-predict",
-    "blasbatchsize": "--ubatch-size", "batchsize": "--ubatch-size", "model": "--model", "model_param": "--model",
-}  # fmt: skip
-"""Options that llama-server has with the same value."""
-_SWITCHES = {
-    "flashattention": ["--flash-attn", "on"], "noflashattention": ["--flash-attn", "off"], "usemlock": ["--mlock"],
-    "usecpu": ["--n-gpu-layers", "0"], "embeddings": ["--embeddings"], "jinja": ["--jinja"],
-    "jinja_tools": ["--jinja"], "lowvram": ["--no-kv-offload"], "noshift": ["--no-context-shift"],
-    "nommap": ["--no-mmap"],
-}  # fmt: skip
+_TABLES = parse_toml(Path(__file__).with_name("data").joinpath("koboldcpp.toml").read_text(encoding="utf-8"))
+_SAME: dict[str, str] = _TABLES["same"]
+_SWITCHES: dict[str, list[str]] = _TABLES["switches"]
 _OWN_SWITCHES = {"noavx2", "useswa", "failsafe", "quiet", "skiplauncher", "nocertify"}
 _LISTS = {"lora", "tensor_split", "ropeconfig", "ssl", "usecublas", "usecuda", "usevulkan", "useclblast", "usehipblas"}
 """Options with several values. All others, besides the switches, have one."""
@@ -53,11 +44,6 @@ def find_koboldcpp(command: ScriptCommand) -> ServerInvocation | None:
             options["port_param"] = positional[1]
         notes += [omitted(word, "no option takes it") for word in positional[2:]]
     return _invocation(command, options, notes)
-
-
-def read_kcpps(documents: list[dict[str, Any]]) -> Reading:
-    """The server of a .kcpps file, with llama-server's arguments."""
-    return Reading(entries=[FileEntry(_invocation(ScriptCommand((), {}), values, [])) for values in documents])
 
 
 def is_kcpps(values: object) -> bool:
@@ -136,4 +122,8 @@ def _translated(name: str, value: Any) -> list[str] | None:
     return None
 
 
-FORMAT = Format(".kcpps", lambda documents, path: read_kcpps(documents), "", is_kcpps, "json", program=find_koboldcpp)
+def _read(documents: list[dict[str, Any]], path: str = "") -> Reading:
+    return Reading(entries=[FileEntry(_invocation(ScriptCommand((), {}), values, [])) for values in documents])
+
+
+FORMAT = Format(".kcpps", _read, "", is_kcpps, "json", program=find_koboldcpp)

@@ -1,7 +1,7 @@
 """LM Studio's presets and model settings (JSON) as llama-server's arguments.
 
 Both are lists of ``{"key": "llm.load.contextLength", "value": 32768}`` under ``load`` and ``operation``; a value may be
-``{"checked": true, "value": ...}``. Keys are those of LM Studio's SDK (lmstudio-js, KVConfig schema).
+``{"checked": true, "value": ...}``. What each key becomes is in ``data/lmstudio.toml``.
 """
 
 from __future__ import annotations
@@ -16,47 +16,11 @@ from gpubox.interchange.format import FileEntry, Format, Reading
 from gpubox.interchange.import_notes import omitted
 from gpubox.interchange.profile_draft import ForeignSettings
 from gpubox.profiles.argv import argument_text
+from gpubox.toml_table import parse_toml
 
-_SAME = {
-    "llm.load.contextLength": "--ctx-size",
-    "llm.load.numParallelSessions": "--parallel",
-    "llm.load.seed": "--seed",
-    "llm.load.llama.evalBatchSize": "--batch-size",
-    "llm.load.llama.physicalBatchSize": "--ubatch-size",
-    "llm.load.llama.cpuThreadPoolSize": "--threads",
-    "llm.load.llama.kCacheQuantizationType": "--cache-type-k",
-    "llm.load.llama.vCacheQuantizationType": "--cache-type-v",
-    "llm.load.llama.ropeFrequencyBase": "--rope-freq-base",
-    "llm.load.llama.ropeFrequencyScale": "--rope-freq-scale",
-    "llm.load.llama.contextCheckpoints": "--ctx-checkpoints",
-    "llm.prediction.temperature": "--temp",
-    "llm.prediction.topKSampling": "--top-k",
-    "llm.prediction.topPSampling": "--top-p",
-    "llm.prediction.minPSampling": "--min-p",
-    "llm.prediction.repeatPenalty": "--repeat-penalty",
-    "llm.prediction.llama.presencePenalty": "--presence-penalty",
-    "llm.prediction.llama.frequencyPenalty": "--frequency-penalty",
-    "llm.prediction.llama.cpuThreads": "--threads",
-    "llm.prediction.llama.xtcProbability": "--xtc-probability",
-    "llm.prediction.llama.xtcThreshold": "--xtc-threshold",
-    "llm.prediction.maxPredictedTokens": "--n-predict",
-    "llm.prediction.maxTokens": "--n-predict",
-    "llm.prediction.speculativeDecoding.numDraftTokensExact": "--spec-draft-n-max",
-    "llm.prediction.speculativeDecoding.minDraftLengthToConsider": "--spec-draft-n-min",
-}
-_SWITCHES = {
-    "llm.load.llama.flashAttention": ("--flash-attn on", "--flash-attn off"),
-    "llm.load.llama.autoFit": ("--fit on", "--fit off"),
-    "llm.load.llama.tryMmap": ("", "--no-mmap"),
-    "llm.load.llama.keepModelInMemory": ("--mlock", ""),
-    "llm.load.offloadKVCacheToGpu": ("--kv-offload", "--no-kv-offload"),
-    "llm.load.useUnifiedKvCache": ("--kv-unified", "--no-kv-unified"),
-    "llm.prediction.reasoning.enableThinking": (
-        '--chat-template-kwargs {"enable_thinking":true}',
-        '--chat-template-kwargs {"enable_thinking":false}',
-    ),
-}
-"""Key -> the arguments for true and for false; ``""``: llama-server's own default, or there are none."""
+_TABLES = parse_toml(Path(__file__).with_name("data").joinpath("lmstudio.toml").read_text(encoding="utf-8"))
+_SAME: dict[str, str] = _TABLES["same"]
+_SWITCHES: dict[str, list[str]] = _TABLES["switches"]
 _OFFLOAD = "llm.load.llama.acceleration.offloadRatio"
 _MODEL_OF_CONFIG = re.compile(r"user-concrete-model-default-config/([^/]+/[^/]+/[^/]+\.gguf)\.json$")
 

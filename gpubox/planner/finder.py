@@ -169,9 +169,7 @@ def plan_model(
         )
     except GpuboxError as error:
         return no_plan(name, error, idea.keep_free_bytes)
-    if (
-        may_dry_run and judge(plan).fit == "unknown"
-    ):  # the engine could not measure it: an estimate is better than nothing
+    if may_dry_run and judge(plan).fit == "unknown":  # the engine could not measure it: an estimate is better
         plan = planner.plan_in(situation, {}, keep_free_bytes=idea.keep_free_bytes)
     if model.metadata.get(f"{model.architecture}.nextn_predict_layers", 0):
         plan = replace(plan, draft_head=True, notes=(*plan.notes, _DRAFT_HEAD_NOTE))

@@ -129,7 +129,7 @@ def canonical_memory_flag(name: str) -> str | None:
 
 def read_launch_flags(flags: Mapping[str, FlagValue], env: Mapping[str, str]) -> LaunchFlags:
     """The memory flags in ``flags`` (of a profile) and ``env`` (of the server). Raises ValueError for a wrong value."""
-    values = dict(_canonical_values(flags))
+    values = {name: value for given, value in flags.items() if (name := canonical_memory_flag(given))}
     for name, variable in _ENVIRONMENT.items():
         if name not in values and f"no-{name}" not in values and variable in env:
             values[name] = _from_environment(env[variable])
@@ -238,12 +238,6 @@ class _Switches:
             elif key == f"no-{name}":
                 result = not _truth(value)
         return result
-
-
-def _canonical_values(flags: Mapping[str, FlagValue]) -> Iterator[tuple[str, FlagValue]]:
-    for given, value in flags.items():
-        if name := canonical_memory_flag(given):
-            yield name, value
 
 
 def _from_environment(text: str) -> FlagValue:

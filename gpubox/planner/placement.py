@@ -138,9 +138,8 @@ class ModelWeights:
                 search: Callable[[str], object] = re.compile(pattern).search
             except (re.error, RecursionError, OverflowError) as error:
                 raise ValueError(f"override-tensor has the pattern {pattern!r}: {error}") from None
-            layer = _ONE_LAYER.match(
-                pattern
-            )  # then only its tensors need a look: there may be a pattern for each layer
+            # Of a pattern for one layer only its tensors need a look: there may be one for each layer.
+            layer = _ONE_LAYER.match(pattern)
             among = self._of_layer(int(layer[1])) if layer else range(len(self._tensors))
             self._matches[pattern] = tuple(i for i in among if search(self._tensors[i].name))
         return self._matches[pattern]

@@ -209,7 +209,8 @@ class Planner:
         draft = self.model(Path(flags.draft.model)) if flags.draft and flags.draft.model else None
         devices = [OffloadDevice(device.key, device.free_bytes) for device in situation.devices if device.key != HOST]
         try:
-            encoder = _tensor_bytes(self.model(Path(flags.encoder))) if flags.encoder else 0
+            tensors = self.model(Path(flags.encoder)).file.tensors if flags.encoder else ()
+            encoder = sum(tensor.size_bytes for tensor in tensors)
             parts = calculate(situation.model, draft, flags, devices, encoder)
         except ValueError as error:
             raise GpuboxError(str(error)) from None
@@ -329,10 +330,6 @@ def _engine_settings(env: Mapping[str, str]) -> tuple[Path, Path]:
     """Files with default flags that llama-server reads by itself (common/arg.cpp, build 11434)."""
     home = env.get("XDG_CONFIG_HOME") or f"{env.get('HOME', '')}/.config"
     return Path("/etc/llama.cpp/config.ini"), Path(home, "llama.cpp", "config.ini")
-
-
-def _tensor_bytes(model: LoadedModel) -> int:
-    return sum(tensor.size_bytes for tensor in model.file.tensors)
 
 
 def changed_flags(flags: Mapping[str, FlagValue], overrides: Mapping[str, FlagValue | None]) -> dict[str, FlagValue]:

@@ -11,6 +11,7 @@ monitor.py          runs inside, beside the program: memory of the kernel
 bubblewrap.py       the wall of namespaces: bwrap and its arguments
 landlock.py         the wall without namespaces
 seccomp.py          the system calls that are forbidden
+syscalls.txt        their numbers
 cgroup.py           a bound of all memory, where gpubox may make one
 idmapped_mount.py   lets the user of root's programs write to a workspace
 interpreter.py      which Python runs the program

@@ -13,19 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpubox.errors import GpuboxError
-from gpubox.hardware.process import children, descendants
+from gpubox.hardware.process import children, descendants, kill_group
 from gpubox.sandbox import spawn
 from gpubox.sandbox.interpreter import find_interpreter
 from gpubox.sandbox.policy import Confinement, EndedBy, Outcome, Policy
 from gpubox.sandbox.quarantine import Quarantine
 from gpubox.sandbox.workspace_scan import DiskMonitor, check_workspace
 from gpubox.units import KIB, MIB
-
-
-def kill_group(pid: int) -> None:
-    """Kills the process group that ``pid`` leads. Call it before waiting for ``pid``."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
 
 
 def wait_group_dead(pid: int, seconds: float) -> None:

@@ -264,9 +264,9 @@ class LlamaClient:
         chunk = chunk_of(values)
         return ChatCompletion(chunk.text or chunk.reasoning, chunk.finish_reason, chunk.model, chunk.timings)
 
-    async def tokenize(self, text: str, *, special: bool = False) -> list[int]:
-        """The tokens of ``text``; with ``special`` also the one that begins a prompt, if any. Raises GpuboxError."""
-        body = {"content": text, "add_special": special}
+    async def tokenize(self, text: str) -> list[int]:
+        """The tokens of ``text``, without the one that begins a prompt. Raises GpuboxError."""
+        body = {"content": text, "add_special": False}
         tokens = (await self._post("/tokenize", body, "count tokens", "tokens"))["tokens"]
         return [token for token in tokens if json_integer(token) is not None] if isinstance(tokens, list) else []
 
@@ -278,10 +278,6 @@ class LlamaClient:
         """The prompt that the model's chat template makes of ``messages``. Raises GpuboxError."""
         body = {"messages": messages, "chat_template_kwargs": dict(template_kwargs)}
         return str((await self._post("/apply-template", body, "apply its chat template", "prompt"))["prompt"])
-
-    async def complete(self, body: Mapping[str, Any], *, timeout: float) -> dict[str, Any]:
-        """The whole answer of ``/completion`` to ``body``, which does not stream. Raises GpuboxError."""
-        return await self._post("/completion", body, "answer", timeout=timeout)
 
     async def save_slot(self, index: int, filename: str, *, timeout: float) -> SlotFile:
         """Has the server write an idle slot into its --slot-save-path. ``filename`` is no path. Raises GpuboxError."""

@@ -19,8 +19,8 @@ from typing import Any
 from gpubox.hardware.process import boot_id
 from gpubox.sequences import shared_length
 from gpubox.server.kv_key import KvKey
-from gpubox.server.state import decoded
-from gpubox.storage import free_bytes, lock_file, open_private, private_folder, read_json, read_text, write_atomically
+from gpubox.server.state import read_record
+from gpubox.storage import free_bytes, lock_file, open_private, private_folder, write_atomically
 from gpubox.units import GIB
 
 STATE_SUFFIX, PARTIAL_SUFFIX = ".kv", ".part"
@@ -30,7 +30,6 @@ FREE_BYTES = 2 * GIB
 """So much of the disk stays free."""
 MAX_UNUSED = 3
 """A state that was put back so often, and that no answer is known to have reused, is dropped."""
-_JSON_BYTES = 64 * 1024
 _SAME_SHARE = 1.1
 """How much longer a state may be than what it shares with the one that replaces it."""
 _LOCK_ATTEMPTS = 250
@@ -288,9 +287,8 @@ def read_tokens(path: Path) -> list[int]:
 
 def read_state(path: Path) -> KeptState | None:
     """What a JSON file says; None if it is damaged, or not about the files of its own name."""
-    try:
-        state: KeptState = decoded(KeptState, read_json(read_text(path, _JSON_BYTES), own=True))
-        numbers = (state.tokens, state.size_bytes, state.unused, state.modified_ns, state.key.streams)
-        return state if min(numbers) >= 0 and state.name == path.stem else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    state = read_record(KeptState, path)
+    if state is None or state.name != path.stem:
         return None
+    numbers = (state.tokens, state.size_bytes, state.unused, state.modified_ns, state.key.streams)
+    return state if min(numbers) >= 0 else None

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Any, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from gpubox.address import local_url
 from gpubox.errors import GpuboxError
@@ -27,6 +27,9 @@ RESTART_SECONDS = 15 * 60
 """A restart counts against MAX_RESTARTS for so long."""
 LEAST_REUSED_SHARE = 0.5
 """A request that reused less of a restored state continues another conversation."""
+RECORD_ERRORS = (OSError, ValueError, TypeError, KeyError, AttributeError)
+"""What reading a damaged record raises."""
+T = TypeVar("T")
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -187,18 +190,14 @@ def load_state(path: Path) -> InstanceState:
         return cast(InstanceState, decoded(InstanceState, values))
     except FileNotFoundError:
         return InstanceState()
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except RECORD_ERRORS as error:
         reason = error.strerror if isinstance(error, NotRegularFile) else type(error).__name__
         return InstanceState(message=f"The state file {path} was damaged ({reason}).")
 
 
 def pending_trial(paths: Paths) -> TrialRecord | None:
     """The trial that has not ended, under way or interrupted. A damaged record is none."""
-    try:
-        values = read_json(read_text(paths.trial_record, STATE_BYTES), own=True)
-        return cast(TrialRecord, decoded(TrialRecord, values))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
+    return read_record(TrialRecord, paths.trial_record)
 
 
 def save_state(path: Path, state: InstanceState) -> None:
@@ -267,6 +266,14 @@ def decoded(kind: Any, value: Any) -> Any:
     return value
 
 
+def read_record(kind: type[T], path: Path) -> T | None:
+    """What ``asdict`` and JSON wrote there; ``None`` if there is no file, or a damaged one."""
+    try:
+        return cast(T, decoded(kind, read_json(read_text(path, STATE_BYTES), own=True)))
+    except RECORD_ERRORS:
+        return None
+
+
 def save_launch_record(log: Path, running: RunningServer) -> None:
     """Writes which launch the log is of. Never raises: a start does not fail for it."""
     with contextlib.suppress(OSError):
@@ -281,7 +288,7 @@ def read_launch_record(log: Path) -> RunningServer | None:
         # A kill between two renames leaves a record beside the wrong log.
         is_of_log = values["log_inode"] == log.stat().st_ino
         return cast(RunningServer, decoded(RunningServer, values["running"])) if is_of_log else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except RECORD_ERRORS:
         return None
 
 
@@ -289,9 +296,6 @@ def recorded_launches(folder: Path, *, rotated: bool = True) -> list[tuple[Path,
     """The logs whose launch is known, the newest of each instance first; ``rotated``: those of earlier launches too."""
     logs = sorted(path.with_suffix("") for path in folder.glob("*.log*.launch" if rotated else "*.log.launch"))
     return [(log, running) for log in logs if (running := read_launch_record(log)) is not None]
-
-
-_RECORD_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,13 +317,8 @@ class GatewayRecord:
 
 def load_gateway(paths: Paths) -> GatewayRecord | None:
     """The gateway that runs now; None if none does. Reads one file, and asks the kernel whether its process lives."""
-    try:
-        record: GatewayRecord = decoded(
-            GatewayRecord, read_json(read_text(paths.gateway_record, _RECORD_BYTES), own=True)
-        )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
-    return record if is_alive(record.process) else None
+    record = read_record(GatewayRecord, paths.gateway_record)
+    return record if record and is_alive(record.process) else None
 
 
 def save_gateway(paths: Paths, record: GatewayRecord) -> None:

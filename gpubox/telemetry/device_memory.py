@@ -156,9 +156,7 @@ class MemoryBreakdown:
         total = 0
         for draft, weights in ((False, self.weights_of(HOST)), (True, self.bytes_of("model", HOST, draft=True))):
             sizes = {b.name: n for b, n in self._buffers.items() if b[:3] == (draft, "model", HOST)}
-            if (
-                sizes.pop(MAPPED, None) is not None
-            ):  # this size is too large: take the weights less those that were read
+            if sizes.pop(MAPPED, None) is not None:  # it is too large: take the weights less those that were read
                 total += max(0, (weights or 0) - sum(sizes.values()))
         return total
 

@@ -63,8 +63,7 @@ class LaunchSources:
         )  # fmt: skip
         self.log_problem = ""
         self.may_ask_slots = not can_sleep(running.launch.argv)
-        url, key, left = running.launch.base_url, _key_of(api_key, paths), paths.gateway / LEFT_NAME
-        self.http = HttpSource(url, key, may_ask_slots=self.may_ask_slots, left=left)
+        self.http = self._http_source(paths, _key_of(api_key, paths))
         self.slot_rates = SlotRates()
         self.process: ProcessReading | None = None
         self.process_rates = ProcessRates()
@@ -91,13 +90,16 @@ class LaunchSources:
         """The server's own second now. Changes of the wall clock do not affect it."""
         return time.monotonic() - self.started_at
 
+    def _http_source(self, paths: Paths, key: str | None) -> HttpSource:
+        url, left = self.running.launch.base_url, paths.gateway / LEFT_NAME
+        return HttpSource(url, key, may_ask_slots=self.may_ask_slots, left=left)
+
     async def renew_key(self, paths: Paths, *, start: bool) -> None:
         """Polls with the owner's present API key, if it changed since the server refused the old one."""
         key = _key_of(api_key, paths)
         if key != self.http.key:
             await self.http.close()
-            left = paths.gateway / LEFT_NAME
-            self.http = HttpSource(self.running.launch.base_url, key, may_ask_slots=self.may_ask_slots, left=left)
+            self.http = self._http_source(paths, key)
             if start:
                 self.http.start()
 

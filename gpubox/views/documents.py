@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 
 from gpubox.bench.report.chart import Chart, StyledRow, plot
 from gpubox.bench.report.formatting import DOUBTFUL, markdown_table, markdown_text
-from gpubox.sanitize import sanitize_line, sanitize_paragraph
+from gpubox.sanitize import sanitize_line
 from gpubox.views.fields import json_value
 
 CHART_COLUMNS = 110
@@ -56,8 +56,6 @@ class Document:
     sections: Sequence[Section] = ()
     charts: Sequence[Chart] = ()
     notes: Sequence[str] = ()
-    text: str = ""
-    """The unchanged Markdown of another tool."""
     facts: Sequence[tuple[str, str]] = ()
     """What was measured, for Markdown."""
     records: Sequence[Mapping[str, Any]] = ()
@@ -246,8 +244,6 @@ def _markdown_lines(document: Document) -> Iterator[str]:
                 name = escape(sanitize_line(row[0])) if row else ""
                 code = (f"    {sanitize_line(line)}".rstrip() for line in text.splitlines())  # no backtick can end it
                 yield from ("", f"<details><summary>{name}</summary>", "", *code, "", "</details>")
-    if document.text:
-        yield from ("", "### llama-bench", "", sanitize_paragraph(document.text))
     if document.notes:
         yield ""
     yield from (f"- {markdown_text(note)}" for note in document.notes)

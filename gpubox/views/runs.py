@@ -1,4 +1,4 @@
-"""Stored runs as documents: a report, two runs compared, leaderboards, the frontier; each opens with a sentence."""
+"""Stored runs as documents: a report, two runs compared, leaderboards; each opens with a sentence."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ from gpubox.bench.report.formatting import (
     interval_title,
     validity_warnings,
 )
-from gpubox.bench.report.frontier import By, Frontier, frontier_cells, frontier_chart, frontier_notes
 from gpubox.bench.report.leaderboard import Leaderboard
-from gpubox.bench.report.load import ReportBundle, load_comparison, load_frontier, load_leaderboards, load_report
+from gpubox.bench.report.load import ReportBundle, load_comparison, load_leaderboards, load_report
 from gpubox.bench.report.model import SPEED_UNITS, Metric
 from gpubox.bench.report.run_comparison import SAME_NAMES, ComparedRow, RunComparison
 from gpubox.bench.run_store import find_run
@@ -37,12 +36,10 @@ _MARKS = {"better": "faster", "worse": "slower", "equal": "equal", "cannot tell"
 """Outcome -> its mark in the table of speeds."""
 
 
-def run_documents(paths: Paths, view: str, runs: Sequence[str] = (), by: By = "kl") -> list[Document]:
-    """``view``: ``report`` of a run, ``compare`` of two, ``leaderboard`` or ``frontier`` of any. Raises GpuboxError."""
+def run_documents(paths: Paths, view: str, runs: Sequence[str] = ()) -> list[Document]:
+    """``view``: ``report`` of a run, ``compare`` of two, ``leaderboard`` of any. Raises GpuboxError."""
     if view == "leaderboard":
         return leaderboard_documents(load_leaderboards(paths, runs))
-    if view == "frontier":
-        return [frontier_document(load_frontier(paths, runs, by))]
     stored = [find_run(paths, run) for run in runs or ("last",)]
     if view == "compare":
         return [comparison_document(load_comparison(*stored))]
@@ -72,7 +69,6 @@ def report_document(bundle: ReportBundle) -> Document:
         sections,
         charts(report),
         (*report.notes, *validity_warnings(report.doubts)),
-        report.text,
         list(_facts(bundle)),
         records,
         {
@@ -310,19 +306,3 @@ def _names(names: Sequence[str]) -> str:
     """``a, b and c``; of many the first three."""
     shown = [*names[:3], f"{len(names) - 3} more"] if len(names) > 4 else list(names)
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
-
-
-def frontier_document(frontier: Frontier) -> Document:
-    """Quality against speed against VRAM."""
-    header, *rows = frontier_cells(frontier)
-    best = [point.name for point in frontier.points if point.on_frontier]
-    return Document(
-        f"Quality against speed: {frontier.measure} from {frontier.reference}",
-        "lower is better",
-        f"Worth a choice: {_names(best)}. Every other one is beaten in quality, speed or VRAM." if best else "",
-        [Section("", header, rows, narrow=((0, 1, 2, 4, 5, 7),))],
-        [frontier_chart(frontier)] if len(frontier.drawn) > 1 else [],
-        list(frontier_notes(frontier)),
-        records=[{"measure": frontier.measure, **json_fields(point)} for point in frontier.points],
-        values={"frontier": frontier},
-    )

@@ -133,7 +133,7 @@ def test_help_lists_kinds_and_runs(capfd: pytest.CaptureFixture[str]) -> None:
 def test_what_ran_before_runs_again(box: int, capfd: pytest.CaptureFixture[str]) -> None:
     assert gpubox(capfd, "start", "a")[0] == 0
 
-    code, out, err = gpubox(capfd, "bench", "speed", "b", *QUICK, "--no-llama-bench")
+    code, out, err = gpubox(capfd, "bench", "speed", "b", *QUICK)
 
     assert code == 0, err
     assert "b  (tiny.gguf" in out
@@ -162,7 +162,7 @@ def test_what_the_owner_does_to_the_server_meanwhile_ends_the_run_and_stays(
     monkeypatch.setattr(Speed, "execute", execute)
     assert gpubox(capfd, "start", "synthetic")[0] == 0
 
-    code, _, err = gpubox(capfd, "bench", "speed", "b", *QUICK, "--no-llama-bench")
+    code, _, err = gpubox(capfd, "bench", "speed", "b", *QUICK)
 
     assert (code, f"The run ends, because {message}." in err) == (1, True), err
     assert "The previous server is not restored" in err

@@ -1,10 +1,9 @@
-"""``gpubox bench quality`` and ``frontier`` with recorded output of llama-perplexity, through the verbs."""
+"""``gpubox bench quality`` with recorded output of llama-perplexity, through the verbs."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -16,8 +15,6 @@ import pytest
 
 from gpubox.bench.run_store import find_run
 from gpubox.paths import Paths
-from tests.bench_runs import speed_run
-from tests.bench_server import BenchServer
 from tests.cli.verbs import gpubox
 from tests.quality_program import write_model, write_program
 
@@ -57,7 +54,6 @@ def test_quants_are_ordered_with_disjoint_intervals(quants: Path, paths: Paths, 
     assert q4["KL"]["value"] == pytest.approx(0.280339, abs=2e-5)
     assert q4["same top token"]["value"] == pytest.approx(71.868, abs=1e-3)
     assert q4["perplexity"]["value"] == pytest.approx(21.119621, abs=1e-3)
-    assert "KL of top 256 (≥)" not in q4  # the two measures never share a table
     assert values["run"]["provenance"]["q4_0"]["model_sha256"]
     assert calls(quants) == ["f16 base", "f16 compared", "q8_0 compared", "q4_0 compared", "q2_k compared"]
     assert not list(find_run(paths, "last").folder.glob("scratch*"))  # the logits are deleted
@@ -87,8 +83,6 @@ def test_a_kv_type_is_a_target(quants: Path, capfd: Any) -> None:
         (("f16", "q8_0", "--chunks", "1"), "--chunks"),
         (("f16", "q8_0", "--context", "129"), "even number"),
         (("f16", "q8_0", "--text", "/no/such/file"), "cannot be read"),
-        (("f16", "http://127.0.0.1:9", "--method", "llama-perplexity"), "has no llama-perplexity"),
-        (("http://127.0.0.1:9", "--set", "threads=1"), "cannot change the flags"),
         (("f16", "beside"), "companion"),
     ],
 )
@@ -101,6 +95,15 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(
     assert message in err
     assert not out
     assert calls(quants) == []
+
+
+def test_an_engine_without_the_program_is_named(quants: Path, capfd: Any) -> None:
+    (quants / "llama-perplexity").unlink()
+
+    code, _, err = gpubox(capfd, "bench", "quality", "f16", "q4_0")
+
+    assert code != 0
+    assert "f16 has no llama-perplexity beside its engine" in err and "gpubox engines build" in err
 
 
 def test_a_full_disk_is_said_before_anything_runs(quants: Path, capfd: Any, monkeypatch: Any) -> None:
@@ -167,39 +170,6 @@ def test_logits_that_are_gone_are_written_again(quants: Path, paths: Paths, capf
     assert calls(quants)[2:] == ["f16 base", "q4_0 compared"]
 
 
-def test_the_frontier_joins_quality_and_speed_of_the_same_launch(quants: Path, paths: Paths, capfd: Any) -> None:
-    assert gpubox(capfd, "bench", "show", "--as", "frontier")[0] == 2  # no quality run yet
-    assert gpubox(capfd, "bench", "quality", "f16", "q8_0", "q4_0", "q2_k")[0] == 0
-    quality = find_run(paths, "last").info
-    for name, tg in (("f16", 20.0), ("q8_0", 40.0), ("q4_0", 70.0), ("q2_k", 60.0)):
-        _speed_of(paths, quality.provenance[name], tg)
-
-    code, out, err = gpubox(capfd, "bench", "show", "--as", "frontier", "--json")
-
-    assert code == 0, err
-    points = json.loads(out)["frontier"]["points"]
-    assert [(p["name"], round(p["tg"]["value"], -1), p["on_frontier"]) for p in points] == [
-        ("f16", 20, True), ("q8_0", 40, True), ("q4_0", 70, True), ("q2_k", 60, False),
-    ]  # fmt: skip
-    code, out, _ = gpubox(capfd, "bench", "show", "--as", "frontier")
-    assert code == 0
-    assert "lower is better" in out
-    code, out, _ = gpubox(capfd, "bench", "show", "--as", "frontier", "--as", "svg")
-    assert code == 0
-    assert "Quality against speed" in out
-    for form, begins in (("markdown", "## Quality against speed: KL from f16"), ("csv", "measure,name,quality_value")):
-        assert gpubox(capfd, "bench", "show", "--as", "frontier", "--as", form)[1].startswith(begins)
-
-
-def _speed_of(paths: Paths, provenance: Any, tg: float) -> None:
-    """A stored speed run of this launch."""
-    from dataclasses import replace
-
-    run = speed_run(paths, provenance.profile, tg=tg)
-    info = run.info
-    run.save(replace(info, provenance={name: replace(provenance, target=name) for name in info.provenance}))
-
-
 def _pid_of(word: str) -> int:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -216,19 +186,3 @@ def _until(condition: Any, seconds: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
-
-
-def test_a_server_that_counts_no_tokens_still_gets_its_needles(capfd: Any) -> None:
-    with BenchServer() as server:
-        words = ("--needle", "--needle-tokens", "256,8192", "--chunks", "2")
-        code, out, err = gpubox(capfd, "bench", "quality", server.url, *words)
-
-    assert code == 0, err
-    assert "The text has 0 tokens, fewer than one chunk of 512" in out  # its /tokenize gives words
-    assert re.search(r"256 +0/3 +0/3 +0/3 +0/3 +0/3", out)  # its answers are filler
-    assert "needs a context of 8,480 tokens; a slot has 4,096" in out
-    asked = [body["messages"][0]["content"] for body in server.asked if "messages" in body]
-    assert len(asked) == 15
-    assert all(
-        re.search(r"The code of the (.+) is \d{6}\..*What is the code of the \1\?", text, re.S) for text in asked
-    )

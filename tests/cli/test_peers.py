@@ -16,7 +16,7 @@ from tests.cli.verbs import gpubox, values
 from tests.peers import Peer
 
 DIALECTS = ("ollama", "vllm", "lm-studio", "openai")
-QUICK = ("--prompts", "short", "--depths", "0", "--repeats", "1", "--max-tokens", "8", "--no-llama-bench")
+QUICK = ("--prompts", "short", "--depths", "0", "--repeats", "1", "--max-tokens", "8")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

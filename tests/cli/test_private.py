@@ -15,8 +15,7 @@ VERBS = (
     ("edit", "a", "--set", "ctx-size=1024"), ("edit", "a", "--editor"), ("edit", "a", "--copy", "c"),
     ("edit", "c", "--delete"),
     ("keys", "add", "laptop"), ("history",), ("advice",), ("switch", "b"), ("restart",),
-    ("bench", "speed", "a", "--prompts", "short", "--repeats", "1", "--depths", "0", "--max-tokens", "8",
-     "--no-llama-bench"),
+    ("bench", "speed", "a", "--prompts", "short", "--repeats", "1", "--depths", "0", "--max-tokens", "8"),
     ("engines", "use", "fake"), ("stop",),
 )  # fmt: skip
 

@@ -36,7 +36,7 @@ from tests.hostile_text import ATTACKS, HOSTILE, ONE_LINE, HostileServer, faults
 from tests.ports import free_port
 from tests.sampling import sampled, some_of
 
-QUICK = ("--prompts", "short", "--depths", "0", "--repeats", "1", "--max-tokens", "8", "--no-llama-bench")
+QUICK = ("--prompts", "short", "--depths", "0", "--repeats", "1", "--max-tokens", "8")
 
 
 def leaves(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -216,8 +216,8 @@ def _words(world: Path, url: str, chat: str) -> Mapping[str, Sequence[tuple[str,
         "bench suite": [(*at, "--tasks", "3.1"), ("--tasks", ONE_LINE, *at, "--json"), (ONE_LINE,)],
         "bench ls": [(), ("--json",)],
         "bench show": [("1",), (), ("--json",), (ONE_LINE,), ("last", "last"), (ONE_LINE, "last"),
-                       *(("--as", form) for form in ("leaderboard", "frontier", "post", "card", "markdown", "csv", "svg")),
-                       (ONE_LINE, "--as", "leaderboard"), (ONE_LINE, "--as", "frontier", "--json")],
+                       *(("--as", form) for form in ("leaderboard", "post", "card", "markdown", "csv", "svg")),
+                       (ONE_LINE, "--as", "leaderboard", "--json")],
         "bench resume": [(), ("--json",), (ONE_LINE,), ("--rescore",), ("--restore", "--json"), ("--rescore", ONE_LINE)],
         "bench save": [(), ("--cell", ONE_LINE, "--json"), ("--name", ONE_LINE)],
         "bench rm": [(ONE_LINE,), ("last", "--yes"), ("last", "--yes", "--json")],

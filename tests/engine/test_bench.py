@@ -15,7 +15,7 @@ from tests.engine.outside import GPUBOX, SLOWLY, gpubox, until
 
 pytestmark = pytest.mark.engine
 
-SMALL = ("--prompts", "short", "--depths", "0", "--repeats", "4", "--max-tokens", "16", "--no-llama-bench")
+SMALL = ("--prompts", "short", "--depths", "0", "--repeats", "4", "--max-tokens", "16")
 
 
 def results_of(box: Box, known: set[Path]) -> list[bytes]:

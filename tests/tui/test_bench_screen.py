@@ -405,8 +405,7 @@ async def test_the_key_bar_shows_only_actions_that_do_something(box: Paths) -> N
     ("kind", "chosen", "expected"),
     [
         ("speed", {"profile": "a"}, "gpubox bench speed a"),
-        ("speed", {"profile": "a", "depths": "0,8192", "llama-bench": "--no-llama-bench"},
-         "gpubox bench speed a --depths 0,8192 --no-llama-bench"),
+        ("speed", {"profile": "a", "depths": "0,8192"}, "gpubox bench speed a --depths 0,8192"),
         ("ab", {"profile": "a", "second": "b"}, "gpubox bench ab a b"),
         ("ab", {"profile": "a", "set": "n-cpu-moe=20 mmap=false"},
          "gpubox bench ab a --set n-cpu-moe=20 --set mmap=false"),
@@ -414,7 +413,7 @@ async def test_the_key_bar_shows_only_actions_that_do_something(box: Paths) -> N
          "gpubox bench sweep a --over ctx-size=8192,16384 --over n-cpu-moe=16..28:2"),
         ("humaneval", {"profile": "a", "mode": "agentic", "limit": "20"},
          "gpubox bench humaneval a --mode agentic --limit 20"),
-        ("quality", {"profile": "a", "second": "b", "needle": "--needle"}, "gpubox bench quality a b --needle"),
+        ("quality", {"profile": "a", "second": "b", "chunks": "4"}, "gpubox bench quality a b --chunks 4"),
         ("quality", {"profile": "a", "set": "cache-type-k=q8_0"}, "gpubox bench quality a --set cache-type-k=q8_0"),
         ("suite", {"profile": "a", "repeats": "2"}, "gpubox bench suite a --repeats 2"),
         ("suite", {"profile": "a", "max-tokens": "512"}, "gpubox bench suite a --max-tokens 512"),

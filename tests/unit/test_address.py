@@ -122,7 +122,7 @@ VERBS = [
     ("status", "--url", "URL"),
     ("status", "--url", "URL", "--json"),
     ("chat", "-p", "hi", "--no-tools", "--url", "URL"),
-    ("bench", "speed", "--url", "URL", "--prompts", "short", "--depths", "0", "--repeats", "1", "--no-llama-bench"),
+    ("bench", "speed", "--url", "URL", "--prompts", "short", "--depths", "0", "--repeats", "1"),
     ("record", "/dev/null/x", "--seconds", "0.01", "--url", "URL"),
 ]
 

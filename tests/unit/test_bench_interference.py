@@ -113,8 +113,8 @@ async def test_programs_on_the_gpu_before_the_run_are_flagged(paths: Paths, driv
 
 async def test_a_program_that_the_run_started_is_not_flagged(paths: Paths, driver: Driver) -> None:
     monitor = InterferenceMonitor(TargetServer(paths, Config(), profiles))
-    process = await asyncio.create_subprocess_exec("cat", stdin=asyncio.subprocess.PIPE)  # in llama-bench's place
-    driver.card = replace(CARD, processes=(*CARD.processes, GpuProcess(process.pid, "llama-bench", 2 << 30)))
+    process = await asyncio.create_subprocess_exec("cat", stdin=asyncio.subprocess.PIPE)  # in llama-perplexity's place
+    driver.card = replace(CARD, processes=(*CARD.processes, GpuProcess(process.pid, "llama-perplexity", 2 << 30)))
 
     readings = await watched(monitor, driver)
 

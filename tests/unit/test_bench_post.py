@@ -205,7 +205,7 @@ ATTACKED_FLAGS = (
     "--alias --api-key --lora --override-tensor --device --spec-draft-model --chat-template --my-flag --rpc --host "
     "--cache-type-k --ctx-size --mmproj --spec-draft-hf --tensor-split --log-file --reasoning-effort --numa"
 )
-KEPT = ("id", "model_path", "kind", "state", "created_at", "ended_at", "started_at", "schema", "dialect")
+KEPT = ("id", "model_path", "kind", "state", "created_at", "started_at", "schema", "dialect")
 
 
 def planted(value: Any, name: str = "") -> Any:

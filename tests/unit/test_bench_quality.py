@@ -1,9 +1,8 @@
-"""Figures of the quality benchmark: what the program prints, probabilities of a server, intervals, needles."""
+"""Figures of the quality benchmark: what the program prints, intervals."""
 
 from __future__ import annotations
 
 import math
-import random
 import re
 import statistics
 from pathlib import Path
@@ -11,25 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpubox.bench.kinds.quality.figures import SERVER_KL, differences, figures_of, over_chunks
-from gpubox.bench.kinds.quality.needle import haystack, needle_of
-from gpubox.bench.kinds.quality.probabilities import (
-    TokenProbabilities,
-    chosen_positions,
-    divergence,
-    read_probabilities,
-)
 from gpubox.bench.kinds.quality.program import BaseFile, logits_bytes, read_base, read_divergence, read_perplexity
-from gpubox.bench.kinds.quality.quality_options import (
-    POSITIONS,
-    TEXT_FILE,
-    QualityOptions,
-    items_of,
-    parse_options,
-    text_hash,
-)
-from gpubox.bench.kinds.quality.quality_report import summarise
-from gpubox.bench.model import Item, Plan, Result, RunInfo, Target
+from gpubox.bench.kinds.quality.quality_options import TEXT_FILE, parse_options, text_hash
+from gpubox.bench.model import Target
 from gpubox.errors import GpuboxError, UsageError
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "quality"
@@ -91,120 +74,6 @@ def test_the_size_of_the_logits_is_known_before(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.truncate(BaseFile(512, 4, 1).size_bytes)
     assert read_base(path) == BaseFile(512, 4, 1)
-
-
-def distribution(dice: random.Random, size: int) -> list[float]:
-    weights = [math.exp(3 * dice.gauss(0, 1)) for _ in range(size)]
-    return [weight / sum(weights) for weight in weights]
-
-
-def top_of(distribution: list[float], count: int, following: int = 0) -> TokenProbabilities:
-    order = sorted(range(len(distribution)), key=lambda token: -distribution[token])[:count]
-    logs = [math.log(value) for value in distribution]
-    return TokenProbabilities(following, logs[following], tuple(order), tuple(logs[token] for token in order))
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_the_divergence_of_the_top_tokens_is_a_lower_bound(seed: int) -> None:
-    dice = random.Random(seed)
-    p = distribution(dice, 400)
-    q = [value * math.exp(dice.gauss(0, 0.3)) for value in p]
-    q = [value / sum(q) for value in q]
-    true = sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
-
-    bounds = [divergence(top_of(p, count), top_of(q, count)).kl for count in (5, 50, 400)]
-
-    assert all(-1e-9 <= bound <= true + 1e-9 for bound in bounds)
-    assert bounds[-1] == pytest.approx(true, abs=1e-4)  # with all tokens it is the divergence itself
-    assert divergence(top_of(p, 50), top_of(p, 50)).kl == 0
-
-
-def test_positions_are_those_that_the_program_predicts_from() -> None:
-    places = chosen_positions(512)
-    assert len(set(places)) == POSITIONS
-    assert min(places) == 256
-    assert max(places) < 511
-
-
-@pytest.mark.parametrize(
-    ("reply", "message"),
-    [
-        ({}, "reports no probabilities"),
-        ({"completion_probabilities": [{"id": 7, "logprob": -1.0}]}, "reports no probabilities"),
-        ({"completion_probabilities": [{"id": 8, "logprob": -1.0, "top_logprobs": [{"id": 1, "logprob": -1.0}]}]},
-         "did not choose the token"),
-        ({"completion_probabilities": [{"id": 7, "logprob": 3.0, "top_logprobs": [{"id": 1, "logprob": -1.0}]}]},
-         "that are none"),
-        ({"completion_probabilities": [{"id": 7, "logprob": -1.0, "top_logprobs": [{"id": "x"}]}]}, "cannot be read"),
-    ],
-)  # fmt: skip
-def test_other_probabilities_are_refused(reply: Any, message: str) -> None:
-    with pytest.raises(GpuboxError, match=message):
-        read_probabilities(reply, 7)
-
-
-def server_run(names: tuple[str, ...], shifts: dict[str, float], vocabularies: dict[str, str] | None = None) -> Any:
-    """Results of the server method: each target's logits are the reference's, shifted at random by ``shifts``."""
-    options = QualityOptions(names[0], "server", chunks=6, needle=False)
-    results = []
-    for name in names:
-        for chunk in range(1, 7):
-            positions = []
-            for place in range(POSITIONS):
-                dice = random.Random(f"{chunk} {place}")
-                p = distribution(dice, 60)
-                q = [value * math.exp(shifts[name] * dice.gauss(0, 1)) for value in p]
-                own = top_of([value / sum(q) for value in q], 40, place)
-                positions.append({"token": own.token, "logprob": own.logprob, "ids": list(own.ids),
-                                  "logprobs": list(own.logprobs)})  # fmt: skip
-            item = Item(f"{name}:{chunk:03d}", name, {"part": "chunk", "chunk": chunk})
-            sha = (vocabularies or {}).get(name, "same")
-            results.append((item, Result(item.id, {"text_sha256": sha, "positions": positions})))
-    plan = Plan("quality", tuple(Target(name, name) for name in names), {"reference": names[0], "method": "server"})
-    return options, RunInfo("r", plan, "2026-11-22T10:00:00Z", len(results)), results
-
-
-def test_a_servers_figures_are_ordered_and_named_as_a_bound() -> None:
-    options, info, results = server_run(("ref", "same", "near", "far"), {"ref": 0, "same": 0, "near": 0.2, "far": 0.6})
-    figures = figures_of(options, results)
-    same, near, far = (over_chunks(list(figures[name].kl.values())) for name in ("same", "near", "far"))
-
-    assert same.value == 0
-    assert near.low is not None and near.high is not None and far.low is not None
-    assert 0 < near.low < near.high < far.low
-    assert set(figures["same"].same_top.values()) == {1.0}
-    report = summarise(options, info, results)
-    assert {metric.name for metric in report.metrics if metric.name.startswith("KL")} == {
-        SERVER_KL, f"{SERVER_KL}, median", f"{SERVER_KL}, 99 %",
-    }  # fmt: skip
-    assert "lower bound" in report.notes[0]
-    verdicts = {(pair.first, pair.second): pair.verdict for pair in differences(figures)}
-    assert verdicts["near", "far"] == "farther"
-    assert verdicts["ref", "same"] == "no difference shown"
-
-
-def test_two_vocabularies_give_no_divergence() -> None:
-    options, info, results = server_run(("ref", "alien"), {"ref": 0, "alien": 0}, {"alien": "other"})
-    report = summarise(options, info, results)
-
-    assert not [metric for metric in report.metrics if metric.name.startswith("KL")]
-    assert any("alien has another vocabulary than ref" in note for note in report.notes)
-
-
-def test_a_needle_is_at_its_depth_and_the_same_for_every_target() -> None:
-    text = " ".join(f"This is sentence number {number}." for number in range(200))
-    items = [
-        item
-        for item in items_of(QualityOptions("a", "server", chunks=2, needle=True), (Target("a", "a"), Target("b", "b")))
-        if item.values["part"] == "needle"
-    ]
-    assert len(items) == 2 * 2 * 5 * 3
-    for item in items:
-        place, number = needle_of(item)
-        hidden = haystack(text, item)
-        at = hidden.index(f"The code of the {place} is {number}.")
-        assert at / len(hidden) == pytest.approx(item.values["depth"] / 100, abs=0.02)
-    assert needle_of(items[0]) == needle_of(items[len(items) // 2])
 
 
 def test_the_text_never_changes() -> None:

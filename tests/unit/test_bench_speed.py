@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from gpubox.bench.kinds.speed import llama_bench
 from gpubox.bench.kinds.speed.speed import Speed
 from gpubox.bench.kinds.speed.workloads import PRESETS, parse_options, workloads_of
 from gpubox.bench.measured_request import MeasuredReply, energy_joules
@@ -21,7 +20,6 @@ from gpubox.bench.run_store import Run, find_run
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.profiles.profile import FlagValue
 from tests.bench_runs import report_lines
 from tests.bench_server import BenchServer
 
@@ -229,26 +227,6 @@ def test_energy_is_the_power_of_a_phase_alone_times_its_seconds() -> None:
     assert energy_joules(samples, 1, 3) == 600  # the reading at 1 is the mean of the second before the phase
     assert energy_joules(samples, 1, 2.5) is None
     assert energy_joules((Sample(1), Sample(2), Sample(3)), 0, 3) is None
-
-
-def test_llama_bench_gets_the_profiles_flags() -> None:
-    flags: dict[str, FlagValue] = {
-        "ctx-size": 16384,
-        "n-gpu-layers": 99,
-        "n-cpu-moe": 4,
-        "cache-type-k": "q8_0",
-        "flash-attn": "on",
-    }
-    flags |= {"mmap": False, "jinja": True, "spec-type": "draft-mtp", "tensor-split": (3, 1)}
-
-    argv = llama_bench.llama_bench_argv(Path("/e/llama-bench"), Path("/m.gguf"), flags, (0, 8192, 32768))
-
-    line = " ".join(argv)
-    assert "-p 512 -n 128" in line
-    assert "-d 0,8192 " in line
-    for words in ("-ngl 99", "-ncmoe 4", "-ctk q8_0", "-fa 1", "-mmp 0", "-ts 3/1"):
-        assert words in line
-    assert "jinja" not in line
 
 
 def flat(report: Report) -> Sequence[str]:

@@ -300,9 +300,6 @@ async def test_an_answer_that_is_too_long_is_left_unread_and_said_to_be(status: 
             assert caught.value.code == 4
             with pytest.raises(GpuboxError, match="more than 8 MiB"):
                 await llama.chat([], max_tokens=1)
-            with pytest.raises(GpuboxError, match=r"^/completion answers with more than 8 MiB") as caught:
-                await llama.complete({}, timeout=30)
-            assert caught.value.code == 4
     finally:
         server.close()
-    assert sent < 6 * 32 * 2**20  # six answers, each read a little beyond its limit
+    assert sent < 5 * 32 * 2**20  # five answers, each read a little beyond its limit

@@ -46,25 +46,14 @@ class ChartBar:
 
 
 @dataclass(frozen=True, slots=True)
-class ChartPoint:
-    """A point with a letter, which a table explains."""
-
-    letter: str
-    x: float
-    y: float
-    stands_out: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class Chart:
-    """Either ``bars``, or ``series`` and ``points`` over x."""
+    """Either ``bars``, or ``series`` over x."""
 
     title: str
     y_label: str
     x_label: str = ""
     bars: tuple[ChartBar, ...] = ()
     series: tuple[Series, ...] = ()
-    points: tuple[ChartPoint, ...] = ()
     centre: float | None = None
     """If set, bars are drawn as points with intervals around a line at this value; otherwise they begin at 0."""
 
@@ -157,18 +146,15 @@ def bar_range(chart: Chart) -> tuple[float, float]:
 
 def line_ranges(chart: Chart) -> tuple[float, float, float, float]:
     """The least and the greatest x and y of a line chart; y begins at 0 if that costs less than half of the height."""
-    xs = [*(x for series in chart.series for x, _ in series.points), *(point.x for point in chart.points)]
-    ys = [*(y for series in chart.series for _, y in series.points), *(point.y for point in chart.points)]
+    xs = [x for series in chart.series for x, _ in series.points]
+    ys = [y for series in chart.series for _, y in series.points]
     low, high = min(ys), max(ys)
     ends = [end for series in chart.series for _, *both in series.intervals for end in both]
-    room = INTERVAL_ROOM * abs(
-        high
-    )  # a line must not be flattened by the interval of two starts; longer ones are cut off
+    room = INTERVAL_ROOM * abs(high)  # the interval of two starts must not flatten a line: longer ones are cut off
     low, high = max(low - room, min([low, *ends])), min(high + room, max([high, *ends]))
     if 0 <= low < high / 2 or low == high >= 0:
         low = 0.0
-    margin = ((max(xs) - min(xs)) or max(xs)) / 8 if chart.points else 0.0  # a point has a name beside it
-    return max(0.0, min(xs) - margin) if chart.points else min(xs), max(xs) + margin, low, high
+    return min(xs), max(xs), low, high
 
 
 def x_ticks(chart: Chart, max_ticks: int) -> list[tuple[float, str]]:
@@ -179,9 +165,6 @@ def x_ticks(chart: Chart, max_ticks: int) -> list[tuple[float, str]]:
     if names := chart.series[0].x_names if chart.series else ():
         return [(float(place), name) for place, name in enumerate(names, 1)]
     xs = sorted({x for series in chart.series for x, _ in series.points})
-    if chart.points:
-        left, right, _, _ = line_ranges(chart)
-        return [(tick, tick_text(tick)) for tick in ticks(left, right, max_ticks) if left <= tick <= right]
     if len(xs) <= MAX_MEASURED_TICKS and all(x == round(x) for x in xs):
         return [(x, tick_text(x)) for x in xs]
     inside = [tick for tick in ticks(xs[0], xs[-1], max_ticks) if xs[0] <= tick <= xs[-1]]
@@ -260,19 +243,15 @@ def _lines(chart: Chart, width: int, height: int) -> list[StyledRow]:
         colour = number % COLOURS
         for x, least, most in series.intervals:
             bottom, top = ((high - y) / (high - low) * (height * 4 - 1) for y in (least, most))
-            canvas.upright((x - left) * x_scale * 2, bottom, top, colour)
+            at = (x - left) * x_scale * 2
+            canvas.draw([(at, bottom), (at, top)], colour, marked=False)
         canvas.draw(dots, colour, marked=len(dots) <= MAX_MARKED_POINTS)
         if series.mark:
             canvas.annotate(round((series.mark[0] - left) * x_scale * 2) // 2, series.mark[1])
-    cells = [canvas.row(y) for y in range(height)]
-    for point in chart.points:
-        column, row = round((point.x - left) * x_scale), round((high - point.y) / (high - low) * (height - 1))
-        column += cells[row][column][0].isalpha() and column + 1 < columns  # beside a letter that is there already
-        cells[row][column] = (point.letter, "good" if point.stands_out else "quiet")
     rows = _legend([sanitize_line(name) for name in chart.legend], width)
     if chart.y_label:
         rows.append(((f"{'':{margin}} {chart.y_label}", "quiet"),))
-    rows += y_axis_rows(cells, y_ticks, margin)
+    rows += y_axis_rows([canvas.row(y) for y in range(height)], y_ticks, margin)
     x_label: StyledRow = ((f"{'':{margin + 2}}{chart.x_label}", "quiet"),)
     x_axis = x_axis_rows(x_ticks(chart, max(2, columns // 12)), columns, margin + 1, left, x_scale)
     return [*rows, *x_axis, *([x_label] if chart.x_label else [])]
@@ -331,10 +310,6 @@ class Canvas:
         self._colours = [[-1] * width for _ in range(height)]
         self._marks: dict[tuple[int, int], int] = {}
         self._words: dict[tuple[int, int], str] = {}
-
-    def upright(self, x: float, bottom: float, top: float, colour: int) -> None:
-        """A vertical line: the interval of a point."""
-        self.draw([(x, bottom), (x, top)], colour, marked=False)
 
     def annotate(self, column: int, text: str) -> None:
         """A dotted line at ``column`` from top to bottom, with ``text`` beside its upper end."""

@@ -11,11 +11,10 @@ from gpubox.bench.model import RunInfo, ScoredItems
 from gpubox.bench.report.model import Report
 from gpubox.bench.report.privacy import Redactor, redact_report
 from gpubox.bench.report.run_summaries import run_summaries, sibling_summaries
-from gpubox.bench.run_store import Run, find_run, find_runs, readable_results
+from gpubox.bench.run_store import Run, find_runs, readable_results
 from gpubox.paths import Paths
 
 if TYPE_CHECKING:
-    from gpubox.bench.report.frontier import By, Frontier
     from gpubox.bench.report.leaderboard import Leaderboard
     from gpubox.bench.report.run_comparison import RunComparison
 
@@ -73,13 +72,3 @@ def load_leaderboards(paths: Paths, wanted: Sequence[str] = ()) -> list[Leaderbo
     summaries = run_summaries(paths)
     redactor = Redactor(run.info for run in summaries if run.info)
     return [redactor.redact(board) for board in make_leaderboards(summaries, ids)]
-
-
-def load_frontier(paths: Paths, wanted: Sequence[str] = (), by: By = "kl") -> Frontier:
-    """The frontier of the stored runs, or of those ``wanted`` (ids or parts of one); redacted. Raises UsageError."""
-    from gpubox.bench.report.frontier import make_frontier
-
-    ids = [find_run(paths, name).id for name in wanted]
-    summaries = run_summaries(paths)
-    redactor = Redactor(run.info for run in summaries if run.info)
-    return redactor.redact(make_frontier(summaries, ids, by))

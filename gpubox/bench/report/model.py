@@ -74,8 +74,6 @@ class Report:
     notes: tuple[str, ...] = ()
     """Sentences that a reader must see, such as what was left out and why."""
     doubts: tuple[Doubt, ...] = ()
-    text: str = ""
-    """The unchanged output of another tool (llama-bench's Markdown)."""
     verdict: str = ""
     """The answer as a sentence without figures of statistics: it opens the report. ``notes`` do not repeat it."""
 

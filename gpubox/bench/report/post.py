@@ -112,8 +112,6 @@ class Post:
     """What the run concludes, and how it was measured."""
     doubts: tuple[str, ...]
     """Why not to trust the figures."""
-    table: tuple[tuple[str, ...], ...] = ()
-    """llama-bench's own rows below their header."""
 
     @property
     def name(self) -> str:
@@ -181,7 +179,6 @@ def _assemble(
             if not _FOR_THE_OWNER.search(note)
         ),
         doubts=tuple(doubts),
-        table=tuple(_llama_bench(report)),
     )
 
 
@@ -192,8 +189,7 @@ def _sides(
     info: RunInfo, report: Report, readings: Mapping[str, tuple[int, int]]
 ) -> tuple[dict[str, PostSide], tuple[str, ...]]:
     """Each side under the name that the report has for it, and the flags of all."""
-    served = [target.name for target in info.plan.targets if not target.stopped] or list(info.provenance)
-    names = list(dict.fromkeys(metric.target for metric in report.metrics)) or served[:1] or [""]
+    names = list(dict.fromkeys(metric.target for metric in report.metrics)) or [info.plan.targets[0].name]
     provenances = {name: _provenances(info, name) for name in names}
     flags = {name: _common([shown_flags(own.argv) for own in group if own.argv]) for name, group in provenances.items()}
     known = all(own.argv for group in provenances.values() for own in group) and any(provenances.values())
@@ -338,15 +334,6 @@ def _best_first(kind: str, columns: Sequence[PostColumn], rows: Sequence[PostRow
         return rows
     sign = -1 if columns[0].better == "higher" else 1
     return sorted(rows, key=lambda row: sign * row.cells[0].value if row.cells[0] else math.inf)
-
-
-def _llama_bench(report: Report) -> Iterator[tuple[str, ...]]:
-    """The rows of llama-bench; no other table, because their cells may hold what a program or a server wrote."""
-    for number, table in enumerate(report.tables if report.kind == "speed" and report.text else ()):
-        if number == 0:
-            yield table.columns
-        for row in table.rows:
-            yield tuple(f"{cell:.2f}" if isinstance(cell, float) else str(cell) for cell in row)
 
 
 def _doubts(info: RunInfo, report: Report, done: int, failed: int) -> Iterator[str]:

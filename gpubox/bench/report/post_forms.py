@@ -76,7 +76,7 @@ def machine_text(post: Post) -> str:
 def headline(post: Post) -> str:
     """The first row's first figure: ``tg 58.3 tok/s (57.9 - 58.7, n 5; short, cold, depth 0)``."""
     if not post.rows or not post.columns:
-        return NO_FIGURE if not post.table else "llama-bench"
+        return NO_FIGURE
     row = post.rows[0]
     place = next(number for number, cell in enumerate(row.cells) if cell)
     value, interval = figure(row.cells[place])
@@ -100,9 +100,6 @@ def _lines(post: Post) -> Iterator[str]:
     if post.rows:
         yield ""
         yield from _figure_tables(post)
-    if post.table:
-        yield from ("", "llama-bench (without server, template and speculative decoding)", "")
-        yield from markdown_table(post.table[0], post.table[1:])
     notes = [*post.sentences, *([BRACKETS] if post.rows else [])]
     if notes:
         yield ""

@@ -106,22 +106,7 @@ def billions(count: int | None) -> str:
     return f"{count / 1e9:.1f} B" if count >= 999.5e6 else f"{count / 1e6:.0f} M"
 
 
-LISTED = (
-    "n-gpu-layers", "n-cpu-moe", "cpu-moe", "n-cpu-ffn", "override-tensor", "split-mode", "tensor-split", "main-gpu",
-    "device", "rpc", "ctx-size", "parallel", "kv-unified", "kv-unified-per-slot", "cache-type-k", "cache-type-v",
-    "flash-attn", "batch-size", "ubatch-size", "threads", "threads-batch", "spec-default", "spec-type",
-    "spec-draft-model", "spec-draft-hf", "spec-draft-n-max", "spec-draft-n-min", "spec-draft-p-min",
-    "spec-draft-p-split", "spec-draft-ngl", "spec-draft-device", "spec-draft-type-k", "spec-draft-type-v",
-    "spec-draft-cpu-moe", "spec-draft-n-cpu-moe", "spec-draft-override-tensor", "spec-draft-threads",
-    "spec-draft-sampling", "spec-draft-backend-sampling", "spec-synth-len", "spec-synth-rates", "spec-ngram-mod-n-min",
-    "spec-ngram-mod-n-max", "spec-ngram-mod-n-match", "draft-max", "draft-min", "load-mode", "lazy-mode", "mmap",
-    "mlock", "direct-io", "kv-offload", "op-offload", "repack", "fit", "fit-target", "fit-ctx", "numa", "prio", "poll",
-    "cpu-strict", "cpu-mask", "cpu-range", "cont-batching", "swa-full", "ctx-checkpoints", "checkpoint-min-step",
-    "cache-ram", "cache-reuse", "cache-prompt", "context-shift", "backend-sampling", "rope-scaling", "rope-scale",
-    "rope-freq-base", "rope-freq-scale", "yarn-orig-ctx", "yarn-ext-factor", "yarn-attn-factor", "yarn-beta-slow",
-    "yarn-beta-fast", "override-kv", "lora", "lora-scaled", "control-vector", "mmproj", "mmproj-offload", "reasoning",
-    "reasoning-budget", "reasoning-effort", "warmup",
-)  # fmt: skip
+LISTED = tuple(Path(__file__).with_name("post_flags.txt").read_text(encoding="ascii").split())
 """Flags that change speed, memory or answers, in the order of a post; no address, log or template."""
 MAX_VALUE = 100
 """Letters of one value; what is longer is cut."""

@@ -19,7 +19,6 @@ from gpubox.views.rows import Table
 
 VIEWS = {
     "leaderboard": "rank the profiles; of many RUNS the default",
-    "frontier": "quality against speed against VRAM, of quality and speed RUNS",
     "post": "a Markdown block for a forum, without names of paths, hosts or profiles",
     "card": "the same as a picture (SVG)",
 }
@@ -57,15 +56,13 @@ def ls_command(context: Context, as_json: bool) -> None:
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--as", "forms", multiple=True, type=click.Choice([*VIEWS, *FORMS]), metavar="FORM",
               help="What to make of RUNS, and how to write it; see below.")  # fmt: skip
-@click.option("--by", type=click.Choice(["kl", "perplexity"]), default="kl", metavar="MEASURE",
-              help="The quality of a frontier: kl or perplexity. [default: kl]")  # fmt: skip
 @click.option("--no-plots", is_flag=True, help="Print tables only.")
 @click.option("--output", "-o", "file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Write into FILE; .md, .csv, .json or .svg chooses the form.")  # fmt: skip
 @json_option
 @click.pass_obj
 def show_command(
-    context: Context, runs: tuple[str, ...], forms: tuple[str, ...], by: str, no_plots: bool, file: Path | None,
+    context: Context, runs: tuple[str, ...], forms: tuple[str, ...], no_plots: bool, file: Path | None,
     as_json: bool,
 ) -> None:  # fmt: skip
     """Show the report of a RUN, compare two, or rank the profiles of several.
@@ -76,7 +73,6 @@ def show_command(
 
     \b
     --as leaderboard  rank the profiles; a RUN that is a part of several ids means all of these runs
-    --as frontier     quality against speed against VRAM, of quality and speed runs
     --as post         a Markdown block for a forum, without names of profiles; card: a picture (SVG)
     --as markdown     write it as Markdown; csv, json, svg likewise
 
@@ -92,7 +88,7 @@ def show_command(
     from gpubox.views.documents import document_rows, document_text, row_texts
     from gpubox.views.runs import run_documents
 
-    documents = run_documents(context.paths, view, runs, "kl" if by == "kl" else "perplexity")
+    documents = run_documents(context.paths, view, runs)
     if form or file:
         _write(document_text(documents, form), file)
         return

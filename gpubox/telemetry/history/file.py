@@ -159,30 +159,8 @@ VERSION = 2
 BUSY_SECONDS = 2.0
 """How long a statement waits for another process."""
 
-SCHEMA = f"""
-CREATE TABLE launches (
-    id INTEGER PRIMARY KEY,
-    identity TEXT NOT NULL UNIQUE,
-    profile TEXT NOT NULL,
-    started REAL NOT NULL,
-    seen REAL NOT NULL,
-    ended REAL,
-    how TEXT NOT NULL DEFAULT '',
-    message TEXT NOT NULL DEFAULT '',
-    engine_path TEXT NOT NULL DEFAULT '',
-    engine_version TEXT NOT NULL DEFAULT '',
-    driver TEXT NOT NULL DEFAULT '',
-    argv TEXT NOT NULL DEFAULT '[]',
-    measured INTEGER NOT NULL DEFAULT 0,
-    log_bytes INTEGER NOT NULL DEFAULT 0,
-    log_requests INTEGER NOT NULL DEFAULT 0
-);
-CREATE INDEX launches_started ON launches (started);
-CREATE TABLE requests (launch, client, {", ".join(REQUEST_COLUMNS)}, PRIMARY KEY (launch, task)) WITHOUT ROWID;
-CREATE INDEX requests_at ON requests (at);
-CREATE TABLE minutes (minute, launch, {", ".join(MINUTE_COLUMNS)}, PRIMARY KEY (minute, launch)) WITHOUT ROWID;
-CREATE TABLE judged (day INTEGER NOT NULL, slowdowns TEXT NOT NULL);
-"""
+_SCHEMA = Path(__file__).with_name("schema.sql").read_text(encoding="ascii")
+SCHEMA = _SCHEMA.format(requests=", ".join(REQUEST_COLUMNS), minutes=", ".join(MINUTE_COLUMNS))
 """Times are unix seconds. ``requests`` has the fields of a Request, ``minutes`` those of MinuteReadings for each minute
 and launch (launch 0: none ran). ``judged`` has one row, the slowdowns as they were found on that day."""
 

@@ -63,7 +63,8 @@ def parse_reply(item: Item, raw: RawRecord) -> ParsedReply:
         return _parse_turn(problem, raw)
     reply = stored_reply(raw.data)
     if item.values["mode"] == "vanilla":
-        return ParsedReply(code_of_completion(problem, reply.text), _reply_values(raw, reply))
+        whole = ExtractedCode(problem.prompt + reply.text, reply.text, "completion")  # as lm-eval: nothing is cut off
+        return ParsedReply(whole, _reply_values(raw, reply))
     return ParsedReply(code_of_reply(problem, reply.text, reply.reasoning), _reply_values(raw, reply))
 
 
@@ -131,11 +132,6 @@ def _peak(replies: list[tuple[int | None, float | None]]) -> float | None:
 
 def _time_parts(**seconds: float) -> dict[str, float]:
     return {name: round(seconds.get(name, 0.0), 6) for name in TIME_PARTS}
-
-
-def code_of_completion(problem: Problem, completion: str) -> ExtractedCode:
-    """Prompt plus completion, nothing cut off, as lm-eval builds its prediction."""
-    return ExtractedCode(problem.prompt + completion, completion, "completion")
 
 
 def code_of_reply(problem: Problem, content: str, reasoning: str = "", executed: Sequence[str] = ()) -> ExtractedCode:

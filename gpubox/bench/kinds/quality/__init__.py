@@ -3,8 +3,6 @@
 quality.py          the kind: what is compared, its items and how each is measured
 quality_options.py  its options, its text, its items
 program.py          runs llama-perplexity, reads what it prints
-probabilities.py    asks a server for its most likely tokens instead
-needle.py           looks for a number in a long text
 figures.py          chunks -> figures and their intervals
 quality_report.py   results -> report
 text.txt            the text that is predicted
@@ -19,12 +17,10 @@ from gpubox.bench.kind import SET, BenchOption, Kind, KindArgument
 _HELP = """\
 Measure how far the answers of A, B, ... are from those of a reference: KL divergence and perplexity.
 
-The reference is the first, or --reference. A target is a profile, a profile with other flags
-(A:cache-type-k=q8_0), or the http:// address of a llama-server. All must have the same vocabulary, as the quants
-of one model have.
+The reference is the first, or --reference. A target is a profile, or a profile with other flags
+(A:cache-type-k=q8_0). All must have the same vocabulary, as the quants of one model have.
 
-llama-perplexity beside the engine computes it; without that program, the servers are asked for their most likely
-tokens, which gives a lower bound of the KL divergence. The chunk of text is the sampling unit of all intervals.
+llama-perplexity beside the engine computes it. The chunk of text is the sampling unit of all intervals.
 
 \b
 gpubox bench quality mine-q8 mine-q4 mine-iq3
@@ -41,27 +37,6 @@ KIND = Kind(
         replace(SET, help="A with this flag as a target", in_form=True),
         BenchOption("chunks", "Chunks of the text", default="all", minimum=2, in_form=True),
         BenchOption("context", "Tokens of a chunk", default="512", minimum=128, in_form=True),
-        BenchOption(
-            "needle",
-            "Needles in long contexts",
-            "switch",
-            choices=(("", "not asked"), ("--needle", "asked")),
-            in_form=True,
-        ),
-        BenchOption("needle-tokens", "Lengths of the contexts with needles", "integers", "2048,8192", "LIST"),
-        BenchOption(
-            "method",
-            "Who computes it",
-            "choice",
-            "",
-            "METHOD",
-            choices=(
-                ("", "llama-perplexity, if there"),
-                ("llama-perplexity", "llama-perplexity"),
-                ("server", "server: top tokens"),
-            ),
-            in_form=True,
-        ),
         BenchOption("text", "Another text, of your own", "text", metavar="FILE"),
     ),
     arguments=(

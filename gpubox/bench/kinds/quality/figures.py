@@ -1,7 +1,7 @@
 """A quality run's results -> figures of each target, chunk by chunk, and their intervals. Pure.
 
 The chunk is the sampling unit, because tokens of one text depend on each other. Intervals of means are Student's t over
-chunks; those of a median or a percentile of tokens are a bootstrap over chunks. Two targets are compared in pairs.
+chunks. Two targets are compared in pairs.
 """
 
 from __future__ import annotations
@@ -15,13 +15,10 @@ from itertools import combinations
 import msgspec
 
 from gpubox.bench import stats
-from gpubox.bench.kinds.quality.probabilities import TOP, TokenProbabilities, divergence
 from gpubox.bench.kinds.quality.program import ChunkFigures
-from gpubox.bench.kinds.quality.quality_options import QualityOptions, label_of
 from gpubox.bench.model import ScoredItems
 from gpubox.bench.stats import Estimate
 
-PROGRAM_KL, SERVER_KL = "KL", f"KL of top {TOP} (≥)"
 OVER_CHUNKS = "t over chunks"
 
 
@@ -34,52 +31,21 @@ class TargetFigures:
     """In nats."""
     same_top: dict[int, float] = field(default_factory=dict)
     """0 to 1."""
-    token_kl: dict[int, list[float]] = field(default_factory=dict)
-    """Of every token, if the method reports it."""
     totals: ChunkFigures | None = None
-    other_vocabulary: bool = False
-    """Its tokens are not those of the reference."""
 
 
-def quality_name(options: QualityOptions) -> str:
-    """The name of the KL divergence in reports: the two methods measure two things."""
-    return PROGRAM_KL if options.method == "llama-perplexity" else SERVER_KL
-
-
-def figures_of(options: QualityOptions, results: ScoredItems) -> dict[str, TargetFigures]:
+def figures_of(results: ScoredItems) -> dict[str, TargetFigures]:
     """Every target that has figures, in the order of the results."""
     figures: dict[str, TargetFigures] = {}
-    if options.method == "llama-perplexity":
-        for item, result in results:
-            if item.values["part"] == "program" and result.ok:
-                chunks = msgspec.convert(result.values["figures"], ChunkFigures)
-                figures[item.target] = TargetFigures(
-                    dict(enumerate(chunks.log_perplexity, 1)),
-                    dict(enumerate(chunks.kl, 1)),
-                    dict(enumerate(chunks.same_top, 1)),
-                    totals=chunks if chunks.kl else None,
-                )
-        return figures
-    read: dict[str, dict[int, tuple[str, list[TokenProbabilities]]]] = {}
     for item, result in results:
-        if item.values["part"] == "chunk" and result.ok and "positions" in result.values:
-            positions = msgspec.convert(result.values["positions"], list[TokenProbabilities])
-            chunk = (str(result.values["text_sha256"]), positions)
-            read.setdefault(label_of(item.target), {})[item.values["chunk"]] = chunk
-    reference = read.get(options.reference, {})
-    for label, chunks_read in read.items():
-        own = figures[label] = TargetFigures()
-        for number, (text, positions) in chunks_read.items():
-            own.log_perplexity[number] = -statistics.fmean(position.logprob for position in positions)
-            if label == options.reference or number not in reference:
-                continue
-            if text != reference[number][0]:
-                own.other_vocabulary = True
-                continue
-            pairs = [divergence(p, q) for p, q in zip(reference[number][1], positions, strict=True)]
-            own.token_kl[number] = [pair.kl for pair in pairs]
-            own.kl[number] = statistics.fmean(own.token_kl[number])
-            own.same_top[number] = statistics.fmean(float(pair.same_top) for pair in pairs)
+        if result.ok:
+            chunks = msgspec.convert(result.values["figures"], ChunkFigures)
+            figures[item.target] = TargetFigures(
+                dict(enumerate(chunks.log_perplexity, 1)),
+                dict(enumerate(chunks.kl, 1)),
+                dict(enumerate(chunks.same_top, 1)),
+                totals=chunks if chunks.kl else None,
+            )
     return figures
 
 
@@ -99,30 +65,10 @@ def perplexity_of(figures: TargetFigures) -> Estimate:
     return replace(own, value=math.exp(min(700.0, own.value)), sd=None, low=power(own.low), high=power(own.high))
 
 
-def percentile_of(figures: TargetFigures, share: float) -> Estimate | None:
-    """The KL divergence that so many of all tokens stay below; ``None`` if the method does not report it."""
-    if figures.totals is not None:
-        value = figures.totals.total("kl_median" if share == 0.5 else "kl_99")
-        return Estimate(value + 0.0, len(figures.kl)) if value is not None else None
-    chunks = list(figures.token_kl.values())
-    if not chunks:
-        return None
-
-    def statistic(drawn: Sequence[Sequence[float]]) -> float:
-        tokens = sorted(value for chunk in drawn for value in chunk)
-        place = share * (len(tokens) - 1)
-        low = int(place)
-        high = min(low + 1, len(tokens) - 1)
-        return tokens[low] + (place - low) * (tokens[high] - tokens[low])
-
-    if len(chunks) < stats.MIN_CLUSTERS:
-        return Estimate(statistic(chunks), len(chunks))
-    low_end, high_end = stats.bootstrap([chunks], statistic, resamples=PERCENTILE_RESAMPLES)
-    return Estimate(statistic(chunks), len(chunks), low=low_end, high=high_end, method="bootstrap over chunks")
-
-
-PERCENTILE_RESAMPLES = 500
-"""Each sorts all tokens."""
+def percentile_of(figures: TargetFigures, name: str) -> Estimate | None:
+    """``kl_median`` or ``kl_99`` of all tokens, as the program printed it; ``None`` for the reference."""
+    value = figures.totals.total(name) if figures.totals is not None else None
+    return Estimate(value + 0.0, len(figures.kl)) if value is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +100,6 @@ def differences(figures: Mapping[str, TargetFigures]) -> list[QualityDifference]
     pairs: list[QualityDifference] = []
     for first, second in combinations(figures, 2):
         a, b = figures[first], figures[second]
-        if a.other_vocabulary or b.other_vocabulary:
-            continue
         both = sorted(a.log_perplexity.keys() & b.log_perplexity.keys())
         if len(both) < 2:
             continue

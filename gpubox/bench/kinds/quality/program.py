@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import contextlib
 import math
-import os
 import re
-import signal
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +26,7 @@ from gpubox.engines.capabilities import Capabilities, parse_help, repeated_flags
 from gpubox.engines.find import Engine, choose_engine, find_beside_engine
 from gpubox.engines.query import run_engine
 from gpubox.errors import GpuboxError
+from gpubox.hardware.process import kill_group
 from gpubox.models.resolve import profile_model
 from gpubox.paths import Paths
 from gpubox.profiles.argv import flag_argv
@@ -147,12 +145,12 @@ def _check_numbers(numbers: Sequence[int], chunks: int) -> None:
 def _unreadable(why: str) -> GpuboxError:
     return GpuboxError(
         f"The output of llama-perplexity cannot be read: {why}.",
-        "gpubox knows the output of build 11434; `--method server` does without the program.",
+        "gpubox knows the output of build 11434.",
     )
 
 
 PROGRAM = "llama-perplexity"
-SILENCE_MINUTES = 30.0
+SILENCE_SECONDS = 1800.0
 """A program that prints nothing for so long hangs: a batch of chunks takes minutes on the slowest box."""
 SPARE_BYTES = 1 << 30
 """Left free on the disk."""
@@ -211,12 +209,20 @@ def logits_bytes(vocabulary: int, context: int) -> int:
     return scored_tokens(context) * 2 * (2 * ((vocabulary + 1) // 2) + 4)
 
 
+def no_program(profile: str) -> GpuboxError:
+    """The error for an engine without the program."""
+    return GpuboxError(
+        f"{profile} has no {PROGRAM} beside its engine.",
+        "Choose an engine that has it: a build of llama.cpp, or one of `gpubox engines build`.",
+    )
+
+
 def program_argv(profile: Profile, options: QualityOptions, paths: Paths, config: Config) -> list[str]:
     """The command line for a profile, without the file of logits. Raises GpuboxError. Blocks."""
     binary = find_beside_engine(config, profile.engine, PROGRAM)
     source = profile_model(profile, paths, config)
     if binary is None:
-        raise GpuboxError(f"{profile.name} has no {PROGRAM} beside its engine.", "`--method server` does without it.")
+        raise no_program(profile.name)
     if source.path is None:
         raise GpuboxError(f"{profile.name}: the model {profile.model} is not on this machine.")
     engine = choose_engine(config, profile.engine)
@@ -236,7 +242,7 @@ def read_program_help(engine: Engine) -> Capabilities:
     """The options of llama-perplexity. Raises GpuboxError if it cannot run or has no KL divergence."""
     capabilities = parse_help(run_engine(engine, ["--help"]).out)
     if capabilities.option("kl-divergence-base") is None:
-        raise GpuboxError(f"{engine.path} computes no KL divergence.", "`--method server` does without it.")
+        raise GpuboxError(f"{engine.path} computes no KL divergence.", "It is too old: build a newer llama.cpp.")
     return capabilities
 
 
@@ -264,9 +270,7 @@ def read_base(path: Path) -> BaseFile | None:
     return base if magic == _BASE_MAGIC and size == base.size_bytes else None
 
 
-async def run_program(
-    argv: Sequence[str], env: Mapping[str, str], report: Callable[[str], None], silence: float = 60 * SILENCE_MINUTES
-) -> ProgramOutput:
+async def run_program(argv: Sequence[str], env: Mapping[str, str], report: Callable[[str], None]) -> ProgramOutput:
     """Runs llama-perplexity. ``report`` gets its progress. Raises GpuboxError; leaves no process behind."""
     loop = asyncio.get_running_loop()
     try:
@@ -292,9 +296,9 @@ async def run_program(
     readers = [asyncio.create_task(read("out", process.stdout)), asyncio.create_task(read("err", process.stderr))]
     try:
         while not all(reader.done() for reader in readers):
-            await asyncio.wait(readers, timeout=max(0.1, last[0] + silence - loop.time()))
-            if loop.time() - last[0] >= silence and not all(reader.done() for reader in readers):
-                raise GpuboxError(f"{PROGRAM} printed nothing for {silence / 60:.0f} minutes.")
+            await asyncio.wait(readers, timeout=max(0.1, last[0] + SILENCE_SECONDS - loop.time()))
+            if loop.time() - last[0] >= SILENCE_SECONDS and not all(reader.done() for reader in readers):
+                raise GpuboxError(f"{PROGRAM} printed nothing for {SILENCE_SECONDS / 60:.0f} minutes.")
         async with asyncio.timeout(EXIT_SECONDS):
             while process.returncode is None:  # wait() would also wait for the pipe of the guard
                 await asyncio.sleep(0.01)
@@ -305,8 +309,7 @@ async def run_program(
         for reader in readers:
             reader.cancel()
         await asyncio.gather(*readers, return_exceptions=True)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_group(process.pid)
         process.stdin.close()
         await process.wait()
     if code:

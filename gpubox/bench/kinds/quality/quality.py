@@ -1,4 +1,4 @@
-"""``quality``: KL divergence, same top token and perplexity against a reference, and needle retrieval."""
+"""``quality``: KL divergence, same top token and perplexity against a reference."""
 
 from __future__ import annotations
 
@@ -11,25 +11,16 @@ from typing import Any
 import msgspec
 
 from gpubox import units
-from gpubox.bench.benchmark import Batch, Benchmark, Course
+from gpubox.bench.benchmark import Benchmark
 from gpubox.bench.events import Note
 from gpubox.bench.kind import PlanContext
-from gpubox.bench.kinds.quality import needle, program
-from gpubox.bench.kinds.quality.figures import figures_of, quality_name
-from gpubox.bench.kinds.quality.probabilities import TextTokens, execute_chunk, read_tokens
+from gpubox.bench.kinds.quality import program
+from gpubox.bench.kinds.quality.figures import figures_of
 from gpubox.bench.kinds.quality.program import PROGRAM, ChunkFigures, check_space, read_divergence, read_perplexity
-from gpubox.bench.kinds.quality.quality_options import (
-    SERVED,
-    QualityOptions,
-    items_of,
-    parse_options,
-    text_hash,
-    text_of,
-)
+from gpubox.bench.kinds.quality.quality_options import QualityOptions, items_of, parse_options, text_hash, text_of
 from gpubox.bench.kinds.quality.quality_report import summarise
-from gpubox.bench.kinds.shared import exceeds_context
 from gpubox.bench.model import Item, Plan, Provenance, RawRecord, Result, RunInfo, ScoredItems, Target
-from gpubox.bench.overrides import cell_target, check_overrides, read_overrides, target_by_url
+from gpubox.bench.overrides import cell_target, check_overrides, read_overrides
 from gpubox.bench.provenance import read_stopped_provenance
 from gpubox.bench.report.formatting import format_number
 from gpubox.bench.report.model import Report
@@ -52,8 +43,6 @@ def make_quality_plan(context: PlanContext, given: dict[str, Any]) -> Plan:
     words, settings = given.pop("targets"), given.pop("set", ())
     targets = [_target(context, word) for word in words]
     if settings:
-        if targets[0].url:
-            raise UsageError("gpubox cannot change the flags of a server given by its address.", "Leave out --set.")
         base = targets[0]
         changes = read_overrides(context, context.profile(base.profile), settings)
         targets.append(cell_target(base.profile, {**base.overrides, **changes}))
@@ -63,29 +52,25 @@ def make_quality_plan(context: PlanContext, given: dict[str, Any]) -> Plan:
         targets = [wanted, *(target for target in targets if target != wanted)]
     targets = _with_own_names(targets)
     for target in targets:
-        if not target.url:
-            check_overrides(context, target)
-    if len(targets) < 2 and not given.get("needle"):
+        check_overrides(context, target)
+        if not find_beside_engine(context.config, context.profile(target.profile).engine, PROGRAM):
+            raise program.no_program(target.name)
+    if len(targets) < 2:
         raise UsageError(
             "There is nothing to compare with the reference.",
             "Name a second profile, or change a flag: --set cache-type-k=q8_0",
         )
     given["reference"] = targets[0].name
-    given["method"] = _method(context, targets, given.get("method", ""))
     if text := given.get("text"):
         given["text"] = str(Path(text).expanduser().resolve())
         given["text_sha256"] = text_hash(text_of(QualityOptions("", text=given["text"])))
-    if "needle_tokens" in given:
-        given["needle"] = True
-    plan = Plan("quality", _measured(targets, given), given)
+    plan = Plan("quality", tuple(replace(target, stopped=True) for target in targets), given)
     _check_models(context, targets, parse_options(plan.options, plan.targets))
     return plan
 
 
 def _target(context: PlanContext, word: str) -> Target:
-    """``mine``, ``mine:cache-type-k=q8_0,flash-attn=on`` or an address."""
-    if word.startswith(("http://", "https://")):
-        return target_by_url(word)
+    """``mine``, or ``mine:cache-type-k=q8_0,flash-attn=on``."""
     name, colon, changes = word.partition(":")
     profile = context.profile(name)
     if not colon:
@@ -105,32 +90,10 @@ def _with_own_names(targets: Sequence[Target]) -> list[Target]:
     return named
 
 
-def _method(context: PlanContext, targets: Sequence[Target], wanted: str) -> str:
-    """The method for all targets: two methods in one table would compare nothing."""
-    without = [
-        target.name for target in targets
-        if target.url or not find_beside_engine(context.config, context.profile(target.profile).engine, PROGRAM)
-    ]  # fmt: skip
-    if wanted == PROGRAM and without:
-        raise UsageError(f"{without[0]} has no {PROGRAM} beside its engine.", "--method server does without it.")
-    return wanted or ("server" if without else PROGRAM)
-
-
-def _measured(targets: Sequence[Target], given: dict[str, Any]) -> tuple[Target, ...]:
-    if given["method"] == "server":
-        return tuple(targets)
-    measured = [replace(target, stopped=True) for target in targets]
-    if given.get("needle"):
-        measured += [replace(target, name=target.name + SERVED) for target in targets]
-    return tuple(measured)
-
-
 def _check_models(context: PlanContext, targets: Sequence[Target], options: QualityOptions) -> None:
     """Refuses two vocabularies and a full disk before any server stops. Models not yet here are checked in the run."""
     first = None
     for target in targets:
-        if target.url:
-            continue
         source = profile_model(context.profile(target.profile), context.paths, context.config)
         if source.path is None:
             continue
@@ -138,7 +101,7 @@ def _check_models(context: PlanContext, targets: Sequence[Target], options: Qual
         first = first or (target.name, own)
         if own != first[1]:
             raise GpuboxError(two_vocabularies(first[0], first[1], target.name, own), "Compare quants of one model.")
-    if first and options.method == PROGRAM:
+    if first:
         needed = check_space(runs_folder(context.paths), first[1].size, options)
         context.note(f"The logits of the reference need up to {units.file_size(needed)} of disk during the run.")
 
@@ -155,7 +118,7 @@ BASE = "reference.logits"
 
 
 class Quality(Benchmark):
-    """One item is a llama-perplexity over the whole text, one chunk of it, or one needle."""
+    """One item is a llama-perplexity over the whole text."""
 
     kind = "quality"
 
@@ -163,8 +126,6 @@ class Quality(Benchmark):
         super().__init__(plan)
         self.options = parse_options(plan.options, plan.targets)
         self._targets = {target.name: target for target in plan.targets}
-        self._tokens: dict[str, TextTokens] = {}
-        self._fillers: dict[str, dict[int, str]] = {}
 
     @classmethod
     def make_plan(cls, context: PlanContext, given: dict[str, Any]) -> Plan:
@@ -174,28 +135,12 @@ class Quality(Benchmark):
         return items_of(self.options, self.plan.targets)
 
     def skip_reason(self, item: Item, results: ScoredItems, active: ActiveTarget | None) -> str:
-        part = item.values["part"]
-        if part == "needle":
-            return exceeds_context(needle.needed_context(item), item.target, active)
-        if part == "chunk":
-            return exceeds_context(self.options.context + 1, item.target, active)
         if item.target != self.options.reference:
             failed = [
                 result.error for other, result in results if other.target == self.options.reference and not result.ok
             ]
             if failed:
                 return f"the reference {self.options.reference} was not measured: {failed[0].rstrip('.')}"
-        return ""
-
-    def course(self) -> Course:
-        """A server's tokenizer decides how many chunks the text has: its chunks end with the text."""
-        items, ended = self.items(), set()
-        for number, item in enumerate(items, 1):
-            if item.values["part"] == "chunk" and item.target in ended:
-                continue
-            results = yield Batch([item], len(items) - number)
-            if results[-1][1].values.get("ended"):
-                ended.add(item.target)
         return ""
 
     def load_failure_reason(self, target: Target, error: GpuboxError) -> str:
@@ -210,16 +155,6 @@ class Quality(Benchmark):
         return await read_stopped_provenance(target.name, profile, target_server.paths, target_server.config, say)
 
     async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
-        part = item.values["part"]
-        if part == "needle":
-            return await needle.execute(item, target_server, self._fillers.setdefault(item.target, {}))
-        if part == "program":
-            return await self._run_program(item, target_server)
-        if item.target not in self._tokens:
-            self._tokens[item.target] = await read_tokens(self.options, target_server)
-        return await execute_chunk(item, self.options, self._tokens[item.target], target_server)
-
-    async def _run_program(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
         """The reference writes its logits; every other target reads them. They are written again if they are gone."""
         reference = target_server.profile_of(self._targets[self.options.reference])
         vocabulary = await run_in_thread(_vocabulary, reference, target_server)
@@ -275,16 +210,12 @@ class Quality(Benchmark):
         return output
 
     async def score(self, item: Item, raw: RawRecord) -> Result:
-        part = item.values["part"]
-        if part == "needle":
-            return needle.score(item, raw)
-        if part == "chunk":
-            return Result(item.id, dict(raw.data))
         try:
             figures = self._read(item, raw)
         except GpuboxError as error:  # the output is kept: `rescore` reads it again
             return Result(item.id, error=error.message)
-        return Result(item.id, {"figures": json_values(figures), "context": raw.data["context"]})
+        values = msgspec.json.decode(msgspec.json.encode(figures))  # as it comes back from its file: lists, not tuples
+        return Result(item.id, {"figures": values, "context": raw.data["context"]})
 
     def _read(self, item: Item, raw: RawRecord) -> ChunkFigures:
         text, chunks = str(raw.data["out"]), int(raw.data["chunks"])
@@ -297,16 +228,11 @@ class Quality(Benchmark):
 
     def headline(self, results: ScoredItems) -> str:
         parts = []
-        for label, figures in figures_of(self.options, results).items():
+        for label, figures in figures_of(results).items():
             if label != self.options.reference and figures.kl:
                 mean = sum(figures.kl.values()) / len(figures.kl)
-                parts.append(f"{label} {quality_name(self.options)} {format_number(mean)}")
+                parts.append(f"{label} KL {format_number(mean)}")
         return ", ".join(parts[:3])
-
-
-def json_values(value: Any) -> Any:
-    """``value`` as it comes back from its file: lists, not tuples."""
-    return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def _vocabulary(profile: Profile, target_server: TargetServer) -> Vocabulary:

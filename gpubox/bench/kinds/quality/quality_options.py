@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from gpubox.bench.benchmark import check_items
 from gpubox.bench.kinds.shared import convert_options
@@ -14,20 +14,10 @@ from gpubox.bench.model import Item, Target
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.storage import read_text
 
-Method = Literal["llama-perplexity", "server"]
 MIN_CONTEXT, MIN_CHUNKS = 128, 2
-MAX_SERVER_CHUNKS = 200
-POSITIONS = 32
-"""Of each chunk, for which the server is asked: each costs one request."""
-NEEDLE_DEPTHS = (10, 30, 50, 70, 90)
-"""Where in the context the needle is, in percent."""
-NEEDLES = 3
-"""Different needles at each depth."""
 MAX_TEXT_BYTES = 64 << 20
 BYTES_PER_TOKEN = 2.5
 """Fewer than any tokenizer has for English and code, so that an estimate made with it is too large, not too small."""
-SERVED = " served"
-"""Ends the name of a target that needs its server, in a run whose other figures come from llama-perplexity."""
 TEXT_FILE = Path(__file__).with_name("text.txt")
 """Written for gpubox: four short essays and stories, parts of its own README, and modules of its own source code.
 
@@ -41,14 +31,10 @@ class QualityOptions:
 
     reference: str
     """The target that all others are compared with."""
-    method: Method = "llama-perplexity"
     context: int = 512
     """Tokens of a chunk. Its second half is predicted."""
     chunks: int = 0
     """At most so many; 0: the whole text."""
-    needle: bool = False
-    needle_tokens: tuple[int, ...] = (2048, 8192)
-    """The lengths of the contexts in which a needle is looked for."""
     text: str = ""
     """The path of another text; empty: the one that ships with gpubox."""
     text_sha256: str = ""
@@ -70,10 +56,6 @@ def parse_options(values: Mapping[str, Any], targets: Sequence[Target]) -> Quali
         )
     if options.chunks and options.chunks < MIN_CHUNKS:
         raise UsageError("One chunk has no interval.", f"--chunks {MIN_CHUNKS} or more; without it, the whole text.")
-    if options.method == "server" and options.chunks > MAX_SERVER_CHUNKS:
-        raise UsageError(f"At most {MAX_SERVER_CHUNKS} chunks are asked of a server: --chunks {MAX_SERVER_CHUNKS}")
-    if options.needle and any(tokens < 256 for tokens in options.needle_tokens):
-        raise UsageError("A needle needs a context of at least 256 tokens.", "--needle-tokens 2048,8192")
     return options
 
 
@@ -103,52 +85,8 @@ def max_chunks(options: QualityOptions) -> int:
     return min(most, options.chunks) if options.chunks else most
 
 
-def label_of(target: str) -> str:
-    """The target's name in reports."""
-    return target.removesuffix(SERVED)
-
-
-def server_chunks(options: QualityOptions) -> int:
-    """The number of chunks that a server is asked for: fixed before its tokenizer is known.
-
-    A chunk beyond the end of the text is skipped.
-    """
-    return options.chunks or min(MAX_SERVER_CHUNKS, max_chunks(options))
-
-
 def items_of(options: QualityOptions, targets: Sequence[Target]) -> list[Item]:
-    """The reference first; of each target its chunks (or its whole llama-perplexity), then its needles."""
-    main = [target for target in targets if not target.name.endswith(SERVED)]
-    main.sort(key=lambda target: target.name != options.reference)
-    items: list[Item] = []
-    for target in main:
-        if options.method == "llama-perplexity":
-            items.append(Item(f"{target.name}:text", target.name, {"part": "program"}, weight=1000))
-        else:
-            count = server_chunks(options)
-            items += [
-                Item(f"{target.name}:{number:03d}", target.name, {"part": "chunk", "chunk": number}, weight=40)
-                for number in range(1, count + 1)
-            ]
-            items += _needles(options, target)
-    for target in targets:
-        if target.name.endswith(SERVED):
-            items += _needles(options, target)
-    check_items(len(items))
-    return items
-
-
-def _needles(options: QualityOptions, target: Target) -> list[Item]:
-    if not options.needle:
-        return []
-    return [
-        Item(
-            f"{label_of(target.name)}:needle/{tokens}/{depth:02d}/{number}",
-            target.name,
-            {"part": "needle", "tokens": tokens, "depth": depth, "number": number},
-            weight=tokens / 20,
-        )
-        for tokens in options.needle_tokens
-        for depth in NEEDLE_DEPTHS
-        for number in range(1, NEEDLES + 1)
-    ]
+    """The whole text for each target, the reference first."""
+    first_reference = sorted(targets, key=lambda target: target.name != options.reference)
+    check_items(len(targets))
+    return [Item(f"{target.name}:text", target.name, {}, weight=1000) for target in first_reference]

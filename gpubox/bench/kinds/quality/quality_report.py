@@ -1,4 +1,4 @@
-"""A quality run's results -> its report: distances from the reference, paired differences, needles. Pure."""
+"""A quality run's results -> its report: distances from the reference, paired differences. Pure."""
 
 from __future__ import annotations
 
@@ -17,21 +17,13 @@ from gpubox.bench.kinds.quality.figures import (
     over_chunks,
     percentile_of,
     perplexity_of,
-    quality_name,
 )
-from gpubox.bench.kinds.quality.probabilities import TOP
 from gpubox.bench.kinds.quality.program import scored_tokens
-from gpubox.bench.kinds.quality.quality_options import (
-    NEEDLE_DEPTHS,
-    POSITIONS,
-    QualityOptions,
-    label_of,
-)
+from gpubox.bench.kinds.quality.quality_options import QualityOptions
 from gpubox.bench.kinds.shared import closing_notes, ranking_verdict, report_doubts
 from gpubox.bench.model import RunInfo, ScoredItems
 from gpubox.bench.report.formatting import format_interval
-from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
-from gpubox.bench.report.prompt_metrics import scale_estimate
+from gpubox.bench.report.model import Metric, Report, ReportTable, Value
 from gpubox.bench.stats import Estimate
 
 MAX_PAIRS = 15
@@ -40,19 +32,14 @@ MAX_PAIRS = 15
 
 def summarise(options: QualityOptions, info: RunInfo, results: ScoredItems) -> Report:
     """The report so far."""
-    figures = figures_of(options, results)
-    by_target = {label: {own.name: own for own in _metrics(options, label, figures[label])} for label in figures}
-    metrics = [metric for own in by_target.values() for metric in own.values()]
-    needles = _needles(results)
-    metrics += [_needle_metric(label, tokens, cells) for label, by in needles.items() for tokens, cells in by.items()]
-    tables = [*_distances(options, figures, by_target), *_pairs(options, figures), *_needle_tables(needles)]
+    figures = figures_of(results)
+    by_target = {label: {own.name: own for own in _metrics(label, figures[label])} for label in figures}
     return Report(
         kind="quality",
         title=f"Quality against {options.reference}",
         verdict=_verdict(options, figures, more_answers(info)),
-        metrics=tuple(metrics),
-        tables=tuple(tables),
-        series=tuple(_needle_curves(needles)),
+        metrics=tuple(metric for own in by_target.values() for metric in own.values()),
+        tables=(*_distances(options, figures, by_target), *_pairs(figures)),
         notes=tuple([*_notes(options, figures), *closing_notes(info, results)]),
         doubts=report_doubts(info, results),
     )
@@ -80,13 +67,13 @@ def _verdict(options: QualityOptions, figures: Mapping[str, TargetFigures], tell
     return f"{order} {sentence}"
 
 
-def _metrics(options: QualityOptions, label: str, own: TargetFigures) -> Iterator[Metric]:
-    name, group = quality_name(options), "text"
+def _metrics(label: str, own: TargetFigures) -> Iterator[Metric]:
+    group = "text"
     if own.kl:
         samples = tuple((str(chunk), value) for chunk, value in own.kl.items())
-        yield Metric(name, group, label, "nat", "lower", over_chunks(list(own.kl.values())), samples)
-        for title, share in ((f"{name}, median", 0.5), (f"{name}, 99 %", 0.99)):
-            if estimate := percentile_of(own, share):
+        yield Metric("KL", group, label, "nat", "lower", over_chunks(list(own.kl.values())), samples)
+        for title, total in (("KL, median", "kl_median"), ("KL, 99 %", "kl_99")):
+            if estimate := percentile_of(own, total):
                 yield Metric(title, group, label, "nat", "lower", estimate)
         shares = over_chunks(list(own.same_top.values()), 100)
         if shares.high is not None:
@@ -102,7 +89,6 @@ def _distances(
     """One row for each target, of its metrics by name."""
     if not figures:
         return
-    name = quality_name(options)
     rows: list[tuple[Value, ...]] = []
     for label, own in figures.items():
         metrics = by_target[label]
@@ -111,11 +97,10 @@ def _distances(
             rows.append((label, "reference", "", "", "", "", ppl.value, format_interval(ppl)))
             continue
         if not own.kl:
-            why = "another vocabulary" if own.other_vocabulary else units.UNKNOWN
-            rows.append((label, why, "", "", "", "", ppl.value, format_interval(ppl)))
+            rows.append((label, units.UNKNOWN, "", "", "", "", ppl.value, format_interval(ppl)))
             continue
-        kl, same = metrics[name].estimate, metrics["same top token"].estimate
-        median, high = (metrics.get(f"{name}, {share}") for share in ("median", "99 %"))
+        kl, same = metrics["KL"].estimate, metrics["same top token"].estimate
+        median, high = (metrics.get(f"KL, {share}") for share in ("median", "99 %"))
         rows.append(
             (
                 label, _kl_text(kl.value), _kl_interval(kl), _kl_text(median.estimate.value if median else None),
@@ -124,18 +109,16 @@ def _distances(
             )
         )  # fmt: skip
     chunks = max(len(own.log_perplexity) for own in figures.values())
-    tokens = scored_tokens(options.context) if options.method == "llama-perplexity" else POSITIONS
-    how = "llama-perplexity" if options.method == "llama-perplexity" else f"the server's {TOP} most likely tokens"
     yield ReportTable(
         f"Distance from {options.reference}",
-        ("", f"{name}, mean", "95 % CI", "median", "99 %", "same top", "perplexity", "95 % CI"),
+        ("", "KL, mean", "95 % CI", "median", "99 %", "same top", "perplexity", "95 % CI"),
         tuple(rows),
-        f"{how}; {chunks} chunks of {options.context} tokens, {tokens} predicted tokens each; KL in nats; "
-        "intervals over chunks",
+        f"llama-perplexity; {chunks} chunks of {options.context} tokens, {scored_tokens(options.context)} predicted "
+        "tokens each; KL in nats; intervals over chunks",
     )
 
 
-def _pairs(options: QualityOptions, figures: Mapping[str, TargetFigures]) -> Iterator[ReportTable]:
+def _pairs(figures: Mapping[str, TargetFigures]) -> Iterator[ReportTable]:
     pairs = differences(figures)  # a pair with the reference has no KL: that is in the table above
     rows: list[tuple[Value, ...]] = []
     for pair in pairs[:MAX_PAIRS]:
@@ -149,10 +132,9 @@ def _pairs(options: QualityOptions, figures: Mapping[str, TargetFigures]) -> Ite
         )  # fmt: skip
     if rows:
         left_out = f"; {len(pairs) - MAX_PAIRS} more pairs" if len(pairs) > MAX_PAIRS else ""
-        name = quality_name(options)
         yield ReportTable(
             "Paired differences",
-            ("", name, "95 % CI", "perplexity", "95 % CI", ""),
+            ("", "KL", "95 % CI", "perplexity", "95 % CI", ""),
             tuple(rows),
             "chunk by chunk, on the same text"
             + (f"; verdicts corrected for all {len(pairs)} pairs{left_out}" if len(pairs) > 1 else ""),
@@ -184,75 +166,22 @@ def _ratio_interval(log_ratio: Estimate) -> str:
     return f"{math.exp(log_ratio.low):.4f} – {math.exp(log_ratio.high):.4f}"
 
 
-# -- needles --------------------------------------------------------------------------------------------------------
-
-NeedleCells = dict[str, dict[int, dict[int, list[bool]]]]
-"""Target -> tokens -> depth in percent -> whether each needle was retrieved."""
-
-
-def _needles(results: ScoredItems) -> NeedleCells:
-    cells: NeedleCells = {}
-    for item, result in results:
-        if item.values["part"] == "needle" and result.ok:
-            own = cells.setdefault(label_of(item.target), {}).setdefault(int(item.values["tokens"]), {})
-            own.setdefault(int(item.values["depth"]), []).append(bool(result.values["retrieved"]))
-    return cells
-
-
-def _needle_metric(label: str, tokens: int, cells: Mapping[int, list[bool]]) -> Metric:
-    own = replace(stats.pass_rate([value for depth in cells.values() for value in depth]), sd=None)
-    return Metric("needles", f"{tokens:,} tokens", label, "%", "higher", scale_estimate(own, 100))
-
-
-def _needle_tables(needles: NeedleCells) -> Iterator[ReportTable]:
-    if not needles:
-        return
-    rows = []
-    for label, by_tokens in needles.items():
-        for tokens, cells in by_tokens.items():
-            counts: list[Value] = []
-            for depth in NEEDLE_DEPTHS:
-                own = cells.get(depth, [])
-                counts.append(f"{sum(own)}/{len(own)}" if own else units.UNKNOWN)
-            rows.append((label, f"{tokens:,}", *counts))
-    yield ReportTable(
-        "Needles retrieved", ("", "tokens", *(f"at {depth} %" for depth in NEEDLE_DEPTHS)), tuple(rows),
-        "a number in a filler text, asked for at the end; by its depth in the text",
-    )  # fmt: skip
-
-
-def _needle_curves(needles: NeedleCells) -> Iterator[Series]:
-    for label, by_tokens in needles.items():
-        for tokens, cells in by_tokens.items():
-            points = tuple((float(depth), 100 * sum(own) / len(own)) for depth, own in sorted(cells.items()) if own)
-            name = f"{label}, {tokens:,} tokens"
-            yield Series("Needles retrieved by depth", name, "depth of the needle, %", "retrieved, %", points)
-
-
 # -- notes ----------------------------------------------------------------------------------------------------------
 
 
 def _notes(options: QualityOptions, figures: Mapping[str, TargetFigures]) -> Iterator[str]:
-    if options.method == "server" and figures:
-        yield (
-            f"The KL divergence is a lower bound: tokens outside the {TOP} most likely ones count as one. It does not "
-            "compare with that of llama-perplexity. Perplexity is exact for the positions asked."
-        )
-    elif any(own.kl for own in figures.values()):
+    if any(own.kl for own in figures.values()):
         yield (
             "The reference's log probabilities have 16 bits on the disk: between tokens of nearly the same probability "
             "the first one can change."
         )
-    for label, own in figures.items():
-        if own.other_vocabulary:
-            yield f"{label} has another vocabulary than {options.reference}: their probabilities cannot be compared."
+    for own in figures.values():
         if own.totals is not None and (error := _disagreement(own)):
             yield error
     if options.text:
         yield f"The text is the owner's own ({options.text_sha256[:12]})."
-    if (
-        chunks := max((len(own.log_perplexity) for own in figures.values()), default=0)
-    ) and chunks < stats.MIN_CLUSTERS:
+    chunks = max((len(own.log_perplexity) for own in figures.values()), default=0)
+    if 0 < chunks < stats.MIN_CLUSTERS:
         yield f"{chunks} chunks are few: their intervals are wide."
 
 

@@ -4,7 +4,6 @@ speed.py            the kind: its items, its requests, their numbers
 workloads.py        its options and presets, and the requests they amount to
 speed_report.py     results -> report, lines over the depth, and where tg has halved
 streams.py          --streams: several requests at once, their report, and the number of streams that pays
-llama_bench.py      the engine's own benchmark beside the served figures
 """
 
 from __future__ import annotations
@@ -75,13 +74,6 @@ KIND = Kind(
         replace(STARTS, default="1"),
         BenchOption("max-tokens", "Tokens per answer", default="set by the prompt", in_form=True),
         THINKING,
-        BenchOption(
-            "no-llama-bench",
-            "Do not run llama-bench",
-            "switch",
-            choices=(("", "if installed"), ("--no-llama-bench", "skipped")),
-            in_form=True,
-        ),
     ),
     takes_url=True,
     counts_tokens=True,

@@ -13,7 +13,7 @@ from gpubox.bench.benchmark import Benchmark, check_items
 from gpubox.bench.compare.starts import random_order
 from gpubox.bench.kind import PlanContext
 from gpubox.bench.kinds.shared import exceeds_context, id_prefix
-from gpubox.bench.kinds.speed import KIND, llama_bench
+from gpubox.bench.kinds.speed import KIND
 from gpubox.bench.kinds.speed.speed_report import summarise
 from gpubox.bench.kinds.speed.streams import (
     execute_streams,
@@ -38,12 +38,11 @@ from gpubox.bench.questions import (
 )
 from gpubox.bench.report.model import Report
 from gpubox.bench.target_server import ActiveTarget, TargetServer
-from gpubox.engines.find import find_beside_engine
 from gpubox.errors import UsageError
 
 
 class Speed(Benchmark):
-    """One item is one repeat of a workload, or a whole llama-bench."""
+    """One item is one repeat of a workload, or all streams of one measurement."""
 
     kind = "speed"
 
@@ -55,7 +54,6 @@ class Speed(Benchmark):
     @classmethod
     def make_plan(cls, context: PlanContext, given: dict[str, Any]) -> Plan:
         url = given.get("url")
-        with_llama_bench = not (given.pop("no_llama_bench", False) or url or given.keys() & {"preset", "streams"})
         if (prefix := given.pop("prefixes", "both")) != "both":
             given["prefixes"] = [prefix]
         options = {key: value for key, value in given.items() if key not in ("profiles", "url", "model")}
@@ -64,13 +62,6 @@ class Speed(Benchmark):
             raise UsageError("gpubox cannot restart a server given by its address.", "Leave out --starts.")
         _check_preset(options)
         targets = given_targets(context, given)
-        if with_llama_bench:
-            measured = [context.profile(target.profile) for target in targets]
-            targets += [
-                llama_bench.llama_bench_target(profile)
-                for profile in measured
-                if find_beside_engine(context.config, profile.engine, llama_bench.PROGRAM)
-            ]
         return Plan("speed", tuple(targets), given, seed=random_seed() if given.keys() & {"starts", "streams"} else 0)
 
     def items(self) -> Sequence[Item]:
@@ -78,12 +69,12 @@ class Speed(Benchmark):
         workloads = [] if options.streams else workloads_of(options)
         per_start = sum(workload.warmups + workload.repeats for workload in workloads)
         per_start += len(options.streams) * len(options.depths) * (1 + options.repeats)
-        check_items(len(self.plan.targets) * starts * per_start)
-        served = [target for target in self.plan.targets if not target.stopped]
-        order = random_order(len(served), starts, self.plan.seed) if starts > 1 else range(len(served))
+        targets = self.plan.targets
+        check_items(len(targets) * starts * per_start)
+        order = random_order(len(targets), starts, self.plan.seed) if starts > 1 else range(len(targets))
         items: list[Item] = []
         for number, place in enumerate(order, 1):
-            target = served[place]
+            target = targets[place]
             start, prefix = 0, id_prefix(self.plan, target)
             if starts > 1:
                 start, prefix = number, f"{prefix}{number:02d}/"
@@ -95,24 +86,15 @@ class Speed(Benchmark):
                 for name in names:
                     warmup = name.startswith("w")
                     items.append(Item(f"{group}/{name}", target.name, values, warmup, group, workload.weight, start))
-        values = {"depths": list(self.options.depths)}
-        return items + [
-            Item(f"{id_prefix(self.plan, target)}llama-bench", target.name, values, weight=2000)
-            for target in self.plan.targets
-            if target.stopped
-        ]
+        return items
 
     def skip_reason(self, item: Item, results: ScoredItems, active: ActiveTarget | None) -> str:
         if is_streams_item(item):
             return exceeds_context(streams_of(item).needed_context, item.target, active)
-        if "prompt" not in item.values:
-            return ""
         workload = workload_of(item)
         return exceeds_context(workload.depth + workload.max_tokens + TEMPLATE_TOKENS, item.target, active)
 
     async def execute(self, item: Item, target_server: TargetServer) -> Mapping[str, Any]:
-        if target_server.active.target.stopped:
-            return await llama_bench.execute(item, target_server)
         contexts = self._contexts.setdefault(item.target, {})
         if is_streams_item(item):
             return await execute_streams(item, target_server, contexts)
@@ -134,8 +116,6 @@ class Speed(Benchmark):
     async def score(self, item: Item, raw: RawRecord) -> Result:
         if is_streams_item(item):
             return score_streams(item, raw)
-        if "prompt" not in item.values:
-            return llama_bench.score(item, raw)
         reply = stored_reply(raw.data)
         doubts = _doubts(item, workload_of(item), reply)
         if why := no_speed_reason(reply):

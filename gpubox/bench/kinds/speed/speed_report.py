@@ -127,9 +127,7 @@ _MEASURES: Measures = (
 def summarise(options: SpeedOptions, info: RunInfo, results: ScoredItems) -> Report:
     """The metrics of each target and workload; notes say what failed or was skipped."""
     rows: list[Row] = [
-        (item, msgspec.convert(item.values, Workload), result)
-        for item, result in results
-        if "prompt" in item.values and not item.warmup
+        (item, msgspec.convert(item.values, Workload), result) for item, result in results if not item.warmup
     ]
     metrics: list[Metric] = []
     points: list[DepthPoint] = []
@@ -143,17 +141,15 @@ def summarise(options: SpeedOptions, info: RunInfo, results: ScoredItems) -> Rep
                 size = workload.max_tokens
                 points.append(DepthPoint(target.name, workload.prompt, workload.prefix, workload.depth, size, named))
     curves = depth_curves(points)
-    benches = [(item, result) for item, result in results if "prompt" not in item.values and result.ok]
     return Report(
         kind="speed",
         title=PRESETS[options.preset] if options.preset else "Speed over HTTP",
         verdict=_verdict(info, metrics),
         metrics=tuple(metrics),
-        tables=(*_run_tables(rows), *(_llama_bench_table(item, result) for item, result in benches)),
+        tables=tuple(_run_tables(rows)),
         series=(*_run_curves(rows), *depth_series(curves)),
         notes=(*halving_notes(curves), *_notes(options, info, results, rows)),
         doubts=report_doubts(info, results),
-        text="\n\n".join(str(result.values["markdown"]) for _, result in benches),
     )
 
 
@@ -281,15 +277,6 @@ def _run_curves(rows: Sequence[Row]) -> Iterator[Series]:
         rates = [(float(n), row[2].values["tg"]) for n, row in enumerate(runs, 1) if row[2].values.get("tg")]
         if len(rates) > 1:
             yield Series("tg, run by run", target, "run", "tg, tok/s", tuple(rates))
-
-
-def _llama_bench_table(item: Item, result: Result) -> ReportTable:
-    rows = tuple(
-        (row["test"] + (f" @ d{row['depth']}" if row["depth"] else ""), row["mean"], row["sd"], len(row["samples"]))
-        for row in result.values["rows"]
-    )
-    note = "without server, template and speculative decoding"
-    return ReportTable(item.target, ("test", "tok/s", "sd", "n"), rows, note)
 
 
 def _notes(options: SpeedOptions, info: RunInfo, results: ScoredItems, rows: Sequence[Row]) -> Iterator[str]:

@@ -6,7 +6,7 @@ answers.py         grades the line ANSWER: and JSON
 programs.py        finds the programs in an answer and has them run
 sandbox_checks.py  runs inside the sandbox: what works of a program
 suite_report.py    results -> report and leaderboard
-fixtures/          the small apps of 2.1 and 2.2, and shims of their frameworks
+fixtures/          the prompts, the log of 3.1, the small apps of 2.1 and 2.2, and shims of their frameworks
 """
 
 from __future__ import annotations

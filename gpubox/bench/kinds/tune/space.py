@@ -272,10 +272,10 @@ def _cell(axes: Sequence[TuneAxis], place: tuple[int, ...]) -> TuneCell:
     return TuneCell(cell_name(shown), place, overrides)
 
 
-def thinned(axes: Sequence[TuneAxis], limit: int = MAX_CELLS) -> list[TuneAxis]:
-    """The axes with so few levels that there are at most ``limit`` cells. The ends and the own level stay."""
+def thinned(axes: Sequence[TuneAxis]) -> list[TuneAxis]:
+    """The axes with so few levels that there are at most MAX_CELLS cells. The ends and the own level stay."""
     answer = list(axes)
-    while math.prod(len(axis.levels) for axis in answer) > limit:
+    while math.prod(len(axis.levels) for axis in answer) > MAX_CELLS:
         widest = max(range(len(answer)), key=lambda i: len(answer[i].levels))
         levels = answer[widest].levels
         removable = [i for i, level in enumerate(levels) if not level.own and 0 < i < len(levels) - 1]

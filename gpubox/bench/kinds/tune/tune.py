@@ -265,7 +265,6 @@ class Tune(CellBenchmark):
 
     @classmethod
     def make_plan(cls, context: PlanContext, given: dict[str, Any]) -> Plan:
-
         return plan_tune(context, given)
 
     def label(self, cell: str) -> str:
@@ -327,10 +326,14 @@ class Tune(CellBenchmark):
         rates = [("turns/min", "agent")] if options.goal == "agent" else [("tg", "tg"), ("pp", "pp")]
         report = contest_report(
             self, info, results, title=f"{info.plan.targets[0].profile} tuned for {_GOALS[options.goal]}",
-            axes={axis.flag: _Column(options.cells, at, axis.labels) for at, axis in enumerate(options.axes)},
+            axes={axis.flag: self._column(at, axis.labels) for at, axis in enumerate(options.axes)},
             metrics=metrics, rates=rates, notes=notes,
         )  # fmt: skip
         return replace(report, tables=(*tables, *report.tables))  # what to change stands first
+
+    def _column(self, at: int, labels: Sequence[str]) -> Callable[[str], str]:
+        """The value of each cell on one axis."""
+        return lambda cell: labels[self.options.cells[cell][at]]
 
     def _load_metrics(self, info: RunInfo, results: ScoredItems) -> list[Metric]:
         metrics = []
@@ -342,16 +345,6 @@ class Tune(CellBenchmark):
                     profile = info.plan.targets[0].profile
                     metrics.append(Metric(name, cell, profile, unit, better, numbers, tuple(values), means))
         return metrics
-
-
-class _Column:
-    """The value of each cell on one axis."""
-
-    def __init__(self, cells: Mapping[str, tuple[int, ...]], at: int, labels: Sequence[str]) -> None:
-        self._cells, self._at, self._labels = cells, at, labels
-
-    def __call__(self, cell: str) -> str:
-        return self._labels[self._cells[cell][self._at]]
 
 
 def _load_of(item: Item) -> Protocol:
