@@ -382,7 +382,8 @@ class Gateway:
             request.outcome = "done"
         ticket, line = request.ticket, request.line or request.finished()
         self.requests.pop(ticket.id, None)
-        own = request.outcome == "left" and request.exchange.complete  # answered by the gateway itself
+        watches = request.route.own == routes.WATCH
+        own = watches or (request.outcome == "left" and request.exchange.complete)  # answered by the gateway itself
         if ticket.profile:
             if ticket.sent_at and not (own or request.route.stream) and request.outcome in ("left", "cancelled"):
                 self.servers.left(ticket.profile)

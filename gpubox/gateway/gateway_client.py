@@ -146,6 +146,7 @@ class RemoteBox:
             status, body = self._pool.get(f"/gpubox/watch?{query}", _WATCH_BYTES)
         except NoResponse as error:
             text = f"{self.url} does not answer: {getattr(error, 'sentence', error)}."
+            text = f"Nothing answers at {self.url}." if error.kind == "ConnectError" else text
             raise GpuboxError(text, code=ExitCode.NOT_RUNNING) from None
         if status != 200:
             with contextlib.suppress(*DECODE_ERRORS):
@@ -189,11 +190,16 @@ class NotAGateway(GpuboxError):
     """Something else answers there."""
 
 
+def connect_box(paths: Paths, config: Config, url: str) -> RemoteBox:
+    """The box at ``url`` with its key, not asked yet. Raises UsageError for a key file that others can read."""
+    return RemoteBox(url, api_key_for(paths, config, url))
+
+
 async def open_box(paths: Paths, config: Config, url: str | None) -> RemoteBox | None:
     """The box of the gateway at ``url``; None: that is none, or nothing answers there. Raises as ``RemoteBox.read``."""
     if url is None:
         return None
-    box = RemoteBox(url, await run_in_thread(api_key_for, paths, config, url))
+    box = await run_in_thread(connect_box, paths, config, url)
     try:
         await run_in_thread(box.read)
     except GpuboxError as error:

@@ -25,7 +25,11 @@ def run_app(
     """Runs the screen, then prints what keeps running. ``replay`` is a recording to show instead of this machine."""
     from gpubox.tui.services import LocalServices, open_recording
 
-    services = open_recording(replay, paths, config) if replay else LocalServices(paths, config, url)
+    services = open_recording(replay, paths, config) if replay else LocalServices(paths, config)
+    if url:
+        from gpubox.tui.remote_services import RemoteServices
+
+        services = RemoteServices(paths, config, url)
     app = GpuboxApp(services, start=start)
     exit_on_hangup(app.bridge.operation_ended)
     left_during_operation = app.run()

@@ -69,6 +69,11 @@ class LocalServices:
         """What every header says of a server that gpubox does not own."""
         return "attached, read only" if self.url else "recording" if self.read_only else ""
 
+    @property
+    def only_watches(self) -> bool:
+        """Whether another machine is shown, which answers nothing else."""
+        return False
+
     def clock(self) -> datetime:
         return datetime.now()
 
@@ -145,6 +150,8 @@ class LocalServices:
 
     def handle_crash(self) -> str:
         """Writes the post-mortem, has the server restarted if its profile says so. Returns the outcome."""
+        if self.read_only:
+            return ""
         from gpubox.hardware.gpu import DriverReading
         from gpubox.server import watcher
         from gpubox.server.instance import observe
@@ -240,6 +247,8 @@ class LocalServices:
 
     def read_log(self) -> list[str]:
         """The new lines since the last call; the first call returns the last lines of the log."""
+        if self.read_only:
+            return []  # the log of this machine's server is not what is shown
         if self._log is None:
             from gpubox.server.log import LogReader, tail_text
 
@@ -470,9 +479,6 @@ class ReplayServices(LocalServices):
 
     def companions_and_last(self) -> tuple[tuple[str, ...], str | None]:
         return (), None
-
-    def read_log(self) -> list[str]:
-        return []  # the log of this machine's server is no part of the recording
 
 
 def open_recording(path: Path, paths: Paths, config: Config) -> ReplayServices:
