@@ -170,7 +170,7 @@ def page_refusal(request: HttpRequest, names: Collection[str]) -> str:
     ``Origin`` does not, as with an image: of another origin it is same-site or cross-site (W3C, Fetch Metadata).
     """
     host, origin = _host_name(request.header("host")), request.header("origin")
-    if host and host not in names and _address(host) is None:
+    if not is_own_host(request.header("host"), names):
         hint = "If the name is this machine's, put it into `names` of [gateway] in config.toml."
         return f"A request to the host {host[:100]} needs a key. {hint}"
     page = _host_name(origin.partition("://")[2])
@@ -180,6 +180,12 @@ def page_refusal(request: HttpRequest, names: Collection[str]) -> str:
     if site in ("", "none", "same-origin") or (site == "same-site" and origin):
         return ""
     return "Requests of a web page of another site need a key."
+
+
+def is_own_host(header: str, names: Collection[str]) -> bool:
+    """Whether ``Host`` is an address or in ``names``: another name may lead here (DNS rebinding)."""
+    host = _host_name(header)
+    return not host or host in names or _address(host) is not None
 
 
 def is_preflight(request: HttpRequest) -> bool:
