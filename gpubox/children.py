@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+BROWSER_DRIVER = "textual.drivers.web_driver:WebDriver"
+"""The value of TEXTUAL_DRIVER in a screen that a browser shows: its streams are pipes that stand for a terminal."""
 _OWN = "GPUBOX_"
 """Variables that are addressed to gpubox: its settings and keys."""
 
@@ -21,6 +23,11 @@ def own_program(module: str, *arguments: str) -> list[str]:
     find = f"import sys; {root!r} in sys.path or sys.path.insert(0, {root!r})"
     # -P: a module in the folder where the owner is, or in the home folder, is not what is meant
     return [sys.executable, "-P", "-c", f"{find}; from {module} import main; sys.exit(main())", *arguments]
+
+
+def in_browser() -> bool:
+    """Whether this process draws for a browser: `gpubox web`, or another server of Textual's."""
+    return os.environ.get("TEXTUAL_DRIVER") == BROWSER_DRIVER
 
 
 def engine_environment(added: Mapping[str, str]) -> dict[str, str]:

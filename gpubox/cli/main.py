@@ -52,6 +52,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "connect": "print the settings of opencode, aider, Continue, Cline, curl or Python for the gateway",
         "keys": "say who may ask the gateway, and how much: make, change and remove the keys of clients",
         "clients": "list the gateway's clients; hold their requests",
+        "web": "show the screen in a browser, to whoever has a key",
     },
     "Chat": {"chat": "ask the model; list, search and edit chats; run a program in their sandbox"},
 }
@@ -111,7 +112,7 @@ class VerbGroup(click.Group):
 @click.command(cls=VerbGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="gpubox")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Read FILE instead of config.toml.")
-@click.option("--url", metavar="URL", help="Watch a server that gpubox did not start.")
+@click.option("--url", metavar="URL", help="Watch the box of a gateway, or a server that gpubox did not start.")
 @click.option(
     "--replay", type=click.Path(path_type=Path), metavar="FILE", help="Play a recording of `gpubox status --record`."
 )

@@ -56,6 +56,8 @@ class ClientLimits:
     """The profiles, or aliases, that it may name."""
     expires_at: _Moment | None = None
     """ISO-8601 UTC, as ``utc_now`` writes it. From then on its key is wrong; an answer that runs is finished."""
+    watch: bool = False
+    """It may see what the box's screen shows, and ask for nothing else."""
 
     def allows(self, names: Iterable[str]) -> bool:
         """Whether it may use the profile that has these names."""

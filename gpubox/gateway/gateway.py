@@ -23,7 +23,7 @@ from gpubox.gateway import ollama, routes
 from gpubox.gateway.admission import READ_COST, Ticket, takes_slot
 from gpubox.gateway.background import notify
 from gpubox.gateway.changes import ModelName, body_for
-from gpubox.gateway.client_keys import UNLIMITED, ClientKeys, ClientLimits
+from gpubox.gateway.client_keys import BOX, UNLIMITED, ClientKeys, ClientLimits
 from gpubox.gateway.client_request import STREAM_HEADERS, ClientRequest
 from gpubox.gateway.conversations import Conversations
 from gpubox.gateway.gateway_status import (
@@ -44,6 +44,7 @@ from gpubox.gateway.prefix import read_prompt_head
 from gpubox.gateway.profile_servers import ProfileServers
 from gpubox.gateway.servers import GatewayServer
 from gpubox.gateway.upstream import NotConnected, UpstreamFailed
+from gpubox.gateway.watching import BoxWatch
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile, is_loopback
@@ -59,6 +60,7 @@ CLOSE_SECONDS = 10.0
 WARM_SECONDS = 2.0
 """After so long the first operation gets its process, unless there is one."""
 _FINISHED = 50
+_WATCH_KEY = "`gpubox keys add NAME --watch` on the box makes a key for that."
 _CANCELLED = RequestRefused(403, "The owner of this box has cancelled the request.")
 
 
@@ -81,7 +83,7 @@ class Gateway:
         self._ids = count(1)
         self._stopping = asyncio.Event()
         self._limits = ConnectionLimits(config.gateway.max_body_mib << 20, most_connections())
-        self._own = OwnReplies(self)
+        self._own, self._watchers = OwnReplies(self), BoxWatch(paths)
         self._names = routes.own_names(socket.gethostname(), (host, *config.gateway.names))
 
     # -- life ----------------------------------------------------------------
@@ -130,6 +132,7 @@ class Gateway:
             notify("STOPPING=1")
             for listener in listeners:
                 listener.close()
+            await self._watchers.close()
             await self._finish_requests()
             await self.servers.close()
             await self.conversations.close()
@@ -209,7 +212,7 @@ class Gateway:
         exchange.request = http
         route = routes.route_of(http)
         request.route, request.model = route, route.model
-        if route.path.startswith(routes.CONTROL):
+        if route.path.startswith(routes.CONTROL) and route.own != routes.WATCH:
             if not secrets.compare_digest(routes.secret_of(http).encode(), self.token.encode()):
                 raise RequestRefused(403, "Only gpubox itself may control the gateway.")
             return await self._own.control(exchange, route.own)
@@ -222,6 +225,9 @@ class Gateway:
             return exchange.reply(200, b"", headers=routes.preflight_headers(http))
         self._identify(request, http)
         exchange.page_may_read = True
+        if route.own == routes.WATCH:
+            body = await self._watchers.answer(http, self.status())
+            return exchange.reply(200, body, b"application/x-ndjson")
         del http  # its body goes as soon as it is sent on
         if route.own not in ("", "load"):
             return await self._own.answer(exchange, route, self._limits_of(request))
@@ -297,9 +303,19 @@ class Gateway:
             if client is None:
                 raise RequestRefused(401, self.keys.why_refused(secret))
             request.ticket.client, request.keyed = client, client in self.keys.clients
+            self._check_watching(client, request.route.own == routes.WATCH)
+        elif request.route.own == routes.WATCH:
+            raise RequestRefused(401, f"Nobody watches this box without a key. {_WATCH_KEY}")
         else:
             self._check_page(http)
             request.ticket.client = _client_name(http)
+
+    def _check_watching(self, client: str, watches: bool) -> None:
+        """Who watches asks for nothing else. Raises RequestRefused."""
+        if watches and client != BOX and not self.keys.limits_of(client).watch:
+            raise RequestRefused(403, f"The key of {client} is for models, not for watching. {_WATCH_KEY}")
+        if not watches and self.keys.limits_of(client).watch:
+            raise RequestRefused(403, f"The key of {client} only watches this box: it can ask for no model.")
 
     def _check_page(self, http: HttpRequest) -> None:
         if refusal := routes.page_refusal(http, self._names):
@@ -366,7 +382,8 @@ class Gateway:
             request.outcome = "done"
         ticket, line = request.ticket, request.line or request.finished()
         self.requests.pop(ticket.id, None)
-        own = request.outcome == "left" and request.exchange.complete  # answered by the gateway itself
+        watches = request.route.own == routes.WATCH
+        own = watches or (request.outcome == "left" and request.exchange.complete)  # answered by the gateway itself
         if ticket.profile:
             if ticket.sent_at and not (own or request.route.stream) and request.outcome in ("left", "cancelled"):
                 self.servers.left(ticket.profile)

@@ -1,20 +1,31 @@
-"""Asks the running gateway: its status; to pause, go on, stop, or end a request. Blocking; for verbs and the screen."""
+"""Asks the running gateway: its status; to pause, go on, stop, or end a request. Watches the box of another gateway.
+
+Blocking; for verbs and the screen.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import urlencode
 
 import msgspec
 
+from gpubox.address import KEY_HINT
+from gpubox.concurrency import run_in_thread
+from gpubox.config import Config
 from gpubox.errors import ExitCode, GpuboxError
-from gpubox.gateway.gateway_status import SCHEMA, GatewayStatus, LiveRequest
+from gpubox.gateway.gateway_status import SCHEMA, BoxNews, GatewayStatus, LiveRequest
 from gpubox.paths import Paths
 from gpubox.sanitize import sanitize_line
 from gpubox.server.http_get import ConnectionPool, NoResponse
 from gpubox.server.state import GatewayRecord, load_gateway
+from gpubox.server.status import api_key_for
 from gpubox.storage import DECODE_ERRORS
+from gpubox.telemetry.recorder import SnapshotReader
+from gpubox.telemetry.snapshot import Snapshot
 
 _TIMEOUT_SECONDS = 5.0
 _STOP_SECONDS = 20.0
@@ -96,3 +107,104 @@ def _ask(paths: Paths, record: GatewayRecord, method: Literal["GET", "POST"], ve
         text = sanitize_line(body[:200].decode(errors="replace"))
         raise GpuboxError(f"The gateway answers {status} to {verb}: {text}", _AGAIN, code=ExitCode.UNHEALTHY)
     return body
+
+
+_WATCH_BYTES = 16 * 1024 * 1024
+_STILL_SECONDS = 5.0
+
+
+class _Refusal(msgspec.Struct):
+    error: str
+    gpubox: str
+    """The gateway's version."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoxReading:
+    """All that the gateway tells of its box."""
+
+    snapshot: Snapshot
+    gateway: GatewayStatus
+    log: tuple[str, ...]
+    """The lines since the reading before; at first the end of the log."""
+
+
+class RemoteBox:
+    """The box of a gateway on another machine. One thread at a time reads."""
+
+    def __init__(self, url: str, key: str | None) -> None:
+        self.url = url
+        self._pool = ConnectionPool(url, {"Authorization": f"Bearer {key}"} if key else {}, _TIMEOUT_SECONDS)
+        self._reader: SnapshotReader | None = None
+        self._after = self._log_position = ""
+        self._changed_at = 0.0
+
+    def read(self) -> BoxReading:
+        """All that is new. Raises GpuboxError, which says why there is nothing, and NotAGateway."""
+        query = urlencode({"after": self._after, "log": self._log_position})
+        try:
+            status, body = self._pool.get(f"/gpubox/watch?{query}", _WATCH_BYTES)
+        except NoResponse as error:
+            text = f"{self.url} does not answer: {getattr(error, 'sentence', error)}."
+            text = f"Nothing answers at {self.url}." if error.kind == "ConnectError" else text
+            raise GpuboxError(text, code=ExitCode.NOT_RUNNING) from None
+        if status != 200:
+            with contextlib.suppress(*DECODE_ERRORS):
+                refusal = msgspec.json.decode(body, type=_Refusal)
+                hint = KEY_HINT if status in (401, 403) else ""
+                raise GpuboxError(sanitize_line(refusal.error)[:400], hint, code=ExitCode.UNHEALTHY)
+            raise NotAGateway(f"{self.url} is no gateway of gpubox.", code=ExitCode.UNHEALTHY)
+        return self._reading(body)
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def _reading(self, body: bytes) -> BoxReading:
+        header, _, rest = body.partition(b"\n")
+        line, _, news_line = rest.partition(b"\n")
+        try:
+            new_reader = SnapshotReader(header)
+        except DECODE_ERRORS:
+            raise NotAGateway(f"{self.url} is no gateway of gpubox.", code=ExitCode.UNHEALTHY) from None
+        self._reader = self._reader or new_reader
+        try:
+            snapshot = self._reader.read(line)
+            news = msgspec.json.decode(news_line, type=BoxNews)
+            is_known = not new_reader.other_version and news.gateway.schema_version == SCHEMA
+        except (OverflowError, *DECODE_ERRORS):
+            is_known = False
+        if not is_known:
+            version = new_reader.other_version and f" ({new_reader.other_version})"
+            text = f"The gateway at {self.url} is of another version of gpubox{version}."
+            raise GpuboxError(text, "Update the older one.", code=ExitCode.UNHEALTHY)
+        now = time.monotonic()
+        if snapshot.time != self._after:
+            self._after, self._changed_at = snapshot.time, now
+        elif now - self._changed_at > _STILL_SECONDS:
+            raise GpuboxError(f"{self.url} sends no new readings.", code=ExitCode.UNHEALTHY)
+        self._log_position = news.log_position[:64]
+        return BoxReading(snapshot, news.gateway, news.log)
+
+
+class NotAGateway(GpuboxError):
+    """Something else answers there."""
+
+
+def connect_box(paths: Paths, config: Config, url: str) -> RemoteBox:
+    """The box at ``url`` with its key, not asked yet. Raises UsageError for a key file that others can read."""
+    return RemoteBox(url, api_key_for(paths, config, url))
+
+
+async def open_box(paths: Paths, config: Config, url: str | None) -> RemoteBox | None:
+    """The box of the gateway at ``url``; None: that is none, or nothing answers there. Raises as ``RemoteBox.read``."""
+    if url is None:
+        return None
+    box = await run_in_thread(connect_box, paths, config, url)
+    try:
+        await run_in_thread(box.read)
+    except GpuboxError as error:
+        box.close()
+        if isinstance(error, NotAGateway) or error.code == ExitCode.NOT_RUNNING:
+            return None
+        raise
+    return box

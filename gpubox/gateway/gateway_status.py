@@ -202,6 +202,16 @@ class GatewayStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class BoxNews:
+    """The last line of GET /gpubox/watch, after the header and the Snapshot of a recording."""
+
+    gateway: GatewayStatus
+    log: tuple[str, ...]
+    """Lines since the position that was asked for; the end of the log if none was."""
+    log_position: str
+
+
+@dataclass(frozen=True, slots=True)
 class GatewayListening:
     """The gateway takes requests."""
 

@@ -12,14 +12,17 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
+from gpubox import __version__
 from gpubox.gateway.http_connection import Headers, HttpRequest, RequestRefused
 from gpubox.profiles.profile import Profile
 from gpubox.storage import DECODE_ERRORS
 
-Api = Literal["openai", "anthropic", "ollama"]
+Api = Literal["openai", "anthropic", "ollama", "gpubox"]
 """Whose errors a client understands."""
 
 CONTROL = "/gpubox/"
+WATCH = "watch"
+"""The one path below it that clients with a key may ask."""
 LOGIN: Headers = ((b"WWW-Authenticate", b"Bearer"),)
 _OWN = {
     "/health": "health", "/v1/health": "health", "/metrics": "metrics", "/v1/models": "models", "/models": "models",
@@ -80,7 +83,7 @@ def route_of(request: HttpRequest) -> Route:
     path = "/" + "/".join(segment for segment in segments if segment)
     api = api_of(request)
     if (path + "/").startswith(CONTROL):
-        return Route(f"{path}/", f"{path}/".removeprefix(CONTROL).rstrip("/") or "none", None)
+        return Route(f"{path}/", f"{path}/".removeprefix(CONTROL).rstrip("/") or "none", None, False, "gpubox")
     if request.method == "HEAD" and path == "/":  # so Ollama's program asks whether a server is here
         return Route(path, "health", None)
     if request.method in ("GET", "HEAD") and path in _OWN:
@@ -130,8 +133,9 @@ def check_api(path: str) -> None:
 def error_body(status: int, sentence: str, api: Api) -> bytes:
     """The JSON of an error, as the client's API knows it."""
     kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    if api == "ollama":
-        return json.dumps({"error": sentence}).encode()
+    if api in ("ollama", "gpubox"):
+        name = {"gpubox": __version__} if api == "gpubox" else {}  # so a viewer knows whose refusal it is
+        return json.dumps({"error": sentence, **name}).encode()
     error: dict[str, object] = {"message": sentence, "type": kind}
     if api == "anthropic":
         return json.dumps({"type": "error", "error": error}).encode()
@@ -166,7 +170,7 @@ def page_refusal(request: HttpRequest, names: Collection[str]) -> str:
     ``Origin`` does not, as with an image: of another origin it is same-site or cross-site (W3C, Fetch Metadata).
     """
     host, origin = _host_name(request.header("host")), request.header("origin")
-    if host and host not in names and _address(host) is None:
+    if not is_own_host(request.header("host"), names):
         hint = "If the name is this machine's, put it into `names` of [gateway] in config.toml."
         return f"A request to the host {host[:100]} needs a key. {hint}"
     page = _host_name(origin.partition("://")[2])
@@ -176,6 +180,12 @@ def page_refusal(request: HttpRequest, names: Collection[str]) -> str:
     if site in ("", "none", "same-origin") or (site == "same-site" and origin):
         return ""
     return "Requests of a web page of another site need a key."
+
+
+def is_own_host(header: str, names: Collection[str]) -> bool:
+    """Whether ``Host`` is an address or in ``names``: another name may lead here (DNS rebinding)."""
+    host = _host_name(header)
+    return not host or host in names or _address(host) is not None
 
 
 def is_preflight(request: HttpRequest) -> bool:

@@ -170,6 +170,17 @@ class LogReader:
                 return
             self._inode, self.offset = status.st_ino, status.st_size
 
+    @property
+    def position(self) -> str:
+        """Where the next line begins, for ``go_to`` of another reader."""
+        return f"{self._inode}-{self.offset - len(self._partial)}"
+
+    def go_to(self, position: str) -> None:
+        """Continues where another reader was. What is no position is the start."""
+        inode, _, offset = position.partition("-")
+        if all(part.isdecimal() and part.isascii() and len(part) < 20 for part in (inode, offset)):
+            self._inode, self.offset = int(inode), int(offset)
+
     def read(self, limit: int = 1024 * 1024) -> list[str]:
         """The lines written since the last call: at most ``limit`` bytes, each line at most LINE_BYTES."""
         try:

@@ -1,8 +1,8 @@
 """Recordings: Snapshots as JSON lines, written as they come and read back as the same values.
 
-The same file serves bug reports, tests and pictures. The home folder is written as ``~``. To keep the file small, a
-line has only the requests that are new since the line before, and says how many of that line's stay
-(``requests_kept``).
+The same lines serve bug reports, tests, pictures and the viewers of another machine. The home folder is written as
+``~``. To keep them small, a line has only the requests that are new since the line before, and says how many of that
+line's stay (``requests_kept``).
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import msgspec
 
 from gpubox import units
 from gpubox.errors import GpuboxError, UsageError
+from gpubox.sanitize import sanitize_line
 from gpubox.storage import DECODE_ERRORS, json_line, open_regular
 from gpubox.telemetry.requests import MAX_REQUESTS
 from gpubox.telemetry.snapshot import Request, Snapshot
 
 HEADER = "gpubox-recording"
 VERSION = 1
-_LINE_BYTES = 4 * units.MIB
+LINE_BYTES = 4 * units.MIB
 _HUGE_NUMBER = re.compile(rb'":-?\d{19}')
 
 
@@ -37,6 +38,24 @@ class _Header(msgspec.Struct, frozen=True):
 
 class _RequestsKept(msgspec.Struct, frozen=True):
     requests_kept: int = 0
+
+
+def header_line(version: str) -> bytes:
+    """The first line of a recording of this gpubox, whose version it is."""
+    return msgspec.json.encode(_Header(HEADER, VERSION, version)) + b"\n"
+
+
+def snapshot_line(snapshot: Snapshot, before: tuple[Request, ...]) -> bytes:
+    """One Snapshot as a line, for a reader that has the requests ``before``."""
+    kept = _requests_kept(before, snapshot.requests)
+    data = json_line(replace(snapshot, requests=snapshot.requests[: len(snapshot.requests) - kept]))
+    return without_home(data[:-1] + f',"requests_kept":{kept}}}\n'.encode())
+
+
+def without_home(data: bytes) -> bytes:
+    """The home folder as ``~``."""
+    home = re.escape(str(Path.home()).rstrip("/").encode(errors="replace"))
+    return re.sub(home + rb"(?![\w.-])", b"~", data) if home else data
 
 
 class Recorder:
@@ -57,10 +76,8 @@ class Recorder:
         self._size = 0
         self._requests: tuple[Request, ...] = ()
         """Of the last line that is in the file."""
-        self._pending = msgspec.json.encode(_Header(HEADER, VERSION, version)) + b"\n"
+        self._pending = header_line(version)
         """Text that must precede the next line."""
-        home = re.escape(str(Path.home()).rstrip("/").encode(errors="replace"))
-        self._home = re.compile(home + rb"(?![\w.-])") if home else None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("xb", buffering=0)
@@ -74,10 +91,7 @@ class Recorder:
 
     def write(self, snapshot: Snapshot) -> None:
         """Adds one Snapshot. Never raises; see ``problem``."""
-        kept = _requests_kept(self._requests, snapshot.requests)
-        data = json_line(replace(snapshot, requests=snapshot.requests[: len(snapshot.requests) - kept]))
-        data = self._home.sub(b"~", data) if self._home else data
-        self._append(data[:-1] + f',"requests_kept":{kept}}}\n'.encode())
+        self._append(snapshot_line(snapshot, self._requests))
         if not self.problem:
             self._requests = snapshot.requests
         self.count += not self.problem
@@ -120,30 +134,47 @@ def read_recording(path: Path) -> Iterator[Snapshot]:
     """
     try:
         with open_regular(path) as file:
-            yield from _snapshots(path, iter(partial(file.readline, _LINE_BYTES), b""))
+            yield from _snapshots(path, iter(partial(file.readline, LINE_BYTES), b""))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
 
 
 def _snapshots(path: Path, lines: Iterator[bytes]) -> Iterator[Snapshot]:
     try:
-        header = msgspec.json.decode(next(lines, b""), type=_Header)
+        reader = SnapshotReader(next(lines, b""))
     except DECODE_ERRORS:
         raise UsageError(f"{path} is not a gpubox recording.", "`gpubox status --record FILE` makes one.") from None
-    if header.format != HEADER or header.version != VERSION:
-        raise UsageError(f"{path} was recorded by another version of gpubox ({header.gpubox}).")
-    decoder = msgspec.json.Decoder(Snapshot)
-    kept_decoder = msgspec.json.Decoder(_RequestsKept)
-    requests: tuple[Request, ...] = ()
+    if reader.other_version:
+        raise UsageError(f"{path} was recorded by another version of gpubox ({reader.other_version}).")
     for number, line in enumerate(lines, start=2):
         try:
-            if _HUGE_NUMBER.search(line):
-                raise ValueError("a number is too large")
-            snapshot = decoder.decode(line)
-            datetime.fromisoformat(snapshot.time).astimezone()
-            requests = (*snapshot.requests, *requests[: kept_decoder.decode(line).requests_kept])[:MAX_REQUESTS]
+            snapshot = reader.read(line)
         except (OverflowError, *DECODE_ERRORS) as error:
-            if not line.endswith(b"\n") and len(line) < _LINE_BYTES:
+            if not line.endswith(b"\n") and len(line) < LINE_BYTES:
                 return
             raise UsageError(f"{path}, line {number} is damaged: {error}.") from None
-        yield replace(snapshot, requests=requests)
+        yield snapshot
+
+
+class SnapshotReader:
+    """Lines of a recording -> Snapshots, each with all its requests."""
+
+    def __init__(self, header: bytes) -> None:
+        """Raises one of DECODE_ERRORS for what is no header."""
+        head = msgspec.json.decode(header, type=_Header)
+        is_known = head.format == HEADER and head.version == VERSION
+        self.other_version = "" if is_known else sanitize_line(head.gpubox)[:40]
+        """The version of gpubox that wrote it, if this one cannot read it."""
+        self._decode = msgspec.json.Decoder(Snapshot).decode
+        self._decode_kept = msgspec.json.Decoder(_RequestsKept).decode
+        self._requests: tuple[Request, ...] = ()
+
+    def read(self, line: bytes) -> Snapshot:
+        """Raises OverflowError or one of DECODE_ERRORS."""
+        if _HUGE_NUMBER.search(line):
+            raise ValueError("a number is too large")
+        snapshot = self._decode(line)
+        datetime.fromisoformat(snapshot.time).astimezone()
+        kept = self._requests[: self._decode_kept(line).requests_kept]
+        self._requests = (*snapshot.requests, *kept)[:MAX_REQUESTS]
+        return replace(snapshot, requests=self._requests)

@@ -365,12 +365,21 @@ class GpuboxApp(SurvivingApp):
 
     def action_show(self, mode: str) -> None:
         """Brings a screen to the front; in the chat again: moves the focus to the prompt."""
+        if self._refuses(mode):
+            return
         if self.current_mode != mode and len(self.screen_stack) == 1:
             self.switch_mode(mode)
             self.appearance.remember(screen=mode)
             self.broadcast()
         elif mode == "chat" == self.current_mode and self.screen is self.chat:
             self.chat.action_chat_write()
+
+    def _refuses(self, mode: str) -> bool:
+        """Says so if another machine is watched, and the screen is of this one."""
+        services = self.bridge.services
+        if refused := services.only_watches and mode not in ("dashboard", "clients"):
+            self.say(services.read_only, bad=True)
+        return refused
 
     def action_tune(self) -> None:
         if reason := self.bridge.services.read_only:
@@ -388,6 +397,8 @@ class GpuboxApp(SurvivingApp):
         await show_advice(self.workshop)
 
     def action_bench_speed(self) -> None:
+        if self._refuses("bench"):
+            return
         self.action_show("bench")
         self.bench.action_bench_measure()
 

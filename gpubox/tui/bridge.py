@@ -81,9 +81,9 @@ class ServiceBridge:
         """Starts polling. Called after the first paint, which nothing slow may delay."""
         self.run(self.poller.run, "poll-snapshots")
         self.run(self._poll_entries, "poll-profiles")
+        self.run(self._poll_log, "poll-log")
+        self.run(self.gateway.run, "poll-gateway")
         if not self.services.read_only:
-            self.run(self._poll_log, "poll-log")
-            self.run(self.gateway.run, "poll-gateway")
             self.run(self.advice.run, "poll-advice")
 
     def run(self, work: Callable[[], Awaitable[object]], group: str, *, exclusive: bool = False) -> None:
@@ -275,6 +275,13 @@ class SnapshotPoller:
             self.bridge.app.say(self._history_problems.popleft(), bad=True)
 
     def _report_problem(self, text: str) -> None:
+        """Says it once, and shows it as long as it lasts: what is on the screen is of before."""
+        bridge = self.bridge
+        if bridge.overview is None:
+            from gpubox.server.status import ServerStatus
+
+            bridge.overview = messages.ServerOverview(ServerStatus(None, "unreachable"))
+        bridge.report_overview(replace(bridge.overview, status=replace(bridge.overview.status, message=text)))
         if not self._problem_reported:
             self._problem_reported = True
             self.bridge.app.say(text, bad=True)

@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpubox.children import in_browser
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
 from gpubox.paths import MAIN_INSTANCE, Paths
@@ -20,24 +21,42 @@ if TYPE_CHECKING:
 
 
 def run_app(
-    paths: Paths, config: Config, url: str | None = None, start: str | None = None, *, replay: Path | None = None
+    paths: Paths,
+    config: Config,
+    url: str | None = None,
+    start: str | None = None,
+    *,
+    replay: Path | None = None,
+    box_only: bool = False,
 ) -> None:
-    """Runs the screen, then prints what keeps running. ``replay`` is a recording to show instead of this machine."""
+    """Runs the screen, then prints what keeps running. ``replay`` is a recording to show instead of this machine.
+
+    ``box_only``: see RemoteServices.
+    """
     from gpubox.tui.services import LocalServices, open_recording
 
-    services = open_recording(replay, paths, config) if replay else LocalServices(paths, config, url)
+    services = open_recording(replay, paths, config) if replay else LocalServices(paths, config)
+    if url:
+        from gpubox.tui.remote_services import RemoteServices
+
+        services = RemoteServices(paths, config, url, box_only=box_only)
     app = GpuboxApp(services, start=start)
     exit_on_hangup(app.bridge.operation_ended)
     left_during_operation = app.run()
     if not left_during_operation:
         app.bridge.operation_ended.wait()  # after a crash of the screen the operation must still end
-    if url is None and replay is None:
+    if url is None and replay is None and not in_browser():
         sys.stdout.write(exit_summary(paths))
         sys.stdout.flush()
     if app.crash:
         raise GpuboxError(f"The screen crashed: {app.crash}.", "Running servers were not touched. Please report it.")
     if left_during_operation:
         os._exit(0)  # a normal exit would wait for the operation's thread; the server loads on without it
+
+
+def main() -> None:
+    """The screen of who may only watch, in a browser: the box of the gateway whose address is the argument."""
+    run_app(Paths.default(), Config(), sys.argv[1], box_only=True)
 
 
 def exit_summary(paths: Paths) -> str:
@@ -68,7 +87,7 @@ def _running(view: InstanceView) -> str:
 def exit_on_hangup(operation_ended: threading.Event) -> None:
     """Exits when the terminal goes away, also one that sends no SIGHUP: Textual would wait for it with a busy core."""
     signal.signal(signal.SIGHUP, lambda number, frame: _exit_after(operation_ended))
-    if sys.__stdin__ is None or not sys.__stdin__.isatty():
+    if sys.__stdin__ is None or not (sys.__stdin__.isatty() or in_browser()):
         return
     terminal = select.poll()
     terminal.register(sys.__stdin__.fileno(), 0)  # POLLHUP is always reported

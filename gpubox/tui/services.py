@@ -78,6 +78,11 @@ class LocalServices:
         """Keeps that for the next one."""
         write_remembered(self.paths.screen, remembered)
 
+    @property
+    def only_watches(self) -> bool:
+        """Whether another machine is shown, which answers nothing else."""
+        return False
+
     def clock(self) -> datetime:
         return datetime.now()
 
@@ -154,6 +159,8 @@ class LocalServices:
 
     def handle_crash(self) -> str:
         """Writes the post-mortem, has the server restarted if its profile says so. Returns the outcome."""
+        if self.read_only:
+            return ""
         from gpubox.hardware.gpu import DriverReading
         from gpubox.server import watcher
         from gpubox.server.instance import observe
@@ -249,6 +256,8 @@ class LocalServices:
 
     def read_log(self) -> list[str]:
         """The new lines since the last call; the first call returns the last lines of the log."""
+        if self.read_only:
+            return []  # the log of this machine's server is not what is shown
         if self._log is None:
             from gpubox.server.log import LogReader, tail_text
 
@@ -479,9 +488,6 @@ class ReplayServices(LocalServices):
 
     def companions_and_last(self) -> tuple[tuple[str, ...], str | None]:
         return (), None
-
-    def read_log(self) -> list[str]:
-        return []  # the log of this machine's server is no part of the recording
 
 
 def open_recording(path: Path, paths: Paths, config: Config) -> ReplayServices:

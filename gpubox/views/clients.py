@@ -216,7 +216,7 @@ def _key_row(key: ClientKey, used: int) -> tuple[str, ...]:
         f"{limits.weight:g}",
         f"{limits.requests_at_once or 'any'}",
         f"{used:,} of {limits.tokens_per_day:,}" if limits.tokens_per_day else "any",
-        ", ".join(limits.models) or "all",
+        "none: it watches" if limits.watch else ", ".join(limits.models) or "all",
         f"expired {ends}" if limits.expired else ends if limits.expires_at else "never",
         units.local_time(key.made_at, "%Y-%m-%d"),
     )

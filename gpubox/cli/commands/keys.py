@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -75,12 +76,16 @@ def command() -> None:
 
 @command.command("add")
 @click.argument("name")
+@click.option("--watch", is_flag=True, help="Let it see what this box's screen shows, and ask for no model.")
 @_limit_options
 @json_option
 @click.pass_obj
-def add_command(context: Context, /, name: str, as_json: bool, expires: str | None, **limits: Any) -> None:
+def add_command(context: Context, /, name: str, as_json: bool, expires: str | None, watch: bool, **limits: Any) -> None:
     """Make a key for the client NAME. It is printed once, alone on stdout: KEY=$(gpubox keys add laptop)"""
-    keys, given = ClientKeys(context.paths), ClientLimits(**_given(expires, limits))
+    keys, given = ClientKeys(context.paths), ClientLimits(**_given(expires, limits), watch=watch)
+    if watch and replace(given, expires_at=None) != ClientLimits(watch=True):
+        raise UsageError("A key with --watch asks for no model.", "Of the limits only --expires goes with it.")
+    is_first = not keys.any
     secret = keys.add(name, given)
     try:
         output.emit_result(secret, {"name": name, "key": secret, **json_fields(given)}, as_json=as_json)
@@ -90,6 +95,10 @@ def add_command(context: Context, /, name: str, as_json: bool, expires: str | No
     _note_models(context, given)
     if not as_json:
         diagnostics.note(f"  This is {name}'s key. It is stored nowhere and not shown again.")
+        if watch:
+            diagnostics.note("  With it in GPUBOX_URL_KEY: gpubox --url ADDRESS-OF-THE-GATEWAY")
+    if watch and is_first:
+        diagnostics.note("  ! It is the first key: from now on every request to the gateway needs one.")
 
 
 @command.command("list")

@@ -6,6 +6,7 @@ import gc
 import sys
 from pathlib import Path
 
+from gpubox.children import in_browser
 from gpubox.cli import interrupts
 from gpubox.cli.context import Context
 from gpubox.errors import UsageError
@@ -13,7 +14,7 @@ from gpubox.errors import UsageError
 
 def open_screen(context: Context, url: str | None = None, start: str | None = None, replay: Path | None = None) -> None:
     """Opens the screen. ``url`` is a server to watch, ``start`` a profile to start, ``replay`` a recording to play."""
-    if not (sys.stdout.isatty() and sys.stdin.isatty()):
+    if not (in_browser() or (sys.stdout.isatty() and sys.stdin.isatty())):
         instead = "`gpubox demo --once` needs none." if start else "`gpubox status` prints the same."
         raise UsageError("The screen needs a terminal.", instead)
     gc.disable()  # until the first paint: collecting the imported modules would take a tenth of that time

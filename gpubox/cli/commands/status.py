@@ -7,22 +7,27 @@ import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpubox.cli import output
 from gpubox.cli.context import Context, server_url
+from gpubox.concurrency import run_in_thread
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.hardware.nvml import read_driver
 from gpubox.paths import MAIN_INSTANCE
 from gpubox.server import watcher
 from gpubox.server.instance import instance_names, observe, running_servers
 from gpubox.telemetry.sampler import Sampler
-from gpubox.telemetry.snapshot import Snapshot
+from gpubox.telemetry.snapshot import Request, Snapshot
 from gpubox.views.status import servers_table, servers_values, status_head, status_lines, status_values
 
 _CODES = {"stopped": 3, "crashed": 3, "unreachable": 3, "error": 4, "loading": 0, "stopping": 0}
 PERIOD_SECONDS = 0.25
 """Between two readings of ``--watch`` and ``--record``, as on the screen."""
+
+
+if TYPE_CHECKING:
+    from gpubox.gateway.gateway_client import RemoteBox
 
 
 def __getattr__(name: str) -> Any:
@@ -39,7 +44,7 @@ def __getattr__(name: str) -> Any:
         "--watch", type=click.FloatRange(min=0.1), metavar="S", cls=PlainHelpOption, help="Print again every S seconds."
     )
     @click.option("--record", type=click.Path(path_type=Path), metavar="FILE",
-                  help="Record all readings into FILE, four times a second, until Ctrl-C.")  # fmt: skip
+                  help="Record all readings into FILE (-: to stdout), four times a second, until Ctrl-C.")  # fmt: skip
     @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="N", cls=PlainHelpOption,
                   help="With --record: stop after N seconds.")  # fmt: skip
     @url_option
@@ -86,9 +91,17 @@ def show_status(context: Context, as_json: bool, watch: float | None = None, url
 
 
 async def _sample_once(context: Context, url: str | None) -> Snapshot:
+    if url and (box := await _box_at(context, url)):
+        return (await run_in_thread(box.read)).snapshot
     reading = read_driver()
     async with Sampler(context.paths, context.config, lambda: reading, url=url) as sampler:
         return await sampler.sample(wait=True)
+
+
+async def _box_at(context: Context, url: str) -> RemoteBox | None:
+    from gpubox.gateway.gateway_client import open_box  # `status` alone does without it
+
+    return await open_box(context.paths, context.config, url)
 
 
 async def _sample_for_ever(
@@ -97,10 +110,11 @@ async def _sample_for_ever(
     """Passes on a reading each ``period`` until ``use`` returns True."""
     from gpubox.hardware.nvml_reader import DriverReader
 
+    box = await _box_at(context, url) if url else None
     with DriverReader() as driver:
         async with Sampler(context.paths, context.config, driver.latest, url=url) as sampler:
             due = time.monotonic()
-            while not use(await sampler.sample()):
+            while not use((await run_in_thread(box.read)).snapshot if box else await sampler.sample()):
                 due = max(due + period, time.monotonic())
                 await asyncio.sleep(due - time.monotonic())
 
@@ -160,9 +174,13 @@ def _record(context: Context, file: Path, seconds: float | None, url: str | None
     from gpubox import __version__, units
     from gpubox.cli import diagnostics
     from gpubox.concurrency import run_cancellable
-    from gpubox.telemetry.recorder import Recorder
+    from gpubox.telemetry.recorder import Recorder, header_line, snapshot_line
 
-    problem = ""
+    problem, requests = "", tuple[Request, ...]()
+    began = time.monotonic()
+
+    def is_over() -> bool:
+        return seconds is not None and time.monotonic() + PERIOD_SECONDS >= began + seconds
 
     def use(snapshot: Snapshot) -> bool:
         nonlocal problem
@@ -170,9 +188,19 @@ def _record(context: Context, file: Path, seconds: float | None, url: str | None
         if recorder.problem != problem:
             problem = recorder.problem
             diagnostics.note(f"not recorded: {problem}" if problem else "recording again")
-        return seconds is not None and time.monotonic() + PERIOD_SECONDS >= began + seconds
+        return is_over()
 
-    began = time.monotonic()
+    def print_line(snapshot: Snapshot) -> bool:
+        nonlocal requests
+        output.emit_verbatim(snapshot_line(snapshot, requests).decode()[:-1])
+        requests = snapshot.requests
+        return is_over()
+
+    if str(file) == "-":  # the reader ends it
+        output.emit_verbatim(header_line(__version__).decode()[:-1])
+        with contextlib.suppress(KeyboardInterrupt):
+            run_cancellable(_sample_for_ever(context, url, PERIOD_SECONDS, print_line))
+        return ExitCode.OK
     with contextlib.closing(Recorder(file, __version__)) as recorder:
         if seconds is None:
             diagnostics.note(f"recording to {file}; Ctrl-C stops")

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from gpubox.tui.remembered import Remembered
 
 NO_LOG = "No log yet. Enter starts the highlighted profile."
-NO_FOREIGN_LOG = "gpubox did not start this server and cannot see its log."
-NO_FOREIGN_REQUESTS = "Requests are read from the server's log, which gpubox cannot see."
+NO_FOREIGN_LOG = "No log to see: nothing runs, or gpubox did not start this server."
+NO_FOREIGN_REQUESTS = "No requests yet, or no log to read them from."
 NO_HISTORY = "There is no history of a recording, or of a server that gpubox did not start."
 COMPACT_BELOW_ROWS = 30
 """With fewer rows the memory panes take a line or two, as on a narrow screen."""
