@@ -18,6 +18,7 @@ from gpubox.config import Config, api_key, load_config
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE, Paths, shipped_profiles
 from gpubox.storage import write_atomically
+from gpubox.tui.last_seen import LastSeen, read_last_seen, write_last_seen
 from gpubox.tui.messages import GatewayView, ServerOverview
 
 if TYPE_CHECKING:
@@ -99,6 +100,16 @@ class LocalServices:
 
         reap_servers()
         return await self._sampler.sample()
+
+    def last_seen(self) -> LastSeen | None:
+        """What the screen of this machine showed last. Cheap: it is asked for before the first paint."""
+        return None if self.read_only else read_last_seen(self.paths.last_seen)
+
+    def keep_last_seen(self, seen: LastSeen) -> None:
+        """Keeps that for the next first frame; a disk that takes nothing costs only this."""
+        with contextlib.suppress(OSError):
+            if not self.read_only:
+                write_last_seen(self.paths.last_seen, seen)
 
     def history_queries(self) -> HistoryQueries:
         """What this machine's servers did."""
