@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from datetime import datetime
@@ -57,9 +58,10 @@ def read_last_seen(path: Path) -> LastSeen | None:
 
 
 def write_last_seen(path: Path, seen: LastSeen) -> None:
-    """Replaces the file. Raises OSError."""
+    """Replaces the file; a disk that takes nothing costs only the next first frame."""
     shown = seen._replace(memory=seen.memory[:MAX_DEVICES], profiles=seen.profiles[:MAX_NAMES])
-    write_atomically(path, json.dumps(shown._asdict()).encode(), wait=False)
+    with contextlib.suppress(OSError):
+        write_atomically(path, json.dumps(shown._asdict()).encode(), wait=False)
 
 
 def _text(value: object) -> str:

@@ -102,14 +102,12 @@ class LocalServices:
         return await self._sampler.sample()
 
     def last_seen(self) -> LastSeen | None:
-        """What the screen of this machine showed last. Cheap: it is asked for before the first paint."""
+        """What the screen of this machine showed last. Cheap."""
         return None if self.read_only else read_last_seen(self.paths.last_seen)
 
     def keep_last_seen(self, seen: LastSeen) -> None:
-        """Keeps that for the next first frame; a disk that takes nothing costs only this."""
-        with contextlib.suppress(OSError):
-            if not self.read_only:
-                write_last_seen(self.paths.last_seen, seen)
+        if not self.read_only:
+            write_last_seen(self.paths.last_seen, seen)
 
     def history_queries(self) -> HistoryQueries:
         """What this machine's servers did."""
@@ -190,8 +188,7 @@ class LocalServices:
         try:
             self.config = load_config(self.paths)
         except UsageError as error:
-            name = self.paths.config_file.name
-            return replace(catalog, broken={**catalog.broken, name: error})
+            return replace(catalog, broken={**catalog.broken, self.paths.config_file.name: error})
         return catalog
 
     def compatibility(self, catalog: ProfileCatalog) -> dict[str, EngineCompatibility]:

@@ -224,9 +224,10 @@ class DashboardScreen(PersistentScreen):
         self._hidden = True
 
     @on(events.ScreenResume)
-    def _resumed(self) -> None:
-        self._hidden = False
+    def _resumed(self, event: events.ScreenResume) -> None:
+        event.refresh_styles, self._hidden = self._hidden, False  # at the first paint all styles are new
         self.history.wake()
+        self.log_pane.on_show()
         if self._undrawn:
             self.show_snapshot(*self._undrawn)
 
