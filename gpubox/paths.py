@@ -52,6 +52,8 @@ class Paths:
     """The requests and readings of the last 90 days, in SQLite (``telemetry.history``)."""
     history_lock = _Place("state", "history.lock")
     """Held by the gpubox that writes the history."""
+    last_seen = _Place("state", "last-seen.json")
+    """What the screen showed last (``tui.last_seen``)."""
     trial_record = _Place("state", "trial.json")
     """The trial that has not ended (``server.trial``)."""
     trial_lock = _Place("state", "trial.lock")

@@ -5,6 +5,7 @@ app.py                 creates the screens, passes them what the bridge posts, p
 actions.py             every action once: keys, key bar, palette and help are made from this table
 bridge.py              polls the services, keeps what is known, posts what changed as messages
 messages.py            those messages, and the values they are about
+last_seen.py           what the screen showed last, kept for its next first frame
 services.py            what the screen asks of this machine, or of a recording
 operations.py          start, switch, restart, stop: questions, download, the Supervisor's operation; closing meanwhile
 operation_progress.py  an operation from its events to lines: its steps, its end, why it failed

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import events, on
 from textual.binding import BindingType
 
+from gpubox.clock import utc_now
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
@@ -45,6 +46,8 @@ PREVIEW_DELAY = 0.15
 STALE_SECONDS = 2.0
 """Readings older than this are drawn dim."""
 BENCH_POLL_SECONDS = 1.0
+KEEP_SECONDS = 5.0
+"""At most so often what is shown is kept for the next first frame."""
 MODES = {Scope.LIST: "dashboard", Scope.DASHBOARD: "dashboard", Scope.CHAT: "chat", Scope.BENCH: "bench",
          Scope.MODELS: "models", Scope.CLIENTS: "clients"}  # fmt: skip
 
@@ -71,10 +74,15 @@ class GpuboxApp(SurvivingApp):
         self.animation_level = "none"
         remembered = self.appearance.remembered
         self.dashboard = DashboardScreen(note=services.note, url=services.url, remembered=remembered)
+        self.dashboard._css_update_count = self._css_update_count  # else all styles are parsed twice more
+        if last := services.last_seen():
+            self.dashboard.show_last(last, services.clock())
         for name in dict.fromkeys(MODES.values()):
             self.add_mode(name, partial(getattr, self, name))
         self._start = start
         self._first_highlighted = False
+        self._kept: object = None
+        """What was kept for the next first frame, without its time."""
 
     @cached_property
     def operations(self) -> OperationController:
@@ -112,21 +120,37 @@ class GpuboxApp(SurvivingApp):
 
     def _after_first_paint(self) -> None:
         self.painted = True
-        if not gc.isenabled():  # the screen verb disables it for the first paint
-            gc.freeze()
-            gc.enable()
         if not self.is_headless:
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.leave)
+        self.bridge.start(self._after_first_figures)
+
+    def _after_first_figures(self) -> None:
+        """Starts what the first figures must not wait for; they are drawn, or long in coming."""
         self.dashboard.mount_content()
         self.appearance.ask_background(self._driver)
         if self._start is None and (screen := self.appearance.remembered.screen) in MODES.values():
             self.action_show(screen)
-        self.bridge.start()
+        poller = self.bridge.poller
+        if poller.newest and poller.history:
+            self.dashboard.show_snapshot(poller.newest, poller.history)
+        self.set_interval(KEEP_SECONDS, self._keep_last_seen)
+        self.call_later(self.take_keys)
+        if not gc.isenabled():  # the screen verb disables it for the start
+            gc.freeze()
+            gc.enable()
         self.bridge.run(self._poll_bench, "poll-bench")
         self.bridge.run(partial(self.dashboard.history.run, self.bridge.services), "poll-history")
         self.bridge.run(self._recover_trial, "recover-trial")
 
+    def _keep_last_seen(self) -> None:
+        seen = self.dashboard.last_seen(utc_now())
+        if seen and seen._replace(at="") != self._kept:
+            self._kept = seen._replace(at="")
+            self.bridge.run(partial(run_in_thread, self.bridge.services.keep_last_seen, seen), "last-seen")
+
     async def on_unmount(self) -> None:
+        if seen := self.dashboard.last_seen(utc_now()):
+            await run_in_thread(self.bridge.services.keep_last_seen, seen)
         await self.bridge.poller.close()
         await self.bridge.services.close()
 
@@ -258,12 +282,16 @@ class GpuboxApp(SurvivingApp):
         if taken := self.bridge.poller.take():
             self.dashboard.show_snapshot(*taken)
             self.broadcast(taken[0])
+            if not self.bridge.figures_drawn.is_set():
+                self.call_after_refresh(self.bridge.figures_drawn.set)
 
     @on(messages.ProfileEntriesRead)
     def _entries_read(self) -> None:
         self.dashboard.profiles.hides_shipped = self.bridge.hides_shipped
         self.dashboard.profiles.entries = self.bridge.entries
         self._highlight_first()
+        if not self.bridge.rows_drawn.is_set():
+            self.call_after_refresh(self.bridge.rows_drawn.set)
         self.bridge.run(self._read_undo, "undo", exclusive=True)
 
     async def _read_undo(self) -> None:

@@ -6,11 +6,13 @@ All below the app know the services and the app's state through it. ``operations
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpubox.concurrency import run_in_thread
@@ -39,6 +41,8 @@ SNAPSHOT_SECONDS = 0.5
 IDLE_SNAPSHOT_SECONDS = 1.0
 ACTIVITY_CHECK_SECONDS = 0.25
 """While idle: how often the activity marker is compared."""
+FIRST_FIGURES_SECONDS = 0.5
+"""The rest of the start waits no longer for the first readings, nor for the first rows."""
 COMPANIONS_SECONDS = 1.0
 HISTORY_SECONDS = 3.0
 """After the first sample, the file of the history is opened: the screen has painted by then."""
@@ -71,20 +75,34 @@ class ServiceBridge:
         """The operation that runs, or ran last."""
         self.trial = ""
         """The profile that is tried in this gpubox; empty: none is."""
+        self.figures_drawn, self.rows_drawn = asyncio.Event(), asyncio.Event()
+        """Whether the first readings, and the first rows of the profile list, are on the screen."""
         self.poller, self.gateway, self.advice = SnapshotPoller(self), GatewayPoller(self), AdvicePoller(self)
         self._compatibility: dict[str, EngineCompatibility] = {}
         self._plans: dict[str, MemoryPlan] = {}
         self._models: list[Path] = []
         self._previews: dict[str, tuple[Profile, LaunchPreview, int | None]] = {}
 
-    def start(self) -> None:
-        """Starts polling. Called after the first paint, which nothing slow may delay."""
+    def start(self, then: Callable[[], None]) -> None:
+        """Starts polling after the first paint: the readings, then the profiles, then all else and ``then``."""
         self.run(self.poller.run, "poll-snapshots")
+        self.run(partial(self._start_the_rest, then), "start")
+
+    async def _start_the_rest(self, then: Callable[[], None]) -> None:
+        await self._wait_for(self.figures_drawn)
         self.run(self._poll_entries, "poll-profiles")
+        await self._wait_for(self.rows_drawn)
         self.run(self._poll_log, "poll-log")
         self.run(self.gateway.run, "poll-gateway")
         if not self.services.read_only:
             self.run(self.advice.run, "poll-advice")
+        then()
+
+    async def _wait_for(self, drawn: asyncio.Event) -> None:
+        """Until it is drawn, but not for a server that does not answer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_FIGURES_SECONDS):
+                await drawn.wait()
 
     def run(self, work: Callable[[], Awaitable[object]], group: str, *, exclusive: bool = False) -> None:
         """Runs ``work`` as a worker of the app. Takes the function, so that no coroutine is left if it never runs.
@@ -136,6 +154,7 @@ class ServiceBridge:
         catalog = await run_in_thread(services.catalog)
         self.hides_shipped = hides_shipped(catalog.profiles.values(), services.config.shipped_profiles)
         self._post_entries(catalog)
+        await self._wait_for(self.rows_drawn)
         self._compatibility = await run_in_thread(services.compatibility, catalog)
         self._post_entries(catalog)
         self._plans = await run_in_thread(services.plans, catalog, self._compatibility)

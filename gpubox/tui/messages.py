@@ -92,7 +92,8 @@ class ProfileEntry:
     """One row of the list. ``id`` is unique, and stays the same when the entry changes."""
 
     id: str
-    kind: Literal["profile", "broken", "model"]
+    kind: Literal["profile", "broken", "model", "last"]
+    """``last``: a name of the last time, as long as the profiles are not read."""
     name: str
     profile: Profile | None = None
     compatibility: EngineCompatibility | None = None

@@ -18,6 +18,7 @@ from gpubox.config import Config, api_key, load_config
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE, Paths, shipped_profiles
 from gpubox.storage import write_atomically
+from gpubox.tui.last_seen import LastSeen, read_last_seen, write_last_seen
 from gpubox.tui.messages import GatewayView, ServerOverview
 from gpubox.tui.remembered import Remembered, read_remembered, write_remembered
 
@@ -114,6 +115,14 @@ class LocalServices:
         reap_servers()
         return await self._sampler.sample()
 
+    def last_seen(self) -> LastSeen | None:
+        """What the screen of this machine showed last. Cheap."""
+        return None if self.read_only else read_last_seen(self.paths.last_seen)
+
+    def keep_last_seen(self, seen: LastSeen) -> None:
+        if not self.read_only:
+            write_last_seen(self.paths.last_seen, seen)
+
     def history_queries(self) -> HistoryQueries:
         """What this machine's servers did."""
         from gpubox.telemetry.history.queries import HistoryQueries
@@ -195,8 +204,7 @@ class LocalServices:
         try:
             self.config = load_config(self.paths)
         except UsageError as error:
-            name = self.paths.config_file.name
-            return replace(catalog, broken={**catalog.broken, name: error})
+            return replace(catalog, broken={**catalog.broken, self.paths.config_file.name: error})
         return catalog
 
     def compatibility(self, catalog: ProfileCatalog) -> dict[str, EngineCompatibility]:

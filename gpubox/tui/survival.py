@@ -63,6 +63,8 @@ class SurvivingApp(App[bool]):
         self._failures: deque[float] = deque(maxlen=STORM)
         self._said: dict[str, float] = {}
         """Each failure, and when it was said."""
+        self.takes_keys = False
+        """False until there is something that a key can be about: what is typed earlier waits."""
         self._typed: deque[events.Key] = deque()
         self._key_under_way: Timer | None = None
 
@@ -74,11 +76,16 @@ class SurvivingApp(App[bool]):
 
     async def _pass_key(self) -> None:
         """Passes a key on once the one before is done: Textual would give what follows a / to the list, too."""
-        while self._typed and self._key_under_way is None:
+        while self.takes_keys and self._typed and self._key_under_way is None:
             key, target = self._typed.popleft(), self.focused or self.screen
             await super().on_event(key)
             if key.is_forwarded and target.post_message(KeyHandled()):
                 self._key_under_way = self.set_timer(KEY_SECONDS, self.on_key_handled)
+
+    async def take_keys(self) -> None:
+        """From now on keys are passed on: those that came earlier first."""
+        self.takes_keys = True
+        await self._pass_key()
 
     async def on_key_handled(self) -> None:
         if self._key_under_way:

@@ -24,6 +24,7 @@ from gpubox.server.log import parse_line
 from gpubox.server.responses import Slot
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.snapshot import Snapshot
+from gpubox.tui.last_seen import LastSeen
 from gpubox.tui.messages import GatewayView, ServerOverview, UndoStep
 from gpubox.tui.remembered import Remembered
 from gpubox.tui.services import LocalServices
@@ -97,6 +98,8 @@ class FakeServices(LocalServices):
         self.asked: list[tuple[Any, ...]] = []
         self.cancelled = threading.Event()
         self.kept = ""
+        self.last_shown: LastSeen | None = None
+        """What the screen showed last time, and then what it keeps."""
         self.asked_now: list[int] = []
         self.reading: Snapshot | None = None
         """What is read, as long as it is about ``status``; else readings that go with the status."""
@@ -195,6 +198,12 @@ class FakeServices(LocalServices):
         if self.reading and self.reading.server is self.status:
             return self.reading
         return snapshot(self.status, self.at, **(self.extra_readings if self.status.up else {}))
+
+    def last_seen(self) -> LastSeen | None:
+        return self.last_shown
+
+    def keep_last_seen(self, seen: LastSeen) -> None:
+        self.last_shown = seen
 
     def history_queries(self) -> Any:
         return self.past

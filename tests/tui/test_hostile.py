@@ -74,7 +74,7 @@ async def test_everywhere_on_the_screen(fake: FakeServices) -> None:
     fake.lines = [HOSTILE, f"0.00.001.000 E {HOSTILE}", "\x1b[2J" * 100]
     async with on_dashboard(fake) as pilot:
         app = app_of(pilot)
-        await until(pilot, lambda: app.dashboard.log_pane.view.line_count == 3)
+        await until(pilot, lambda: app.dashboard.log_pane.line_count == 3)
         for _ in range(3):
             await shows(pilot, "[/foo]", "red")
             shown = text(pilot)

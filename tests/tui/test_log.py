@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gpubox.tui.dashboard.log import MAX_LINES, LogView
+import pytest
+
+from gpubox.tui.dashboard.log import MAX_LINES, TICK_LINES, LogView
 from tests.tui.conftest import act, app_of, on_dashboard, settled, text, until
 from tests.tui.fake import FakeServices, recorded
 
@@ -77,7 +79,8 @@ async def test_drops_the_oldest_lines(fake: FakeServices) -> None:
         await until(pilot, lambda: f"line {MAX_LINES + 499} word" in text(pilot))
         assert view.line_count == MAX_LINES
         assert view.match_count == MAX_LINES  # lines, not the rows that they are wrapped into
-        assert sum(view._heights) == len(view._rows)
+        assert "line 500 word" in "".join(text for text, _ in view.row(0))
+        assert view.row(view.row_count() - 1) and not view.row(view.row_count())
 
 
 async def test_nothing_new_draws_nothing(fake: FakeServices) -> None:
@@ -115,13 +118,53 @@ async def test_lines_that_came_before_the_view_had_a_size_are_wrapped_for_it(fak
         view = app.dashboard.log_pane.view
         fake.lines = [line]
         await until(pilot, lambda: view.line_count and "word word word" in text(pilot))
-        once = list(view._heights)
+        once = view.row_count()
         await pilot.press("v")  # the memory alone: the log is not laid out
-        await until(pilot, lambda: not view.region)
+        await until(pilot, lambda: not app.dashboard.log_pane.region)
         fake.lines = [line.replace("word", "next")]
-        await until(pilot, lambda: view.line_count == 2)
+        await until(pilot, lambda: app.dashboard.log_pane.line_count == 2)
+        assert view.line_count == 1  # nothing is done for what nobody sees
         await pilot.press("v")
         await until(pilot, lambda: "next next next" in text(pilot))
         await settled(pilot)
 
-        assert list(view._heights) == once * 2
+        assert view.row_count() == 2 * once
+
+
+async def test_a_flood_is_skipped_and_only_rows_on_the_screen_are_made(
+    fake: FakeServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    make = LogView.row
+    monkeypatch.setattr(LogView, "row", lambda view, y: made.append(y) or make(view, y))  # type: ignore[func-returns-value]
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
+        view = app.dashboard.log_pane.view
+        fake.lines = ["0.00.001.000 I first"]
+        await pilot.press("l")
+        await until(pilot, lambda: view.line_count == 1)
+        await settled(pilot)
+        made.clear()
+        height = view.size.height
+        fake.lines = [f"0.00.001.000 I line {n} {'word ' * 60}" for n in range(3200 + TICK_LINES)]
+        await until(pilot, lambda: view.line_count > 2)
+        assert len(made) <= 2 * height  # 3,700 lines have 12,000 rows
+        await until(pilot, lambda: f"line {3200 + TICK_LINES - 1} word" in text(pilot))
+        await pilot.press("g")
+        await until(pilot, lambda: "… 3,200 lines skipped, the file has them" in text(pilot))
+        assert view.line_count == 2 + TICK_LINES
+
+
+async def test_reading_stays_in_place_when_rows_go_away_at_the_top(fake: FakeServices) -> None:
+    async with on_dashboard(fake) as pilot:
+        view = app_of(pilot).dashboard.log_pane.view
+        await pilot.press("l")
+        fake.lines = [f"0.00.001.000 I line {n}" for n in range(MAX_LINES)]
+        await until(pilot, lambda: view.line_count == MAX_LINES)
+        await pilot.press("g", *"jjjjj", "G", *"kkkkk")
+        await until(pilot, lambda: not view.follow)
+        await settled(pilot)
+        top = view.row(view.scroll_offset.y)
+        fake.lines = [f"0.00.002.000 I new {n}" for n in range(100)]
+        await until(pilot, lambda: "new 99" in str(view.row(view.row_count() - 1)))
+        assert view.row(view.scroll_offset.y) == top

@@ -77,7 +77,7 @@ async def test_what_comes_while_its_pane_is_hidden_is_laid_out_as_if_it_had_been
             await until(
                 pilot,
                 lambda app=app: (
-                    app.dashboard.log_pane.view.line_count == 2  # type: ignore[misc]
+                    app.dashboard.log_pane.line_count == 2  # type: ignore[misc]
                     and any("a title" in entry.summary for entry in app.dashboard.profiles.rows.values if entry.profile)
                     and app.dashboard.requests.rows.values
                 ),

@@ -66,7 +66,7 @@ async def test_a_poller_begins_again(fake: FakeServices, saved: list[str], monke
         await shows(pilot, "A part of the screen failed: IndexError")
         assert "IndexError" in saved[0]
         monkeypatch.setattr(fake, "read_log", lambda: ["a line of the log"])
-        await until(pilot, lambda: app.dashboard.log_pane.view.line_count)
+        await until(pilot, lambda: app.dashboard.log_pane.line_count)
         assert len(app._notifications) == 1
 
 

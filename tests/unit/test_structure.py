@@ -29,7 +29,7 @@ TUI_LAYERS = (
     "base_screen dialogs",
     "widgets",
     "messages operation_progress survival",
-    "actions styled_lines theme",
+    "actions last_seen styled_lines theme",
     "dashboard.layout",
 )
 """Inside ``tui`` a file imports files of its own line or below: nothing but ``run`` knows the app's class."""

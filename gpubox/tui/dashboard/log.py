@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events, on
@@ -30,6 +30,9 @@ NOTE = "note"
 """The level of a line that gpubox itself wrote."""
 MAX_LINES = 5000
 """Lines kept on the screen; the file has the rest."""
+TICK_LINES = 500
+"""Lines that are taken in a turn: 3 ms."""
+TURN_SECONDS = 0.02
 LEVEL_STYLES = {"E": "$error", "W": "$warning", "D": "$quiet"}
 PREFIX_CELLS = 11
 """Seconds since the server's start, and the level letter."""
@@ -52,13 +55,18 @@ class LogView(ScrollKeys, StyledLines, ScrollView, can_focus=True):
     def __init__(self) -> None:
         super().__init__()
         self._lines: deque[LogLine] = deque()
-        self._heights: deque[int] = deque()
-        """Rows of each line; 0 where the filter hides it."""
-        self._rows: list[StyledLine] = []
+        self._shown: list[LogLine] = []
+        """The lines that the filter shows."""
+        self._starts: list[int] = []
+        """The first row of each of them; rows that went away at the top are still counted."""
+        self._first = self._end = 0
+        """The first row that is left, and the one after the last."""
         self._filter = ""
         self._columns = 0
-        """The width that all lines are wrapped for; 0 before the first layout, when no line is wrapped yet."""
+        """The width that the rows are counted for; 0 before the first layout, when there are none yet."""
         self._fold: RepeatFold | None = None
+        self._wrapped: tuple[LogLine | None, str, list[int]] = (None, "", [])
+        """The line that was drawn last: its text, and where its rows begin."""
 
     @property
     def line_count(self) -> int:
@@ -67,15 +75,19 @@ class LogView(ScrollKeys, StyledLines, ScrollView, can_focus=True):
     @property
     def match_count(self) -> int:
         """How many lines the filter shows."""
-        return sum(1 for height in self._heights if height)
+        return len(self._shown)
 
-    def write(self, lines: Iterable[str]) -> None:
-        """Adds lines of the server's log. Repeated lines are folded into a count: an idle server repeats itself."""
+    def write(self, lines: Iterable[str | LogLine]) -> None:
+        """Adds lines of the server's log. Repeated lines are folded into a count: an idle server repeats itself.
+
+        A LogLine is one of gpubox's own.
+        """
         from gpubox.server.log import LogLine, RepeatFold, parse_line, repeats_line
 
         fold = self._fold = self._fold or RepeatFold()
         new: list[LogLine] = []
-        for line in map(parse_line, lines):
+        for given in lines:
+            line = parse_line(given) if isinstance(given, str) else given
             count, shown = fold.add(line)
             if count:
                 new.append(LogLine(repeats_line(count), level=NOTE))
@@ -84,23 +96,15 @@ class LogView(ScrollKeys, StyledLines, ScrollView, can_focus=True):
         if new:
             self._append(new)
 
-    def note(self, text: str) -> None:
-        """Adds a line of gpubox's own."""
-        from gpubox.server.log import LogLine
-
-        if self._fold:
-            self._fold.reset()
-        self._append([LogLine(text, level=NOTE)])
-
     def set_filter(self, text: str) -> None:
         """Shows only lines that contain ``text``, in any case."""
         if text.lower() != self._filter:
             self._filter = text.lower()
-            self._wrap_all()
+            self._count_all()
 
     def on_resize(self, event: events.Resize) -> None:
         if self.scrollable_content_region.width and self._width() != self._columns:
-            self._wrap_all()
+            self._count_all()
 
     def watch_scroll_y(self, old: float, new: float) -> None:
         super().watch_scroll_y(old, new)
@@ -120,49 +124,53 @@ class LogView(ScrollKeys, StyledLines, ScrollView, can_focus=True):
         return max(10, width) if width else self._columns
 
     def _append(self, lines: list[LogLine]) -> None:
-        if self._width() != self._columns:
-            self._wrap_all()
-        for line in lines:
-            rows = self._wrap(line)
-            self._lines.append(line)
-            self._heights.append(len(rows))
-            self._rows += rows
-        removed = 0
+        self._lines.extend(lines)
+        self._count(lines)
+        gone = 0
         while len(self._lines) > MAX_LINES:
-            self._lines.popleft()
-            removed += self._heights.popleft()
-        del self._rows[:removed]
+            oldest = self._lines.popleft()
+            gone += gone < len(self._shown) and oldest is self._shown[gone]
+        first = self._starts[gone] if gone < len(self._starts) else self._end
+        removed, self._first = first - self._first, first
+        del self._shown[:gone], self._starts[:gone]
         self._rows_changed(removed)
 
-    def _wrap_all(self) -> None:
-        self._columns = self._width()
-        wrapped = [self._wrap(line) for line in self._lines]
-        self._heights = deque(map(len, wrapped))
-        self._rows = [row for rows in wrapped for row in rows]
+    def _count_all(self) -> None:
+        self._shown, self._starts, self._first, self._end = [], [], 0, 0
+        self._columns, self._wrapped = self._width(), (None, "", [])
+        self._count(self._lines)
         self._rows_changed(0)
         self.clear_selection()
 
-    def _wrap(self, line: LogLine) -> list[StyledLine]:
-        if not self._columns or (self._filter and self._filter not in line.text.lower()):
-            return []
+    def _count(self, lines: Iterable[LogLine]) -> None:
+        """Counts the rows of lines at the end. What is in the rows is made when they are drawn."""
+        if not self._columns:
+            return
+        for line in lines:
+            if not self._filter or self._filter in line.text.lower():
+                self._shown.append(line)
+                self._starts.append(self._end)
+                self._end += len(self._breaks(line)[1])
+
+    def _breaks(self, line: LogLine) -> tuple[str, list[int]]:
+        """The text of a line, and where in it a row begins."""
         text = sanitize_line(line.text)
         if self._prefix_cells == NARROW_PREFIX_CELLS:  # no room for the server's own column padding
             text = " ".join(text.split())
-        if line.level == NOTE:
-            return [((text, "$primary"),)]
-        style = LEVEL_STYLES.get(line.level or "", "")
-        prefix = f"{line.seconds:8.2f} {line.level} "[-self._prefix_cells :] if line.seconds is not None else ""
         width = max(10, self._columns - self._prefix_cells)
         if not text.isascii():
             width = max(5, width // 2)  # a wide character takes two cells
-        parts = textwrap.wrap(text, width, break_on_hyphens=False) if len(text) > width else [text]
-        prefixes = [prefix.ljust(self._prefix_cells), *[" " * self._prefix_cells] * (len(parts) - 1)]
-        return [((indent, "$quiet"), (part, style)) for indent, part in zip(prefixes, parts, strict=True)]
+        breaks, at = [0], 0
+        while line.level != NOTE and len(text) - at > width:
+            space = text.rfind(" ", at + 1, at + width + 1)
+            at = space + 1 if space > 0 else at + width
+            breaks.append(at)
+        return text, breaks
 
     def _rows_changed(self, removed: int) -> None:
         """Adapts the scroll range; ``removed`` rows went away at the top."""
         follow = self.follow
-        self.virtual_size = Size(self._width(), len(self._rows))
+        self.virtual_size = Size(self._width(), self.row_count())
         if follow:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
             self.follow = True
@@ -173,14 +181,27 @@ class LogView(ScrollKeys, StyledLines, ScrollView, can_focus=True):
         self.refresh()
 
     def row_count(self) -> int:
-        return len(self._rows)
+        return self._end - self._first
 
     def row(self, y: int) -> StyledLine:
-        return self._rows[y] if y < len(self._rows) else ()
+        row = self._first + y
+        if not self._first <= row < self._end:
+            return ()
+        index = bisect_right(self._starts, row) - 1
+        line, part = self._shown[index], row - self._starts[index]
+        if self._wrapped[0] is not line:
+            self._wrapped = line, *self._breaks(line)
+        _, text, breaks = self._wrapped
+        if line.level == NOTE:
+            return ((text, "$primary"),)
+        prefix = f"{line.seconds:8.2f} {line.level} "[-self._prefix_cells :] if line.seconds is not None else ""
+        indent = ("" if part else prefix).ljust(self._prefix_cells)
+        shown = text[breaks[part] : breaks[part + 1] if part + 1 < len(breaks) else None].rstrip()
+        return ((indent, "$quiet"), (shown, LEVEL_STYLES.get(line.level or "", "")))
 
 
 class LogPane(Vertical):
-    """A LogView, a filter line, and a subtitle that tells whether it follows."""
+    """A LogView, a filter line, and a subtitle that tells whether it follows. Works only while one can see it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -188,21 +209,51 @@ class LogPane(Vertical):
         self.view = LogView()
         self.view.display = False
         self.filter = FilterLine("log-filter", "text in the line", self.view)
+        self._waiting: deque[str | LogLine] = deque(maxlen=MAX_LINES)
+        """Lines that nobody could see yet."""
+        self._taking = False
 
     def mount_content(self) -> None:
         """Mounts the content; called after the first paint."""
         self.mount(self.filter, self.placeholder, self.view)
         self.watch(self.view, "follow", self._update_subtitle, init=False)
+        self.on_show()
 
-    def write(self, lines: list[str]) -> None:
-        """Adds lines of the server's log."""
-        self.view.write(lines)
-        self._update_subtitle()
+    @property
+    def line_count(self) -> int:
+        return self.view.line_count + len(self._waiting)
+
+    def write(self, lines: Sequence[str | LogLine]) -> None:
+        """Adds lines of the server's log; of more than a tick has time for only the last."""
+        if (skipped := len(lines) - TICK_LINES) > 0 and self._is_seen and self.view.line_count:
+            from gpubox.server.log import LogLine
+
+            self._waiting.append(LogLine(f"… {skipped:,} lines skipped, the file has them", level=NOTE))
+            lines = lines[skipped:]
+        self._waiting.extend(lines)
+        self.on_show()
 
     def note(self, text: str) -> None:
         """Adds a line of gpubox's own."""
-        self.view.note(text)
-        self._update_subtitle()
+        from gpubox.server.log import LogLine
+
+        self.write([LogLine(text, level=NOTE)])
+
+    @property
+    def _is_seen(self) -> bool:
+        return self.view.is_attached and bool(self.region) and self.screen.is_current
+
+    def on_show(self) -> None:
+        """Takes what waited, so much a turn that keys are not late."""
+        if self._waiting and not self._taking and self._is_seen:
+            self._taking = True
+            self.view.write([self._waiting.popleft() for _ in range(min(TICK_LINES, len(self._waiting)))])
+            self._update_subtitle()
+            self.set_timer(TURN_SECONDS, self._take_more)
+
+    def _take_more(self) -> None:
+        self._taking = False
+        self.on_show()
 
     @on(Input.Changed, "#log-filter")
     def _filter_changed(self, event: Input.Changed) -> None:

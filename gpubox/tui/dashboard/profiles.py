@@ -6,10 +6,11 @@ OperationController.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import PurePath
 
 from textual import events, on
+from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 from textual.reactive import reactive
@@ -64,6 +65,8 @@ class ProfileRows(CursorRows[ProfileEntry]):
     """The first of two profiles to compare."""
 
     def make_row(self, value: ProfileEntry, width: int) -> StyledLine:
+        if value.kind == "last":
+            return styled_line((f"  {shorten(value.name, max(0, width - 2))}", f"{QUIET} dim"))
         step = self.operations.get(value.name)
         state = entry_state(value, self.running, changes=step is not None)
         return entry_row(value, state, step or "", width, compared=bool(value.profile) and value.name == self.marked)
@@ -73,7 +76,12 @@ class ProfileRows(CursorRows[ProfileEntry]):
 
     def move_cursor(self, index: int) -> None:
         super().move_cursor(index)
-        self.post_message(ProfilePane.EntryHighlighted(self.value))
+        self.post_message(ProfilePane.EntryHighlighted(self.entry))
+
+    @property
+    def entry(self) -> ProfileEntry | None:
+        """The entry under the cursor; None for a name that is only known from the last time."""
+        return self.value if self.value and self.value.kind != "last" else None
 
 
 class ProfilePane(Vertical):
@@ -112,15 +120,23 @@ class ProfilePane(Vertical):
         """The id to highlight as soon as its row exists."""
 
     def mount_content(self) -> None:
-        """Mounts rows and search line. Not composed: they are slow to create, and empty at the first paint."""
-        self.mount(self.search, self.rows)
+        """Mounts what the first frame has no need of."""
+        self.mount(*(part for part in (self.search, self.rows) if not part.is_attached), before=0)
         self.screen.set_focus(self.rows)
         self._update_rows()
+
+    def compose(self) -> ComposeResult:
+        if self.rows.values:
+            yield self.rows
+
+    def show_last(self, names: Sequence[str]) -> None:
+        """Shows the names of the last time until the profiles are read; nothing can be done with them."""
+        self.rows.values = tuple(ProfileEntry(f"profile:{name}", "last", name) for name in names)
 
     @property
     def entry(self) -> ProfileEntry | None:
         """The highlighted entry."""
-        return self.rows.value
+        return self.rows.entry
 
     def highlight(self, entry_id: str) -> None:
         """Highlights a row, now or as soon as it exists."""
@@ -147,7 +163,8 @@ class ProfilePane(Vertical):
     @on(CursorRows.RowOpened)
     def _row_opened(self, event: CursorRows.RowOpened) -> None:
         event.stop()
-        self.post_message(self.EntrySelected(event.value))
+        if self.entry:
+            self.post_message(self.EntrySelected(event.value))
 
     def _is_hidden(self, entry: ProfileEntry) -> bool:
         if self.hides_shipped == self.shipped_toggled or not entry.profile or not entry.profile.shipped:

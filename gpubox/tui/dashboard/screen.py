@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from datetime import datetime
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
@@ -24,8 +25,10 @@ from gpubox.tui.dashboard.operation_line import StatusOrAdvice, status_phrases
 from gpubox.tui.dashboard.profiles import ProfilePane
 from gpubox.tui.dashboard.requests import RequestRows, RequestsPane, request_fields
 from gpubox.tui.dashboard.throughput import NOT_SLOWER, ThroughputPane, slower_fields
-from gpubox.tui.dashboard.vram import gpu_readings
+from gpubox.tui.dashboard.vram import gpu_readings, memory_figures
+from gpubox.tui.last_seen import LastSeen
 from gpubox.tui.messages import ChoiceMade
+from gpubox.tui.widgets.header import StatusHeader
 from gpubox.tui.widgets.lines import SnapshotPane
 
 if TYPE_CHECKING:
@@ -45,6 +48,7 @@ COMPACT_BELOW_ROWS = 30
 """With fewer rows the memory panes take a line or two, as on a narrow screen."""
 TINY_BELOW_ROWS = 10
 """With fewer rows there is one pane, without a frame."""
+DOWN = ("stopped", "crashed", "stopping")
 REQUESTS_SECONDS, THROTTLED_SECONDS = 0.5, 1.0
 RESULT_SECONDS = 60.0
 """How long the result of a successful operation stays."""
@@ -159,18 +163,40 @@ class DashboardScreen(PersistentScreen):
 
     # -- what the app shows here ------------------------------------------------------------------------
 
+    def show_last(self, last: LastSeen, now: datetime) -> None:
+        """Before the first paint: what the screen showed last, dim and with its age, until there are readings."""
+        self.throughput.age = last.age(now)
+        self.header.set_reactive(StatusHeader.last, (last.profile, last.state, self.throughput.age))
+        self.profiles.show_last(last.profiles)
+        for pane in self.snapshot_panes:
+            pane.last = last
+        self._show_state(last.state, down=last.state in DOWN)
+
+    def last_seen(self, at: str) -> LastSeen | None:
+        """What is shown now, for the next first frame; None as long as that is old itself."""
+        snapshot, entries = self.throughput.snapshot, self.profiles.rows.values
+        if snapshot is None:
+            return None
+        server, speeds = snapshot.server, snapshot.throughput
+        speed = speeds.tg_tokens_per_second or speeds.tg_median
+        names = tuple(entry.name for entry in entries if entry.profile)
+        state = speeds.state if server.up else server.state
+        return LastSeen(at, state, server.profile or "", memory_figures(snapshot), speed, names)
+
     def show_overview(self, overview: ServerOverview) -> None:
         """Shows what runs."""
         self._overview = overview
         self.header.overview = overview.without_slots
         self.profiles.last_profile = overview.last_profile or ""
         self.profiles.running = overview.running
-        down = overview.status.pid is None
-        self.set_class(overview.status.state == "loading", "-loading")
-        self.set_class(down and overview.status.state in ("stopped", "crashed", "stopping"), "-down")
-        self._arrange()
+        self._show_state(overview.status.state, down=overview.status.pid is None and overview.status.state in DOWN)
         self._keep_focus()
         self._update_status()
+
+    def _show_state(self, state: str, *, down: bool) -> None:
+        self.set_class(state == "loading", "-loading")
+        self.set_class(down, "-down")
+        self._arrange()
 
     def show_snapshot(self, snapshot: Snapshot, history: History) -> None:
         """Shows new readings: at once, later if throttled, or when the screen is visible again."""
@@ -205,9 +231,10 @@ class DashboardScreen(PersistentScreen):
         self._hidden = True
 
     @on(events.ScreenResume)
-    def _resumed(self) -> None:
-        self._hidden = False
+    def _resumed(self, event: events.ScreenResume) -> None:
+        event.refresh_styles, self._hidden = self._hidden, False  # at the first paint all styles are new
         self.history.wake()
+        self.log_pane.on_show()
         if self._undrawn:
             self.show_snapshot(*self._undrawn)
 

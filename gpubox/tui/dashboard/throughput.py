@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gpubox.telemetry.recent import History
     from gpubox.telemetry.snapshot import SlotReading, Snapshot
     from gpubox.tui.dashboard.graph import StoredGraph, Zoom
+    from gpubox.tui.last_seen import LastSeen
 
 LABEL_CELLS = 9
 MESSAGE_CELLS = 160
@@ -55,6 +56,8 @@ class ThroughputPane(SnapshotPane):
     def __init__(self) -> None:
         super().__init__()
         self.history: History | None = None
+        self.age = ""
+        """Of what the screen showed last."""
         self.client = ""
         """Whose request the server works on, if it is one client's alone."""
 
@@ -75,6 +78,11 @@ class ThroughputPane(SnapshotPane):
 
     def title(self, snapshot: Snapshot) -> str:
         return f"Throughput, {self._span}" if self._span else "Throughput"
+
+    def last_lines(self, last: LastSeen, width: int) -> list[StyledLine]:
+        speed = f"{units.rate(last.tokens_per_second)} tok/s" if last.tokens_per_second else None
+        parts = [(9, fact("", f"○ was {last.state}")), (8, fact("", speed)), (10, fact("", self.age))]
+        return [fit_by_priority(parts, width)]
 
     def lines(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
         details: list[StyledLine] = []

@@ -14,6 +14,7 @@ from gpubox.tui.styled_lines import (
     GAP,
     QUIET,
     StyledLine,
+    block_bar,
     cell_width,
     dimmed,
     fact,
@@ -21,6 +22,7 @@ from gpubox.tui.styled_lines import (
     join_lines,
     part_of_total,
     sanitize_to_width,
+    shorten,
     styled_line,
     wrap_parts,
 )
@@ -29,6 +31,7 @@ from gpubox.tui.widgets.lines import SnapshotPane
 if TYPE_CHECKING:
     from gpubox.hardware.gpu import Gpu
     from gpubox.telemetry.snapshot import DeviceMemory, Snapshot
+    from gpubox.tui.last_seen import LastSeen
 
 LEGEND_CELLS = 22
 """Least width of one entry of the legend."""
@@ -78,6 +81,14 @@ class VramPane(SnapshotPane):
         noun = "devices" if any(device.kind == "rpc" for device in devices) else "cards"
         count = f" on {len(devices)} {noun}" if len(devices) > 1 else ""
         return f"VRAM {part_of_total(used, total)}{count}" if total else "VRAM"
+
+    def last_lines(self, last: LastSeen, width: int) -> list[StyledLine]:
+        rows = []
+        for name, used, total in last.memory:
+            figures = f"{shorten(name, 12)}  {part_of_total(used, total)}  "
+            bar = block_bar(used / total, max(4, width - len(figures))) if total else ""
+            rows.append(styled_line((figures + bar, QUIET)))
+        return rows
 
     def lines(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
         make_lines = compact_vram_lines if self.compact else vram_lines
@@ -148,6 +159,13 @@ def compact_vram_lines(snapshot: Snapshot, width: int, no_color: bool) -> list[S
 def _shown_devices(snapshot: Snapshot) -> list[DeviceMemory]:
     """Cards and RPC devices; the host only if there are none."""
     return [device for device in snapshot.memory if device.kind != "host"] or list(snapshot.memory)
+
+
+def memory_figures(snapshot: Snapshot) -> tuple[tuple[str, int, int], ...]:
+    """(device, used bytes, all bytes) of each device whose memory is known."""
+    devices = [(device, used_bytes(device), device.total_bytes) for device in _shown_devices(snapshot)]
+    names = {"host": "RAM", "gpu": "VRAM" if len(devices) == 1 else ""}
+    return tuple((names.get(d.kind) or d.device, used, total) for d, used, total in devices if used and total)
 
 
 def _gpu_of(snapshot: Snapshot, device: DeviceMemory) -> Gpu | None:

@@ -63,6 +63,8 @@ class StatusHeader(Widget):
     gpu_readings: reactive[tuple[tuple[str, str], ...]] = reactive(())
     """Name and readings of the cards: text and style."""
     stale: reactive[bool] = reactive(False)
+    last: reactive[tuple[str, str, str]] = reactive(("", "", ""))
+    """Profile, state and age of what the screen showed last, until something is known."""
 
     def copy_values(self, header: StatusHeader) -> None:
         """Shows what ``header`` shows."""
@@ -91,7 +93,15 @@ class StatusHeader(Widget):
         """(priority, text) of every part. ``name_cells`` limits the profile's name; ``None`` drops name and state."""
         parts = [(20, Content.styled("gpubox", "bold $primary"))]
         if self.overview is None:
-            return [*parts, (90, Content.styled("· looking for the server", "$quiet"))]
+            name, state, age = self.last
+            if not age:
+                return [*parts, (90, Content.styled("· looking for the server", "$quiet"))]
+            old = f"○ {shorten(name, name_cells)} " if name and name_cells else "○ "
+            return [
+                *parts,
+                (99, Content.styled(f"{old}was {state}", "$quiet dim")),
+                (98, Content.styled(age, "$quiet")),
+            ]
         status = self.overview.status
         model = PurePath(status.model_path or "").name
         name = status.profile or (model if self.note else "")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from textual.widget import Widget as _Base
 
     from gpubox.telemetry.snapshot import Snapshot
+    from gpubox.tui.last_seen import LastSeen
 else:
     _Base = object  # Textual inherits styles and bindings along the first base that is a DOMNode: not this one
 
@@ -243,6 +244,8 @@ class SnapshotPane(StyledLines):
     """Old readings stay, drawn dim."""
     compact: reactive[bool] = reactive(False, repaint=False)
     """Whether there is room for only a line or two."""
+    last: LastSeen | None = None
+    """What the screen showed last, drawn until the first snapshot comes."""
     own_height = True
     """Whether the number of lines sets the pane's height; else the styles do."""
 
@@ -255,6 +258,10 @@ class SnapshotPane(StyledLines):
         """The content, one entry per row."""
         raise NotImplementedError
 
+    def last_lines(self, last: LastSeen, width: int) -> list[StyledLine]:
+        """What of ``last`` belongs here, with its age; it is drawn dim."""
+        return []
+
     def title(self, snapshot: Snapshot) -> str:
         """The title in the frame."""
         raise NotImplementedError
@@ -262,8 +269,12 @@ class SnapshotPane(StyledLines):
     def draw(self) -> None:
         """Brings the rows up to date with the snapshot."""
         size = self.content_size
-        if self.snapshot is None or not self.is_attached or size.width <= 0:
+        if not self.is_attached or size.width <= 0:
             self.drawn = []  # a hidden pane must not show old numbers when it comes back
+            return
+        if self.snapshot is None:
+            old = self.last_lines(self.last, size.width) if self.last else []
+            self.show([dimmed(truncate_line(line, size.width)) for line in old])
             return
         lines = [truncate_line(line, size.width) for line in self.lines(self.snapshot, size.width, size.height)]
         if self.own_height:
