@@ -101,8 +101,8 @@ class RequestsPane(Vertical):
         self._profile = ""
         self._live: tuple[Request, ...] = ()
         self._total: int | None = None
-        self._launch = 0
-        """Of the live requests: 0, and one less with each new launch."""
+        self._launch, self._launch_key = 0, ""
+        """Of the live requests: 0, and one less with each new launch; and what tells that launch from others."""
         self._ended: list[ListedRequest] = []
         """Of launches that ended while this screen was open: they may not be stored yet."""
         self._stored: list[ListedRequest] = []
@@ -135,17 +135,20 @@ class RequestsPane(Vertical):
         listed = self._listed.get(request.key)
         return listed.profile if listed else self._profile
 
-    def show_requests(self, requests: tuple[Request, ...], total: int | None, profile: str = "") -> None:
-        """Shows ``requests`` of the server of ``profile``; ``total`` counts all since the server started."""
+    def show_requests(self, requests: tuple[Request, ...], total: int | None, profile: str, launch: str) -> None:
+        """Shows ``requests`` of the server of ``profile``; ``total`` counts all since the server started.
+
+        ``launch`` tells its launch from all others.
+        """
         if not self.rows.is_attached:
             return
-        if self._live and (not requests or requests[0].number < self._live[0].number or profile != self._profile):
+        if self._live and launch != self._launch_key:
             from gpubox.tui.dashboard.request_history import MAX_LISTED, listed_live, merge
 
             ended = listed_live(self._live, self._profile, self.client, self._launch)
             self._launch -= 1
             self._ended = merge(ended, self._ended)[:MAX_LISTED]
-        self._live, self._total, self._profile = requests, total, profile
+        self._live, self._total, self._profile, self._launch_key = requests, total, profile, launch
         self._show()
 
     def show_stored(self, answer: tuple[Sequence[StoredRequest], int]) -> None:

@@ -184,8 +184,9 @@ class DashboardScreen(PersistentScreen):
             pane.snapshot = snapshot
         if now - self._requests_drawn_at >= REQUESTS_SECONDS:
             self._requests_drawn_at = now
-            profile = snapshot.server.profile or ""
-            self.requests.show_requests(snapshot.requests, snapshot.totals.requests, profile)
+            server = snapshot.server
+            launch = f"{server.pid} {server.started_at}" if server.pid else ""
+            self.requests.show_requests(snapshot.requests, snapshot.totals.requests, server.profile or "", launch)
 
     def show_stale(self, stale: bool) -> None:
         """Marks the readings as old, or as current."""
