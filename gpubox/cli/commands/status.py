@@ -79,7 +79,7 @@ def show_status(context: Context, as_json: bool, watch: float | None = None, url
     if not url and not as_json:
         others = (name for name in instance_names(context.paths) if name != MAIN_INSTANCE)
         for running in running_servers(context.paths, *others):
-            output.emit(f"  beside   {running.launch.profile} at {running.launch.base_url}")
+            output.emit(f"  beside    {running.launch.profile} at {running.launch.base_url}")
     if snapshot.throughput.state == "stuck" or (snapshot.server.pid and snapshot.server.state == "unreachable"):
         return ExitCode.UNHEALTHY
     return _CODES.get(snapshot.server.state, ExitCode.OK)
@@ -135,7 +135,7 @@ def _show(snapshot: Snapshot, as_json: bool, *, one_line: bool) -> None:
         return
     output.emit(status_head(snapshot))
     for label, text in status_lines(snapshot):
-        output.emit(f"  {label:8} {text}")
+        output.emit(f"  {label:9} {text}")
 
 
 def _show_all(context: Context, as_json: bool) -> int:
