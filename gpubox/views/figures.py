@@ -14,6 +14,7 @@ from gpubox.views.unknown_reasons import unknown_reason
 
 if TYPE_CHECKING:
     from gpubox.planner.plan import MemoryPlan
+    from gpubox.telemetry.history.queries import HistoryQueries
     from gpubox.telemetry.history.values import UsageSum
     from gpubox.telemetry.snapshot import Snapshot
 
@@ -65,13 +66,19 @@ class Figure:
 
 def explain(name: str, box: Box | None = None) -> list[tuple[str, str]]:
     """What a figure is, whether it is good here, and what moves it: (label, sentence). Raises KeyError."""
-    figure, here, label = FIGURES[name], "", "here"
+    figure, here = FIGURES[name], ""
     if box and figure.path:
         section, key = figure.path.split(".")
         if getattr(getattr(box.now, section), key) is None:
-            here, label = unknown_reason(box.now, (section, key)), units.UNKNOWN
+            here = f"Not known: {unknown_reason(box.now, (section, key))}."
     here = here or (figure.here(box) if box else "")
-    return [pair for pair in (("is", figure.meaning), (label, here), ("moved by", figure.moves)) if pair[1]]
+    return [pair for pair in (("is", figure.meaning), ("here", here), ("moved by", figure.moves)) if pair[1]]
+
+
+def usual_of(profile: str, history: HistoryQueries, now: float) -> UsageSum | None:
+    """The medians of a profile's requests of the last weeks. Raises GpuboxError if the history cannot be read."""
+    sums = history.sums(now - USUAL_DAYS * 86_400, now, "profile")
+    return next((usage for usage in sums if usage.key == profile), None)
 
 
 # -- whether it is good here ----------------------------------------------------------------------------
@@ -275,7 +282,7 @@ FIGURES: dict[str, Figure] = {
     "the rest": Figure(
         "what the driver or the kernel counts and nobody names. On a card: the desktop and the driver's own memory. In "
         "RAM: the server's own memory beside the model.", "the desktop, the driver, the build of the engine."),
-    "free": Figure("memory that a program can still take.", "all of the above.", "", _free),
+    "free": Figure("memory that a program can still take.", "the model, its context, and what else runs.", "", _free),
     "waiting, reading": Figure(
         "a request waits in the gateway until the server of its profile takes it; the server reads the prompt until "
         "the first token comes. `working`: not streamed, so the gateway sees no token before the end."),

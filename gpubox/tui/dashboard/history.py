@@ -128,7 +128,7 @@ class HistoryController:
             show = partial(setattr, pane, "slowdowns")
             wishes["slowdowns"] = HistoryWish(None, SLOWDOWNS_SECONDS, read_slowdowns, show)
         if self._profile:
-            read_it, show_it = partial(usual_of, self._profile), partial(setattr, self, "usual")
+            read_it, show_it = partial(read_usual, self._profile), partial(setattr, self, "usual")
             wishes["usual"] = HistoryWish(self._launch, SLOWDOWNS_SECONDS, read_it, show_it)
         if self.requests.display:
             wanted = self.requests.wanted
@@ -177,12 +177,11 @@ def read_slowdowns(queries: HistoryQueries, now: float) -> tuple[Slowdown, ...]:
     return tuple(queries.slowdowns(now))
 
 
-def usual_of(profile: str, queries: HistoryQueries, now: float) -> UsageSum | None:
-    """The medians of a profile's requests of the last weeks."""
-    from gpubox.views.figures import USUAL_DAYS
+def read_usual(profile: str, queries: HistoryQueries, now: float) -> UsageSum | None:
+    """What is usual of a profile."""
+    from gpubox.views.figures import usual_of
 
-    sums = queries.sums(now - USUAL_DAYS * 86_400, now, "profile")
-    return next((usage for usage in sums if usage.key == profile), None)
+    return usual_of(profile, queries, now)
 
 
 def read_requests(wanted: RequestFilter, queries: HistoryQueries, now: float) -> tuple[tuple[StoredRequest, ...], int]:

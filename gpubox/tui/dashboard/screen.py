@@ -281,7 +281,9 @@ class DashboardScreen(PersistentScreen):
         return explain(figure, Box(snapshot, self.history.usual, plan) if snapshot else None)
 
     def _figure_hint(self, figure: str) -> Content:
-        return Content("\n").join([Content(sanitize_line(text)) for _, text in self._explained(figure)])
+        shown = {"is": f"{figure}: ", "moved by": "Moved by "}
+        lines = (f"{shown.get(label, '')}{text}" for label, text in self._explained(figure))
+        return Content("\n").join([Content(sanitize_line(line)) for line in lines])
 
     @on(SnapshotPane.FigureOpened)
     def _figure_opened(self, event: SnapshotPane.FigureOpened) -> None:
