@@ -24,7 +24,7 @@ from gpubox.config import Config  # noqa: E402
 from gpubox.profiles.profile import Profile  # noqa: E402
 from gpubox.toml_table import json_schema  # noqa: E402
 from gpubox.tui.actions import ACTIONS, Action  # noqa: E402
-from gpubox.tui.help_screen import TERMS  # noqa: E402
+from gpubox.views.figures import FIGURES  # noqa: E402
 
 NOTE = "<!-- made by docs/generate.py: change the code, then run it -->\n"
 MAP_BEGIN, MAP_END = "<!-- map: made by docs/generate.py -->\n", "<!-- end of the map -->"
@@ -139,7 +139,8 @@ def keys() -> str:
             if a.scope is scope
         ]
         parts += [f"## {scope.capitalize()}\n", table(("key", "does", "more", "the same verb"), rows)]
-    parts += ["## What the numbers mean\n", table(("word", "meaning"), TERMS)]
+    rows = [(name, figure.meaning, figure.moves) for name, figure in FIGURES.items()]
+    parts += ["## What the numbers mean\n", table(("word", "meaning", "what moves it"), rows)]
     return "\n".join(parts)
 
 

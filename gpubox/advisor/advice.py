@@ -76,13 +76,15 @@ class Judgement:
     sentence: str
     evidence: tuple[str, ...]
     changes: tuple[tuple[str, FlagValue | None], ...] = ()
+    slowed_by: frozenset[str] = frozenset()
+    """What the sentence says slows the server, as the panes name it; empty: it says nothing of that."""
 
 
 def judge(rule: Rule, evidence: Evidence) -> Advice | None:
     """The advice of a rule, with the present values of what it changes; None: it is silent."""
     judgement = rule.read(evidence)
-    if judgement is None:
-        return None
+    if judgement is None or (judgement.slowed_by and evidence.bottlenecks - judgement.slowed_by):
+        return None  # a pane names another part: an advice never contradicts it
     changes = dict(judgement.changes)
     before = {name: evidence.host if name == "host" else evidence.flag(name) for name in changes}
     tried = evidence.profile if changes and evidence.profile else None

@@ -23,6 +23,10 @@ QWEN35_LIKE = frozenset({"qwen35", "qwen35moe"})
 """The architectures that llama.cpp gives the models of the Qwen3.5 and Qwen3.6 families (conversion of b11434)."""
 
 
+LEAST_READINGS, LEAST_SHARE = 10, 0.5
+"""A bottleneck counts if at least half of ten or more readings named it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """What the rules need of a GGUF header."""
@@ -71,9 +75,15 @@ class BusyReadings:
     bottlenecks: Mapping[str, int] = field(default_factory=dict)
     """Bottleneck -> how many of the readings named it."""
 
-    def share(self, bottleneck: str) -> float:
-        """In which share of the readings this was the bottleneck."""
-        return self.bottlenecks.get(bottleneck, 0) / self.count if self.count else 0.0
+    def share(self, *bottlenecks: str) -> float:
+        """In which share of the readings one of these was the bottleneck."""
+        return sum(self.bottlenecks.get(name, 0) for name in bottlenecks) / self.count if self.count else 0.0
+
+    @property
+    def bottleneck(self) -> str:
+        """The one that at least half of ten or more readings named; empty: none."""
+        enough = self.count >= LEAST_READINGS
+        return next((name for name in self.bottlenecks if enough and self.share(name) >= LEAST_SHARE), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +158,12 @@ class Evidence:
     def requests(self) -> tuple[Request, ...]:
         """The last finished requests, newest first."""
         return self.snapshot.requests if self.snapshot else ()
+
+    @property
+    def bottlenecks(self) -> frozenset[str]:
+        """What the panes say slows the server: now, and in most of the last minutes. A client does not slow it."""
+        now = self.snapshot.offload.bottleneck if self.snapshot else None
+        return frozenset(filter(None, (now, self.busy.bottleneck))) - {"client"}
 
     @property
     def host_memory(self) -> DeviceMemory | None:

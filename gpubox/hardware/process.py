@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import stat
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from functools import cache
 from pathlib import Path
@@ -263,3 +265,49 @@ def kill_group(pid: int) -> None:
     """Kills the process group that ``pid`` leads. Call it before waiting for ``pid``."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
+
+
+KERNEL_LOG_SECONDS = 5.0
+
+
+def killed_for_memory(process: ProcessIdentity) -> bool:
+    """Whether the kernel's log, as far as this user may read it, says that its out-of-memory killer ended a process.
+
+    mm/oom_kill.c: ``Out of memory: Killed process 4711 (llama-server) total-vm:...``, of a cgroup with its name.
+    """
+    killed = re.compile(rf"Killed process {process.pid}\b")
+    began = process.start_ticks / os.sysconf("SC_CLK_TCK")
+    return any(at >= began - 1 and killed.search(text) for at, text in _kernel_log())
+
+
+def _kernel_log() -> Iterator[tuple[float, str]]:
+    """(seconds since boot, text) of each message: from /dev/kmsg, else from the journal."""
+    try:
+        descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        yield from _journal()
+        return
+    try:
+        while True:
+            try:
+                head, _, text = os.read(descriptor, 16384).decode(errors="replace").partition(";")
+                yield int(head.split(",")[2]) / 1e6, text
+            except BrokenPipeError:
+                continue  # the oldest messages were overwritten meanwhile
+    except (OSError, ValueError, IndexError):
+        return
+    finally:
+        os.close(descriptor)
+
+
+def _journal() -> Iterator[tuple[float, str]]:
+    import subprocess
+
+    command = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--lines=500", "--output=short-monotonic"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=KERNEL_LOG_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    for line in done.stdout.decode(errors="replace").splitlines():
+        if match := re.match(r"\[\s*([\d.]+)\]", line):
+            yield float(match[1]), line

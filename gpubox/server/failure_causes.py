@@ -65,8 +65,8 @@ _DOWNLOAD_AGAIN = "Download it again."
 _NEWER_ENGINE = "Use a newer llama.cpp."
 _SEE_LOG = "See `gpubox logs --failed`."
 _SIGNAL_HINTS: dict[int, str] = {
-    signal.SIGKILL: "Perhaps it was the kernel's out-of-memory killer: see `dmesg`, "
-    "and try a smaller model or ctx-size.",
+    signal.SIGKILL: "If `journalctl -k` says that it was the kernel's out-of-memory killer, try a smaller model or "
+    "ctx-size.",
     signal.SIGILL: "The engine was built for another CPU: rebuild it on this machine.",
 }
 
@@ -142,11 +142,15 @@ _RULES: tuple[tuple[str, FailureKind, str, str], ...] = (
 # fmt: on
 
 
-def find_cause(log: str, exit_code: int | None) -> Cause:
+def find_cause(log: str, exit_code: int | None, *, out_of_memory: bool = False) -> Cause:
     """The cause of a failure. ``log``: the text of one launch.
 
-    ``exit_code``: negative for a signal, ``None`` if nobody could see it.
+    ``exit_code``: negative for a signal, ``None`` if nobody could see it. ``out_of_memory``: the kernel's log says that
+    its out-of-memory killer did it.
     """
+    if out_of_memory:
+        sentence = "the kernel's out-of-memory killer killed the engine (SIGKILL): RAM was full"
+        return Cause(FailureKind.KILLED, sentence, _SMALLER_MODEL)
     if exit_code in (None, 0) and _ended_by_sigterm(log):
         return Cause(FailureKind.STOPPED, "it was stopped from outside gpubox")
     first = first_error(log)
@@ -160,7 +164,8 @@ def find_cause(log: str, exit_code: int | None) -> Cause:
     if exit_code is not None and exit_code < 0 and not (first and -exit_code == signal.SIGABRT):
         hint = _SIGNAL_HINTS.get(-exit_code, _SEE_LOG)
         kind = FailureKind.KILLED if -exit_code == signal.SIGKILL else _CRASH
-        return Cause(kind, f"the engine was killed by {_signal_name(-exit_code)}", hint, first)
+        perhaps = " (perhaps by the kernel: it does that when RAM is full)" if -exit_code == signal.SIGKILL else ""
+        return Cause(kind, f"the engine was killed by {_signal_name(-exit_code)}{perhaps}", hint, first)
     if first:
         return Cause(_CRASH, f"the engine reported: {_FUNCTION.sub('', first, count=1) or first}", _SEE_LOG, first)
     if exit_code is None:

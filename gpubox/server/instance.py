@@ -19,7 +19,15 @@ from gpubox.hardware.process import ProcessIdentity, boot_id, find_by_marker, is
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.server.log import tail_text
 from gpubox.server.server_process import exit_code
-from gpubox.server.state import InstanceState, Launch, Operation, RunningServer, load_state, recent_restarts
+from gpubox.server.state import (
+    InstanceState,
+    Launch,
+    Operation,
+    RunningServer,
+    load_state,
+    read_launch_record,
+    recent_restarts,
+)
 from gpubox.storage import lock_holder
 
 if TYPE_CHECKING:
@@ -155,14 +163,17 @@ def cause_of(paths: Paths, instance: str, process: ProcessIdentity | None) -> Ca
         stamp = (status.st_mtime_ns, status.st_size)
     except OSError:
         stamp = (0, 0)
-    return _cached_cause(path, stamp, exit_code(process) if process else None)
+    code, record = exit_code(process) if process else None, read_launch_record(path)
+    seen = record if record and record.process == process else None
+    code = code if code is not None or seen is None else seen.exit_code
+    return _cached_cause(path, stamp, code, seen is not None and seen.out_of_memory)
 
 
 @lru_cache(maxsize=8)
-def _cached_cause(path: Path, stamp: tuple[int, int], code: int | None) -> Cause:
+def _cached_cause(path: Path, stamp: tuple[int, int], code: int | None, out_of_memory: bool) -> Cause:
     from gpubox.server.failure_causes import find_cause  # `status` of a living server must not pay its 5 ms
 
-    return find_cause(tail_text(path), code)
+    return find_cause(tail_text(path), code, out_of_memory=out_of_memory)
 
 
 def _launch_from_argv(pid: int, profile: str) -> Launch:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from gpubox.hardware.process import (
     identity_of,
     is_alive,
     is_listening,
+    killed_for_memory,
     process_tree_activity,
 )
 from gpubox.server.client import ReadinessProbe, connect
@@ -196,7 +198,9 @@ async def probe_readiness(running: RunningServer, log: Path, key: str | None) ->
 
 def _check_alive(process: ProcessIdentity, log: Path) -> None:
     if not is_alive(process):
-        raise LaunchError(find_cause(tail_text(log, _LAUNCH_LOG), exit_code(process)))
+        code = exit_code(process)
+        out_of_memory = code == -signal.SIGKILL and killed_for_memory(process)
+        raise LaunchError(find_cause(tail_text(log, _LAUNCH_LOG), code, out_of_memory=out_of_memory))
 
 
 async def _check_not_dying(process: ProcessIdentity, log: Path) -> None:

@@ -99,6 +99,10 @@ class RunningServer:
     """Whether a benchmark started it: its KV caches are neither restored nor kept."""
     note: str = ""
     """Why it runs, if nobody asked for it: a killed operation brought it back."""
+    exit_code: int | None = None
+    """Only beside its log: how it ended (negative: the signal), if its watcher saw that."""
+    out_of_memory: bool = False
+    """As ``exit_code``: the kernel's log says that its out-of-memory killer did it."""
 
     @property
     def logs_probe(self) -> bool:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import traceback
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from gpubox.config import Config, api_key, load_config
 from gpubox.errors import GpuboxError
 from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.nvml import read_driver
-from gpubox.hardware.process import is_alive
+from gpubox.hardware.process import is_alive, killed_for_memory
 from gpubox.notify import notify
 from gpubox.paths import Paths
 from gpubox.profiles.argv import command_line
@@ -30,7 +32,15 @@ from gpubox.server.held_instance import InstanceBusy
 from gpubox.server.instance import InstanceView, cause_of, observe
 from gpubox.server.log import fold_repeats, tail_text, truncate_log
 from gpubox.server.server_process import remember_exit_code
-from gpubox.server.state import RESTART_SECONDS, RunningServer, load_state, pending_trial, recent_restarts
+from gpubox.server.state import (
+    RESTART_SECONDS,
+    RunningServer,
+    load_state,
+    pending_trial,
+    read_launch_record,
+    recent_restarts,
+    save_launch_record,
+)
 from gpubox.server.supervisor import Supervisor
 from gpubox.server.trial import recover_trial
 from gpubox.server.watcher import idle_command
@@ -173,16 +183,29 @@ def _reap_children(paths: Paths, instance: str) -> None:
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if recorded and recorded.process and recorded.process.pid == ended[0]:
-                remember_exit_code(recorded.process, os.waitstatus_to_exitcode(ended[1]))
+                code = os.waitstatus_to_exitcode(ended[1])
+                remember_exit_code(recorded.process, code)
+                note_death(paths, instance, recorded.process.pid, recorded.process.start_ticks, code)
+
+
+def note_death(paths: Paths, instance: str, pid: int, ticks: int, code: int) -> None:
+    """Writes beside its log how a server ended, which only its watcher has seen."""
+    log = paths.instance_log(instance)
+    dead = read_launch_record(log)
+    if dead and dead.process and (dead.process.pid, dead.process.start_ticks) == (pid, ticks):
+        out_of_memory = code == -signal.SIGKILL and killed_for_memory(dead.process)
+        save_launch_record(log, replace(dead, exit_code=code, out_of_memory=out_of_memory))
 
 
 def main() -> None:
-    """Arguments: ``INSTANCE CONFIG STATE CACHE CONFIG_FILE LOCK died|long``, from ``watcher.idle_command``."""
+    """Arguments: ``INSTANCE CONFIG STATE CACHE CONFIG_FILE LOCK EVENT``, from ``watcher.idle_command``."""
     instance, *folders, lock, event = sys.argv[1:]
     paths = Paths.from_arguments(*folders)
     os.set_inheritable(int(lock.removeprefix("fd:")), False)  # no server may inherit it
     if event == "long":
         truncate_log(paths.instance_log(instance))
+    if event.startswith("died:"):
+        note_death(paths, instance, *map(int, event.split(":")[1:]))
     view: InstanceView | None
     try:
         view = asyncio.run(handle_deaths(paths, instance))

@@ -18,6 +18,10 @@ BUSY_THREADS, BUSY_GPU, BUSY_MEMORY, BUSY_LINK, BUSY_CORES = 0.7, 90, 65, 0.5, 9
 IDLE_THREADS = 0.3
 """Up to this share of 1 the threads wait for something else."""
 CLIENT_SECONDS = 10.0
+BOTTLENECKS = (
+    "GPU compute", "GPU bandwidth", "CPU experts", "CPU", "other programs", "RPC device", "PCIe", "paging", "client",
+)  # fmt: skip
+"""What can limit the server. ``other programs`` take the cores that its threads wait for."""
 _NOT_WORKING = {
     "down": "nothing runs, or it does not answer",
     "loading": "the model is being loaded",
@@ -75,7 +79,7 @@ class BottleneckInputs:
 def bottleneck(inputs: BottleneckInputs) -> tuple[str | None, str]:
     """``(name, reason)`` of the limiting part, or None and why none can be named.
 
-    The name is one of: GPU compute, GPU bandwidth, CPU experts, CPU, RPC device, PCIe, paging, client.
+    The name is one of BOTTLENECKS.
     """
     if inputs.state not in ("prefill", "answering"):
         return _not_working(inputs)
@@ -107,10 +111,10 @@ def bottleneck(inputs: BottleneckInputs) -> tuple[str | None, str]:
         return ("CPU experts" if inputs.experts_on_cpu and inputs.devices else "CPU"), both_loads
     cores = sum(inputs.cores_percent) / len(inputs.cores_percent) if inputs.cores_percent else 0.0
     if share is not None and not inputs.devices and cores >= BUSY_CORES:
-        return "CPU", f"cores {cores:.0f}% busy, {cpu_load}: other programs take the rest"
+        return "other programs", f"they take the cores ({cores:.0f}% busy): the server gets {busy:.1f} of {threads}"
     remote = [key for key in inputs.devices if key.startswith("RPC ")]
     if share is not None and share <= IDLE_THREADS and inputs.devices and len(remote) == len(inputs.devices):
-        return "RPC device", f"{cpu_load}: the server waits for {' and '.join(remote)}, or for the network"
+        return "RPC device", f"the server waits for {' and '.join(remote)}, or for the network: {cpu_load}"
     return None, _why_unnamed(inputs, utilization, both_loads)
 
 

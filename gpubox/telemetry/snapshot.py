@@ -85,7 +85,7 @@ class Offload:
     prompt_cache_limit_bytes: int | None = None
     checkpoints_bytes: int | None = None
     bottleneck: str | None = None
-    """One of: GPU compute, GPU bandwidth, CPU experts, CPU, RPC device, PCIe, paging, client."""
+    """One of ``offload.BOTTLENECKS``."""
     bottleneck_reason: str = ""
     """The readings that show it, or why no bottleneck is named."""
 

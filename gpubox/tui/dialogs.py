@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from textual import events, on
 from textual.app import App, ComposeResult
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
@@ -210,9 +210,13 @@ class PromptScreen(Dialog[str | None]):
 class FieldsScreen(Dialog[None]):
     """Every field of one thing: names and values."""
 
-    DEFAULT_CSS = "FieldsScreen > VerticalScroll { width: 88; height: auto; padding: 1 2; }"
+    DEFAULT_CSS = """
+    FieldsScreen > VerticalScroll { width: 88; height: auto; padding: 1 2; }
+    FieldsScreen Horizontal { height: auto; }
+    FieldsScreen Horizontal > Static { width: 1fr; }
+    FieldsScreen Horizontal > .name { color: $quiet; }
+    """
     BINDINGS = [("escape,q,enter", "dismiss", "Close")]  # noqa: RUF012
-    LABEL_CELLS = 20
 
     def __init__(self, title: str, fields: Iterable[tuple[str, str]]) -> None:
         """The values are sanitized already."""
@@ -222,11 +226,13 @@ class FieldsScreen(Dialog[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
             box.border_title, box.border_subtitle = Content(self.heading), "esc closes"
-            rows = [
-                Content.assemble((name.ljust(self.LABEL_CELLS) if name else "", "$quiet"), value)
-                for name, value in self.fields
-            ]
-            yield Static(Content("\n").join(rows), markup=False)
+            cells = max((len(name) for name, _ in self.fields), default=0) + 2
+            for name, value in self.fields:
+                with Horizontal():
+                    label = Static(name, markup=False, classes="name")
+                    label.styles.width = cells
+                    yield label
+                    yield Static(value, markup=False)
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache
 from itertools import pairwise
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from textual import events, on
@@ -22,8 +21,8 @@ from textual.widgets.option_list import Option
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import ACTIONS, Scope
 from gpubox.tui.dialogs import Dialog, FieldsScreen
-from gpubox.tui.help_screen import TERMS
 from gpubox.tui.styled_lines import shorten
+from gpubox.views.figures import FIGURES, explain
 
 if TYPE_CHECKING:
     from gpubox.tui.actions import Action
@@ -237,12 +236,12 @@ async def ask_palette(bridge: ServiceBridge, top: PersistentScreen) -> str:
     """Asks what the owner wants. Explains a term and copies a path itself; returns the id of any other row, or
     nothing. Call it in a worker."""
     files = dict(bridge.services.file_locations())
-    rows = palette_rows(top.keys.scope, bridge.entries, TERMS, files.items())
+    terms = [(name, figure.meaning) for name, figure in FIGURES.items()]
+    rows = palette_rows(top.keys.scope, bridge.entries, terms, files.items())
     chosen = await bridge.app.push_screen_wait(PaletteScreen(rows)) or ""
     kind, _, name = chosen.partition(":")
     if kind == "term":
-        lines = wrap(dict(TERMS)[name], 84)
-        bridge.app.push_screen(FieldsScreen(name, [("", line) for line in lines]))
+        bridge.app.push_screen(FieldsScreen(name, explain(name)))
     elif kind == "file":
         top.copy(files[name], f"the path of {name}")
     return "" if kind in ("term", "file") else chosen

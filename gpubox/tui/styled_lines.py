@@ -5,6 +5,7 @@ Textual's Content compares only its text. A pane that repaints only what changed
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from itertools import groupby
@@ -46,6 +47,26 @@ def styled_line(*texts: StyledText | str) -> StyledLine:
 def fact(label: str, text: str | None, unit: str = "", style: str = "") -> StyledLine:
     """A text between a quiet label and a quiet unit; empty if there is no text."""
     return styled_line((label, QUIET), (text, style), (unit, QUIET)) if text else ()
+
+
+FIGURE = "figure="
+"""In a style: the texts are this figure of ``views.figures``."""
+
+
+def figure(name: str, line: StyledLine) -> StyledLine:
+    """The line as a figure that can be chosen and explained."""
+    mark = FIGURE + name.replace(" ", "_")
+    return tuple((text, f"{style} {mark}".lstrip()) for text, style in line)
+
+
+def figure_of(style: str) -> str:
+    """The figure that a style marks; empty: none."""
+    return style.partition(FIGURE)[2].partition(" ")[0].replace("_", " ")
+
+
+def plain_style(style: str) -> str:
+    """The style without the mark of a figure, as Textual reads it."""
+    return " ".join(word for word in style.split() if not word.startswith(FIGURE))
 
 
 def cell_width(line: StyledLine) -> int:
@@ -117,6 +138,19 @@ def wrap_parts(parts: Iterable[StyledLine], width: int, gap: str = GAP) -> list[
         else:
             lines.append(truncate_line(part, width))
     return lines
+
+
+LEAST_TEXT_CELLS = 16
+
+
+def wrap_text(text: str, width: int, style: str = "", head: StyledLine = ()) -> list[StyledLine]:
+    """A sentence on as many lines as it needs, behind ``head``: what states a reason is never cut."""
+    text, taken = sanitize_line(text), cell_width(head) + len(GAP) if head else 0
+    if taken and width - taken < min(LEAST_TEXT_CELLS, cell_len(text)):
+        return [head, *wrap_text(text, width, style)]
+    first, *more = textwrap.wrap(text, max(1, width), initial_indent=" " * taken) or [""]
+    lines = [join_lines([head, styled_line((first[taken:], style))])]
+    return [*lines, *(styled_line((line, style)) for line in more)]
 
 
 def dimmed(line: StyledLine) -> StyledLine:

@@ -57,7 +57,7 @@ def usage_values(usage: UsageSum, price: float | None) -> dict[str, Any]:
 
 def requests_table(requests: Sequence[StoredRequest]) -> Table:
     """A row for each request of the history."""
-    header = ("TIME", "PROFILE", "CLIENT", "PROMPT", "OUT", "TTFT", "PP", "TG", "DRAFT", "TOOK", "END", "")
+    header = ("TIME", "PROFILE", "CLIENT", "READ", "REUSED", "OUT", "TTFT", "PP", "TG", "DRAFT", "TOOK", "END", "")
     return Table([_request_row(each) for each in requests], header, empty="No request is known of this time.")
 
 

@@ -1,4 +1,4 @@
-"""A request in words: what its row says, on the screen and in a verb."""
+"""The short words of a request, a slot and a device's memory, for the screen and the verbs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,53 @@ from typing import TYPE_CHECKING
 from gpubox import units
 
 if TYPE_CHECKING:
-    from gpubox.telemetry.snapshot import Request
+    from gpubox.telemetry.snapshot import DeviceMemory, Request
+
+
+END_WORDS = {"length": ("hit its token limit", "token limit")}
+"""Why an answer ended, in llama-server's word -> in plain words, and in fewer."""
 
 
 def request_words(request: Request) -> dict[str, str]:
-    """Name of a column -> its text. ``prompt`` is ``41.2k+1.8k``: tokens from the cache, and tokens read."""
+    """Name of a column -> its text. ``read``: prompt tokens that the server read; ``reused``: those from its cache."""
     acceptance = request.draft_acceptance
     return {
-        "prompt": units.token_sum(request.prompt_tokens, request.cached_tokens, request.read_tokens),
+        "read": units.tokens(request.read_tokens),
+        "reused": units.tokens(request.cached_tokens),
         "out": units.tokens(request.generated_tokens),
         "TTFT": units.duration_at_least(request.ttft_seconds, request.slot_ttft_seconds),
         "pp": units.rate(request.pp_tokens_per_second),
         "tg": units.rate(request.tg_tokens_per_second),
         "draft": units.UNKNOWN if acceptance is None else f"{acceptance:.0%}",
         "took": units.duration(request.duration_seconds),
-        "end": request.stop_reason or units.UNKNOWN,
+        "end": end_words(request)[0],
     }
+
+
+def end_words(request: Request) -> tuple[str, ...]:
+    """Why it ended, the longest words first."""
+    reason = request.stop_reason or units.UNKNOWN
+    return END_WORDS.get(reason, (reason,))
+
+
+def miss_words(cache_miss: str) -> tuple[str, ...]:
+    """Why nothing was reused, the longest words first: a narrow place shows fewer words, never a part of one."""
+    words = cache_miss.partition(" (")[0] if cache_miss.startswith("no ") else cache_miss.partition(":")[0]
+    if " was evicted" in cache_miss:
+        words = "its like was evicted"
+    return tuple(dict.fromkeys((cache_miss, words, words.partition(" before")[0].partition(", ")[0])))
+
+
+def context_words(used: int | None, size: int | None, slots: int | None = 1) -> str:
+    """``fullest slot 505 of 2,048``: never the sum of several slots, which the memory pane has."""
+    if size is None:
+        return ""
+    amount = f"{units.UNKNOWN if used is None else f'{used:,}'} of {size:,}"
+    return f"fullest slot {amount}" if (slots or 0) > 1 else amount
+
+
+def rest_words(device: DeviceMemory) -> str:
+    """What ``unaccounted_bytes`` of a device are."""
+    if device.kind != "host":
+        return "other: desktop, driver"
+    return "other: all programs" if device.other_processes_bytes is None else "other: of the server"

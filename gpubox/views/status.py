@@ -11,6 +11,7 @@ from gpubox.server.other_server import LM_STUDIO, OLLAMA, OtherServerModel
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.snapshot import DeviceMemory, Snapshot, Throughput
 from gpubox.views.fields import json_fields, json_value
+from gpubox.views.requests import context_words, rest_words
 from gpubox.views.rows import Table
 from gpubox.views.unknown_reasons import unknown_reasons
 
@@ -66,7 +67,7 @@ def status_lines(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         ("slots", _slots(snapshot.throughput)),
         ("speed", _speed(snapshot.throughput)),
         ("context", _context(snapshot.throughput)),
-        ("limit", _bottleneck(snapshot)),
+        ("slowed by", _bottleneck(snapshot)),
         ("doing", status.operation),
         ("note", "" if other and status.message == other.summary else status.message),
     )
@@ -88,23 +89,20 @@ def _slots(through: Throughput) -> str:
 
 def _speed(through: Throughput) -> str:
     speeds = (
-        ("tg now", through.tg_tokens_per_second),
-        ("tg median", through.tg_median),
-        ("pp", through.pp_tokens_per_second),
-        ("effective", through.effective_tokens_per_second),
+        ("writing now", through.tg_tokens_per_second),
+        ("usual", through.tg_median),
+        ("reading", through.pp_tokens_per_second),
+        ("with waiting", through.effective_tokens_per_second),
         ("a request", through.request_tg_median),
     )
     parts = [f"{label} {units.rate(value)} tok/s" for label, value in speeds if value is not None]
     if through.draft_acceptance is not None:
-        parts.append(f"acceptance {through.draft_acceptance:.1%}")
+        parts.append(f"drafts accepted {through.draft_acceptance:.1%}")
     return "   ".join(parts)
 
 
 def _context(through: Throughput) -> str:
-    if through.context_size_tokens is None:
-        return ""
-    of_slot = " in the fullest slot" if (through.slots or 0) > 1 else ""
-    return f"{units.tokens(through.context_used_tokens)} of {units.tokens(through.context_size_tokens)}{of_slot}"
+    return context_words(through.context_used_tokens, through.context_size_tokens, through.slots)
 
 
 def _bottleneck(snapshot: Snapshot) -> str:
@@ -113,7 +111,7 @@ def _bottleneck(snapshot: Snapshot) -> str:
 
 
 def _device_text(device: DeviceMemory) -> str:
-    rest = (("other", device.other_processes_bytes), ("unaccounted", device.unaccounted_bytes))
+    rest = (("other programs", device.other_processes_bytes), (rest_words(device), device.unaccounted_bytes))
     named = [f"{name} {units.memory(size)}" for name, size in (*device.parts, *rest) if size]
     used = device.total_bytes - device.free_bytes if device.total_bytes and device.free_bytes is not None else None
     total = f"  {units.memory(used)} of {units.memory(device.total_bytes)}" if device.total_bytes else ""
@@ -165,9 +163,9 @@ def servers_table(servers: list[ServerStatus]) -> Table:
         head = (server.profile or units.UNKNOWN, str(server.pid), server.base_url or units.UNKNOWN, server.state)
         rows += [] if server.slots else [(*head, *[units.UNKNOWN] * 3)]
         for slot in server.slots or ():
-            context = f"{units.tokens(slot.context_used_tokens)} of {units.tokens(slot.context_size_tokens)}"
+            context = context_words(slot.context_used_tokens, slot.context_size_tokens)
             doing = f"{slot.index} {'busy' if slot.busy else 'idle'}"
-            rows.append((*head, doing, context, units.tokens(slot.generated_tokens)))
+            rows.append((*head, doing, context or units.UNKNOWN, units.tokens(slot.generated_tokens)))
             head = ("", "", "", "")
     header = ("PROFILE", "PID", "ADDRESS", "STATE", "SLOT", "CONTEXT", "GENERATED")
     return Table(rows, header, empty="Nothing is running.")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpubox.telemetry.snapshot import DeviceMemory, SlotReading, Snapshot
+if TYPE_CHECKING:
+    from gpubox.telemetry.snapshot import DeviceMemory, SlotReading, Snapshot
 
 NO_LOG = "gpubox does not have the server's log"
 NO_SLOTS = "/slots is off, not polled, or unreadable"
@@ -126,7 +127,7 @@ def _memory(device: DeviceMemory, snapshot: Snapshot, key: str) -> str:
         if key == "on_disk_bytes":
             return "the server's process cannot be read"
         if key == "growth_bytes":
-            return "growth is known for cards only: RAM that the server took since its load is in unaccounted"
+            return "growth is known for cards only: RAM that the server took since its load is in unaccounted_bytes"
         return "the server's process cannot be read" if snapshot.host else "the kernel does not report it"
     if key == "on_disk_bytes":
         return "only RAM has mapped weights"

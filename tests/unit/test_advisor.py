@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,6 +29,7 @@ from gpubox.hardware.process import identity_of
 from gpubox.paths import Paths
 from gpubox.planner.launch_flags import read_launch_flags
 from gpubox.server.state import Launch, RunningServer
+from gpubox.telemetry.offload import BOTTLENECKS
 from gpubox.telemetry.recorder import read_recording
 from tests.unit.advice_cases import CASES, DENSE, HYBRID, RECORDINGS, SHIPPED, Case, facts, recorded
 
@@ -66,6 +68,28 @@ def test_a_rule_is_one_file_and_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
     given = advise(recorded(SHIPPED, facts({"parallel": "2"})))
 
     assert given[-1].rule == "dummy" and given[-1].diff == ("- parallel = 2", "+ parallel = 1")
+
+
+SAID = {
+    "PCIe": ("link to the card",),
+    "paging": ("waits for weights", "weights from the disk"),
+    "CPU": ("CPU is the bottleneck",),
+}
+"""Words of a sentence that say what slows the server."""
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.fires], ids=lambda case: case.id)
+def test_advice_never_contradicts_what_a_pane_says_slows_the_server(case: Case) -> None:
+    """Whatever is named now and in most of the last minutes: other programs take the cores, say."""
+    evidence = case.evidence
+    assert evidence.snapshot
+    for now, before in product((None, *BOTTLENECKS), BOTTLENECKS):
+        offload = replace(evidence.snapshot.offload, bottleneck=now, threads_asked=1)
+        busy = replace(evidence.busy, count=12, bottlenecks={before: 12})
+        for advice in advise(replace(evidence, snapshot=replace(evidence.snapshot, offload=offload), busy=busy)):
+            for part, words in SAID.items():
+                if any(word in advice.sentence for word in words):
+                    assert {now, before} - {None, "client"} <= {part, f"{part} experts"}, advice.sentence
 
 
 def test_rules_are_cheap() -> None:

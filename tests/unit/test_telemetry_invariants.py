@@ -14,7 +14,7 @@ from gpubox.telemetry.device_memory import reconcile_devices
 from gpubox.telemetry.offload import ProcessRates, offload
 from gpubox.telemetry.snapshot import Offload, Request, SlotReading, Snapshot, Throughput, Totals
 from gpubox.telemetry.speeds import throughput
-from gpubox.tui.help_screen import TERMS
+from gpubox.views.figures import FIGURES
 from gpubox.views.unknown_reasons import unknown_reasons
 from tests.unit.invariants import broken
 from tests.unit.test_telemetry_device_memory import HOST_NOW, PROCESS, any_card, any_split
@@ -95,9 +95,9 @@ def test_a_rule_that_is_broken_is_found() -> None:
 
 
 def test_the_help_screen_defines_every_speed_and_time_that_is_shown() -> None:
-    reported = " ".join(f"{word} {text}" for word, text in TERMS)
+    reported = " ".join(f"{name} {figure.meaning}" for name, figure in FIGURES.items())
 
-    for word in ("pp", "tg", "TTFT", "now", "median", "peak", "a request", "effective", "acceptance", "≥", "~", "—"):
+    for word in ("pp", "tg", "TTFT", "Now", "median", "peak", "A request", "effective", "acceptance", "≥", "~", "—"):
         assert word in reported
     assert "all slots together" in reported
     assert "arrival at the server" in reported

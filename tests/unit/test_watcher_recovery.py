@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +14,22 @@ import pytest
 
 from gpubox.config import Config
 from gpubox.errors import GpuboxError
-from gpubox.hardware.process import ProcessIdentity, boot_id, own_identity
+from gpubox.hardware import process as processes
+from gpubox.hardware.process import ProcessIdentity, boot_id, identity_of, own_identity
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
-from gpubox.server import trial, watcher_recovery
-from gpubox.server.state import InstanceState, Launch, Operation, RunningServer, TrialRecord, load_state, save_state
+from gpubox.server import trial, watcher_idle, watcher_recovery
+from gpubox.server.instance import cause_of
+from gpubox.server.state import (
+    InstanceState,
+    Launch,
+    Operation,
+    RunningServer,
+    TrialRecord,
+    load_state,
+    save_launch_record,
+    save_state,
+)
 from gpubox.server.supervisor import Supervisor
 
 KILLED = ProcessIdentity(2**22 + 9, 1, boot_id())
@@ -98,3 +111,32 @@ async def test_recovery_says_nothing_about_a_server_that_the_owner_started_meanw
 
     assert load_state(paths.instance_state("main")).running == own
     assert load_state(paths.instance_state("big")).operation is None
+
+
+@pytest.mark.parametrize(
+    ("number", "messages", "words"),
+    [
+        (signal.SIGSEGV, [], "killed by SIGSEGV"),
+        (signal.SIGKILL, [], "killed by SIGKILL (perhaps by the kernel"),
+        (signal.SIGKILL, [(1e9, "Out of memory: Killed process {pid} (llama-server)")], "out-of-memory killer"),
+        (signal.SIGKILL, [(0.0, "Out of memory: Killed process {pid} (an earlier one)")], "killed by SIGKILL"),
+    ],
+)
+def test_a_signal_that_only_the_watcher_saw_is_named_to_all(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch, number: int, messages: list[tuple[float, str]], words: str
+) -> None:
+    log = paths.instance_log("main")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("0.00.000.001 I srv: all is well\n")
+    child = subprocess.Popen(["sleep", "60"])
+    process = identity_of(child.pid)
+    assert process
+    save_launch_record(log, _server("a", process))
+    kernel = [(at, text.format(pid=child.pid)) for at, text in messages]
+    monkeypatch.setattr(processes, "_kernel_log", lambda: iter(kernel))
+    child.send_signal(number)
+    event = watcher_idle._wait([f"{process.pid}:{process.start_ticks}"], str(log), 1_000_000)
+    child.wait()
+    watcher_recovery.note_death(paths, "main", *map(int, event.removeprefix("died:").split(":")))
+
+    assert words in cause_of(paths, "main", process).sentence

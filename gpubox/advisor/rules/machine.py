@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from gpubox import units
 from gpubox.advisor.advice import Judgement, Rule
-from gpubox.advisor.evidence import Evidence
+from gpubox.advisor.evidence import LEAST_READINGS, LEAST_SHARE, Evidence
 from gpubox.profiles.profile import FlagValue
 
 FEW_THREADS = 0.5
 """Up to this share of the physical cores the launch leaves half of the CPU idle."""
-LEAST_READINGS, LEAST_SHARE = 10, 0.5
-"""A bottleneck counts if at least half of ten or more readings named it."""
 LARGE_UBATCH = 2048
+LINK = frozenset({"PCIe"})
 OTHERS_BYTES = 512 * units.MIB
 """A desktop's compositor alone takes about so much."""
 
 
 def _read_threads(evidence: Evidence) -> Judgement | None:
-    """More threads than cores wait for each other; fewer leave cores idle while the CPU is the bottleneck.
+    """More threads than cores take turns; fewer leave cores idle while the CPU is the bottleneck.
 
     Evidence: n_threads of the log against the physical cores of the machine, while the CPU computes a part of the
     model. Source: llama.cpp's own default is the number of physical cores (common/common.cpp ``cpu_get_num_math``).
@@ -30,14 +29,15 @@ def _read_threads(evidence: Evidence) -> Judgement | None:
     change: tuple[tuple[str, FlagValue | None], ...] = (("threads", cores),)
     if threads > cores:
         return Judgement(
-            f"{threads} threads share {cores} physical cores and wait for each other; {cores} are the default.",
+            f"{threads} threads share {cores} physical cores; llama-server's default is one for each core.",
             (shown,), change,
         )  # fmt: skip
-    limited = evidence.busy.share("CPU") + evidence.busy.share("CPU experts")
+    limited = evidence.busy.share("CPU", "CPU experts")
     if threads <= FEW_THREADS * cores and evidence.busy.count >= LEAST_READINGS and limited >= LEAST_SHARE:
         return Judgement(
             f"The CPU is the bottleneck, and only {threads} of {cores} physical cores compute.",
             (shown, f"the CPU was the bottleneck in {limited:.0%} of {evidence.busy.count} readings"), change,
+            frozenset({"CPU", "CPU experts"}),
         )  # fmt: skip
     return None
 
@@ -51,7 +51,7 @@ def _read_pcie(evidence: Evidence) -> Judgement | None:
     2,048).
     """
     share, count = evidence.busy.share("PCIe"), evidence.busy.count
-    if count < LEAST_READINGS or share < LEAST_SHARE:
+    if evidence.busy.bottleneck != "PCIe":
         return None
     shown = [f"PCIe was the bottleneck in {share:.0%} of {count} readings"]
     slow = next((gpu for gpu in evidence.cards if (gpu.pcie_width or 0) < (gpu.pcie_max_width or 0)), None)
@@ -60,8 +60,8 @@ def _read_pcie(evidence: Evidence) -> Judgement | None:
         return Judgement(
             f"The link to the card is full, and it has only ×{slow.pcie_width} of ×{slow.pcie_max_width} lanes: "
             "another slot may have more.",
-            tuple(shown),
-        )
+            tuple(shown), slowed_by=LINK,
+        )  # fmt: skip
     flags = evidence.memory_flags
     if flags and evidence.computes_on_cpu and flags.ubatch < LARGE_UBATCH:
         shown.append(f"ubatch-size {flags.ubatch}: the weights on the host cross the link once for each micro-batch")
@@ -70,11 +70,12 @@ def _read_pcie(evidence: Evidence) -> Judgement | None:
             changes.append(("batch-size", LARGE_UBATCH))
         return Judgement(
             "The link to the card is full of weights; larger micro-batches send them less often and take more VRAM.",
-            tuple(shown), tuple(changes),
+            tuple(shown), tuple(changes), LINK,
         )  # fmt: skip
     return Judgement(
-        "The link to the card carries as much as it can; fewer weights on the host would help.", tuple(shown)
-    )
+        "The link to the card carries as much as it can; fewer weights on the host would help.",
+        tuple(shown), slowed_by=LINK,
+    )  # fmt: skip
 
 
 def _read_other_programs(evidence: Evidence) -> Judgement | None:

@@ -10,6 +10,7 @@ from gpubox.telemetry.offload import FAULTS_PER_SECOND
 LEAST_ON_DISK = 0.02
 """Up to this share of the weights in RAM the reading is not exact: libraries are counted with them."""
 LEAST_FAULTY_READINGS = 3
+SLOWED_BY = frozenset({"paging"})
 _SPARE_BYTES = units.GIB
 """What must stay free in RAM beside the whole weights."""
 
@@ -48,12 +49,14 @@ def _read(evidence: Evidence) -> Judgement | None:
             "The CPU reads weights from the disk while it computes, and RAM cannot hold them all: a smaller quant, "
             "a smaller n-cpu-moe or fewer programs would.",
             tuple(shown),
+            slowed_by=SLOWED_BY,
         )
     shown.append(f"~{units.memory(weights)} of RAM are taken at the start instead; {units.memory(room)} can be freed")
     return Judgement(
         "The CPU waits for weights that are read from the disk while it computes; load-mode none reads them once.",
         tuple(shown),
         (("load-mode", "none"),),
+        SLOWED_BY,
     )
 
 

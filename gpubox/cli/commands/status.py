@@ -47,12 +47,18 @@ def __getattr__(name: str) -> Any:
                   help="Record all readings into FILE (-: to stdout), four times a second, until Ctrl-C.")  # fmt: skip
     @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="N", cls=PlainHelpOption,
                   help="With --record: stop after N seconds.")  # fmt: skip
+    @click.option(
+        "--explain",
+        "figure",
+        metavar="FIGURE",
+        help='Say what a figure is (pp, TTFT, "slowed by"), whether it is good here, and what moves it.',
+    )
     @url_option
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --watch one in each line.")
     @click.pass_obj
     def command(
         context: Context, everything: bool, watch: float | None, record: Path | None, seconds: float | None,
-        url: str | None, as_json: bool,
+        figure: str | None, url: str | None, as_json: bool,
     ) -> int:  # fmt: skip
         """Show what runs now.
 
@@ -61,8 +67,11 @@ def __getattr__(name: str) -> Any:
 
         Exits 3 if nothing runs, 4 if the server does not answer.
         """
-        if everything + (watch is not None) + (record is not None) > 1 or (everything and url):
-            raise UsageError("--all, --watch and --record cannot be combined.", "Leave one of them out.")
+        given = everything, watch is not None, record is not None, figure is not None
+        if sum(given) > 1 or (everything and url):
+            raise UsageError("--all, --watch, --record and --explain cannot be combined.", "Leave one of them out.")
+        if figure is not None:
+            return _explain(context, figure, server_url(url), as_json)
         if record:
             return _record(context, record, seconds, server_url(url), as_json)
         return _show_all(context, as_json) if everything else show_status(context, as_json, watch, url)
@@ -84,10 +93,32 @@ def show_status(context: Context, as_json: bool, watch: float | None = None, url
     if not url and not as_json:
         others = (name for name in instance_names(context.paths) if name != MAIN_INSTANCE)
         for running in running_servers(context.paths, *others):
-            output.emit(f"  beside   {running.launch.profile} at {running.launch.base_url}")
+            output.emit(f"  beside    {running.launch.profile} at {running.launch.base_url}")
     if snapshot.throughput.state == "stuck" or (snapshot.server.pid and snapshot.server.state == "unreachable"):
         return ExitCode.UNHEALTHY
     return _CODES.get(snapshot.server.state, ExitCode.OK)
+
+
+def _explain(context: Context, name: str, url: str | None, as_json: bool) -> int:
+    """Without a server it says what the figure is, and what moves it. Raises UsageError for a name that is none."""
+    from gpubox.views.figures import FIGURES, Box, explain, usual_of
+
+    figure = next((known for known in FIGURES if known.lower() == name.lower()), None)
+    if figure is None:
+        raise UsageError(f"There is no figure {name!r}.", f"One of: {', '.join(FIGURES)}.")
+    snapshot = asyncio.run(_sample_once(context, url))
+    usual = None
+    if not url and snapshot.server.profile:
+        from gpubox.telemetry.history.queries import HistoryQueries
+
+        with contextlib.suppress(GpuboxError):  # a damaged history is no reason to be silent about the rest
+            usual = usual_of(snapshot.server.profile, HistoryQueries(context.paths.history), time.time())
+    said = explain(figure, Box(snapshot, usual) if snapshot.server.up else None)
+    if as_json:
+        output.emit_json({"figure": figure, **{label.replace(" ", "_"): text for label, text in said}})
+    for label, text in () if as_json else said:
+        output.emit(f"{label:9} {text}")
+    return ExitCode.OK
 
 
 async def _sample_once(context: Context, url: str | None) -> Snapshot:
@@ -149,7 +180,7 @@ def _show(snapshot: Snapshot, as_json: bool, *, one_line: bool) -> None:
         return
     output.emit(status_head(snapshot))
     for label, text in status_lines(snapshot):
-        output.emit(f"  {label:8} {text}")
+        output.emit(f"  {label:9} {text}")
 
 
 def _show_all(context: Context, as_json: bool) -> int:

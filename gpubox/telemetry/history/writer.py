@@ -387,7 +387,7 @@ class HistoryWriter:
     def _note_dead(self, tables: HistoryTables, launch: int, log: LaunchLog) -> None:
         """Its log says when it wrote last, and whether somebody stopped it."""
         tables.note_read(launch, (log.size, log.requests.count))
-        cause = find_cause(tail_text(log.path), None)
+        cause = find_cause(tail_text(log.path), log.running.exit_code, out_of_memory=log.running.out_of_memory)
         how = "stop" if cause.kind is FailureKind.STOPPED else ""
         if not how and (cause.line or self._is_missed(log)):
             how = "crash"

@@ -21,7 +21,7 @@ from gpubox.tui.dashboard.throughput import ThroughputPane
 if TYPE_CHECKING:
     from gpubox.server.status import ServerStatus
     from gpubox.telemetry.history.queries import HistoryQueries
-    from gpubox.telemetry.history.values import Slowdown, StoredRequest
+    from gpubox.telemetry.history.values import Slowdown, StoredRequest, UsageSum
     from gpubox.tui.dashboard.graph import StoredGraph, Zoom
     from gpubox.tui.dashboard.request_history import RequestFilter
     from gpubox.tui.services import LocalServices
@@ -60,6 +60,9 @@ class HistoryController:
         self._is_visible = is_visible
         self._zoom = 0
         """Index in ZOOMS."""
+        self._profile = ""
+        self.usual: UsageSum | None = None
+        """What is usual of the profile that runs."""
         self._launch: tuple[object, ...] = ()
         """Identifies the server that runs: another launch has ended the list of the one before."""
         self._changed = asyncio.Event()
@@ -98,7 +101,7 @@ class HistoryController:
         """What runs now."""
         launch = (server.pid, server.started_at)
         if launch != self._launch:
-            self._launch = launch
+            self._launch, self._profile, self.usual = launch, server.profile or "", None
             self.wake()
 
     def zoom_by(self, steps: int) -> int:
@@ -125,6 +128,9 @@ class HistoryController:
                 wishes["graph"] = HistoryWish((zoom, columns), zoom.poll_seconds, read, show)
             show = partial(setattr, pane, "slowdowns")
             wishes["slowdowns"] = HistoryWish(None, SLOWDOWNS_SECONDS, read_slowdowns, show)
+        if self._profile:
+            read_it, show_it = partial(read_usual, self._profile), partial(setattr, self, "usual")
+            wishes["usual"] = HistoryWish(self._launch, SLOWDOWNS_SECONDS, read_it, show_it)
         if self.requests.display:
             wanted = self.requests.wanted
             wishes["requests"] = HistoryWish(
@@ -170,6 +176,13 @@ def read_graph(zoom: Zoom, columns: int, queries: HistoryQueries, now: float) ->
 def read_slowdowns(queries: HistoryQueries, now: float) -> tuple[Slowdown, ...]:
     """What became slower, and since when."""
     return tuple(queries.slowdowns(now))
+
+
+def read_usual(profile: str, queries: HistoryQueries, now: float) -> UsageSum | None:
+    """What is usual of a profile."""
+    from gpubox.views.figures import usual_of
+
+    return usual_of(profile, queries, now)
 
 
 def read_requests(wanted: RequestFilter, queries: HistoryQueries, now: float) -> tuple[tuple[StoredRequest, ...], int]:

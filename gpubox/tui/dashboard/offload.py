@@ -1,21 +1,23 @@
-"""The CPU offload pane: layers and experts on the CPU, RAM, threads, page faults, PCIe traffic and the bottleneck."""
+"""The CPU offload pane: layers and experts on the CPU, RAM, threads, disk reads, PCIe traffic and the bottleneck."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from gpubox import units
+from gpubox.sanitize import sanitize_line
 from gpubox.tui.dashboard.vram import used_bytes
 from gpubox.tui.styled_lines import (
     QUIET,
     StyledLine,
     fact,
+    figure,
     fit_by_priority,
     labelled_line,
     part_of_total,
-    sanitize_to_width,
     styled_line,
     wrap_parts,
+    wrap_text,
 )
 from gpubox.tui.widgets.lines import SnapshotPane
 
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from gpubox.telemetry.snapshot import Snapshot
 
 LABEL_CELLS = 11
-MANY_FAULTS_PER_SECOND = 50
 
 
 class OffloadPane(SnapshotPane):
@@ -39,42 +40,58 @@ class OffloadPane(SnapshotPane):
         width -= LABEL_CELLS
         now, ram, host = snapshot.offload, _ram(snapshot), snapshot.host
         layers = _counts("", now.layers_on_gpu, now.layers_total, " of ", " on GPU", always_total=True)
-        experts: StyledLine = ()
-        if now.expert_layers_on_cpu is not None:
-            experts = _counts("experts ", now.expert_layers_on_cpu, now.expert_layers_total, " of ", " on CPU")
         swap = units.memory(host.swap_used_bytes) if host and host.swap_used_bytes > 512 * units.MIB else ""
         of_all = styled_line((" of all programs", QUIET), (f"  swap {swap}" if swap else "", QUIET))
-        faults, reads = now.major_faults_per_second, now.read_bytes_per_second
-        fault_style = "bold $warning" if faults and faults >= MANY_FAULTS_PER_SECOND else ""
-        threads = [
-            (9, _counts("", _tenths(now.threads_busy), now.threads_asked, " of ", " busy")),
-            (8, fact("faults ", None if faults is None else f"{faults:.0f}/s", style=fault_style)),
-            (7, fact("disk ", f"{units.file_size(reads)}/s" if reads and reads >= 1e6 else None)),
-        ]
-        rows = [
-            ("layers", fit_by_priority([(9, layers), (8, experts)], width)),
-            ("RAM", (*styled_line(part_of_total(*ram)), *of_all) if ram else ()),
-            ("weights", _weights(snapshot)),
-            *(("" if index else "buffers", row) for index, row in enumerate(wrap_parts(_buffers(snapshot), width))),
-            ("threads", fit_by_priority(threads, width)),
-            ("PCIe", fit_by_priority(_pcie(snapshot), width)),
-            ("bottleneck", _bottleneck(snapshot)),
+        threads = _counts("", _tenths(now.threads_busy), now.threads_asked, " of ", " busy")
+        rows: list[tuple[str, list[StyledLine]]] = [
+            ("layers", wrap_parts([figure("layers", layers), _experts(snapshot, " of ")], width)),
+            ("RAM", [figure("RAM", (*styled_line(part_of_total(*ram)), *of_all))] if ram else []),
+            ("weights", wrap_parts([figure("model file in RAM", _weights(snapshot))], width)),
+            ("in RAM", wrap_parts(_buffers(snapshot), width)),
+            ("threads", wrap_parts([figure("threads", threads), *_disk_reads(snapshot)], width)),
+            ("PCIe", wrap_parts([figure("PCIe", fit_by_priority(_pcie(snapshot), width))], width)),
+            ("slowed by", _slowed_by(snapshot, width)),
         ]
         return [
-            labelled_line(label, row, LABEL_CELLS) for label, row in rows if row or label not in ("weights", "PCIe")
+            labelled_line("" if at else label, line, LABEL_CELLS)
+            for label, lines in rows
+            for at, line in enumerate(lines or ([()] if label not in ("weights", "PCIe") else []))
         ]
 
 
 def _compact_line(snapshot: Snapshot, width: int) -> StyledLine:
+    """One line; what does not fit falls away as a whole, the reason before the name of the bottleneck."""
     now, ram = snapshot.offload, _ram(snapshot)
+    amount = part_of_total(*ram).replace(" of ", "/") if ram else None
+    reason = styled_line((sanitize_line(now.bottleneck_reason), QUIET)) if now.bottleneck else ()
     parts = [
-        (9, _counts("layers ", now.layers_on_gpu, now.layers_total)),
-        (8, _counts("experts ", now.expert_layers_on_cpu, now.expert_layers_total)),
-        (6, fact("RAM ", part_of_total(*ram).replace(" of ", "/") if ram else None)),
-        (5, _counts("threads ", _tenths(now.threads_busy), now.threads_asked)),
-        (10, fact("", now.bottleneck, style="bold $accent")),
+        (9, figure("layers", _counts("layers ", now.layers_on_gpu, now.layers_total))),
+        (8, _experts(snapshot, "/")),
+        (6, figure("RAM", fact("RAM ", amount))),
+        (5, figure("threads", _counts("threads ", _tenths(now.threads_busy), now.threads_asked))),
+        (10, figure("slowed by", fact("slowed by: ", now.bottleneck, style="bold $accent"))),
+        (7, figure("slowed by", reason)),
     ]
     return fit_by_priority(parts, width)
+
+
+def _experts(snapshot: Snapshot, between: str) -> StyledLine:
+    now = snapshot.offload
+    if now.expert_layers_on_cpu is None:
+        return ()
+    counts = _counts("experts on CPU ", now.expert_layers_on_cpu, now.expert_layers_total, between)
+    return figure("experts on CPU", counts)
+
+
+def _disk_reads(snapshot: Snapshot) -> list[StyledLine]:
+    now = snapshot.offload
+    faults, reads = now.major_faults_per_second, now.read_bytes_per_second
+    style = "bold $warning" if now.bottleneck == "paging" else ""
+    count = fact("disk reads of the model ", None if faults is None else f"{faults:.0f}/s", style=style)
+    return [
+        figure("disk reads", count),
+        figure("disk reads", fact("disk ", f"{units.file_size(reads)}/s" if reads and reads >= 1e6 else None)),
+    ]
 
 
 def _counts(
@@ -100,34 +117,37 @@ def _ram(snapshot: Snapshot) -> tuple[int, int] | None:
 
 
 def _weights(snapshot: Snapshot) -> StyledLine:
-    """The model's weights in RAM. Mapped weights cost RAM only where they are resident."""
+    """The model's weights in RAM. A mapped file costs RAM only where it is resident."""
     host, process = snapshot.host_memory, snapshot.process
     if host is None or not host.weights_bytes:
         return ()
     residence = ""
     if host.on_disk_bytes is not None and process:
-        residence = "mapped, resident" if process.file_bytes > host.weights_bytes / 2 else "resident"
+        residence = "model file in RAM" if process.file_bytes > host.weights_bytes / 2 else "in RAM"
         if host.on_disk_bytes >= host.weights_bytes * 0.02:
-            residence = f"{units.memory(max(0, host.weights_bytes - host.on_disk_bytes))} resident, the rest on disk"
+            residence = f"{units.memory(max(0, host.weights_bytes - host.on_disk_bytes))} in RAM, the rest on disk"
     return styled_line(f"{'~' if host.estimated else ''}{units.memory(host.weights_bytes)}", (f" {residence}", QUIET))
 
 
 def _buffers(snapshot: Snapshot) -> list[StyledLine]:
-    """What else the server keeps in RAM: prompt cache, context checkpoints, pinned host buffers."""
+    """What else the server keeps in RAM: saved prompts, context checkpoints, pinned host buffers."""
     now = snapshot.offload
     cache, limit = now.prompt_cache_bytes, now.prompt_cache_limit_bytes
     parts = [
-        ("prompt cache ", None if cache is None else part_of_total(cache, limit) if limit else units.memory(cache)),
+        ("saved prompts ", None if cache is None else part_of_total(cache, limit) if limit else units.memory(cache)),
         ("checkpoints ", units.memory(now.checkpoints_bytes) if now.checkpoints_bytes else None),
         ("pinned ", units.memory(now.pinned_bytes) if now.pinned_bytes else None),
     ]
-    return [fact(label, text) for label, text in parts]
+    return [figure(label.strip(), fact(label, text)) for label, text in parts]
 
 
 def _pcie(snapshot: Snapshot) -> list[tuple[int, StyledLine]]:
-    """Traffic of the busiest card, and the capacity of its link."""
+    """Traffic of the busiest card, and the capacity of its link; nothing if the CPU has the whole model."""
     gpus = [gpu for gpu in snapshot.driver.gpus if gpu.pcie_rx_bytes_per_second is not None]
-    if not gpus:
+    on_cpu_only = any(device.parts for device in snapshot.memory) and not any(
+        device.parts for device in snapshot.memory if device.kind == "gpu"
+    )
+    if not gpus or on_cpu_only:
         return []
     gpu = max(gpus, key=lambda gpu: (gpu.pcie_rx_bytes_per_second or 0) + (gpu.pcie_tx_bytes_per_second or 0))
     link = f"gen {gpu.pcie_generation} ×{gpu.pcie_width}" if gpu.pcie_generation and gpu.pcie_width else ""
@@ -145,9 +165,9 @@ def _traffic(bytes_per_second: float | None) -> str:
     return units.UNKNOWN if bytes_per_second is None else f"{bytes_per_second / 1e9:.1f} GB/s"
 
 
-def _bottleneck(snapshot: Snapshot) -> StyledLine:
-    """The bottleneck in one word, and the evidence for it."""
-    name, reason = snapshot.offload.bottleneck, sanitize_to_width(snapshot.offload.bottleneck_reason, 120)
-    style = "bold $warning" if name in ("paging", "PCIe") else "bold $accent"
-    text = (name, style) if name else (units.UNKNOWN, QUIET)
-    return styled_line(text, (f"   {reason}" if name and reason else f"  {reason}" if reason else "", QUIET))
+def _slowed_by(snapshot: Snapshot, width: int) -> list[StyledLine]:
+    """The bottleneck, and the whole evidence for it."""
+    name, reason = snapshot.offload.bottleneck, snapshot.offload.bottleneck_reason
+    style = "bold $warning" if name in ("paging", "PCIe") else "bold $accent" if name else QUIET
+    head = styled_line((name or units.UNKNOWN, style))
+    return [figure("slowed by", line) for line in wrap_text(reason, width, QUIET, head)]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import date, datetime
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
 from textual import on
 from textual.containers import Vertical
 from textual.content import Content
@@ -14,6 +15,7 @@ from textual.widgets import Input
 
 from gpubox import units
 from gpubox.errors import GpuboxError
+from gpubox.sanitize import sanitize_line
 from gpubox.tui.styled_lines import (
     QUIET,
     StyledLine,
@@ -26,7 +28,7 @@ from gpubox.tui.styled_lines import (
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.form import FilterLine
 from gpubox.tui.widgets.lines import SingleLine
-from gpubox.views.requests import request_words
+from gpubox.views.requests import end_words, miss_words, request_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,19 +40,18 @@ if TYPE_CHECKING:
     from gpubox.tui.dashboard.request_history import LaunchLine, ListedRequest, RequestFilter
 
 COLUMNS = (
-    ("time", 8, 0), ("client", 9, 0), ("#", 2, 6), ("prompt", 13, 0), ("out", 5, 0), ("TTFT", 6, 3), ("pp", 5, 7),
-    ("tg", 5, 1), ("draft", 5, 2), ("took", 6, 5), ("end", 9, 4),
+    ("time", 8, 0), ("client", 9, 0), ("slot", 4, 6), ("read", 7, 0), ("reused", 6, 0), ("out", 5, 0), ("TTFT", 6, 3),
+    ("pp", 5, 7),
+    ("tg", 5, 1), ("draft", 5, 2), ("took", 6, 5), ("end", 11, 4),
 )  # fmt: skip
 """Name, width, and drop order on a narrow terminal: the highest number goes first, 0 never."""
-RIGHT_ALIGNED = {"out", "TTFT", "pp", "tg", "draft", "took"}
+RIGHT_ALIGNED = {"read", "reused", "out", "TTFT", "pp", "tg", "draft", "took"}
 GAP = "  "
 MIN_END_CELLS = 15
 """Width of the end column that the pp column must leave free, for the reason of a cache miss."""
 TITLE, NO_MATCH = "Requests", "No request matches. esc shows all."
 UNREADABLE = "the earlier requests cannot be read; [ says why"
 FILTER_HINT = "profile:x client:y day:today or 2026-11-20, and any text"
-MIN_CACHE_MISS_CELLS = 10
-"""With less room the first word of a cache miss would be cut."""
 
 
 class RequestRows(CursorRows["Request | LaunchLine"]):
@@ -101,8 +102,8 @@ class RequestsPane(Vertical):
         self._profile = ""
         self._live: tuple[Request, ...] = ()
         self._total: int | None = None
-        self._launch = 0
-        """Of the live requests: 0, and one less with each new launch."""
+        self._launch, self._launch_key = 0, ""
+        """Of the live requests: 0, and one less with each new launch; and what tells that launch from others."""
         self._ended: list[ListedRequest] = []
         """Of launches that ended while this screen was open: they may not be stored yet."""
         self._stored: list[ListedRequest] = []
@@ -135,17 +136,20 @@ class RequestsPane(Vertical):
         listed = self._listed.get(request.key)
         return listed.profile if listed else self._profile
 
-    def show_requests(self, requests: tuple[Request, ...], total: int | None, profile: str = "") -> None:
-        """Shows ``requests`` of the server of ``profile``; ``total`` counts all since the server started."""
+    def show_requests(self, requests: tuple[Request, ...], total: int | None, profile: str, launch: str) -> None:
+        """Shows ``requests`` of the server of ``profile``; ``total`` counts all since the server started.
+
+        ``launch`` tells its launch from all others.
+        """
         if not self.rows.is_attached:
             return
-        if self._live and (not requests or requests[0].number < self._live[0].number or profile != self._profile):
+        if self._live and launch != self._launch_key:
             from gpubox.tui.dashboard.request_history import MAX_LISTED, listed_live, merge
 
             ended = listed_live(self._live, self._profile, self.client, self._launch)
             self._launch -= 1
             self._ended = merge(ended, self._ended)[:MAX_LISTED]
-        self._live, self._total, self._profile = requests, total, profile
+        self._live, self._total, self._profile, self._launch_key = requests, total, profile, launch
         self._show()
 
     def show_stored(self, answer: tuple[Sequence[StoredRequest], int]) -> None:
@@ -261,7 +265,7 @@ class RequestsPane(Vertical):
 def _columns(width: int, with_client: bool) -> list[tuple[str, int]]:
     """The columns that fit into ``width``: (name, width)."""
     kept = [column for column in COLUMNS if with_client or column[0] != "client"]
-    while len(kept) > 4 + with_client:
+    while len(kept) > 5 + with_client:
         needed = sum(size + len(_gap_before(name)) for name, size, _ in kept)
         if any(name == "pp" for name, _, _ in kept):
             needed += MIN_END_CELLS - COLUMNS[-1][1]
@@ -273,7 +277,7 @@ def _columns(width: int, with_client: bool) -> list[tuple[str, int]]:
 
 def _gap_before(name: str) -> str:
     """One cell where two neighbouring columns cannot be read as one."""
-    return "" if name == "time" else GAP if name in RIGHT_ALIGNED - {"out"} else " "
+    return "" if name == "time" else GAP if name in RIGHT_ALIGNED - {"read", "out"} else " "
 
 
 def _with_gaps(cells: list[tuple[str, StyledLine]]) -> StyledLine:
@@ -302,9 +306,9 @@ def request_row(request: Request, width: int, clients: Mapping[RequestKey, str] 
     values = {
         "time": (units.time_of_day(request.at), QUIET),
         "client": (sanitize_to_width((clients or {}).get(request.key), 9), "$secondary"),
-        "#": (str(request.slot), QUIET),
+        "slot": (str(request.slot), QUIET),
         **{name: (text, "$primary" if name == "tg" else "") for name, text in words.items()},
-        "prompt": (f"{reread}{words['prompt']}", "$warning" if request.cache_miss else ""),
+        "read": (f"{reread}{words['read']}", "$warning" if request.cache_miss else ""),
     }
     cells = [(name, _cell(*values[name], name, size)) for name, size in columns if name != "end"]
     if len(cells) < len(columns):
@@ -315,17 +319,21 @@ def request_row(request: Request, width: int, clients: Mapping[RequestKey, str] 
 
 def _end(request: Request, room: int) -> StyledLine:
     """The stop reason and the cause of a cache miss, or that a kept KV cache was reused; an ordinary stop gives way."""
-    cache_miss = f"↻ {request.cache_miss}" if request.cache_miss else ""
+    misses = (
+        [f"↻ {words}" for words in miss_words(sanitize_line(request.cache_miss or ""))] if request.cache_miss else []
+    )
     if request.restored_tokens and request.stop_reason in (None, "stop"):
-        return styled_line((sanitize_to_width("kept KV", room), "$success"))
-    if cache_miss and request.stop_reason in (None, "stop"):
-        return styled_line((sanitize_to_width(cache_miss, room), "$warning"))
+        return styled_line(("kept KV", "$success"))
+    if misses and request.stop_reason in (None, "stop"):
+        return styled_line((_fitting(misses, room), "$warning"))
     style = "$warning" if request.stop_reason in ("context full", "cancelled", "length", "error") else QUIET
-    end = styled_line((sanitize_to_width(request.stop_reason or units.UNKNOWN, room), style))
-    room -= cell_width(end) + len(GAP)
-    if not cache_miss or room < MIN_CACHE_MISS_CELLS:
-        return end
-    return join_lines([end, styled_line((sanitize_to_width(cache_miss, room), "$warning"))], GAP)
+    end = styled_line((_fitting([sanitize_line(words) for words in end_words(request)], room), style))
+    return join_lines([end, styled_line((_fitting(misses, room - cell_width(end) - len(GAP)), "$warning"))], GAP)
+
+
+def _fitting(texts: Iterable[str], room: int) -> str:
+    """The first text that fits whole; empty if none does."""
+    return next((text for text in texts if cell_len(text) <= room), "")
 
 
 def request_fields(request: Request, client: str = "", profile: str = "") -> list[tuple[str, str]]:
@@ -350,7 +358,7 @@ def request_fields(request: Request, client: str = "", profile: str = "") -> lis
         ("reused", f"{_count(request.cached_tokens)} tokens"),
         ("read", f"{_count(request.read_tokens)} tokens"),
         *([("kept KV", f"{request.restored_tokens:,} tokens put back, reused")] if request.restored_tokens else []),
-        ("cache miss", sanitize_to_width(request.cache_miss, 80) if request.cache_miss else "none"),
+        ("cache miss", sanitize_line(request.cache_miss) if request.cache_miss else "none"),
         ("generated", f"{_count(request.generated_tokens)} tokens"),
         ("waited", queued),
         ("TTFT", f"{ttft} from its arrival at the server"),
@@ -359,7 +367,10 @@ def request_fields(request: Request, client: str = "", profile: str = "") -> lis
         ("draft accepted", acceptance),
         ("tokens per step", f"{length:.2f}" if length is not None else units.UNKNOWN),
         ("per draft position", positions or units.UNKNOWN),
-        ("ended", sanitize_to_width(stop_reason, 40) if stop_reason else f"{units.UNKNOWN} (the log does not show it)"),
+        (
+            "ended",
+            sanitize_line(end_words(request)[0]) if stop_reason else f"{units.UNKNOWN} (the log does not show it)",
+        ),
         ("took", units.duration(request.duration_seconds)),
     ]
 

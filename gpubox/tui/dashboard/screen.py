@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, TypeVar
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Container, Vertical
+from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input
 
+from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import OPENS_INPUT, Scope, bindings
 from gpubox.tui.base_screen import PersistentScreen
 from gpubox.tui.dashboard.detail import DetailPane
@@ -90,6 +92,8 @@ class DashboardScreen(PersistentScreen):
         """Whether the terminal has no focus: numbers are then drawn once a second."""
         self.places = {name: Vertical(id=name) for name in ("left", "main", "side")}
         self.rest = Container(id="rest")
+        for pane in self.snapshot_panes:
+            pane.hint = self._figure_hint
         self.history = HistoryController(self.throughput, self.requests, lambda: not self._hidden)
         self._zoomed = remembered.zoom if any(pane.zoomed_by == remembered.zoom for pane in PANES) else ""
         """The zoom that has the whole screen."""
@@ -217,8 +221,9 @@ class DashboardScreen(PersistentScreen):
             pane.snapshot = snapshot
         if now - self._requests_drawn_at >= REQUESTS_SECONDS:
             self._requests_drawn_at = now
-            profile = snapshot.server.profile or ""
-            self.requests.show_requests(snapshot.requests, snapshot.totals.requests, profile)
+            server = snapshot.server
+            launch = f"{server.pid} {server.started_at}" if server.pid else ""
+            self.requests.show_requests(snapshot.requests, snapshot.totals.requests, server.profile or "", launch)
 
     def show_stale(self, stale: bool) -> None:
         """Marks the readings as old, or as current."""
@@ -310,6 +315,29 @@ class DashboardScreen(PersistentScreen):
         client, profile = self.requests.client(request), self.requests.profile(request)
         self.app.push_screen(FieldsScreen(f"Request {request.number}", request_fields(request, client, profile)))
 
+    def _explained(self, figure: str) -> list[tuple[str, str]]:
+        """What a figure is, whether it is good here, and what moves it."""
+        from gpubox.views.figures import Box, explain
+
+        snapshot = self.throughput.snapshot
+        running = snapshot.server.profile if snapshot else None
+        plan = next(
+            (entry.plan for entry in self.profiles.entries or () if entry.profile and entry.name == running), None
+        )
+        return explain(figure, Box(snapshot, self.history.usual, plan) if snapshot else None)
+
+    def _figure_hint(self, figure: str) -> Content:
+        shown = {"is": f"{figure}: ", "moved by": "Moved by "}
+        lines = (f"{shown.get(label, '')}{text}" for label, text in self._explained(figure))
+        return Content("\n").join([Content(sanitize_line(line)) for line in lines])
+
+    @on(SnapshotPane.FigureOpened)
+    def _figure_opened(self, event: SnapshotPane.FigureOpened) -> None:
+        from gpubox.tui.dialogs import FieldsScreen
+
+        fields = [(label, sanitize_line(text)) for label, text in self._explained(event.figure)]
+        self.app.push_screen(FieldsScreen(event.figure, fields))
+
     def watch_focused(self) -> None:
         """The key bar depends on the focus. A pane that gets hidden loses it without a focus event."""
         if self.is_mounted:
@@ -321,6 +349,8 @@ class DashboardScreen(PersistentScreen):
         opens = True
         if self.requests.display and self.focused is self.requests.rows:
             label, opens = "open", self.requests.rows.value is not None
+        elif isinstance(self.focused, SnapshotPane):
+            label = "explain"
         elif not self.profiles.display:
             label = "profiles"
         elif entry and entry.kind == "model":
@@ -375,7 +405,7 @@ class DashboardScreen(PersistentScreen):
         """Takes the focus from a hidden pane."""
         focusable = (
             (self.profiles, self.profiles.rows), (self.requests, self.requests.rows),
-            (self.log_pane, self.log_pane.view),
+            (self.log_pane, self.log_pane.view), *((pane, pane) for pane in self.snapshot_panes),
         )  # fmt: skip
         lost = self.focused is None or any(self.focused is view and not pane.display for pane, view in focusable)
         if lost and self.profiles.rows.is_attached:
@@ -405,6 +435,8 @@ class DashboardScreen(PersistentScreen):
     def action_switch(self) -> None:
         if self.requests.rows.has_focus:
             self.requests.rows.action_open()
+        elif isinstance(self.focused, SnapshotPane):
+            self.focused.action_open()
         elif not self.profiles.display:
             self.toggle_zoom("profiles")  # Enter must not switch to a profile that is not visible
         else:

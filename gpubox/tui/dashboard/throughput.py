@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -16,15 +15,18 @@ from gpubox.tui.styled_lines import (
     block_bar,
     cell_width,
     fact,
+    figure,
     fit_by_priority,
     gauge,
     join_lines,
     labelled_line,
     sanitize_to_width,
     styled_line,
+    wrap_text,
 )
 from gpubox.tui.widgets.header import SERVER_STATES
 from gpubox.tui.widgets.lines import SnapshotPane
+from gpubox.views.requests import context_words
 
 if TYPE_CHECKING:
     from gpubox.telemetry.history.values import Slowdown
@@ -34,13 +36,10 @@ if TYPE_CHECKING:
     from gpubox.tui.last_seen import LastSeen
 
 LABEL_CELLS = 9
-MESSAGE_CELLS = 160
 CHANGED_CELLS = 60
 TOGETHER_SECONDS = 2 * 86_400.0
 """tg and pp that fell within this time fell together."""
 NOT_SLOWER = "No profile is slower than before, as far as the history goes back."
-SLOWER_ALONE = 0.9
-"""A request below this share of the total speed shared the server with others."""
 BAR_CELLS = 6
 MIN_GRAPH_ROWS, MIN_GRAPH_COLUMNS = 2, 10
 READING, UNOBSERVED_LEGEND = "reading the history", f"{graph.UNOBSERVED_GLYPH} not observed"
@@ -89,16 +88,17 @@ class ThroughputPane(SnapshotPane):
         if snapshot.throughput.state not in ("down", "loading", "stopping"):
             makers = (_prompt_line, _draft_line, _context_line)
             details = [row for make_line in makers if (row := make_line(snapshot, width))]
-        spare = height - 1 - len(details) - MIN_GRAPH_ROWS - 1
+        state = state_lines(snapshot, width, self.client)
+        spare = height - len(state) - len(details) - MIN_GRAPH_ROWS - 1
         slower = self._slower_lines(snapshot, width) if spare > 0 else []
         spare -= len(slower)
         slots = _slot_lines(snapshot, width, max(0, min(8, spare)))
         spare -= len(slots)
-        problems = _problem_lines(snapshot, max(0, min(2, spare)))
+        problems = _problem_lines(snapshot, width, max(0, spare))
         rows = spare - len(problems) + MIN_GRAPH_ROWS + 1
         graph_rows = self._graph(snapshot, width, rows)
         texts = [*details, *slower, *slots, *problems]
-        return [state_line(snapshot, width, self.client), *graph_rows, *texts][: max(1, height)]
+        return [*state, *graph_rows, *texts][: max(1, height)]
 
     def draw(self) -> None:
         super().draw()
@@ -128,8 +128,7 @@ class ThroughputPane(SnapshotPane):
         return [*rows, *[()] * (height - len(rows))]  # the lines below stay where they are
 
     def _problem_rows(self, width: int) -> list[StyledLine]:
-        words = textwrap.wrap(sanitize_line(self.history_problem), width - 2)
-        return [styled_line(("! " if at == 0 else "  ", "$warning"), (text, QUIET)) for at, text in enumerate(words)]
+        return _warning(self.history_problem, width)
 
     def _slower_lines(self, snapshot: Snapshot, width: int) -> list[StyledLine]:
         profile = snapshot.server.profile
@@ -157,45 +156,31 @@ def _graph_lines(snapshot: Snapshot, history: History, width: int, height: int, 
 # -- the first line -------------------------------------------------------------------------------------
 
 
-def state_line(snapshot: Snapshot, width: int, client: str = "") -> StyledLine:
-    """What the server does now, how fast, and for whom if that is known."""
+def state_lines(snapshot: Snapshot, width: int, client: str = "") -> list[StyledLine]:
+    """What the server does now, how fast, and for whom if that is known. Why it does nothing is never cut."""
     asked_by = fact("for ", sanitize_to_width(client, CLIENT_CELLS))
     throughput, server = snapshot.throughput, snapshot.server
     state = throughput.state
     if state == "down" and server.state == "crashed":
-        return styled_line(("✗ crashed", "bold $error"), f"   {sanitize_to_width(server.message, MESSAGE_CELLS)}")
+        return wrap_text(server.message, width, "", styled_line(("✗ crashed", "bold $error")))
     if state == "prefill":
-        return _prefill_line(snapshot, width, asked_by)
+        return [_prefill_line(snapshot, width, asked_by)]
     glyph, colour, meaning = SERVER_STATES.get(state, ("●", "$primary", ""))
     head = styled_line((f"{glyph} {state}", f"bold {colour}"))
+    median = None if throughput.tg_median is None else units.rate(throughput.tg_median)
     if state == "answering":
-        now = fact("tg ", units.rate(throughput.tg_tokens_per_second), " tok/s now", "bold $primary")
-        return fit_by_priority([(1, head), (9, now), (6, asked_by), *_speeds(snapshot)], width)
-    if state == "idle" and (speeds := _speeds(snapshot)):
-        row = fit_by_priority([(10, head), *speeds], width)
-        return (*row, (" tok/s", QUIET)) if len(row) > 1 and cell_width(row) + 6 <= width else row
+        now = fact("", units.rate(throughput.tg_tokens_per_second), " tok/s", "bold $primary")
+        usual = figure("usual", fact("usual ", median))
+        return [fit_by_priority([(1, head), (9, figure("tg", now)), (8, usual), (6, asked_by)], width)]
+    if state == "idle" and median:
+        return [fit_by_priority([(9, head), (8, figure("usual", fact("usual ", median, " tok/s")))], width)]
     reason = next(iter(snapshot.problems), "") if state == "stuck" else ""
     if state == "down" and server.state in ("stopped", "unreachable", "error"):
         head = styled_line((f"{glyph} {server.state}", f"bold {colour}"))
         reason = server.message
-    text = styled_line((sanitize_to_width(reason or meaning, MESSAGE_CELLS), "" if reason else QUIET))
-    return fit_by_priority([(10, head), (1 if state == "idle" else 5, text)], width)
-
-
-def _speeds(snapshot: Snapshot) -> list[tuple[int, StyledLine]]:
-    """Median, peak and effective speed of all slots together; of a single request too if that was slower."""
-    throughput = snapshot.throughput
-    speeds = [
-        (7, throughput.tg_median, "median"),
-        (5, throughput.tg_peak, "peak"),
-        (8, throughput.effective_tokens_per_second, "effective"),
-    ]
-    single, total = throughput.request_tg_median, throughput.tg_median or throughput.tg_tokens_per_second
-    if single is not None and total is not None and single < SLOWER_ALONE * total:
-        speeds.append((6, single, "a request"))
-    if all(speed is None for _, speed, _ in speeds):
-        return []
-    return [(priority, fact("", units.rate(speed), f" {label}")) for priority, speed, label in speeds]
+    if reason:
+        return wrap_text(reason, width, "", head)
+    return [fit_by_priority([(10, head), (5, styled_line((meaning, QUIET)))], width)]
 
 
 def _prefill_line(snapshot: Snapshot, width: int, asked_by: StyledLine) -> StyledLine:
@@ -209,7 +194,7 @@ def _prefill_line(snapshot: Snapshot, width: int, asked_by: StyledLine) -> Style
         (10, fact("", "● prefill", style="bold $accent")),
         (9, fact("", None if progress is None else f"{progress:.0%}", style="bold $accent")),
         (6, fact("", amount)),
-        (7, fact("", units.rate(throughput.pp_tokens_per_second), " tok/s")),
+        (7, figure("pp", fact("", units.rate(throughput.pp_tokens_per_second), " tok/s"))),
         (8, fact("ETA ", None if eta is None else _minutes(eta), style="bold")),
         (5, asked_by),
     ]
@@ -245,11 +230,11 @@ def _prompt_line(snapshot: Snapshot, width: int) -> StyledLine:
         amount = f"{units.tokens(source.cached_tokens)} of {units.tokens(source.prompt_tokens)}"
         reused = fact("reused ", amount, f" ({source.cached_tokens / source.prompt_tokens:.0%})")
     parts = [
-        (9, fact("", units.rate(throughput.pp_tokens_per_second), " tok/s")),
-        (8, fact("TTFT ", ttft if ttft != units.UNKNOWN and not slot else None)),
-        (7, reused),
+        (9, figure("pp", fact("", units.rate(throughput.pp_tokens_per_second), " tok/s"))),
+        (8, figure("TTFT", fact("TTFT ", ttft if ttft != units.UNKNOWN and not slot else None))),
+        (7, figure("reused", reused)),
     ]
-    return labelled_line("pp", fit_by_priority(parts, width - LABEL_CELLS), LABEL_CELLS)
+    return labelled_line("reading", fit_by_priority(parts, width - LABEL_CELLS), LABEL_CELLS)
 
 
 def _draft_line(snapshot: Snapshot, width: int) -> StyledLine:
@@ -265,8 +250,9 @@ def _draft_line(snapshot: Snapshot, width: int) -> StyledLine:
     parts = [
         (9, styled_line(counts, (f"({acceptance})" if counts else acceptance, "bold"))),
         (8, fact("", None if length is None else f"{length:.2f}", " tokens/step")),
-        (7, fact("pos ", positions)),
+        (7, fact("by position ", positions)),
     ]
+    parts = [(priority, figure("draft", part)) for priority, part in parts]
     return labelled_line("draft", fit_by_priority(parts, width - LABEL_CELLS), LABEL_CELLS)
 
 
@@ -279,10 +265,11 @@ def _context_line(snapshot: Snapshot, width: int) -> StyledLine:
         queued = f"  ◌ {throughput.queued_requests} queued" if throughput.queued_requests else ""
         busy = f"{throughput.busy_slots or 0} of {throughput.slots}"
         slots = styled_line(("slots ", QUIET), busy, (" busy", QUIET), (queued, "bold $warning"))
+        slots = figure("slots", slots)
     if size is None:
         return labelled_line("context", slots, LABEL_CELLS)
     share = (used or 0) / size if size else 0
-    amount = fact("fullest " if (throughput.slots or 0) > 1 else "", f"{units.tokens(used)} of {units.tokens(size)}")
+    amount = figure("context", styled_line(context_words(used, size, throughput.slots)))
     percent = styled_line((f"{share:.0%}".rjust(4), "$warning" if share >= 0.9 else ""))
     room = width - LABEL_CELLS - cell_width(join_lines([amount, percent, slots])) - 3
     bar = gauge(share, min(room, 24), "$warning" if share >= 0.9 else "$secondary") if room >= 5 else ()
@@ -312,21 +299,24 @@ def _slot_parts(slot: SlotReading, width: int) -> StyledLine:
         speed = units.rate(slot.tg_tokens_per_second).rjust(5)
         work = [(8, fact("", speed, " tok/s")), (7, fact("", units.tokens(slot.generated_tokens), " out"))]
     used, size = slot.context_used_tokens, slot.context_size_tokens
-    context = f"{units.tokens(used)} of {units.tokens(size)}" if size and used is not None else None
-    return fit_by_priority(
-        [(9, fact("", f"{glyph} {slot.state:9}", style=colour)), *work, (6, fact("context ", context))], width
-    )
+    context = figure("context", fact("context ", context_words(used, size) if used is not None else None))
+    return fit_by_priority([(9, fact("", f"{glyph} {slot.state:9}", style=colour)), *work, (6, context)], width)
 
 
-def _problem_lines(snapshot: Snapshot, height: int) -> list[StyledLine]:
-    """What could not be read; the first line shows the problem of a stuck server already."""
+def _problem_lines(snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
+    """What could not be read, as far as it fits whole; the state shows the problem of a stuck server already."""
     problems = snapshot.problems
     if snapshot.throughput.state == "stuck":
         problems = tuple(problem for problem in problems if problem != problems[0])
-    return [
-        styled_line(("! ", "$warning"), (sanitize_to_width(problem, MESSAGE_CELLS), QUIET))
-        for problem in problems[:height]
-    ]
+    rows: list[StyledLine] = []
+    for problem in problems[:2]:
+        lines = _warning(problem, width)
+        rows += lines if len(rows) + len(lines) <= height else []
+    return rows
+
+
+def _warning(text: str, width: int) -> list[StyledLine]:
+    return [((" !"[not at] + " ", "$warning"), *line) for at, line in enumerate(wrap_text(text, width - 2, QUIET))]
 
 
 # -- slower than before ---------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from gpubox.tui.styled_lines import (
     cell_width,
     dimmed,
     fact,
+    figure,
     fit_by_priority,
     join_lines,
     part_of_total,
@@ -25,8 +26,10 @@ from gpubox.tui.styled_lines import (
     shorten,
     styled_line,
     wrap_parts,
+    wrap_text,
 )
 from gpubox.tui.widgets.lines import SnapshotPane
+from gpubox.views.requests import rest_words
 
 if TYPE_CHECKING:
     from gpubox.hardware.gpu import Gpu
@@ -45,11 +48,13 @@ MEMORY_PART_STYLES = {
     "draft": ("draft", "$mem-draft", "▞"),
     "growth": ("growth", "$mem-growth", "▲"),
     "other": ("other", "$mem-other", "▪"),
-    "unaccounted": ("unaccounted", "$mem-unaccounted", "?"),
+    "unaccounted": ("other", "$mem-unaccounted", "?"),
     "free": ("free", "$mem-free", "·"),
     "unread": ("not read", "$line", "·"),
 }
 """Part of memory -> its label, its colour, and the glyph that replaces the colour on a terminal without colours."""
+_FIGURES = {"kv": "conversations", "draft": "draft memory", "other": "other programs", "unaccounted": "the rest"}
+"""Part of memory -> its figure, where that has another name."""
 _COMPACT_PRIORITY = {
     "weights": 9, "free": 8, "kv": 7, "draft": 6, "growth": 5, "compute": 4, "other": 3, "unaccounted": 2,
 }  # fmt: skip
@@ -101,10 +106,9 @@ def vram_lines(snapshot: Snapshot, width: int, no_color: bool) -> list[StyledLin
     rows: list[StyledLine] = []
     for device in devices:
         rows += _device_lines(snapshot, device, width, len(devices) > 1, no_color)
-    if not any(device.kind == "gpu" for device in snapshot.memory) and (reason := _no_gpu_line(snapshot)):
-        rows.append(reason)
-    if kv_usage := kv_usage_line(snapshot, width):
-        rows.append(kv_usage)
+    if not any(device.kind == "gpu" for device in snapshot.memory):
+        rows += _no_gpu_lines(snapshot, width)
+    rows += conversation_lines(snapshot, width)
     return rows or [styled_line(("not known yet", QUIET))]
 
 
@@ -122,12 +126,12 @@ def _device_lines(
     body = [memory_bar(device, width, no_color=no_color), *(wrap_parts(entries, width) if several else legend)]
     if (device.unaccounted_bytes or 0) <= -units.MIB:
         # normal in RAM: the kernel allocates a page when it is first touched
-        words = ("is resident yet", QUIET) if device.kind == "host" else ("the driver counts", "$warning")
-        body.append(styled_line((f"the log reports more than {words[0]}", words[1])))
+        words = ("is in RAM yet", QUIET) if device.kind == "host" else ("the driver counts", "$warning")
+        body += wrap_text(f"the log reports more than {words[0]}", width, words[1])
     if gpu and (gpu.lost or snapshot.driver.stale_seconds):
         body = [dimmed(row) for row in body]
     if gpu and not gpu.processes_known:
-        body.append(styled_line(("the driver lists no processes: unaccounted includes other programs", QUIET)))
+        body += wrap_text("the driver lists no processes: other programs are in desktop, driver", width, QUIET)
     return rows + body
 
 
@@ -135,7 +139,7 @@ def compact_vram_lines(snapshot: Snapshot, width: int, no_color: bool) -> list[S
     """A bar for each of the first COMPACT_DEVICES devices, and a one-line legend for all of them."""
     devices = _shown_devices(snapshot)
     if not devices:
-        return [_no_gpu_line(snapshot) or styled_line(("VRAM ", "bold"), (units.UNKNOWN, QUIET))]
+        return _no_gpu_lines(snapshot, width) or [styled_line(("VRAM ", "bold"), (units.UNKNOWN, QUIET))]
     rows: list[StyledLine] = []
     for device in devices[:COMPACT_DEVICES]:
         gpu = _gpu_of(snapshot, device)
@@ -204,12 +208,12 @@ def _last_readings_line(gpu: Gpu) -> StyledLine:
     return fact("last readings  ", known or units.UNKNOWN)
 
 
-def _no_gpu_line(snapshot: Snapshot) -> StyledLine:
+def _no_gpu_lines(snapshot: Snapshot, width: int) -> list[StyledLine]:
     """Why no card is shown; empty if one is."""
     if any(not gpu.lost for gpu in snapshot.driver.gpus):
-        return ()
+        return []
     problem = snapshot.driver.problem or "no GPU"
-    return styled_line(("○ ", QUIET), (sanitize_to_width(problem[:1].upper() + problem[1:], 200), QUIET))
+    return wrap_text(f"○ {problem[:1].upper()}{problem[1:]}", width, QUIET)
 
 
 # -- parts, bar and legend ------------------------------------------------------------------------------
@@ -231,7 +235,7 @@ def memory_parts(device: DeviceMemory) -> list[MemoryPart]:
     if device.other_processes_bytes:
         parts.append(MemoryPart("other", _other_processes_label(device), device.other_processes_bytes))
     if device.unaccounted_bytes and abs(device.unaccounted_bytes) >= units.MIB:
-        parts.append(MemoryPart("unaccounted", "unaccounted", device.unaccounted_bytes))
+        parts.append(MemoryPart("unaccounted", rest_words(device), device.unaccounted_bytes))
     if device.free_bytes is not None:
         parts.append(MemoryPart("free", "free", device.free_bytes))
     return parts
@@ -240,7 +244,7 @@ def memory_parts(device: DeviceMemory) -> list[MemoryPart]:
 def _other_processes_label(device: DeviceMemory) -> str:
     """The name of the largest other process, and the number of further ones."""
     if not device.other_processes:
-        return "other"
+        return "other programs"
     name = sanitize_to_width(device.other_processes[0][0].rsplit("/", 1)[-1].split(" ")[0], 11)
     further = len(device.other_processes) - 1
     return f"{name} +{further}" if further else name
@@ -295,37 +299,38 @@ def _cells_by_size(sizes: list[float], total: float, width: int) -> list[int]:
 
 
 def legend_entry(part: MemoryPart, *, no_color: bool = False, width: int = 0) -> StyledLine:
-    """Mark, label and size of a part. ``width`` right-aligns the size and cuts the label, never the size."""
+    """Mark, label and size of a part. ``width`` right-aligns the size; a long label loses its first word."""
     _, colour, glyph = MEMORY_PART_STYLES[part.kind]
     mark = (glyph if no_color else "■", colour) if part.kind != "free" else ("·" if no_color else "□", QUIET)
     style = "$warning" if part.kind == "unaccounted" and part.size < 0 else ""
     size = f"−{units.memory(-part.size)}" if part.size < 0 else units.memory(part.size)
     if part.estimated:
         size = f"~{size}"
-    label = sanitize_to_width(part.label, width - len(size) - 3) if width else part.label
+    label, room = part.label, width - len(size) - 3 if width else 100
+    label = label if len(label) <= room else sanitize_to_width(label.rpartition(": ")[2], room)
     gap = max(1, width - len(label) - len(size) - 2)
-    return styled_line(mark, " ", (label, QUIET), " " * gap, (size, style))
+    entry = styled_line(mark, " ", (label, QUIET), " " * gap, (size, style))
+    return figure(_FIGURES.get(part.kind, part.kind), entry)
 
 
-def kv_usage_line(snapshot: Snapshot, width: int) -> StyledLine:
-    """How many tokens of context, and how much of the allocated KV cache, are in use."""
+def conversation_lines(snapshot: Snapshot, width: int) -> list[StyledLine]:
+    """How much of the reserved KV cache the conversations of all slots fill, in bytes and in tokens."""
     throughput = snapshot.throughput
-    allocated = sum(device.kv_bytes or 0 for device in snapshot.memory)
-    if not allocated or throughput.context_size_tokens is None:
-        return ()
+    reserved = sum(device.kv_bytes or 0 for device in snapshot.memory)
+    if not reserved or throughput.context_size_tokens is None:
+        return []
     used = sum(slot.context_used_tokens or 0 for slot in snapshot.slots)
     size = sum(slot.context_size_tokens or 0 for slot in snapshot.slots) or throughput.context_size_tokens
     if snapshot.kv_cells is not None:
         size = min(size, snapshot.kv_cells)  # with a unified cache every slot reports the size of the whole cache
-    of_all = " of all slots" if len(snapshot.slots) > 1 else ""
     per_token = snapshot.kv_bytes_per_token
-    filled = None if per_token is None else min(allocated, per_token * used)
+    filled = None if per_token is None else min(reserved, per_token * used)
+    tokens = f"{used:,} of {size:,} tokens" + (" in all slots" if len(snapshot.slots) > 1 else "")
     parts = [
-        (9, fact("context ", f"{units.tokens(used)} of {units.tokens(size)}", of_all)),
-        (8, fact("KV filled ", part_of_total(filled, allocated))),
-        (5, styled_line(("all allocated at load", QUIET))),
+        fact("conversations ", part_of_total(filled, reserved), " (reserved at load)"),
+        styled_line((tokens, QUIET)),
     ]
-    return fit_by_priority(parts, width)
+    return wrap_parts([figure("conversations", part) for part in parts], width)
 
 
 # -- the header's readings ------------------------------------------------------------------------------

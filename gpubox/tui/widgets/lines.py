@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.geometry import Region, Size
+from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -19,7 +21,7 @@ from textual.widgets import Static
 
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Scope, bindings
-from gpubox.tui.styled_lines import StyledLine, dimmed, truncate_line
+from gpubox.tui.styled_lines import StyledLine, dimmed, figure_of, plain_style, truncate_line
 
 if TYPE_CHECKING:
     from textual.selection import Selection
@@ -61,7 +63,7 @@ class StyledLines(Widget):
         if style is None:
             visual = self.visual_style
             if style_text:
-                visual += self.app.stylesheet.parse_style(style_text)
+                visual += self.app.stylesheet.parse_style(plain_style(style_text))
             style = self._styles[style_text] = visual.rich_style
         return style
 
@@ -236,8 +238,25 @@ class TitledPane(ScrollableLines):
         return "\n".join("".join(text for text, _ in row).rstrip() for row in self.drawn)
 
 
-class SnapshotPane(StyledLines):
-    """Draws ``lines()``. An equal snapshot costs a comparison; a changed number repaints only its row."""
+class SnapshotPane(StyledLines, can_focus=True):
+    """Draws ``lines()``. An equal snapshot costs a comparison; a changed number repaints only its row.
+
+    The arrows go over its figures, Enter and the mouse ask for what they mean.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *bindings(Scope.LISTS),
+        Binding("right,down", "down", show=False),
+        Binding("left,up", "up", show=False),
+        Binding("enter", "open", show=False),
+    ]
+
+    class FigureOpened(Message):
+        """Enter was pressed on a figure, or it was double-clicked."""
+
+        def __init__(self, figure: str) -> None:
+            super().__init__()
+            self.figure = figure
 
     snapshot: reactive[Snapshot | None] = reactive(None, repaint=False)
     stale: reactive[bool] = reactive(False, repaint=False)
@@ -253,6 +272,11 @@ class SnapshotPane(StyledLines):
         super().__init__()
         self._title = ""
         self._rows, self._draws_with_fewer, self._layout = 0, 0, (0, False)
+        self.figure = ""
+        """The chosen figure."""
+        self.hint: Callable[[str], Content] = Content
+        """What stands beside the mouse on a figure."""
+        self._hovered = ""
 
     def lines(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
         """The content, one entry per row."""
@@ -279,13 +303,78 @@ class SnapshotPane(StyledLines):
         lines = [truncate_line(line, size.width) for line in self.lines(self.snapshot, size.width, size.height)]
         if self.own_height:
             self._set_height(len(lines), (size.width, self.compact))
-        self.show([dimmed(line) for line in lines] if self.stale else lines)
+        lines = [dimmed(line) for line in lines] if self.stale else lines
+        if self.has_focus and (names := self._figures(lines)):
+            self.figure = self.figure if self.figure in names else names[0]
+            lines = [self._with_cursor(line) for line in lines]
+        self.show(lines)
         title = self.title(self.snapshot)
         if title != self._title:
             self._title = title
             self.border_title = Content(title)  # a str would be parsed as markup
 
     watch_snapshot = watch_stale = watch_compact = on_resize = on_show = draw
+
+    # -- the figures ----------------------------------------------------------------------------------
+
+    def _figures(self, lines: list[StyledLine]) -> list[str]:
+        """The figures in their order on the screen."""
+        return [name for name in dict.fromkeys(figure_of(style) for line in lines for _, style in line) if name]
+
+    def _with_cursor(self, line: StyledLine) -> StyledLine:
+        return tuple((t, f"{style} on $cursor") if figure_of(style) == self.figure else (t, style) for t, style in line)
+
+    def figure_at(self, x: int, y: int) -> str:
+        """The figure in a cell of the content; empty: none."""
+        for text, style in self.row(y):
+            x -= cell_len(text)
+            if x < 0:
+                return figure_of(style)
+        return ""
+
+    def choose(self, name: str) -> None:
+        """Moves the cursor to a figure."""
+        if name:
+            self.figure = name
+            self.draw()
+
+    def _move(self, steps: int) -> None:
+        if names := self._figures(self.drawn):
+            at = names.index(self.figure) if self.figure in names else 0
+            self.choose(names[max(0, min(len(names) - 1, at + steps))])
+
+    def action_down(self) -> None:
+        self._move(1)
+
+    def action_up(self) -> None:
+        self._move(-1)
+
+    def action_top(self) -> None:
+        self._move(-1000)
+
+    def action_bottom(self) -> None:
+        self._move(1000)
+
+    def action_open(self) -> None:
+        if self.figure:
+            self.post_message(self.FigureOpened(self.figure))
+
+    def on_click(self, event: events.Click) -> None:
+        if (at := event.get_content_offset(self)) is not None:
+            self.choose(self.figure_at(*at))
+            if event.chain == 2:
+                self.action_open()
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        at = event.get_content_offset(self)
+        hovered = self.figure_at(*at) if at is not None else ""
+        if hovered != self._hovered:
+            self._hovered = hovered
+            self.tooltip = self.hint(hovered) if hovered else None
+
+    def watch_has_focus(self, _has_focus: bool) -> None:
+        super().watch_has_focus(_has_focus)
+        self.draw()  # the cursor is drawn only with the focus
 
     def _set_height(self, rows: int, layout: tuple[int, bool]) -> None:
         self._draws_with_fewer = self._draws_with_fewer + 1 if rows < self._rows else 0
