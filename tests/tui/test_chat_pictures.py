@@ -45,7 +45,7 @@ SHOWN = {
     "finished": ("2. An empty text is 0.", "■ loop"),
     "streaming": ("● answers", "70.4 tok/s", "sum(int(n)"),
     "prefill": ("◐ prefill", "62%"),
-    "approval": ("yes, this once",),
+    "approval": ("tab, then y or n",),
     "no_server": ("No model runs",),
 }
 
