@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from textual.events import ScreenResume
 from textual.pilot import Pilot
 from textual.widgets import Input
 

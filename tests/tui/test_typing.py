@@ -23,7 +23,7 @@ from tests.tui.fake_chat import DIFF, WRITE, ChatServices, FakeChats
 
 WORDS = "now: yes, no, wait, all. Run it, keep, stop & download!"
 ANSWERS = (("n", "do nothing", "no"), ("y", "do it", "yes"), ("w", "wait", "wait"), ("a", "anyway", "anyway"))
-KEYS = (*string.ascii_letters, *string.digits, "space", "full_stop", "comma", "backspace", "left", "end", "ctrl+j", "tab")
+KEYS = (*string.ascii_letters, *string.digits, "space", "comma", "backspace", "left", "end", "ctrl+j", "tab")
 """What people press while they write; a Tab among letters is a slip."""
 
 
