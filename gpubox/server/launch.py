@@ -309,7 +309,7 @@ class EngineCompatibility:
     def summary(self) -> str:
         """The problem in one short line; empty if there is none."""
         if not self.ok:
-            return f"needs a fork: {self.why}" if self.needs_fork else self.why
+            return f"not with your llama-server: {self.why}" if self.needs_fork else self.why
         if self.model_present:
             return ""
         return self.missing or f"model not here yet{', start downloads it' if self.fetchable else ''}"

@@ -6,7 +6,7 @@ are pushed on top of the dashboard, and fed while they are there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from textual.app import RenderResult
@@ -17,7 +17,6 @@ from textual.style import Style
 from textual.widget import Widget
 
 from gpubox.errors import GpuboxError
-from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Action, Scope, key_bar_actions, types_text
 from gpubox.tui.messages import ScreenOpened
 from gpubox.tui.widgets.header import StatusHeader
@@ -35,9 +34,15 @@ _POSITIONS = {
 
 
 class KeyBar(Widget):
-    """One row. On a narrow terminal actions of low priority are dropped; the help screen lists them all."""
+    """One row. On a narrow terminal actions of low priority are dropped; the help screen lists them all.
 
-    DEFAULT_CSS = "KeyBar { height: 1; dock: bottom; }"
+    For some seconds messages stand there instead, on as many rows as they need: they cover nothing.
+    """
+
+    DEFAULT_CSS = """
+    KeyBar { height: auto; max-height: 40%; dock: bottom; }
+    KeyBar.-notices { background: $panel; color: $foreground; }
+    """
 
     read_only: reactive[bool] = reactive(False)
     hidden_actions: reactive[frozenset[str]] = reactive(frozenset[str]())
@@ -50,11 +55,25 @@ class KeyBar(Widget):
     def __init__(self, scope: Scope) -> None:
         super().__init__()
         self.scope = scope
+        self.notices: Sequence[tuple[str, bool]] = ()
 
     def on_mount(self) -> None:
         self.auto_links = False  # the keys are clickable, but not styled as links
+        self.watch(self.app, "notices", self._show_notices)
+
+    def _show_notices(self, notices: Sequence[tuple[str, bool]]) -> None:
+        self.notices = notices
+        self.set_class(bool(notices), "-notices")
+        self.refresh(layout=True)
+
+    def on_click(self) -> None:
+        if self.notices:
+            self.app.clear_notifications()
 
     def render(self) -> RenderResult:
+        if self.notices:
+            marks = (("· ", "$accent"), ("! ", "$warning"))
+            return Content("\n").join([Content.assemble(marks[bad], text) for text, bad in self.notices])
         all_actions = key_bar_actions(self.scope)
         actions = [a for a in all_actions if self.offers(a) and not (self.typing and types_text(a))]
         actions.sort(key=lambda action: "escape" in action.keys, reverse=True)  # the way back is never dropped
@@ -95,8 +114,9 @@ class PersistentScreen(Screen[None]):
         return "Menu", set()
 
     def say(self, text: str, *, bad: bool = False) -> None:
-        """Shows a notification; as a warning if ``bad``."""
-        self.notify(sanitize_line(text), severity="warning" if bad else "information", markup=False, timeout=6)
+        """Shows a message for some seconds; as a warning if ``bad``."""
+        app: Any = self.app
+        app.say(text, bad=bad)
 
     def show_gateway(self, view: GatewayView | None) -> None:
         """What the gateway says now; ``None``: none runs. The header shows its summary already."""

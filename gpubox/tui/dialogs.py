@@ -86,8 +86,6 @@ class QuestionScreen(Dialog[str | None]):
     }
     """
     BINDINGS = [("escape", "dismiss(None)", "Cancel")]  # noqa: RUF012
-    UNASKED = False
-    """Whether it never answers a key of the owner: it may come at any moment."""
 
     def __init__(self, title: str, body: str, *answers: DialogAnswer) -> None:
         super().__init__()
@@ -102,7 +100,7 @@ class QuestionScreen(Dialog[str | None]):
             box.border_title = Content(self.question)  # a str would be parsed as markup
             if self.text_below:
                 box.border_subtitle = Content("or ↑↓ ⏎; text goes to where you type")
-            yield from self.compose_body()
+            yield Static(self.body, markup=False)
             yield OptionList(*self._options(), markup=False)
 
     def _options(self) -> list[Option]:
@@ -110,28 +108,26 @@ class QuestionScreen(Dialog[str | None]):
         shown = ((Content.assemble(tab, (f"{k}  ", "bold $primary"), text), value) for k, text, value in self.answers)
         return [Option(content, id=value) for content, value in shown]
 
-    def compose_body(self) -> ComposeResult:
-        """What stands above the answers."""
-        yield Static(self.body, markup=False)
-
     def on_mount(self) -> None:
         options = self.query_one(OptionList)
-        if self.text_below or self.UNASKED:
+        if self.text_below:
             options.highlighted = None
         options.focus()
 
     def on_key(self, event: events.Key) -> None:
-        now = time.monotonic()
-        early = now - self._typed_at < TYPING_PAUSE_SECONDS
-        if is_text(event) and (self.text_below or (self.UNASKED and early)):
-            self._typed_at = now
-        elif event.key == "tab" and self.text_below and not early:
-            self._take_letters()
-        elif not (self.text_below and early):
-            for key, _, value in self.answers if self.text_below is None else ():
+        if not self.text_below:
+            for key, _, value in self.answers:
                 if event.key == key:
                     event.stop()
                     self.dismiss(value)
+            return
+        now = time.monotonic()
+        early = now - self._typed_at < TYPING_PAUSE_SECONDS
+        if is_text(event):
+            self._typed_at = now
+        elif event.key == "tab" and not early:
+            self._take_letters()
+        elif not early:
             return
         event.stop()
         if self.text_below:
@@ -153,7 +149,7 @@ class QuestionScreen(Dialog[str | None]):
 
     def _find_text(self) -> Input | TextArea | None:
         last: events.Key | None = getattr(self.app, "last_key", None)
-        if not self.UNASKED and last and not is_text(last) and time.monotonic() - last.time < PROMPT_SECONDS:
+        if last and not is_text(last) and time.monotonic() - last.time < PROMPT_SECONDS:
             return None  # a key asked for it
         below = self.app.screen_stack[-2]
         if isinstance(below, QuestionScreen):

@@ -5,12 +5,12 @@ Textual's Content compares only its text. A pane that repaints only what changed
 
 from __future__ import annotations
 
-import textwrap
+import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from itertools import groupby
+from itertools import accumulate, groupby
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 
 from gpubox import units
 from gpubox.sanitize import sanitize_line
@@ -20,6 +20,7 @@ StyledText = tuple[str, str]
 """Text, and its style in Textual's markup (``bold $primary``); an empty style is the widget's own."""
 StyledLine = tuple[StyledText, ...]
 
+_WORDS = re.compile(r"\n|[^\S\n]+|\S+")
 QUIET = "$quiet"
 GAP = "   "
 ROLE_STYLES = {
@@ -117,6 +118,11 @@ def pad_line(line: StyledLine, width: int) -> StyledLine:
     return (*line, (" " * missing, "")) if missing > 0 else line
 
 
+def first_that_fits(lines: Sequence[StyledLine], width: int) -> StyledLine:
+    """The first of the lines that fits: the last says the same in the fewest words."""
+    return next((line for line in lines if cell_width(line) <= width), truncate_line(lines[-1], width))
+
+
 def fit_by_priority(parts: Sequence[tuple[int, StyledLine]], width: int, gap: str = GAP) -> StyledLine:
     """Joins (priority, part) pairs in their order; drops the lowest priorities until the line fits ``width``."""
     kept = [(priority, part) for priority, part in parts if part]
@@ -128,7 +134,7 @@ def fit_by_priority(parts: Sequence[tuple[int, StyledLine]], width: int, gap: st
 
 
 def wrap_parts(parts: Iterable[StyledLine], width: int, gap: str = GAP) -> list[StyledLine]:
-    """The parts on as few lines as ``width`` allows, broken only between parts."""
+    """The parts on as few lines as ``width`` allows, broken between parts; inside a part only if it is longer."""
     lines: list[StyledLine] = []
     for part in parts:
         if not part:
@@ -136,7 +142,7 @@ def wrap_parts(parts: Iterable[StyledLine], width: int, gap: str = GAP) -> list[
         if lines and cell_width(lines[-1]) + len(gap) + cell_width(part) <= width:
             lines[-1] = join_lines([lines[-1], part], gap)
         else:
-            lines.append(truncate_line(part, width))
+            lines += wrap(part, width)
     return lines
 
 
@@ -145,12 +151,65 @@ LEAST_TEXT_CELLS = 16
 
 def wrap_text(text: str, width: int, style: str = "", head: StyledLine = ()) -> list[StyledLine]:
     """A sentence on as many lines as it needs, behind ``head``: what states a reason is never cut."""
-    text, taken = sanitize_line(text), cell_width(head) + len(GAP) if head else 0
-    if taken and width - taken < min(LEAST_TEXT_CELLS, cell_len(text)):
-        return [head, *wrap_text(text, width, style)]
-    first, *more = textwrap.wrap(text, max(1, width), initial_indent=" " * taken) or [""]
-    lines = [join_lines([head, styled_line((first[taken:], style))])]
-    return [*lines, *(styled_line((line, style)) for line in more)]
+    line = styled_line((sanitize_line(text), style))
+    before: StyledLine = (*head, (GAP, "")) if head else ()
+    if head and width - cell_width(before) < min(LEAST_TEXT_CELLS, cell_width(line)):
+        return [head, *wrap(line, width)]
+    return wrap(line, width, before)
+
+
+def wrap(line: StyledLine, width: int, first: StyledLine = (), rest: StyledLine = ()) -> list[StyledLine]:
+    """Wraps ``line`` at words to at most ``width`` cells. ``first`` and ``rest`` are the prefixes of its rows."""
+    width = max(4, width - max(cell_width(first), cell_width(rest)))
+    text = "".join(text for text, _ in line)
+    starts, used = [0], 0
+    for match in _WORDS.finditer(text):
+        word, at = match[0], match.start()
+        if word == "\n":
+            starts.append(match.end())
+            used = 0
+            continue
+        size = cell_len(word)
+        if used and used + size > width and not word.isspace():
+            starts.append(at)
+            used = 0
+        if not used and size > width:
+            *full_rows, word = chop_cells(word, width)
+            for piece in full_rows:
+                at += len(piece)
+                starts.append(at)
+            size = cell_len(word)
+        used += size
+    rows = _cut(line, starts)
+    return [(*(rest if at else first), *_strip_end(row)) for at, row in enumerate(rows)]
+
+
+def wrap_hard(line: StyledLine, width: int) -> list[StyledLine]:
+    """Wraps ``line`` after exactly ``width`` cells, as code needs it: no space is dropped."""
+    pieces = chop_cells("".join(text for text, _ in line), max(4, width)) or [""]
+    return _cut(line, [0, *accumulate(map(len, pieces[:-1]))])
+
+
+def _cut(line: StyledLine, starts: Sequence[int]) -> list[StyledLine]:
+    """``line`` in rows, which begin at these characters."""
+    rows: list[list[StyledText]] = [[]]
+    position = 0
+    for text, style in line:
+        while len(rows) < len(starts) and starts[len(rows)] <= position + len(text):
+            cut = starts[len(rows)] - position
+            rows[-1].append((text[:cut], style))
+            rows.append([])
+            text, position = text[cut:], position + cut
+        rows[-1].append((text, style))
+        position += len(text)
+    return [merge_neighbours(row) for row in rows]
+
+
+def _strip_end(line: StyledLine) -> StyledLine:
+    """``line`` without spaces at its end."""
+    while line and line[-1][0].isspace():
+        line = line[:-1]
+    return (*line[:-1], (line[-1][0].rstrip(), line[-1][1])) if line else ()
 
 
 def dimmed(line: StyledLine) -> StyledLine:

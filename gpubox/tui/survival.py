@@ -1,4 +1,4 @@
-"""The base of the app: goes on after an exception, loses no key, lets no control character reach the terminal."""
+"""The base of the app: goes on after an exception, loses no key, keeps messages off what the owner looks at."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from textual.dom import NoScreen
 from textual.filter import LineFilter
 from textual.message import Message
 from textual.message_pump import MessagePump
+from textual.reactive import reactive
 from textual.timer import Timer
 from textual.worker import WorkerFailed
 
@@ -29,6 +30,8 @@ STORM, STORM_SECONDS = 100, 2.0
 """So many exceptions in so short a time end the app: it does nothing else any more."""
 SAY_AGAIN_SECONDS = 60.0
 """What keeps failing is said as often: its pane shows nothing new."""
+SAID_SECONDS, READ_CHARACTERS = 6.0, 15
+"""How long a message stays; a long one until so many characters a second are read."""
 KEY_SECONDS = 0.25
 """A key waits no longer for what the one before it does: that may have closed its widget, or opened a dialog."""
 
@@ -54,6 +57,8 @@ class SurvivingApp(App[bool]):
 
     survives: ClassVar[bool] = True
     """False in tests: there the first exception ends the app, and fails the test."""
+    notices: reactive[tuple[tuple[str, bool], ...]] = reactive((), repaint=False)
+    """The messages of these seconds, and whether each is bad: the key bar shows them in its place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,8 +99,17 @@ class SurvivingApp(App[bool]):
         await self._pass_key()
 
     def say(self, text: str, *, bad: bool = False) -> None:
-        """Shows a notification; as a warning if ``bad``."""
-        self.notify(sanitize_line(text), severity="warning" if bad else "information", markup=False, timeout=6)
+        """Shows a message for some seconds; as a warning if ``bad``."""
+        text = sanitize_line(text)
+        seconds = max(SAID_SECONDS, len(text) / READ_CHARACTERS)
+        self.notify(text, severity="warning" if bad else "information", markup=False, timeout=seconds)
+
+    def _refresh_notifications(self) -> None:
+        # Textual lays toasts over the lower right corner: over a prompt box, or the row that the owner looks at.
+        notes = [] if self._disable_notifications else list(self._notifications)
+        self.notices = tuple((note.message, note.severity != "information") for note in notes)
+        if notes:
+            self.set_timer(max(0.0, min(note.time_left for note in notes)) + 0.05, self._refresh_notifications)
 
     def say_failure(self, text: str, details: str) -> None:
         """Shows ``text`` in a line; ``details`` is a traceback to keep."""

@@ -225,7 +225,7 @@ def test_an_error_of_a_verb_with_json_is_one_json_object(
 def test_ls(gpubox: Box) -> None:
     assert gpubox("ls") == (
         0,
-        "!  big    A big one    needs a fork: cache-type-k only in a TurboQuant fork\n"
+        "!  big    A big one    not with your llama-server: cache-type-k only in a TurboQuant fork\n"
         "?  small  A small one  model missing: /m/small.gguf\n",
         "",
     )

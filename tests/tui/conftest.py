@@ -23,8 +23,12 @@ from gpubox.tui.widgets import lines
 from tests.sampling import once
 from tests.tui.contrast import unreadable
 from tests.tui.fake import FakeServices
+from tests.tui.whole import record_cuts, unread
 
 SIZE = (120, 36)
+BETWEEN = (160, 45)
+"""A size without stored pictures: there only what must be whole is looked at."""
+SIZES = {"80x24": (80, 24), "120x36": SIZE, "160x45": BETWEEN, "200x50": (200, 50)}
 MEAN = once(stats.mean_over_prompts)
 """The pictures show the same few runs again and again: each is drawn from once."""
 
@@ -57,6 +61,7 @@ def _quiet(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The pilot would wait until the process is idle: a loaded machine looks idle, and a busy one never is. Tests poll.
     monkeypatch.setattr(_wait, "SLEEP_GRANULARITY", 0.002)
     monkeypatch.setattr(_wait, "SLEEP_IDLE", float("inf"))
+    record_cuts(monkeypatch)
 
 
 @pytest.fixture
@@ -154,7 +159,11 @@ def _stored(wanted: SnapshotAssertion) -> str | None:
 
 
 async def pictured(pilot: Pilot[bool], snapshot: SnapshotAssertion) -> None:
-    """Returns when the screen equals the stored picture; fails if it settles on another."""
+    """Returns when the screen equals the stored picture; fails if it settles on another, or if a sentence is cut."""
+    if pilot.app.size == BETWEEN:
+        await settled(pilot)
+        whole(pilot)
+        return
     wanted = snapshot.use_extension(SVGImageExtension)
     stored = None if wanted.update_snapshots else _stored(wanted)
     limit = time.monotonic() + 20
@@ -171,7 +180,14 @@ async def pictured(pilot: Pilot[bool], snapshot: SnapshotAssertion) -> None:
             stored = None
         else:
             await asyncio.sleep(0.05)
+    whole(pilot)
     assert picture == wanted
+
+
+def whole(pilot: Pilot[bool]) -> None:
+    """Fails if a sentence on the screen is cut."""
+    lost = unread(pilot, rendered(pilot))
+    assert not lost, "cut:\n" + "\n".join(lost)
 
 
 def rendered(pilot: Pilot[bool]) -> list[Strip]:

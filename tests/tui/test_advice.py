@@ -18,7 +18,7 @@ from gpubox.telemetry.snapshot import Snapshot
 from gpubox.tui import app as app_module
 from gpubox.tui.advice import AdviceScreen, advice_details
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.dashboard.operation_line import advice_line
+from gpubox.tui.dashboard.operation_line import advice_phrases
 from gpubox.tui.styled_lines import cell_width
 from gpubox.tui.workshop.trial import TrialScreen
 from tests.tui.conftest import SIZE, act, app_of, on_dashboard, on_screen, opened, pictured, shows, text, until
@@ -185,11 +185,10 @@ async def test_an_advice_is_tried_with_one_key(
 def test_hostile_text_is_drawn_as_text() -> None:
     nasty = "[red]x[/] \x1b]52;c;aGk=\x07 \u202e 漢字"
     advice = Advice("a", nasty, nasty, (nasty,), {"ctx-size": 1}, {"ctx-size": None}, nasty)
-    lines = [advice_line(AdviceList("p", (advice,)), 60), *advice_details(advice, 40)]
-    shown = "".join(piece for line in lines for piece, _ in line)
+    phrases = advice_phrases(AdviceList("p", (advice,)))
+    shown = "".join(p.plain for p in phrases) + "".join(text for line in advice_details(advice, 40) for text, _ in line)
     assert "\x1b" not in shown and "\u202e" not in shown and "[red]" in shown
     for width in (20, 40, 80, 200):
-        assert cell_width(advice_line(JUDGED, width)) <= width
         assert all(cell_width(line) <= width for line in advice_details(CONTEXT, width))
 
 

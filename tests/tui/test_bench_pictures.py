@@ -14,14 +14,13 @@ from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bench import run_pane
 from gpubox.tui.bench.bench_screen import BenchScreen
 from tests.bench_runs import speed_run
-from tests.tui.conftest import opened, pictured, shows, until
+from tests.tui.conftest import SIZES, opened, pictured, shows, until
 from tests.tui.fake_bench import BenchServices
 from tests.tui.tune_runs import tune_run
 
 pytestmark = pytest.mark.xdist_group("benches")  # one worker fits the tunes that they show
 
-WIDTHS = {"80x24": "-narrow", "120x36": "-wide", "200x50": "-roomy"}
-SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
+WIDTHS = {"80x24": "-narrow", "120x36": "-wide", "160x45": "-roomy", "200x50": "-roomy"}
 
 
 def arranged(screen: BenchScreen, name: str) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from textual.events import ScreenResume
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -18,7 +17,6 @@ from gpubox.sandbox.policy import Confinement, Isolation
 from gpubox.tui import dialogs
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.chat import chat_settings, turn
-from gpubox.tui.chat.approval import ApprovalScreen
 from gpubox.tui.chat.chat_screen import ChatScreen
 from tests.tui.conftest import SIZE, act, app_of, drag, place, shows, text, until
 from tests.tui.fake import STOPPED
@@ -183,9 +181,9 @@ async def test_a_prompt_repeated_after_a_failure_replaces_no_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("downs", "allowed", "approvals"), [(1, False, "ask"), (2, True, "ask"), (3, True, "workspace"), (0, False, "ask")]
+    ("key", "allowed", "approvals"), [("n", False, "ask"), ("y", True, "ask"), ("a", True, "workspace")]
 )
-async def test_a_write_needs_approval(downs: int, allowed: bool, approvals: str) -> None:
+async def test_a_write_needs_approval(key: str, allowed: bool, approvals: str) -> None:
     answers: list[bool] = []
 
     async def ask(chat: FakeChat) -> Sequence[e.AgentEvent]:
@@ -195,31 +193,32 @@ async def test_a_write_needs_approval(downs: int, allowed: bool, approvals: str)
     chats = FakeChats([*opening(), e.ToolRequested(WRITE), e.ApprovalRequested(WRITE, DIFF), ask, *answer("Done.")])
     async with chatting(chats) as (pilot, screen):
         await say(pilot, "write it")
-        await shows(pilot, "write_file src/durations.py", "-def parse(text):", "+60 −1 lines", "yes, this once")
+        await shows(pilot, "write_file src/durations.py", "-def parse(text):", "+60 −1 lines", "tab, then y or n")
         await pilot.press("enter", *["pagedown"] * 9)
         await shows(pilot, "+line 59 of what is written")
+        await pilot.press("tab", "escape", "tab")
+        await shows(pilot, "y yes   n no   a yes to all")
         assert not answers
-        await pilot.press(*["down"] * downs, "enter" if downs else "escape")
+        await pilot.press(key)
         await over(pilot, screen)
         assert answers == [allowed]
         assert chats.opened[0].settings.approvals == approvals
 
 
-async def test_an_approval_is_asked_once_and_not_answered_by_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_approval_shows_what_is_hidden_and_is_not_answered_by_letters() -> None:
     hidden = "+++ run.sh\n@@ -0,0 +1,1 @@\n+echo \x1b]0;rm -rf ~;\x07 done\u200d"
     async with chatting(FakeChats()) as (pilot, screen):
-        waiting = asyncio.create_task(screen.approve(WRITE, hidden))
-        await shows(pilot, "+echo ␛]0;rm -rf ~;␇ done\ufffd", "yes, this once")
+        first, second = (asyncio.create_task(screen.approve(WRITE, diff)) for diff in (hidden, DIFF))
+        await shows(pilot, "+echo ␛]0;rm -rf ~;␇ done\ufffd", "tab, then y or n")
         await pilot.press(*"nay")
-        question = pilot.app.screen
-        assert isinstance(question, ApprovalScreen) and not waiting.done()
         await until(pilot, lambda: screen.composer.text == "nay")
-        question.dismiss("no")
-        for _ in range(3):  # before the asking task has read the answer
-            screen.post_message(ScreenResume())
-        assert await waiting is False
-        await pilot.pause(0)
-        assert pilot.app.screen is screen
+        await pilot.press("tab", "n", *"yes")
+        assert await first is False
+        await shows(pilot, "-def parse(text):")
+        await until(pilot, lambda: screen.composer.text == "nayyes")
+        assert not second.done(), "the next question waits for its own tab"
+        second.cancel()
+        await until(pilot, lambda: not screen.approvals.display)
 
 
 async def test_an_approval_waits_until_the_chat_is_in_front() -> None:
@@ -241,7 +240,7 @@ async def test_an_approval_waits_until_the_chat_is_in_front() -> None:
         assert "write_file" not in text(pilot)
         await pilot.press("c")
         await shows(pilot, "write_file src/durations.py")
-        await pilot.press("down", "down", "enter")
+        await pilot.press("tab", "y")
         await over(pilot, screen)
         assert answers == [True]
 

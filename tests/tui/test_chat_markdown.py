@@ -7,8 +7,8 @@ import random
 import pytest
 
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.chat.markdown import LINE_CHARS, MarkdownStream, fences, highlight_code, output_lines, wrap, wrap_hard
-from gpubox.tui.styled_lines import StyledLine, cell_width
+from gpubox.tui.chat.markdown import LINE_CHARS, MarkdownStream, fences, highlight_code, output_lines
+from gpubox.tui.styled_lines import StyledLine, cell_width, wrap, wrap_hard
 
 DOCUMENT = """# A title
 

@@ -11,11 +11,9 @@ from syrupy.assertion import SnapshotAssertion
 from gpubox.agent import events as e
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.chat.turn import TurnProgress
-from tests.tui.conftest import pictured, shows, until
+from tests.tui.conftest import SIZES, pictured, shows, until
 from tests.tui.fake import STOPPED
 from tests.tui.fake_chat import DIFF, WRITE, ChatServices, FakeChat, FakeChats, Step, coding_turn, opening
-
-SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
 
 
 async def ask(chat: FakeChat) -> Sequence[e.AgentEvent]:
@@ -45,7 +43,7 @@ SHOWN = {
     "finished": ("2. An empty text is 0.", "■ loop"),
     "streaming": ("● answers", "70.4 tok/s", "sum(int(n)"),
     "prefill": ("◐ prefill", "62%"),
-    "approval": ("yes, this once",),
+    "approval": ("tab, then y or n",),
     "no_server": ("No model runs",),
 }
 

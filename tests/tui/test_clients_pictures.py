@@ -11,11 +11,9 @@ from textual.pilot import Pilot
 
 from gpubox.gateway.gateway_status import GatewayStatus
 from gpubox.tui.app import GpuboxApp
-from tests.tui.conftest import app_of, opened, pictured, shows, until
+from tests.tui.conftest import SIZES, app_of, opened, pictured, shows, until
 from tests.tui.fake import BUSY
 from tests.tui.fake_gateway import STATUS, SWITCHING, services_with_gateway
-
-SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
 
 
 async def clients(pilot: Pilot[bool]) -> None:

@@ -26,7 +26,7 @@ async def test_shows_what_runs(fake: FakeServices) -> None:
         await until(pilot, lambda: "64°C" in text(pilot).splitlines()[0])
         for word in ("● qwen36-mtp-16gb ready", "llama-server b11434", "127.0.0.1:8081", "13:02"):
             assert word in text(pilot).splitlines()[0]
-        await shows(pilot, "needs a fork", "prot is not a known key")
+        await shows(pilot, "not with your llama-server", "prot is not a known key")
         await act(pilot, "zoom_detail")  # the highlighted profile is the one that runs, with its command line
         await shows(pilot, "--ctx-size 131072", "measured generation, server side: 56 tok/s")
 

@@ -8,11 +8,10 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from gpubox.tui.app import GpuboxApp
-from tests.tui.conftest import on_screen, opened, pictured, until
+from tests.tui.conftest import SIZES, on_screen, opened, pictured, until
 from tests.tui.scenes import SCENES
 
 HERE = Path(__file__).parent
-SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
 
 
 @pytest.mark.parametrize("scene", SCENES)

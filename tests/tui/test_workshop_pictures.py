@@ -22,12 +22,11 @@ from gpubox.tui.workshop import editor
 from gpubox.tui.workshop.edit_session import EditSession, changed_words
 from gpubox.tui.workshop.profile_files import Assessment, ProfileComparison
 from tests.conftest import HELP
-from tests.tui.conftest import act, app_of, opened, pictured, shows, until
+from tests.tui.conftest import SIZES, act, app_of, opened, pictured, shows, until
 from tests.tui.fake import QWEN, QWEN_256K, READY, FakeServices
 from tests.tui.snapshots import GIB, MIB
 from tests.tui.test_trial import VERDICT, FakeTrials
 
-SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
 TEXT = """\
 model = "hf:unsloth/Qwen3.6-35B-A3B-MTP-GGUF:Q4_K_M"
 port = 8081

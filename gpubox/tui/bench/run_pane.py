@@ -60,7 +60,7 @@ class RunRows(CursorRows["RunSummary"]):
         number = f"{self.marked.index(value.id) + 1}" if value.id in self.marked else " "
         kind = info.plan.kind if info else ""
         time = time_or_date(info.created_at) if info else ""
-        result = value.headline.removeprefix("best so far ").removeprefix("fastest start so far ") or value.problem
+        result = value.headline.removeprefix("best so far ").removeprefix("fastest so far ") or value.problem
         style = "$error" if value.problem else ""
         if value.state in ("interrupted", "running") and info:
             count = f"{value.done}/{info.items} " if info.plan.kind != "tune" else ""  # it needs few of its items

@@ -17,9 +17,10 @@ from gpubox.agent.events import TurnFailed
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
+from gpubox.tui import dialogs
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PersistentScreen
-from gpubox.tui.chat.approval import ApprovalQueue
+from gpubox.tui.chat.approval import ApprovalPane
 from gpubox.tui.chat.chat_lines import chat_line, idle_line, no_server_lines, running_turn_line, welcome_lines
 from gpubox.tui.chat.chat_list import ChatList, ChatRows
 from gpubox.tui.chat.composer import Composer
@@ -67,7 +68,7 @@ class ChatScreen(PersistentScreen):
         self.chat_line, self.status_line = SingleLine("chat-line"), SingleLine("turn-line")
         self.transcript, self.composer, self.chat_list = Transcript(), Composer(), ChatList()
         self.chat_list.display = False
-        self.approvals = ApprovalQueue(self)
+        self.approvals = ApprovalPane()
         self.runner = TurnRunner(self.draw)
         self.chat: Chat | None = None
         self.new_settings = ChatSettings()
@@ -89,6 +90,7 @@ class ChatScreen(PersistentScreen):
             yield self.chat_list
             with Vertical(id="conversation"):
                 yield self.transcript
+                yield self.approvals
                 yield self.status_line
                 yield self.composer
         yield self.keys
@@ -136,7 +138,7 @@ class ChatScreen(PersistentScreen):
 
     def draw(self) -> None:
         """Draws the running turn, unless another screen is in front."""
-        if self.is_current or self.approvals.shown:
+        if self.is_current:
             self.transcript.update_last()
             self.draw_lines()
 
@@ -189,7 +191,6 @@ class ChatScreen(PersistentScreen):
     def _resumed(self) -> None:
         self.transcript.update_last()
         self.draw_lines()
-        self.approvals.show_next()
 
     # -- the prompt box and the list ------------------------------------------------------------------
 
@@ -199,8 +200,15 @@ class ChatScreen(PersistentScreen):
 
     @on(Composer.PageKeyPressed)
     def _page_key_pressed(self, message: Composer.PageKeyPressed) -> None:
-        page = max(1, self.transcript.size.height - 2)
-        self.transcript.scroll_relative(y=message.pages * page, animate=False)
+        read = self.approvals if self.approvals.display else self.transcript
+        read.scroll_relative(y=message.pages * max(1, read.size.height - 2), animate=False)
+
+    @on(Composer.TabPressed)
+    def _tab_pressed(self) -> None:
+        if not self.approvals.display:
+            self.focus_next()
+        elif time.monotonic() - self.composer.typed_at >= dialogs.TYPING_PAUSE_SECONDS:  # else it is a slip
+            self.set_focus(self.approvals)
 
     @on(ChatRows.RowOpened)
     def _row_opened(self, message: ChatRows.RowOpened) -> None:
@@ -376,6 +384,8 @@ class ChatScreen(PersistentScreen):
 
     async def approve(self, call: ToolCall, diff: str) -> bool:
         """Asks the user to allow a tool call. ``all`` allows every later write in the workspace too."""
+        if not self.is_current:
+            self.say("The chat asks whether a file may be written: c shows it.")
         answer = await self.approvals.ask(call, diff)
         if answer == "all" and self.chat:
             await self.change_settings(msgspec.structs.replace(self.chat.settings, approvals="workspace"))

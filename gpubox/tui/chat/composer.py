@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import ClassVar
 
 from textual import events
@@ -38,6 +39,9 @@ class Composer(TextArea):
     class EditLastRequested(Message):
         """Up was pressed in an empty box."""
 
+    class TabPressed(Message):
+        """Tab was pressed, which moves the focus."""
+
     class PageKeyPressed(Message):
         """A page key was pressed, which scrolls the transcript."""
 
@@ -51,6 +55,8 @@ class Composer(TextArea):
             placeholder="Ask, or say what to write and run", highlight_cursor_line=False,
         )  # fmt: skip
         self.cursor_blink = False
+        self.typed_at = float("-inf")
+        """When the text was last changed."""
 
     def set_text(self, text: str) -> None:
         """Replaces the text and moves the cursor to its end."""
@@ -66,6 +72,8 @@ class Composer(TextArea):
             self.insert("\n")
         elif event.key == "up" and not self.text:
             message = self.EditLastRequested()
+        elif event.key == "tab":
+            message = self.TabPressed()
         elif event.key in ("pageup", "pagedown"):
             message = self.PageKeyPressed(-1 if event.key == "pageup" else 1)
         else:
@@ -77,6 +85,7 @@ class Composer(TextArea):
             self.post_message(message)
 
     def on_text_area_changed(self) -> None:
+        self.typed_at = time.monotonic()
         self._fit_height()
 
     def on_resize(self) -> None:

@@ -5,16 +5,12 @@ The Markdown parser and Pygments are imported at first use.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from rich.cells import cell_len, chop_cells
-
 from gpubox.sanitize import reveal_hidden, sanitize_line
-from gpubox.tui.styled_lines import StyledLine, StyledText, cell_width, merge_neighbours, pad_line, truncate_line
+from gpubox.tui.styled_lines import StyledLine, StyledText, cell_width, pad_line, truncate_line, wrap, wrap_hard
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -35,7 +31,6 @@ MAX_DEPTH = 12
 QUOTE_MARK = "▎ "
 MIN_COLUMN_CELLS = 3
 
-_WORDS = re.compile(r"\n|[^\S\n]+|\S+")
 
 _HEADING_STYLES = {"h1": "bold $heading", "h2": "bold $heading"}
 _MARK_STYLES = {"strong": "bold", "em": "italic", "s": "strike", "link": "underline"}
@@ -366,57 +361,3 @@ def output_lines(text: str) -> list[str]:
     while lines and not lines[-1]:
         lines.pop()
     return lines
-
-
-def wrap(line: StyledLine, width: int, first: StyledLine = (), rest: StyledLine = ()) -> list[StyledLine]:
-    """Wraps ``line`` at words to at most ``width`` cells. ``first`` and ``rest`` are the prefixes of its rows."""
-    width = max(4, width - max(cell_width(first), cell_width(rest)))
-    text = "".join(text for text, _ in line)
-    starts, used = [0], 0
-    for match in _WORDS.finditer(text):
-        word, at = match[0], match.start()
-        if word == "\n":
-            starts.append(match.end())
-            used = 0
-            continue
-        size = cell_len(word)
-        if used and used + size > width and not word.isspace():
-            starts.append(at)
-            used = 0
-        if not used and size > width:
-            *full_rows, word = chop_cells(word, width)
-            for piece in full_rows:
-                at += len(piece)
-                starts.append(at)
-            size = cell_len(word)
-        used += size
-    rows = _cut(line, starts)
-    return [(*(rest if at else first), *_strip_end(row)) for at, row in enumerate(rows)]
-
-
-def wrap_hard(line: StyledLine, width: int) -> list[StyledLine]:
-    """Wraps ``line`` after exactly ``width`` cells, as code needs it: no space is dropped."""
-    pieces = chop_cells("".join(text for text, _ in line), max(4, width)) or [""]
-    return _cut(line, [0, *accumulate(map(len, pieces[:-1]))])
-
-
-def _cut(line: StyledLine, starts: Sequence[int]) -> list[StyledLine]:
-    """``line`` in rows, which begin at these characters."""
-    rows: list[list[StyledText]] = [[]]
-    position = 0
-    for text, style in line:
-        while len(rows) < len(starts) and starts[len(rows)] <= position + len(text):
-            cut = starts[len(rows)] - position
-            rows[-1].append((text[:cut], style))
-            rows.append([])
-            text, position = text[cut:], position + cut
-        rows[-1].append((text, style))
-        position += len(text)
-    return [merge_neighbours(row) for row in rows]
-
-
-def _strip_end(line: StyledLine) -> StyledLine:
-    """``line`` without spaces at its end."""
-    while line and line[-1][0].isspace():
-        line = line[:-1]
-    return (*line[:-1], (line[-1][0].rstrip(), line[-1][1])) if line else ()

@@ -11,8 +11,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gpubox.tui.chat.markdown import wrap
-from gpubox.tui.styled_lines import StyledLine
+from gpubox.tui.styled_lines import StyledLine, wrap
 from gpubox.tui.widgets.lines import ScrollableLines
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from gpubox import units
 from gpubox.agent.events import RoundTiming, TurnTotals
 from gpubox.agent.tools import ToolCall, ToolOutput
 from gpubox.sanitize import reveal_hidden, sanitize_line
-from gpubox.tui.chat.markdown import MarkdownStream, cut_long_line, highlight_code, output_lines, wrap, wrap_hard
+from gpubox.tui.chat.markdown import MarkdownStream, cut_long_line, highlight_code, output_lines
 from gpubox.tui.styled_lines import (
     StyledLine,
     StyledText,
@@ -18,6 +18,8 @@ from gpubox.tui.styled_lines import (
     sanitize_to_width,
     styled_line,
     truncate_line,
+    wrap,
+    wrap_hard,
     wrap_parts,
 )
 

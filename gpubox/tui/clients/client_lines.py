@@ -22,12 +22,14 @@ from gpubox.tui.styled_lines import (
     StyledLine,
     StyledText,
     cell_width,
+    first_that_fits,
     fit_by_priority,
     join_lines,
     pad_line,
     sanitize_to_width,
     styled_line,
-    truncate_line,
+    wrap,
+    wrap_parts,
 )
 from gpubox.tui.widgets.header import exposed_style
 from gpubox.views import clients as views
@@ -170,13 +172,11 @@ def client_state(row: ClientRow, width: int) -> StyledLine:
     errors, last_at = row.usage.sums.errors, row.usage.sums.last_at
     count = styled_line((f"{errors:,} error{'s' if errors != 1 else ''}", "$error")) if errors else ()
     if row.live:
-        phrases = _live_phrases(row)
-        if cell_width(phrases) > width:
-            phrases = _live_phrases(row, short=True)
+        phrases = first_that_fits([_live_phrases(row), _live_phrases(row, short=True)], width)
         return fit_by_priority([(9, phrases), (1, count)], width, GAP)
     last = row.last
     if last is not None and last.outcome in ("failed", "refused"):
-        return truncate_line(_end(last, width), width)
+        return _end(last, width)
     idle = styled_line(("· idle", QUIET), (f", last {units.time_of_day(last_at)}" if last_at else "", QUIET))
     if not row.usage.sums.requests:
         idle = styled_line(("· no request yet", QUIET))
@@ -184,7 +184,7 @@ def client_state(row: ClientRow, width: int) -> StyledLine:
 
 
 def _live_phrases(row: ClientRow, *, short: bool = False) -> StyledLine:
-    """``● generating 61.0 tok/s``; with several requests each state once, with its count. ``short``: only that."""
+    """``● generating 61.0 tok/s``; with several requests each state once, with its count. ``short``: no reasons."""
     parts = []
     for state in views.LIVE_STATES:
         requests = [request for request in row.live if request.state == state]
@@ -192,16 +192,16 @@ def _live_phrases(row: ClientRow, *, short: bool = False) -> StyledLine:
             continue
         glyph, colour = STATE_MARKS[state]
         many = f"{len(requests)} " if len(row.live) > 1 else ""
-        words = state if short and many else _live_words(row, requests)
+        words = state if short and many else _live_words(row, requests, short=short)
         parts.append(styled_line((f"{glyph} ", colour), (f"{many}{words}", colour)))
     return join_lines(parts, GAP)
 
 
-def _live_words(row: ClientRow, requests: list[LiveRequest]) -> str:
+def _live_words(row: ClientRow, requests: list[LiveRequest], *, short: bool) -> str:
     oldest = max(requests, key=lambda request: request.seconds)
     tokens = [request.generated_tokens for request in requests if request.generated_tokens is not None]
     oldest = replace(oldest, generated_tokens=sum(tokens) if tokens else None)
-    if len(requests) < len(row.live):  # several states share the cell: the shortest words
+    if short or len(requests) < len(row.live):  # several states share the cell: the shortest words
         oldest = replace(oldest, generated_tokens=None, waits_for=None, profile="")
     if row.paused and oldest.state == "waiting":
         oldest = replace(oldest, waits_for=WaitsFor("hold"))
@@ -241,9 +241,13 @@ def live_line(request: LiveRequest, tokens_per_second: float | None, width: int)
         "time": (f"#{request.id}", QUIET),
         "client": (request.client, "bold"),
         "profile": (request.profile or units.UNKNOWN, ""),
-        "words": (f"{glyph} {views.live_words(request, tokens_per_second)}", colour),
     }
-    return _row(_columns_with_words(width), lambda name, size: _text_cell(texts[name], name, size))
+    words = (views.live_words(each, tokens_per_second) for each in (request, replace(request, waits_for=None)))
+    says = [((f"{glyph} {text}", colour),) for text in words]
+    return _row(
+        _columns_with_words(width),
+        lambda name, size: first_that_fits(says, size) if name == "words" else _text_cell(texts[name], name, size),
+    )
 
 
 def _columns_with_words(width: int) -> list[tuple[str, int]]:
@@ -258,9 +262,9 @@ def _end(request: FinishedRequest, width: int) -> StyledLine:
     if request.outcome == "done":
         return styled_line((request.outcome, style))
     words = views.end_words(request) if request.status >= 400 else request.outcome  # a stream that fails began with 200
-    mark = "✗ " if style == "$error" else ""
-    text = f"{mark}{words}{f': {sanitize_line(request.error)}' if request.error else ''}"
-    return styled_line((sanitize_to_width(text, width), style))
+    text = f"{'✗ ' if style == '$error' else ''}{words}"
+    texts = [f"{text}: {sanitize_line(request.error)}", f"{text}, ⏎ why"] if request.error else []
+    return first_that_fits([((each, style),) for each in (*texts, text)], width)
 
 
 def request_fields(request: FinishedRequest | LiveRequest) -> list[tuple[str, str]]:
@@ -300,12 +304,15 @@ def _count(value: int | None) -> str:
 
 
 def gateway_lines(status: GatewayStatus, width: int) -> list[StyledLine]:
-    """The gateway in three lines: its address and state, its profiles, and what it did lately. A problem goes first:
-    a low screen shows only two of the lines."""
-    lines = [_profiles_line(status, width), _lately_line(status, width)]
-    if status.problems:
-        lines.insert(0, styled_line((sanitize_to_width(f"✗ {' '.join(status.problems)}", width), "$error")))
-    return [_address_line(status, width), *lines[:2]]
+    """The gateway: its address and state, a problem, its profiles, and what it did lately."""
+    problem = sanitize_line(f"✗ {' '.join(status.problems)}") if status.problems else ""
+    lately = sanitize_line(next(iter(status.kept_kv), ""))
+    return [
+        _address_line(status, width),
+        *(wrap(((problem, "$error"),), width) if problem else ()),
+        *_profiles_lines(status, width),
+        *(wrap(((lately, QUIET),), width) if lately else ()),
+    ]
 
 
 def _address_line(status: GatewayStatus, width: int) -> StyledLine:
@@ -327,18 +334,18 @@ def _address_line(status: GatewayStatus, width: int) -> StyledLine:
     )
 
 
-def _profiles_line(status: GatewayStatus, width: int) -> StyledLine:
+def _profiles_lines(status: GatewayStatus, width: int) -> list[StyledLine]:
     """The profiles that are loaded, being loaded or broken; the others only by number."""
     order = {"starting": 0, "up": 1, "broken": 2, "upstream": 3}
     shown = sorted((p for p in status.profiles if p.state in order), key=lambda p: order[p.state])
     operations = {operation.profile: operation for operation in status.operations}
-    parts = [(20 - at, _profile_part(profile, operations)) for at, profile in enumerate(shown)]
+    parts = [_profile_part(profile, operations) for profile in shown]
     starting = {profile.name for profile in shown if profile.state == "starting"}
     others = [operation for operation in status.operations if operation.profile not in starting]
-    parts[:0] = [(30, styled_line(("◌ ", "$accent"), (operation_text(each), "$accent"))) for each in others]
+    parts[:0] = [styled_line(("◌ ", "$accent"), (operation_text(each), "$accent")) for each in others]
     rest = len(status.profiles) - len(shown)
     text = f"{rest} not loaded" if shown else "no profile is loaded; the first request loads one"
-    return fit_by_priority([*parts, (1, styled_line((text if rest or not shown else "", QUIET)))], width)
+    return wrap_parts([*parts, styled_line((text if rest or not shown else "", QUIET))], width)
 
 
 def _profile_part(profile: ProfileStatus, operations: Mapping[str, GatewaySwitch]) -> StyledLine:
@@ -377,11 +384,6 @@ def step_text(operation: GatewaySwitch) -> str:
     step = operation_step(operation)
     asked = f", asked by {sanitize_to_width(operation.asked_by, 24)}" if operation.asked_by else ""
     return f"{step} {units.rough_duration(operation.seconds)}{asked}"
-
-
-def _lately_line(status: GatewayStatus, width: int) -> StyledLine:
-    text = next(iter(status.kept_kv), "")
-    return styled_line((sanitize_to_width(text, width), QUIET)) if text else ()
 
 
 # -- columns ---------------------------------------------------------------------------------------------

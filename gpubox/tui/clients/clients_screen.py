@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.geometry import Size
 from textual.widgets import Static
 
 from gpubox.gateway.gateway_status import LiveRequest
@@ -19,6 +20,7 @@ from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PersistentScreen
 from gpubox.tui.clients import client_lines as lines
 from gpubox.tui.dialogs import FieldsScreen
+from gpubox.tui.styled_lines import StyledLine, wrap
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.lines import SingleLine, StyledLines
 from gpubox.views.clients import in_order
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from gpubox.tui.bridge import ServiceBridge
     from gpubox.tui.clients.gateway_actions import GatewayController
     from gpubox.tui.messages import GatewayView, ServerOverview
-    from gpubox.tui.styled_lines import StyledLine
 
 WITHOUT_GATEWAY = """\
 The gateway is one address for all your clients. It stays while profiles change: a request names a profile, the
@@ -72,9 +73,9 @@ class GatewayRequestRows(CursorRows["LiveRequest | FinishedRequest"]):
 
 
 class GatewayLines(StyledLines):
-    """The gateway in three lines, two on a low screen, whatever they say: nothing below them moves."""
+    """The gateway in at least two lines, and as many more as its sentences need."""
 
-    DEFAULT_CSS = "GatewayLines { height: 3; padding: 0 2; }"
+    DEFAULT_CSS = "GatewayLines { height: auto; min-height: 2; max-height: 40%; padding: 0 2; }"
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,14 +86,18 @@ class GatewayLines(StyledLines):
         self._draw()
 
     def _draw(self) -> None:
-        width = self.content_size.width
+        before, width = len(self.drawn), self.content_size.width
         if self.view is None or width <= 0:
             self.show([])
         elif self.view.status:
             self.show(lines.gateway_lines(self.view.status, width))
         else:
-            text = f"✗ {self.view.problem}"
-            self.show([((sanitize_line(text), "$error"),)])
+            self.show(wrap(((sanitize_line(f"✗ {self.view.problem}"), "$error"),), width))
+        if len(self.drawn) != before:
+            self.refresh(layout=True)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self.drawn)
 
     on_resize = on_show = _draw
 
@@ -100,7 +105,6 @@ class GatewayLines(StyledLines):
 class ClientsScreen(PersistentScreen):
     """Shows what ``show_gateway`` is given."""
 
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-tall")]  # noqa: RUF012
     AUTO_FOCUS = "ClientRows"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.CLIENTS)]
     DEFAULT_CSS = """
@@ -112,7 +116,6 @@ class ClientsScreen(PersistentScreen):
     }
     ClientsScreen SingleLine { padding: 0; }
     ClientsScreen #clients-pane, ClientsScreen #requests-pane { height: 1fr; }
-    ClientsScreen.-low GatewayLines { height: 2; }
     ClientsScreen #no-gateway { height: 1fr; padding: 2 4; }
     """
 

@@ -10,7 +10,7 @@ from textual.content import Content
 
 from gpubox import units
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.styled_lines import QUIET, StyledLine, cell_width, sanitize_to_width, styled_line, truncate_line
+from gpubox.tui.styled_lines import QUIET
 from gpubox.tui.widgets.lines import StatusLines
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ LEAST_ROWS = 16
 
 
 class StatusOrAdvice(StatusLines):
-    """Shows phrases; without phrases one calm line of advice."""
+    """Shows phrases; without phrases the most urgent advice."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -46,26 +46,24 @@ class StatusOrAdvice(StatusLines):
     def _advice(self) -> tuple[Content, ...]:
         if self._judged is None or self.app.size.height < LEAST_ROWS:
             return ()
-        line = advice_line(self._judged, (self.content_size.width or self.app.size.width - 2))
-        return (Content.assemble(*line),) if line else ()
+        return advice_phrases(self._judged)
 
     def on_resize(self, event: events.Resize) -> None:
         self._show()
         super().on_resize(event)
 
 
-def advice_line(judged: AdviceList, width: int) -> StyledLine:
-    """The most urgent advice in one line, and how many more there are; empty if there is none."""
+def advice_phrases(judged: AdviceList) -> tuple[Content, ...]:
+    """The most urgent advice, and how many more there are; empty if there is none."""
     shown = judged.shown
     if not shown:
         return ()
-    first, more = shown[0], len(shown) - 1
-    end = styled_line((f"  {f'+{more} more  ' if more else ''}", QUIET), ("A", "bold $primary"), (" advice", QUIET))
-    head = styled_line(("→ ", "$accent"), (sanitize_line(first.word), "bold"), "  ")
-    room = width - cell_width(head) - cell_width(end)
-    if room < 12:
-        return truncate_line(head, width)
-    return (*head, (sanitize_to_width(first.sentence, room), QUIET), *end)
+    first, more = shown[0], f"+{len(shown) - 1} more  " if len(shown) > 1 else ""
+    word = ("→ ", "$accent"), (sanitize_line(first.word), "bold")
+    return (
+        Content.assemble(*word, "  ", (sanitize_line(first.sentence), QUIET)),
+        Content.assemble((more, QUIET), ("A", "bold $primary"), (" advice", QUIET)),
+    )
 
 
 def status_phrases(

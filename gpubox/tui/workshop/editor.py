@@ -129,7 +129,7 @@ class EditorScreen(PushedScreen):
         height: 1fr; width: 1fr; border: round $line; padding: 0 1; border-title-color: $quiet;
     }
     EditorScreen #edit-options:focus-within { border: round $line-focus; }
-    EditorScreen #edit-about { height: auto; max-height: 3; color: $secondary; padding: 0 1; overflow: hidden; }
+    EditorScreen #edit-about { height: auto; max-height: 6; color: $secondary; padding: 0 1; overflow: hidden; }
     EditorScreen #edit-search, EditorScreen #edit-value { background: $panel; height: 1; }
     EditorScreen #edit-value-line { height: 1; display: none; background: $panel; }
     EditorScreen #edit-value-name { width: auto; color: $accent; padding: 0 1; }
@@ -138,8 +138,7 @@ class EditorScreen(PushedScreen):
     EditorScreen #edit-facts > * {
         border: round $line; border-title-color: $secondary; border-title-style: bold; padding: 0 1;
     }
-    EditorScreen #edit-problems { padding: 0 1; max-height: 3; overflow: hidden; }
-    EditorScreen.-short #edit-about { max-height: 1; }
+    EditorScreen #edit-problems { padding: 0 1; }
     EditorScreen.-short #edit-options, EditorScreen.-short #edit-facts > * { border: none; border-top: solid $line; }
     EditorScreen.-short #edit-options:focus-within { border: none; border-top: solid $line-focus; }
     EditorScreen.-roomy #edit-body { layout: horizontal; }
