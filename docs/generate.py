@@ -11,6 +11,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def help_text(command: click.Command, words: tuple[str, ...]) -> str:
 
 def man() -> str:
     """The manual page, from what click knows of gpubox and of each verb."""
-    parts = ['.\\" made by docs/generate.py: change the code, then run it', '.TH GPUBOX 1 "" "gpubox" "User Commands"']
+    parts = ['.\\" made by docs/generate.py: change the code, then run it', ".TH GPUBOX 1 DATE gpubox"]
     parts += [".SH NAME", "gpubox \\- the control room of a home GPU box"]
     parts += [".SH SYNOPSIS", ".B gpubox", "[OPTIONS] [VERB [ARGUMENTS]]", ".SH DESCRIPTION", *_man_of(cli, ())]
     for title, names in SECTIONS.items():
@@ -88,7 +89,11 @@ def man() -> str:
             parts += _man_of(cli, (name,))
     for title, rows in MAN_LISTS.items():
         parts += [f".SH {title}", *_man_rows(rows)]
-    return "\n".join(parts) + "\n"
+    text, file = "\n".join(parts) + "\n", ROOT / "docs/gpubox.1"
+    before = file.read_text(encoding="utf-8") if file.exists() else ""
+    dated = re.search(r"(?<=\.TH GPUBOX 1 )\S+", before)
+    same = text.replace("DATE", dated[0], 1) if dated else ""
+    return before if before == same else text.replace("DATE", date.today().isoformat(), 1)  # when it last changed
 
 
 def _man_of(group: click.Group, words: tuple[str, ...]) -> Iterator[str]:
