@@ -12,16 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from gpubox.bench.benchmark import Benchmark, doubtful_headline, make_benchmark
-from gpubox.bench.events import (
-    DoubtRaised,
-    Emit,
-    ItemFinished,
-    ItemStarted,
-    Note,
-    RunEnded,
-    RunStarted,
-    ignore_event,
-)
+from gpubox.bench.events import DoubtRaised, Emit, ItemFinished, ItemStarted, Note, RunEnded, RunStarted, ignore_event
 from gpubox.bench.interference import InterferenceMonitor, ItemReadings
 from gpubox.bench.model import Doubt, Item, Machine, Plan, Provenance, RawRecord, Result, RunInfo, ScoredItems, Target
 from gpubox.bench.provenance import comparable_argv, read_machine, read_provenance

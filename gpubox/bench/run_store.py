@@ -50,12 +50,11 @@ class JsonLinesFile:
         except OSError as error:
             raise write_error(path, error) from None
 
-    def append(self, value: Any) -> None:
-        """Appends one line and syncs it to disk. If that fails, the file stays as it was. Raises GpuboxError."""
-        self.extend([value])
+    def append(self, *values: Any) -> None:
+        """Appends a line for each and syncs them to disk. If that fails, the file stays as it was.
 
-    def extend(self, values: Sequence[Any]) -> None:
-        """As ``append``, for several lines."""
+        Raises GpuboxError.
+        """
         line = b"".join(msgspec.json.encode(value) + b"\n" for value in values)
         try:
             written = 0
@@ -157,7 +156,7 @@ class Run:
         """Appends what the course asks for next, before any of it is done. Raises GpuboxError."""
         assert self._raw is not None, "not owned"
         with contextlib.closing(JsonLinesFile(self.folder / _ITEMS)) as journal:
-            journal.extend(items)
+            journal.append(*items)
 
     def results(self) -> dict[str, Result]:
         """By item. If an item has two results, the later one counts."""

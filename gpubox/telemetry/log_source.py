@@ -18,14 +18,7 @@ from gpubox.server.log import (
     rotated_path,
     tail_text,
 )
-from gpubox.server.log_events import (
-    ContextCheckpoint,
-    LogCut,
-    LogSection,
-    PromptCacheSize,
-    PromptCleared,
-    SleepState,
-)
+from gpubox.server.log_events import ContextCheckpoint, LogCut, LogSection, PromptCacheSize, PromptCleared, SleepState
 from gpubox.server.log_parsing import parse_event
 from gpubox.server.state import RestoredSlot
 from gpubox.telemetry.device_memory import MemoryBreakdown

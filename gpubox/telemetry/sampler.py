@@ -20,25 +20,13 @@ from gpubox.server.instance import InstanceView, observe
 from gpubox.server.log import truncate_log
 from gpubox.server.responses import LEFT_NAME
 from gpubox.server.state import RunningServer
-from gpubox.server.status import (
-    ServerStatus,
-    api_key_for,
-    can_sleep,
-    can_sleep_at,
-    status_from_view,
-)
+from gpubox.server.status import ServerStatus, api_key_for, can_sleep, can_sleep_at, status_from_view
 from gpubox.telemetry.device_memory import reconcile_devices
 from gpubox.telemetry.http_source import HttpReading, HttpSource
 from gpubox.telemetry.log_source import LogSource
 from gpubox.telemetry.offload import ProcessRates, offload, process_rates
 from gpubox.telemetry.snapshot import SlotReading, Snapshot
-from gpubox.telemetry.speeds import (
-    CounterRate,
-    SlotRates,
-    read_slots,
-    throughput,
-    totals,
-)
+from gpubox.telemetry.speeds import CounterRate, SlotRates, read_slots, throughput, totals
 
 BUSY_THREADS = 0.1
 ORPHAN_SECONDS = 1.0

@@ -44,6 +44,11 @@ def path(paths: Paths) -> Path:
     return chat_path(paths, "one")
 
 
+@pytest.fixture
+def journal(path: Path) -> ChatJournal:
+    return ChatJournal(path)
+
+
 def ask(journal: ChatJournal, turn: str, text: str, parent: str = "", profile: str = "demo") -> None:
     journal.add(TurnHeader(turn, parent, "2026-01-01T00:00:00Z", text, profile, "b1"))
     journal.add_event(MessageAdded(Message("user", text)))
@@ -85,8 +90,7 @@ def test_a_chat_is_read_back(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_crash_in_mid_answer_keeps_what_was_flushed(path: Path) -> None:
-    journal = ChatJournal(path)
+def test_a_crash_in_mid_answer_keeps_what_was_flushed(path: Path, journal: ChatJournal) -> None:
     ask(journal, "t1", "Tell me.")
     journal.add_event(ReasoningDelta("Let me "))
     journal.add_event(ReasoningDelta("think."))
@@ -108,8 +112,7 @@ def test_a_crash_in_mid_answer_keeps_what_was_flushed(path: Path) -> None:
     assert load_chat(path).path()[0].answer == "Once upon a time, not flushed"
 
 
-def test_an_interrupted_call_gets_an_output_on_replay(path: Path) -> None:
-    journal = ChatJournal(path)
+def test_an_interrupted_call_gets_an_output_on_replay(path: Path, journal: ChatJournal) -> None:
     ask(journal, "t1", "Run it.")
     journal.add_event(
         MessageAdded(Message("assistant", "", tool_calls=(ToolCall("c1", "code_execution", {"code": "1"}),)))
@@ -121,8 +124,7 @@ def test_an_interrupted_call_gets_an_output_on_replay(path: Path) -> None:
     assert [(m.role, m.tool_call_id, m.content) for m in messages[2:]] == [("tool", "c1", INTERRUPTED_CALL_OUTPUT)]
 
 
-def test_a_repeated_round_and_a_shortened_output(path: Path) -> None:
-    journal = ChatJournal(path)
+def test_a_repeated_round_and_a_shortened_output(path: Path, journal: ChatJournal) -> None:
     ask(journal, "t1", "Run it.")
     journal.add_event(TextDelta("a stream that bro"))
     journal.add_event(RoundRestarted(1, "the stream broke"))
@@ -245,8 +247,7 @@ def test_after_a_full_disk_everything_is_written(path: Path, monkeypatch: pytest
     journal.close()
 
 
-def test_a_deleted_file_is_reported(path: Path) -> None:
-    journal = ChatJournal(path)
+def test_a_deleted_file_is_reported(path: Path, journal: ChatJournal) -> None:
     ask(journal, "t1", "What is 2 + 2?")
     path.unlink()
 
@@ -257,8 +258,7 @@ def test_a_deleted_file_is_reported(path: Path) -> None:
     assert not path.exists()
 
 
-def test_lone_surrogates_are_replaced(path: Path) -> None:
-    journal = ChatJournal(path)
+def test_lone_surrogates_are_replaced(path: Path, journal: ChatJournal) -> None:
     ask(journal, "t1", "half \ud83d and \x1b[31m \u202e 🙂")
     answer(journal, "\udcff [/foo]")
     journal.close()
@@ -346,8 +346,7 @@ def test_renaming_and_removing(paths: Paths) -> None:
         remove_chat(paths, "thre")
 
 
-def test_the_settings_of_a_chat(path: Path) -> None:
-    journal = ChatJournal(path)
+def test_the_settings_of_a_chat(path: Path, journal: ChatJournal) -> None:
     journal.add(SettingsChanged(ChatSettings(thinking=False, sampling={"temperature": 0.2}), "t"))
     journal.add(SettingsChanged(ChatSettings(thinking=True, system_prompt="Be brief."), "t"))
     journal.close()

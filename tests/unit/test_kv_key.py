@@ -10,14 +10,7 @@ import pytest
 
 from gpubox.engines.capabilities import kept_kv_flag, parse_help
 from gpubox.profiles.profile import FlagValue
-from gpubox.server.kv_key import (
-    KvKey,
-    has_prompt_cache,
-    incompatible,
-    launch_key,
-    model_identity,
-    refusal,
-)
+from gpubox.server.kv_key import KvKey, has_prompt_cache, incompatible, launch_key, model_identity, refusal
 from gpubox.server.state import Launch
 
 FOLDER = Path("/cache/kv")

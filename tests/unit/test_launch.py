@@ -18,14 +18,7 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.hardware.process import own_identity
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
-from gpubox.server.launch import (
-    beside_gateway,
-    check_exposure,
-    check_port,
-    free_port,
-    prepare_launch,
-    preview_launch,
-)
+from gpubox.server.launch import beside_gateway, check_exposure, check_port, free_port, prepare_launch, preview_launch
 from gpubox.server.state import GatewayRecord, Launch, save_gateway
 from tests import ports
 

@@ -27,6 +27,11 @@ def finished(client: str = "laptop", **values: object) -> FinishedRequest:
     return FinishedRequest(**{**start, "outcome": "done", **values})  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path)
+
+
 def test_sums_are_those_of_the_lines(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger")
     split: Any = {"queue_seconds": 2.0, "swap_seconds": 1.5, "prefill_seconds": 0.25, "generation_seconds": 0.1}
@@ -91,8 +96,7 @@ def test_a_torn_line_never_counts_and_does_not_touch_the_next(tmp_path: Path, to
 
 
 @pytest.mark.parametrize("line", [b"[]", b'{"client":3}', b"\xff\xfe", b"null", b"", b'{"client":"x"}', b"[" * 100_000])
-def test_a_foreign_line_is_left_out(tmp_path: Path, line: bytes) -> None:
-    ledger = Ledger(tmp_path)
+def test_a_foreign_line_is_left_out(line: bytes, ledger: Ledger) -> None:
     ledger.add(finished(generated_tokens=1))
     with ledger.path(DAY).open("ab") as file:
         file.write(line + b"\n")
@@ -101,8 +105,7 @@ def test_a_foreign_line_is_left_out(tmp_path: Path, line: bytes) -> None:
     assert ledger.sums(DAY) == {"laptop": ClientSums(requests=2, generated_tokens=3, last_at=AT)}
 
 
-def test_a_line_without_an_end_is_read_once(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
+def test_a_line_without_an_end_is_read_once(tmp_path: Path, ledger: Ledger) -> None:
     ledger.add(finished(generated_tokens=1))
     with ledger.path(DAY).open("ab") as file:
         file.write(bytes(40 * 2**20))
@@ -114,8 +117,7 @@ def test_a_line_without_an_end_is_read_once(tmp_path: Path) -> None:
     assert Ledger(tmp_path).sums(DAY) == ledger.sums(DAY)
 
 
-def test_a_full_disk_breaks_nothing_and_loses_nothing(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
+def test_a_full_disk_breaks_nothing_and_loses_nothing(tmp_path: Path, ledger: Ledger) -> None:
     ledger.add(finished(generated_tokens=1))
     size = ledger.path(DAY).stat().st_size
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -174,8 +176,7 @@ def test_medians_are_exact_to_three_digits(tmp_path: Path) -> None:
     assert ledger.sums(DAY)["laptop"].ttft_seconds_median == pytest.approx(statistics.median(values), rel=0.005)
 
 
-def test_clients_that_choose_a_new_name_each_time_cost_bounded_memory(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
+def test_clients_that_choose_a_new_name_each_time_cost_bounded_memory(ledger: Ledger) -> None:
     with ledger.path(DAY).open("wb") as file:
         for number in range(MAX_CLIENTS + 50):
             file.write(json.dumps(asdict(finished(f"c{number}", generated_tokens=1))).encode() + b"\n")
@@ -199,8 +200,7 @@ def test_nonsense_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.Mon
     assert ledger.path(DAY).stat().st_size > size
 
 
-def test_a_file_that_is_moved_away_gets_no_more_lines(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
+def test_a_file_that_is_moved_away_gets_no_more_lines(tmp_path: Path, ledger: Ledger) -> None:
     ledger.add(finished(generated_tokens=1))
     ledger.path(DAY).rename(tmp_path / "kept")
     ledger.add(finished(generated_tokens=2))
@@ -210,8 +210,7 @@ def test_a_file_that_is_moved_away_gets_no_more_lines(tmp_path: Path) -> None:
     assert [request.generated_tokens for request in Ledger(tmp_path).requests(DAY)] == [1, 4]
 
 
-def test_a_day_that_cannot_be_opened_is_empty(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
+def test_a_day_that_cannot_be_opened_is_empty(ledger: Ledger) -> None:
     os.mkfifo(ledger.path(DAY), 0o600)
     assert ledger.sums(DAY) == {}
     assert list(ledger.requests(DAY)) == []

@@ -57,6 +57,11 @@ def test_every_recorded_line_has_time_level_and_text() -> None:
     assert lines[0] == LogLine("srv  llama_server: initializing ...", 1 / 1e3 + 426 / 1e6, "I")
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "main.log"
+
+
 def test_minutes_count() -> None:
     assert parse_line("62.05.250.001 D x").seconds == pytest.approx(62 * 60 + 5.250001)
 
@@ -107,8 +112,7 @@ def append(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def test_a_reader_gives_each_whole_line_once(tmp_path: Path) -> None:
-    path = tmp_path / "main.log"
+def test_a_reader_gives_each_whole_line_once(path: Path) -> None:
     reader = LogReader(path)
     assert reader.read() == []
     append(path, b"one\ntw")
@@ -118,8 +122,7 @@ def test_a_reader_gives_each_whole_line_once(tmp_path: Path) -> None:
     assert reader.read() == ["two", "", "three"]
 
 
-def test_a_reader_from_the_end_sees_only_what_is_new(tmp_path: Path) -> None:
-    path = tmp_path / "main.log"
+def test_a_reader_from_the_end_sees_only_what_is_new(path: Path) -> None:
     path.write_bytes(b"old\n")
     reader = LogReader(path, from_end=True)
     append(path, b"new\n")
@@ -127,8 +130,7 @@ def test_a_reader_from_the_end_sees_only_what_is_new(tmp_path: Path) -> None:
     assert reader.read() == ["new"]
 
 
-def test_a_reader_goes_on_in_the_new_file_after_a_rotation(tmp_path: Path) -> None:
-    path = tmp_path / "main.log"
+def test_a_reader_goes_on_in_the_new_file_after_a_rotation(path: Path) -> None:
     path.write_bytes(b"first launch\nhalf a li")
     reader = LogReader(path)
     reader.read()
@@ -139,9 +141,8 @@ def test_a_reader_goes_on_in_the_new_file_after_a_rotation(tmp_path: Path) -> No
 
 
 def test_a_rotation_between_opening_and_looking_shows_nothing_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, path: Path
 ) -> None:
-    path = tmp_path / "main.log"
     path.write_bytes(b"old line\n")
     reader = LogReader(path)
     assert reader.read() == ["old line"]
@@ -160,8 +161,7 @@ def test_a_rotation_between_opening_and_looking_shows_nothing_twice(
     assert first + reader.read() == ["new line"]
 
 
-def test_a_reader_begins_again_in_a_file_that_was_cut(tmp_path: Path) -> None:
-    path = tmp_path / "main.log"
+def test_a_reader_begins_again_in_a_file_that_was_cut(path: Path) -> None:
     path.write_bytes(b"a long first line\nrest")
     reader = LogReader(path)
     reader.read()
@@ -172,15 +172,13 @@ def test_a_reader_begins_again_in_a_file_that_was_cut(tmp_path: Path) -> None:
     assert reader.read() == ["new"]
 
 
-def test_bytes_that_are_no_text_are_shown_as_such(tmp_path: Path) -> None:
-    path = tmp_path / "main.log"
+def test_bytes_that_are_no_text_are_shown_as_such(path: Path) -> None:
     path.write_bytes(b"caf\xff\n\x1b[31mred\n" + "naïve\n".encode())
 
     assert LogReader(path).read() == ["caf\ufffd", "\x1b[31mred", "naïve"]
 
 
-def test_a_letter_cut_in_two_by_a_partial_write_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "main.log"
+def test_a_letter_cut_in_two_by_a_partial_write_is_whole(path: Path) -> None:
     reader = LogReader(path)
     append(path, b"na" + "ï".encode()[:1])
     assert reader.read() == []
@@ -189,8 +187,7 @@ def test_a_letter_cut_in_two_by_a_partial_write_is_whole(tmp_path: Path) -> None
     assert reader.read() == ["naïve"]
 
 
-def test_a_reader_takes_a_long_log_in_bites(tmp_path: Path) -> None:
-    path = tmp_path / "main.log"
+def test_a_reader_takes_a_long_log_in_bites(path: Path) -> None:
     path.write_bytes(b"".join(b"line %d\n" % n for n in range(100)))
     reader = LogReader(path)
 
@@ -219,8 +216,7 @@ def test_rotation_keeps_five_and_the_newest_is_one(tmp_path: Path) -> None:
     assert kept == {"main.log": "launch 7"} | {f"main.log.{n}": f"launch {7 - n}" for n in range(1, 6)}
 
 
-def test_an_empty_log_is_not_rotated(tmp_path: Path) -> None:
-    path = tmp_path / "main.log"
+def test_an_empty_log_is_not_rotated(tmp_path: Path, path: Path) -> None:
     path.touch()
     rotate_log(path)
 
@@ -234,8 +230,7 @@ def test_a_log_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
         rotate_log(tmp_path / "file" / "main.log")
 
 
-def test_a_line_without_an_end_is_cut_and_reading_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "main.log"
+def test_a_line_without_an_end_is_cut_and_reading_goes_on(path: Path) -> None:
     reader = LogReader(path)
     append(path, b"before\n" + b"x" * LINE_BYTES)
     assert reader.read() == ["before"]
@@ -250,15 +245,13 @@ def test_a_line_without_an_end_is_cut_and_reading_goes_on(tmp_path: Path) -> Non
     assert reader.read() == ["after"]
 
 
-def test_a_whole_line_is_cut_too(tmp_path: Path) -> None:
-    path = tmp_path / "main.log"
+def test_a_whole_line_is_cut_too(path: Path) -> None:
     append(path, b"x" * (3 * LINE_BYTES) + b"\nafter\n")
 
     assert [len(line) for line in LogReader(path).read()] == [LINE_BYTES, 5]
 
 
-def test_the_tail_is_the_end_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "main.log"
+def test_the_tail_is_the_end_of_the_file(tmp_path: Path, path: Path) -> None:
     path.write_bytes(b"x" * 100 + b"end\xff")
 
     assert tail_text(path, 6) == "xxend\ufffd"

@@ -26,6 +26,11 @@ def start(monkeypatch: pytest.MonkeyPatch, clock: Clock, tmp_path: Path) -> Iter
     yield from watching(monkeypatch, clock, tmp_path)
 
 
+@pytest.fixture
+def driver() -> Driver:
+    return Driver()
+
+
 def test_the_first_reading_has_everything(start: Start) -> None:
     reader = start(Driver(cards=2))
     reading = reader.fresh(LONG)
@@ -39,16 +44,14 @@ def test_the_first_reading_has_everything(start: Start) -> None:
     ]
 
 
-def test_nothing_is_known_before_the_first_answer(start: Start) -> None:
-    driver = Driver()
+def test_nothing_is_known_before_the_first_answer(start: Start, driver: Driver) -> None:
     driver.hang()
     reader = start(driver)
 
     assert reader.latest() == DriverReading((), problem="the GPU driver has not answered yet")
 
 
-def test_slow_fields_and_traffic_have_their_own_pace(start: Start, clock: Clock) -> None:
-    driver = Driver()
+def test_slow_fields_and_traffic_have_their_own_pace(start: Start, clock: Clock, driver: Driver) -> None:
     reader = start(driver)
     reader.fresh(LONG)
 
@@ -64,8 +67,7 @@ def test_slow_fields_and_traffic_have_their_own_pace(start: Start, clock: Clock)
     assert driver.calls.count("Init") == 0, "the driver stays open"
 
 
-def test_a_slow_field_is_kept_between(start: Start, clock: Clock) -> None:
-    driver = Driver()
+def test_a_slow_field_is_kept_between(start: Start, clock: Clock, driver: Driver) -> None:
     reader = start(driver)
     reader.fresh(LONG)
     driver.answer("DeviceGetTemperature", lambda card, kind: 80)
@@ -75,8 +77,9 @@ def test_a_slow_field_is_kept_between(start: Start, clock: Clock) -> None:
     assert reader.fresh(LONG).gpus[0].temperature_celsius == 80
 
 
-def test_a_driver_that_hangs_leaves_the_last_values_and_their_age_and_recovers(start: Start, clock: Clock) -> None:
-    driver = Driver()
+def test_a_driver_that_hangs_leaves_the_last_values_and_their_age_and_recovers(
+    start: Start, clock: Clock, driver: Driver
+) -> None:
     reader = start(driver)
     before = reader.fresh(LONG)
     driver.hang()
@@ -112,8 +115,7 @@ def test_a_query_that_never_comes_back_is_left_behind(start: Start, monkeypatch:
     assert driver.calls[-1] == "Shutdown"
 
 
-def test_close_interrupts_the_rest_between_two_readings(start: Start) -> None:
-    driver = Driver()
+def test_close_interrupts_the_rest_between_two_readings(start: Start, driver: Driver) -> None:
     with start(driver) as reader:
         reader.fresh(LONG)
 
@@ -150,8 +152,7 @@ def test_cards_of_other_makes_are_behind_and_alone_they_are_enough(
     assert [(gpu.index, gpu.uuid) for gpu in reading.gpus] == [(0, "GPU-0"), (1, None)]
 
 
-def test_it_reads_by_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    driver = Driver()
+def test_it_reads_by_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, driver: Driver) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", driver)
     third = threading.Event()
 
@@ -166,8 +167,7 @@ def test_it_reads_by_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         assert third.wait(LONG)
 
 
-def test_what_a_card_stops_supporting_becomes_unknown(start: Start) -> None:
-    driver = Driver()
+def test_what_a_card_stops_supporting_becomes_unknown(start: Start, driver: Driver) -> None:
     reader = start(driver)
     assert reader.fresh(LONG).gpus[0].power_watts == 36.5
 
@@ -177,8 +177,7 @@ def test_what_a_card_stops_supporting_becomes_unknown(start: Start) -> None:
     assert (reading.gpus[0].power_watts, reading.gpus[0].lost, reading.problem) == (None, False, "")
 
 
-def test_a_card_that_supports_nothing_is_not_lost(start: Start) -> None:
-    driver = Driver()
+def test_a_card_that_supports_nothing_is_not_lost(start: Start, driver: Driver) -> None:
     for name in dir(driver):
         if name.startswith("nvmlDeviceGet") and name not in ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"):
             driver.refuse(name.removeprefix("nvml"))
@@ -203,8 +202,7 @@ def test_a_lost_card_keeps_its_last_readings_and_the_other_goes_on(start: Start)
     assert re.fullmatch(r"GPU 1 LOST at \d\d:\d\d:\d\d: it fell off the bus; only a reboot .*", reading.problem)
 
 
-def test_a_lost_card_comes_back_when_nvml_is_opened_anew(start: Start, clock: Clock) -> None:
-    driver = Driver()
+def test_a_lost_card_comes_back_when_nvml_is_opened_anew(start: Start, clock: Clock, driver: Driver) -> None:
     reader = start(driver)
     reader.fresh(LONG)
     driver.lost.add(0)
@@ -245,8 +243,7 @@ def test_a_card_is_known_by_its_uuid_when_another_one_vanishes(start: Start, clo
     assert [(gpu.index, gpu.uuid, gpu.lost) for gpu in reading.gpus] == [(0, "GPU-0", True), (1, "GPU-1", False)]
 
 
-def test_a_card_lost_from_the_start_is_shown_and_read_later(start: Start, clock: Clock) -> None:
-    driver = Driver()
+def test_a_card_lost_from_the_start_is_shown_and_read_later(start: Start, clock: Clock, driver: Driver) -> None:
     driver.lost.add(0)
     reader = start(driver)
     reading = reader.fresh(LONG)
@@ -260,8 +257,7 @@ def test_a_card_lost_from_the_start_is_shown_and_read_later(start: Start, clock:
     assert [(gpu.uuid, gpu.lost) for gpu in reading.gpus] == [("GPU-0", False)]
 
 
-def test_a_card_that_refuses_everything_is_lost_with_the_drivers_words(start: Start) -> None:
-    driver = Driver()
+def test_a_card_that_refuses_everything_is_lost_with_the_drivers_words(start: Start, driver: Driver) -> None:
     reader = start(driver)
     reader.fresh(LONG)
     for name in dir(driver):
@@ -274,8 +270,7 @@ def test_a_card_that_refuses_everything_is_lost_with_the_drivers_words(start: St
     assert re.fullmatch(r"GPU 0 LOST at \d\d:\d\d:\d\d: Unknown", reading.problem)
 
 
-def test_a_driver_that_appears_later_is_found(start: Start, clock: Clock) -> None:
-    driver = Driver()
+def test_a_driver_that_appears_later_is_found(start: Start, clock: Clock, driver: Driver) -> None:
     working_init = driver.nvmlInit
     driver.refuse("Init", "LibraryNotFound")
     reader = start(driver)
@@ -309,8 +304,7 @@ def test_a_driver_that_goes_away_loses_all_cards_until_it_is_back(start: Start, 
     assert reader.fresh(LONG).problem == ""
 
 
-def test_a_driver_without_a_card_may_get_one(start: Start, clock: Clock) -> None:
-    driver = Driver()
+def test_a_driver_without_a_card_may_get_one(start: Start, clock: Clock, driver: Driver) -> None:
     driver.answer("DeviceGetCount", lambda: 0)
     reader = start(driver)
     assert reader.fresh(LONG).problem == "the driver sees no GPU"
@@ -321,9 +315,8 @@ def test_a_driver_without_a_card_may_get_one(start: Start, clock: Clock) -> None
 
 
 def test_a_broken_binding_ends_neither_thread_nor_readings(
-    start: Start, clock: Clock, capfd: pytest.CaptureFixture[str]
+    start: Start, clock: Clock, capfd: pytest.CaptureFixture[str], driver: Driver
 ) -> None:
-    driver = Driver()
     reader = start(driver)
     reader.fresh(LONG)
 

@@ -16,17 +16,19 @@ from gpubox.server.log import MAX_LOG_BYTES
 IDLE = ProcessActivity(cpu_seconds=0.0, rss_bytes=100 << 20, file_rss_bytes=50 << 20, read_chars=1000)
 
 
-def test_silence_is_a_stall_and_not_a_moment_sooner() -> None:
-    watch = StallDetector(60, at=0)
+@pytest.fixture
+def watch() -> StallDetector:
+    return StallDetector(60, at=0)
 
+
+def test_silence_is_a_stall_and_not_a_moment_sooner(watch: StallDetector) -> None:
     assert [watch.stalled(IDLE, 10, at) for at in (1, 30, 60, 61, 61.1)] == [False, False, False, False, True]
 
 
 @pytest.mark.parametrize(
     "change", [{"read_chars": 1}, {"rss_bytes": 1 << 20}, {"file_rss_bytes": 1 << 20}], ids=lambda c: next(iter(c))
 )
-def test_anything_that_grows_is_progress(change: dict[str, int]) -> None:
-    watch = StallDetector(60, at=0)
+def test_anything_that_grows_is_progress(change: dict[str, int], watch: StallDetector) -> None:
     reading = IDLE
     for at in range(0, 6000, 59):
         ((name, step),) = change.items()
@@ -34,28 +36,22 @@ def test_anything_that_grows_is_progress(change: dict[str, int]) -> None:
         assert not watch.stalled(reading, 10, at)
 
 
-def test_new_kinds_of_lines_are_progress_also_where_the_process_is_hidden() -> None:
-    watch = StallDetector(60, at=0)
-
+def test_new_kinds_of_lines_are_progress_also_where_the_process_is_hidden(watch: StallDetector) -> None:
     assert not any(watch.stalled(None, at, at) for at in range(0, 6000, 59))
     assert watch.stalled(None, 5959, 7000)
 
 
-def test_memory_that_goes_down_and_up_again_is_no_progress() -> None:
-    watch = StallDetector(60, at=0)
+def test_memory_that_goes_down_and_up_again_is_no_progress(watch: StallDetector) -> None:
     outcomes = [watch.stalled(replace(IDLE, rss_bytes=(100 + at % 2) << 20), 10, at) for at in range(100)]
 
     assert outcomes[-1]
 
 
-def test_memory_that_trembles_below_a_mib_is_no_progress() -> None:
-    watch = StallDetector(60, at=0)
-
+def test_memory_that_trembles_below_a_mib_is_no_progress(watch: StallDetector) -> None:
     assert [watch.stalled(replace(IDLE, rss_bytes=IDLE.rss_bytes + at), 10, at) for at in (1, 40, 80)][-1]
 
 
-def test_cpu_time_alone_is_waited_for_ten_times_longer_and_then_not() -> None:
-    watch = StallDetector(60, at=0)
+def test_cpu_time_alone_is_waited_for_ten_times_longer_and_then_not(watch: StallDetector) -> None:
     outcomes = {at: watch.stalled(replace(IDLE, cpu_seconds=float(at)), 10, at) for at in range(0, 700, 10)}
 
     assert BUSY_CPU_PATIENCE == 10
@@ -63,15 +59,12 @@ def test_cpu_time_alone_is_waited_for_ten_times_longer_and_then_not() -> None:
     assert outcomes[610]
 
 
-def test_a_trickle_of_cpu_is_no_progress() -> None:
-    watch = StallDetector(60, at=0)
-
+def test_a_trickle_of_cpu_is_no_progress(watch: StallDetector) -> None:
     assert watch.stalled(IDLE, 10, 0) is False
     assert watch.stalled(replace(IDLE, cpu_seconds=0.04), 10, 61)
 
 
-def test_a_load_that_moves_again_gets_its_patience_back() -> None:
-    watch = StallDetector(60, at=0)
+def test_a_load_that_moves_again_gets_its_patience_back(watch: StallDetector) -> None:
     watch.stalled(IDLE, 10, 0)
     watch.stalled(IDLE, 11, 59)
 

@@ -46,8 +46,12 @@ def polled(rates: SlotRates, speed: float, seconds: float = 4.0, *, begin: float
 # -- now ---------------------------------------------------------------------------------------------
 
 
-def test_the_speed_of_the_last_three_seconds() -> None:
-    rates = SlotRates()
+@pytest.fixture
+def rates() -> SlotRates:
+    return SlotRates()
+
+
+def test_the_speed_of_the_last_three_seconds(rates: SlotRates) -> None:
     at = polled(rates, 20.0)
     assert rates.tg(0, at) == pytest.approx(20.0)
 
@@ -56,16 +60,14 @@ def test_the_speed_of_the_last_three_seconds() -> None:
     assert rates.tg(0, at + 4.0) == pytest.approx(4.0)
 
 
-def test_the_first_moments_say_nothing() -> None:
-    rates = SlotRates()
+def test_the_first_moments_say_nothing(rates: SlotRates) -> None:
     rates.feed(0.0, (slot(0, 1),))
     rates.feed(MIN_WINDOW_SECONDS / 2, (slot(0, 9),))
 
     assert rates.tg(0, MIN_WINDOW_SECONDS / 2) is None
 
 
-def test_an_idle_slot_has_no_speed() -> None:
-    rates = SlotRates()
+def test_an_idle_slot_has_no_speed(rates: SlotRates) -> None:
     at = polled(rates, 20.0)
     rates.feed(at, (IDLE,))
 
@@ -75,8 +77,7 @@ def test_an_idle_slot_has_no_speed() -> None:
     assert throughput("idle", (reading,), []).tg_tokens_per_second is None
 
 
-def test_the_next_task_begins_anew() -> None:
-    rates = SlotRates()
+def test_the_next_task_begins_anew(rates: SlotRates) -> None:
     at = polled(rates, 20.0)
     rates.feed(at + 0.25, (slot(0, 200, task=2),))
     rates.feed(at + 0.50, (slot(0, 203, task=2),))
@@ -87,16 +88,14 @@ def test_the_next_task_begins_anew() -> None:
     assert rates.seconds(0, at + 1.25) == pytest.approx(1.0)
 
 
-def test_a_count_that_goes_back_is_another_request() -> None:
-    rates = SlotRates()
+def test_a_count_that_goes_back_is_another_request(rates: SlotRates) -> None:
     at = polled(rates, 20.0)
     rates.feed(at + 0.25, (slot(0, 3, task=1),))
     rates.feed(at + 0.50, (slot(0, 5, task=1),))
     assert rates.tg(0, at + 0.5) is None
 
 
-def test_a_clock_that_jumps_back_gives_no_negative_speed() -> None:
-    rates = SlotRates()
+def test_a_clock_that_jumps_back_gives_no_negative_speed(rates: SlotRates) -> None:
     at = polled(rates, 20.0, begin=1000.0)
     for quarter in range(5):
         rates.feed(10.0 + quarter / 4, (slot(0, 100 + 5 * quarter),))
@@ -106,8 +105,7 @@ def test_a_clock_that_jumps_back_gives_no_negative_speed() -> None:
     assert rates.seconds_unmoved(11.0) <= STUCK_SECONDS
 
 
-def test_four_slots_are_summed() -> None:
-    rates = SlotRates()
+def test_four_slots_are_summed(rates: SlotRates) -> None:
     for quarter in range(17):
         rates.feed(quarter / 4, tuple(slot(i, 1 + round((i + 1) * 5 * quarter / 4), task=i) for i in range(4)))
     slots = tuple(slot(i, 100, task=i) for i in range(4))
@@ -138,8 +136,7 @@ def test_where_the_polls_say_nothing_the_logs_line_is_the_speed_for_a_while() ->
     assert (tg(11.0), tg(14.0), tg(14.5)) == (37.1, 37.1, None)
 
 
-def test_stuck_is_when_no_busy_slot_moves() -> None:
-    rates = SlotRates()
+def test_stuck_is_when_no_busy_slot_moves(rates: SlotRates) -> None:
     rates.feed(0.0, (slot(0, 5), slot(1, 5, task=2)))
     rates.feed(STUCK_SECONDS, (slot(0, 5), slot(1, 6, task=2)))
     assert rates.seconds_unmoved(STUCK_SECONDS + 1) <= STUCK_SECONDS
@@ -150,8 +147,7 @@ def test_stuck_is_when_no_busy_slot_moves() -> None:
     assert SlotRates().seconds_unmoved(1e9) <= STUCK_SECONDS
 
 
-def test_reading_a_prompt_is_moving_and_one_that_is_not_read_on_is_not() -> None:
-    rates = SlotRates()
+def test_reading_a_prompt_is_moving_and_one_that_is_not_read_on_is_not(rates: SlotRates) -> None:
     rates.feed(0.0, (slot(0, 0, used=0),))
     rates.feed(15.0, (slot(0, 0, used=2048),))
     rates.feed(30.0, (slot(0, 0, used=2048),))
@@ -226,8 +222,7 @@ def test_a_server_clock_behind_the_request_is_no_negative_time() -> None:
     assert reading_prompt(1000, clock=3.0).seconds == 0.0
 
 
-def test_a_request_that_the_log_does_not_know() -> None:
-    rates = SlotRates()
+def test_a_request_that_the_log_does_not_know(rates: SlotRates) -> None:
     rates.feed(5.0, (slot(0, 0),))
     (reading,) = read_slots((slot(0, 0, processed_tokens=700),), None, rates, 6.0, None)
 

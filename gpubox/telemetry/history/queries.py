@@ -228,14 +228,10 @@ def _sums(connection: sqlite3.Connection, since: float, until: float, by: UsageK
             " WHERE at >= ? AND at < ?",
             span,
         )
-        for launch, tg, pp, ttft in speeds:
-            tgs, pps, ttfts = groups[day or profiles[launch]].speeds
-            if tg is not None:
-                tgs.append(tg)
-            if pp is not None:
-                pps.append(pp)
-            if ttft is not None:
-                ttfts.append(ttft)
+        for launch, *own in speeds:
+            for known, value in zip(groups[day or profiles[launch]].speeds, own, strict=True):
+                if value is not None:
+                    known.append(value)
         energy = connection.execute(
             "SELECT launch, SUM(joules), SUM(power_seconds), SUM(power_tokens) FROM minutes"
             " WHERE minute >= ? AND minute < ? GROUP BY launch",

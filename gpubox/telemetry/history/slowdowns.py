@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
+from operator import attrgetter
 from statistics import median, median_low
 from typing import TypeVar
 
@@ -292,12 +293,7 @@ def _chance_of(before: list[float], after: list[float]) -> float:
     return ways / math.comb(count, later)
 
 
-def _start(level: _Level) -> int:
-    return level.launch.id
-
-
-def _day(level: _Level) -> int:
-    return level.day
+_start, _day = attrgetter("launch.id"), attrgetter("day")
 
 
 def _parts(levels: Iterable[_Level], of: Callable[[_Level], int]) -> list[float]:

@@ -13,13 +13,7 @@ from typing import Any
 import msgspec
 
 from gpubox.agent import events
-from gpubox.agent.code_answer import (
-    body_in_blocks,
-    fenced_blocks,
-    function_in_blocks,
-    plain_text,
-    unmarked_readings,
-)
+from gpubox.agent.code_answer import body_in_blocks, fenced_blocks, function_in_blocks, plain_text, unmarked_readings
 from gpubox.agent.reply_text import split_thinking
 from gpubox.bench.kinds.humaneval.dataset import Problem, load_problems
 from gpubox.bench.measured_request import MeasuredReply, stored_reply

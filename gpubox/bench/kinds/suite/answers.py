@@ -12,12 +12,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from gpubox.bench.kinds.suite.tasks import (
-    ARCHITECTURE_ANSWER,
-    BAYES_ANSWER,
-    DEBUG_LOG_ANSWER,
-    STATEMENTS_ANSWER,
-)
+from gpubox.bench.kinds.suite.tasks import ARCHITECTURE_ANSWER, BAYES_ANSWER, DEBUG_LOG_ANSWER, STATEMENTS_ANSWER
 from gpubox.storage import read_json
 
 _ANSWER = re.compile(
