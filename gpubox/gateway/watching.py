@@ -34,6 +34,8 @@ LOG_BYTES = 128 * 1024
 _KEPT = 16
 """Snapshots of whose requests a viewer may have all, so that they are not sent again."""
 _AFTER_DEBUG = "d"
+_KEY_ENDS = "api_keys: "
+"""In the line with the last characters of the server's key (tools/server/server-http.cpp, build 11434)."""
 
 
 class BoxWatch:
@@ -113,6 +115,6 @@ def log_since(path: Path, asked: str) -> tuple[list[str], str]:
     for line in reader.read(LOG_BYTES):
         level = parse_line(line).level
         shows = level != "D" if level else shows
-        if shows:
+        if shows and _KEY_ENDS not in line:
             lines.append(line)
     return lines, reader.position + ("" if shows else _AFTER_DEBUG)

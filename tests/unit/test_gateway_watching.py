@@ -27,7 +27,7 @@ INFO = "0.01.000.000 I slot 0\nand more of it\n"
 
 def test_the_log_comes_without_the_prompts_that_verbose_servers_write(tmp_path: Path) -> None:
     path = tmp_path / "main.log"
-    path.write_text(INFO + DEBUG)
+    path.write_text(INFO + "0.00.500.000 I init: api_keys: ****beef\n" + DEBUG)
     lines, position = log_since(path, "")
     assert lines == INFO.splitlines()
     with path.open("a") as log:
