@@ -36,6 +36,7 @@ async def test_the_whole_box_is_shown_and_left_alone(paths: Paths) -> None:
             await shows(pilot, "● random-moe-17b", "listening", "coder", f"gateway {gateway.url[7:]}")
             assert "\x1b" not in text(pilot)
             app = app_of(pilot)
+            assert "chat" not in text(pilot).splitlines()[-1]
             drawn = app.dashboard.snapshot_panes[0].snapshot
             assert drawn is not None and drawn.memory == SNAPSHOT.memory, "to the byte"
             for key in ("c", "b", "B", "M", "s", "U", "e"):
