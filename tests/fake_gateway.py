@@ -10,10 +10,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import msgspec
 
-from gpubox.gateway.gateway_status import SCHEMA, ClientSums, GatewayStatus, LiveRequest, ProfileStatus
+from gpubox.gateway.gateway_status import SCHEMA, BoxNews, ClientSums, GatewayStatus, LiveRequest, ProfileStatus
 from gpubox.hardware.process import ProcessIdentity, own_identity
 from gpubox.paths import Paths
 from gpubox.server.state import GatewayRecord, save_gateway
+from gpubox.telemetry.recorder import header_line, snapshot_line
+from gpubox.telemetry.snapshot import Snapshot
 
 TOKEN = "control-token"
 DEAD = ProcessIdentity(2**22 + 5, 1, "")
@@ -30,6 +32,7 @@ class FakeGateway:
             requests=(LiveRequest(1, "laptop", "coder", "/v1/chat/completions", "generating", True, 0.0, 2.0),),
             clients={"laptop": ClientSums(requests=3, last_at=AT)}, finished=(),
         )  # fmt: skip
+        self.url = ""
         self.asked: list[str] = []
         self.answer: tuple[int, bytes] | None = None
         """Instead of the right one."""
@@ -43,6 +46,11 @@ class FakeGateway:
         if path in ("/gpubox/pause", "/gpubox/resume"):
             self.status = replace(self.status, paused=path.endswith("pause"))
         return 200, msgspec.json.encode(self.status) if method == "GET" else b"{}"
+
+
+def watched(snapshot: Snapshot, status: GatewayStatus, log: tuple[str, ...] = ()) -> bytes:
+    """What it answers to who watches."""
+    return header_line("0.1") + snapshot_line(snapshot, ()) + msgspec.json.encode(BoxNews(status, log, "1-0"))
 
 
 @contextmanager
@@ -69,6 +77,7 @@ def fake_gateway(paths: Paths) -> Iterator[FakeGateway]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     record = GatewayRecord(own_identity(), "127.0.0.1", server.server_port, TOKEN, AT)
     save_gateway(paths, record)
+    gateway.url = record.base_url
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:

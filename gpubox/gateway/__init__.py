@@ -5,6 +5,7 @@ listening.py        where it listens, and how many clients may come
 http_connection.py  the client's side: reads requests within limits, writes replies
 client_request.py   one request: to a server, its reply back, its line in the ledger
 routes.py           what a request asks for, and how its errors look
+watching.py         what the box's screen shows, for keys that may watch
 own_replies.py      what the gateway answers by itself: models, metrics, control
 changes.py          what the gateway changes in a request and its reply: parameters, personas, the model's name
 upstream.py         the server's side: one connection for one request

@@ -128,10 +128,10 @@ class ClientKeys:
         client = self._owner(secret)
         return None if client is None or self.limits_of(client).expired else client
 
-    def why_refused(self, secret: str) -> str:
-        """Why ``client_of`` knows nobody with this key, in words for that client."""
+    def why_refused(self, secret: str, option: str = "") -> str:
+        """Why ``client_of`` knows nobody with this key, in words for that client. ``option``: of a key that may."""
         if (client := self._owner(secret)) is None:
-            return "The key is missing or wrong. `gpubox keys add NAME` on the box makes one."
+            return f"The key is missing or wrong. `gpubox keys add NAME{option}` on the box makes one."
         return f"The key of {client} has expired. `gpubox keys change {client} --expires 30d` on the box renews it."
 
     def _owner(self, secret: str) -> str | None:

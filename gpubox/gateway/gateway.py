@@ -301,7 +301,8 @@ class Gateway:
             if client is None and self.keys.problem:  # which names files of this machine
                 raise RequestRefused(503, "The gateway cannot use its keys: `gpubox keys list` on the box says why.")
             if client is None:
-                raise RequestRefused(401, self.keys.why_refused(secret))
+                watches = request.route.own == routes.WATCH
+                raise RequestRefused(401, self.keys.why_refused(secret, " --watch" if watches else ""))
             request.ticket.client, request.keyed = client, client in self.keys.clients
             self._check_watching(client, request.route.own == routes.WATCH)
         elif request.route.own == routes.WATCH:

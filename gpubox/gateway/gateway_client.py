@@ -141,9 +141,8 @@ class RemoteBox:
 
     def read(self) -> BoxReading:
         """All that is new. Raises GpuboxError, which says why there is nothing, and NotAGateway."""
-        query = urlencode({"after": self._after, "log": self._log_position})
         try:
-            status, body = self._pool.get(f"/gpubox/watch?{query}", _WATCH_BYTES)
+            status, body = self._pool.get(f"/gpubox/watch?{self.query()}", _WATCH_BYTES)
         except NoResponse as error:
             text = f"{self.url} does not answer: {getattr(error, 'sentence', error)}."
             text = f"Nothing answers at {self.url}." if error.kind == "ConnectError" else text
@@ -154,12 +153,17 @@ class RemoteBox:
                 hint = KEY_HINT if status in (401, 403) else ""
                 raise GpuboxError(sanitize_line(refusal.error)[:400], hint, code=ExitCode.UNHEALTHY)
             raise NotAGateway(f"{self.url} is no gateway of gpubox.", code=ExitCode.UNHEALTHY)
-        return self._reading(body)
+        return self.read_body(body)
 
     def close(self) -> None:
         self._pool.close()
 
-    def _reading(self, body: bytes) -> BoxReading:
+    def query(self) -> str:
+        """Says what it has already."""
+        return urlencode({"after": self._after, "log": self._log_position})
+
+    def read_body(self, body: bytes) -> BoxReading:
+        """Raises as ``read``."""
         header, _, rest = body.partition(b"\n")
         line, _, news_line = rest.partition(b"\n")
         try:

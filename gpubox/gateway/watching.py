@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
 import time
 from collections import deque
 from pathlib import Path
@@ -33,6 +34,8 @@ LOG_BYTES = 128 * 1024
 _KEPT = 16
 """Snapshots of whose requests a viewer may have all, so that they are not sent again."""
 _AFTER_DEBUG = "d"
+_KEY_ENDS = "api_keys: "
+"""In the line with the last characters of the server's key (tools/server/server-http.cpp, build 11434)."""
 
 
 class BoxWatch:
@@ -76,23 +79,27 @@ class BoxWatch:
         return self._latest[-1]
 
     async def _sample(self) -> None:
-        process = None
+        process = transport = None
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._words, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, cwd="/", limit=LINE_BYTES
+            process = await asyncio.to_thread(
+                subprocess.Popen, self._words, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, cwd="/"
             )
-            assert process.stdout is not None
-            reader = SnapshotReader(await process.stdout.readline())
-            while time.monotonic() - self._asked_at < IDLE_SECONDS and (line := await process.stdout.readline()):
+            loop, lines = asyncio.get_running_loop(), asyncio.StreamReader(limit=LINE_BYTES)
+            transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), process.stdout)
+            reader = SnapshotReader(await lines.readline())
+            while time.monotonic() - self._asked_at < IDLE_SECONDS:
+                line = await asyncio.wait_for(lines.readline(), IDLE_SECONDS)  # a child that hangs is killed
                 self._latest.append(reader.read(line))
                 self._came.set()
-        except (OSError, OverflowError, *DECODE_ERRORS):
+        except (OSError, OverflowError, *DECODE_ERRORS):  # at its end, too
             pass  # the next viewer starts another one
         finally:
             self._came.set()
-            if process and process.returncode is None:
+            if transport:
+                transport.close()
+            if process:
                 process.kill()
-                await process.wait()
+                await run_in_thread(process.wait)
 
 
 def log_since(path: Path, asked: str) -> tuple[list[str], str]:
@@ -108,6 +115,6 @@ def log_since(path: Path, asked: str) -> tuple[list[str], str]:
     for line in reader.read(LOG_BYTES):
         level = parse_line(line).level
         shows = level != "D" if level else shows
-        if shows:
+        if shows and _KEY_ENDS not in line:
             lines.append(line)
     return lines, reader.position + ("" if shows else _AFTER_DEBUG)

@@ -7,6 +7,8 @@ bridge.py              polls the services, keeps what is known, posts what chang
 messages.py            those messages, and the values they are about
 last_seen.py           what the screen showed last, kept for its next first frame
 services.py            what the screen asks of this machine, or of a recording
+remote_services.py     what it asks of another box, through its gateway
+web.py                 the screen in a browser, for who has a key
 operations.py          start, switch, restart, stop: questions, download, the Supervisor's operation; closing meanwhile
 operation_progress.py  an operation from its events to lines: its steps, its end, why it failed
 advice.py              the screen of the advice

@@ -260,6 +260,7 @@ class GpuboxApp(SurvivingApp):
     @on(messages.ServerOverviewChanged)
     def _overview_changed(self) -> None:
         assert self.bridge.overview is not None
+        self.dashboard.only_watches = self.bridge.services.only_watches
         self.dashboard.show_overview(self.bridge.overview)
         self.broadcast()
         self._highlight_first()

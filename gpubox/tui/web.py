@@ -87,7 +87,6 @@ class WebScreen:
         self._names = own_names(socket.gethostname(), (host, *config.gateway.names))
         self._sessions: dict[str, Session] = {}
         self._pages = 0
-        self._empty_home = tempfile.TemporaryDirectory(prefix="gpubox-web-")
         if self.keys.problem:
             raise UsageError(self.keys.problem, "`gpubox keys list` says more.")
         if not (self.keys.box_key or any(key.limits.watch for key in self.keys.clients.values())):
@@ -100,6 +99,7 @@ class WebScreen:
         except ImportError:
             raise UsageError("The page needs textual-serve.", "Install it: pip install 'gpubox[web]'") from None
         self._static = Path(textual_serve.__file__).parent / "static"
+        self._empty_home = tempfile.TemporaryDirectory(prefix="gpubox-web-")
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._guard], client_max_size=16 * 1024)
@@ -126,7 +126,8 @@ class WebScreen:
         try:
             response = await handler(request)
         except web.HTTPException as error:
-            response = error
+            error.headers.update(_HEADERS)
+            raise
         if not response.prepared:
             response.headers.update(_HEADERS)
         return response
@@ -256,7 +257,7 @@ class _Screen:
             kind, *values = json.loads(text)
             match kind, values:
                 case "stdin", [str(keys)]:
-                    self._send(b"D", keys.encode(errors="replace"))
+                    self._send(b"D", keys.encode())
                 case "resize", [{"width": int(width), "height": int(height)}]:
                     size = {"type": "resize", "width": _cells(width), "height": _cells(height)}
                     self._send(b"M", json.dumps(size).encode())

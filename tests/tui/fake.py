@@ -168,7 +168,7 @@ class FakeServices(LocalServices):
         return self.gateways
 
     def gateway(self) -> GatewayView | None:
-        return self.gateway_view
+        return None if self.read_only else self.gateway_view
 
     def history_writer(self, on_problem: Callable[[str], object]) -> None:
         return None

@@ -17,13 +17,13 @@ STILL_IN_A_CIRCLE = {
 }
 """Circles through types that are left. None may be added."""
 TUI_LAYERS = (
-    "run",
+    "run web",
     "app",
     "dashboard.screen chat bench clients workshop advice help_screen",  # screens, and what the owner does on them
     "dashboard clients.client_lines",  # panes
     "operations",
     "bridge",
-    "services",
+    "services remote_services",
     "chat.chats bench.bench_runs clients.gateway_calls"
     " workshop.profile_files workshop.model_finder workshop.edit_session",
     "base_screen dialogs",

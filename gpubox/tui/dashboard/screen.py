@@ -78,6 +78,8 @@ class DashboardScreen(PersistentScreen):
         classes = [name for least, name in self.HORIZONTAL_BREAKPOINTS if width >= least][-1]
         super().__init__(Scope.DASHBOARD, note=note, classes=classes)
         self.read_only = bool(note)
+        self.only_watches = False
+        """Whether the screens of this machine are closed."""
         self.status = StatusOrAdvice("operation")
         self.panes = {pane.name: make_pane(pane) for pane in PANES}
         self.snapshot_panes = [pane for pane in self.panes.values() if isinstance(pane, SnapshotPane)]
@@ -370,6 +372,8 @@ class DashboardScreen(PersistentScreen):
             hidden |= {"edit"} | ({"trial"} if not self._trial else set())
         if not self.undo:
             hidden.add("undo")
+        if self.only_watches:
+            hidden |= {"show_chat", "show_bench", "show_models", "bench_speed"}
         self.keys.labels = {"switch": "confirm" if typing else label, "undo": self.undo}
         self.keys.typing, self.keys.hidden_actions = typing, frozenset(hidden)
 
