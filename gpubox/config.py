@@ -73,9 +73,9 @@ class Config:
     )
     shipped_profiles: str = toml_key(
         "text",
-        "Whether lists show the shipped profiles; auto hides them once you have a profile of your own.",
-        "auto",
-        choices=("auto", "show", "hide"),
+        "Whether lists show the shipped profiles, which are examples.",
+        "hide",
+        choices=("hide", "show"),
     )
     price_per_kwh: float | None = toml_key(
         "number", "What a kWh costs you. `gpubox history` then says what the energy cost.", None, above=0

@@ -146,6 +146,8 @@ class Finder:
         flags = changed_flags(default_flags(gguf), solution)
         free = free_profile_name(profile_name(name), self.paths)
         profile = Profile(name=free, model=model, title=gguf.name, flags=flags)
+        if profile.port == self.config.gateway.port:  # else the gateway could not start beside it
+            profile = replace(profile, port=profile.port + 1)
         return replace(profile, path=save_profile(profile, self.paths))
 
     def header_of(self, client: HubClient, repository: HubRepository, quant: HubQuant) -> Path:

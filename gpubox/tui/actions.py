@@ -243,8 +243,13 @@ ACTIONS = (
            "it stops; the servers go on.", Scope.CLIENTS, 1, "start the gateway", "serve --detach"),
     Action("clients_back", "escape", "esc", "Back", "Shows all requests again; then returns to the dashboard.",
            Scope.CLIENTS, 4, "back", palette=False),
+    Action("connect_write", "enter", "⏎", "Connect the client", "Starts the gateway if none runs. Writes the settings "
+           "into the client's own file, keeps all else in it and a copy beside it; else copies them.",
+           Scope.CONNECT, 1, "connect", "connect --write", palette=False),
+    Action("connect_undo", "u", "u", "Undo what was written", "The client's file is as it was before.",
+           Scope.CONNECT, 1, "undo", palette=False),
     Action("connect_copy", "y", "y", "Copy the settings", "To the terminal's clipboard (OSC 52, works over SSH).",
-           Scope.CONNECT, 1, "copy", "connect", palette=False),
+           Scope.CONNECT, 2, "copy", "connect", palette=False),
     Action("connect_model", "m,right", "m", "Name the next model", "A profile or one of its aliases.",
            Scope.CONNECT, 2, "model", palette=False),
     Action("connect_previous", "left", "←", "Name the previous model", "", Scope.CONNECT, palette=False),
@@ -271,6 +276,7 @@ While a text input has the focus, DashboardScreen.check_action lets these keys p
 _BOUND_ELSEWHERE = {
     "bench_open",
     "clients_open",
+    "connect_write",
     "finder_open",
     "switch",
     "edit_value",

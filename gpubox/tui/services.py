@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from gpubox.advisor.advisor import AdviceList, Advisor
     from gpubox.hardware.nvml_reader import DriverReader
     from gpubox.models.fetch import DownloadPlan
+    from gpubox.models.find import LocalModel
     from gpubox.models.resolve import ModelSource
+    from gpubox.planner.finder import Finder
     from gpubox.planner.plan import MemoryPlan
     from gpubox.profiles.loader import ProfileCatalog
     from gpubox.profiles.profile import Profile
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from gpubox.tui.workshop.profile_files import WorkshopService
 
 ATTACHED_READ_ONLY = "gpubox did not start this server, so it can only watch it."
+CONNECT_HINT = "connect"
+"""Its name among the dismissed advice."""
 LOG_TAIL_BYTES = 512 * 1024
 REPLAY_STEPS = 1000
 """Snapshots of a recording that are passed over at once: the screen must get its turn, however dense they are."""
@@ -213,28 +217,34 @@ class LocalServices:
             return error
         return None
 
-    def models_without_profile(self, catalog: ProfileCatalog) -> list[Path]:
-        from gpubox.models.find import find_models
+    def models_without_profile(self, catalog: ProfileCatalog) -> list[LocalModel]:
+        from gpubox.models.find import find_local_models
 
         sources = map(self._model, catalog.profiles.values())
         named = {source.path.resolve() for source in sources if source and source.path}
-        return [path for path in find_models(self.config, self.paths) if path.resolve() not in named]
+        return [model for model in find_local_models("", self.config, self.paths) if model.path.resolve() not in named]
+
+    def plan_model(self, model: LocalModel) -> MemoryPlan:
+        """Whether a new profile of a model would fit, and what makes it fit. Never raises."""
+        return self._finder.plan_local(model, self._finder.idea())
+
+    @cached_property
+    def _finder(self) -> Finder:
+        from gpubox.planner.finder import Finder
+
+        return Finder(self.paths, self.config)
 
     def preview_launch(self, profile: Profile) -> LaunchPreview:
         from gpubox.server.launch import preview_launch
 
         return preview_launch(profile, self.paths, self.config)
 
-    def make_profile(self, model: Path) -> Profile:
-        """Writes a profile for a model that has none."""
-        from gpubox.interchange.importing import import_source
-        from gpubox.profiles.writer import save_profile
+    def make_profile(self, model: Path, name: str, plan: MemoryPlan | None) -> Profile:
+        """Writes a profile for a model that has none, with the flags that make it fit."""
+        from gpubox.models.find import LocalModel
 
-        imported = import_source(str(model))
-        if not imported:
-            raise GpuboxError(f"No profile can be made of {model}.")
-        save_profile(imported[0].profile, self.paths)
-        return imported[0].profile
+        plan = plan or self.plan_model(LocalModel(name, model, None, ""))
+        return self._finder.new_profile(name, str(model.absolute()), plan)
 
     # -- the log ------------------------------------------------------------------------------------
 
@@ -396,6 +406,19 @@ class LocalServices:
         if snapshot:
             self._advisor.observe(snapshot)
         return self._advisor.advise(profile, snapshot)
+
+    def wants_client(self) -> bool:
+        """Whether the owner has neither connected a client to the gateway, nor dismissed the hint to do so."""
+        from gpubox.advisor.dismissed import Dismissals
+
+        used = self.paths.ledger.exists() and any(self.paths.ledger.iterdir())
+        return not (self.read_only or used or CONNECT_HINT in Dismissals(self.paths).of(""))
+
+    def end_connect_hint(self) -> None:
+        """Never says again that a client can be connected."""
+        from gpubox.advisor.dismissed import Dismissals
+
+        Dismissals(self.paths).dismiss("", CONNECT_HINT)
 
     def dismiss_advice(self, profile: str, rule: str, dismiss: bool, snapshot: Snapshot | None) -> AdviceList | None:
         """Dismisses an advice for good, or shows it again. Returns the advice as it is then."""

@@ -14,7 +14,9 @@ from gpubox.advisor.advisor import AdviceList
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.models.fetch import DownloadPlan
+from gpubox.models.find import LocalModel
 from gpubox.planner.plan import MemoryPlan
+from gpubox.planner.planner import no_plan
 from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import HardwareNeeds, Profile, ReferenceFigure
 from gpubox.server.events import LoadProgress, OperationFinished, Step, StepDone, StepFailed, StepStarted
@@ -223,8 +225,11 @@ class FakeServices(LocalServices):
     def memory_refusal(self, profile: Profile) -> GpuboxError | None:
         return self.short.get(profile.name)
 
-    def models_without_profile(self, catalog: ProfileCatalog) -> list[Path]:
-        return self.new_models
+    def models_without_profile(self, catalog: ProfileCatalog) -> list[LocalModel]:
+        return [LocalModel(path.stem, path, None, str(path.parent)) for path in self.new_models]
+
+    def plan_model(self, model: LocalModel) -> MemoryPlan:
+        return self.planned.get(model.name) or no_plan(model.name, GpuboxError("not planned"), 0)
 
     def preview_launch(self, profile: Profile) -> LaunchPreview:
         argv = ["llama-server", "--model", profile.model, "--host", profile.host, "--port", str(profile.port)]
@@ -284,8 +289,8 @@ class FakeServices(LocalServices):
             if isinstance(event, Gate):
                 event.open.set()
 
-    def make_profile(self, model: Path) -> Profile:
-        profile = replace(MINE, name=model.stem, model=str(model))
+    def make_profile(self, model: Path, name: str, plan: MemoryPlan | None) -> Profile:
+        profile = replace(MINE, name=name, model=str(model))
         self.profiles.append(profile)
         self.new_models = []
         return profile

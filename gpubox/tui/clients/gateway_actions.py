@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.dialogs import ask, confirm
+from gpubox.tui.dialogs import confirm
 from gpubox.views.clients import cancelled_text, live_words
 
 if TYPE_CHECKING:
@@ -87,19 +87,8 @@ class GatewayController:
         """Shows the settings of a client; without a gateway, offers to start one."""
         from gpubox.tui.clients.connect_screen import ConnectScreen
 
-        if self.bridge.gateway.view is None:
-            host, port = self.service.address()
-            body = (
-                f"A client needs one address that stays. The gateway listens on {sanitize_line(host)}:{port}, loads "
-                "the profile that a request names, and keeps running when gpubox closes."
-            )
-            answers = (("n", "not now", "no"), ("s", "start it, then show the settings", "yes"))
-            if await ask(self.app, "No gateway runs", body, *answers) != "yes":
-                return
-            await self._start()
         profiles = await run_in_thread(self.service.profiles)
-        if self.bridge.gateway.view is not None:
-            await self.app.push_screen(ConnectScreen(self.bridge, self.bridge.gateway.view, profiles, self.service))
+        await self.app.push_screen(ConnectScreen(self.bridge, profiles, self.service, self._start))
 
     async def _start(self) -> None:
         base_url = await self._do(self.service.start)

@@ -276,8 +276,8 @@ class DashboardScreen(PersistentScreen):
             label = "open"
         elif not self.profiles.display:
             label = "profiles"
-        elif entry and entry.kind == "model":
-            label = "make a profile"
+        elif entry and entry.kind == "choice":
+            label = "choose"
         typing = isinstance(self.focused, Input)
         hidden = set() if typing or label != "profiles" else {"switch"}  # p does the same
         filters = (self.profiles.search, self.log_pane.filter, self.requests.filter)
