@@ -151,8 +151,8 @@ ACTIONS = (
            "approvals and limits. An empty field means the default.", Scope.CHAT, 5, "settings"),
     Action("chat_fold", "ctrl+o,o", "^o", "Unfold or fold thinking and tools", "A click unfolds or folds a single one.",
            Scope.CHAT, 2, "unfold"),
-    Action("chat_retry", "ctrl+r,r", "^r", "Ask the last prompt again", "The previous answer is kept.",
-           Scope.CHAT, 8, "retry"),
+    Action("chat_retry", "ctrl+r,r", "^r", "Ask the last prompt again", "The previous answer is kept. If the server "
+           "died: starts it again.", Scope.CHAT, 8, "retry"),
     Action("chat_branch", "b", "b", "Branch into a new chat", "Copies the turns up to the one in view; this chat is "
            "unchanged.", Scope.CHAT, 0, "", "chat branch"),
     Action("chat_copy_code", "ctrl+y,y", "^y", "Copy the code", "The last code block of the turn in view. Press again "

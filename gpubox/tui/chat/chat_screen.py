@@ -20,7 +20,7 @@ from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PersistentScreen
 from gpubox.tui.chat.approval import ApprovalQueue
-from gpubox.tui.chat.chat_lines import chat_line, idle_line, no_server_lines, running_turn_line, welcome_lines
+from gpubox.tui.chat.chat_lines import chat_line, idle_line, no_server_lines, restarts, running_turn_line, welcome_lines
 from gpubox.tui.chat.chat_list import ChatList, ChatRows
 from gpubox.tui.chat.composer import Composer
 from gpubox.tui.chat.markdown import preload
@@ -168,9 +168,18 @@ class ChatScreen(PersistentScreen):
         hidden = {"chat_send"} if reading else {"chat_write"}
         if not self.transcript.turns:
             hidden |= TURN_ACTIONS
+        labels = {}
+        if self._restarts:
+            hidden = (hidden | {"chat_fold", "chat_settings", "chat_new", "chat_last"}) - {"chat_retry"}
+            labels["chat_retry"] = "start the server"
         self.keys.typing, self.keys.hidden_actions = not (listing or reading), frozenset(hidden)
         back = "stop" if self.runner.running else "back"
-        self.keys.labels = {"chat_back": back, "chat_send": "open" if listing else "send"}
+        self.keys.labels = {"chat_back": back, "chat_send": "open" if listing else "send", **labels}
+
+    @property
+    def _restarts(self) -> bool:
+        """Whether ^r starts the server that died, or was stopped: nothing can be asked until then."""
+        return not self.header.note and restarts(self._overview)
 
     def show_welcome(self) -> None:
         """Updates what an empty chat shows."""
@@ -368,7 +377,10 @@ class ChatScreen(PersistentScreen):
             self.draw_lines()
 
     def action_chat_retry(self) -> None:
-        """Sends the last prompt again, instead of the last turn."""
+        """Sends the last prompt again, instead of the last turn; starts the server first if it died."""
+        if self._restarts:
+            self.app.run_worker(self.app.run_action("restart"))
+            return
         turns = self.transcript.turns
         if turns and not self.busy():
             self.editing = not self.no_server
