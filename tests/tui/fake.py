@@ -117,8 +117,16 @@ class FakeServices(LocalServices):
         """The gateway that runs."""
         self.gateways: Any = None
         self.past: Any = FakeHistory()
+        self.newcomer = self.hint_ended = False
+        """Whether he never connected a client; whether he has done so now, or dismissed the hint."""
         self.judged: AdviceList | None = None
         """What the advisor says of every profile."""
+
+    def wants_client(self) -> bool:
+        return self.newcomer
+
+    def end_connect_hint(self) -> None:
+        self.hint_ended = True
 
     def advice(self, snapshot: Snapshot | None, profile: str = "") -> AdviceList | None:
         return self.judged
@@ -300,6 +308,15 @@ class FakeServices(LocalServices):
 
     def file_locations(self) -> list[tuple[str, str]]:
         return [("your profiles", "~/.config/gpubox/profiles"), ("server log", "~/.local/state/gpubox/logs")]
+
+
+class Stranger(FakeServices):
+    """An empty home with these models."""
+
+    def __init__(self, *models: str, status: ServerStatus = STOPPED) -> None:
+        super().__init__(status, (QWEN, DEMO))
+        self.broken, self.config, self.newcomer = {}, Config(), True
+        self.new_models = [Path(f"/home/me/models/{name}.gguf") for name in models]
 
 
 def recorded(count: int = 200) -> list[str]:

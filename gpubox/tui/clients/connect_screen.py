@@ -242,7 +242,8 @@ class ConnectScreen(PushedScreen):
         start = "" if self.bridge.gateway.view else "start the gateway, "
         does = f"write {change.path.name}" if isinstance(change, SettingsChange) else "copy"
         self.keys.labels = {"connect_write": f"{start}{does}"}
-        hidden = {"connect_write"} if snippet is None or isinstance(change, GpuboxError) else set()
+        done = isinstance(change, SettingsChange) and change.before == change.after
+        hidden = {"connect_write"} if snippet is None or isinstance(change, GpuboxError) or done else set()
         self.keys.hidden_actions = frozenset(hidden if self._written else {*hidden, "connect_undo"})
 
     def _draw_lines(self) -> None:
@@ -258,7 +259,7 @@ class ConnectScreen(PushedScreen):
             (f"  m: {len(models)} models" if len(models) > 1 else "", "$quiet"),
         )  # fmt: skip
         said, style = self._note()
-        rows = textwrap.wrap(sanitize_line(said), max(20, width))
+        rows = textwrap.wrap(sanitize_line(said), max(20, width), break_on_hyphens=False)
         self.lines.styles.height = 1 + max(2, len(rows))
         first = truncate_line(join_lines([address, model]), width)
         self.lines.show([first, *(styled_line((row, style)) for row in rows)])
