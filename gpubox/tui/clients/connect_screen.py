@@ -143,13 +143,14 @@ class ConnectScreen(PushedScreen):
 
     async def _connect(self) -> None:
         """Starts a gateway if none runs, and writes the settings, or copies those that gpubox cannot write."""
+        seen = self.change
         try:
             if self.bridge.gateway.view is None:
                 await self.start_gateway()
                 self.show_gateway(self.bridge.gateway.view)
             if needs_key := bool((snippet := self.snippet()) and snippet.needs_key):
                 await self._make_key()
-            snippet, seen = self.snippet(), self.change
+            snippet = self.snippet()
             if snippet is None or snippet.needs_key:
                 return
             change = await run_in_thread(settings_change, snippet)
@@ -220,12 +221,12 @@ class ConnectScreen(PushedScreen):
 
     async def _read_file(self) -> None:
         """Shows what Enter changes in the client's file; without such a file the settings."""
-        snippet, self.change = self.snippet(), None
+        snippet, change = self.snippet(), None  # type: Snippet | None, SettingsChange | GpuboxError | None
         try:
-            self.change = await run_in_thread(settings_change, snippet) if snippet else None
+            change = await run_in_thread(settings_change, snippet) if snippet else None
         except GpuboxError as error:
-            self.change = error
-        change = self.change
+            change = error
+        self.change = change
         if snippet is None:
             text = "There is no profile that this client could use: esc, then start one."
             self.text.put("no model", lambda width: _wrapped(text, width))
