@@ -17,6 +17,7 @@ from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.interchange.client_settings import CLIENTS, KEY_PLACEHOLDER, ClientModel, Snippet, usable_models
 from gpubox.interchange.settings_file import SettingsChange, settings_change, undo_settings, write_settings
+from gpubox.profiles.loader import visible_profiles
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PushedScreen
@@ -94,7 +95,7 @@ class ConnectScreen(PushedScreen):
 
     def __init__(
         self, bridge: ServiceBridge, profiles: Mapping[str, Profile], service: GatewayService,
-        start: Callable[[], Awaitable[None]],
+        start: Callable[[], Awaitable[object]],
     ) -> None:  # fmt: skip
         """``start``: starts a gateway and reads its view."""
         super().__init__(Scope.CONNECT)
@@ -203,7 +204,11 @@ class ConnectScreen(PushedScreen):
 
     def models(self) -> tuple[ClientModel, ...]:
         """The models that this client can use."""
-        return usable_models(self.client, gateway_models(self.view.status, self.profiles))
+        listed = self.profiles
+        if self.view.status is None:  # what a gateway would list
+            shown = visible_profiles([*listed.values()], {self.model})
+            listed = {profile.name: profile for profile in shown}
+        return usable_models(self.client, gateway_models(self.view.status, listed))
 
     def snippet(self) -> Snippet | None:
         """The settings as shown; ``None`` if there is no model to name."""

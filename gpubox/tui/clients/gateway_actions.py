@@ -84,11 +84,11 @@ class GatewayController:
             self.app.say("The gateway is stopped.")
 
     async def connect(self) -> None:
-        """Shows the settings of a client; without a gateway, offers to start one."""
+        """Shows the settings of the clients; Enter there starts a gateway if none runs."""
         from gpubox.tui.clients.connect_screen import ConnectScreen
 
-        profiles = await run_in_thread(self.service.profiles)
-        await self.app.push_screen(ConnectScreen(self.bridge, profiles, self.service, self._start))
+        profiles, start = await run_in_thread(self.service.profiles), partial(self._do, self.service.start)
+        await self.app.push_screen(ConnectScreen(self.bridge, profiles, self.service, start))
 
     async def _start(self) -> None:
         base_url = await self._do(self.service.start)

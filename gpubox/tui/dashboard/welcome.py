@@ -25,6 +25,6 @@ def choices(entries: Sequence[ProfileEntry], kept: Iterable[str], *, looked: boo
     for entry in entries:
         if entry.name == DEMO and entry.profile and entry not in rows:
             here = bool(entry.compatibility and entry.compatibility.model_present)
-            size = "is here" if here else f"{units.file_size(SMOLLM2.size)} to download"
-            rows.append(replace(entry, text=f"a small model, {size}; runs on the CPU"))
+            size = "a small model, here" if here else f"{units.file_size(SMOLLM2.size)} to download"
+            rows.append(replace(entry, text=f"{size}; runs on the CPU"))
     return rows
