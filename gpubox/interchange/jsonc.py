@@ -36,7 +36,7 @@ class _Node:
 class _Edits:
     text: str
     newline: str
-    found: list[tuple[int, int, str]] = field(default_factory=list)
+    made: list[tuple[int, int, str]] = field(default_factory=list)
 
 
 def set_values(text: str, values: Mapping[str, Any]) -> str:
@@ -51,7 +51,7 @@ def set_values(text: str, values: Mapping[str, Any]) -> str:
         raise _broken(text, end, "this is not one JSON object")
     edits = _Edits(text, "\r\n" if "\r\n" in text else "\n")
     _merge(edits, root, values, "")
-    for start, end, new in sorted(edits.found, reverse=True):
+    for start, end, new in sorted(edits.made, reverse=True):
         text = text[:start] + new + text[end:]
     return text
 
@@ -68,7 +68,7 @@ def _merge(edits: _Edits, node: _Node, values: Mapping[str, Any], indent: str) -
         elif old.members is not None and isinstance(value, Mapping):
             _merge(edits, old, value, inner)
         elif edits.text[old.start : old.end] != (new := _dump(edits, value, inner)):
-            edits.found.append((old.start, old.end, new))
+            edits.made.append((old.start, old.end, new))
     if not added:
         return
     close = node.end - 1
@@ -76,9 +76,9 @@ def _merge(edits: _Edits, node: _Node, values: Mapping[str, Any], indent: str) -
     new, last = ",".join(added), max((member.end for member in members.values()), default=place)
     if members and not node.comma:
         new = new if last < place else f",{new}"
-        edits.found += [(last, last, ",")] * (last < place)
+        edits.made += [(last, last, ",")] * (last < place)
     same_line = "\n" not in edits.text[place:close]
-    edits.found.append((place, close if same_line else place, new + (edits.newline + indent) * same_line))
+    edits.made.append((place, close if same_line else place, new + (edits.newline + indent) * same_line))
 
 
 def _dump(edits: _Edits, value: Any, indent: str) -> str:

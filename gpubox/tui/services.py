@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from gpubox.models.fetch import DownloadPlan
     from gpubox.models.find import LocalModel
     from gpubox.models.resolve import ModelSource
-    from gpubox.planner.finder import Finder
     from gpubox.planner.plan import MemoryPlan
     from gpubox.profiles.loader import ProfileCatalog
     from gpubox.profiles.profile import Profile
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
     from gpubox.tui.workshop.profile_files import WorkshopService
 
 ATTACHED_READ_ONLY = "gpubox did not start this server, so it can only watch it."
-CONNECT_HINT = "connect"
-"""Its name among the dismissed advice."""
 LOG_TAIL_BYTES = 512 * 1024
 REPLAY_STEPS = 1000
 """Snapshots of a recording that are passed over at once: the screen must get its turn, however dense they are."""
@@ -67,6 +64,7 @@ class LocalServices:
         self._bench: BenchRuns | None = None
         self._workshop: WorkshopService | None = None
         self._gateway: GatewayService | None = None
+        self._models: ModelFinder | None = None
 
     @property
     def note(self) -> str:
@@ -226,13 +224,7 @@ class LocalServices:
 
     def plan_model(self, model: LocalModel) -> MemoryPlan:
         """Whether a new profile of a model would fit, and what makes it fit. Never raises."""
-        return self._finder.plan_local(model, self._finder.idea())
-
-    @cached_property
-    def _finder(self) -> Finder:
-        from gpubox.planner.finder import Finder
-
-        return Finder(self.paths, self.config)
+        return self.finder_service().plan_local(model)
 
     def preview_launch(self, profile: Profile) -> LaunchPreview:
         from gpubox.server.launch import preview_launch
@@ -241,10 +233,7 @@ class LocalServices:
 
     def make_profile(self, model: Path, name: str, plan: MemoryPlan | None) -> Profile:
         """Writes a profile for a model that has none, with the flags that make it fit."""
-        from gpubox.models.find import LocalModel
-
-        plan = plan or self.plan_model(LocalModel(name, model, None, ""))
-        return self._finder.new_profile(name, str(model.absolute()), plan)
+        return self.finder_service().profile_of(name, model, plan)
 
     # -- the log ------------------------------------------------------------------------------------
 
@@ -382,9 +371,11 @@ class LocalServices:
         return not self.read_only and self.paths.trial_record.exists()
 
     def finder_service(self) -> ModelFinder:
-        from gpubox.tui.workshop.model_finder import ModelFinder
+        if self._models is None:
+            from gpubox.tui.workshop.model_finder import ModelFinder
 
-        return ModelFinder(self.paths, self.config)
+            self._models = ModelFinder(self.paths, self.config)
+        return self._models
 
     def gateway_service(self) -> GatewayService:
         if self._gateway is None:
@@ -409,16 +400,10 @@ class LocalServices:
 
     def wants_client(self) -> bool:
         """Whether the owner has neither connected a client to the gateway, nor dismissed the hint to do so."""
-        from gpubox.advisor.dismissed import Dismissals
-
-        used = self.paths.ledger.exists() and any(self.paths.ledger.iterdir())
-        return not (self.read_only or used or CONNECT_HINT in Dismissals(self.paths).of(""))
+        return not self.read_only and self.gateway_service().wants_client()
 
     def end_connect_hint(self) -> None:
-        """Never says again that a client can be connected."""
-        from gpubox.advisor.dismissed import Dismissals
-
-        Dismissals(self.paths).dismiss("", CONNECT_HINT)
+        self.gateway_service().end_connect_hint()
 
     def dismiss_advice(self, profile: str, rule: str, dismiss: bool, snapshot: Snapshot | None) -> AdviceList | None:
         """Dismisses an advice for good, or shows it again. Returns the advice as it is then."""

@@ -140,6 +140,7 @@ class ChatScreen(PersistentScreen):
             self.transcript.update_last()
             self.draw_lines()
 
+    @on(Transcript.LinesBelowChanged)
     def draw_lines(self) -> None:
         """Draws the lines above and below the transcript."""
         if not self.is_mounted:
@@ -168,18 +169,13 @@ class ChatScreen(PersistentScreen):
         hidden = {"chat_send"} if reading else {"chat_write"}
         if not self.transcript.turns:
             hidden |= TURN_ACTIONS
-        labels = {}
-        if self._restarts:
-            hidden = (hidden | {"chat_fold", "chat_settings", "chat_new", "chat_last"}) - {"chat_retry"}
-            labels["chat_retry"] = "start the server"
-        self.keys.typing, self.keys.hidden_actions = not (listing or reading), frozenset(hidden)
         back = "stop" if self.runner.running else "back"
-        self.keys.labels = {"chat_back": back, "chat_send": "open" if listing else "send", **labels}
-
-    @property
-    def _restarts(self) -> bool:
-        """Whether ^r starts the server that died, or was stopped: nothing can be asked until then."""
-        return not self.header.note and restarts(self._overview)
+        labels = {"chat_back": back, "chat_send": "open" if listing else "send"}
+        if restarts(self._overview):
+            hidden = (hidden | TURN_ACTIONS | {"chat_settings"}) - {"chat_retry"}
+            labels["chat_retry"] = "start the server"
+        self.keys.labels, self.keys.hidden_actions = labels, frozenset(hidden)
+        self.keys.typing = not (listing or reading)
 
     def show_welcome(self) -> None:
         """Updates what an empty chat shows."""
@@ -189,10 +185,6 @@ class ChatScreen(PersistentScreen):
 
     def on_resize(self, event: events.Resize) -> None:
         self.call_after_refresh(self.draw_lines)
-
-    @on(Transcript.LinesBelowChanged)
-    def _lines_below_changed(self) -> None:
-        self.draw_lines()
 
     @on(events.ScreenResume)
     def _resumed(self) -> None:
@@ -378,11 +370,10 @@ class ChatScreen(PersistentScreen):
 
     def action_chat_retry(self) -> None:
         """Sends the last prompt again, instead of the last turn; starts the server first if it died."""
-        if self._restarts:
-            self.app.run_worker(self.app.run_action("restart"))
-            return
         turns = self.transcript.turns
-        if turns and not self.busy():
+        if restarts(self._overview):
+            self.app.run_worker(self.app.run_action("restart"))
+        elif turns and not self.busy():
             self.editing = not self.no_server
             self.ask(turns[-1].prompt)
 
