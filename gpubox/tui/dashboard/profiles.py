@@ -183,7 +183,8 @@ class ProfilePane(Vertical):
         if search:
             self.border_subtitle = f"{len(shown)} of {count}" if hidden else f"{count}"
         else:
-            self.border_subtitle = f"{len(hidden)} examples hidden" if hidden else f"{count}"
+            some = "1 example" if len(hidden) == 1 else f"{len(hidden)} examples"
+            self.border_subtitle = f"{some} hidden" if hidden else f"{count}"
         self.rows.running, self.rows.operations = self.running, self.operations
         self.rows.show_values(shown)
         self.rows.redraw()
