@@ -124,7 +124,13 @@ class ProfileEntry:
         assert verdict
         if self.plan.solutions and self.plan.solutions[0].fits:
             return f"fits {words}"
-        return f"too large: {words}" if verdict.fit == "short" else words if verdict.fit == "disk" else verdict.words
+        return (
+            f"too large: {words}"
+            if verdict.fit == "short"
+            else f"{verdict.fit}, {words}"
+            if verdict.fit in ("fits", "tight")
+            else words
+        )
 
     @property
     def verdict(self) -> MemoryVerdict | None:

@@ -29,7 +29,7 @@ async def test_three_choices_and_no_profile_that_cannot_start() -> None:
 async def test_what_enter_downloads_stands_on_its_row() -> None:
     services = Stranger()
     async with on_dashboard(services, size=(80, 24)) as pilot:
-        await shows(pilot, "none was found: Enter takes its path", "98 MB to download")
+        await shows(pilot, "none here; Enter: its path", "98 MB, on the CPU")
         await pilot.press("j", "j", "enter")
         await until(pilot, lambda: services.asked == [("fetch", "demo"), ("start", "demo", False, False)])
 

@@ -11,9 +11,9 @@ from gpubox.profiles.loader import DEMO
 from gpubox.tui.messages import ProfileEntry
 
 QUESTION = "No profile yet. What do you have?"
-LOOKING = ProfileEntry("choice:file", "choice", "a model file", text="looking in ~/models and the caches …")
-NO_FILE = ProfileEntry("choice:file", "choice", "a model file", text="none was found: Enter takes its path")
-FIND = ProfileEntry("choice:find", "choice", "find a model", text="Hugging Face; verdict before the download")
+LOOKING = ProfileEntry("choice:file", "choice", "a model file", text="looking for models …")
+NO_FILE = ProfileEntry("choice:file", "choice", "a model file", text="none here; Enter: its path")
+FIND = ProfileEntry("choice:find", "choice", "find a model", text="on Hugging Face")
 
 
 def choices(entries: Sequence[ProfileEntry], kept: Iterable[str], *, looked: bool) -> list[ProfileEntry]:
@@ -25,6 +25,6 @@ def choices(entries: Sequence[ProfileEntry], kept: Iterable[str], *, looked: boo
     for entry in entries:
         if entry.name == DEMO and entry.profile and entry not in rows:
             here = bool(entry.compatibility and entry.compatibility.model_present)
-            size = "a small model, here" if here else f"{units.file_size(SMOLLM2.size)} to download"
-            rows.append(replace(entry, text=f"{size}; runs on the CPU"))
+            size = "is here" if here else units.file_size(SMOLLM2.size)
+            rows.append(replace(entry, text=f"{size}, on the CPU"))
     return rows
