@@ -99,9 +99,9 @@ class Config:
     )
     shipped_profiles: str = toml_key(
         "text",
-        "Whether lists show the shipped profiles; auto hides them once you have a profile of your own.",
-        "auto",
-        choices=("auto", "show", "hide"),
+        "Whether lists show the shipped profiles, which are examples.",
+        "hide",
+        choices=("hide", "show"),
     )
     theme: str = toml_key(
         "text", "The colours of the screen: auto (as the terminal's background), gpubox, gpubox-light or another theme "

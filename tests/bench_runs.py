@@ -72,7 +72,7 @@ def _values(values: Mapping[str, Any], tg: float, *, draft: bool) -> dict[str, A
     rate = tg / (1 + depth / 40_000)
     drafted = tokens if draft else None  # optional, because its bootstrap interval is slow
     return {
-        "ttft_seconds": 0.05 + depth / 2400 if values["prefix"] == "cold" else 0.06,
+        "ttft_seconds": 0.05 + depth / 2400 if values.get("prefix") == "cold" else 0.06,
         "wall_seconds": tokens / rate + 0.1,
         "pp": 2400.0 * tg / 60 if depth else 900.0,
         "tg": rate,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gpubox.config import Config
 from gpubox.paths import Paths, shipped_profiles
-from gpubox.profiles.loader import ProfileCatalog, hides_shipped, load_catalog, visible_profiles
+from gpubox.profiles.loader import ProfileCatalog, load_catalog, visible_profiles
 from gpubox.profiles.profile import Profile
 from gpubox.server.instance import instance_names, observe
 from gpubox.server.state import RunningServer
@@ -87,8 +87,7 @@ class ProfileTable:
     def visible(self) -> list[Profile]:
         """The profiles that a list shows."""
         profiles = list(self.catalog.profiles.values())
-        hides = hides_shipped(profiles, self.config.shipped_profiles)
-        return visible_profiles(profiles, ()) if hides else profiles
+        return visible_profiles(profiles, ()) if self.config.shipped_profiles == "hide" else profiles
 
     def _files(self) -> tuple[tuple[str, int, int], ...]:
         files = []

@@ -83,6 +83,8 @@ class _Client:
     write: Callable[[ClientTarget], str]
     embeddings: bool = False
     """Whether it can use a model that serves embeddings."""
+    files: tuple[str, ...] = ()
+    """Where it reads JSON settings, below the folder of configurations."""
 
 
 def client_snippet(client: str, target: ClientTarget) -> Snippet:
@@ -100,6 +102,11 @@ def client_snippet(client: str, target: ClientTarget) -> Snippet:
 def settings_place(client: str) -> str:
     """Where the settings of ``client`` belong. Raises UsageError for an unknown client."""
     return _known(client).where
+
+
+def settings_files(client: str) -> tuple[str, ...]:
+    """The JSON files that gpubox can write for a client, the first that exists, else the last; empty: none."""
+    return _known(client).files
 
 
 def client_name(word: str) -> str:
@@ -234,7 +241,8 @@ _FORMS: dict[str, Callable[[Any], str]] = {
 }
 _DATA = parse_toml((Path(__file__).parent / "data" / "clients.toml").read_text(encoding="utf-8"))
 _CLIENTS: dict[str, _Client] = {
-    name: _Client(entry["title"], entry["where"], _settings(entry), entry.get("embeddings", False))
+    name: _Client(entry["title"], entry["where"], _settings(entry), entry.get("embeddings", False),
+                  tuple(entry.get("files", ())))
     for name, entry in _DATA.items()
 } | {
     "curl": _Client("curl", "a shell", _curl, embeddings=True),

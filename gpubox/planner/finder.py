@@ -6,6 +6,7 @@ measure in a dry run.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,11 +32,14 @@ from gpubox.profiles.loader import free_profile_name
 from gpubox.profiles.profile import FlagValue, Profile
 from gpubox.profiles.writer import save_profile
 from gpubox.server.instance import running_servers
+from gpubox.server.launch import check_port
 from gpubox.server.state import RunningServer
 
 T = TypeVar("T")
 Item = TypeVar("Item")
 _DRAFT_HEAD_NOTE = "it contains a draft head (MTP): spec-type draft-mtp uses it"
+_PORTS = 20
+"""So many are tried for a new profile."""
 _CONNECTIONS = 4
 """So many repositories or headers are read at once."""
 
@@ -146,7 +150,19 @@ class Finder:
         flags = changed_flags(default_flags(gguf), solution)
         free = free_profile_name(profile_name(name), self.paths)
         profile = Profile(name=free, model=model, title=gguf.name, flags=flags)
+        profile = replace(profile, port=self._port(profile))
         return replace(profile, path=save_profile(profile, self.paths))
+
+    def _port(self, profile: Profile) -> int:
+        """The first port that is neither the gateway's, which starts beside it, nor in use now."""
+        taken = {server.launch.port for server in running_servers(self.paths, MAIN_INSTANCE)}  # these stop before it
+        for port in range(profile.port, profile.port + _PORTS):
+            with contextlib.suppress(GpuboxError):
+                if port != self.config.gateway.port:
+                    if port not in taken:
+                        check_port(profile.host, port, self.paths)
+                    return port
+        return profile.port
 
     def header_of(self, client: HubClient, repository: HubRepository, quant: HubQuant) -> Path:
         """The stand-in of a quant. Raises GpuboxError."""

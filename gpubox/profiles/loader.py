@@ -107,18 +107,18 @@ def free_profile_name(name: str, paths: Paths) -> str:
     return next(candidate for candidate in names if candidate not in taken)
 
 
+DEMO = "demo"
+"""The shipped profile that works on every machine."""
+
+
 def _rank(profile: Profile) -> int:
     """The owner's profiles first; of the shipped ones the demos, because a newcomer starts there."""
     return 1 + (not profile.model.startswith("demo:")) if profile.shipped else 0
 
 
-def hides_shipped(profiles: Iterable[Profile], setting: str) -> bool:
-    """Whether lists leave out the shipped profiles; ``setting`` is ``shipped-profiles`` of config.toml."""
-    return setting == "hide" or (setting == "auto" and any(not profile.shipped for profile in profiles))
-
-
-def visible_profiles(profiles: Iterable[Profile], keep: Collection[str]) -> list[Profile]:
-    """The owner's profiles, and the shipped ones named in ``keep`` (those that run or ran last)."""
+def visible_profiles(profiles: Collection[Profile], keep: Collection[str]) -> list[Profile]:
+    """What lists show: the owner's profiles, else the demo; and the shipped ones in ``keep`` (which run or ran)."""
+    keep = keep if any(not profile.shipped for profile in profiles) else {DEMO, *keep}
     return [profile for profile in profiles if not profile.shipped or profile.name in keep]
 
 

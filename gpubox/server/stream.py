@@ -187,8 +187,8 @@ def _connection_error(error: httpx.HTTPError, url: str, silence_seconds: float, 
             timed_out=timed_out,
         )
     return StreamError(
-        f"{url} does not answer ({type(error).__name__}).",
-        "`gpubox status` shows whether it runs.",
+        f"The server at {url} does not answer.",
+        "If it died, `gpubox restart` starts it again.",
         transient=not isinstance(error, httpx.ConnectTimeout),
         timed_out=timed_out,
         code=ExitCode.NOT_RUNNING,

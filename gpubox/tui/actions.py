@@ -234,8 +234,8 @@ ACTIONS = (
            "top-p reasoning turn off on folder tools"),
     Action("chat_fold", "ctrl+o,o", "Unfold or fold thinking and tools", "A click unfolds or folds a single one.",
            _C, _MOVES, 2, "unfold", words="show hide reasoning expand collapse"),
-    Action("chat_retry", "ctrl+r,r", "Ask the last prompt again", "The previous answer is kept.", _C, _CHANGES, 8,
-           "retry", words="regenerate repeat another answer"),
+    Action("chat_retry", "ctrl+r,r", "Ask the last prompt again", "The previous answer is kept. If the server "
+           "died: starts it again.", _C, _CHANGES, 8, "retry", words="regenerate repeat another answer"),
     Action("chat_branch", "", "Branch into a new chat", "Copies the turns up to the one in view; this chat is "
            "unchanged.", _C, _CHANGES, command="chat branch", words="fork copy", bound=False),
     Action("chat_copy_code", "ctrl+y,y", "Copy the code", "The last code block of the turn in view. Press again "
@@ -335,8 +335,13 @@ ACTIONS = (
            "openai endpoint listen"),
     Action("clients_back", "escape", "Back", "Shows all requests again; then returns to the dashboard.",
            _G, _MOVES, 4, "back", palette=False),
+    Action("connect_write", "enter", "Connect the client", "Starts the gateway if none runs. Writes the settings into "
+           "the client's own file, keeps all else in it and a copy beside it; else copies them.",
+           _CONNECT, _CHANGES, 1, "connect", "connect --write", "write save configure apply", palette=False),
+    Action("connect_undo", "u", "Undo what was written", "The client's file is as it was before.", _CONNECT, _CHANGES,
+           1, "undo", words="revert back"),
     Action("connect_copy", "y", "Copy the settings", "To the terminal's clipboard (OSC 52, works over SSH).",
-           _CONNECT, _OPENS, 1, "copy", "connect", "clipboard"),
+           _CONNECT, _OPENS, 2, "copy", "connect", "clipboard"),
     Action("connect_model", "right", "Name the next model", "A profile or one of its aliases.", _CONNECT, _MOVES, 2,
            "model", palette=False),
     Action("connect_previous", "left", "Name the previous model", "", _CONNECT, _MOVES, palette=False),
@@ -359,7 +364,7 @@ OPENS_INPUT = {"search", "edit_search"}
 While a text input has the focus, DashboardScreen.check_action lets these keys pass as letters."""
 _BOUND_ELSEWHERE = {
     "bench_open", "clients_open", "finder_open", "switch", "edit_value", "next_pane", "chat_send", "chat_new_line",
-    "chat_last", "trial_choose",
+    "chat_last", "trial_choose", "connect_write",
 }  # fmt: skip
 """Their keys are bound by the list, by Textual and by the prompt themselves."""
 _APP_ACTIONS = {"stop", "restart", "failed_log", "bench_speed", "tune", "advice", "menu"}

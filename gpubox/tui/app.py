@@ -22,8 +22,10 @@ from gpubox.tui.appearance import Appearance
 from gpubox.tui.background import BackgroundKnown
 from gpubox.tui.base_screen import PersistentScreen, PushedScreen
 from gpubox.tui.bridge import ServiceBridge
+from gpubox.tui.dashboard.operation_line import NEXT
 from gpubox.tui.dashboard.profiles import ProfilePane
 from gpubox.tui.dashboard.screen import DashboardScreen
+from gpubox.tui.dashboard.welcome import FIND
 from gpubox.tui.survival import SanitizeFilter, SurvivingApp
 
 if TYPE_CHECKING:
@@ -83,6 +85,7 @@ class GpuboxApp(SurvivingApp):
         self._first_highlighted = False
         self._kept: object = None
         """What was kept for the next first frame, without its time."""
+        self._hint_read = False
 
     @cached_property
     def operations(self) -> OperationController:
@@ -264,7 +267,20 @@ class GpuboxApp(SurvivingApp):
         self.dashboard.show_overview(self.bridge.overview)
         self.broadcast()
         self._highlight_first()
+        if self.bridge.overview.status.up and not self._hint_read:
+            self._hint_read = True
+            self.bridge.run(self._read_hint, "hint")
         self.bridge.run(self._read_undo, "undo", exclusive=True)
+
+    async def _read_hint(self) -> None:
+        if await run_in_thread(self.bridge.services.wants_client):
+            self.dashboard.status.show_hint(NEXT)
+
+    @on(messages.ClientConnected)
+    def _end_hint(self) -> None:
+        if self.dashboard.status.hint:
+            self.dashboard.status.show_hint(())
+            self.bridge.run(partial(run_in_thread, self.bridge.services.end_connect_hint), "hint")
 
     @on(messages.GatewayChanged)
     def _gateway_changed(self) -> None:
@@ -289,6 +305,7 @@ class GpuboxApp(SurvivingApp):
     @on(messages.ProfileEntriesRead)
     def _entries_read(self) -> None:
         self.dashboard.profiles.hides_shipped = self.bridge.hides_shipped
+        self.dashboard.profiles.looked = self.bridge.looked_for_models
         self.dashboard.profiles.entries = self.bridge.entries
         self._highlight_first()
         if not self.bridge.rows_drawn.is_set():
@@ -325,7 +342,8 @@ class GpuboxApp(SurvivingApp):
             self._first_highlighted = True
             name = self._start or overview.status.profile or overview.last_profile
             first = next((entry for entry in entries if entry.profile), entries[0])  # not a broken file
-            self.dashboard.profiles.highlight(f"profile:{name}" if name else first.id)
+            if name or not self.dashboard.profiles.asks:  # else the first choice is the one
+                self.dashboard.profiles.highlight(f"profile:{name}" if name else first.id)
         if self._start and (entry := next((e for e in entries if e.name == self._start and e.kind != "model"), None)):
             self._start = None
             self.choose(entry, may_download=True)  # `gpubox demo` has named the download already
@@ -345,7 +363,14 @@ class GpuboxApp(SurvivingApp):
 
     @on(ProfilePane.EntrySelected)
     def _entry_selected(self, message: ProfilePane.EntrySelected) -> None:
-        self.choose(message.entry)
+        entry = message.entry
+        if entry.id == FIND.id:
+            self.action_show("models")
+            self.models.action_finder_search()
+        elif entry.kind == "choice":
+            self.action_workshop("new_profile")
+        else:
+            self.choose(entry, may_download=bool(entry.text))  # its row has named the download
 
     def choose(self, entry: messages.ProfileEntry, *, may_download: bool = False) -> None:
         """Starts or switches to an entry. ``may_download``: the owner has already agreed to the download."""
@@ -491,7 +516,10 @@ class GpuboxApp(SurvivingApp):
     async def action_back(self) -> None:
         if self.screen is not self.dashboard:
             return  # the other screens handle esc themselves
-        if self.dashboard.go_back() or not self.bridge.operation_running or self.bridge.operation is None:
+        if self.dashboard.go_back():
+            return
+        if not self.bridge.operation_running or self.bridge.operation is None:
+            self._end_hint()
             return
         if self.bridge.operation.is_waiting:
             self.bridge.services.cancel()

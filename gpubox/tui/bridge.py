@@ -20,9 +20,8 @@ from gpubox.errors import GpuboxError
 from gpubox.tui import messages
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gpubox.advisor.advisor import AdviceList
+    from gpubox.models.find import LocalModel
     from gpubox.planner.plan import MemoryPlan
     from gpubox.profiles.loader import ProfileCatalog
     from gpubox.profiles.profile import Profile
@@ -80,7 +79,11 @@ class ServiceBridge:
         self.poller, self.gateway, self.advice = SnapshotPoller(self), GatewayPoller(self), AdvicePoller(self)
         self._compatibility: dict[str, EngineCompatibility] = {}
         self._plans: dict[str, MemoryPlan] = {}
-        self._models: list[Path] = []
+        self._models: list[LocalModel] = []
+        self.looked_for_models = False
+        """Whether the models on this machine are known."""
+        self._model_plans: dict[str, MemoryPlan] = {}
+        """By the path of a model without a profile; made only for an owner who has no profile."""
         self._previews: dict[str, tuple[Profile, LaunchPreview, int | None]] = {}
 
     def start(self, then: Callable[[], None]) -> None:
@@ -148,11 +151,9 @@ class ServiceBridge:
 
     async def read_entries(self) -> None:
         """Reads the profiles and posts them at once; then again after asking the engines and finding models."""
-        from gpubox.profiles.loader import hides_shipped
-
         services = self.services
         catalog = await run_in_thread(services.catalog)
-        self.hides_shipped = hides_shipped(catalog.profiles.values(), services.config.shipped_profiles)
+        self.hides_shipped = services.config.shipped_profiles == "hide"
         self._post_entries(catalog)
         await self._wait_for(self.rows_drawn)
         self._compatibility = await run_in_thread(services.compatibility, catalog)
@@ -160,11 +161,19 @@ class ServiceBridge:
         self._plans = await run_in_thread(services.plans, catalog, self._compatibility)
         self._post_entries(catalog)
         self._models = await run_in_thread(services.models_without_profile, catalog)
+        self.looked_for_models = True
         self._post_entries(catalog)
+        if not messages.is_newcomer(self.entries):
+            return
+        for model in self._models:
+            if str(model.path) not in self._model_plans:
+                self._model_plans[str(model.path)] = await run_in_thread(services.plan_model, model)
+                self._post_entries(catalog)
 
     def _post_entries(self, catalog: ProfileCatalog) -> None:
         # With the previous compatibility: rows keep their marks while the engines are asked again.
-        self.entries = messages.build_entries(catalog, self._compatibility, self._models, self._plans)
+        plans = {**self._model_plans, **self._plans}
+        self.entries = messages.build_entries(catalog, self._compatibility, self._models, plans)
         self.app.post_message(messages.ProfileEntriesRead())
 
     async def show_profile(self, name: str) -> None:

@@ -15,6 +15,7 @@ from gpubox.errors import GpuboxError
 
 if TYPE_CHECKING:
     from gpubox.gateway.gateway_status import GatewayStatus
+    from gpubox.models.find import LocalModel
     from gpubox.planner.plan import MemoryPlan
     from gpubox.planner.verdict import MemoryVerdict
     from gpubox.profiles.loader import ProfileCatalog
@@ -92,7 +93,7 @@ class ProfileEntry:
     """One row of the list. ``id`` is unique, and stays the same when the entry changes."""
 
     id: str
-    kind: Literal["profile", "broken", "model", "last"]
+    kind: Literal["profile", "broken", "model", "choice", "last"]
     """``last``: a name of the last time, as long as the profiles are not read."""
     name: str
     profile: Profile | None = None
@@ -102,16 +103,20 @@ class ProfileEntry:
     model: Path | None = None
     plan: MemoryPlan | None = None
     """Whether it would fit; ``None`` if that is unknown."""
+    text: str = ""
+    """What stands beside the name in place of all that is known of it."""
 
     @property
     def summary(self) -> str:
         """The text beside the name."""
+        if self.text:
+            return self.text
         if self.kind == "broken" and self.error:
             # The path is left out: the row has no room for the folder, and the name is beside it.
             file = re.escape(f"{self.name.removesuffix('.toml')}.toml")
             return re.sub(rf"^.*?{file}:? (is )?", "", self.error.message, count=1)
         if self.kind == "model":
-            return "a model without a profile: Enter makes one"
+            return self._model_words
         assert self.profile is not None
         if self.profile.elsewhere:
             return self.profile.elsewhere
@@ -120,6 +125,24 @@ class ProfileEntry:
             return state.summary
         words = (self.verdict.words, self.profile.title) if self.verdict else (self.profile.title,)
         return " · ".join(filter(None, words if self.is_short else reversed(words)))
+
+    @property
+    def _model_words(self) -> str:
+        if self.plan is None:
+            return "a model without a profile: Enter starts it"
+        from gpubox.views.memory import short_words
+
+        verdict, words = self.verdict, short_words(self.plan)
+        assert verdict
+        if self.plan.solutions and self.plan.solutions[0].fits:
+            return f"fits {words}"
+        return (
+            f"too large: {words}"
+            if verdict.fit == "short"
+            else f"{verdict.fit}, {words}"
+            if verdict.fit in ("fits", "tight")
+            else words
+        )
 
     @property
     def verdict(self) -> MemoryVerdict | None:
@@ -144,7 +167,7 @@ class ProfileEntry:
 def build_entries(
     catalog: ProfileCatalog,
     compatibility: Mapping[str, EngineCompatibility],
-    models: Iterable[Path],
+    models: Iterable[LocalModel],
     plans: Mapping[str, MemoryPlan] = MappingProxyType({}),
 ) -> tuple[ProfileEntry, ...]:
     """Broken files, then the profiles in the catalog's order, then the models that no profile names."""
@@ -153,8 +176,15 @@ def build_entries(
         ProfileEntry(f"profile:{p.name}", "profile", p.name, p, compatibility.get(p.name), plan=plans.get(p.name))
         for p in catalog.profiles.values()
     ]
-    entries += [ProfileEntry(f"model:{path}", "model", path.name, model=path) for path in models]
+    entries += [
+        ProfileEntry(f"model:{m.path}", "model", m.name, model=m.path, plan=plans.get(str(m.path))) for m in models
+    ]
     return tuple(entries)
+
+
+def is_newcomer(entries: Iterable[ProfileEntry]) -> bool:
+    """Whether no entry is a profile of the owner's, nor a broken file."""
+    return all(entry.profile.shipped if entry.profile else entry.kind == "model" for entry in entries)
 
 
 def filter_entries(entries: Iterable[ProfileEntry], search: str) -> tuple[ProfileEntry, ...]:
@@ -167,6 +197,8 @@ def filter_entries(entries: Iterable[ProfileEntry], search: str) -> tuple[Profil
 def entry_state(entry: ProfileEntry, running: frozenset[str], *, changes: bool) -> str:
     """The mark of a row, as a key of PROFILES; ``changes``: an operation on it is under way."""
     if entry.profile is None:
+        if entry.kind == "model" and entry.is_short and entry.plan and not entry.plan.solutions:
+            return "refused"
         return "broken" if entry.kind == "broken" else "model"
     if changes:
         return "busy"
@@ -177,6 +209,10 @@ def entry_state(entry: ProfileEntry, running: frozenset[str], *, changes: bool) 
 
 class GatewayChanged(Message):
     """The bridge knows something else of the gateway than before."""
+
+
+class ClientConnected(Message):
+    """The owner has a client's settings: in its file, or copied."""
 
 
 class AdviceChanged(Message):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpubox import units
@@ -52,7 +53,7 @@ class OperationController:
         elif entry.kind == "broken" and entry.error:
             self.app.say(str(entry.error), bad=True)
         elif entry.kind == "model" and entry.model:
-            await self._make_profile(entry)
+            await self._start_model(entry)
         elif entry.profile:
             await self._start(entry.profile, may_download)
 
@@ -151,15 +152,16 @@ class OperationController:
         elif downloads:
             self._emit(OperationAborted(GpuboxError("The model is downloaded; nothing else was changed.")))
 
-    async def _make_profile(self, entry: ProfileEntry) -> None:
+    async def _start_model(self, entry: ProfileEntry) -> None:
+        """Makes a profile of a model, with the flags that make it fit, and starts it."""
         assert entry.model is not None
         try:
-            profile = await run_in_thread(self.services.make_profile, entry.model)
+            profile = await run_in_thread(self.services.make_profile, entry.model, entry.name, entry.plan)
         except GpuboxError as error:
             self.app.say(str(error), bad=True)
             return
-        self.app.say(f"Made the profile {profile.name}: {profile.path or ''}".rstrip(": "))
-        await self.bridge.show_profile(profile.name)
+        self.bridge.run(partial(self.bridge.show_profile, profile.name), "entries", exclusive=True)
+        await self._start(profile, may_download=False)
 
     # -- questions --------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gpubox.advisor.advisor import AdviceList, Advisor
     from gpubox.hardware.nvml_reader import DriverReader
     from gpubox.models.fetch import DownloadPlan
+    from gpubox.models.find import LocalModel
     from gpubox.models.resolve import ModelSource
     from gpubox.planner.plan import MemoryPlan
     from gpubox.profiles.loader import ProfileCatalog
@@ -65,6 +66,7 @@ class LocalServices:
         self._bench: BenchRuns | None = None
         self._workshop: WorkshopService | None = None
         self._gateway: GatewayService | None = None
+        self._models: ModelFinder | None = None
 
     @property
     def note(self) -> str:
@@ -237,28 +239,25 @@ class LocalServices:
             return error
         return None
 
-    def models_without_profile(self, catalog: ProfileCatalog) -> list[Path]:
-        from gpubox.models.find import find_models
+    def models_without_profile(self, catalog: ProfileCatalog) -> list[LocalModel]:
+        from gpubox.models.find import find_local_models
 
         sources = map(self._model, catalog.profiles.values())
         named = {source.path.resolve() for source in sources if source and source.path}
-        return [path for path in find_models(self.config, self.paths) if path.resolve() not in named]
+        return [model for model in find_local_models("", self.config, self.paths) if model.path.resolve() not in named]
+
+    def plan_model(self, model: LocalModel) -> MemoryPlan:
+        """Whether a new profile of a model would fit, and what makes it fit. Never raises."""
+        return self.finder_service().plan_local(model)
 
     def preview_launch(self, profile: Profile) -> LaunchPreview:
         from gpubox.server.launch import preview_launch
 
         return preview_launch(profile, self.paths, self.config)
 
-    def make_profile(self, model: Path) -> Profile:
-        """Writes a profile for a model that has none."""
-        from gpubox.interchange.importing import import_source
-        from gpubox.profiles.writer import save_profile
-
-        imported = import_source(str(model))
-        if not imported:
-            raise GpuboxError(f"No profile can be made of {model}.")
-        save_profile(imported[0].profile, self.paths)
-        return imported[0].profile
+    def make_profile(self, model: Path, name: str, plan: MemoryPlan | None) -> Profile:
+        """Writes a profile for a model that has none, with the flags that make it fit."""
+        return self.finder_service().profile_of(name, model, plan)
 
     # -- the log ------------------------------------------------------------------------------------
 
@@ -398,9 +397,11 @@ class LocalServices:
         return not self.read_only and self.paths.trial_record.exists()
 
     def finder_service(self) -> ModelFinder:
-        from gpubox.tui.workshop.model_finder import ModelFinder
+        if self._models is None:
+            from gpubox.tui.workshop.model_finder import ModelFinder
 
-        return ModelFinder(self.paths, self.config)
+            self._models = ModelFinder(self.paths, self.config)
+        return self._models
 
     def gateway_service(self) -> GatewayService:
         if self._gateway is None:
@@ -422,6 +423,13 @@ class LocalServices:
         if snapshot:
             self._advisor.observe(snapshot)
         return self._advisor.advise(profile, snapshot)
+
+    def wants_client(self) -> bool:
+        """Whether the owner has neither connected a client to the gateway, nor dismissed the hint to do so."""
+        return not self.read_only and self.gateway_service().wants_client()
+
+    def end_connect_hint(self) -> None:
+        self.gateway_service().end_connect_hint()
 
     def dismiss_advice(self, profile: str, rule: str, dismiss: bool, snapshot: Snapshot | None) -> AdviceList | None:
         """Dismisses an advice for good, or shows it again. Returns the advice as it is then."""

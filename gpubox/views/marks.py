@@ -54,7 +54,7 @@ PROFILES: Mapping[str, Mark] = {
     "no model": Mark("?", "the model file of the profile is missing", "doubt"),
     "refused": Mark("!", "the engine does not accept the profile, or it does not fit; the row says why", "doubt"),
     "broken": Mark("✗", "the profile file is broken; the row says where", "bad"),
-    "model": Mark("+", "a model without a profile; Enter makes one", "offer"),
+    "model": Mark("+", "a model without a profile; Enter makes one and starts it", "offer"),
     "elsewhere": Mark("→", "runs elsewhere: the gateway passes its requests on", "quiet"),
     "not checked": Mark("·", "not checked yet", "quiet"),
 }

@@ -46,6 +46,18 @@ def test_the_settings_name_the_address_and_a_loaded_profile(running: object, cap
     assert "gpt-4o" in gpubox(capfd, "connect", "curl", "--model", "gpt-4o")[1]
 
 
+def test_it_writes_the_clients_own_file(running: object, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:
+    file = paths.config.parent / "opencode/opencode.json"
+    assert gpubox(capfd, "connect", "opencode", "--write")[0] == 0
+    assert json.loads(file.read_text())["model"] == "gpubox/b"
+    file.write_text('{"model": "mine", "theme": "x"}')
+    code, out, err = gpubox(capfd, "connect", "opencode", "--write")
+
+    assert code == 0 and '"theme": "x"' in file.read_text() and '+{"model": "gpubox/b"' in out
+    assert "undoes it" in err and [*file.parent.glob("opencode.json.before-gpubox-*")]
+    assert gpubox(capfd, "connect", "aider", "--write")[0] == 2
+
+
 def test_a_client_is_known_by_the_name_that_people_use(running: object, capfd: pytest.CaptureFixture[str]) -> None:
     for said, meant in (("python", "openai"), ("Continue", "continue"), ("Cline", "cline")):
         assert values(capfd, "connect", said)[1]["client"] == meant

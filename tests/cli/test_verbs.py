@@ -223,7 +223,7 @@ def test_an_error_of_a_verb_with_json_is_one_json_object(
 
 
 def test_ls(gpubox: Box) -> None:
-    assert gpubox("ls") == (
+    assert gpubox("ls", "--all") == (
         0,
         "!  big    A big one    not with your llama-server: cache-type-k only in a TurboQuant fork\n"
         "?  small  A small one  model missing: /m/small.gguf\n",
@@ -271,7 +271,7 @@ def test_the_demos_are_the_first_of_the_shipped_profiles(gpubox: Box, tmp_path: 
 def test_ls_of_a_broken_profile_lists_the_others_and_says_one_sentence(gpubox: Box, write_profile: Write) -> None:
     path = write_profile("mine", 'model = "m"\nport = "eighty"\n')
 
-    code, out, err = gpubox("ls")
+    code, out, err = gpubox("ls", "--all")
 
     assert code == 0
     assert [line.split()[1] for line in out.splitlines()] == ["big", "small"]
@@ -295,7 +295,7 @@ def test_ls_as_json(gpubox: Box, write_profile: Write) -> None:
 def test_ls_without_any_engine(gpubox: Box, paths: Paths) -> None:
     paths.config_file.write_text('default-engine = "gone"\n')
 
-    code, out, _ = gpubox("ls")
+    code, out, _ = gpubox("ls", "--all")
 
     assert code == 0
     assert out.count("There is no engine 'gone'.") == 2

@@ -15,7 +15,9 @@ from gpubox.advisor.advisor import AdviceList
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.models.fetch import DownloadPlan
+from gpubox.models.find import LocalModel
 from gpubox.planner.plan import MemoryPlan
+from gpubox.planner.planner import no_plan
 from gpubox.profiles.loader import ProfileCatalog
 from gpubox.profiles.profile import HardwareNeeds, Profile, ReferenceFigure
 from gpubox.server.events import LoadProgress, OperationFinished, Step, StepDone, StepFailed, StepStarted
@@ -127,11 +129,20 @@ class FakeServices(LocalServices):
         self.judged: AdviceList | None = None
         """What the advisor says of every profile."""
 
+        self.newcomer = self.hint_ended = False
+        """Whether he never connected a client; whether he has done so now, or dismissed the hint."""
+
     def remembered(self) -> Remembered:
         return self.memory
 
     def remember(self, remembered: Remembered) -> None:
         self.memory = remembered
+
+    def wants_client(self) -> bool:
+        return self.newcomer
+
+    def end_connect_hint(self) -> None:
+        self.hint_ended = True
 
     def advice(self, snapshot: Snapshot | None, profile: str = "") -> AdviceList | None:
         return self.judged
@@ -244,8 +255,11 @@ class FakeServices(LocalServices):
     def memory_refusal(self, profile: Profile) -> GpuboxError | None:
         return self.short.get(profile.name)
 
-    def models_without_profile(self, catalog: ProfileCatalog) -> list[Path]:
-        return self.new_models
+    def models_without_profile(self, catalog: ProfileCatalog) -> list[LocalModel]:
+        return [LocalModel(path.stem, path, None, str(path.parent)) for path in self.new_models]
+
+    def plan_model(self, model: LocalModel) -> MemoryPlan:
+        return self.planned.get(model.name) or no_plan(model.name, GpuboxError("not planned"), 0)
 
     def preview_launch(self, profile: Profile) -> LaunchPreview:
         argv = ["llama-server", "--model", profile.model, "--host", profile.host, "--port", str(profile.port)]
@@ -305,8 +319,8 @@ class FakeServices(LocalServices):
             if isinstance(event, Gate):
                 event.open.set()
 
-    def make_profile(self, model: Path) -> Profile:
-        profile = replace(MINE, name=model.stem, model=str(model))
+    def make_profile(self, model: Path, name: str, plan: MemoryPlan | None) -> Profile:
+        profile = replace(MINE, name=name, model=str(model))
         self.profiles.append(profile)
         self.new_models = []
         return profile
@@ -316,6 +330,15 @@ class FakeServices(LocalServices):
 
     def file_locations(self) -> list[tuple[str, str]]:
         return [("your profiles", "~/.config/gpubox/profiles"), ("server log", "~/.local/state/gpubox/logs")]
+
+
+class Stranger(FakeServices):
+    """An empty home with these models."""
+
+    def __init__(self, *models: str, status: ServerStatus = STOPPED) -> None:
+        super().__init__(status, (QWEN, DEMO))
+        self.broken, self.config, self.newcomer = {}, Config(), True
+        self.new_models = [Path(f"/home/me/models/{name}.gguf") for name in models]
 
 
 def recorded(count: int = 200) -> list[str]:

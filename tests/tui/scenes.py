@@ -12,11 +12,24 @@ from textual.pilot import Pilot
 from gpubox.errors import GpuboxError
 from gpubox.hardware.gpu import DriverReading
 from gpubox.hardware.host import HostReading
+from gpubox.planner.plan import Solution
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.recent import History
 from gpubox.telemetry.snapshot import DeviceMemory, HistoryMark, Offload, SlotReading, Totals
 from tests.tui.conftest import act, choose, text, until
-from tests.tui.fake import BUSY, DEMO, READY, STOPPED, FakeServices, Gate, recorded, rollback_events, switch_events
+from tests.tui.fake import (
+    BUSY,
+    DEMO,
+    READY,
+    STOPPED,
+    FakeServices,
+    Gate,
+    Stranger,
+    recorded,
+    rollback_events,
+    switch_events,
+)
+from tests.tui.fake_finder import plan
 from tests.tui.fake_history import FakeHistory, month
 from tests.tui.snapshots import (
     ANSWERING,
@@ -57,10 +70,15 @@ class Scene:
     engine: bool = True
     marks: tuple[HistoryMark, ...] = ()
     past: Callable[[], FakeHistory] = FakeHistory
+    stranger: bool = False
+    """Whether the owner has no profile yet, and two models."""
 
     def services(self) -> FakeServices:
         """Services in this state."""
         fake = FakeServices(self.status)
+        if self.stranger:
+            fake = Stranger(*PLANS, status=self.status)
+            fake.planned = dict(PLANS)
         fake.lines = recorded() if self.log else []
         fake.engine = self.engine
         fake.at, fake.step = NOW, 0.0
@@ -142,7 +160,18 @@ FOUR = tuple(
 )
 DIED = "qwen36-mtp-16gb died: CUDA error: out of memory (CUDA0, 1,024 MiB asked for)."
 
+LARGE = plan("Qwen3.6-35B-A3B-UD-Q4_K_M", 17 * GIB)
+PLANS = {
+    "Qwen3.6-35B-A3B-UD-Q4_K_M": replace(LARGE, solutions=(Solution({"n-cpu-moe": 22}, GIB),)),
+    "SmolLM2-135M-Instruct.Q4_1": plan("SmolLM2-135M-Instruct.Q4_1", GIB // 10),
+}
+FIRST = replace(READY, profile="smollm2", base_url="http://127.0.0.1:8081")
+
 SCENES = {
+    "welcome": Scene(STOPPED, ("What do you have?", "with n-cpu-moe 22", "find a model", "98 MB"), {}, log=False,
+                     stranger=True),
+    "first_start": Scene(FIRST, ("smollm2 ready", "connect your coding agent"), LISTED | {"offload": AT_REST},
+                         stranger=True),
     "idle": Scene(READY, ("● idle", "qwen36-mtp-16gb ready"), LISTED | {"offload": AT_REST}),
     "generating": Scene(BUSY, ("70.2 tok/s now", "113 of 115"), LISTED,
                         marks=(HistoryMark(NOW - 205, "switch", "qwen36-mtp-16gb"),)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from textual.pilot import Pilot
@@ -150,10 +151,20 @@ async def test_without_a_server_the_prompt_stays_in_its_box() -> None:
     services = ChatServices(chats)
     services.status, services.last = STOPPED, "qwen36-mtp-16gb"
     async with chatting(chats, services, toasts=True) as (pilot, screen):
-        await shows(pilot, "No model runs, so nothing can answer.", "gpubox start qwen36-mtp-16gb", "gpubox demo")
+        await shows(pilot, "No model runs; ^r starts qwen36-mtp-16gb", "gpubox start qwen36-mtp-16gb", "gpubox demo")
         await say(pilot, "hello")
         await pilot.pause(0)
         assert screen.composer.text == "hello" and not chats.asked
+
+
+async def test_the_chat_restarts_a_server_that_died() -> None:
+    chats = FakeChats()
+    services = ChatServices(chats)
+    services.status, services.last = replace(STOPPED, state="crashed", message="qwen died: killed."), "qwen36-mtp-16gb"
+    async with chatting(chats, services) as (pilot, _):
+        await shows(pilot, "The server died; ^r restarts it.", "qwen died: killed.", "^r start the server")
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: services.asked == [("restart", "qwen36-mtp-16gb", False, False)])
 
 
 async def test_the_prompt_of_a_failed_turn_returns_to_its_box() -> None:

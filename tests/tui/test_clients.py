@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from gpubox.errors import GpuboxError
 from gpubox.gateway.gateway_status import ClientSums, ProfileStatus
@@ -243,11 +247,38 @@ async def test_connecting_a_client_copies_its_settings_with_a_key_made_for_it() 
         await shows(pilot, "aider.conf", "openai-api-key: YOUR-KEY")
 
 
-async def test_connecting_without_a_gateway_offers_to_start_one() -> None:
-    services = services_with_gateway(None)
+@pytest.fixture
+def opencode_file(own_home: Path) -> Path:
+    file = Path(os.environ["XDG_CONFIG_HOME"], "opencode/opencode.json")
+    file.parent.mkdir(parents=True)
+    return file
+
+
+async def test_enter_starts_the_gateway_and_writes_the_clients_file_and_u_undoes_that(opencode_file: Path) -> None:
+    services, file = services_with_gateway(None), opencode_file
+    services.newcomer = True
+    file.write_text('{\n  // mine\n  "theme": "dark"\n}\n')
     async with on_dashboard(services, notifications=True) as pilot:
+        await shows(pilot, "connect your coding agent: o")
         await pilot.press("o")
-        await shows(pilot, "No gateway runs", "start it, then show the settings")
-        await pilot.press("s")
-        await shows(pilot, "key none is needed", "opencode.json")
-        assert services.gateways.asked == ["start"]
+        await shows(pilot, "No gateway runs yet: Enter starts it", "start the gateway, write opencode.json", "+  ")
+        await pilot.press("enter")
+        await shows(pilot, "✓ opencode is connected", "u undoes this", "opencode.json.before-gpubox-")
+        assert services.gateways.asked == ["start"] and services.hint_ended
+        assert "// mine" in file.read_text() and '"model": "gpubox/qwen36-mtp-16gb"' in file.read_text()
+        await pilot.press("u")
+        await shows(pilot, "is as it was")
+        assert file.read_text() == '{\n  // mine\n  "theme": "dark"\n}\n'
+        await pilot.press("escape")
+        assert "connect your coding agent" not in text(pilot)
+
+
+async def test_a_broken_file_of_a_client_is_left_alone(opencode_file: Path) -> None:
+    file = opencode_file
+    file.write_text('{"theme": ')
+    async with on_dashboard(services_with_gateway(), notifications=True) as pilot:
+        await pilot.press("o")
+        await shows(pilot, "a value is expected there", "leaves a broken file as it is", "y copies the settings")
+        await pilot.press("enter", "enter")
+        await shows(pilot, "leaves a broken file as it is")
+    assert file.read_text() == '{"theme": ' and len(list(file.parent.iterdir())) == 1

@@ -220,15 +220,16 @@ async def test_without_any_profile(fake: FakeServices) -> None:
         assert app.is_running and not fake.asked
 
 
-async def test_a_model_without_a_profile_gets_one(fake: FakeServices) -> None:
+async def test_enter_on_a_model_without_a_profile_makes_one_and_starts_it(fake: FakeServices) -> None:
     fake.new_models = [Path("/data/models/new.gguf")]
     async with on_dashboard(fake) as pilot:
         app = app_of(pilot)
         await until(pilot, lambda: "a model without a" in text(pilot))
         await pilot.press("end")
-        await until(pilot, lambda: "⏎ make a profile" in text(pilot))
+        await until(pilot, lambda: app.dashboard.profiles.entry and app.dashboard.profiles.entry.kind == "model")
         await pilot.press("enter")
         await until(pilot, lambda: app.dashboard.profiles.entry and app.dashboard.profiles.entry.name == "new")
+        await until(pilot, lambda: fake.asked == [("switch", "new", False, False)])
 
 
 async def test_profile_files_are_read_again_when_they_change(fake: FakeServices) -> None:

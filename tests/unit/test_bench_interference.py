@@ -221,7 +221,7 @@ def test_a_plan_has_an_outline(paths: Paths) -> None:
 
     outline = outline_plan(plan, paths)
 
-    assert (outline.items, outline.starts, outline.restored_profile, outline.seconds) == (12, ("a",), None, None)
+    assert (outline.items, outline.starts, outline.restored_profile, outline.seconds) == (18, ("a",), None, None)
 
 
 async def test_a_ctrl_c_at_the_end_of_an_item_is_not_lost(paths: Paths, driver: Driver) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from gpubox.bench.kinds.speed.speed import Speed
+from gpubox.bench.kinds.speed.streams import is_streams_item
 from gpubox.bench.kinds.speed.workloads import PRESETS, parse_options, workloads_of
 from gpubox.bench.measured_request import MeasuredReply, energy_joules
-from gpubox.bench.model import Plan, Result, RunInfo, Sample, Target
+from gpubox.bench.model import Item, Plan, Result, RunInfo, Sample, Target
 from gpubox.bench.plan_runner import PlanRunner
 from gpubox.bench.prompts import CHAT_PROMPTS, filler_text
 from gpubox.bench.report.load import info_and_report
@@ -235,3 +236,36 @@ def flat(report: Report) -> Sequence[str]:
 
 def test_an_empty_report_is_a_title() -> None:
     assert flat(Report("speed", "Nothing")) == ["Nothing  (id, t, running)"]
+
+
+def quick_results(*, slots: int, deep: bool = True) -> tuple[Speed, RunInfo, list[tuple[Item, Result]]]:
+    """A run of the preset quick: 36 tok/s alone, 29 behind 8,192 tokens, 48 together."""
+    speed = Speed(Plan("speed", (Target("box", "box"),), {"preset": "quick"}))
+    items, results = speed.items(), []
+    for item in items:
+        if is_streams_item(item):
+            values = {"aggregate": 48.0, "tg": 24.0, "waited": 0, "slots": slots, "streams": []}
+            result = Result(item.id, values) if slots > 1 else Result(item.id, error="one slot")
+        elif item.values["depth"] and not deep:
+            result = Result(item.id, error="needs a context of 8,416 tokens; a slot has 8,192")
+        else:
+            result = Result(item.id, {"tg": 29.0 if item.values["depth"] else 36.0, "ttft_seconds": 0.1})
+        results.append((item, result))
+    return speed, RunInfo("r", speed.plan, "2026-11-22T10:00:00Z", len(items)), results
+
+
+def test_the_quick_preset_opens_with_what_the_box_does_and_names_the_longer_plans() -> None:
+    speed, info, results = quick_results(slots=2)
+    report = speed.summarise(info, results)
+
+    assert report.verdict == "This box: 36.0 tok/s short answers, 29.0 at 8k; room for 2 users, 24.0 each."
+    assert speed.headline(results) == "36.0 tok/s short answers, 29.0 at 8k; room for 2 users, 24.0 each"
+    assert any("lengths about 5 min" in note and "all depths about" in note for note in report.notes)
+    tokens = sum(i.values["max_tokens"] * i.values.get("streams", 1) for i, _ in results)
+    assert tokens / 20 < 45  # seconds at 20 tok/s; the rest of the minute is for reading 8,192 tokens
+
+
+def test_the_first_sentence_says_only_what_was_measured() -> None:
+    speed, info, results = quick_results(slots=1, deep=False)
+    assert speed.summarise(info, results).verdict == "This box: 36.0 tok/s short answers."
+    assert speed.headline([]) == ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from gpubox.cli import diagnostics, output
@@ -22,6 +24,7 @@ from gpubox.interchange.client_settings import (
     settings_place,
     usable_models,
 )
+from gpubox.interchange.settings_file import settings_change, write_settings
 from gpubox.profiles.profile import Profile
 from gpubox.server.instance import instance_names, observe
 from gpubox.server.status import context_of
@@ -35,18 +38,20 @@ from gpubox.views.rows import Table
 @click.option("--model", metavar="PROFILE", help="The profile or alias that the settings name. [default: a loaded one]")
 @click.option("--url", metavar="URL", help="The address of a server, in place of the gateway's; needs --model.")
 @click.option("--new-key", metavar="NAME", help="Make a key for the client NAME and write it into the settings.")
+@click.option("--write", is_flag=True, help="Write the settings into the file that CLIENT reads; all else in it stays.")
 @json_option
 @click.pass_obj
 def command(
-    context: Context, client: str | None, model: str | None, url: str | None, new_key: str | None, as_json: bool
-) -> None:
+    context: Context, client: str | None, model: str | None, url: str | None, new_key: str | None, write: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Print the settings of CLIENT: the gateway's live address, a model and a key.
 
     If no gateway runs but a server does, the settings name the server's own address. Without CLIENT, list the clients
     that gpubox knows.
     """
     if client is None:
-        if model or url or new_key:
+        if model or url or new_key or write:
             raise UsageError("A client is missing.", f"There are: {', '.join(CLIENTS)}.")
         _list(as_json)
         return
@@ -61,7 +66,7 @@ def command(
                 code=ExitCode.NOT_RUNNING,
             )
         said = context_of(context.paths, context.config, server[1])
-        _print_of_server(client, *server, said, as_json)
+        _print_of_server(client, *server, said, write, as_json)
         return
     models = gateway_models(status, context.catalog.profiles)
     chosen = choose_model(models if model else usable_models(client, models), model)  # a named one is refused below
@@ -69,7 +74,7 @@ def command(
     key = keys.add(new_key) if new_key else ""
     try:
         snippet = gateway_snippet(client, chosen, status.base_url, status, key)
-        _print(snippet, chosen[0].name, status.base_url, as_json)
+        _print(snippet, chosen[0].name, status.base_url, write, as_json)
     except BaseException:
         if new_key:
             keys.remove(new_key)  # nobody has seen it
@@ -97,23 +102,35 @@ def _server(context: Context, model: str | None, url: str | None) -> tuple[Profi
     return context.profile(name), launches[name].base_url
 
 
-def _print_of_server(client: str, profile: Profile, url: str, said: int | None, as_json: bool) -> None:
+def _print_of_server(
+    client: str, profile: Profile, url: str, said: int | None, write: bool, as_json: bool
+) -> None:  # fmt: skip
     base_url = url.rstrip("/").removesuffix("/v1")
     model = client_model(profile, context=said or context_per_slot(profile))
     key = "" if profile.loopback else KEY_PLACEHOLDER
     snippet = client_snippet(client, ClientTarget("llama-server (gpubox)", base_url, (model,), key))
-    _print(snippet, model.name, base_url, as_json)
+    _print(snippet, model.name, base_url, write, as_json)
     if not as_json:
         changing = "" if profile.port or profile.upstream else " Its port changes at each start: write `port` into it."
         diagnostics.note(f"  This is the address of {profile.name} itself.{changing} `gpubox serve` keeps one for all.")
 
 
-def _print(snippet: Snippet, model: str, base_url: str, as_json: bool) -> None:
-    if as_json:
-        output.emit_json({"model": model, "base_url": base_url, **json_fields(snippet, "needs_key")})
-    else:
+def _print(snippet: Snippet, model: str, base_url: str, write: bool, as_json: bool) -> None:
+    values = {"model": model, "base_url": base_url, **json_fields(snippet, "needs_key")}
+    if write:
+        if (change := settings_change(snippet)) is None:
+            raise UsageError(f"gpubox cannot write the settings of {snippet.title}.", f"Put them into {snippet.where}.")
+        backup = write_settings(change)
+        values |= {"file": str(change.path), "backup": backup and str(backup)}
+        if not as_json:
+            output.emit_text("\n".join(change.diff()) + "\n")
+            undo = f"`cp {shlex.quote(str(backup))} {shlex.quote(str(change.path))}` undoes it" if backup else "new"
+            diagnostics.note(f"  {snippet.title} is connected: {change.path} is written ({undo}).")
+    elif not as_json:
         output.emit_verbatim(snippet.text.rstrip("\n"))
         diagnostics.note(f"  This belongs into: {snippet.where}")
+    if as_json:
+        output.emit_json(values)
 
 
 def _list(as_json: bool) -> None:

@@ -11,7 +11,7 @@ from gpubox.errors import ExitCode, GpuboxError
 from gpubox.paths import MAIN_INSTANCE
 from gpubox.planner.planner import plan_profiles
 from gpubox.planner.verdict import judge
-from gpubox.profiles.loader import hides_shipped, visible_profiles
+from gpubox.profiles.loader import visible_profiles
 from gpubox.server.instance import instance_names, observe
 from gpubox.server.launch import compatibility_by_profile
 from gpubox.server.state import load_state
@@ -22,7 +22,7 @@ from gpubox.views.rows import Table
 
 @click.command("ls", epilog=legend(PROFILES, "busy", "broken", "model", "not checked"))
 @click.argument("text", required=False)
-@click.option("--all", "all_", is_flag=True, help="List shipped profiles even if you have your own.")
+@click.option("--all", "all_", is_flag=True, help="List the shipped examples, too.")
 @json_option
 @click.pass_obj
 def command(context: Context, text: str | None, all_: bool, as_json: bool) -> int:
@@ -39,7 +39,7 @@ def command(context: Context, text: str | None, all_: bool, as_json: bool) -> in
     sought = (text or "").lower()
     profiles = [p for p in catalog.profiles.values() if sought in f"{p.name} {p.title} {p.description}".lower()]
     hidden = 0
-    if not (text or all_ or as_json) and hides_shipped(profiles, context.config.shipped_profiles):
+    if not (text or all_ or as_json) and context.config.shipped_profiles == "hide":
         last = load_state(context.paths.instance_state(MAIN_INSTANCE)).last_good
         visible = visible_profiles(profiles, running | ({last.profile} if last else set()))
         hidden, profiles = len(profiles) - len(visible), visible
@@ -59,9 +59,7 @@ def command(context: Context, text: str | None, all_: bool, as_json: bool) -> in
         return ExitCode.OK if profiles or not text else ExitCode.FAILED
     output.emit_table(Table([profile_row(p, engine, memory, running=runs) for p, engine, memory, runs in known]))
     if hidden:
-        diagnostics.note(
-            f"{hidden} shipped profiles are hidden; `gpubox ls --all` lists them, `gpubox ls TEXT` finds them."
-        )
+        diagnostics.note(f"{hidden} examples are hidden; `gpubox ls --all` lists them, `gpubox ls TEXT` finds them.")
     for error in catalog.broken.values():
         diagnostics.show_error(error)
     for clash in catalog.clashes:

@@ -160,15 +160,28 @@ def no_server_lines(overview: ServerOverview | None) -> list[StyledLine]:
     if status.pid is not None or status.state in ("unreachable", "error"):
         message = sanitize_line(status.message) or f"The server is {sanitize_line(status.state)}."
         return [styled_line(("✗ ", "$error"), message), _key_hint("l on the dashboard shows its log.", "1")]
-    hint = "On the dashboard, Enter starts the highlighted profile."
-    if name:
-        hint = f"r on the dashboard starts {name} again; Enter starts another profile."
+    first = styled_line(("○ ", "$quiet"), ("No model runs, so nothing can answer.", "bold"))
+    if restarts(overview):
+        died = status.state == "crashed"
+        words = "The server died; " if died else "No model runs; "
+        does = " restarts it." if died else f" starts {name} again."
+        first = styled_line(("✗ " if died else "○ ", "$error" if died else "$quiet"), (words, "bold"),
+                            ("^r", "bold $primary"), (does, "bold"))  # fmt: skip
     return [
-        styled_line(("○ ", "$quiet"), ("No model runs, so nothing can answer.", "bold")),
-        _key_hint(hint, "esc"),
+        first,
+        *([styled_line((f"  {sanitize_line(status.message)}", "$quiet"))] if status.message else []),
+        _key_hint("On the dashboard, Enter starts the highlighted profile.", "esc"),
         styled_line(("  In a shell: ", "$quiet"), (f"gpubox start {name or 'NAME'}", "$code-inline")),
         styled_line(("  If you have no model: ", "$quiet"), ("gpubox demo", "$code-inline")),
     ]
+
+
+def restarts(overview: ServerOverview | None) -> bool:
+    """Whether nothing can answer until the profile that ran is started again."""
+    if overview is None or overview.status.up or overview.status.pid is not None:
+        return False
+    status = overview.status
+    return status.state in ("crashed", "stopped") and bool(status.profile or overview.last_profile)
 
 
 def welcome_lines(sandbox: Confinement | None) -> list[StyledLine]:

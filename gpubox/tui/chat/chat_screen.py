@@ -21,7 +21,7 @@ from gpubox.tui import dialogs
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PersistentScreen
 from gpubox.tui.chat.approval import ApprovalPane
-from gpubox.tui.chat.chat_lines import chat_line, idle_line, no_server_lines, running_turn_line, welcome_lines
+from gpubox.tui.chat.chat_lines import chat_line, idle_line, no_server_lines, restarts, running_turn_line, welcome_lines
 from gpubox.tui.chat.chat_list import ChatList, ChatRows
 from gpubox.tui.chat.composer import Composer
 from gpubox.tui.chat.markdown import preload
@@ -142,6 +142,7 @@ class ChatScreen(PersistentScreen):
             self.transcript.update_last()
             self.draw_lines()
 
+    @on(Transcript.LinesBelowChanged)
     def draw_lines(self) -> None:
         """Draws the lines above and below the transcript."""
         if not self.is_mounted:
@@ -170,9 +171,13 @@ class ChatScreen(PersistentScreen):
         hidden = {"chat_send"} if reading else {"chat_write"}
         if not self.transcript.turns:
             hidden |= TURN_ACTIONS
-        self.keys.typing, self.keys.hidden_actions = not (listing or reading), frozenset(hidden)
         back = "stop" if self.runner.running else "back"
-        self.keys.labels = {"chat_back": back, "chat_send": "open" if listing else "send"}
+        labels = {"chat_back": back, "chat_send": "open" if listing else "send"}
+        if restarts(self._overview):
+            hidden = (hidden | TURN_ACTIONS | {"chat_settings"}) - {"chat_retry"}
+            labels["chat_retry"] = "start the server"
+        self.keys.labels, self.keys.hidden_actions = labels, frozenset(hidden)
+        self.keys.typing = not (listing or reading)
 
     def show_welcome(self) -> None:
         """Updates what an empty chat shows."""
@@ -182,10 +187,6 @@ class ChatScreen(PersistentScreen):
 
     def on_resize(self, event: events.Resize) -> None:
         self.call_after_refresh(self.draw_lines)
-
-    @on(Transcript.LinesBelowChanged)
-    def _lines_below_changed(self) -> None:
-        self.draw_lines()
 
     @on(events.ScreenResume)
     def _resumed(self) -> None:
@@ -376,9 +377,11 @@ class ChatScreen(PersistentScreen):
             self.draw_lines()
 
     def action_chat_retry(self) -> None:
-        """Sends the last prompt again, instead of the last turn."""
+        """Sends the last prompt again, instead of the last turn; starts the server first if it died."""
         turns = self.transcript.turns
-        if turns and not self.busy():
+        if restarts(self._overview):
+            self.app.run_worker(self.app.run_action("restart"))
+        elif turns and not self.busy():
             self.editing = not self.no_server
             self.ask(turns[-1].prompt)
 

@@ -1,11 +1,14 @@
-"""Connect a client: its settings with the live address, a model and a key, copied with one key."""
+"""Connect a client: its settings with the live address, a model and a key; Enter writes or copies them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import chop_cells
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
@@ -13,10 +16,13 @@ from textual.containers import Horizontal
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.interchange.client_settings import CLIENTS, KEY_PLACEHOLDER, ClientModel, Snippet, usable_models
+from gpubox.interchange.settings_file import SettingsChange, settings_change, undo_settings, write_settings
+from gpubox.profiles.loader import visible_profiles
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PushedScreen
 from gpubox.tui.dialogs import PromptScreen
+from gpubox.tui.messages import ClientConnected, GatewayView
 from gpubox.tui.styled_lines import StyledLine, join_lines, sanitize_to_width, styled_line, truncate_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.lines import StyledLines, TitledPane
@@ -26,7 +32,6 @@ if TYPE_CHECKING:
     from gpubox.profiles.profile import Profile
     from gpubox.tui.bridge import ServiceBridge
     from gpubox.tui.clients.gateway_calls import GatewayService
-    from gpubox.tui.messages import GatewayView
 
 KEY_NAMES = {"openai": "python", "anthropic": "python"}
 FIRST_KEY = "It is the first key: from then on every client needs one."
@@ -45,10 +50,6 @@ class ClientNames(CursorRows[str]):
     def make_row(self, value: str, width: int) -> StyledLine:
         return styled_line((CLIENTS[value], ""))
 
-    def move_cursor(self, index: int) -> None:
-        super().move_cursor(index)
-        self.post_message(self.RowOpened(self.value))
-
 
 class ConnectLines(StyledLines):
     """The address with its model, and what to know of the key."""
@@ -64,6 +65,24 @@ def _wrapped(text: str, width: int) -> list[StyledLine]:
     return lines
 
 
+def _diff_lines(rows: Sequence[str], width: int) -> list[StyledLine]:
+    styles = {"+": "$success", "-": "$error"}
+    return [
+        styled_line((part, styles.get(row[:1], "$quiet")))
+        for row in rows for part in chop_cells(sanitize_line(row), max(10, width))
+    ]  # fmt: skip
+
+
+def _short(path: Path) -> str:
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+def _shown(view: GatewayView) -> object:
+    status = view.status
+    return status and (status.has_keys, status.profiles, status.base_url)
+
+
 class ConnectScreen(PushedScreen):
     """One client at a time."""
 
@@ -75,14 +94,21 @@ class ConnectScreen(PushedScreen):
     """
 
     def __init__(
-        self, bridge: ServiceBridge, view: GatewayView, profiles: Mapping[str, Profile], service: GatewayService
-    ) -> None:
+        self, bridge: ServiceBridge, profiles: Mapping[str, Profile], service: GatewayService,
+        start: Callable[[], Awaitable[object]],
+    ) -> None:  # fmt: skip
+        """``start``: starts a gateway and reads its view."""
         super().__init__(Scope.CONNECT)
-        self.bridge, self.view, self.profiles, self.service = bridge, view, profiles, service
+        self.bridge, self.profiles, self.service, self.start_gateway = bridge, profiles, service, start
+        self.view = bridge.gateway.view or GatewayView("http://{}:{}".format(*service.address()))
         self.names, self.text, self.lines = ClientNames(), TitledPane(), ConnectLines()
         self.names.values = tuple(CLIENTS)
-        self.model = ""
-        """The model that the settings name; empty: the first one."""
+        self.model = (bridge.overview.status.profile if bridge.overview else "") or ""
+        """The model that the settings name; if there is no such one, the first."""
+        self.change: SettingsChange | GpuboxError | None = None
+        """What Enter writes into the client's own file, or why it cannot."""
+        self._written: SettingsChange | None = None
+        self._outcome = ""
         self._secrets: dict[str, tuple[str, str]] = {}
         """By the name that a client's key gets: the name and the key that were made here. Nowhere else."""
 
@@ -103,16 +129,62 @@ class ConnectScreen(PushedScreen):
 
     def show_gateway(self, view: GatewayView | None) -> None:
         """Shows the gateway as it is now."""
-        if view is None or view.status is None or self.view.status is None:
-            self.view = view or self.view
-            return
-        old, self.view = self.view.status, view
-        if (old.has_keys, old.profiles, old.base_url) != (
-            view.status.has_keys, view.status.profiles, view.status.base_url,
-        ):  # fmt: skip
+        old, self.view = self.view, view or self.view
+        if _shown(old) != _shown(self.view):
             self._draw()
 
-    def on_cursor_rows_row_opened(self) -> None:
+    @on(ClientNames.RowHighlighted)
+    def _highlighted(self) -> None:
+        self._outcome = ""
+        self._draw()
+
+    @on(ClientNames.RowOpened)
+    def _opened(self) -> None:
+        self.bridge.run(self._connect, "connect-client", exclusive=True)
+
+    async def _connect(self) -> None:
+        """Starts a gateway if none runs, and writes the settings, or copies those that gpubox cannot write."""
+        seen = self.change
+        try:
+            if self.bridge.gateway.view is None:
+                await self.start_gateway()
+                self.show_gateway(self.bridge.gateway.view)
+            if needs_key := bool((snippet := self.snippet()) and snippet.needs_key):
+                await self._make_key()
+            snippet = self.snippet()
+            if snippet is None or snippet.needs_key:
+                return
+            change = await run_in_thread(settings_change, snippet)
+            if change is None:
+                self.action_connect_copy()
+                return
+            if change != seen and not needs_key:  # never what the owner has not seen
+                self._draw()
+                self.say("What is to be written has changed. Look at it, then press Enter again.")
+                return
+            backup = await run_in_thread(write_settings, change)
+        except GpuboxError as error:
+            self._outcome = f"! {error}"
+            self._draw_lines()
+            return
+        kept = f"; the file as it was is {backup.name}" if backup else ""
+        self._outcome = f"✓ {snippet.title} is connected: start it."
+        if change.before != change.after:
+            self._written = change
+            self._outcome += f" u undoes this{kept}."
+        self.app.post_message(ClientConnected())
+        self._draw()
+
+    def action_connect_undo(self) -> None:
+        self.work(self._undo, "connect-undo")
+
+    async def _undo(self) -> None:
+        change, self._written = self._written, None
+        if change is None:
+            self.say("Nothing was written here.")
+            return
+        await run_in_thread(undo_settings, change)
+        self._outcome = f"✓ {change.path} is as it was."
         self._draw()
 
     # -- drawing --------------------------------------------------------------------------------------
@@ -132,7 +204,11 @@ class ConnectScreen(PushedScreen):
 
     def models(self) -> tuple[ClientModel, ...]:
         """The models that this client can use."""
-        return usable_models(self.client, gateway_models(self.view.status, self.profiles))
+        listed = self.profiles
+        if self.view.status is None:  # what a gateway would list
+            shown = visible_profiles([*listed.values()], {self.model})
+            listed = {profile.name: profile for profile in shown}
+        return usable_models(self.client, gateway_models(self.view.status, listed))
 
     def snippet(self) -> Snippet | None:
         """The settings as shown; ``None`` if there is no model to name."""
@@ -145,15 +221,36 @@ class ConnectScreen(PushedScreen):
         return gateway_snippet(self.client, chosen, self.view.base_url, self.view.status, secret)
 
     def _draw(self) -> None:
-        if not self.is_attached:
-            return
-        snippet = self.snippet()
+        if self.is_attached:
+            self.work(self._read_file, "connect-file", exclusive=True)
+
+    async def _read_file(self) -> None:
+        """Shows what Enter changes in the client's file; without such a file the settings."""
+        snippet, change = self.snippet(), None  # type: Snippet | None, SettingsChange | GpuboxError | None
+        try:
+            change = await run_in_thread(settings_change, snippet) if snippet else None
+        except GpuboxError as error:
+            change = error
+        self.change = change
         if snippet is None:
-            text = "There is no profile that this client could use. x on the dashboard has New profile."
+            text = "There is no profile that this client could use: esc, then start one."
             self.text.put("no model", lambda width: _wrapped(text, width))
+        elif isinstance(change, SettingsChange) and change.before is not None:
+            rows = [*change.diff()] or ["It has these settings already."]
+            self.text.put(f"changes in {_short(change.path)}", lambda width: _diff_lines(rows, width))
         else:
-            self.text.put(snippet.where, lambda width: _wrapped(snippet.text, width))
+            where = f"{_short(change.path)}, new" if isinstance(change, SettingsChange) else snippet.where
+            self.text.put(where, lambda width: _wrapped(snippet.text, width))
         self._draw_lines()
+        self._update_keys(change, snippet)
+
+    def _update_keys(self, change: SettingsChange | GpuboxError | None, snippet: Snippet | None) -> None:
+        start = "" if self.bridge.gateway.view else "start the gateway, "
+        does = f"write {change.path.name}" if isinstance(change, SettingsChange) else "copy"
+        self.keys.labels = {"connect_write": f"{start}{does}"}
+        done = isinstance(change, SettingsChange) and change.before == change.after
+        hidden = {"connect_write"} if snippet is None or isinstance(change, GpuboxError) or done else set()
+        self.keys.hidden_actions = frozenset(hidden if self._written else {*hidden, "connect_undo"})
 
     def _draw_lines(self) -> None:
         width = self.lines.content_size.width
@@ -167,18 +264,27 @@ class ConnectScreen(PushedScreen):
             ("model ", "$quiet"), (sanitize_to_width(chosen.name if chosen else "none", 40), "bold $primary"),
             (f"  →: one of {len(models)}" if len(models) > 1 else "", "$quiet"),
         )  # fmt: skip
-        self.lines.show([truncate_line(join_lines([address, model]), width), *self._key_lines(width)])
+        said, style = self._note()
+        rows = textwrap.wrap(sanitize_line(said), max(20, width), break_on_hyphens=False)
+        self.lines.styles.height = 1 + max(2, len(rows))
+        first = truncate_line(join_lines([address, model]), width)
+        self.lines.show([first, *(styled_line((row, style)) for row in rows)])
 
-    def _key_lines(self, width: int) -> list[StyledLine]:
+    def _note(self) -> tuple[str, str]:
+        """The outcome, else what stands in the way, else what to know of the key; and its style."""
         name, secret = self._secrets.get(self._key_name, ("", ""))
+        if self._outcome:
+            return self._outcome, "$success" if self._outcome.startswith("✓") else "$warning"
+        if isinstance(self.change, GpuboxError):
+            return f"! {self.change} y copies the settings.", "$warning"
+        if self.bridge.gateway.view is None:
+            return "No gateway runs yet: Enter starts it here. It keeps running when gpubox closes.", "$quiet"
         if secret:
-            made = styled_line(("key ", "$quiet"), (secret, "bold $warning"))
-            about = f"of {sanitize_line(name)}, shown here once; the text below has it. y copies it."
-            return [truncate_line(made, width), truncate_line(styled_line((about, "$warning")), width)]
+            return f"key {secret} of {name}, shown here once; the text below has it. y copies it.", "bold $warning"
         if self._needs_key:
             text = f"key {KEY_PLACEHOLDER}: put the client's key there, or n makes one and writes it into the text"
-            return [truncate_line(styled_line((text, "$warning")), width), ()]
-        return [truncate_line(styled_line(("key none is needed; n makes one", "$quiet")), width), ()]
+            return text, "$warning"
+        return "key none is needed; n makes one", "$quiet"
 
     # -- actions --------------------------------------------------------------------------------------
 
@@ -201,6 +307,7 @@ class ConnectScreen(PushedScreen):
             self.say("There is nothing to copy.")
             return
         self.copy(snippet.text, f"the settings of {snippet.title}")
+        self.app.post_message(ClientConnected())
 
     def action_connect_key(self) -> None:
         # the app's: it must outlive this screen

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.dialogs import ask, confirm
+from gpubox.tui.dialogs import confirm
 from gpubox.views.clients import cancelled_text, live_words
 
 if TYPE_CHECKING:
@@ -84,22 +84,11 @@ class GatewayController:
             self.app.say("The gateway is stopped.")
 
     async def connect(self) -> None:
-        """Shows the settings of a client; without a gateway, offers to start one."""
+        """Shows the settings of the clients; Enter there starts a gateway if none runs."""
         from gpubox.tui.clients.connect_screen import ConnectScreen
 
-        if self.bridge.gateway.view is None:
-            host, port = self.service.address()
-            body = (
-                f"A client needs one address that stays. The gateway listens on {sanitize_line(host)}:{port}, loads "
-                "the profile that a request names, and keeps running when gpubox closes."
-            )
-            answers = (("n", "not now", "no"), ("s", "start it, then show the settings", "yes"))
-            if await ask(self.app, "No gateway runs", body, *answers) != "yes":
-                return
-            await self._start()
-        profiles = await run_in_thread(self.service.profiles)
-        if self.bridge.gateway.view is not None:
-            await self.app.push_screen(ConnectScreen(self.bridge, self.bridge.gateway.view, profiles, self.service))
+        profiles, start = await run_in_thread(self.service.profiles), partial(self._do, self.service.start)
+        await self.app.push_screen(ConnectScreen(self.bridge, profiles, self.service, start))
 
     async def _start(self) -> None:
         base_url = await self._do(self.service.start)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from gpubox.profiles.profile import Profile
 
 
+CONNECT_HINT = "connect"
+"""Its name among the advice that is dismissed for all profiles."""
+
+
 class GatewayService:
     """The gateway of this machine. All methods raise GpuboxError."""
 
@@ -65,6 +69,18 @@ class GatewayService:
         from gpubox.gateway import gateway_client
 
         return gateway_client.cancel(self.paths, number)
+
+    def wants_client(self) -> bool:
+        """Whether no client has ever asked the gateway, and the owner did not dismiss the hint to connect one."""
+        from gpubox.advisor.dismissed import Dismissals
+
+        used = self.paths.ledger.exists() and any(self.paths.ledger.iterdir())
+        return not used and CONNECT_HINT not in Dismissals(self.paths).of("")
+
+    def end_connect_hint(self) -> None:
+        from gpubox.advisor.dismissed import Dismissals
+
+        Dismissals(self.paths).dismiss("", CONNECT_HINT)
 
     def profiles(self) -> Mapping[str, Profile]:
         """The profiles that a client may name."""

@@ -4,6 +4,7 @@ screen.py           header, progress of the operation, the panes, the key bar; i
 layout.py           the table of panes, and which of them are shown; a new pane is a file and a line there
 dashboard.tcss      their sizes and frames, by the classes of width, height and state
 operation_line.py   the line under the header: what happens, else the most urgent advice
+welcome.py          what the profiles pane asks an owner who has no profile
 profiles.py         the profiles pane: profiles, broken files, models without a profile
 detail.py           the details pane of the highlighted profile
 vram.py             the VRAM pane: a bar for each device

@@ -87,8 +87,8 @@ class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
         """The most important sentence."""
         if entry.kind == "broken" and entry.error:
             return Content.assemble(("✗ ", "$error"), sanitize_line(str(entry.error)))
-        if entry.kind == "model":
-            return Content.assemble(("+ ", "$primary"), sanitize_line(str(entry.model)))
+        if entry.kind in ("model", "choice"):
+            return Content.assemble(("+ ", "$primary"), sanitize_line(str(entry.model or entry.text)))
         assert entry.profile is not None
         if entry.profile.elsewhere:
             return Content.assemble(("→ ", "$quiet"), sanitize_line(entry.profile.elsewhere))
@@ -110,10 +110,11 @@ class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
             return Content.assemble(
                 "This file cannot be read:\n\n", (message, "$error"), "\n\n" if hint else "", (hint, "$accent")
             )
-        if entry.kind == "model":
+        if entry.kind in ("model", "choice"):
+            enter = "makes a profile with the flags that make it fit, and starts it" if entry.model else "begins"
             return Content.assemble(
-                "This model has no profile yet.\n\n", sanitize_line(str(entry.model)), "\n\n",
-                ("⏎", "bold $primary"), f" makes a profile of {sanitize_line(entry.name)}",
+                sanitize_line(f"{entry.name}: {entry.summary}"), "\n\n", sanitize_line(str(entry.model or "")), "\n\n",
+                ("⏎", "bold $primary"), f" {enter}",
             )  # fmt: skip
         assert entry.profile is not None
         profile = entry.profile

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gpubox.tui.messages import ServerOverview
     from gpubox.tui.operation_progress import OperationProgress
 
+NEXT = (Content.assemble(("→ ", "$accent"), "connect your coding agent: ", ("o", "bold $primary"), "   ",
+                         ("esc", "bold $primary"), (" hides this", "$quiet")),)  # fmt: skip
 LEAST_ROWS = 16
 """With fewer rows there is none for advice."""
 
@@ -30,9 +32,16 @@ class StatusOrAdvice(StatusLines):
         super().__init__(name)
         self._happening: tuple[Content, ...] = ()
         self._judged: AdviceList | None = None
+        self.hint: tuple[Content, ...] = ()
+        """What to do next; behind what happens, in place of advice."""
 
     def show(self, phrases: Sequence[Content]) -> None:
         self._happening = tuple(phrases)
+        self._show()
+
+    def show_hint(self, hint: tuple[Content, ...]) -> None:
+        """Shows or removes the hint."""
+        self.hint = hint
         self._show()
 
     def show_advice(self, judged: AdviceList | None) -> None:
@@ -41,7 +50,7 @@ class StatusOrAdvice(StatusLines):
         self._show()
 
     def _show(self) -> None:
-        super().show(self._happening or self._advice())
+        super().show((*self._happening, *self.hint) or self._advice())
 
     def _advice(self) -> tuple[Content, ...]:
         if self._judged is None or self.app.size.height < LEAST_ROWS:

@@ -17,13 +17,14 @@ from textual.reactive import reactive
 from textual.widgets import Input
 
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.messages import ProfileEntry, entry_state, filter_entries
+from gpubox.tui.dashboard.welcome import QUESTION, choices
+from gpubox.tui.messages import ProfileEntry, entry_state, filter_entries, is_newcomer
 from gpubox.tui.styled_lines import QUIET, StyledLine, marked, shorten, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.form import FilterLine
 from gpubox.views.marks import PROFILES
 
-NAME_CELLS = 22
+NAME_CELLS, WIDE_NAME_CELLS = 22, 28
 NAME_STYLES = {"running": "bold", "busy": "bold", "refused": QUIET, "model": QUIET, "no model": QUIET}
 MODEL_MISSING = "model missing: "
 """EngineCompatibility's text begins so if the model file is missing."""
@@ -34,7 +35,7 @@ def entry_row(entry: ProfileEntry, state: str, step: str, width: int, *, compare
 
     ``compared``: it is the first of two profiles to compare.
     """
-    name_cells = min(NAME_CELLS, max(10, width // 2 - 3))
+    name_cells = min(NAME_CELLS if width < 70 else WIDE_NAME_CELLS, max(10, width // 2 - 3))
     name = shorten(sanitize_line(entry.name), name_cells)
     text = step or sanitize_line(entry.summary)
     if text.startswith(MODEL_MISSING):  # the file name says more than the start of its path
@@ -91,6 +92,8 @@ class ProfilePane(Vertical):
     running: reactive[frozenset[str]] = reactive(frozenset[str]())
     hides_shipped: reactive[bool] = reactive(False)
     """Whether the settings hide the shipped profiles."""
+    looked: reactive[bool] = reactive(False)
+    """Whether the models on this machine are known."""
     operations: reactive[Mapping[str, str]] = reactive({})
     """The profiles that operations are about, and the labels of their steps."""
 
@@ -142,6 +145,12 @@ class ProfilePane(Vertical):
         """Highlights a row, now or as soon as it exists."""
         self._highlight_id = None if self.rows.highlight(entry_id) else entry_id
 
+    @property
+    def asks(self) -> bool:
+        """Whether it shows what an owner without a profile can begin with."""
+        hides = self.hides_shipped and not self._shipped_toggled and not self.search.value
+        return hides and self.entries is not None and is_newcomer(self.entries)
+
     def mark(self, name: str) -> None:
         """Marks the first of two profiles to compare; empty: none."""
         self.rows.marked = name
@@ -169,8 +178,11 @@ class ProfilePane(Vertical):
     def _is_hidden(self, entry: ProfileEntry) -> bool:
         if self.hides_shipped == self.shipped_toggled or not entry.profile or not entry.profile.shipped:
             return False
-        always_shown = self.running | {*self.operations, self.last_profile}
-        return entry.name not in always_shown and entry.id != self._highlight_id
+        return entry.name not in self._kept and entry.id != self._highlight_id
+
+    @property
+    def _kept(self) -> frozenset[str]:
+        return self.running | {*self.operations, self.last_profile}
 
     @on(Input.Changed, "#search")
     def _update_rows(self) -> None:
@@ -179,12 +191,18 @@ class ProfilePane(Vertical):
             return
         before, search = self.entry, self.search.value
         shown = filter_entries(self.entries, search)
+        asks = self.asks
         if not search:
             shown = tuple(entry for entry in shown if not self._is_hidden(entry))
-        count = len(self.entries)
-        self.border_subtitle = f"{len(shown)} of {count}" if len(shown) != count else f"{count}"
-        if not search and len(shown) != count:
-            self.border_subtitle += ", x shows the shipped ones"
+        if asks:
+            shown = tuple(choices(self.entries, self._kept, looked=self.looked))
+        count, hidden = len(self.entries), {entry.id for entry in self.entries} - {entry.id for entry in shown}
+        self.border_title = QUESTION if asks else "Profiles"
+        if search:
+            self.border_subtitle = f"{len(shown)} of {count}" if hidden else f"{count}"
+        else:
+            some = "1 example" if len(hidden) == 1 else f"{len(hidden)} examples"
+            self.border_subtitle = f"{some} hidden" if hidden else f"{count}"
         self.rows.running, self.rows.operations = self.running, self.operations
         self.rows.show_values(shown)
         self.rows.redraw()
@@ -204,4 +222,4 @@ class ProfilePane(Vertical):
     def watch_entries(self) -> None:
         self._update_rows()
 
-    watch_hides_shipped = watch_running = watch_entries
+    watch_hides_shipped = watch_running = watch_looked = watch_entries

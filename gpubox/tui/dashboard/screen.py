@@ -355,8 +355,8 @@ class DashboardScreen(PersistentScreen):
             label = "explain"
         elif not self.profiles.display:
             label = "profiles"
-        elif entry and entry.kind == "model":
-            label = "make a profile"
+        elif entry and entry.kind == "choice":
+            label = "choose"
         else:
             opens = entry is not None
         typing = isinstance(self.focused, Input)

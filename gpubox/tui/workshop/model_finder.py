@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Literal
 from gpubox.errors import GpuboxError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpubox.config import Config
     from gpubox.models.find import LocalModel
     from gpubox.models.hub_client import HubClient
@@ -76,15 +78,27 @@ class ModelFinder:
         """Whether the model of a row would fit, from its header. ``may_dry_run``: measured by the engine."""
         finder, client = self._use()
         if row.local:
-            return finder.plan_local(row.local, finder.idea(), may_dry_run=may_dry_run)
+            return self.plan_local(row.local, may_dry_run=may_dry_run)
         assert row.repository and row.quant
         return finder.plan_quant(client, row.repository, row.quant, finder.idea(), may_dry_run=may_dry_run)
+
+    def plan_local(self, model: LocalModel, *, may_dry_run: bool = False) -> MemoryPlan:
+        """The same of a model that is here. Never raises."""
+        finder, _ = self._use()
+        return finder.plan_local(model, finder.idea(), may_dry_run=may_dry_run)
+
+    def profile_of(self, name: str, path: Path, plan: MemoryPlan | None) -> Profile:
+        """Writes a profile for a model that is here; without a ``plan`` it is planned first."""
+        from gpubox.models.find import LocalModel
+
+        plan = plan or self.plan_local(LocalModel(name, path, None, ""))
+        return self._use()[0].new_profile(name, str(path.absolute()), plan)
 
     def new_profile(self, row: ModelRow) -> Profile:
         """Writes a profile for the model of a row. For a quant on the hub, its first start downloads the model."""
         finder, client = self._use()
         if row.local:
-            return finder.new_profile(row.local.name, str(row.local.path.absolute()), row.plan)
+            return self.profile_of(row.local.name, row.local.path, row.plan)
         assert row.repository and row.quant
         header = finder.header_of(client, row.repository, row.quant)
         return finder.new_profile(row.key, row.key, row.plan, header=header)

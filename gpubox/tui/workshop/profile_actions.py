@@ -78,7 +78,7 @@ class WorkshopController:
     # -- editing --------------------------------------------------------------------------------------
 
     async def _edit(self, entry: ProfileEntry) -> None:
-        if entry.kind == "model" and entry.model:
+        if entry.kind in ("model", "choice"):
             await self._new(entry)
             return
         if entry.profile is None:

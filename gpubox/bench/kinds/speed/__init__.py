@@ -24,7 +24,7 @@ uses, idle power included, times the seconds of generating or reading.
 
 \b
 Presets:
-  quick    short and code prompts
+  quick    what this box does, in a minute: short answers, answers behind 8,192 tokens, two requests at once
   game     one HTML game of 2,000 tokens, ten times
   lengths  128, 512 and 2,048 tokens, three times each
   chat     50 prompts from code, math and general, three seeds
@@ -42,7 +42,7 @@ KIND = Kind(
             metavar="NAME",
             choices=(
                 ("", "short to long, code, depths"),
-                ("quick", "quick: short and code"),
+                ("quick", "quick: in a minute"),
                 ("game", "game: 2,000 tokens, ten times"),
                 ("lengths", "lengths: 128, 512, 2,048"),
                 ("chat", "chat: 50 prompts, three seeds"),

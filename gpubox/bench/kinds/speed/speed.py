@@ -14,7 +14,7 @@ from gpubox.bench.compare.starts import random_order
 from gpubox.bench.kind import PlanContext
 from gpubox.bench.kinds.shared import exceeds_context, id_prefix
 from gpubox.bench.kinds.speed import KIND
-from gpubox.bench.kinds.speed.speed_report import summarise
+from gpubox.bench.kinds.speed.speed_report import first_sentence, summarise
 from gpubox.bench.kinds.speed.streams import (
     execute_streams,
     is_streams_item,
@@ -24,7 +24,14 @@ from gpubox.bench.kinds.speed.streams import (
     streams_of,
     summarise_streams,
 )
-from gpubox.bench.kinds.speed.workloads import PRESET_OVERRIDES, Workload, parse_options, workloads_of
+from gpubox.bench.kinds.speed.workloads import (
+    PRESET_OVERRIDES,
+    PRESETS,
+    Workload,
+    parse_options,
+    quick_streams,
+    workloads_of,
+)
 from gpubox.bench.measured_request import MeasuredReply, measure_request, stored_reply
 from gpubox.bench.model import Doubt, Item, Plan, RawRecord, Result, RunInfo, ScoredItems
 from gpubox.bench.overrides import given_targets, random_seed
@@ -62,7 +69,14 @@ class Speed(Benchmark):
             raise UsageError("gpubox cannot restart a server given by its address.", "Leave out --starts.")
         _check_preset(options)
         targets = given_targets(context, given)
-        return Plan("speed", tuple(targets), given, seed=random_seed() if given.keys() & {"starts", "streams"} else 0)
+        about = (f"It measures {PRESETS['quick']}.",) if given.get("preset") == "quick" else ()
+        return Plan(
+            "speed",
+            tuple(targets),
+            given,
+            about=about,
+            seed=random_seed() if given.keys() & {"starts", "streams"} else 0,
+        )
 
     def items(self) -> Sequence[Item]:
         options, starts = self.options, self.options.starts
@@ -81,15 +95,22 @@ class Speed(Benchmark):
             if options.streams:
                 items += streams_items(options, target.name, prefix, start, self.plan.seed)
             for workload in workloads:
+                if options.preset == "quick" and workload.depth:  # the longest at the end
+                    items += streams_items(quick_streams(options), target.name, prefix, start, self.plan.seed)
                 group, values = f"{prefix}{workload.id}", msgspec.to_builtins(workload)
                 names = [f"w{n + 1}" for n in range(workload.warmups)] + [str(n + 1) for n in range(workload.repeats)]
                 for name in names:
                     warmup = name.startswith("w")
-                    items.append(Item(f"{group}/{name}", target.name, values, warmup, group, workload.weight, start))
+                    reads = workload.depth / 10 if warmup and workload.prefix == "warm" else 0
+                    weight = workload.weight + reads
+                    items.append(Item(f"{group}/{name}", target.name, values, warmup, group, weight, start))
         return items
 
     def skip_reason(self, item: Item, results: ScoredItems, active: ActiveTarget | None) -> str:
         if is_streams_item(item):
+            slots = active.props.get("total_slots") if active and active.target.name == item.target else None
+            if self.options.preset == "quick" and slots == 1:
+                return "the server has one slot, so a second request waits"
             return exceeds_context(streams_of(item).needed_context, item.target, active)
         workload = workload_of(item)
         return exceeds_context(workload.depth + workload.max_tokens + TEMPLATE_TOKENS, item.target, active)
@@ -129,6 +150,8 @@ class Speed(Benchmark):
     def headline(self, results: ScoredItems) -> str:
         if self.options.streams:
             return streams_headline(results)
+        if self.options.preset == "quick":
+            return first_sentence(results)
         rates = [r.values["tg"] for i, r in results if r.ok and not i.warmup and r.values.get("tg")]
         return f"tg {units.rate(stats.estimate(rates).value)} tok/s" if rates else ""
 

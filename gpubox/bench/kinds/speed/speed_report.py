@@ -17,7 +17,8 @@ import msgspec
 from gpubox import units
 from gpubox.bench import stats
 from gpubox.bench.kinds.shared import closing_notes, report_doubts, timing_notes
-from gpubox.bench.kinds.speed.workloads import PRESETS, SpeedOptions, Workload
+from gpubox.bench.kinds.speed.streams import KNEE_MARGIN, stream_levels
+from gpubox.bench.kinds.speed.workloads import PRESETS, QUICK_DEPTH, SpeedOptions, Workload, workloads_of
 from gpubox.bench.measured_request import energy_note
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
 from gpubox.bench.report.chart import estimate_series
@@ -141,16 +142,74 @@ def summarise(options: SpeedOptions, info: RunInfo, results: ScoredItems) -> Rep
                 size = workload.max_tokens
                 points.append(DepthPoint(target.name, workload.prompt, workload.prefix, workload.depth, size, named))
     curves = depth_curves(points)
+    for level in stream_levels(info, results):
+        metrics += level.metrics.values()
     return Report(
         kind="speed",
         title=PRESETS[options.preset] if options.preset else "Speed over HTTP",
-        verdict=_verdict(info, metrics),
+        verdict=_quick_verdict(info, results) if options.preset == "quick" else _verdict(info, metrics),
         metrics=tuple(metrics),
         tables=tuple(_run_tables(rows)),
         series=(*_run_curves(rows), *depth_series(curves)),
-        notes=(*halving_notes(curves), *_notes(options, info, results, rows)),
+        notes=(
+            *(_longer_plans(results) if options.preset == "quick" else ()),
+            *halving_notes(curves),
+            *_notes(options, info, results, rows),
+        ),
         doubts=report_doubts(info, results),
     )
+
+
+def first_sentence(results: ScoredItems) -> str:
+    """What a server does, from what is measured so far: ``36 tok/s short answers, 29 at 8k; room for 2 users``."""
+    alone, deep, both, waited = (_mean(results, *key) for key in _QUICK)
+    if alone is None:
+        return ""
+    words = f"{units.rate(alone)} tok/s short answers"
+    if deep is not None:
+        words += f", {units.rate(deep)} at {QUICK_DEPTH // 1024}k"
+    if both is not None and waited == 0 and both >= alone * (1 + KNEE_MARGIN):
+        words += f"; room for 2 users, {units.rate(_mean(results, 2, 0, 'tg'))} each"
+    return words
+
+
+_QUICK = ((1, 0, "tg"), (1, QUICK_DEPTH, "tg"), (2, 0, "aggregate"), (2, 0, "waited"))
+"""Requests at once, depth, value."""
+
+
+def _mean(results: ScoredItems, streams: int, depth: int, key: str) -> float | None:
+    rows = [
+        (item, result)
+        for item, result in results
+        if result.ok and not item.warmup
+        and (item.values.get("streams", 1), item.values.get("depth")) == (streams, depth)
+    ]  # fmt: skip
+    estimate = start_estimate(rows, key)
+    return estimate.value if estimate else None
+
+
+def _quick_verdict(info: RunInfo, results: ScoredItems) -> str:
+    """The first sentence, of each target."""
+    several = len(info.plan.targets) > 1
+    sentences = []
+    for target in info.plan.targets:
+        own = [(item, result) for item, result in results if item.target == target.name]
+        if words := first_sentence(own):
+            sentences.append(f"{target.name if several else 'This box'}: {words}.")
+    return " ".join(sentences)
+
+
+def _longer_plans(results: ScoredItems) -> Iterator[str]:
+    """What else can be measured, and about how long that takes at this speed."""
+    if rate := _mean(results, *_QUICK[0]):
+        times = []
+        for name in ("lengths", "chat", "game", ""):
+            weight = sum(w.weight * (w.repeats + w.warmups) for w in workloads_of(SpeedOptions(preset=name)))
+            times.append(f"{name or 'all depths'} about {units.rough_duration(weight / rate)}")
+        yield (
+            f"Longer: {', '.join(times)}. n plans one of them here; `gpubox bench speed --preset NAME` in a shell, "
+            "without --preset for all depths."
+        )
 
 
 def _verdict(info: RunInfo, metrics: Sequence[Metric]) -> str:

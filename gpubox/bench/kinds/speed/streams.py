@@ -222,7 +222,7 @@ class StreamsLevel:
 
 def summarise_streams(options: SpeedOptions, info: RunInfo, results: ScoredItems) -> Report:
     """The report so far."""
-    levels = list(_levels(info, results))
+    levels = list(stream_levels(info, results))
     curves = [
         own
         for target in info.plan.targets
@@ -271,7 +271,7 @@ def knee_of(points: Sequence[tuple[int, float]]) -> int | None:
     return None
 
 
-def _levels(info: RunInfo, results: ScoredItems) -> Iterator[StreamsLevel]:
+def stream_levels(info: RunInfo, results: ScoredItems) -> Iterator[StreamsLevel]:
     rows = [(item, result) for item, result in results if is_streams_item(item) and not item.warmup and result.ok]
     for target in info.plan.targets:
         groups: dict[tuple[int, int], list[int]] = {}

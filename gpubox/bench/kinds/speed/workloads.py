@@ -16,9 +16,11 @@ CHAT_SEEDS = (42, 1337, 2024)
 DEPTH_PROMPT = "short"
 """The one prompt that is asked at a depth: 128 tokens, as llama-bench's ``tg128 @ d8192``."""
 MAX_STREAMS = 64
+QUICK_DEPTH, QUICK_TOKENS, QUICK_REPEATS = 8192, 64, 3
+"""In a minute at 20 tok/s: two cells of four answers, and two of two streams."""
 PRESETS = {
     "": "short, medium, long and code answers, cold; at each depth a short one, cold and warm",
-    "quick": "short and code answers, cold, five times",
+    "quick": "short answers, the same behind 8,192 tokens of context, and two requests at once; in a minute",
     "game": "one HTML game of 2,000 tokens, ten times (temperature 0.6, top_k 20)",
     "lengths": "128, 512 and 2,048 tokens, three times each, temperature 0, median",
     "chat": "50 chat prompts of 64 tokens in code, math and general, three seeds, greedy",
@@ -93,6 +95,8 @@ def parse_options(values: Mapping[str, Any]) -> SpeedOptions:
     options = convert_options(values, SpeedOptions)
     if options.streams:
         options = _checked_streams(options, values)
+    if options.preset == "quick" and "repeats" not in values:
+        options = replace(options, repeats=QUICK_REPEATS)
     if options.preset not in PRESETS:
         raise UsageError(f"There is no preset {options.preset!r}.", f"Choose from: {', '.join(filter(None, PRESETS))}.")
     if unknown := [name for name in options.prompts if name not in SPEED_PROMPTS]:
@@ -127,13 +131,20 @@ def workloads_of(options: SpeedOptions) -> Sequence[Workload]:
     if options.preset == "chat":
         return _chat_workloads(options)
     if options.preset == "quick":
-        return [_workload(options, name, "cold", 0) for name in ("short", "code")]
+        quick = replace(options, max_tokens=options.max_tokens or QUICK_TOKENS)
+        return [_workload(quick, DEPTH_PROMPT, "cold", 0), _workload(quick, DEPTH_PROMPT, "warm", QUICK_DEPTH)]
     shallow = 0 in options.depths and "cold" in options.prefixes
     workloads = [_workload(options, name, "cold", 0) for name in options.prompts] if shallow else []
     question = DEPTH_PROMPT if DEPTH_PROMPT in options.prompts else options.prompts[0]
     for depth in options.depths:
         workloads += [_workload(options, question, p, depth) for p in options.prefixes if depth or p == "warm"]
     return workloads
+
+
+def quick_streams(options: SpeedOptions) -> SpeedOptions:
+    """What the preset quick asks of two requests at once."""
+    tokens = options.max_tokens or QUICK_TOKENS
+    return replace(options, streams=(2,), depths=(0,), repeats=min(2, options.repeats), max_tokens=tokens)
 
 
 def _workload(options: SpeedOptions, name: str, prefix: Prefix, depth: int, **other: Any) -> Workload:
