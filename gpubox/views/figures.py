@@ -192,7 +192,8 @@ def _conversations(box: Box) -> str:
 def _other(box: Box) -> str:
     programs = [program for device in box.now.memory for program in device.other_processes]
     largest = sorted(programs, key=lambda program: -program[1])[:3]
-    return ", ".join(f"{name.rsplit('/', 1)[-1]} {units.memory(size)}" for name, size in largest)
+    words = ", ".join(f"{name.rsplit('/', 1)[-1]} {units.memory(size)}" for name, size in largest)
+    return f"The largest: {words}." if words else ""
 
 
 def _free(box: Box) -> str:

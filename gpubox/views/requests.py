@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gpubox.telemetry.snapshot import DeviceMemory, Request
 
 
-END_WORDS = {"length": ("hit its token limit", "token limit")}
+END_WORDS = {"length": ("hit its token limit", "token limit", "limit")}
 """Why an answer ended, in llama-server's word -> in plain words, and in fewer."""
 
 

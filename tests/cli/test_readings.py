@@ -37,6 +37,15 @@ def answered(capfd: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("served")
+def test_a_figure_is_explained(capfd: pytest.CaptureFixture[str]) -> None:
+    said = answered(capfd, "status", "--explain", "Slowed by")
+    assert said["figure"] == "slowed by" and said["here"].startswith("Not known: ") and said["moved_by"]
+    assert run(["status", "--explain", "pq"]) == 2
+    assert "TTFT" in capfd.readouterr().err
+    assert run(["status", "--explain", "pp", "--all"]) == 2
+
+
+@pytest.mark.usefixtures("served")
 def test_the_last_requests(paths: Paths, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     later = SimpleNamespace(time=lambda: time.time() + 3600)  # the log's times count from the start just now
     monkeypatch.setattr("gpubox.cli.commands.history.time", later)
@@ -52,10 +61,10 @@ def test_the_last_requests(paths: Paths, capfd: pytest.CaptureFixture[str], monk
 
     assert run([*requests]) == 0
     head, *rows = capfd.readouterr().out.splitlines()
-    columns = ["TIME", "PROFILE", "CLIENT", "PROMPT", "OUT", "TTFT", "PP", "TG", "DRAFT", "TOOK", "END"]
+    columns = ["TIME", "PROFILE", "CLIENT", "READ", "REUSED", "OUT", "TTFT", "PP", "TG", "DRAFT", "TOOK", "END"]
     assert (head.split(), len(rows)) == (columns, len(every))
     row = rows[every.index(first)]
-    assert row.split()[2:6] == ["a", "—", "0+32", "150"] and "94%" in row
+    assert row.split()[2:7] == ["a", "—", "32", "0", "150"] and "94%" in row
 
 
 @pytest.mark.usefixtures("served")

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from gpubox.errors import GpuboxError
-from gpubox.telemetry.history.values import HistoryBucket, Slowdown, StoredLaunch, StoredMark, StoredRequest
+from gpubox.telemetry.history.values import (
+    HistoryBucket,
+    Slowdown,
+    StoredLaunch,
+    StoredMark,
+    StoredRequest,
+    UsageKey,
+    UsageSum,
+)
 from tests.tui.snapshots import REQUESTS
 
 NOON = datetime(2026, 11, 21, 13, 2, tzinfo=UTC).timestamp()
@@ -69,6 +77,10 @@ class FakeHistory:
     def clients(self, since: float, until: float) -> list[str]:
         self._called("clients")
         return sorted({r.client for r in self.stored_requests if r.client and since <= r.at < until})
+
+    def sums(self, since: float, until: float, by: UsageKey) -> list[UsageSum]:
+        self._called("sums")
+        return [UsageSum("qwen36-mtp-16gb", 212, tg_median=61.0, pp_median=800.0, ttft_median=0.4)]
 
     def slowdowns(self, now: float) -> list[Slowdown]:
         self._called("slowdowns")

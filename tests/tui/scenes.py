@@ -173,18 +173,18 @@ SCENES = {
     "first_start": Scene(FIRST, ("smollm2 ready", "connect your coding agent"), LISTED | {"offload": AT_REST},
                          stranger=True),
     "idle": Scene(READY, ("● idle", "qwen36-mtp-16gb ready"), LISTED | {"offload": AT_REST}),
-    "generating": Scene(BUSY, ("70.2 tok/s now", "113 of 115"), LISTED,
+    "generating": Scene(BUSY, ("70.2 tok/s", "113 of 115"), LISTED,
                         marks=(HistoryMark(NOW - 205, "switch", "qwen36-mtp-16gb"),)),
     "prefill": Scene(BUSY, ("62%", "ETA 0:46", "prefill"),
                      {"throughput": PREFILL, "slots": (READING_SLOT,), **LISTED}),
-    "no_gpu": Scene(DEMO_BUSY, ("148 tok/s now", "RAM"), ON_CPU),
+    "no_gpu": Scene(DEMO_BUSY, ("148 tok/s", "RAM"), ON_CPU),
     "two_cards": Scene(BUSY, ("CUDA0", "CUDA1"), {
         "driver": DriverReading((CARD, SECOND), ONE_CARD.driver_version), **LISTED,
         "memory": (SPLIT, SECOND_SPLIT,
                    replace(IN_RAM, weights_bytes=int(2.1 * GIB), free_bytes=int(32.8 * GIB) + int(8.5 * GIB))),
         "offload": replace(OFFLOADED, expert_layers_on_cpu=4, bottleneck="GPU bandwidth",
                            bottleneck_reason="memory 88% busy, GPU 61%")}),
-    "four_slots": Scene(BUSY, ("91.4 tok/s now", "2 queued"), {
+    "four_slots": Scene(BUSY, ("91.4 tok/s", "2 queued"), {
         "throughput": replace(ANSWERING, tg_tokens_per_second=91.4, busy_slots=4, slots=4, queued_requests=2,
                               tg_peak=96.3, tg_median=88.0, request_tg_median=30.1, request_tg_peak=31.2,
                               context_used_tokens=17_900, context_size_tokens=32_768),

@@ -351,3 +351,21 @@ async def test_a_profile_that_runs_elsewhere_is_not_started(fake: FakeServices) 
         await settled(pilot)
         await shows(pilot, sentence)
         assert fake.asked == []
+
+
+async def test_a_figure_explains_itself_by_enter_and_under_the_mouse(fake: FakeServices) -> None:
+    async with on_dashboard(fake) as pilot:
+        dashboard = app_of(pilot).dashboard
+        pane = dashboard.throughput
+        await until(pilot, lambda: "usual" in text(pilot))
+        dashboard.set_focus(pane)
+        await until(pilot, lambda: dashboard.history.usual is not None and pane.figure != "")
+        await pilot.press("down", "down", "up", "down", "enter")
+        await shows(pilot, pane.figure, "moved by", "As usual here: 400 ms, the median of 212 requests in 30 days.")
+        await pilot.press("escape")
+        row = next(y for y, line in enumerate(pane.drawn) if any(part == "TTFT " for part, _ in line))
+        column = "".join(part for part, _ in pane.drawn[row]).index("TTFT")
+        await pilot.hover(pane, offset=(column + pane.gutter.left, row + pane.gutter.top))
+        await until(pilot, lambda: "TTFT: time to first token" in str(pane.tooltip))
+        await pilot.press("escape")
+        await until(pilot, lambda: not pane.has_focus)

@@ -147,7 +147,7 @@ async def test_a_history_that_cannot_be_read_is_one_sentence_and_the_rest_works(
     past.problem = GpuboxError("The history ~/history.sqlite cannot be read: database is locked.")
     async with on_dashboard(fake) as pilot:
         await pilot.press("[")
-        await shows(pilot, "! The history ~/history.sqlite cannot be read", "70.2 tok/s now", "13:02:11", "pp ")
+        await shows(pilot, "! The history ~/history.sqlite cannot be read", "70.2 tok/s", "13:02:11", "reading ")
         past.problem = None
         await shows(pilot, "12:30", "61 earlier")
         assert "cannot be read" not in text(pilot)
@@ -170,7 +170,7 @@ async def test_a_missing_an_empty_and_a_damaged_file(fake: FakeServices, tmp_pat
     async with on_dashboard(fake) as pilot:
         await pilot.press("[")
         expected = "file is not a database" if content else "Nothing is recorded of the last 1 h."
-        await shows(pilot, expected, "70.2 tok/s now")
+        await shows(pilot, expected, "70.2 tok/s")
         assert ("the earlier requests cannot be read" in text(pilot)) == bool(content)
 
 

@@ -8,7 +8,7 @@ welcome.py          what the profiles pane asks an owner who has no profile
 profiles.py         the profiles pane: profiles, broken files, models without a profile
 detail.py           the details pane of the highlighted profile
 vram.py             the VRAM pane: a bar for each device
-offload.py          the CPU offload pane: experts on the CPU, threads, page faults, the bottleneck
+offload.py          the CPU offload pane: experts on the CPU, threads, disk reads, what slows the server
 throughput.py       the throughput pane: state and speed now
 graph.py            the throughput graph: time axis, event marks
 requests.py         the requests pane, and every field of one request

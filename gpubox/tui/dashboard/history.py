@@ -62,7 +62,8 @@ class HistoryController:
         """Index in ZOOMS."""
         self._profile = ""
         self.usual: UsageSum | None = None
-        """What is usual of the profile that runs."""
+        """What is usual of the profile that runs; read once a figure is looked at."""
+        self._compares = False
         self._launch: tuple[object, ...] = ()
         """Identifies the server that runs: another launch has ended the list of the one before."""
         self._changed = asyncio.Event()
@@ -97,6 +98,12 @@ class HistoryController:
         """The panes may show something else now."""
         self._changed.set()
 
+    def compare_figures(self) -> None:
+        """Somebody looks at the figures: what is usual is wanted from now on."""
+        if not self._compares:
+            self._compares = True
+            self.wake()
+
     def show_server(self, server: ServerStatus) -> None:
         """What runs now."""
         launch = (server.pid, server.started_at)
@@ -128,7 +135,7 @@ class HistoryController:
                 wishes["graph"] = HistoryWish((zoom, columns), zoom.poll_seconds, read, show)
             show = partial(setattr, pane, "slowdowns")
             wishes["slowdowns"] = HistoryWish(None, SLOWDOWNS_SECONDS, read_slowdowns, show)
-        if self._profile:
+        if self._profile and self._compares:
             read_it, show_it = partial(read_usual, self._profile), partial(setattr, self, "usual")
             wishes["usual"] = HistoryWish(self._launch, SLOWDOWNS_SECONDS, read_it, show_it)
         if self.requests.display:

@@ -38,14 +38,12 @@ class OffloadPane(SnapshotPane):
         if self.compact:
             return [_compact_line(snapshot, width)]
         width -= LABEL_CELLS
-        now, ram, host = snapshot.offload, _ram(snapshot), snapshot.host
+        now = snapshot.offload
         layers = _counts("", now.layers_on_gpu, now.layers_total, " of ", " on GPU", always_total=True)
-        swap = units.memory(host.swap_used_bytes) if host and host.swap_used_bytes > 512 * units.MIB else ""
-        of_all = styled_line((" of all programs", QUIET), (f"  swap {swap}" if swap else "", QUIET))
         threads = _counts("", _tenths(now.threads_busy), now.threads_asked, " of ", " busy")
         rows: list[tuple[str, list[StyledLine]]] = [
             ("layers", wrap_parts([figure("layers", layers), _experts(snapshot, " of ")], width)),
-            ("RAM", [figure("RAM", (*styled_line(part_of_total(*ram)), *of_all))] if ram else []),
+            ("RAM", wrap_parts([figure("RAM", part) for part in _ram_parts(snapshot)], width)),
             ("weights", wrap_parts([figure("model file in RAM", _weights(snapshot))], width)),
             ("in RAM", wrap_parts(_buffers(snapshot), width)),
             ("threads", wrap_parts([figure("threads", threads), *_disk_reads(snapshot)], width)),
@@ -114,6 +112,14 @@ def _ram(snapshot: Snapshot) -> tuple[int, int] | None:
     if memory and (used := used_bytes(memory)) is not None and memory.total_bytes is not None:
         return used, memory.total_bytes
     return (host.ram_total_bytes - host.ram_available_bytes, host.ram_total_bytes) if host else None
+
+
+def _ram_parts(snapshot: Snapshot) -> list[StyledLine]:
+    ram, host = _ram(snapshot), snapshot.host
+    if ram is None:
+        return []
+    swap = units.memory(host.swap_used_bytes) if host and host.swap_used_bytes > 512 * units.MIB else None
+    return [fact("", part_of_total(*ram), " of all programs"), fact("swap ", swap)]
 
 
 def _weights(snapshot: Snapshot) -> StyledLine:

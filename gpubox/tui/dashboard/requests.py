@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 COLUMNS = (
     ("time", 8, 0), ("client", 9, 0), ("slot", 4, 6), ("read", 7, 0), ("reused", 6, 0), ("out", 5, 0), ("TTFT", 6, 3),
     ("pp", 5, 7),
-    ("tg", 5, 1), ("draft", 5, 2), ("took", 6, 5), ("end", 11, 4),
+    ("tg", 5, 1), ("draft", 5, 2), ("took", 6, 5), ("end", 9, 4),
 )  # fmt: skip
 """Name, width, and drop order on a narrow terminal: the highest number goes first, 0 never."""
 RIGHT_ALIGNED = {"read", "reused", "out", "TTFT", "pp", "tg", "draft", "took"}
 GAP = "  "
-MIN_END_CELLS = 15
+MIN_END_CELLS = 13
 """Width of the end column that the pp column must leave free, for the reason of a cache miss."""
 TITLE, NO_MATCH = "Requests", "No request matches. esc shows all."
 UNREADABLE = "the earlier requests cannot be read; [ says why"
@@ -277,7 +277,7 @@ def _columns(width: int, with_client: bool) -> list[tuple[str, int]]:
 
 def _gap_before(name: str) -> str:
     """One cell where two neighbouring columns cannot be read as one."""
-    return "" if name == "time" else GAP if name in RIGHT_ALIGNED - {"read", "out"} else " "
+    return "" if name == "time" else GAP if name in RIGHT_ALIGNED - {"read", "reused", "out", "TTFT"} else " "
 
 
 def _with_gaps(cells: list[tuple[str, StyledLine]]) -> StyledLine:
@@ -319,9 +319,7 @@ def request_row(request: Request, width: int, clients: Mapping[RequestKey, str] 
 
 def _end(request: Request, room: int) -> StyledLine:
     """The stop reason and the cause of a cache miss, or that a kept KV cache was reused; an ordinary stop gives way."""
-    misses = (
-        [f"↻ {words}" for words in miss_words(sanitize_line(request.cache_miss or ""))] if request.cache_miss else []
-    )
+    misses = miss_words(sanitize_line(request.cache_miss)) if request.cache_miss else ()
     if request.restored_tokens and request.stop_reason in (None, "stop"):
         return styled_line(("kept KV", "$success"))
     if misses and request.stop_reason in (None, "stop"):

@@ -321,6 +321,7 @@ class DashboardScreen(PersistentScreen):
         """What a figure is, whether it is good here, and what moves it."""
         from gpubox.views.figures import Box, explain
 
+        self.history.compare_figures()
         snapshot = self.throughput.snapshot
         running = snapshot.server.profile if snapshot else None
         plan = next(
@@ -344,6 +345,8 @@ class DashboardScreen(PersistentScreen):
         """The key bar depends on the focus. A pane that gets hidden loses it without a focus event."""
         if self.is_mounted:
             self._update_keys()
+            if isinstance(self.focused, SnapshotPane):
+                self.history.compare_figures()
 
     def _update_keys(self) -> None:
         overview, entry = self._overview, self.profiles.entry

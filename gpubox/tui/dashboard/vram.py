@@ -307,7 +307,7 @@ def legend_entry(part: MemoryPart, *, no_color: bool = False, width: int = 0) ->
     if part.estimated:
         size = f"~{size}"
     label, room = part.label, width - len(size) - 3 if width else 100
-    label = label if len(label) <= room else sanitize_to_width(label.rpartition(": ")[2], room)
+    label = label if len(label) <= room else sanitize_to_width(label.rpartition(": ")[2].replace(", ", "+"), room)
     gap = max(1, width - len(label) - len(size) - 2)
     entry = styled_line(mark, " ", (label, QUIET), " " * gap, (size, style))
     return figure(_FIGURES.get(part.kind, part.kind), entry)
