@@ -14,9 +14,8 @@ from gpubox.tui.messages import GatewayView
 from gpubox.tui.services import LocalServices
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gpubox.gateway.gateway_client import BoxReading, RemoteBox
+    from gpubox.models.find import LocalModel
     from gpubox.profiles.loader import ProfileCatalog
     from gpubox.profiles.profile import Profile
     from gpubox.server.launch import EngineCompatibility, LaunchPreview
@@ -119,7 +118,7 @@ class RemoteServices(LocalServices):
     def compatibility(self, catalog: ProfileCatalog) -> dict[str, EngineCompatibility]:
         return super().compatibility(catalog) if self._is_box is False else {}
 
-    def models_without_profile(self, catalog: ProfileCatalog) -> list[Path]:
+    def models_without_profile(self, catalog: ProfileCatalog) -> list[LocalModel]:
         return super().models_without_profile(catalog) if self._is_box is False else []
 
     def preview_launch(self, profile: Profile) -> LaunchPreview:

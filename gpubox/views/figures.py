@@ -213,8 +213,8 @@ FIGURES: dict[str, Figure] = {
         "ubatch-size and batch-size, experts on the CPU, the depth of the context.", "throughput.pp_tokens_per_second",
         lambda box: box.compared(box.now.throughput.pp_tokens_per_second, "pp_median", _rate)),
     "tg": Figure(
-        "token generation, the writing speed, tok/s: (n - 1) / generation time. Thinking tokens count, the first token "
-        "does not. Now: all slots together over the last 3 s.",
+        "token generation, the writing speed in tokens per second (tok/s): (n - 1) / generation time. Thinking tokens "
+        "count, the first token does not. Now: all slots together over the last 3 s.",
         "how much of the model the CPU computes, drafts, the depth of the context, and how many slots are busy.",
         "throughput.tg_tokens_per_second", _tg),
     "usual": Figure(
@@ -235,7 +235,8 @@ FIGURES: dict[str, Figure] = {
         "clients that keep the beginning of their prompts, enough slots, and checkpoints on hybrid models.",
         "", _reused),
     "draft": Figure(
-        "acceptance: accepted / drafted tokens. tokens/step: 1 + accepted tokens / verification steps.",
+        "acceptance of speculative decoding (a draft model or MTP): accepted / drafted tokens. tokens/step: 1 + "
+        "accepted tokens / verification steps.",
         "spec-draft-n-max, the draft model, thinking, and how predictable the text is.",
         "throughput.draft_acceptance", _draft),
     "context": Figure(
@@ -278,6 +279,7 @@ FIGURES: dict[str, Figure] = {
                       lambda box: box.planned("compute")),
     "draft memory": Figure("all of the draft model or MTP head.", "spec-type, the draft model.",
                            "", lambda box: box.planned("draft")),
+    "quant": Figure("how few bits the weights have: Q4_K_M is smaller and less exact than Q8_0, and read faster."),
     "growth": Figure("what the server took since its load; its log does not show it.", "its use; CUDA's own pools."),
     "other programs": Figure("programs beside this server on the card.", "what else runs.", "", _other),
     "the rest": Figure(

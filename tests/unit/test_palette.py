@@ -6,17 +6,17 @@ import pytest
 
 from gpubox.profiles.profile import Profile
 from gpubox.tui.actions import Scope
-from gpubox.tui.help_screen import TERMS
 from gpubox.tui.messages import ProfileEntry
 from gpubox.tui.palette import find, palette_rows
+from gpubox.views.figures import FIGURES
 
 QUESTIONS = {
     "why slow": "advice", "speed test": "bench_speed", "undo": "undo", "change the port": "edit",
     "download a model": "show_models", "opencode": "connect", "gpu memory": "zoom_memory",
     "bigger context": "edit", "kill the server": "stop", "it crashed": "failed_log", "make it faster": "tune",
     "how do I exit": "quit", "vram usage": "zoom_memory", "huggingface": "show_models", "api key": "connect",
-    "reboot server": "restart", "what is pp?": "term:pp", "ttft": "term:TTFT", "what is kv cache": "term:KV cache",
-    "acceptance": "term:acceptance", "tokens per second meaning": "term:tg", "dark mode": "theme",
+    "reboot server": "restart", "what is pp?": "term:pp", "ttft": "term:TTFT", "what is kv cache": "term:conversations",
+    "acceptance": "term:draft", "tokens per second meaning": "term:tg", "dark mode": "theme",
     "light theme": "theme", "talk to the model": "show_chat", "show errors": "failed_log", "rename": "rename",
     "copy a profile": "duplicate", "remove profile": "delete", "go back to the previous model": "undo",
     "compare two models": "compare", "vscode": "connect", "who is using my server": "show_clients",
@@ -24,7 +24,7 @@ QUESTIONS = {
     "quantization": "show_models", "keyboard shortcuts": "help", "ranking": "bench_board",
     "is it good at coding": "bench_plan", "config file": "file:settings", "where are the logs": "zoom_log",
     "system prompt": "chat_settings", "new conversation": "chat_new", "old chats": "chat_list",
-    "speculative decoding": "term:acceptance", "slower than yesterday": "slower_since",
+    "speculative decoding": "term:draft", "slower than yesterday": "slower_since",
     "show command line": "copy", "hide examples": "toggle_shipped", "search in the log": "filter_log",
     "vim": "external_editor", "start the gateway": "clients_toggle", "load another model": "switch",
     "share my result": "bench_post", "export to csv": "bench_export", "cancel download": "finder_stop",
@@ -35,6 +35,7 @@ QUESTIONS = {
 
 FILES = (("your profiles", "~/.config/gpubox/profiles"), ("settings", "~/.config/gpubox/config.toml"),
          ("server log", "~/.local/state/gpubox/logs/main.log"))  # fmt: skip
+TERMS = [(name, figure.meaning) for name, figure in FIGURES.items()]
 
 
 def first_three(query: str, scope: Scope = Scope.DASHBOARD) -> list[str]:

@@ -19,7 +19,6 @@ from click.shell_completion import CompletionItem, _resolve_context, _resolve_in
 
 from gpubox.cli import output
 from gpubox.cli.context import Context
-from gpubox.profiles.loader import hides_shipped
 from gpubox.profiles.profile import SAMPLING_FLAGS, TOP_LEVEL_FLAGS, Profile
 from gpubox.sanitize import sanitize_line
 from gpubox.toml_table import given_values, json_schema
@@ -179,7 +178,7 @@ def known(kind: str, given: Given) -> Found:
 def profiles(given: Given) -> Found:
     """Those of `gpubox ls`; a broken one can be named, too, to mend it."""
     catalog = given.context.catalog
-    hidden = hides_shipped(catalog.profiles.values(), given.context.config.shipped_profiles)
+    hidden = given.context.config.shipped_profiles == "hide"
     named = [(name, each.title) for name, each in catalog.profiles.items() if not (hidden and each.shipped)]
     return [*named, *((name, "broken") for name in catalog.broken)]
 

@@ -148,7 +148,7 @@ class ProfilePane(Vertical):
     @property
     def asks(self) -> bool:
         """Whether it shows what an owner without a profile can begin with."""
-        hides = self.hides_shipped and not self._shipped_toggled and not self.search.value
+        hides = self.hides_shipped and not self.shipped_toggled and not self.search.value
         return hides and self.entries is not None and is_newcomer(self.entries)
 
     def mark(self, name: str) -> None:
