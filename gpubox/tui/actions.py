@@ -78,9 +78,16 @@ class Action:
 
     @property
     def key_label(self) -> str:
-        """Its first key as it is written on the screen; empty if it has none."""
+        """Its key as it is written on the screen: ``x d`` for one that works only in the menu; empty if it has none."""
+        if self.bound:
+            return self.label or self.letter
+        return {Scope.ANYWHERE: "", Scope.TRIAL: "⏎"}.get(self.scope, f"x {self.letter}".strip())
+
+    @property
+    def letter(self) -> str:
+        """Its first key as the menu shows it."""
         key = self.keys[0] if self.keys else ""
-        return self.label or _KEY_LABELS.get(key) or key.replace("ctrl+", "^")
+        return _KEY_LABELS.get(key) or key.replace("ctrl+", "^")
 
 
 _KEY_LABELS = {
@@ -110,7 +117,7 @@ ACTIONS = (
            "write code agent sandbox"),
     Action("bench_speed", "b", "Measure the active profile", "Runs the speed benchmark's preset quick on the Bench "
            "screen. Shows the plan and asks first.", _D, _CHANGES, 9, "measure", "bench speed --preset quick",
-           "speed benchmark bench test fast how many tokens per second tok/s performance", "throughput requests *"),
+           "speed benchmark bench test fast how many tokens per second tok/s performance", "throughput requests"),
     Action("show_models", "m,4", "Models", "Finds models on this machine and on Hugging Face, says which quant would "
            "fit, and downloads it. 1 or esc returns to the dashboard.", _ALL, _OPENS, 8, "models", "find",
            "download get pull hf huggingface hub gguf quant quants quantization fit size new model browse library disk "

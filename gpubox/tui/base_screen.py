@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CLIPBOARD_HINT = "(Needs a terminal with OSC 52; tmux: set-clipboard on.)"
 _POSITIONS = {
     **{f"bench_{action}": 80 for action in ("resume", "restore", "save", "compare", "live")},  # they come and go
-    "help": 90, "command_palette": 91, "quit": 92,
+    "menu": 89, "help": 90, "command_palette": 91, "quit": 92,
 }  # fmt: skip
 """Actions that stand at the end of the bar, whatever their priority."""
 

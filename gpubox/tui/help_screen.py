@@ -51,7 +51,7 @@ class HelpScreen(Dialog[None]):
 
     def __init__(self, file_locations: Iterable[tuple[str, str]], *, first: Scope = Scope.ANYWHERE) -> None:
         super().__init__()
-        self.file_locations, self.first = file_locations, first
+        self.file_locations, self.first = file_locations, first if first in TITLES else Scope.ANYWHERE
 
     def compose(self) -> ComposeResult:
         with HelpPage() as page:

@@ -229,7 +229,7 @@ class PaletteScreen(Dialog[str | None]):
 def _row_line(row: PaletteRow, width: int) -> Content:
     title = sanitize_line(row.title)
     about = shorten(sanitize_line(row.about), max(0, width - len(title) - 8))
-    return Content.assemble((row.key.ljust(4), "bold $primary"), title, "  ", (about, "$quiet"))
+    return Content.assemble((row.key.ljust(6), "bold $primary"), title, "  ", (about, "$quiet"))
 
 
 async def ask_palette(bridge: ServiceBridge, top: PersistentScreen) -> str:
@@ -252,7 +252,7 @@ class MenuScreen(Dialog[str | None]):
 
     DEFAULT_CSS = """
     MenuScreen > Vertical { width: 60; height: auto; padding: 0 1; }
-    MenuScreen OptionList { height: auto; max-height: 100%; border: none; padding: 0; background: $panel; }
+    MenuScreen OptionList { height: auto; max-height: 90vh; border: none; padding: 0; background: $panel; }
     MenuScreen OptionList:focus { border: none; background-tint: $foreground 0%; }
     MenuScreen OptionList:focus > .option-list--option-highlighted {
         background: $line; color: $foreground; text-style: none;
@@ -270,7 +270,7 @@ class MenuScreen(Dialog[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title, box.border_subtitle = Content(self.heading), "⏎ or its key runs it, esc closes"
-            yield OptionList(*(Option(Content.assemble((action.key_label.ljust(5), "bold $primary"), action.title),
+            yield OptionList(*(Option(Content.assemble((action.letter.ljust(5), "bold $primary"), action.title),
                                       id=action.id) for action in self.actions), markup=False)  # fmt: skip
 
     def on_mount(self) -> None:

@@ -188,7 +188,7 @@ async def test_stop_asks_first(fake: FakeServices) -> None:
         assert not fake.asked
         await pilot.press("s")
         await until(pilot, lambda: "Stop qwen36" in text(pilot))
-        await act(pilot, "copy")
+        await pilot.press("y")
         await until(pilot, lambda: fake.asked == [("stop", "main", False, False)])
 
 
@@ -279,10 +279,10 @@ async def test_the_bar_names_what_works_while_a_text_is_typed_and_in_a_pane_alon
         def bar() -> str:
             return text(pilot).splitlines()[-1]
 
-        await until(pilot, lambda: "p profiles" in bar() and "esc" not in bar())
+        await until(pilot, lambda: "p profiles" in bar() and "x menu" in bar() and "esc" not in bar())
         await pilot.press("l")
         await until(pilot, lambda: "esc back" in bar() and "⏎" not in bar())
-        await pilot.press("f")
+        await pilot.press("slash")
         await until(pilot, lambda: bar().strip() == "⏎ confirm  esc back  F1 help  ^p palette  ^q quit")
         await pilot.press("escape")
         await until(pilot, lambda: "p profiles" in bar() and "esc back" in bar())
@@ -332,7 +332,7 @@ async def test_palette_switches_to_a_profile(fake: FakeServices) -> None:
         await until(pilot, lambda: pilot.app.screen.query(Input))
         await pilot.press(*"to mine")
         await until(pilot, lambda: "Switch to mine" in text(pilot))
-        await pilot.press("down", "enter")
+        await pilot.press("enter")
         await until(pilot, lambda: fake.asked == [("switch", "mine", False, False)])
 
 
@@ -345,7 +345,7 @@ async def test_a_profile_that_runs_elsewhere_is_not_started(fake: FakeServices) 
         await pilot.press("slash", *"far", "enter")
         await until(pilot, lambda: app.dashboard.profiles.entry and app.dashboard.profiles.entry.name == "far")
         await shows(pilot, "→ far")
-        await pilot.press("d")
+        await act(pilot, "zoom_detail")
         await shows(pilot, f"→ {sentence}", "aliases", "gpt-4o")
         await pilot.press("escape", "enter")
         await settled(pilot)

@@ -82,15 +82,15 @@ async def test_deletes_after_a_question_and_brings_it_back(services: WorkshopSer
         await shows(pilot, "mine is back")
         await until(pilot, lambda: app.dashboard.profiles.entry and app.dashboard.profiles.entry.name == "mine")
         await pilot.press("u")
-        await shows(pilot, "There is no deleted profile")
+        await shows(pilot, "There is nothing to undo.")
     assert text_of(services, "mine") == before
 
 
 async def test_a_shipped_profile_is_neither_deleted_nor_renamed(services: WorkshopServices) -> None:
     async with highlighted(services, "demo") as pilot:
         app = app_of(pilot)
-        for key in "XR":
-            await pilot.press(key)
+        for action in ("delete", "rename"):
+            await act(pilot, action)
             await shows(pilot, "demo is shipped with")
             app.clear_notifications()
 
@@ -132,7 +132,7 @@ async def test_compares_two_profiles(services: WorkshopServices) -> None:
     async with highlighted(services) as pilot:
         app = app_of(pilot)
         await act(pilot, "compare")
-        await shows(pilot, "= on another profile compares it with mine", "=mine")
+        await shows(pilot, "Compare (x) on another profile shows it beside mine", "=mine")
         await highlight(pilot, "other")
         await act(pilot, "compare")
         await until(pilot, lambda: isinstance(app.screen, ComparisonScreen))

@@ -215,8 +215,9 @@ class WorkshopController:
             steps = [steps[int(answer)]]
         step = steps[0]
         if not step.runs:
-            _, path = await run_in_thread(files.undo, self.service.paths, step.profile)
-            self.app.say(f"{step.profile} is what it was before.{self._how_to_use(step.profile)}")
+            former, path = await run_in_thread(files.undo, self.service.paths, step.profile)
+            now = "back" if former.kind == "deletion" else "what it was before"
+            self.app.say(f"{step.profile} is {now}.{self._how_to_use(step.profile)}")
             self._show(path.stem)
         elif entry := next((e for e in self.bridge.entries if e.profile and e.name == step.profile), None):
             await self.operations.choose(entry)
@@ -358,7 +359,7 @@ class WorkshopController:
             return True
         answers = [("n", "stay", "no"), ("r", "revert it, then quit", "revert")]
         if trial.can_keep:
-            answers.append(("k", "keep it, then quit", "keep"))
+            answers.append(("w", "keep it, then quit", "keep"))
         title, body = f"A trial of {sanitize_line(trial.profile)} is under way", "Nothing of it is written yet."
         answer = await ask(self.app, title, body, *answers)
         if answer == "revert":

@@ -354,7 +354,8 @@ class TrialScreen(PushedScreen):
         await self.run_action(f"{event.option_id}")
 
     def action_trial_keep(self) -> None:
-        self.trial.keep()
+        if not self.trial.keep() and self.trial.under_way:
+            self.say("The change can be kept after it is measured.")
 
     def action_trial_again(self) -> None:
         self.trial.again()
