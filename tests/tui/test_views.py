@@ -162,6 +162,13 @@ def test_slots_that_share_one_cache_have_its_room_once() -> None:
     memory = (replace(SPLIT, kv_bytes=4096 * 1024),)
     shared = snapshot(READY, slots=slots, memory=memory, kv_bytes_per_token=1024.0, kv_cells=4096)
     assert "4,000 of 4,096 tokens in all slots" in plain_text(vram.conversation_lines(shared, 90)[0])
+    unread = replace(shared, slots=tuple(replace(slot, context_used_tokens=None) for slot in slots))
+    assert "conversations — of 4 MiB (reserved at load)   — of 4,096" in plain_text(
+        vram.conversation_lines(unread, 90)[0]
+    )
+    nothing = replace(IDLE, context_used_tokens=None, busy_slots=None, slots=4)
+    row = plain_text(throughput._context_line(replace(unread, throughput=nothing), 90))
+    assert "fullest slot — of" in row and "slots — of 4" in row and "0" not in row.replace("131,072", "")
     own = replace(shared, kv_cells=4 * 4096)
     assert "4,000 of 16,384 tokens" in plain_text(vram.conversation_lines(own, 90)[0])
 

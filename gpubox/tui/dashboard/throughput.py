@@ -263,16 +263,17 @@ def _context_line(snapshot: Snapshot, width: int) -> StyledLine:
     slots: StyledLine = ()
     if throughput.slots is not None:
         queued = f"  ◌ {throughput.queued_requests} queued" if throughput.queued_requests else ""
-        busy = f"{throughput.busy_slots or 0} of {throughput.slots}"
+        busy = f"{units.UNKNOWN if throughput.busy_slots is None else throughput.busy_slots} of {throughput.slots}"
         slots = styled_line(("slots ", QUIET), busy, (" busy", QUIET), (queued, "bold $warning"))
         slots = figure("slots", slots)
     if size is None:
         return labelled_line("context", slots, LABEL_CELLS)
     share = (used or 0) / size if size else 0
+    known = used is not None
     amount = figure("context", styled_line(context_words(used, size, throughput.slots)))
-    percent = styled_line((f"{share:.0%}".rjust(4), "$warning" if share >= 0.9 else ""))
+    percent = styled_line((f"{share:.0%}".rjust(4) if known else "", "$warning" if share >= 0.9 else ""))
     room = width - LABEL_CELLS - cell_width(join_lines([amount, percent, slots])) - 3
-    bar = gauge(share, min(room, 24), "$warning" if share >= 0.9 else "$secondary") if room >= 5 else ()
+    bar = gauge(share, min(room, 24), "$warning" if share >= 0.9 else "$secondary") if known and room >= 5 else ()
     parts = [(8, amount), (5, join_lines([bar, percent], " ")), (9, slots)]
     return labelled_line("context", fit_by_priority(parts, width - LABEL_CELLS), LABEL_CELLS)
 

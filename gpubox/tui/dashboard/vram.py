@@ -319,13 +319,16 @@ def conversation_lines(snapshot: Snapshot, width: int) -> list[StyledLine]:
     reserved = sum(device.kv_bytes or 0 for device in snapshot.memory)
     if not reserved or throughput.context_size_tokens is None:
         return []
-    used = sum(slot.context_used_tokens or 0 for slot in snapshot.slots)
+    known = [slot.context_used_tokens for slot in snapshot.slots if slot.context_used_tokens is not None]
+    used = sum(known) if known else None
     size = sum(slot.context_size_tokens or 0 for slot in snapshot.slots) or throughput.context_size_tokens
     if snapshot.kv_cells is not None:
         size = min(size, snapshot.kv_cells)  # with a unified cache every slot reports the size of the whole cache
     per_token = snapshot.kv_bytes_per_token
-    filled = None if per_token is None else min(reserved, per_token * used)
-    tokens = f"{used:,} of {size:,} tokens" + (" in all slots" if len(snapshot.slots) > 1 else "")
+    filled = None if per_token is None or used is None else min(reserved, per_token * used)
+    tokens = f"{units.UNKNOWN if used is None else f'{used:,}'} of {size:,} tokens" + (
+        " in all slots" if len(snapshot.slots) > 1 else ""
+    )
     parts = [
         fact("conversations ", part_of_total(filled, reserved), " (reserved at load)"),
         styled_line((tokens, QUIET)),
