@@ -393,6 +393,7 @@ class GpuboxApp(SurvivingApp):
         """Brings a screen to the front; in the chat again: moves the focus to the prompt."""
         if self.current_mode != mode and len(self.screen_stack) == 1:
             self.switch_mode(mode)
+            self.takes_keys = True  # what they can be about there is there
             self.broadcast()
         elif mode == "chat" == self.current_mode and self.screen is self.chat:
             self.chat.action_chat_write()

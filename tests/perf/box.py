@@ -17,7 +17,7 @@ import termios
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -136,7 +136,7 @@ class Watcher:
 class Screen:
     """``gpubox``, or ``argv``, in a pty; its output is read, counted and thrown away, as a terminal would draw it."""
 
-    def __init__(self, *words: str, argv: Sequence[str] = (), columns: int = 160, rows: int = 45) -> None:
+    def __init__(self, *words: str, argv: list[str] | None = None, columns: int = 160, rows: int = 45) -> None:
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

@@ -49,7 +49,7 @@ NAME = "measured"
 class Terminal(Screen):
     """A Screen whose output a terminal emulator shows."""
 
-    def __init__(self, *words: str, argv: tuple[str, ...] = ()) -> None:
+    def __init__(self, *words: str, argv: list[str] | None = None) -> None:
         self.came: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
         self.screen = pyte.Screen(COLUMNS, ROWS)
         self.stream = pyte.ByteStream(self.screen)
@@ -108,7 +108,7 @@ def main() -> None:
             if arguments.only in (None, name):
                 with scene():  # type: ignore[attr-defined]
                     measure(name, Terminal(), arguments.keys, column=4)
-                    measure("  bare list", Terminal(argv=(sys.executable, "-c", BARE)), arguments.keys, column=4)
+                    measure("  bare list", Terminal(argv=[sys.executable, "-c", BARE]), arguments.keys, column=4)
 
 
 def measure(name: str, terminal: Terminal, keys: int, column: int) -> None:

@@ -299,7 +299,7 @@ async def test_the_first_frame_is_that_of_the_last_time_and_is_never_taken_for_l
 
         slow.may_sample.set()
         await until(pilot, lambda: "catalog" in slow.began and "as of" not in text(pilot))
-        assert READY.profile in text(pilot) and "was answering" not in text(pilot)
+        assert f"● {READY.profile}" in text(pilot) and "was answering" not in text(pilot)
         assert "log" not in slow.began and not slow.asked
         slow.may_read.set()
         await until(pilot, lambda: "log" in slow.began)
