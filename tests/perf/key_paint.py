@@ -5,8 +5,8 @@ The real screen in a pty of 160x45; a terminal emulator (pyte) says when another
 that of the read that brought the change, so the emulator takes no part in it. Each scene is followed by the bare list:
 a machine that is busy makes both slow.
 
-Scenes: at rest; 4 streams at once; 2 MB a second of log; 500 profiles; 10,000 requests in the history, with the zoom to
-the requests; a stopped server (SIGSTOP). The promise: p95 at most twice that of the bare list.
+Scenes: at rest; 4 streams at once; 2 MB a second of log; 500 profiles; 10,000 requests in the history; a
+stopped server (SIGSTOP). The promise: p95 at most twice that of the bare list.
 """
 
 from __future__ import annotations
@@ -68,11 +68,12 @@ class Terminal(Screen):
         self.stream.feed(data)
         return at
 
-    def cursor(self, column: int) -> int:
-        """The row whose background differs from that of most rows; the first and last ones are bars."""
+    def cursor(self, column: int) -> str:
+        """The start of the row whose background differs from that of most; the first and last ones are bars."""
         colours = [self.screen.buffer[y][column].bg for y in range(ROWS)]
         [(usual, _)] = Counter(colours).most_common(1)
-        return next((y for y, colour in enumerate(colours[1:-1], 1) if colour != usual), -1)
+        row = next((y for y, colour in enumerate(colours[1:-1], 1) if colour != usual), None)
+        return "" if row is None else self.screen.display[row][:24]
 
     def press(self, key: bytes, column: int) -> float:
         """Seconds from the key to another row under the cursor. Ends the script if none comes."""
@@ -82,7 +83,7 @@ class Terminal(Screen):
         os.write(self.terminal, key)
         while (left := began + LATEST_SECONDS - time.monotonic()) > 0:
             at = self.show(left)
-            if at is not None and self.cursor(column) not in (before, -1):
+            if at is not None and self.cursor(column) not in (before, ""):
                 return at - began
         sys.exit("the cursor did not move; the terminal shows\n" + "\n".join(self.screen.display))
 
