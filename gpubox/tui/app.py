@@ -424,6 +424,7 @@ class GpuboxApp(SurvivingApp):
         if self.current_mode != mode and len(self.screen_stack) == 1:
             self.switch_mode(mode)
             self.appearance.remember(screen=mode)
+            self.takes_keys = True  # what they can be about there is there
             self.broadcast()
         elif mode == "chat" == self.current_mode and self.screen is self.chat:
             self.chat.action_chat_write()

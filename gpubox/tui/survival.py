@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 import traceback
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual import events
-from textual.app import App
+from textual.app import App, ScreenStackError
 from textual.dom import NoScreen
 from textual.filter import LineFilter
 from textual.message import Message
@@ -90,7 +91,8 @@ class SurvivingApp(App[bool]):
     async def take_keys(self) -> None:
         """From now on keys are passed on: those that came earlier first."""
         self.takes_keys = True
-        await self._pass_key()
+        with contextlib.suppress(ScreenStackError):  # it closes
+            await self._pass_key()
 
     async def on_key_handled(self) -> None:
         if self._key_under_way:

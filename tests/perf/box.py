@@ -134,14 +134,15 @@ class Watcher:
 
 
 class Screen:
-    """``gpubox`` in a pty; its output is read, counted and thrown away, as a terminal would draw it."""
+    """``gpubox``, or ``argv``, in a pty; its output is read, counted and thrown away, as a terminal would draw it."""
 
-    def __init__(self, *words: str, columns: int = 160, rows: int = 45) -> None:
+    def __init__(self, *words: str, argv: list[str] | None = None, columns: int = 160, rows: int = 45) -> None:
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
             os.environ |= {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
-            os.execv(sys.executable, [sys.executable, "-m", "gpubox", *words])
+            argv = argv or [sys.executable, "-m", "gpubox", *words]
+            os.execv(argv[0], argv)
         self.process = psutil.Process(self.pid)
         self.written = 0
         self._closing = False
@@ -152,9 +153,13 @@ class Screen:
         while not self._closing:
             if select.select([self.terminal], [], [], 0.2)[0]:
                 try:
-                    self.written += len(os.read(self.terminal, 65536))
+                    self.took(os.read(self.terminal, 65536))
                 except OSError:  # it ended
                     return
+
+    def took(self, data: bytes) -> None:
+        """Called by the reading thread with what the program wrote."""
+        self.written += len(data)
 
     def painted(self) -> None:
         """Returns when the screen has drawn itself and then was quiet for a second or drew on for five."""

@@ -1,6 +1,6 @@
 """What watching costs: the screen's CPU, memory and terminal output, and the server's tok/s with and without it.
 
-usage: cost.py MODEL.gguf [--engine LLAMA-SERVER] [--seconds 60] [--pairs 10] [--pair 40]
+usage: cost.py MODEL.gguf [--engine LLAMA-SERVER] [--seconds 60] [--pairs 10] [--pair 40] [--beside "nvitop; ..."]
 Takes about 2.5 minutes and, for the pairs, --pairs * --pair seconds and a bit more: 8 minutes as it stands.
 
 Who measures what, each a process of its own:
@@ -8,6 +8,8 @@ Who measures what, each a process of its own:
                 it waited for included, after its start has settled; RSS likewise (now, and the most since its start)
   llama-server  its tok/s are its own: predicted_n over predicted_ms of its answers. Its CPU at rest is the kernel's
                 count too: what answering gpubox's questions costs it
+  --beside      other programs, one after the other, in the same pty with the same work: the ratio holds on any machine;
+                {base} stands for the address of the server
   this script   reads the pty and counts the bytes; asks for answers without streaming, so that the client is idle
 The server has one thread by default: with more threads than cores - 1 it competes with everything that runs.
 
@@ -16,7 +18,7 @@ these. Alone means that the screen is stopped (SIGSTOP), so that alone and watch
 slows down or up meanwhile does so in both. Every answer is the same work, token for token. Longer or more pairs tell
 smaller differences: the standard error says what they tell.
 
-The promise: <= 2 % of one core at rest, <= 4 % streaming, <= 70 MiB, <= 100 kB/s of terminal output, and less than
+The promise: <= 1 % of one core at rest, <= 2 % streaming, <= 70 MiB, <= 100 kB/s of terminal output, and less than
 1 % of the server's tok/s.
 """
 
@@ -43,7 +45,7 @@ CATCH_UP = 0.5
 
 
 def main() -> None:
-    arguments = options(__doc__, "model", "--engine", seconds=60.0, pairs=10, pair=40.0, threads=1)
+    arguments = options(__doc__, "model", "--engine", "--beside", seconds=60.0, pairs=10, pair=40.0, threads=1)
     port = free_port()
     base = f"http://127.0.0.1:{port}"
     with own_folders(arguments.engine) as folder:
@@ -52,7 +54,9 @@ def main() -> None:
         gpubox("start", "load")
         server = psutil.Process(json.loads(gpubox("status", "--json"))["server"]["pid"])
         if arguments.seconds:
-            alone_and_streaming(base, server, arguments.seconds)
+            alone_and_streaming(
+                base, server, arguments.seconds, [c.format(base=base) for c in (arguments.beside or "").split(";") if c]
+            )
         if arguments.pairs:
             paired(base, arguments.pairs, arguments.pair)
 
@@ -60,7 +64,7 @@ def main() -> None:
 # -- the screen itself -------------------------------------------------------------------------------------
 
 
-def alone_and_streaming(base: str, server: psutil.Process, seconds: float) -> None:
+def alone_and_streaming(base: str, server: psutil.Process, seconds: float, beside: list[str]) -> None:
     """The screen beside an idle server and beside one that generates without a pause."""
     before, began = used(server), time.monotonic()
     time.sleep(min(seconds, 15))
@@ -69,15 +73,26 @@ def alone_and_streaming(base: str, server: psutil.Process, seconds: float) -> No
     screen.painted()
     time.sleep(SETTLE)
     before, began = used(server), time.monotonic()
-    show("at rest", 2, *cost_of(screen, seconds))
+    show("at rest", 1, *cost_of(screen, seconds))
     watched = 100 * (used(server) - before) / (time.monotonic() - began)
     print(f"{'':10} llama-server at rest: {watched:.2f} % of one core watched, {idle:.2f} % alone", flush=True)
     load = Load(base)
     time.sleep(SETTLE)
-    show("streaming", 4, *cost_of(screen, seconds))
+    show("streaming", 2, *cost_of(screen, seconds))
+    cost_beside("streaming", 2, beside, seconds)
     speeds = load.close()
     print(f"{'':10} llama-server generated {statistics.fmean(speeds):.1f} tok/s meanwhile", flush=True)
+    cost_beside("at rest", 1, beside, seconds)
     screen.close()
+
+
+def cost_beside(what: str, allowed: int, commands: list[str], seconds: float) -> None:
+    """What other programs take for the same."""
+    for command in commands:
+        other = Screen(argv=["/usr/bin/env", *command.split()])
+        time.sleep(2 * SETTLE)
+        show(f"{what}, {command.split()[-1]}", allowed, *cost_of(other, seconds))
+        other.close()
 
 
 def cost_of(screen: Screen, seconds: float) -> tuple[float, float, float, float]:
@@ -94,7 +109,7 @@ def show(what: str, allowed: int, percent: float, memory: float, peak: float, wr
     cost = (
         f"CPU {percent:5.2f} % of one core   RSS {memory:5.1f} MiB (peak {peak:.1f})   {written:6.2f} kB/s to the pty"
     )
-    print(f"{what:10} {cost}   {'kept' if kept else 'NOT KEPT'}", flush=True)
+    print(f"{what:18} {cost}   {'kept' if kept else 'NOT KEPT'}", flush=True)
 
 
 def used(process: psutil.Process) -> float:

@@ -23,8 +23,9 @@ from gpubox.server.state import load_state, save_state
 from gpubox.tui import bridge as bridge_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bridge import ServiceBridge, SnapshotPoller
+from gpubox.tui.last_seen import LastSeen
 from gpubox.tui.services import LocalServices
-from tests.tui.conftest import SIZE, on_dashboard, text, until
+from tests.tui.conftest import SIZE, app_of, on_dashboard, text, until
 from tests.tui.fake import BUSY, READY, STOPPED, FakeServices
 from tests.unit.llama_box import LlamaBox
 
@@ -250,3 +251,65 @@ async def test_snapshots_go_into_the_history_until_the_screen_closes(
         await until(pilot, lambda: pushed and told)
         assert not closed
     assert (told, closed) == (["The history was damaged."], [True])
+
+
+# -- the start: what was shown last, then readings, then all else ------------------------------------
+
+LAST = LastSeen("2026-11-20T07:41:00.000Z", "answering", "big", (("VRAM", 13 << 30, 16 << 30),), 18.9, ("big", "mine"))
+
+
+class Slow(FakeServices):
+    """Answers with a snapshot, and with the profiles, when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last_shown = LAST
+        self.may_sample, self.may_read = asyncio.Event(), threading.Event()
+        self.began: list[str] = []
+
+    async def snapshot(self) -> Any:
+        self.began.append("snapshot")
+        await self.may_sample.wait()
+        return await super().snapshot()
+
+    def catalog(self) -> Any:
+        self.began.append("catalog")
+        assert self.may_read.wait(30)
+        return super().catalog()
+
+    def read_log(self) -> list[str]:
+        self.began.append("log")
+        return super().read_log()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 45)])
+async def test_the_first_frame_is_that_of_the_last_time_and_is_never_taken_for_live(
+    size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bridge_module, "FIRST_FIGURES_SECONDS", 3600.0)
+    slow = Slow()
+    async with GpuboxApp(slow).run_test(size=size) as pilot:
+        await until(pilot, lambda: slow.began)
+        header, *below = text(pilot).splitlines()
+        assert "○ big was answering" in header and "as of 20 Nov" in header and "●" not in text(pilot)
+        assert any("13.0 of 16.0 GiB" in line for line in below) and any("18.9 tok/s" in line for line in below)
+        assert any("mine" in line for line in below) == (size[0] > 80)
+        await pilot.press("down", "enter")  # nothing is done to what is only remembered
+        assert slow.began == ["snapshot"] and app_of(pilot).dashboard.profiles.entry is None
+
+        slow.may_sample.set()
+        await until(pilot, lambda: "catalog" in slow.began and "as of" not in text(pilot))
+        assert f"● {READY.profile}" in text(pilot) and "was answering" not in text(pilot)
+        assert "log" not in slow.began and not slow.asked
+        slow.may_read.set()
+        await until(pilot, lambda: "log" in slow.began)
+    assert slow.last_shown and slow.last_shown.profile == READY.profile and "demo" in slow.last_shown.profiles
+
+
+async def test_a_server_that_does_not_answer_delays_only_the_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge_module, "FIRST_FIGURES_SECONDS", 0.01)
+    slow = Slow()
+    slow.may_read.set()
+    async with GpuboxApp(slow).run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: "log" in slow.began and "qwen36-256k" in text(pilot))
+        assert "○ big was answering" in text(pilot) and "as of 20 Nov" in text(pilot)
