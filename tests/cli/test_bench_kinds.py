@@ -157,7 +157,7 @@ def test_soak_of_what_runs(box: int, capfd: pytest.CaptureFixture[str]) -> None:
         (("ab", "http://127.0.0.1:9", "a"), "is not the address of a server"),
         (("sweep", "a"), "--over"),
         (("sweep", "a", "--over", "ctx-size"), "is not FLAG=VALUES"),
-        (("sweep", "a", "--over", "ctx-sise=1,2"), "nearest: ctx-size"),
+        (("sweep", "a", "--over", "ctx-sise=1,2"), "did you mean ctx-size?"),
         (("sweep", "a", "--over", "c=512,1024", "--set", "ctx-size=8"), "is swept"),
         (("sweep", "synthetic", "--over", "draft-max=1..4"), "--set spec-synth-len=2.5"),
         (("ab", "a", "--set", "host=0.0.0.0"), "host is a field of the profile"),

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpubox import units
+from gpubox.bench.compare.words import about_time
 from gpubox.bench.report.formatting import format_change
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.styled_lines import (
@@ -28,7 +29,9 @@ from gpubox.tui.styled_lines import (
 if TYPE_CHECKING:
     from gpubox.bench.kinds.tune.progress import TuneCandidate, TuneProgress
 
-GOALS: Mapping[str, str] = {"tg": "most tg", "pp": "most pp", "agent": "most turns of an agent"}
+GOALS: Mapping[str, str] = {
+    "tg": "fastest flags for writing", "pp": "fastest flags for reading", "agent": "most turns of agents",
+}  # fmt: skip
 PHASES: Mapping[str, str] = {
     "searching": "one start of each candidate, then the better half again",
     "comparing": "the finalists and the profile's own flags, on fresh starts",
@@ -54,7 +57,7 @@ MAX_REASONS = 6
 
 def tune_lines(tune: TuneProgress, label: str, now: StyledLine, width: int) -> list[StyledLine]:
     """``label``: the profile; ``now``: the item and the speed of the server."""
-    left = f"at most {units.duration(tune.seconds_left)} left" if tune.seconds_left is not None else "no estimate yet"
+    left = f"at most {about_time(tune.seconds_left)} left" if tune.seconds_left is not None else "no estimate yet"
     starts = styled_line((f"  {tune.starts_done} of at most {tune.starts_limit} starts", "bold"), f"   {left}")
     share = tune.starts_done / tune.starts_limit if tune.starts_limit else 0.0
     done = gauge(share, max(8, min(GAUGE_CELLS, width - cell_width(starts))), "$primary")

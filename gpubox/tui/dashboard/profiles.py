@@ -163,10 +163,10 @@ class ProfilePane(Vertical):
         shown = filter_entries(self.entries, search)
         if not search:
             shown = tuple(entry for entry in shown if not self._is_hidden(entry))
-        count = len(self.entries)
-        self.border_subtitle = f"{len(shown)} of {count}" if len(shown) != count else f"{count}"
-        if not search and len(shown) != count:
-            self.border_subtitle += ", H shows the shipped ones"
+        count, hidden = len(self.entries), len(self.entries) - len(shown)
+        self.border_subtitle = f"{len(shown)} of {count}" if search and hidden else f"{len(shown)}"
+        if hidden and not search:
+            self.border_subtitle += f", {hidden} example{'s' * (hidden != 1)} hidden (in the menu)"
         self.rows.running, self.rows.operations = self.running, self.operations
         self.rows.show_values(shown)
         self.rows.redraw()

@@ -38,7 +38,7 @@ KIND = Kind(
     (
         BenchOption(
             "preset",
-            "Fixed protocol",
+            "What to measure",
             "choice",
             metavar="NAME",
             choices=(
@@ -77,9 +77,9 @@ KIND = Kind(
         THINKING,
         BenchOption(
             "no-llama-bench",
-            "Do not run llama-bench",
+            "llama-bench, if it is installed",
             "switch",
-            choices=(("", "if installed"), ("--no-llama-bench", "skipped")),
+            choices=(("", "runs too"), ("--no-llama-bench", "is left out")),
             in_form=True,
         ),
     ),
