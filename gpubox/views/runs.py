@@ -44,8 +44,8 @@ _ITEM = re.compile(r"(\w+)/(cold|warm)/d(\d+)/(w?)(\d+)")
 def item_words(item: str) -> str:
     """``short/cold/d0/w1`` as ``short prompt, warm-up``; the name of any other item as it is."""
 
-    def words(found: re.Match[str]) -> str:
-        prompt, prefix, depth, warmup, number = found.groups()
+    def words(name: re.Match[str]) -> str:
+        prompt, prefix, depth, warmup, number = name.groups()
         parts = [f"{prompt} prompt", "read before" if prefix == "warm" else "", f"after {units.tokens(int(depth))}"]
         return ", ".join(filter(None, [*parts[: 3 if int(depth) else 2], "warm-up" if warmup else f"time {number}"]))
 

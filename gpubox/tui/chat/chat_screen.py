@@ -17,7 +17,6 @@ from gpubox.agent.events import TurnFailed
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
-from gpubox.tui import dialogs
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PersistentScreen
 from gpubox.tui.chat.approval import ApprovalPane
@@ -142,6 +141,7 @@ class ChatScreen(PersistentScreen):
             self.transcript.update_last()
             self.draw_lines()
 
+    @on(Transcript.LinesBelowChanged)
     def draw_lines(self) -> None:
         """Draws the lines above and below the transcript."""
         if not self.is_mounted:
@@ -161,8 +161,7 @@ class ChatScreen(PersistentScreen):
     def _idle_note(self) -> StyledLine:
         if self.editing:
             return styled_line(("✎ ", "$accent"), ("⏎ sends it as a new branch; esc cancels", "$quiet"))
-        reasons = self.no_server if self.transcript.turns else []
-        return reasons[0] if reasons else ()
+        return next(iter(self.no_server if self.transcript.turns else []), ())
 
     @on(events.DescendantFocus)
     def _update_keys(self) -> None:
@@ -183,10 +182,6 @@ class ChatScreen(PersistentScreen):
     def on_resize(self, event: events.Resize) -> None:
         self.call_after_refresh(self.draw_lines)
 
-    @on(Transcript.LinesBelowChanged)
-    def _lines_below_changed(self) -> None:
-        self.draw_lines()
-
     @on(events.ScreenResume)
     def _resumed(self) -> None:
         self.transcript.update_last()
@@ -205,10 +200,8 @@ class ChatScreen(PersistentScreen):
 
     @on(Composer.TabPressed)
     def _tab_pressed(self) -> None:
-        if not self.approvals.display:
+        if not self.approvals.take_tab(self.composer.typed_at):
             self.focus_next()
-        elif time.monotonic() - self.composer.typed_at >= dialogs.TYPING_PAUSE_SECONDS:  # else it is a slip
-            self.set_focus(self.approvals)
 
     @on(ChatRows.RowOpened)
     def _row_opened(self, message: ChatRows.RowOpened) -> None:
@@ -270,7 +263,6 @@ class ChatScreen(PersistentScreen):
     def action_chat_copy_code(self) -> None:
         turn, snippets = self._snippets_in_view()
         if not snippets:
-            self.say("There is no code in this turn.")
             return
         back = self._copied[1] + 1 if self._copied[0] == turn else 0
         self._copied = (turn, back % len(snippets))
@@ -283,7 +275,6 @@ class ChatScreen(PersistentScreen):
     def action_chat_save_code(self) -> None:
         turn, snippets = self._snippets_in_view()
         if not snippets:
-            self.say("There is no code in this turn.")
             return
         back = self._copied[1] if self._copied[0] == turn else 0
         self.work(lambda: self._save_code(snippets[len(snippets) - 1 - back]), "save")
@@ -297,7 +288,10 @@ class ChatScreen(PersistentScreen):
 
     def _snippets_in_view(self) -> tuple[int, list[CodeSnippet]]:
         index = self.transcript.turn_in_view
-        return (-1, []) if index is None else (index, code_snippets(self.transcript.turns[index]))
+        snippets = [] if index is None else code_snippets(self.transcript.turns[index])
+        if not snippets:
+            self.say("There is no code in this turn.")
+        return (-1 if index is None else index), snippets
 
     # -- the open chat --------------------------------------------------------------------------------
 
@@ -384,8 +378,6 @@ class ChatScreen(PersistentScreen):
 
     async def approve(self, call: ToolCall, diff: str) -> bool:
         """Asks the user to allow a tool call. ``all`` allows every later write in the workspace too."""
-        if not self.is_current:
-            self.say("The chat asks whether a file may be written: c shows it.")
         answer = await self.approvals.ask(call, diff)
         if answer == "all" and self.chat:
             await self.change_settings(msgspec.structs.replace(self.chat.settings, approvals="workspace"))
