@@ -46,8 +46,8 @@ def item_words(item: str) -> str:
 
     def words(name: re.Match[str]) -> str:
         prompt, prefix, depth, warmup, number = name.groups()
-        parts = [f"{prompt} prompt", "read before" if prefix == "warm" else "", f"after {units.tokens(int(depth))}"]
-        return ", ".join(filter(None, [*parts[: 3 if int(depth) else 2], "warm-up" if warmup else f"time {number}"]))
+        parts = [f"{prompt} prompt", "cached" if prefix == "warm" else "", f"after {units.tokens(int(depth))}"]
+        return ", ".join(filter(None, [*parts[: 3 if int(depth) else 2], "warm-up" if warmup else number]))
 
     return _ITEM.sub(words, item)
 

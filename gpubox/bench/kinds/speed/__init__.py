@@ -77,7 +77,7 @@ KIND = Kind(
         THINKING,
         BenchOption(
             "no-llama-bench",
-            "llama-bench, if it is installed",
+            "llama-bench, if installed",
             "switch",
             choices=(("", "runs too"), ("--no-llama-bench", "is left out")),
             in_form=True,
