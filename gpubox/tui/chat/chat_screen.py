@@ -322,8 +322,8 @@ class ChatScreen(PersistentScreen):
         """Runs a turn with the prompt ``text``. While no model can answer, the prompt stays in its box."""
         if self.busy():
             return
-        if rows := self.no_server:
-            self.say(" ".join("".join(part for part, _ in row).strip() for row in rows[:2]), bad=True)
+        if self.no_server:  # the transcript, or the line below it, says why
+            self.say("Nothing can answer now: the prompt stays in its box.", bad=True)
             return
         self.composer.set_text("")
         self.runner.running = True
