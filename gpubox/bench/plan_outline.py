@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gpubox import units
 from gpubox.bench.benchmark import find_kind, make_benchmark
+from gpubox.bench.compare.words import about_time
 from gpubox.bench.model import Plan
 from gpubox.bench.run_store import list_runs
 from gpubox.config import Config
@@ -37,27 +38,36 @@ class PlanOutline:
 
     def sentences(self, tokens_per_second: float | None = None) -> list[str]:
         """What the run will do, for people. ``tokens_per_second`` helps to estimate the time of a first run."""
-        items = f"{self.items:,} {'item' if self.items == 1 else 'items'}"
-        first = f"{items}. No server is started or stopped."
-        if self.without_server:
-            running = self.restored_profile
-            first = f"{items}. {running} is stopped meanwhile." if running else f"{items}. No server is started."
-        if self.starts:
-            count = len(self.starts)
-            shown = ", ".join(self.starts[:6]) + (f" and {count - 6} more" if count > 6 else "")
-            first = f"{items}. {count} {'start' if count == 1 else 'starts'}: {shown}."
-            if not self.always_restarts:
-                first += " A server that already runs with the same flags is not restarted."
-        sentences = list(self.about) or [first]
+        seconds, rate = self.seconds, ""
+        if not seconds and self.tokens and tokens_per_second:
+            seconds = self.tokens / tokens_per_second
+            rate = f" at {units.rate(tokens_per_second)} tok/s"
+        items = f"{self.items:,} measurement{'s' * (self.items != 1)}"
+        sentences = list(self.about) or [f"It makes {items}; {self._servers}."]
+        if seconds and self.about:
+            sentences.append(f"It takes about {about_time(seconds)}{rate}.")
+        elif seconds:
+            sentences[0] = f"It takes about {about_time(seconds)}{rate}, for {items}; {self._servers}."
         if self.starts or (self.without_server and self.restored_profile):
             restored = self.restored_profile
             sentences.append(f"Afterwards {restored} runs again." if restored else "Afterwards nothing runs, as now.")
-        if self.seconds:
-            sentences.append(f"A run like this took {units.duration(self.seconds)}.")
-        elif self.tokens and tokens_per_second:
-            duration, rate = units.duration(self.tokens / tokens_per_second), units.rate(tokens_per_second)
-            sentences.append(f"It takes ~{duration}: about {self.tokens:,.0f} tokens at {rate} tok/s.")
         return sentences
+
+    @property
+    def _servers(self) -> str:
+        """What happens to servers."""
+        count = len(self.starts)
+        if count == 1:
+            unless = "" if self.always_restarts else ", unless it runs with the same flags"
+            return f"{self.starts[0]} is started{unless}"
+        if count:
+            kept = "" if self.always_restarts else "; one that runs with the same flags goes on"
+            names = list(dict.fromkeys(self.starts))
+            more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+            return f"{count} starts of {', '.join(names[:6])}{more}{kept}"
+        if self.without_server:
+            return f"{self.restored_profile} is stopped meanwhile" if self.restored_profile else "no server is started"
+        return "no server is started or stopped"
 
 
 def outline_plan(plan: Plan, paths: Paths) -> PlanOutline:

@@ -93,7 +93,7 @@ class TextTurnOutput:
         parts = [
             f"{totals.rounds} round{'s' * (totals.rounds != 1)}",
             f"{about}{timing.generated_tokens:,} tokens in {units.duration(timing.wall_seconds)}",
-            f"effective {units.rate(totals.effective_tokens_per_second)} tok/s",
+            f"{units.rate(totals.effective_tokens_per_second)} tok/s with waiting",
         ]
         if totals.tool_calls:
             parts.append(f"tools {totals.tool_calls} in {units.duration(timing.tool_seconds)}")

@@ -63,6 +63,13 @@ class Refusal:
     hint: str = ""
     needs_fork: bool = False
 
+    @property
+    def short(self) -> str:
+        """The reason in a few words, the cure first."""
+        if self.hint.endswith("?"):
+            return f"unknown flag {self.flag}; {self.hint}"
+        return f"{self.flag} {self.hint or self.why}"
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
@@ -119,7 +126,7 @@ def find_refusals(capabilities: Capabilities, flags: Mapping[str, FlagValue]) ->
         if option is None:
             advice, fork = advice_for(name, None)
             near = closest_match(name, capabilities.by_name)
-            hint = advice or (f"nearest: {near}" if near else "")
+            hint = advice or (f"did you mean {near}?" if near else "")
             refusals.append(Refusal(name, "this engine has no such option", hint, fork))
         elif option.removed is not None:
             refusals.append(Refusal(name, "was removed from this engine", option.removed))

@@ -44,7 +44,7 @@ _GROUPS = (
     ("spec-ngram-size-m", ReplacedFlag(1, why="now: spec-ngram-simple-size-m and the like, one per spec-type")),
     ("spec-ngram-min-hits", ReplacedFlag(1, why="now: spec-ngram-simple-min-hits and the like, one per spec-type")),
     ("spec-replace", ReplacedFlag(2, why="it was removed from llama.cpp")),
-    ("checkpoint-every-nb", ReplacedFlag(1, why="nearest: checkpoint-min-step (tokens, not batches)")),
+    ("checkpoint-every-nb", ReplacedFlag(1, why="did you mean checkpoint-min-step (tokens, not batches)?")),
     ("checkpoint-every-n-tokens cpent", ReplacedFlag(1, "checkpoint-min-step")),
     ("mtp", ReplacedFlag(0, "spec-type", "draft-mtp")),
     ("log-json", ReplacedFlag(0, "log-jsonl")),
@@ -55,7 +55,7 @@ _GROUPS = (
     ),
     ("memory-f32 no-memory-f16", ReplacedFlag(0, why='now: cache-type-k = "f32" and cache-type-v = "f32"')),
     ("mul-mat-q mmq no-mul-mat-q nommq", ReplacedFlag(0, why="it is set when llama.cpp is built")),
-    ("low-vram", ReplacedFlag(0, why="nearest: no-kv-offload")),
+    ("low-vram", ReplacedFlag(0, why="did you mean no-kv-offload?")),
     ("grp-attn-n gan grp-attn-w gaw", ReplacedFlag(1, why="self-extend was removed from llama-server")),
     (
         "system-prompt-file spf",

@@ -348,7 +348,7 @@ def _why_refused(profile: Profile, capabilities: Capabilities | GpuboxError) -> 
     fork = next((refusal for refusal in refusals if refusal.needs_fork), None)
     first = fork or refusals[0]
     others = f" (+{len(refusals) - 1} more)" if len(refusals) > 1 else ""
-    return f"{first.flag} {first.hint or first.why}{others}", fork is not None
+    return f"{first.short}{others}", fork is not None
 
 
 def locate_model(profile: Profile, paths: Paths, config: Config) -> tuple[bool, bool, str]:

@@ -13,9 +13,9 @@ operations.py          start, switch, restart, stop: questions, download, the Su
 operation_progress.py  an operation from its events to lines: its steps, its end, why it failed
 advice.py              the screen of the advice
 help_screen.py         keys, terms, marks and file locations
-base_screen.py         the base of full screens (`say` shows a toast), and the key bar
+base_screen.py         the base of full screens, and the key bar, where messages stand, too
 dialogs.py             a question, a prompt for a line, a table of fields
-survival.py            the base of the app: goes on after an exception, shows toasts (`say`)
+survival.py            the base of the app: goes on after an exception, keeps messages (`say`)
 styled_lines.py        lines of styled text as tuples, short texts; the colour of each mark's role
 theme.py               the colours and their meanings
 widgets/               what screens are made of: header, lines, rows with a cursor, form

@@ -109,7 +109,7 @@ class SurvivingApp(App[bool]):
     def _refresh_notifications(self) -> None:
         # Textual lays toasts over the lower right corner: over a prompt box, or the row that the owner looks at.
         notes = [] if self._disable_notifications else list(self._notifications)
-        self.notices = tuple((note.message, note.severity != "information") for note in notes)
+        self.notices = tuple(dict.fromkeys((note.message, note.severity != "information") for note in notes))
         if notes:
             self.set_timer(max(0.0, min(note.time_left for note in notes)) + 0.05, self._refresh_notifications)
 

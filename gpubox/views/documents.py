@@ -67,16 +67,14 @@ class Document:
 # -- for a terminal and the screen ----------------------------------------------------------------------------------
 
 
-def document_rows(
-    document: Document, width: int | None = None, *, plots: bool = False, title_first: bool = False
-) -> Iterator[StyledRow]:
-    """Every row: the verdict, the title (``title_first``: where it heads a pane), the tables.
+def document_rows(document: Document, width: int | None = None, *, plots: bool = False) -> Iterator[StyledRow]:
+    """Every row: the verdict, the title, the tables.
 
     Tables are folded to ``width``; ``None``: they may have any width.
     """
-    verdict = list(wrapped_rows(document.verdict, _role(document.verdict) or "head", width)) if document.verdict else []
-    heading = list(_heading_rows(document.title, document.about, width))
-    yield from (*heading, *verdict) if title_first else (*verdict, *heading)
+    if document.verdict:
+        yield from wrapped_rows(document.verdict, _role(document.verdict) or "head", width)
+    yield from _heading_rows(document.title, document.about, width)
     for section in document.sections:
         yield ()
         yield from _section_rows(section, width)
@@ -228,10 +226,10 @@ def _flattened(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
 
 def _markdown_lines(document: Document) -> Iterator[str]:
     yield from (f"## {markdown_text(document.title)}", "")
+    if document.verdict:
+        yield from (f"**{markdown_text(document.verdict)}**", "")
     if document.about:
         yield markdown_text(document.about)
-    if document.verdict:
-        yield from ("", f"**{markdown_text(document.verdict)}**")
     for section in document.sections:
         if section.title:
             yield from ("", f"### {markdown_text(section.title)}")

@@ -263,7 +263,7 @@ def test_a_plan_is_told_and_nothing_is_done(box: int, capfd: pytest.CaptureFixtu
     )
     code, out, _ = gpubox(capfd, "bench", "speed", "a", "--dry-run", *QUICK)
     assert out.splitlines() == [
-        "speed: 6 items. 1 start: a. A server that already runs with the same flags is not restarted.",
+        "speed: It makes 6 measurements; a is started, unless it runs with the same flags.",
         "Afterwards nothing runs, as now.",
     ]
     code, _, _ = gpubox(capfd, "bench", "speed", "nobody", "--dry-run")

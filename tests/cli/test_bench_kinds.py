@@ -128,7 +128,7 @@ def test_ab_of_one_profile_asked_two_ways_starts_it_once(box: int, capfd: pytest
     code, out, err = gpubox(capfd, "bench", "ab", "a", "--vary", "thinking", "--domains", "code", *TINY)
 
     assert code == 0, err
-    assert "1 start: a" in err
+    assert "a is started" in err
     assert "Whether a thinking is faster than a cannot be told" in out
     assert "nothing was restarted" in out
 
@@ -139,7 +139,7 @@ def test_soak_of_what_runs(box: int, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = gpubox(capfd, "bench", "soak", "--minutes", "0.01", "--window", "0.3", "--max-tokens", "8")
 
     assert code == 0, err
-    assert "3 items." in err
+    assert "3 measurements" in err
     assert "Agent-like load" in out
     assert "first third" in out
 
@@ -157,7 +157,7 @@ def test_soak_of_what_runs(box: int, capfd: pytest.CaptureFixture[str]) -> None:
         (("ab", "http://127.0.0.1:9", "a"), "is not the address of a server"),
         (("sweep", "a"), "--over"),
         (("sweep", "a", "--over", "ctx-size"), "is not FLAG=VALUES"),
-        (("sweep", "a", "--over", "ctx-sise=1,2"), "nearest: ctx-size"),
+        (("sweep", "a", "--over", "ctx-sise=1,2"), "did you mean ctx-size?"),
         (("sweep", "a", "--over", "c=512,1024", "--set", "ctx-size=8"), "is swept"),
         (("sweep", "synthetic", "--over", "draft-max=1..4"), "--set spec-synth-len=2.5"),
         (("ab", "a", "--set", "host=0.0.0.0"), "host is a field of the profile"),

@@ -35,7 +35,7 @@ def test_a_flag_that_the_engine_refuses_is_written_only_with_force(
 ) -> None:
     before = (paths.profiles / "a.toml").read_text()
     code, _, err = gpubox(capfd, "edit", "a", "--set", "ctx-sise=1")
-    assert code == 2 and "ctx-sise" in err and "nearest: ctx-size" in err
+    assert code == 2 and "ctx-sise" in err and "did you mean ctx-size?" in err
     assert (paths.profiles / "a.toml").read_text() == before
     assert gpubox(capfd, "edit", "a", "--set", "ctx-sise=1", "--force")[0] == 0
 

@@ -189,7 +189,7 @@ async def test_b_shows_the_outline_before_it_measures_the_running_profile(box: P
         await shows(
             pilot,
             "Measure qwen36-mtp-16gb?",
-            "45 items",
+            "45 measurements",
             "runs again",
             "gpubox bench speed qwen36-mtp-16gb --preset quick",
         )
@@ -214,7 +214,7 @@ async def test_b_estimates_the_time_from_the_speed_of_the_running_server(box: Pa
         planned = services.bench.planned
         services.bench.planned = replace(planned, seconds=None, tokens=3270.0)
         await pilot.press("b")
-        await shows(pilot, "It takes ~1:00: about 3,270 tokens at 54.5 tok/s.")
+        await shows(pilot, "It takes about a minute at 54.5 tok/s")
 
 
 async def test_the_form_shows_the_equivalent_command(box: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,11 +228,11 @@ async def test_the_form_shows_the_equivalent_command(box: Paths, monkeypatch: py
         await shows(pilot, "gpubox bench speed qwen36-mtp-16gb --preset quick")
         await pilot.press("up", "up")
         await until(pilot, lambda: getattr(pilot.app.focused, "name", "") == "kind")
-        await shows(pilot, "1 start")
+        await shows(pilot, "is started")
         monkeypatch.setattr(plan_form, "OUTLINE_DELAY", 60.0)
         await pilot.press("right")
         await shows(pilot, "gpubox bench ab", "the run is being planned …")
-        assert "1 start" not in text(pilot), "the plan of the other kind"
+        assert "is started" not in text(pilot), "the plan of the other kind"
         await settled(pilot)
         await pilot.press("escape")
         await until(pilot, lambda: screen_of(pilot).is_current)
@@ -256,7 +256,7 @@ async def test_a_run_is_resumed_and_removed(box: Paths) -> None:
 async def begin_speed(pilot: Pilot[bool]) -> None:
     """Starts a run from the form."""
     await pilot.press("n")
-    await shows(pilot, "Plan a run", "45 items")
+    await shows(pilot, "Plan a run", "45 measurements")
     await pilot.press("enter")
     await shows(pilot, "being started")
 

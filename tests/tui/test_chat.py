@@ -99,7 +99,7 @@ async def test_esc_stops_while_the_model_answers() -> None:
 async def test_a_turn_from_prompt_to_time_summary() -> None:
     chats = FakeChats(coding_turn())
     async with chatting(chats) as (pilot, screen):
-        assert "Ask something." in text(pilot) and "▣ bubblewrap" in text(pilot)
+        assert "Ask something." in text(pilot) and "▣ sandbox on" in text(pilot)
         await say(pilot, "parse 1h30m")
         await over(pilot, screen)
         await shows(pilot, "■ thinking 3.1 s", "2. An empty text is 0.", "parse-1h30m")

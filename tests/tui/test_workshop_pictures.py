@@ -71,7 +71,7 @@ class PlannedWorkshop(FakeTrials):
         old = ["llama-server", "--model", "/models/Qwen3.6-35B-A3B-MTP-Q4_K_M.gguf", "--port", "8081", *argv]
         new = [*old]
         new[new.index("--n-cpu-moe") + 1] = str(moe)
-        refusals = {"turbo-mode": "this engine has no such option (nearest: load-mode)"}
+        refusals = {"turbo-mode": "this engine has no such option (did you mean load-mode?)"}
         return Assessment(changed_words(old, new), refusals, "", Profile("x", "x", flags={**FLAGS, "n-cpu-moe": moe}))
 
     def plan(self, profile: Profile, *, may_dry_run: bool = False) -> MemoryPlan:

@@ -63,7 +63,7 @@ def test_good_flags_are_not_refused(b11434: Capabilities) -> None:
     [
         ("no-mmap", True, "has no such option", 'load-mode = "none"'),
         ("mmap", False, "has no such option", "load-mode"),
-        ("ctx-siz", 1, "has no such option", "nearest: ctx-size"),
+        ("ctx-siz", 1, "has no such option", "did you mean ctx-size?"),
         ("cache-type-k", "turbo3", "does not accept 'turbo3'", "TurboQuant"),
         ("spec-type", "mtp", "does not accept 'mtp'", "draft-mtp"),
         ("spec-type", ("ngram-mod", "x"), "does not accept 'x'", "allowed: none"),

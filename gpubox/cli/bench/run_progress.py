@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 
-from gpubox import units
 from gpubox.bench import events
+from gpubox.bench.compare.words import about_time
 from gpubox.cli import diagnostics
 from gpubox.cli.operations import OperationOutput
+from gpubox.views.runs import item_words
 
 PLAIN_LINE_SECONDS = 10.0
 """The interval of progress lines where stderr is not a terminal."""
@@ -37,7 +38,7 @@ class RunProgressOutput:
                     self._doubts.add((doubt.kind, doubt.text))
                     diagnostics.note(f"  ! {doubt.kind}: {doubt.text}" + (f"  ({doubt.item})" if doubt.item else ""))
             case events.ItemStarted(item=item, number=number, total=total):
-                self._line = f"  {number}/{total}  {item.id}{self._seconds_left}"
+                self._line = f"  {number}/{total}  {item_words(item.id)}{self._seconds_left}"
                 diagnostics.redraw(self._line)
             case events.ItemProgress(text=text):
                 diagnostics.redraw(f"{self._line}  {text}")
@@ -47,11 +48,11 @@ class RunProgressOutput:
                 diagnostics.redraw("")
 
     def _item_finished(self, event: events.ItemFinished) -> None:
-        estimated = event.seconds_left and event.done < event.total
-        self._seconds_left = f"  ~{units.duration(event.seconds_left)} left" if estimated else ""
+        left = event.seconds_left if event.done < event.total else None
+        self._seconds_left = f"  about {about_time(left)} left" if left else ""
         self._line = f"  {event.done}/{event.total}  {event.headline}{self._seconds_left}"
         if not event.result.ok and not event.result.skipped:
-            diagnostics.note(f"  ✗ {event.item.id}  {event.result.error}")
+            diagnostics.note(f"  ✗ {item_words(event.item.id)}  {event.result.error}")
         diagnostics.redraw(self._line)
         now = time.monotonic()
         if not diagnostics.stderr_is_terminal() and (

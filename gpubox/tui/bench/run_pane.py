@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from gpubox import units
+from gpubox.bench.compare.words import about_time
 from gpubox.bench.kinds import all_kinds
 from gpubox.bench.report.chart import Chart, StyledRow, plot
 from gpubox.bench.report.formatting import format_number
@@ -26,6 +27,7 @@ from gpubox.tui.styled_lines import (
 )
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.views.documents import CHART_COLUMNS, Document, document_rows
+from gpubox.views.runs import item_words
 
 if TYPE_CHECKING:
     from gpubox.bench.model import Result, RunInfo
@@ -130,7 +132,7 @@ def document_lines(documents: Sequence[Document], width: int) -> list[StyledLine
     for document in documents:
         lines += [
             *([()] if lines else []),
-            *_styled(document_rows(document, width, plots=True, title_first=True), width),
+            *_styled(document_rows(document, width, plots=True), width),
         ]
     return lines
 
@@ -151,9 +153,10 @@ def active_run_lines(run: RunProgress, throughput: Throughput | None, width: int
         now = styled_line(sanitize_line(run.now) or units.UNKNOWN, *_server_spans(throughput))
         return [*tune_lines(run.tune, measured_label(info), now, width), *doubts]
     share = run.done / info.items if info.items else 0.0
-    left = f"~{units.duration(run.seconds_left)} left" if run.seconds_left is not None else "no estimate yet"
+    left = f"about {about_time(run.seconds_left)} left" if run.seconds_left is not None else "no estimate yet"
     failed = (f"   {run.failed} without a value", "$warning") if run.failed else ("", "")
     title = styled_line((f"{info.plan.kind}  ", "$secondary"), (sanitize_line(measured_label(info)), "bold"))
+    item = item_words(sanitize_line(run.now)) or units.UNKNOWN
     rows = [
         truncate_line(title, width),
         (),
@@ -161,7 +164,7 @@ def active_run_lines(run: RunProgress, throughput: Throughput | None, width: int
         styled_line((f"{run.done} of {info.items}", "bold"), ("   ", ""), (left, ""), failed),
         (),
         styled_line(("so far   ", "$quiet"), (run.headline or units.UNKNOWN, "bold")),
-        styled_line(("now      ", "$quiet"), sanitize_line(run.now) or units.UNKNOWN, *_server_spans(throughput)),
+        styled_line(("now      ", "$quiet"), item, *_server_spans(throughput)),
     ]
     rows += doubts
     if len(run.values) > 1:
@@ -183,7 +186,7 @@ def _result_line(result: Result, width: int) -> StyledLine:
         outcome = "passed" if passed else "failed"
     doubts = "".join(f"  ! {doubt.kind}" for doubt in result.doubts)
     name_cells = max(16, min(34, width - 40))
-    name = f"{sanitize_to_width(result.item, name_cells):<{name_cells}} "
+    name = f"{sanitize_to_width(item_words(result.item), name_cells):<{name_cells}} "
     seconds = (f"{units.duration(result.seconds):>8}  ", "$quiet")
     return styled_line(mark, name, seconds, (outcome, "" if result.ok else "$error"), (doubts, "$warning"))
 
@@ -204,7 +207,7 @@ def summary_line(runs: int, active: RunProgress | None, marked: int, width: int)
     count = styled_line(("Bench", "bold $primary"), (f"   {runs} {'run' if runs == 1 else 'runs'}", "$quiet"))
     progress: StyledLine = ()
     if active:
-        left = f"  ~{units.duration(active.seconds_left)} left" if active.seconds_left is not None else ""
+        left = f"  about {about_time(active.seconds_left)} left" if active.seconds_left is not None else ""
         done = f"{active.info.plan.kind} {active.count}"
         progress = styled_line(("● ", "$primary"), done, (left, "$quiet"))
     marks = styled_line((f"{marked} marked", "$accent")) if marked else ()

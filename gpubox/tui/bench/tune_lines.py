@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpubox import units
+from gpubox.bench.compare.words import about_time
 from gpubox.bench.report.formatting import format_change
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.styled_lines import (
@@ -17,6 +18,7 @@ from gpubox.tui.styled_lines import (
     StyledLine,
     cell_width,
     gauge,
+    join_lines,
     labelled_line,
     merge_neighbours,
     sanitize_to_width,
@@ -28,7 +30,9 @@ from gpubox.tui.styled_lines import (
 if TYPE_CHECKING:
     from gpubox.bench.kinds.tune.progress import TuneCandidate, TuneProgress
 
-GOALS: Mapping[str, str] = {"tg": "most tg", "pp": "most pp", "agent": "most turns of an agent"}
+GOALS: Mapping[str, str] = {
+    "tg": "fastest flags for writing", "pp": "fastest flags for reading", "agent": "most turns of agents",
+}  # fmt: skip
 PHASES: Mapping[str, str] = {
     "searching": "one start of each candidate, then the better half again",
     "comparing": "the finalists and the profile's own flags, on fresh starts",
@@ -54,15 +58,16 @@ MAX_REASONS = 6
 
 def tune_lines(tune: TuneProgress, label: str, now: StyledLine, width: int) -> list[StyledLine]:
     """``label``: the profile; ``now``: the item and the speed of the server."""
-    left = f"at most {units.duration(tune.seconds_left)} left" if tune.seconds_left is not None else "no estimate yet"
-    starts = styled_line((f"  {tune.starts_done} of at most {tune.starts_limit} starts", "bold"), f"   {left}")
+    left = f"at most {about_time(tune.seconds_left)} left" if tune.seconds_left is not None else "no estimate yet"
+    starts = styled_line((f"{tune.starts_done} of at most {tune.starts_limit} starts", "bold"))
+    beside = cell_width(starts) + len(left) + 5
     share = tune.starts_done / tune.starts_limit if tune.starts_limit else 0.0
-    done = gauge(share, max(8, min(GAUGE_CELLS, width - cell_width(starts))), "$primary")
+    done = gauge(share, max(8, min(GAUGE_CELLS, width - beside)), "$primary")
     goal = (f"   {GOALS[tune.goal]}, {tune.unit}", QUIET)
     title = styled_line(("tune  ", "$secondary"), (sanitize_line(label), "bold"), goal)
     return [
         truncate_line(title, width),
-        truncate_line((*done, *starts), width),
+        *wrap_parts([join_lines([done, starts], "  "), styled_line(left)], width),
         *_labelled("best", best_so_far(tune), width),
         *_labelled("now", [now, styled_line((PHASES[tune.phase], QUIET))], width),
         (),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
+import time
+from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
 
 from gpubox.agent.tools import ToolCall
 from gpubox.sanitize import sanitize_line
+from gpubox.tui import dialogs
 from gpubox.tui.chat.turn_parts import diff_lines
 from gpubox.tui.widgets.lines import TitledPane
 
@@ -44,12 +46,21 @@ class ApprovalPane(TitledPane):
         """Waits for the user's answer: ``yes``, ``all`` or ``no``."""
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.pending.append((call, diff, answer))
+        if not self.screen.is_current:
+            app: Any = self.app
+            app.say("The chat asks whether a file may be written: c shows it.")
         self._show_next()
         try:
             return await answer
         finally:
             self.pending = [item for item in self.pending if item[2] is not answer]
             self._show_next()
+
+    def take_tab(self, typed_at: float) -> bool:
+        """Takes the focus from the prompt while there is a question; a Tab right after a letter is a slip."""
+        if self.display and time.monotonic() - typed_at >= dialogs.TYPING_PAUSE_SECONDS:
+            self.screen.set_focus(self)
+        return self.display
 
     def action_answer(self, answer: str) -> None:
         """Answers the question that is shown; the next one waits for its own Tab."""

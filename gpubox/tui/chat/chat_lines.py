@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from gpubox.tui.messages import ServerOverview
 
 ISOLATION_LABELS = {
-    "bubblewrap": ("▣ bubblewrap", "$success"),
-    "landlock": ("▣ landlock, weaker", "$warning"),
+    "bubblewrap": ("▣ sandbox on", "$success"),
+    "landlock": ("▣ weaker sandbox: landlock", "$warning"),
     "none": ("▲ not confined", "bold $error"),
     "": ("✗ programs are not run", "$warning"),
 }
@@ -71,7 +71,7 @@ def chat_line(name: str, settings: ChatSettings, sandbox: Confinement | None, pr
             approval = (f"  {APPROVAL_LABELS[settings.approvals]}", "$quiet")
             parts.append((60, styled_line((path, "$primary"), approval)))
         else:
-            parts.append((30, styled_line(("no workspace", "$quiet"))))
+            parts.append((30, styled_line(("no folder", "$quiet"))))
         if settings.rounds:
             parts.append((20, styled_line((f"{settings.rounds} rounds", "$quiet"))))
     if settings.thinking is not None:

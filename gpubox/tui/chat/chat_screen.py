@@ -17,7 +17,6 @@ from gpubox.agent.events import TurnFailed
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
-from gpubox.tui import dialogs
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PersistentScreen
 from gpubox.tui.chat.approval import ApprovalPane
@@ -162,8 +161,7 @@ class ChatScreen(PersistentScreen):
     def _idle_note(self) -> StyledLine:
         if self.editing:
             return styled_line(("✎ ", "$accent"), ("⏎ sends it as a new branch; esc cancels", "$quiet"))
-        reasons = self.no_server if self.transcript.turns else []
-        return reasons[0] if reasons else ()
+        return next(iter(self.no_server if self.transcript.turns else []), ())
 
     @on(events.DescendantFocus)
     def _update_keys(self) -> None:
@@ -206,10 +204,8 @@ class ChatScreen(PersistentScreen):
 
     @on(Composer.TabPressed)
     def _tab_pressed(self) -> None:
-        if not self.approvals.display:
+        if not self.approvals.take_tab(self.composer.typed_at):
             self.focus_next()
-        elif time.monotonic() - self.composer.typed_at >= dialogs.TYPING_PAUSE_SECONDS:  # else it is a slip
-            self.set_focus(self.approvals)
 
     @on(ChatRows.RowOpened)
     def _row_opened(self, message: ChatRows.RowOpened) -> None:
@@ -271,7 +267,6 @@ class ChatScreen(PersistentScreen):
     def action_chat_copy_code(self) -> None:
         turn, snippets = self._snippets_in_view()
         if not snippets:
-            self.say("There is no code in this turn.")
             return
         back = self._copied[1] + 1 if self._copied[0] == turn else 0
         self._copied = (turn, back % len(snippets))
@@ -284,7 +279,6 @@ class ChatScreen(PersistentScreen):
     def action_chat_save_code(self) -> None:
         turn, snippets = self._snippets_in_view()
         if not snippets:
-            self.say("There is no code in this turn.")
             return
         back = self._copied[1] if self._copied[0] == turn else 0
         self.work(lambda: self._save_code(snippets[len(snippets) - 1 - back]), "save")
@@ -298,7 +292,10 @@ class ChatScreen(PersistentScreen):
 
     def _snippets_in_view(self) -> tuple[int, list[CodeSnippet]]:
         index = self.transcript.turn_in_view
-        return (-1, []) if index is None else (index, code_snippets(self.transcript.turns[index]))
+        snippets = [] if index is None else code_snippets(self.transcript.turns[index])
+        if not snippets:
+            self.say("There is no code in this turn.")
+        return (-1 if index is None else index), snippets
 
     # -- the open chat --------------------------------------------------------------------------------
 
@@ -329,8 +326,8 @@ class ChatScreen(PersistentScreen):
         """Runs a turn with the prompt ``text``. While no model can answer, the prompt stays in its box."""
         if self.busy():
             return
-        if rows := self.no_server:
-            self.say(" ".join("".join(part for part, _ in row).strip() for row in rows[:2]), bad=True)
+        if self.no_server:  # the transcript, or the line below it, says why
+            self.say("Nothing can answer now: the prompt stays in its box.", bad=True)
             return
         self.composer.set_text("")
         self.runner.running = True
@@ -387,8 +384,6 @@ class ChatScreen(PersistentScreen):
 
     async def approve(self, call: ToolCall, diff: str) -> bool:
         """Asks the user to allow a tool call. ``all`` allows every later write in the workspace too."""
-        if not self.is_current:
-            self.say("The chat asks whether a file may be written: c shows it.")
         answer = await self.approvals.ask(call, diff)
         if answer == "all" and self.chat:
             await self.change_settings(msgspec.structs.replace(self.chat.settings, approvals="workspace"))

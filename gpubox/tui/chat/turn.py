@@ -29,7 +29,7 @@ REST_FACTOR = 12
 MIN_SPEED_DELTAS = 5
 MIN_SPEED_SECONDS = 0.25
 PROTOCOL_LABELS = {
-    "native": "native tool calls",
+    "native": "",
     "fenced": "tool calls as ```python blocks",
     "none": "no tools",
 }

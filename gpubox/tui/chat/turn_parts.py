@@ -305,10 +305,10 @@ TIME_PARTS = (
     ("thinking", "$turn-thinking", "thinking_seconds"),
     ("answer", "$turn-answer", "answer_seconds"),
     ("tools", "$turn-tools", "tool_seconds"),
-    ("you", "$turn-approval", "approval_seconds"),
-    ("loop", "$turn-loop", "loop_seconds"),
+    ("waited for you", "$turn-approval", "approval_seconds"),
+    ("gpubox", "$turn-loop", "loop_seconds"),
 )
-"""Label, colour and field of ``RoundTiming``, in the order of the bar. ``you``: an approval waited for the user."""
+"""Label, colour and field of ``RoundTiming``, in the order of the bar."""
 MIN_PART_SECONDS = 0.0005
 """Shorter parts are left out of the bar."""
 END_REASONS = {
@@ -353,8 +353,7 @@ def _summary_spans(totals: TurnTotals, reason: str) -> list[StyledLine]:
     spans: list[StyledLine] = [
         styled_line(("turn ", "$quiet"), (units.duration(timing.wall_seconds), "bold")),
         styled_line(f"{_estimate(timing)}{timing.generated_tokens:,} tok"),
-        styled_line(("effective ", "$quiet"), f"{units.rate(totals.effective_tokens_per_second)} tok/s"),
-        *_speed_spans(timing),
+        *_speed_spans(timing, with_waiting=totals.effective_tokens_per_second),
     ]
     if totals.rounds > 1 or totals.tool_calls:
         spans.append(styled_line(f"{totals.rounds} round{'s' * (totals.rounds != 1)}"))
@@ -370,15 +369,18 @@ def _estimate(timing: RoundTiming) -> str:
     return "" if timing.from_server else "~"
 
 
-def _speed_spans(timing: RoundTiming) -> list[StyledLine]:
-    """tg, draft acceptance and prompt tokens of a round or a turn."""
-    spans = [styled_line(("tg ", "$quiet"), f"{_estimate(timing)}{units.rate(timing.tg_tokens_per_second)} tok/s")]
+def _speed_spans(timing: RoundTiming, with_waiting: float | None = None) -> list[StyledLine]:
+    """Speed, draft acceptance and prompt tokens of a round or a turn."""
+    tg = f"{_estimate(timing)}{units.rate(timing.tg_tokens_per_second)} tok/s"
+    spans = [styled_line(tg, (" while writing", "$quiet"))]
+    if with_waiting is not None:
+        spans.append(styled_line(f"{units.rate(with_waiting)}", (" with waiting", "$quiet")))
     if timing.draft_tokens:
         accepted = timing.draft_tokens_accepted
         share = f"{accepted / timing.draft_tokens:.0%}" if accepted is not None else units.UNKNOWN
         spans.append(styled_line(("accepted ", "$quiet"), share))
     new, cached = units.tokens(timing.prefill_new_tokens), units.tokens(timing.cached_tokens)
-    spans.append(styled_line(("prefill ", "$quiet"), f"{new} new, {cached} reused"))
+    spans.append(styled_line(("prompt ", "$quiet"), f"{new} read, {cached} reused"))
     if timing.prefill_reprocessed_tokens:
         spans.append(styled_line((f"{units.tokens(timing.prefill_reprocessed_tokens)} reprocessed", "$warning")))
     return spans

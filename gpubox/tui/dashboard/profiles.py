@@ -202,7 +202,7 @@ class ProfilePane(Vertical):
             self.border_subtitle = f"{len(shown)} of {count}" if hidden else f"{count}"
         else:
             some = "1 example" if len(hidden) == 1 else f"{len(hidden)} examples"
-            self.border_subtitle = f"{some} hidden" if hidden else f"{count}"
+            self.border_subtitle = f"{some} hidden (in the menu)" if hidden else f"{count}"
         self.rows.running, self.rows.operations = self.running, self.operations
         self.rows.show_values(shown)
         self.rows.redraw()

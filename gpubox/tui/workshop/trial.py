@@ -255,8 +255,9 @@ class TrialController:
 
 def trial_lines(progress: TrialProgress, operation: OperationProgress | None, live: str, width: int) -> Content:
     """The trial, step by step; ``live`` is the progress of the measurement."""
-    lines = [Content.assemble(("trying ", "$quiet"), (sanitize_line(progress.changes), "bold"), ("  in ", "$quiet"),
-                              (sanitize_line(progress.profile), "bold $primary")), Content("")]  # fmt: skip
+    lines = [Content.styled(sanitize_line(progress.verdict), "bold"), Content("")] if progress.verdict else []
+    lines += [Content.assemble(("trying ", "$quiet"), (sanitize_line(progress.changes), "bold"), ("  in ", "$quiet"),
+                               (sanitize_line(progress.profile), "bold $primary")), Content("")]  # fmt: skip
     stages = list(Stage)
     at = stages.index(progress.stage)
     switching = wrap_phrases(progress_parts(operation), max(20, width - 4)) if operation else Content("")
@@ -274,8 +275,6 @@ def trial_lines(progress: TrialProgress, operation: OperationProgress | None, li
         if stage is Stage.SWITCH and at == index and switching.plain:
             lines += [Content("    ") + line for line in switching.split("\n")]
     lines.append(Content(""))
-    if progress.verdict:
-        lines += [Content.styled(sanitize_line(progress.verdict), "bold"), Content("")]
     if progress.problem:
         lines += [Content.assemble(("✗ ", "$error"), sanitize_line(progress.problem)), Content("")]
     if progress.outcome:

@@ -37,7 +37,7 @@ KIND = Kind(
     (
         BenchOption(
             "preset",
-            "Fixed protocol",
+            "What to measure",
             "choice",
             metavar="NAME",
             choices=(

@@ -69,9 +69,9 @@ _DRY_RUNS = 3
 """How often the engine may be asked for the smallest n-cpu-moe that fits, if nothing is known of it."""
 _MIN_PREFIX = 64
 _GOAL_WORDS = {
-    "tg": "the most tg (token generation)",
-    "pp": "the most pp (prompt processing)",
-    "agent": "the most turns per minute of several agents at once",
+    "tg": "the fastest flags for writing (tg)",
+    "pp": "the fastest flags for reading prompts (pp)",
+    "agent": "the flags with the most turns per minute of several agents at once",
 }
 
 
@@ -122,9 +122,9 @@ def plan_tune(context: PlanContext, given: dict[str, Any]) -> Plan:
 
 
 def _about(options: TuneOptions, kept_free: str) -> Iterator[str]:
-    """Goal, candidates, what does not fit, time, restarts."""
+    """What it finds, among which candidates, what does not fit, time, restarts."""
     count, axes = len(options.cells), [axis.flag for axis in options.axes]
-    yield f"Goal: {_GOAL_WORDS[options.goal]}. Candidates: {count:,} sets of flags over {', '.join(axes)}."
+    yield f"It finds {_GOAL_WORDS[options.goal]}, among {count:,} sets of {', '.join(axes)}."
     if options.pruned:
         yield f"Not tried: {'; '.join(f'{number:,} {reason}' for reason, number in options.pruned.items())}."
     if kept_free:
