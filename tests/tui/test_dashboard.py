@@ -306,7 +306,7 @@ async def test_copy_takes_the_command_line(fake: FakeServices) -> None:
 
 
 async def test_help_has_every_key_and_definition(fake: FakeServices) -> None:
-    async with on_dashboard(fake, size=(120, 240)) as pilot:
+    async with on_dashboard(fake, size=(120, 300)) as pilot:
         await pilot.press("question_mark")
         await shows(pilot, *(verb.title for verb in ACTIONS))
         await shows(pilot, "pp", "tg", "TTFT", "effective", "acceptance", "crashed", "~/.config")
