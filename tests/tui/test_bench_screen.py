@@ -19,6 +19,7 @@ from gpubox.tui.bench import plan_form
 from gpubox.tui.bench.bench_screen import BenchScreen
 from gpubox.tui.bench.plan_form import bench_arguments, bench_command_line, plan_fields, plannable_kinds
 from gpubox.tui.dashboard.screen import DashboardScreen
+from gpubox.views.runs import item_words
 from tests.bench_runs import speed_run
 from tests.tui.conftest import act, drag, opened, settled, shows, text, until
 from tests.tui.fake_bench import BenchServices, sweep_run
@@ -172,7 +173,8 @@ async def test_a_run_started_elsewhere_is_followed_and_marked_on_the_dashboard(b
         done, of = len(run.results()), len(run.items())
         await shows(pilot, f"bench speed {done}/{of}")
         await pilot.press("3")
-        await shows(pilot, ", active", f"{done} of {of}", "left", "so far", "Last items", run.items()[done].id)
+        now = item_words(run.items()[done].id)
+        await shows(pilot, ", active", f"{done} of {of}", "left", "so far", "Last items", now)
         with run.owned():
             run.add_result(next(iter(run.results().values())).__class__(run.items()[done].id, {"tg": 1.0}, 4.0))
         await shows(pilot, f"{done + 1} of {of}")
