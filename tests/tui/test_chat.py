@@ -271,7 +271,7 @@ async def test_chats_are_searched_opened_renamed_and_deleted() -> None:
         await pilot.press("escape")
         await act(pilot, "chat_delete")
         await shows(pilot, "Delete fizz?")
-        await pilot.press("n")
+        await pilot.press("n", "escape")
         await act(pilot, "chat_delete")
         await shows(pilot, "Delete fizz?")
         await pilot.press("y")

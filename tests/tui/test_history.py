@@ -64,6 +64,7 @@ async def test_everything_is_read_in_threads_and_only_what_is_on_the_screen(
             await pilot.pause(0)
         assert not past.asked
         await pilot.press("escape")
+        await until(pilot, lambda: not app.dashboard._zoomed)
         await act(pilot, "graph_longer")
         await until(pilot, lambda: "buckets" in past.asked)
 

@@ -7,7 +7,7 @@ from tests.tui.conftest import act, on_dashboard, settled, shows, text, until
 from tests.tui.fake import READY, FakeServices
 
 
-async def test_they_are_hidden_where_the_settings_say_so_but_for_what_runs_and_the_menu_shows_them(
+async def test_they_are_hidden_where_the_settings_say_so_but_for_what_runs(
     fake: FakeServices,
 ) -> None:
     fake.config, fake.status = Config(shipped_profiles="hide"), READY  # qwen36-mtp-16gb, a shipped one
