@@ -2,7 +2,11 @@
 
 run.py                 runs the screen in this terminal, from its start to what it prints when it closes
 app.py                 creates the screens, passes them what the bridge posts, performs the actions of all screens
-actions.py             every action once: keys, key bar, palette and help are made from this table
+actions.py             every action once: keys, key bar, menus, palette and help are made from this table
+palette.py             finds actions, profiles, terms and files by plain words; the menu of a pane or screen
+appearance.py          the theme, and what the screen remembers
+background.py          asks the terminal whether it is light or dark, and takes its answer out of what is typed
+remembered.py          the file with what the screen remembers
 bridge.py              polls the services, keeps what is known, posts what changed as messages
 messages.py            those messages, and the values they are about
 last_seen.py           what the screen showed last, kept for its next first frame

@@ -411,7 +411,7 @@ class GpuboxApp(SurvivingApp):
         if action.scope not in (self._top.keys.scope, Scope.ANYWHERE) and isinstance(self._top, PushedScreen):
             self.say("esc closes this screen first.")
             return
-        if action.scope in MODES:
+        if MODES.get(action.scope, self.current_mode) != self.current_mode:
             self.action_show(MODES[action.scope])
         name = action_name(action)
         on_screen = hasattr(self.screen, f"action_{name.partition('(')[0]}")

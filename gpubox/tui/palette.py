@@ -97,11 +97,11 @@ def find(query: str, rows: Sequence[PaletteRow]) -> list[PaletteRow]:
     scores = [0.0] * len(rows)
     total = 0.0
     for word in wanted:
-        found = [_best(word, row) for row in rows]
-        count = sum(score > EXPLAINED for score in found)
+        fits = [_best(word, row) for row in rows]
+        count = sum(score > EXPLAINED for score in fits)
         weight = math.log(1 + len(rows) / (count + 0.5))
         total += weight
-        for index, score in enumerate(found):
+        for index, score in enumerate(fits):
             scores[index] += weight * score
     pairs = [f" {first} {second} " for first, second in pairwise(typed)]
     for index, row in enumerate(rows) if pairs else ():
@@ -204,10 +204,10 @@ class PaletteScreen(Dialog[str | None]):
 
     def _show(self, query: str) -> None:
         options, width = self.query_one(OptionList), min(90, self.app.size.width - 6)
-        found = find(query, self.rows)[:ROWS_SHOWN]
-        options.set_options([Option(_row_line(row, width), id=row.id) for row in found])
-        at = next((index for index, row in enumerate(found) if row.id == self.first and not query), 0)
-        options.highlighted = at if found else None
+        shown = find(query, self.rows)[:ROWS_SHOWN]
+        options.set_options([Option(_row_line(row, width), id=row.id) for row in shown])
+        at = next((index for index, row in enumerate(shown) if row.id == self.first and not query), 0)
+        options.highlighted = at if shown else None
 
     def on_key(self, event: events.Key) -> None:
         moves = {"down": "cursor_down", "up": "cursor_up", "pagedown": "page_down", "pageup": "page_up"}

@@ -78,7 +78,6 @@ class LocalServices:
         return read_remembered(self.paths.screen)
 
     def remember(self, remembered: Remembered) -> None:
-        """Keeps that for the next one."""
         write_remembered(self.paths.screen, remembered)
 
     @property

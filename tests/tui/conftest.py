@@ -77,7 +77,7 @@ def app_of(pilot: Pilot[bool]) -> app.GpuboxApp:
 
 async def until(pilot: Pilot[bool], true: Callable[[], object], what: str = "") -> None:
     """Returns as soon as ``true`` is; fails after a minute."""
-    limit = time.monotonic() + 8
+    limit = time.monotonic() + 60
     while time.monotonic() < limit:
         if true():
             return

@@ -281,7 +281,7 @@ async def test_chats_are_searched_opened_renamed_and_deleted() -> None:
         await pilot.press("escape")
         await act(pilot, "chat_delete")
         await shows(pilot, "Delete fizz?")
-        await pilot.press("n")
+        await pilot.press("n", "escape")
         await act(pilot, "chat_delete")
         await shows(pilot, "Delete fizz?")
         await pilot.press("y")
@@ -295,7 +295,8 @@ async def test_a_branch_leaves_the_chat_as_it_is() -> None:
     async with chatting(chats) as (pilot, screen):
         screen.open_chat("durations")
         await shows(pilot, "❯ two")
-        await pilot.press("escape", "b")
+        await pilot.press("escape")
+        await act(pilot, "chat_branch")
         await until(pilot, lambda: screen.chat and screen.chat.name == "durations-2")
         await pilot.press("i")
         await say(pilot, "three")

@@ -147,7 +147,7 @@ async def test_a_download_is_stopped_and_resumed(services: FinderServices, hub: 
         await pilot.press("enter")
         await shows(pilot, "Download 4 MB?", "The running server is not touched")
         await pilot.press("d")
-        await shows(pilot, "↓ m:Q4_K_M", "x stop download")
+        await shows(pilot, "↓ m:Q4_K_M", "x stop the download")
         await until(pilot, lambda: screen._progress and screen._progress.done_bytes > 1_000_000, "half of it")
         await act(pilot, "finder_stop")
         hub.gate.set()

@@ -37,13 +37,13 @@ async def test_the_keys_zoom_and_the_title_says_the_span(fake: FakeServices, pas
     async with on_dashboard(fake) as pilot:
         await shows(pilot, "Throughput, 5 min", "5 min ago")
         assert "buckets" not in past.asked, "the last minutes are never read from the history"
-        await pilot.press("[")
+        await act(pilot, "graph_longer")
         await shows(pilot, "Throughput, 1 h", "12:30", "▲", "tg │")
-        await pilot.press("[")
+        await act(pilot, "graph_longer")
         await shows(pilot, "Throughput, 1 day", "18:00", "qwen36-256k", "····", "· not observed")
-        await pilot.press("[", "[", "[")
+        await act(pilot, *["graph_longer"] * 3)
         await shows(pilot, "Throughput, 30 days", "01 Nov", "✗")
-        await pilot.press("]", "]", "]", "]", "]")
+        await act(pilot, *["graph_shorter"] * 5)
         await shows(pilot, "Throughput, 5 min", "5 min ago")
 
 
@@ -52,7 +52,7 @@ async def test_everything_is_read_in_threads_and_only_what_is_on_the_screen(
 ) -> None:
     async with on_dashboard(fake) as pilot:
         app = app_of(pilot)
-        await pilot.press("[")
+        await act(pilot, "graph_longer")
         await shows(pilot, "Throughput, 1 h", "12:30")
         assert threading.get_ident() not in past.threads
         await pilot.press("l")  # the log alone
@@ -63,14 +63,16 @@ async def test_everything_is_read_in_threads_and_only_what_is_on_the_screen(
             reader.wake()
             await pilot.pause(0)
         assert not past.asked
-        await pilot.press("escape", "[")
+        await pilot.press("escape")
+        await until(pilot, lambda: not app.dashboard._zoomed)
+        await act(pilot, "graph_longer")
         await until(pilot, lambda: "buckets" in past.asked)
 
 
 async def test_at_rest_the_history_is_read_at_the_pace_of_the_zoom(fake: FakeServices, past: FakeHistory) -> None:
     async with on_dashboard(fake) as pilot:
         app = app_of(pilot)
-        await pilot.press("[", "[")
+        await act(pilot, *["graph_longer"] * 2)
         await shows(pilot, "18:00")
         reader = app.dashboard.history
         past.asked.clear()
@@ -146,7 +148,7 @@ async def test_a_history_that_cannot_be_read_is_one_sentence_and_the_rest_works(
     monkeypatch.setattr(history, "RETRY_SECONDS", 0.02)
     past.problem = GpuboxError("The history ~/history.sqlite cannot be read: database is locked.")
     async with on_dashboard(fake) as pilot:
-        await pilot.press("[")
+        await act(pilot, "graph_longer")
         await shows(pilot, "! The history ~/history.sqlite cannot be read", "70.2 tok/s", "13:02:11", "reading ")
         past.problem = None
         await shows(pilot, "12:30", "61 earlier")
@@ -156,7 +158,7 @@ async def test_a_history_that_cannot_be_read_is_one_sentence_and_the_rest_works(
 async def test_a_bug_in_a_query_does_not_end_the_screen(fake: FakeServices, past: FakeHistory) -> None:
     past.problem = ValueError("odd")  # type: ignore[assignment]
     async with on_dashboard(fake) as pilot:
-        await pilot.press("[")
+        await act(pilot, "graph_longer")
         await shows(pilot, "! The history could not be read: ValueError.")
     assert "odd" in fake.kept
 
@@ -168,7 +170,7 @@ async def test_a_missing_an_empty_and_a_damaged_file(fake: FakeServices, tmp_pat
         path.write_bytes(content)
     fake.status, fake.past = BUSY, HistoryQueries(path)
     async with on_dashboard(fake) as pilot:
-        await pilot.press("[")
+        await act(pilot, "graph_longer")
         expected = "file is not a database" if content else "Nothing is recorded of the last 1 h."
         await shows(pilot, expected, "70.2 tok/s")
         assert ("the earlier requests cannot be read" in text(pilot)) == bool(content)
@@ -177,7 +179,7 @@ async def test_a_missing_an_empty_and_a_damaged_file(fake: FakeServices, tmp_pat
 async def test_a_recording_has_no_history(fake: FakeServices, past: FakeHistory) -> None:
     fake.read_only = "This is a recording: nothing in it can be changed."
     async with on_dashboard(fake, notifications=True) as pilot:
-        await pilot.press("[")
+        await act(pilot, "graph_longer")
         await shows(pilot, "There is no history of a recording", "5 min ago")
         assert not past.asked
 
@@ -199,7 +201,8 @@ async def test_names_from_the_history_are_no_markup(fake: FakeServices, past: Fa
 
 async def test_keys_that_are_letters_reach_the_filter(fake: FakeServices, past: FakeHistory) -> None:
     async with on_dashboard(fake) as pilot:
-        await pilot.press("slash", *"hsS[]")
+        await act(pilot, "filter_requests")
+        await pilot.press(*"hsS[]")
         filter_line = app_of(pilot).dashboard.requests.filter
         await until(pilot, lambda: filter_line.value == "hsS[]")
         assert app_of(pilot).dashboard.throughput.zoom is None

@@ -37,8 +37,8 @@ def test_no_key_destroys_on_one_screen_what_it_moves_or_opens_on_another() -> No
     for action in ACTIONS:
         for key in set(action.keys) - NAVIGATION:
             effects[key].add(action.effect)
-    for key, found in effects.items():
-        assert not (found & {Effect.DESTROYS, Effect.DECIDES} and found & {Effect.MOVES, Effect.OPENS}), (key, found)
+    for key, kinds in effects.items():
+        assert not (kinds & {Effect.DESTROYS, Effect.DECIDES} and kinds & {Effect.MOVES, Effect.OPENS}), (key, kinds)
         assert key == key.lower(), "upper case is no other verb"
 
 

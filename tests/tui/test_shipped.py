@@ -7,7 +7,9 @@ from tests.tui.conftest import act, on_dashboard, settled, shows, text, until
 from tests.tui.fake import READY, FakeServices
 
 
-async def test_they_are_hidden_where_the_settings_say_so_but_for_what_runs_and_h_shows_them(fake: FakeServices) -> None:
+async def test_they_are_hidden_where_the_settings_say_so_but_for_what_runs(
+    fake: FakeServices,
+) -> None:
     fake.config, fake.status = Config(shipped_profiles="hide"), READY  # qwen36-mtp-16gb, a shipped one
     async with on_dashboard(fake, size=(200, 50)) as pilot:
         await shows(pilot, "mine", "qwen36-mtp-16gb", "3 examples hidden (in the menu)")

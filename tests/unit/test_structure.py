@@ -19,9 +19,12 @@ STILL_IN_A_CIRCLE = {
 TUI_LAYERS = (
     "run web",
     "app",
-    "dashboard.screen chat bench clients workshop advice help_screen",  # screens, and what the owner does on them
+    "dashboard.screen chat bench clients workshop advice",  # screens, and what the owner does on them
     "dashboard clients.client_lines",  # panes
     "operations",
+    "appearance",
+    "palette",
+    "help_screen",
     "bridge",
     "services remote_services",
     "chat.chats bench.bench_runs clients.gateway_calls"
@@ -29,7 +32,7 @@ TUI_LAYERS = (
     "base_screen dialogs",
     "widgets",
     "messages operation_progress survival",
-    "actions last_seen styled_lines theme",
+    "remembered background last_seen actions styled_lines theme",
     "dashboard.layout",
 )
 """Inside ``tui`` a file imports files of its own line or below: nothing but ``run`` knows the app's class."""

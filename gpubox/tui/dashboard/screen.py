@@ -54,6 +54,8 @@ DOWN = ("stopped", "crashed", "stopping")
 REQUESTS_SECONDS, THROTTLED_SECONDS = 0.5, 1.0
 RESULT_SECONDS = 60.0
 """How long the result of a successful operation stays."""
+ON_A_ROW = {"zoom_detail", "copy", "duplicate", "rename", "delete", "compare", "external_editor", "tune"}
+"""Actions of the menu that need a highlighted row."""
 PaneWidget = TypeVar("PaneWidget", bound=Widget)
 
 
@@ -377,6 +379,8 @@ class DashboardScreen(PersistentScreen):
             hidden.add("undo")
         if self.only_watches:
             hidden |= {"show_chat", "show_bench", "show_models", "bench_speed"}
+        if entry is None:
+            hidden |= ON_A_ROW
         self.keys.labels = {"switch": "confirm" if typing else label, "undo": self.undo}
         self.keys.typing, self.keys.hidden_actions = typing, frozenset(hidden)
 

@@ -295,7 +295,7 @@ class TrialScreen(PushedScreen):
     TrialScreen { layout: vertical; background: $background; color: $foreground; }
     TrialScreen OptionList { height: auto; border: none; padding: 0 2; background: $background; }
     TrialScreen OptionList:focus { border: none; background-tint: $foreground 0%; }
-    TrialScreen OptionList > .option-list--option-highlighted {
+    TrialScreen OptionList:focus > .option-list--option-highlighted {
         background: $cursor; color: $foreground; text-style: bold;
     }
     TrialScreen #trial-frame {
