@@ -26,7 +26,7 @@ def test_each_verb_acts_on_the_server_of_its_profile(paths: Paths, capfd: pytest
     place(paths, "b", "b")
     code, _, err = gpubox(capfd, "stop")
     assert code == 3 and "The active server does not run; b runs beside it." in err
-    assert "  beside   b at http://127.0.0.1:" in gpubox(capfd, "status")[1]
+    assert "  beside    b at http://127.0.0.1:" in gpubox(capfd, "status")[1]
     assert "listening on" in gpubox(capfd, "logs", "b")[1]
     assert gpubox(capfd, "edit", "a", "--set", "port=0")[0] == 0
 

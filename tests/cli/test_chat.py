@@ -120,7 +120,7 @@ def test_a_turn_as_text(serve: Serve, chat: Callable[..., ChatResult], programs:
     result = chat("-p", "What is 6 * 7?", "--url", server.url)
 
     assert (result.code, result.out) == (0, "Let me see.\nIt is 42.\n")
-    err = re.sub(r"in [\d.]+ m?s", "in TIME", re.sub(r"effective \S+", "effective RATE", result.err))
+    err = re.sub(r"in [\d.]+ m?s", "in TIME", re.sub(r"\S+ tok/s", "RATE tok/s", result.err))
     assert err.splitlines() == [
         f"{server.url} (b11434-abc) answers in chat what-is-6-7",
         "  tools: native (the chat template supports tool calls)",
@@ -128,7 +128,7 @@ def test_a_turn_as_text(serve: Serve, chat: Callable[..., ChatResult], programs:
         "  │ print(6 * 7)",
         "  ✓ exit 0  31 ms  bubblewrap",
         "  │ 42",
-        "  ✓ 2 rounds  5 tokens in TIME  effective RATE tok/s  tools 1 in TIME",
+        "  ✓ 2 rounds  5 tokens in TIME  RATE tok/s with waiting  tools 1 in TIME",
     ]
     assert [code for code, _ in programs] == ["print(6 * 7)"]
     assert chat_names(paths) == ["what-is-6-7"]

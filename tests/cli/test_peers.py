@@ -51,11 +51,11 @@ def test_ollama(capfd: pytest.CaptureFixture[str]) -> None:
         code, out, _ = gpubox(capfd, "status", "--url", other_server.url)
         _, status = values(capfd, "status", "--url", other_server.url)
     assert code == 0
-    assert "  engine   Ollama 0.12.6\n" in out
+    assert "  engine    Ollama 0.12.6\n" in out
     until = f"{datetime.fromisoformat('2025-10-17T16:47:07.933-07:00').astimezone():%Y-%m-%d %H:%M}"
-    assert f"  loaded   gemma3  Q4_K_M  5.0 GiB in VRAM of 6.1 GiB  context 4,096  until {until}\n" in out
-    assert "  has      1 more model\n" in out
-    assert "missing  Ollama does not report running or waiting requests, tok/s, TTFT or token counts" in out
+    assert f"  loaded    gemma3  Q4_K_M  5.0 GiB in VRAM of 6.1 GiB  context 4,096  until {until}\n" in out
+    assert "  has       1 more model\n" in out
+    assert "missing   Ollama does not report running or waiting requests, tok/s, TTFT or token counts" in out
     loaded, other = status["other_server"]["models"]
     assert (loaded["vram_bytes"], loaded["size_bytes"], loaded["loaded"]) == (5333539264, 6591830464, True)
     assert (other["name"], other["vram_bytes"], other["context_size_tokens"]) == ("qwen3:8b", None, None)
@@ -67,7 +67,7 @@ def test_ollama_with_nothing_loaded(capfd: pytest.CaptureFixture[str]) -> None:
     with Peer("ollama") as other_server:
         other_server.pages["/api/ps"] = '{"models": []}'
         code, out, _ = gpubox(capfd, "status", "--url", other_server.url)
-    assert code == 0 and "  loaded   none\n  has      2 more models\n" in out
+    assert code == 0 and "  loaded    none\n  has       2 more models\n" in out
 
 
 def test_vllm(capfd: pytest.CaptureFixture[str]) -> None:
@@ -75,9 +75,9 @@ def test_vllm(capfd: pytest.CaptureFixture[str]) -> None:
         code, out, _ = gpubox(capfd, "status", "--url", other_server.url)
         _, status = values(capfd, "status", "--url", other_server.url)
     assert code == 0
-    assert "  requests 3 running, 11 waiting\n" in out and "  kv cache 42% used\n" in out
-    assert "  tokens   10,000 processed, 2,345 cached, 1,000,648 generated\n" in out
-    assert "  engine   vLLM 0.11.0\n" in out and "  loaded   Qwen/Qwen3-8B  context 40,960\n" in out
+    assert "  requests  3 running, 11 waiting\n" in out and "  kv cache  42% used\n" in out
+    assert "  tokens    10,000 processed, 2,345 cached, 1,000,648 generated\n" in out
+    assert "  engine    vLLM 0.11.0\n" in out and "  loaded    Qwen/Qwen3-8B  context 40,960\n" in out
     assert (status["throughput"]["busy_slots"], status["throughput"]["queued_requests"]) == (3, 11)
     totals = status["totals"]
     assert (totals["prompt_tokens"], totals["cached_tokens"], totals["generated_tokens"]) == (10000, 2345, 1000648)
@@ -114,8 +114,8 @@ def test_lm_studio(missing: str, line: str, capfd: pytest.CaptureFixture[str]) -
     with Peer("lm-studio") as other_server:
         other_server.pages[missing] = None
         code, out, _ = gpubox(capfd, "status", "--url", other_server.url)
-    assert (code, f"  loaded   {line}\n" in out) == (0, True), out
-    assert "missing  LM Studio does not report running or waiting requests, tok/s, TTFT, token counts or VRAM" in out
+    assert (code, f"  loaded    {line}\n" in out) == (0, True), out
+    assert "missing   LM Studio does not report running or waiting requests, tok/s, TTFT, token counts or VRAM" in out
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -361,7 +361,7 @@ def test_show_of_a_broken_profile(gpubox: Box, write_profile: Write) -> None:
 
 
 def test_status_of_nothing(gpubox: Box) -> None:
-    assert gpubox("status") == (3, "○ no server  stopped\n  gpu      —  no GPU\n", "")
+    assert gpubox("status") == (3, "○ no server  stopped\n  gpu       —  no GPU\n", "")
     values = gpubox.json("status")
 
     assert values["server"]["state"] == "stopped"
@@ -408,7 +408,7 @@ def test_a_companion_cannot_be_switched_to(gpubox: Box, write_profile: Write) ->
 def test_a_crash_is_told_by_status_stop_and_doctor(gpubox: Box) -> None:
     code, out, _ = gpubox("status")
     assert code == 3
-    assert out.splitlines()[:2] == ["○ no server  crashed", "  note     small died: out of VRAM while running."]
+    assert out.splitlines()[:2] == ["○ no server  crashed", "  note      small died: out of VRAM while running."]
 
     code, _, err = gpubox("stop")
     assert code == 3
@@ -454,7 +454,7 @@ def test_a_switch_that_another_gpubox_is_doing_is_told(gpubox: Box, paths: Paths
     code, out, _ = gpubox("status")
 
     assert code == 0
-    assert out.splitlines()[:2] == ["○ big  loading", "  doing    switch big: load"]
+    assert out.splitlines()[:2] == ["○ big  loading", "  doing     switch big: load"]
 
 
 def test_a_state_folder_that_is_a_file_is_a_sentence(gpubox: Box, paths: Paths) -> None:

@@ -113,7 +113,7 @@ async def test_what_a_server_does_not_report_is_unknown(usage: dict[str, Any] | 
         assert counts == (None, None, None)
         assert (timing.context_tokens, timing.pp_tokens_per_second, timing.from_server) == (None, None, False)
     shown = "".join(text for line in waterfall(result.finished.totals, "", 200) for text, _ in line)
-    assert "prefill — new, — reused" in shown and "reprocessed" not in shown
+    assert "prompt — read, — reused" in shown and "reprocessed" not in shown
     assert f"~{totals.generated_tokens} tok" in shown
 
 

@@ -81,7 +81,7 @@ def test_the_profile_is_never_out() -> None:
 
 def test_the_best_so_far_stands_against_the_profile() -> None:
     rows = text(tune_lines(TUNE, "qwen36", NOW, 118))
-    assert rows[1].endswith("14 of at most 40 starts   at most 12:31 left")
+    assert rows[1].endswith("14 of at most 40 starts   at most 13 minutes left")
     (best,) = [row for row in rows if row.startswith("best")]
     assert "72.0 tok/s   +9.1 % against own flags (66.0)" in best
     before = replace(TUNE, candidates=(replace(OWN, rate=None, low=None, high=None, starts=0),), seconds_left=None)

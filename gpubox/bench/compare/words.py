@@ -71,7 +71,9 @@ def runs_tell(first: tuple[RunInfo, Metric], second: tuple[RunInfo, Metric], loo
 
 
 def about_time(seconds: float) -> str:
-    """``4 minutes``."""
+    """``4 minutes``; less than one in seconds."""
+    if seconds <= 45:
+        return f"{seconds:.0f} seconds"
     minutes = math.ceil(seconds / 60)
     if minutes > 90:
         return f"{math.ceil(minutes / 60)} hours"
