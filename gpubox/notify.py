@@ -23,7 +23,7 @@ from gpubox.config import NotifySettings, load_config, read_key_file
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 from gpubox.sanitize import sanitize_line
-from gpubox.storage import open_private, private_folder, write_atomically
+from gpubox.storage import open_private, private_folder, read_json, write_atomically
 
 TIMEOUT_SECONDS, RETRY_SECONDS = 10, 5
 MAX_TEXT_CHARS = 1000
@@ -138,7 +138,7 @@ def main() -> None:
     """The process that delivers. Arguments: those of Paths; the Notification is on stdin."""
     signal.alarm(6 * TIMEOUT_SECONDS)  # an address that sends a byte now and then must not hold it for ever
     paths = Paths.from_arguments(*sys.argv[1:])
-    message = json.load(sys.stdin)
+    message = read_json(sys.stdin.read())
     _note(paths, message, "no answer came.")  # what remains if the alarm ends this process
     try:
         problem = deliver(load_config(paths).notify, message)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpubox.errors import UsageError
-from gpubox.storage import MAX_JSON_DEPTH
+from gpubox.storage import MAX_JSON_DEPTH, read_json
 
 _SPACE = re.compile(r"(?:\s+|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _SCALAR = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null")
@@ -112,7 +112,7 @@ def _read_items(text: str, node: _Node, close: str, depth: int) -> int:
                 raise _broken(text, at, 'a "key": is expected there')
             node.first_key = node.first_key or at
             try:
-                key = json.loads(match[0])
+                key = read_json(match[0])
             except ValueError:
                 raise _broken(text, at, "this is no string") from None
             at = _skip(text, colon + 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.interchange.client_settings import KEY_PLACEHOLDER, Snippet, settings_files
 from gpubox.interchange.jsonc import set_values
-from gpubox.storage import read_bytes, write_atomically
+from gpubox.storage import read_bytes, read_json, write_atomically
 
 _FILE_BYTES = 1 << 20
 
@@ -52,7 +51,7 @@ def settings_change(snippet: Snippet) -> SettingsChange | None:
     if before is None:
         return SettingsChange(path, None, snippet.text)
     try:
-        return SettingsChange(path, before, set_values(before, json.loads(snippet.text)))
+        return SettingsChange(path, before, set_values(before, read_json(snippet.text)))
     except UsageError as error:
         hint = "gpubox leaves a broken file as it is. Mend it, or copy the settings into it."
         raise UsageError(f"{path}, {error.message}", hint) from None

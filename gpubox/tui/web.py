@@ -33,6 +33,7 @@ from gpubox.gateway.client_keys import BOX, ClientKeys
 from gpubox.gateway.routes import is_own_host, own_names
 from gpubox.paths import Paths
 from gpubox.server.state import load_gateway
+from gpubox.storage import read_json
 
 COOKIE = "gpubox-screen"
 MOST_PAGES = 16
@@ -245,7 +246,7 @@ class _Screen:
                 data = await self._output.readexactly(int.from_bytes(head[1:], "big"))
                 if head[:1] == b"D":
                     await page.send_bytes(data)
-                elif head[:1] == b"M" and json.loads(data).get("type") == "exit":
+                elif head[:1] == b"M" and read_json(data).get("type") == "exit":
                     break
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError, ValueError):
             pass
@@ -254,7 +255,7 @@ class _Screen:
     def take(self, text: str) -> str:
         """Passes a message of the page on. Returns the answer for the page, if there is one."""
         try:
-            kind, *values = json.loads(text)
+            kind, *values = read_json(text)
             match kind, values:
                 case "stdin", [str(keys)]:
                     self._send(b"D", keys.encode())
