@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, ClassVar
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual import events
-from textual.app import App
+from textual.app import App, ScreenStackError
 from textual.dom import NoScreen
 from textual.filter import LineFilter
 from textual.message import Message
 from textual.message_pump import MessagePump
 from textual.reactive import reactive
 from textual.timer import Timer
+from textual.widget import MountError
 from textual.worker import WorkerFailed
 
 from gpubox.errors import GpuboxError
@@ -81,7 +82,7 @@ class SurvivingApp(App[bool]):
 
     async def _pass_key(self) -> None:
         """Passes a key on once the one before is done: Textual would give what follows a / to the list, too."""
-        while self.takes_keys and self._typed and self._key_under_way is None and self.screen_stack:  # empty at the end
+        while self.takes_keys and self._typed and self._key_under_way is None:
             key, target = self._typed.popleft(), self.focused or self.screen
             await super().on_event(key)
             if key.is_forwarded and target.post_message(KeyHandled()):
@@ -117,6 +118,8 @@ class SurvivingApp(App[bool]):
 
     def goes_on(self, error: BaseException) -> bool:
         """Says what failed, each failure now and then. False if the app must end."""
+        if (self._exit or not self.is_running) and isinstance(error, MountError | NoScreen | ScreenStackError):
+            return True  # it closes, and something still draws
         self._failures.append(now := time.monotonic())
         stormy = len(self._failures) == STORM and self._failures[-1] - self._failures[0] < STORM_SECONDS
         if not self.survives or not self.painted or stormy:
@@ -129,8 +132,7 @@ class SurvivingApp(App[bool]):
 
     def _handle_exception(self, error: Exception) -> None:
         cause = error.error if isinstance(error, WorkerFailed) else error
-        is_closing = isinstance(cause, NoScreen) and not self.is_running  # a worker still draws
-        if not is_closing and not self.goes_on(cause):
+        if not self.goes_on(cause):
             super()._handle_exception(error)
 
     def _fatal_error(self) -> None:
