@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 import traceback
@@ -19,6 +18,7 @@ from textual.message import Message
 from textual.message_pump import MessagePump
 from textual.reactive import reactive
 from textual.timer import Timer
+from textual.widget import MountError
 from textual.worker import WorkerFailed
 
 from gpubox.errors import GpuboxError
@@ -91,8 +91,7 @@ class SurvivingApp(App[bool]):
     async def take_keys(self) -> None:
         """From now on keys are passed on: those that came earlier first."""
         self.takes_keys = True
-        with contextlib.suppress(ScreenStackError):  # it closes
-            await self._pass_key()
+        await self._pass_key()
 
     async def on_key_handled(self) -> None:
         if self._key_under_way:
@@ -119,6 +118,8 @@ class SurvivingApp(App[bool]):
 
     def goes_on(self, error: BaseException) -> bool:
         """Says what failed, each failure now and then. False if the app must end."""
+        if (self._exit or not self.is_running) and isinstance(error, MountError | NoScreen | ScreenStackError):
+            return True  # it closes, and something still draws
         self._failures.append(now := time.monotonic())
         stormy = len(self._failures) == STORM and self._failures[-1] - self._failures[0] < STORM_SECONDS
         if not self.survives or not self.painted or stormy:
@@ -131,8 +132,7 @@ class SurvivingApp(App[bool]):
 
     def _handle_exception(self, error: Exception) -> None:
         cause = error.error if isinstance(error, WorkerFailed) else error
-        is_closing = isinstance(cause, NoScreen) and not self.is_running  # a worker still draws
-        if not is_closing and not self.goes_on(cause):
+        if not self.goes_on(cause):
             super()._handle_exception(error)
 
     def _fatal_error(self) -> None:

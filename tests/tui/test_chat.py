@@ -336,7 +336,8 @@ async def test_settings_belong_to_one_chat() -> None:
 
 
 @pytest.mark.parametrize(
-    ("isolation", "words"), [(None, "programs are not run"), ("none", "not confined"), ("landlock", "landlock, weaker")]
+    ("isolation", "words"),
+    [(None, "programs are not run"), ("none", "not confined"), ("landlock", "weaker sandbox: landlock")],
 )
 async def test_the_isolation_is_always_shown(isolation: Isolation | None, words: str) -> None:
     chats = FakeChats()

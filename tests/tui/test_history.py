@@ -164,8 +164,8 @@ async def test_a_bug_in_a_query_does_not_end_the_screen(fake: FakeServices, past
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no database at all" * 100], ids=["missing", "empty", "damaged"])
-async def test_a_missing_an_empty_and_a_damaged_file(fake: FakeServices, tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "history.sqlite"
+async def test_a_missing_an_empty_and_a_damaged_file(fake: FakeServices, own_home: Path, content: bytes | None) -> None:
+    path = own_home / "history.sqlite"  # in a short path, whose sentence is not wrapped
     if content is not None:
         path.write_bytes(content)
     fake.status, fake.past = BUSY, HistoryQueries(path)

@@ -10,6 +10,7 @@ import threading
 from dataclasses import replace
 
 import pytest
+from textual.widget import MountError
 
 from gpubox.clock import utc_now
 from gpubox.errors import GpuboxError
@@ -121,3 +122,13 @@ def test_a_terminal_that_goes_without_a_signal_takes_the_screen_with_it() -> Non
             seen += os.read(master, 65536)
         os.close(master)
         assert process.wait(WAIT_SECONDS) == 128 + 1
+
+
+async def test_what_still_draws_while_the_screen_closes_fails_nothing(fake: FakeServices) -> None:
+    async with on_dashboard(fake) as pilot:
+        app = app_of(pilot)
+        app.exit(False)
+        with pytest.raises(MountError) as failed:
+            app.dashboard.mount_content()
+        app._handle_exception(failed.value)
+    assert not app.crash

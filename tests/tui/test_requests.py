@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import random
+import re
 from dataclasses import replace
+from datetime import UTC, datetime
 
-from gpubox.telemetry.snapshot import Request
+import pytest
+
+from gpubox.telemetry.history.values import StoredRequest
+from gpubox.telemetry.requests import RequestLog
+from gpubox.telemetry.snapshot import Request, Throughput, Totals
 from gpubox.tui.dashboard.request_history import LaunchLine
-from tests.tui.conftest import app_of, on_dashboard, settled, shows, text, until
+from gpubox.tui.dashboard.requests import request_fields
+from tests.tui.conftest import SIZES, app_of, on_dashboard, settled, shows, text, until
 from tests.tui.fake import READY, FakeServices
+from tests.tui.fake_history import FakeHistory
 from tests.tui.snapshots import REQUESTS, snapshot
+from tests.unit.test_telemetry_requests import Lines, feed, request_lines
+
+ZERO = re.compile(r"(?<![\d.,:])0(?![\d.,:])")
 
 
 def requests(count: int) -> tuple[Request, ...]:
@@ -86,3 +98,54 @@ async def test_an_empty_list_says_so(fake: FakeServices) -> None:
         await pilot.press("h", "j", "enter", "end", "k")
         await settled(pilot)
         assert pilot.app.screen is app_of(pilot).dashboard
+
+
+def four_streams() -> Lines:
+    """The log of 100 requests in 4 slots, each as long as it happens to be."""
+    dice, lines = random.Random(23), []
+    for slot in range(4):
+        at = slot / 10
+        for task in range(slot, 100, 4):
+            lines += request_lines(at, slot=slot, task=task, generated=dice.randint(2, 400))
+            at = lines[-1][0] + dice.random()
+    return sorted(lines, key=lambda line: line[0])
+
+
+async def test_a_hundred_requests_of_four_streams_are_one_launch(fake: FakeServices) -> None:
+    log, lines = RequestLog(datetime(2026, 11, 21, 12, tzinfo=UTC)), four_streams()
+    fake.reading = replace(snapshot(READY), requests=())
+    async with on_dashboard(fake) as pilot:
+        rows = app_of(pilot).dashboard.requests.rows
+        for first in range(0, len(lines), 60):
+            feed(log, lines[first : first + 60])
+            fake.reading = replace(snapshot(READY), requests=tuple(log.finished))
+            await until(pilot, lambda: not log.finished or log.finished[0] in rows.values)
+            assert {*rows.values} == {*log.finished}, "no line among them"
+
+    assert [r.number for r in log.finished] != [r.number for r in sorted(log.finished, key=lambda r: r.at)][::-1]
+    moments = {r: datetime.fromisoformat(r.at).timestamp() for r in log.finished}
+    stored = [StoredRequest(at, READY.profile or "", "aider", request, 5) for request, at in moments.items()]
+    fake.past = FakeHistory(stored_requests=stored)
+    fake.reading = replace(snapshot(READY), requests=tuple(log.finished)[:20])
+    async with on_dashboard(fake) as pilot:  # of a launch whose older requests only the history has
+        rows = app_of(pilot).dashboard.requests.rows
+        await until(pilot, lambda: len(rows.values) >= 100)
+        assert {*rows.values} == {*log.finished}
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_what_a_server_does_not_report_is_never_zero(fake: FakeServices, size: str) -> None:
+    unknown = Request(1, REQUESTS[0].at, 3, 7)
+    fake.reading = replace(
+        snapshot(READY), requests=(unknown,), throughput=Throughput("idle"), totals=Totals(), slots=(),
+        kv_bytes_per_token=None,
+    )  # fmt: skip
+    async with on_dashboard(fake, size=SIZES[size]) as pilot:
+        await pilot.press("h")
+        await until(pilot, lambda: "CPU offload" not in text(pilot))
+        await shows(pilot, "13:02:11", "—", "Throughput")
+        panes = app_of(pilot).dashboard.requests.rows, app_of(pilot).dashboard.throughput
+        lines = ["".join(part for part, _ in line) for pane in panes for line in pane.drawn]
+        assert len(lines) > 3 and not [line for line in lines if ZERO.search(line) and not re.search("[┤└]", line)]
+    fields = dict(request_fields(unknown))
+    assert fields["generated"] == "— tokens" and not [value for value in fields.values() if ZERO.search(value)]

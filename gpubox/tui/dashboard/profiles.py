@@ -40,13 +40,16 @@ def entry_row(entry: ProfileEntry, state: str, step: str, width: int, *, compare
     text = step or sanitize_line(entry.summary)
     if text.startswith(MODEL_MISSING):  # the file name says more than the start of its path
         text = f"no {PurePath(text.removeprefix(MODEL_MISSING)).name}"
+    room = max(0, width - name_cells - 4)
+    if state == "refused" and len(text) > room:  # the sentence, without its details
+        text = text.partition(":")[0]
     return styled_line(
         marked(PROFILES[state]),
         ("=", "bold $accent") if compared else " ",
         (name.ljust(name_cells), NAME_STYLES.get(state, "")),
         "  ",
         (
-            shorten(text, max(0, width - name_cells - 4)),
+            shorten(text, room),
             "$accent" if step else "$error" if state == "broken" else "$quiet",
         ),
     )

@@ -50,7 +50,7 @@ GAP = "  "
 MIN_END_CELLS = 13
 """Width of the end column that the pp column must leave free, for the reason of a cache miss."""
 TITLE, NO_MATCH = "Requests", "No request matches. esc shows all."
-UNREADABLE = "the earlier requests cannot be read; [ says why"
+UNREADABLE = "the earlier requests cannot be read; x [ says why"
 FILTER_HINT = "profile:x client:y day:today or 2026-11-20, and any text"
 
 
