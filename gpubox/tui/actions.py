@@ -157,7 +157,7 @@ ACTIONS = (
            _D, _MOVES, words="zoom in minutes live now", panes="throughput requests", bound=False),
     Action("slower_since", "", "Show what became slower, and since when", "The figures before and after, and what "
            "changed then.", _D, _OPENS, command="history", words="yesterday before regression update driver changed "
-           "worse than", panes="throughput requests", bound=False),
+           "worse than", panes="*", bound=False),
     Action("filter_log", "", "Filter the log", "Shows only lines that contain the text; esc shows all. The same: / in "
            "the log.", _D, _MOVES, command="logs", words="search find grep lines", panes="log", bound=False),
     Action("failed_log", "f", "Show the log of the last failure", "Of the last start that failed, or the last "

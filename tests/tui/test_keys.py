@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from textual.color import Color
 from textual.widgets import OptionList
 
+import gpubox.tui
 from gpubox.paths import Paths
 from gpubox.tui import theme
 from gpubox.tui.actions import ACTIONS, Effect, Scope, key_bar_actions, menu_actions
@@ -40,6 +43,12 @@ def test_no_key_destroys_on_one_screen_what_it_moves_or_opens_on_another() -> No
     for key, kinds in effects.items():
         assert not (kinds & {Effect.DESTROYS, Effect.DECIDES} and kinds & {Effect.MOVES, Effect.OPENS}), (key, kinds)
         assert key == key.lower(), "upper case is no other verb"
+
+
+def test_no_text_names_a_key_of_upper_case() -> None:
+    for path in Path(gpubox.tui.__path__[0]).rglob("*.py"):
+        named = re.findall(r"""["'; (,][B-Z] [a-z]+s? |"[A-Z]", "bold""", path.read_text(encoding="utf-8"))
+        assert not named, (path, named)
 
 
 @pytest.mark.parametrize("pane", ["profiles", "vram", "offload", "throughput", "requests", "log", "detail"])

@@ -16,7 +16,7 @@ async def test_follows_until_one_scrolls_up(fake: FakeServices) -> None:
         await pilot.press("l")
         await until(pilot, lambda: "all slots are idle" in text(pilot))
         await pilot.press("k", "k")
-        await until(pilot, lambda: "paused, G follows again" in text(pilot))
+        await until(pilot, lambda: "paused, end follows again" in text(pilot))
         before = app.dashboard.log_pane.view.line_count
         fake.lines = ["0.09.000.000 W something new"]
         await until(pilot, lambda: app.dashboard.log_pane.view.line_count > before)
@@ -150,7 +150,7 @@ async def test_a_flood_is_skipped_and_only_rows_on_the_screen_are_made(
         await until(pilot, lambda: view.line_count > 2)
         assert len(made) <= 2 * height  # 3,700 lines have 12,000 rows
         await until(pilot, lambda: f"line {3200 + TICK_LINES - 1} word" in text(pilot))
-        await pilot.press("g")
+        await pilot.press("home")
         await until(pilot, lambda: "… 3,200 lines skipped, the file has them" in text(pilot))
         assert view.line_count == 2 + TICK_LINES
 
@@ -161,7 +161,7 @@ async def test_reading_stays_in_place_when_rows_go_away_at_the_top(fake: FakeSer
         await pilot.press("l")
         fake.lines = [f"0.00.001.000 I line {n}" for n in range(MAX_LINES)]
         await until(pilot, lambda: view.line_count == MAX_LINES)
-        await pilot.press("g", *"jjjjj", "G", *"kkkkk")
+        await pilot.press("home", *"jjjjj", "end", *"kkkkk")
         await until(pilot, lambda: not view.follow)
         await settled(pilot)
         top = view.row(view.scroll_offset.y)

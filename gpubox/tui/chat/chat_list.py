@@ -66,7 +66,7 @@ class ChatList(Vertical):
         self.search = Input(placeholder="search in all chats", id="chat-search", compact=True, select_on_focus=False)
         self.rows = ChatRows()
         self.border_title = "Chats"
-        self.border_subtitle = "⏎ open  r rename  x delete  / search"
+        self.border_subtitle = "⏎ open  / search  x rename, delete"
 
     def compose(self) -> ComposeResult:
         yield self.search

@@ -322,7 +322,7 @@ def _address_line(status: GatewayStatus, width: int) -> StyledLine:
     if status.exposed:
         colour = exposed_style(has_key=status.has_keys)
         reach = styled_line(("▲ ", colour), (sanitize_line(status.exposed), f"bold {colour}"))
-    paused = styled_line((" ▐▐ PAUSED ", "bold reverse $warning"), (" P lets the requests go on", "$warning"))
+    paused = styled_line((" ▐▐ PAUSED ", "bold reverse $warning"), (" the menu (x) resumes it", "$warning"))
     return fit_by_priority(
         [
             (9, styled_line((sanitize_line(status.base_url), "bold"))),
