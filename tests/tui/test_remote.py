@@ -39,12 +39,12 @@ async def test_the_whole_box_is_shown_and_left_alone(paths: Paths) -> None:
             assert "chat" not in text(pilot).splitlines()[-1]
             drawn = app.dashboard.snapshot_panes[0].snapshot
             assert drawn is not None and drawn.memory == SNAPSHOT.memory, "to the byte"
-            for key in ("c", "b", "B", "M", "s", "U", "e"):
+            for key in ("c", "b", "3", "m", "s", "u", "e"):
                 await pilot.press(key)
                 await shows(pilot, BOX_READ_ONLY[:36])
                 assert app.current_mode == "dashboard"
                 app.clear_notifications()
-            await pilot.press("C")
+            await pilot.press("5")
             await shows(pilot, "laptop", "generating")
 
 
