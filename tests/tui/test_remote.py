@@ -34,7 +34,8 @@ async def test_the_whole_box_is_shown_and_left_alone(paths: Paths) -> None:
         services = RemoteServices(paths, Config(), gateway.url)
         async with GpuboxApp(services).run_test(size=WIDE, notifications=True) as pilot:
             await shows(pilot, "● random-moe-17b", "listening", "coder", f"gateway {gateway.url[7:]}")
-            assert "\x1b" not in text(pilot)
+            await shows(pilot, "Its file stays on the box.")
+            assert not [made_up for made_up in ("\x1b", "file  ", "address  ", "checking") if made_up in text(pilot)]
             app = app_of(pilot)
             assert "chat" not in text(pilot).splitlines()[-1]
             drawn = app.dashboard.snapshot_panes[0].snapshot
