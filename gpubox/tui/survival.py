@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual import events
-from textual.app import App, ScreenStackError
+from textual.app import App
 from textual.dom import NoScreen
 from textual.filter import LineFilter
 from textual.message import Message
@@ -82,7 +82,7 @@ class SurvivingApp(App[bool]):
 
     async def _pass_key(self) -> None:
         """Passes a key on once the one before is done: Textual would give what follows a / to the list, too."""
-        while self.takes_keys and self._typed and self._key_under_way is None:
+        while self.takes_keys and self._typed and self._key_under_way is None and self.screen_stack:  # empty at the end
             key, target = self._typed.popleft(), self.focused or self.screen
             await super().on_event(key)
             if key.is_forwarded and target.post_message(KeyHandled()):

@@ -50,7 +50,7 @@ QWEN = Profile(
 )
 QWEN_256K = replace(QWEN, name="qwen36-256k", title="Qwen3.6 35B-A3B, 256K", flags={"ctx-size": 262144})
 FORK = replace(QWEN, name="qwen36-turbo", title="Qwen3.6, TurboQuant KV", flags={"cache-type-k": "turbo3"})
-DEMO = Profile("demo", "demo:smollm2", title="Demo: SmolLM2 135M on the CPU", port=0, engine="embedded", shipped=True)
+DEMO = Profile("demo", "demo:smollm2", title="SmolLM2 135M on the CPU", port=0, engine="embedded", shipped=True)
 MINE = Profile("mine", "~/models/mine.gguf", title="my own", path=Path("~/.config/gpubox/profiles/mine.toml"))
 LAN = replace(
     MINE, name="lan", title="open to the LAN", host="0.0.0.0", path=Path("~/.config/gpubox/profiles/lan.toml")

@@ -34,17 +34,18 @@ async def test_the_whole_box_is_shown_and_left_alone(paths: Paths) -> None:
         services = RemoteServices(paths, Config(), gateway.url)
         async with GpuboxApp(services).run_test(size=WIDE, notifications=True) as pilot:
             await shows(pilot, "● random-moe-17b", "listening", "coder", f"gateway {gateway.url[7:]}")
-            assert "\x1b" not in text(pilot)
+            await shows(pilot, "Its file stays on the box.")
+            assert not [made_up for made_up in ("\x1b", "file  ", "address  ", "checking") if made_up in text(pilot)]
             app = app_of(pilot)
             assert "chat" not in text(pilot).splitlines()[-1]
             drawn = app.dashboard.snapshot_panes[0].snapshot
             assert drawn is not None and drawn.memory == SNAPSHOT.memory, "to the byte"
-            for key in ("c", "b", "B", "M", "s", "U", "e"):
+            for key in ("c", "b", "3", "m", "s", "u", "e"):
                 await pilot.press(key)
                 await shows(pilot, BOX_READ_ONLY[:36])
                 assert app.current_mode == "dashboard"
                 app.clear_notifications()
-            await pilot.press("C")
+            await pilot.press("5")
             await shows(pilot, "laptop", "generating")
 
 

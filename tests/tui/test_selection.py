@@ -49,7 +49,7 @@ async def test_requests(fake: FakeServices) -> None:
         await until(pilot, lambda: len(app.dashboard.requests.rows.values) == 3)
         await settled(pilot)
         rows = rows_of(app.dashboard.requests.rows)
-        await drag(pilot, rows[0][:8], rows[1].strip()[-4:])
+        await drag(pilot, rows[0][:8], rows[1].strip())
         await pilot.press("ctrl+c")
         assert app.clipboard == "\n".join(rows[:2])
 

@@ -8,7 +8,7 @@ import pytest
 
 from gpubox.server.events import OperationFinished, Step, StepDone
 from gpubox.tui.messages import OperationUpdated
-from tests.tui.conftest import app_of, on_dashboard, settled, shows, text, until
+from tests.tui.conftest import act, app_of, on_dashboard, settled, shows, text, until
 from tests.tui.fake import BUSY, FakeServices
 from tests.tui.scenes import SCENES
 
@@ -23,8 +23,10 @@ async def test_a_tiny_terminal_and_back(fake: FakeServices) -> None:
         await shows(pilot, "answering", "70.2 tok/s")
         await settled(pilot)
         assert all(len(line) <= 20 for line in text(pilot).splitlines())
-        for key in ("p", "escape", "l", "escape", "t", "j", "escape", "v", "escape", "d", "escape"):
+        for key in ("p", "escape", "l", "escape", "h", "j", "escape", "v", "escape"):
             await pilot.press(key)
+        await act(pilot, "zoom_detail")
+        await pilot.press("escape")
         await pilot.resize_terminal(120, 36)
         await until(pilot, lambda: "Requests" in text(pilot))
         await settled(pilot)

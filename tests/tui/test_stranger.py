@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.pilot import Pilot
 
-from tests.tui.conftest import app_of, on_dashboard, shows, text, until
+from tests.tui.conftest import act, app_of, on_dashboard, shows, text, until
 from tests.tui.fake import QWEN, READY, Stranger
 from tests.tui.scenes import PLANS
 
@@ -22,7 +22,7 @@ async def test_three_choices_and_no_profile_that_cannot_start() -> None:
         await pilot.press("enter")
         await until(pilot, lambda: services.asked == [("start", large, False, False)])
         await until(pilot, lambda: rows(pilot) == [large])
-        await pilot.press("H")
+        await act(pilot, "toggle_shipped")
         await shows(pilot, QWEN.name)
 
 

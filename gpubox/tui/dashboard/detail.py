@@ -122,6 +122,8 @@ class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
         if profile.description:
             description = sanitize_paragraph(profile.description)
             heading = Content.assemble(heading, "\n" if profile.title else "", description)
+        if not profile.model and not profile.elsewhere:  # on another box: only its name is known
+            return heading
         command = Content("")
         if self.preview:
             from gpubox.views.profile import launch_line

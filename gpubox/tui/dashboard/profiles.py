@@ -128,7 +128,6 @@ class ProfilePane(Vertical):
     def mount_content(self) -> None:
         """Mounts what the first frame has no need of."""
         self.mount(*(part for part in (self.search, self.rows) if not part.is_attached), before=0)
-        self.screen.set_focus(self.rows)
         self._update_rows()
 
     def compose(self) -> ComposeResult:

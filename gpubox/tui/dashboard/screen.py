@@ -140,6 +140,7 @@ class DashboardScreen(PersistentScreen):
             for pane in (self.profiles, self.requests, self.detail, self.log_pane):
                 pane.mount_content()
         self._adapt_to_size()
+        self.set_focus(self._default_focus())
         if self._graph:
             self.history.zoom_by(self._graph)
 
