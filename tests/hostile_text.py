@@ -58,7 +58,7 @@ def faults(raw: bytes, *, as_json: bool = False) -> list[str]:
     return found
 
 
-_SCREEN = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\d+;\d+H|\x1b\]22;default\x07")
+_SCREEN = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\d+;\d+H|\x1b\]22;default\x07|\x1b\]11;\?\x07")
 _MODES = re.compile(r"\x1b\[(\?(?:1000|1003|1004|1006|1015|1049|2004|25|7)[hl]|\?20(?:26|48)\$p|\?2026[hl]|>\d+u|<u)")
 
 

@@ -113,8 +113,12 @@ _WATCH_BYTES = 16 * 1024 * 1024
 _STILL_SECONDS = 5.0
 
 
+class _Reason(msgspec.Struct):
+    message: str
+
+
 class _Refusal(msgspec.Struct):
-    error: str
+    error: _Reason
     gpubox: str
     """The gateway's version."""
 
@@ -151,7 +155,7 @@ class RemoteBox:
             with contextlib.suppress(*DECODE_ERRORS):
                 refusal = msgspec.json.decode(body, type=_Refusal)
                 hint = KEY_HINT if status in (401, 403) else ""
-                raise GpuboxError(sanitize_line(refusal.error)[:400], hint, code=ExitCode.UNHEALTHY)
+                raise GpuboxError(sanitize_line(refusal.error.message)[:400], hint, code=ExitCode.UNHEALTHY)
             raise NotAGateway(f"{self.url} is no gateway of gpubox.", code=ExitCode.UNHEALTHY)
         return self.read_body(body)
 

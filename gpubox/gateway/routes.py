@@ -133,13 +133,13 @@ def check_api(path: str) -> None:
 def error_body(status: int, sentence: str, api: Api) -> bytes:
     """The JSON of an error, as the client's API knows it."""
     kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    if api in ("ollama", "gpubox"):
-        name = {"gpubox": __version__} if api == "gpubox" else {}  # so a viewer knows whose refusal it is
-        return json.dumps({"error": sentence, **name}).encode()
+    if api == "ollama":
+        return json.dumps({"error": sentence}).encode()
     error: dict[str, object] = {"message": sentence, "type": kind}
     if api == "anthropic":
         return json.dumps({"type": "error", "error": error}).encode()
-    return json.dumps({"error": {**error, "code": status}}).encode()
+    name = {"gpubox": __version__} if api == "gpubox" else {}  # so a viewer knows whose refusal it is
+    return json.dumps({"error": {**error, "code": status}, **name}).encode()
 
 
 def error_event(status: int, sentence: str, api: Api) -> bytes:

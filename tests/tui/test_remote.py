@@ -20,7 +20,7 @@ from tests.tui.test_replay import RECORDING
 WIDE = (200, 50)
 SNAPSHOT = next(read_recording(RECORDING))
 LOG = ("0.01.000.000 I srv  \x1b[31m[bold]listening", "0.02.000.000 W odd line")
-REFUSED = (401, b'{"error": "The key of laptop has expired.", "gpubox": "0.1"}')
+REFUSED = (401, b'{"error": {"message": "The key of laptop has expired."}, "gpubox": "0.1"}')
 
 
 @pytest.fixture(autouse=True)

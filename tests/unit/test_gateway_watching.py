@@ -107,7 +107,7 @@ async def test_a_box_that_cannot_be_read_is_one_sentence(paths: Paths, monkeypat
 
 GOOD = watched(RICH, FakeGateway().status)
 HEADER, LINE, NEWS = GOOD.splitlines()
-REFUSED = b'{"error": "The key is \\u001b[31m wrong.", "gpubox": "0.1"}'
+REFUSED = b'{"error": {"message": "The key is \\u001b[31m wrong."}, "gpubox": "0.1"}'
 
 
 @pytest.mark.parametrize(
