@@ -131,7 +131,8 @@ class GpuboxApp(SurvivingApp):
         """Starts what the first figures must not wait for; they are drawn, or long in coming."""
         self.dashboard.mount_content()
         self.appearance.ask_background(self._driver)
-        if self._start is None and (screen := self.appearance.remembered.screen) in MODES.values():
+        screen = self.appearance.remembered.screen
+        if self._start is None and screen in MODES.values() and screen != self.current_mode:  # else it is open already
             self.action_show(screen)
         poller = self.bridge.poller
         if poller.newest and poller.history:

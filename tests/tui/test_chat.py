@@ -17,6 +17,7 @@ from gpubox.errors import GpuboxError
 from gpubox.sandbox.policy import Confinement, Isolation
 from gpubox.tui import dialogs
 from gpubox.tui.app import GpuboxApp
+from gpubox.tui.bridge import ServiceBridge
 from gpubox.tui.chat import chat_settings, turn
 from gpubox.tui.chat.chat_screen import ChatScreen
 from tests.tui.conftest import SIZE, act, app_of, drag, place, shows, text, until
@@ -287,6 +288,17 @@ async def test_chats_are_searched_opened_renamed_and_deleted() -> None:
         await pilot.press("y")
         await until(pilot, lambda: list(chats.logs) == ["durations"])
         await shows(pilot, "Ask something.", "new chat")
+
+
+async def test_a_chat_that_is_open_before_the_first_figures_keeps_its_focus(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = asyncio.Event()
+    monkeypatch.setattr(ServiceBridge, "_wait_for", lambda bridge, drawn: figures.wait())
+    async with chatting(FakeChats()) as (pilot, screen):
+        await until(pilot, lambda: app_of(pilot).appearance.remembered.screen == "chat")
+        screen.action_chat_list()
+        figures.set()
+        await until(pilot, lambda: app_of(pilot).dashboard.detail.text.is_attached)
+        assert screen.chat_list.rows.has_focus
 
 
 async def test_a_branch_leaves_the_chat_as_it_is() -> None:
