@@ -119,7 +119,7 @@ async def compare(pilot: Pilot[bool]) -> None:
 async def try_once(pilot: Pilot[bool]) -> None:
     await edit(pilot)
     await pilot.press("t")
-    await shows(pilot, "tg 74.1 tok/s", VERDICT[:30], "k keep it")
+    await shows(pilot, "tg 74.1 tok/s", VERDICT[:30], "Keep the change")
 
 
 SCENES = {"editor": edit, "comparison": compare, "trial": try_once}
