@@ -36,6 +36,21 @@ class Dialog(ModalScreen[Result], Generic[Result]):
     """
 
 
+class ChoiceList(OptionList):
+    """Rows of which one is chosen."""
+
+    DEFAULT_CSS = """
+    ChoiceList { height: auto; border: none; padding: 0; background: $panel; }
+    ChoiceList:focus { border: none; background-tint: $foreground 0%; }
+    ChoiceList > .option-list--option-highlighted, ChoiceList:focus > .option-list--option-highlighted {
+        background: $line; color: $foreground; text-style: none;
+    }
+    """
+
+    def __init__(self, *rows: Option) -> None:
+        super().__init__(*rows, markup=False)
+
+
 TYPING_PAUSE_SECONDS = 0.6
 """A key answers a question only this long after it came, and after the last key of a text that is being typed."""
 PROMPT_SECONDS = 2.0
@@ -79,11 +94,6 @@ class QuestionScreen(Dialog[str | None]):
     DEFAULT_CSS = """
     QuestionScreen > Vertical { width: 72; max-width: 96%; height: auto; padding: 1 2; }
     QuestionScreen Static { margin-bottom: 1; }
-    QuestionScreen OptionList { height: auto; border: none; padding: 0; background: $panel; }
-    QuestionScreen OptionList:focus { border: none; background-tint: $foreground 0%; }
-    QuestionScreen OptionList:focus > .option-list--option-highlighted {
-        background: $line; color: $foreground; text-style: none;
-    }
     """
     BINDINGS = [("escape", "dismiss(None)", "Cancel")]  # noqa: RUF012
 
@@ -101,7 +111,7 @@ class QuestionScreen(Dialog[str | None]):
             if self.text_below:
                 box.border_subtitle = Content("or ↑↓ ⏎; text goes to where you type")
             yield Static(self.body, markup=False)
-            yield OptionList(*self._options(), markup=False)
+            yield ChoiceList(*self._options())
 
     def _options(self) -> list[Option]:
         tab = ("tab " if self.text_below else "", "$accent")

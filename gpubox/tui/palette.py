@@ -20,7 +20,7 @@ from textual.widgets.option_list import Option
 
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import ACTIONS, Scope
-from gpubox.tui.dialogs import Dialog, FieldsScreen
+from gpubox.tui.dialogs import ChoiceList, Dialog, FieldsScreen
 from gpubox.tui.styled_lines import shorten
 from gpubox.views.figures import FIGURES, explain
 
@@ -176,10 +176,7 @@ class PaletteScreen(Dialog[str | None]):
     PaletteScreen { align: center top; }
     PaletteScreen > Vertical { width: 96; height: auto; margin-top: 1; padding: 0 1; }
     PaletteScreen Input { height: 1; background: $line; margin-bottom: 1; }
-    PaletteScreen OptionList { height: auto; max-height: 24; border: none; padding: 0; background: $panel; }
-    PaletteScreen OptionList > .option-list--option-highlighted {
-        background: $line; color: $foreground; text-style: none;
-    }
+    PaletteScreen OptionList { max-height: 24; }
     """
     BINDINGS = [("escape", "dismiss(None)", "Cancel")]  # noqa: RUF012
 
@@ -192,7 +189,7 @@ class PaletteScreen(Dialog[str | None]):
         with Vertical() as box:
             box.border_title, box.border_subtitle = self.heading, "↑↓ ⏎ runs it, esc closes"
             yield Input(placeholder="why slow, undo, port, download, opencode, what is pp ...", compact=True)
-            yield OptionList(markup=False)
+            yield ChoiceList()
 
     def on_mount(self) -> None:
         self.set_focus(self.query_one(Input))
@@ -252,11 +249,7 @@ class MenuScreen(Dialog[str | None]):
 
     DEFAULT_CSS = """
     MenuScreen > Vertical { width: 60; height: auto; padding: 0 1; }
-    MenuScreen OptionList { height: auto; max-height: 90vh; border: none; padding: 0; background: $panel; }
-    MenuScreen OptionList:focus { border: none; background-tint: $foreground 0%; }
-    MenuScreen OptionList:focus > .option-list--option-highlighted {
-        background: $line; color: $foreground; text-style: none;
-    }
+    MenuScreen OptionList { max-height: 90vh; }
     """
     BINDINGS = [  # noqa: RUF012
         ("escape,x", "dismiss(None)", "Close"),
@@ -270,8 +263,8 @@ class MenuScreen(Dialog[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title, box.border_subtitle = Content(self.heading), "⏎ or its key runs it, esc closes"
-            yield OptionList(*(Option(Content.assemble((action.letter.ljust(5), "bold $primary"), action.title),
-                                      id=action.id) for action in self.actions), markup=False)  # fmt: skip
+            keys = ((action, (action.letter.ljust(5), "bold $primary")) for action in self.actions)
+            yield ChoiceList(*(Option(Content.assemble(key, action.title), id=action.id) for action, key in keys))
 
     def on_mount(self) -> None:
         options = self.query_one(OptionList)

@@ -33,10 +33,14 @@ def run_app(
 
     ``box_only``: see RemoteServices.
     """
-    from gpubox.tui.services import LocalServices, open_recording
+    from gpubox.tui.services import LocalServices
 
-    services = open_recording(replay, paths, config) if replay else LocalServices(paths, config)
-    if url:
+    services = LocalServices(paths, config)
+    if replay:
+        from gpubox.tui.replay_services import open_recording
+
+        services = open_recording(replay, paths, config)
+    elif url:
         from gpubox.tui.remote_services import RemoteServices
 
         services = RemoteServices(paths, config, url, box_only=box_only)

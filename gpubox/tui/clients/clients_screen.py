@@ -17,7 +17,7 @@ from textual.widgets import Static
 from gpubox.gateway.gateway_status import LiveRequest
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Scope, bindings
-from gpubox.tui.base_screen import PersistentScreen
+from gpubox.tui.base_screen import OtherScreen
 from gpubox.tui.clients import client_lines as lines
 from gpubox.tui.dialogs import FieldsScreen
 from gpubox.tui.styled_lines import StyledLine, wrap
@@ -27,10 +27,9 @@ from gpubox.views.clients import in_order
 
 if TYPE_CHECKING:
     from gpubox.gateway.gateway_status import FinishedRequest
-    from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.bridge import ServiceBridge
     from gpubox.tui.clients.gateway_actions import GatewayController
-    from gpubox.tui.messages import GatewayView, ServerOverview
+    from gpubox.tui.messages import GatewayView
 
 WITHOUT_GATEWAY = """\
 The gateway is one address for all your clients. It stays while profiles change: a request names a profile, the
@@ -43,13 +42,10 @@ class ClientRows(CursorRows[lines.ClientRow]):
 
     DEFAULT_CSS = "ClientRows { overflow-y: auto; scrollbar-size-vertical: 1; }"
     EMPTY_TEXT = "No client yet. o shows the settings of opencode, aider, Continue, Cline, curl and Python."
-    CURSOR_RETURNS_TO_TOP = False
+    KEY = "name"
 
     def make_row(self, value: lines.ClientRow, width: int) -> StyledLine:
         return lines.client_row(value, width)
-
-    def key(self, value: lines.ClientRow) -> Hashable:
-        return value.name
 
 
 class GatewayRequestRows(CursorRows["LiveRequest | FinishedRequest"]):
@@ -57,6 +53,7 @@ class GatewayRequestRows(CursorRows["LiveRequest | FinishedRequest"]):
 
     DEFAULT_CSS = "GatewayRequestRows { overflow-y: auto; scrollbar-size-vertical: 1; }"
     EMPTY_TEXT = "No request is finished yet."
+    CURSOR_RETURNS_TO_TOP = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,13 +99,12 @@ class GatewayLines(StyledLines):
     on_resize = on_show = _draw
 
 
-class ClientsScreen(PersistentScreen):
+class ClientsScreen(OtherScreen):
     """Shows what ``show_gateway`` is given."""
 
     AUTO_FOCUS = "ClientRows"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.CLIENTS)]
     DEFAULT_CSS = """
-    ClientsScreen { layout: vertical; background: $background; color: $foreground; }
     ClientsScreen .pane {
         border: round $line; padding: 0 1; border-title-color: $secondary; border-title-style: bold;
         border-subtitle-color: $quiet;
@@ -154,12 +150,6 @@ class ClientsScreen(PersistentScreen):
 
     def on_mount(self) -> None:
         self._draw()
-
-    def show_overview(self, overview: ServerOverview | None) -> None:
-        """The header shows it."""
-
-    def show_snapshot(self, snapshot: Snapshot) -> None:
-        """The header shows it."""
 
     def show_gateway(self, view: GatewayView | None) -> None:
         """Shows what the gateway says; ``None``: none runs."""

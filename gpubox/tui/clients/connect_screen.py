@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from rich.cells import chop_cells
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -23,7 +21,15 @@ from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PushedScreen
 from gpubox.tui.dialogs import PromptScreen
 from gpubox.tui.messages import ClientConnected, GatewayView
-from gpubox.tui.styled_lines import StyledLine, join_lines, sanitize_to_width, styled_line, truncate_line
+from gpubox.tui.styled_lines import (
+    StyledLine,
+    join_lines,
+    sanitize_to_width,
+    styled_line,
+    truncate_line,
+    wrap_hard,
+    wrap_text,
+)
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.lines import StyledLines, TitledPane
 from gpubox.views.connect import choose_model, gateway_models, gateway_snippet
@@ -44,7 +50,6 @@ class ClientNames(CursorRows[str]):
     DEFAULT_CSS = """
     ClientNames { width: 22; height: 1fr; border: round $line; padding: 0 1; &:focus { border: round $line-focus; } }
     """
-    CURSOR_RETURNS_TO_TOP = False
     CURSOR_STYLES = ("on $cursor", "on $line")
 
     def make_row(self, value: str, width: int) -> StyledLine:
@@ -57,20 +62,16 @@ class ConnectLines(StyledLines):
     DEFAULT_CSS = "ConnectLines { height: 3; padding: 0 2; }"
 
 
+DIFF_STYLES = {"+": "$success", "-": "$error"}
+
+
 def _wrapped(text: str, width: int) -> list[StyledLine]:
-    lines: list[StyledLine] = []
-    for line in text.splitlines():
-        shown = sanitize_line(line)
-        lines += [styled_line((part, "")) for part in chop_cells(shown, max(10, width))] or [()]
-    return lines
+    return [row for line in text.splitlines() for row in wrap_hard(((sanitize_line(line), ""),), width)]
 
 
-def _diff_lines(rows: Sequence[str], width: int) -> list[StyledLine]:
-    styles = {"+": "$success", "-": "$error"}
-    return [
-        styled_line((part, styles.get(row[:1], "$quiet")))
-        for row in rows for part in chop_cells(sanitize_line(row), max(10, width))
-    ]  # fmt: skip
+def _diff_lines(diff: Sequence[str], width: int) -> list[StyledLine]:
+    styled = (((sanitize_line(line), DIFF_STYLES.get(line[:1], "$quiet")),) for line in diff)
+    return [row for line in styled for row in wrap_hard(line, width)]
 
 
 def _short(path: Path) -> str:
@@ -89,7 +90,6 @@ class ConnectScreen(PushedScreen):
     AUTO_FOCUS = "ClientNames"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.CONNECT)]
     DEFAULT_CSS = """
-    ConnectScreen { layout: vertical; background: $background; color: $foreground; }
     ConnectScreen #connect-body { height: 1fr; }
     """
 
@@ -265,10 +265,10 @@ class ConnectScreen(PushedScreen):
             (f"  →: one of {len(models)}" if len(models) > 1 else "", "$quiet"),
         )  # fmt: skip
         said, style = self._note()
-        rows = textwrap.wrap(sanitize_line(said), max(20, width), break_on_hyphens=False)
+        rows = wrap_text(said, width, style)
         self.lines.styles.height = 1 + max(2, len(rows))
         first = truncate_line(join_lines([address, model]), width)
-        self.lines.show([first, *(styled_line((row, style)) for row in rows)])
+        self.lines.show([first, *rows])
 
     def _note(self) -> tuple[str, str]:
         """The outcome, else what stands in the way, else what to know of the key; and its style."""
@@ -320,13 +320,9 @@ class ConnectScreen(PushedScreen):
         name = await self.app.push_screen_wait(PromptScreen("A key for a client", proposed, body))
         if name is None:
             return
-        try:
-            secret = await run_in_thread(self.service.add_key, name)
-            if not self.is_attached:  # closed meanwhile: nobody has seen the key
-                await run_in_thread(self.service.remove_key, name)
-                return
-        except GpuboxError as error:
-            self.say(str(error), bad=True)
+        secret = await run_in_thread(self.service.add_key, name)
+        if not self.is_attached:  # closed meanwhile: nobody has seen the key
+            await run_in_thread(self.service.remove_key, name)
             return
         self._secrets[proposed] = (name, secret)
         await self.bridge.gateway.poll()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from textual.widget import Widget as _Base
 
     from gpubox.telemetry.snapshot import Snapshot
-    from gpubox.tui.last_seen import LastSeen
+    from gpubox.tui.remembered import LastSeen
 else:
     _Base = object  # Textual inherits styles and bindings along the first base that is a DOMNode: not this one
 

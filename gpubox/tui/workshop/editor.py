@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.message import Message
 from textual.widgets import Input, Static
 
 from gpubox.concurrency import run_in_thread
@@ -55,9 +54,9 @@ class OptionRows(CursorRows[OptionRow]):
     """Name, value, default and help of each option."""
 
     DEFAULT_CSS = "OptionRows { scrollbar-size-vertical: 1; }"
-    CURSOR_RETURNS_TO_TOP = False
     CURSOR_STYLES = ("on $line", "on $cursor")
     EMPTY_TEXT = "No flag of this engine contains that."
+    KEY = "path"
 
     refused: frozenset[KeyPath] = frozenset()
 
@@ -70,18 +69,8 @@ class OptionRows(CursorRows[OptionRow]):
         if self.value is not None:
             self._open_row(self.value)
 
-    class OptionHighlighted(Message):
-        """The cursor is on another row."""
-
-    def key(self, value: OptionRow) -> Hashable:
-        return value.path
-
     def make_row(self, value: OptionRow, width: int) -> StyledLine:
         return option_line(value, value.path in self.refused, width)
-
-    def move_cursor(self, index: int) -> None:
-        super().move_cursor(index)
-        self.post_message(self.OptionHighlighted())
 
 
 class FactLines(ScrollableLines, can_focus=False):
@@ -122,7 +111,6 @@ class EditorScreen(PushedScreen):
     AUTO_FOCUS = "OptionRows"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.EDITOR)]
     DEFAULT_CSS = """
-    EditorScreen { layout: vertical; background: $background; color: $foreground; }
     EditorScreen #edit-title { background: $footer-background; }
     EditorScreen #edit-body { height: 1fr; layout: vertical; }
     EditorScreen #edit-options {
@@ -188,8 +176,6 @@ class EditorScreen(PushedScreen):
     def on_mount(self) -> None:
         self.problems.display = False
         self.changed()
-
-    # -- updates from the app -------------------------------------------------------------------------
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
         self.memory = snapshot.memory
@@ -285,12 +271,7 @@ class EditorScreen(PushedScreen):
         self.call_after_refresh(self._draw_facts)
         self.call_after_refresh(self._draw_assessment)
 
-    def on_key(self, event: events.Key) -> None:
-        if self.search.has_focus and event.key in ("down", "up"):
-            event.stop()
-            self.rows.action_down() if event.key == "down" else self.rows.action_up()
-
-    @on(OptionRows.OptionHighlighted)
+    @on(OptionRows.RowHighlighted)
     def _highlighted(self) -> None:
         self._draw_about()
 
