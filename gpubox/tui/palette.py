@@ -60,11 +60,9 @@ class PaletteRow:
 
 
 def palette_rows(
-    scope: Scope,
-    entries: Iterable[ProfileEntry] = (),
-    terms: Iterable[tuple[str, str]] = (),
+    scope: Scope, entries: Iterable[ProfileEntry] = (), terms: Iterable[tuple[str, str]] = (),
     files: Iterable[tuple[str, str]] = (),
-) -> list[PaletteRow]:
+) -> list[PaletteRow]:  # fmt: skip
     """All rows, those of the screen with this ``scope`` first."""
     scopes = {scope, Scope.ANYWHERE, Scope.LIST} if scope is Scope.DASHBOARD else {scope, Scope.ANYWHERE}
     actions = [action for action in ACTIONS if action.palette]

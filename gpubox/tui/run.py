@@ -21,14 +21,9 @@ if TYPE_CHECKING:
 
 
 def run_app(
-    paths: Paths,
-    config: Config,
-    url: str | None = None,
-    start: str | None = None,
-    *,
-    replay: Path | None = None,
+    paths: Paths, config: Config, url: str | None = None, start: str | None = None, *, replay: Path | None = None,
     box_only: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Runs the screen, then prints what keeps running. ``replay`` is a recording to show instead of this machine.
 
     ``box_only``: see RemoteServices.

@@ -142,10 +142,11 @@ def _facts(bundle: ReportBundle) -> Iterator[tuple[str, str]]:
 
 def comparison_document(comparison: RunComparison) -> Document:
     """The second run against the first."""
-    intervals = [format_ratio_interval(row) for row in comparison.rows]
+    bounds = [(row.low, row.high) for row in comparison.rows]
+    intervals = [f"{low:.3f} – {high:.3f}" if low is not None and high is not None else "" for low, high in bounds]
     rows = [
-        (row.group, row.name, format_number(row.first), format_number(row.second), row.unit, format_ratio(row.ratio),
-         interval, outcome_text(row))
+        (row.group, row.name, format_number(row.first), format_number(row.second), row.unit,
+         f"{row.ratio:.3f}" if row.ratio is not None else "", interval, outcome_text(row))
         for row, interval in zip(comparison.rows, intervals, strict=True)
     ]  # fmt: skip
     header = ("", "", "first", "second", "", "ratio", "interval", "")
@@ -173,16 +174,6 @@ def comparison_document(comparison: RunComparison) -> Document:
         records=[{**json_fields(row), "doubts": comparison.validity} for row in comparison.rows],
         values={"comparison": json_fields(comparison) | {"verdict": comparison_verdict(comparison)}},
     )
-
-
-def format_ratio(ratio: float | None) -> str:
-    """Three digits, or nothing."""
-    return f"{ratio:.3f}" if ratio is not None else ""
-
-
-def format_ratio_interval(row: ComparedRow) -> str:
-    """The interval of the ratio, or nothing."""
-    return f"{row.low:.3f} – {row.high:.3f}" if row.low is not None and row.high is not None else ""
 
 
 def outcome_text(row: ComparedRow) -> str:

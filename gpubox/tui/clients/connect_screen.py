@@ -31,7 +31,7 @@ from gpubox.tui.styled_lines import (
     wrap_text,
 )
 from gpubox.tui.widgets.cursor_rows import CursorRows
-from gpubox.tui.widgets.lines import StyledLines, TitledPane
+from gpubox.tui.widgets.lines import FittedLines, TitledPane
 from gpubox.views.connect import choose_model, gateway_models, gateway_snippet
 
 if TYPE_CHECKING:
@@ -54,12 +54,6 @@ class ClientNames(CursorRows[str]):
 
     def make_row(self, value: str, width: int) -> StyledLine:
         return styled_line((CLIENTS[value], ""))
-
-
-class ConnectLines(StyledLines):
-    """The address with its model, and what to know of the key."""
-
-    DEFAULT_CSS = "ConnectLines { height: 3; padding: 0 2; }"
 
 
 DIFF_STYLES = {"+": "$success", "-": "$error"}
@@ -90,6 +84,7 @@ class ConnectScreen(PushedScreen):
     AUTO_FOCUS = "ClientNames"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.CONNECT)]
     DEFAULT_CSS = """
+    ConnectScreen FittedLines { min-height: 3; padding: 0 2; }
     ConnectScreen #connect-body { height: 1fr; }
     """
 
@@ -101,7 +96,7 @@ class ConnectScreen(PushedScreen):
         super().__init__(Scope.CONNECT)
         self.bridge, self.profiles, self.service, self.start_gateway = bridge, profiles, service, start
         self.view = bridge.gateway.view or GatewayView("http://{}:{}".format(*service.address()))
-        self.names, self.text, self.lines = ClientNames(), TitledPane(), ConnectLines()
+        self.names, self.text, self.lines = ClientNames(), TitledPane(), FittedLines()
         self.names.values = tuple(CLIENTS)
         self.model = (bridge.overview.status.profile if bridge.overview else "") or ""
         """The model that the settings name; if there is no such one, the first."""
@@ -123,9 +118,6 @@ class ConnectScreen(PushedScreen):
     def on_mount(self) -> None:
         self.names.border_title = "Client"
         self._draw()
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._draw_lines)
 
     def show_gateway(self, view: GatewayView | None) -> None:
         """Shows the gateway as it is now."""
@@ -165,7 +157,7 @@ class ConnectScreen(PushedScreen):
             backup = await run_in_thread(write_settings, change)
         except GpuboxError as error:
             self._outcome = f"! {error}"
-            self._draw_lines()
+            self.lines.put(self._head_lines)
             return
         kept = f"; the file as it was is {backup.name}" if backup else ""
         self._outcome = f"✓ {snippet.title} is connected: start it."
@@ -241,7 +233,7 @@ class ConnectScreen(PushedScreen):
         else:
             where = f"{_short(change.path)}, new" if isinstance(change, SettingsChange) else snippet.where
             self.text.put(where, lambda width: _wrapped(snippet.text, width))
-        self._draw_lines()
+        self.lines.put(self._head_lines)
         self._update_keys(change, snippet)
 
     def _update_keys(self, change: SettingsChange | GpuboxError | None, snippet: Snippet | None) -> None:
@@ -252,11 +244,8 @@ class ConnectScreen(PushedScreen):
         hidden = {"connect_write"} if snippet is None or isinstance(change, GpuboxError) or done else set()
         self.keys.hidden_actions = frozenset(hidden if self._written else {*hidden, "connect_undo"})
 
-    def _draw_lines(self) -> None:
-        width = self.lines.content_size.width
-        if width <= 0:
-            self.call_after_refresh(self._draw_lines)
-            return
+    def _head_lines(self, width: int) -> list[StyledLine]:
+        """The address with its model, and what to know of the key."""
         models = self.models()
         chosen = next((model for model in models if model.name == self.model), models[0] if models else None)
         address = styled_line(("address ", "$quiet"), (sanitize_line(self.view.base_url), "bold"))
@@ -265,10 +254,7 @@ class ConnectScreen(PushedScreen):
             (f"  →: one of {len(models)}" if len(models) > 1 else "", "$quiet"),
         )  # fmt: skip
         said, style = self._note()
-        rows = wrap_text(said, width, style)
-        self.lines.styles.height = 1 + max(2, len(rows))
-        first = truncate_line(join_lines([address, model]), width)
-        self.lines.show([first, *rows])
+        return [truncate_line(join_lines([address, model]), width), *wrap_text(said, width, style)]
 
     def _note(self) -> tuple[str, str]:
         """The outcome, else what stands in the way, else what to know of the key; and its style."""

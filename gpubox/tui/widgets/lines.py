@@ -209,6 +209,18 @@ class ScrollableLines(ScrollKeys, StyledLines, ScrollView, can_focus=True):
         return len(self._make(width - 1))  # leaves a column for the scroll bar, shown or not
 
 
+class FittedLines(ScrollableLines, can_focus=False):
+    """Lines that are made for the width of the widget; it is as high as they are."""
+
+    DEFAULT_CSS = "FittedLines { overflow-y: hidden; }"
+
+    def put(self, make: Callable[[int], list[StyledLine]]) -> None:
+        """Shows what ``make`` returns now."""
+        if make(self.scrollable_content_region.width or 80) != self.drawn:
+            self.make_again(make)
+            self.refresh(layout=True)
+
+
 class TitledPane(ScrollableLines):
     """Lines in a frame under a title, such as a report or the details of a row."""
 

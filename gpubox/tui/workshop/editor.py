@@ -24,7 +24,7 @@ from gpubox.tui.dialogs import ask
 from gpubox.tui.styled_lines import StyledLine, fit_by_priority, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.form import FilterLine
-from gpubox.tui.widgets.lines import ScrollableLines, SingleLine, StatusLines
+from gpubox.tui.widgets.lines import FittedLines, SingleLine, StatusLines
 from gpubox.tui.workshop.edit_session import (
     OptionRow,
     describe_changes,
@@ -71,20 +71,6 @@ class OptionRows(CursorRows[OptionRow]):
 
     def make_row(self, value: OptionRow, width: int) -> StyledLine:
         return option_line(value, value.path in self.refused, width)
-
-
-class FactLines(ScrollableLines, can_focus=False):
-    """Lines that are made for the width of the widget; it is as high as they are."""
-
-    DEFAULT_CSS = "FactLines { height: auto; overflow-y: hidden; }"
-
-    def put(self, make: Callable[[int], list[StyledLine]]) -> None:
-        """Shows other lines."""
-        width = self.size.width or 80
-        if make(width) == self._make(width):
-            return
-        self.make_again(make)
-        self.refresh(layout=True)
 
 
 class EditorOwner(Protocol):
@@ -148,7 +134,7 @@ class EditorScreen(PushedScreen):
         self.value_line = Horizontal(id="edit-value-line")
         self.options = Vertical(id="edit-options")
         self.about = Static("", id="edit-about", markup=False)
-        self.facts, self.command = FactLines(), FactLines()
+        self.facts, self.command = FittedLines(), FittedLines()
         self.facts.border_title, self.command.border_title = "Memory", "Command line"
         self.problems = StatusLines("edit-problems")
         self._typed: OptionRow | None = None

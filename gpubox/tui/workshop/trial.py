@@ -80,13 +80,9 @@ class TrialController:
     """One trial at a time. It goes on while its screen is closed; the owner's decision ends it."""
 
     def __init__(
-        self,
-        bridge: ServiceBridge,
-        operations: OperationController,
-        service: WorkshopService,
-        session: EditSession,
+        self, bridge: ServiceBridge, operations: OperationController, service: WorkshopService, session: EditSession,
         edit: ProfileEdit,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.bridge, self.operations, self.service, self.edit = bridge, operations, service, edit
         from gpubox.tui.workshop.edit_session import describe_changes
 
