@@ -24,7 +24,9 @@ Result = TypeVar("Result")
 
 
 class Dialog(ModalScreen[Result], Generic[Result]):
-    """A framed box over a dimmed screen. Subclasses compose one Vertical or VerticalScroll."""
+    """A framed box over a dimmed screen; esc closes it. Subclasses compose one Vertical or VerticalScroll."""
+
+    BINDINGS = [("escape", "dismiss(None)", "Close")]  # noqa: RUF012
 
     DEFAULT_CSS = """
     Dialog { align: center middle; background: $background 60%; }
@@ -95,7 +97,6 @@ class QuestionScreen(Dialog[str | None]):
     QuestionScreen > Vertical { width: 72; max-width: 96%; height: auto; padding: 1 2; }
     QuestionScreen Static { margin-bottom: 1; }
     """
-    BINDINGS = [("escape", "dismiss(None)", "Cancel")]  # noqa: RUF012
 
     def __init__(self, title: str, body: str, *answers: DialogAnswer) -> None:
         super().__init__()
@@ -191,7 +192,6 @@ class PromptScreen(Dialog[str | None]):
     PromptScreen Static { margin-bottom: 1; color: $secondary; }
     PromptScreen Input { height: 1; background: $line; }
     """
-    BINDINGS = [("escape", "dismiss(None)", "Cancel")]  # noqa: RUF012
 
     def __init__(self, title: str, value: str, body: str = "") -> None:
         super().__init__()
@@ -222,7 +222,7 @@ class FieldsScreen(Dialog[None]):
     FieldsScreen Horizontal > Static { width: 1fr; }
     FieldsScreen Horizontal > .name { color: $quiet; }
     """
-    BINDINGS = [("escape,q,enter", "dismiss", "Close")]  # noqa: RUF012
+    BINDINGS = [("q,enter", "dismiss", "Close")]  # noqa: RUF012
 
     def __init__(self, title: str, fields: Iterable[tuple[str, str]]) -> None:
         """The values are sanitized already."""

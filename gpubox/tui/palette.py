@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from textual import events, on
@@ -40,9 +39,8 @@ NAMED, EXPLAINED = 1.0, 0.5
 """What a word of the title, of the other names, of the key or verb counts; and a word of the help."""
 LEAST_LIKENESS, LEAST_TYPED = 0.8, 4
 """How like a word a mistyped one must be, and from how many letters on."""
-HERE, SIDE_BY_SIDE = 0.06, 0.3
-"""What an action of the present screen counts more; and two words that stand together in its texts, as they are typed.
-"""
+HERE = 0.06
+"""What an action of the present screen counts more."""
 ROWS_SHOWN = 60
 
 
@@ -101,9 +99,6 @@ def find(query: str, rows: Sequence[PaletteRow]) -> list[PaletteRow]:
         total += weight
         for index, score in enumerate(fits):
             scores[index] += weight * score
-    pairs = [f" {first} {second} " for first, second in pairwise(typed)]
-    for index, row in enumerate(rows) if pairs else ():
-        scores[index] += SIDE_BY_SIDE * total * sum(pair in _sentence(row) for pair in pairs) / len(pairs)
     explains = bool(ASKS_MEANING & set(typed))
     order = sorted(
         (index for index, score in enumerate(scores) if score > 0.1 * total),
@@ -121,11 +116,6 @@ def _words(text: str) -> tuple[str, ...]:
 def _parts(text: str) -> Iterator[str]:
     for word in _words(text):
         yield from filter(None, (word.strip("./-"), *re.split(r"[-./]", word)))
-
-
-@cache
-def _sentence(row: PaletteRow) -> str:
-    return f" {' '.join(_words(f'{row.title} / {row.about} / {row.words}'))} "
 
 
 @cache
@@ -176,7 +166,6 @@ class PaletteScreen(Dialog[str | None]):
     PaletteScreen Input { height: 1; background: $line; margin-bottom: 1; }
     PaletteScreen OptionList { max-height: 24; }
     """
-    BINDINGS = [("escape", "dismiss(None)", "Cancel")]  # noqa: RUF012
 
     def __init__(self, rows: Sequence[PaletteRow], title: str = "Type what you want", *, first: str = "") -> None:
         """``first``: the id of the row that is highlighted at first."""
@@ -249,10 +238,7 @@ class MenuScreen(Dialog[str | None]):
     MenuScreen > Vertical { width: 60; height: auto; padding: 0 1; }
     MenuScreen OptionList { max-height: 90vh; }
     """
-    BINDINGS = [  # noqa: RUF012
-        ("escape,x", "dismiss(None)", "Close"),
-        ("question_mark,f1", "app.help", "Help"),
-    ]
+    BINDINGS = [("x", "dismiss(None)", "Close"), ("question_mark,f1", "app.help", "Help")]  # noqa: RUF012
 
     def __init__(self, title: str, actions: Sequence[Action]) -> None:
         super().__init__()

@@ -95,7 +95,6 @@ class PlanScreen(Dialog[list[str] | None]):
     PlanScreen #command { height: auto; color: $quiet; margin-top: 1; }
     """
     BINDINGS = [  # noqa: RUF012
-        ("escape", "dismiss(None)", "Cancel"),
         ("enter,ctrl+s", "accept", "Start"),
         ("down", "app.focus_next", "Next"),
         ("up", "app.focus_previous", "Previous"),

@@ -281,7 +281,7 @@ class FailedLogScreen(Dialog[None]):
     FailedLogScreen > Vertical { width: 96%; height: 90%; padding: 0 1; }
     FailedLogScreen Static { max-height: 3; color: $error; }
     """
-    BINDINGS = [("escape,q", "dismiss", "Close")]  # noqa: RUF012
+    BINDINGS = [("q", "dismiss", "Close")]  # noqa: RUF012
 
     def __init__(self, failure: str, lines: list[str]) -> None:
         super().__init__()
