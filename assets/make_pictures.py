@@ -37,7 +37,7 @@ from gpubox.server.launch import EngineCompatibility, LaunchPreview  # noqa: E40
 from gpubox.telemetry.recent import History  # noqa: E402
 from gpubox.telemetry.recorder import Recorder, read_recording  # noqa: E402
 from gpubox.tui.app import GpuboxApp  # noqa: E402
-from gpubox.tui.services import ReplayServices  # noqa: E402
+from gpubox.tui.replay_services import ReplayServices  # noqa: E402
 
 RECORDING = ROOT / "assets" / "dashboard.jsonl"
 PICTURE = ROOT / "assets" / "dashboard.svg"

@@ -6,6 +6,14 @@ which no single start shows: only past runs of both tell more.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
 import time
 
 from gpubox.bench.compare.words import change_tells
@@ -14,13 +22,15 @@ from gpubox.bench.model import Plan, Target
 from gpubox.bench.plan_runner import PlanRunner
 from gpubox.bench.report.run_comparison import RunComparison
 from gpubox.bench.run_store import Run, find_run
-from gpubox.config import Config, api_key
-from gpubox.errors import UsageError
+from gpubox.children import own_program
+from gpubox.config import Config, api_key, load_config
+from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
 from gpubox.server.client import connect
 from gpubox.server.instance import observe
 from gpubox.server.state import Launch
+from gpubox.storage import read_json
 
 SIDE_SECONDS = 25.0
 """The time that the measurement of one side shall take."""
@@ -28,6 +38,7 @@ _PROMPTS, _REPEATS, _WARMUPS = 2, 3, 1
 """Of the preset ``quick``."""
 _MIN_TOKENS, _MAX_TOKENS = 16, 256
 _CALIBRATION_TOKENS = 16
+_POLL_SECONDS, _STOP_SECONDS = 0.1, 5.0
 
 
 async def tokens_per_answer(launch: Launch, paths: Paths) -> int:
@@ -61,6 +72,57 @@ async def measure_running(
         return None
     tokens = tokens or await tokens_per_answer(running.launch, paths)
     return await measure_side(running.launch, tokens, paths, config, emit), tokens
+
+
+def measure_apart(instance: str, tokens: int, paths: Paths, stop: threading.Event) -> tuple[Run, int]:
+    """Measures a server in a process of its own: drawing the screen would disturb the measurement.
+
+    ``stop`` ends it. Raises GpuboxError if it fails or was stopped.
+    """
+    command = own_program("gpubox.bench.trial_measurement", *paths.arguments, instance, str(tokens))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None:  # its stdin stays open: it ends when this process dies
+            if stop.wait(_POLL_SECONDS):
+                process.send_signal(signal.SIGINT)  # the run is stored as interrupted
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_STOP_SECONDS)
+                process.kill()
+                raise GpuboxError("stopped")
+        assert process.stdout
+        output = process.stdout.read()
+    try:
+        values = read_json(output, own=True)
+    except ValueError:
+        raise GpuboxError(f"the measurement ended with code {process.returncode}") from None
+    if "error" in values:
+        raise GpuboxError(str(values["error"]), str(values["hint"]))
+    return find_run(paths, str(values["run"])), int(values["tokens"])
+
+
+def main() -> None:
+    """The process of ``measure_apart``. Prints one JSON object.
+
+    Arguments: ``CONFIG STATE CACHE CONFIG_FILE INSTANCE TOKENS``. It ends when its standard input is closed, so that
+    it does not outlive a gpubox that was killed.
+    """
+    *folders, instance, tokens = sys.argv[1:]
+    paths = Paths.from_arguments(*folders)
+
+    def end_with_parent() -> None:
+        sys.stdin.buffer.read()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    try:
+        measured = asyncio.run(measure_running(instance, int(tokens), paths, load_config(paths)))
+        if measured is None:
+            raise GpuboxError("No server answers that could be measured.")
+        values: dict[str, object] = {"run": measured[0].id, "tokens": measured[1]}
+    except GpuboxError as error:
+        values = {"error": error.message, "hint": error.hint}
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.stdout.write(json.dumps(values))
 
 
 def summarize(comparison: RunComparison, before: Profile, after: Profile, ran: str) -> str:

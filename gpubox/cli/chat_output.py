@@ -138,15 +138,13 @@ def _note_block(text: str) -> None:
 def list_chats(context: Context, as_json: bool) -> None:
     """Prints one line for each chat."""
     chats = chat_summaries(context.paths)
-    if as_json:
-        output.emit_json({"chats": json_value(chats)})
-    else:
-        rows = [
-            (c.name, str(c.turns), units.local_time(c.changed_at, WHEN), c.profile, _prompt(c.problem or c.title))
-            for c in chats
-        ]
-        empty = 'There are no chats yet. `gpubox chat -p "..."` starts one.'
-        output.emit_table(Table(rows, ("NAME", "TURNS", "CHANGED", "PROFILE", "PROMPT"), empty))
+    rows = [
+        (c.name, str(c.turns), units.local_time(c.changed_at, WHEN), c.profile, _prompt(c.problem or c.title))
+        for c in chats
+    ]
+    empty = 'There are no chats yet. `gpubox chat -p "..."` starts one.'
+    table = Table(rows, ("NAME", "TURNS", "CHANGED", "PROFILE", "PROMPT"), empty)
+    output.emit_result(table, {"chats": json_value(chats)}, as_json=as_json)
 
 
 def show_chat(context: Context, name: str, only_turns: bool, as_json: bool) -> None:
@@ -173,11 +171,8 @@ def show_chat(context: Context, name: str, only_turns: bool, as_json: bool) -> N
 def search_chats(context: Context, text: str, as_json: bool) -> bool:
     """Prints where ``text`` stands in all chats. Returns whether there is a hit."""
     hits = search(context.paths, text)
-    if as_json:
-        output.emit_json({"hits": json_value(hits)})
-    else:
-        rows = [(hit.chat, hit.turn, units.local_time(hit.at, WHEN), hit.role, hit.excerpt) for hit in hits]
-        output.emit_table(Table(rows))
+    rows = [(hit.chat, hit.turn, units.local_time(hit.at, WHEN), hit.role, hit.excerpt) for hit in hits]
+    output.emit_result(Table(rows), {"hits": json_value(hits)}, as_json=as_json)
     return bool(hits)
 
 

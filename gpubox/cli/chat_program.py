@@ -20,18 +20,13 @@ _MAX_PROGRAM_BYTES = 4 * 1024 * 1024
 @click.command("run")
 @click.argument("file", type=click.File("rb"))
 @click.option(
-    "--workdir",
-    type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path),
-    metavar="FOLDER",
+    "--workdir", type=click.Path(exists=True, file_okay=False, resolve_path=True, path_type=Path), metavar="FOLDER",
     help="The workspace. [default: an empty one, removed afterwards]",
-)
+)  # fmt: skip
 @click.option(
-    "--seconds",
-    type=click.FloatRange(min=0.1, max=86400),
-    metavar="N",
-    cls=PlainHelpOption,
+    "--seconds", type=click.FloatRange(min=0.1, max=86400), metavar="N", cls=PlainHelpOption,
     help="Time limit in seconds. [default: 30]",
-)
+)  # fmt: skip
 @json_option
 @click.pass_obj
 def run_command(context: Context, file: BinaryIO, workdir: Path | None, seconds: float | None, as_json: bool) -> int:

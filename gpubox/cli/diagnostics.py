@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from gpubox.cli import output
 from gpubox.cli.terminal import TerminalControl, sanitized_stderr, sanitized_streams
-from gpubox.errors import ExitCode, GpuboxError
+from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.sanitize import sanitize_line
 
 MAX_SENTENCE_CHARS = 2000
@@ -103,6 +103,17 @@ def _internal_error() -> GpuboxError:
 def stderr_is_terminal() -> bool:
     """Whether a line can be redrawn in place."""
     return sys.stderr.isatty()
+
+
+def confirmed(question: str, refusal: str, *, yes: bool, as_json: bool = False) -> bool:
+    """Whether the owner agrees: with ``--yes``, or at the terminal. Raises UsageError if nobody can be asked."""
+    if yes:
+        return True
+    if as_json or not stderr_is_terminal():
+        raise UsageError(refusal, "Add --yes.")
+    import click
+
+    return click.confirm(question, err=True)
 
 
 def redraw(text: str) -> None:

@@ -72,12 +72,14 @@ def emit_json(values: Mapping[str, Any], *, one_line: bool = False) -> None:
         )  # the only control code that json.dumps leaves
 
 
-def emit_result(text: str, values: Mapping[str, Any], *, as_json: bool) -> None:
-    """Prints the outcome of a verb: one line, or with ``as_json`` one JSON object."""
+def emit_result(shown: str | Table, values: Mapping[str, Any], *, as_json: bool) -> None:
+    """Prints the outcome of a verb: one line or a table, or with ``as_json`` one JSON object."""
     if as_json:
         emit_json(values)
+    elif isinstance(shown, Table):
+        emit_table(shown)
     else:
-        emit(text)
+        emit(shown)
 
 
 def emit_error(error: GpuboxError) -> None:

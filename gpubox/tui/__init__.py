@@ -6,12 +6,12 @@ actions.py             every action once: keys, key bar, menus, palette and help
 palette.py             finds actions, profiles, terms and files by plain words; the menu of a pane or screen
 appearance.py          the theme, and what the screen remembers
 background.py          asks the terminal whether it is light or dark, and takes its answer out of what is typed
-remembered.py          the file with what the screen remembers
+remembered.py          what the screen keeps for its next session: choices, and what it showed last
 bridge.py              polls the services, keeps what is known, posts what changed as messages
 messages.py            those messages, and the values they are about
-last_seen.py           what the screen showed last, kept for its next first frame
-services.py            what the screen asks of this machine, or of a recording
+services.py            what the screen asks of this machine
 remote_services.py     what it asks of another box, through its gateway
+replay_services.py     what it asks of a recording
 web.py                 the screen in a browser, for who has a key
 operations.py          start, switch, restart, stop: questions, download, the Supervisor's operation; closing meanwhile
 operation_progress.py  an operation from its events to lines: its steps, its end, why it failed

@@ -414,8 +414,8 @@ def action_name(action: Action) -> str:
         return f"app.show('{action.id.removeprefix('show_')}')"
     if action.id in WORKSHOP_ACTIONS:
         return f"app.workshop('{action.id}')"
-    if action.id in ("hold", "connect"):
-        return f"app.gateway('{action.id}')"
+    if action.id in ("hold", "connect", "clients_hold", "clients_connect", "clients_toggle"):
+        return f"app.gateway('{action.id.removeprefix('clients_')}')"
     if action.id == "theme":
         return "app.change_theme"
     return f"app.{action.id}" if action.id in _APP_ACTIONS else action.id

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Vertical
 from textual.content import Content
 
 from gpubox.concurrency import run_in_thread
-from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PushedScreen
-from gpubox.tui.styled_lines import QUIET, StyledLine, styled_line, truncate_line
+from gpubox.tui.styled_lines import QUIET, StyledLine, styled_line, truncate_line, wrap_text
 from gpubox.tui.widgets.cursor_rows import CursorRows
-from gpubox.tui.widgets.lines import ScrollableLines
+from gpubox.tui.widgets.lines import TitledPane
 
 if TYPE_CHECKING:
-    from textual import events
-
     from gpubox.advisor.advice import Advice
     from gpubox.advisor.advisor import AdviceList
     from gpubox.tui.workshop.profile_actions import WorkshopController
@@ -49,37 +44,28 @@ def advice_details(advice: Advice | None, width: int) -> list[StyledLine]:
     """Sentence, evidence and change of one advice."""
     if advice is None:
         return []
-    lines: list[StyledLine] = [styled_line((text, "")) for text in _wrapped(advice.sentence, width)]
-    lines += [(), styled_line(("evidence", QUIET))]
+    lines = [*wrap_text(advice.sentence, width), (), styled_line(("evidence", QUIET))]
     for text in advice.evidence:
-        lines += [styled_line(INDENT, (part, "")) for part in _wrapped(text, width - len(INDENT))]
+        lines += wrap_text(text, width, indent=INDENT)
     lines += [(), styled_line((f"change of {sanitize_line(advice.try_profile or '')}".strip(), QUIET))]
     if not advice.changes:
         lines.append(styled_line(INDENT, ("no flag of the profile mends it", QUIET)))
     for text in advice.diff:
-        style = "$success" if text.startswith("+") else "$error"
-        lines += [styled_line(INDENT, (part, style)) for part in _wrapped(text, width - len(INDENT))]
+        lines += wrap_text(text, width, "$success" if text.startswith("+") else "$error", indent=INDENT)
     if advice.dismissed:
         lines += [(), styled_line(("dismissed: it is not shown on the dashboard; the menu (x) shows it again", QUIET))]
     return [truncate_line(line, width) for line in lines]
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return wrap(sanitize_line(text), max(10, width)) or [""]
 
 
 class AdviceRows(CursorRows["Advice"]):
     """One row for each advice."""
 
     EMPTY_TEXT = "Nothing to advise."
-    CURSOR_RETURNS_TO_TOP = False
+    KEY = "rule"
     CURSOR_STYLES = ("on $cursor", "on $cursor")
 
     def make_row(self, value: Advice, width: int) -> StyledLine:
         return advice_row(value, width)
-
-    def key(self, value: Advice) -> str:
-        return value.rule
 
 
 class AdviceScreen(PushedScreen):
@@ -87,15 +73,10 @@ class AdviceScreen(PushedScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.ADVICE)]
     DEFAULT_CSS = """
-    AdviceScreen { layout: vertical; background: $background; color: $foreground; }
-    AdviceScreen #advice-list {
-        height: auto; max-height: 50%; border: round $line-focus; padding: 0 1; border-title-color: $foreground;
+    AdviceScreen AdviceRows {
+        max-height: 50%; border: round $line; padding: 0 1; border-title-color: $foreground;
+        &:focus { border: round $line-focus; }
     }
-    AdviceScreen AdviceRows { height: auto; max-height: 100%; min-height: 1; }
-    AdviceScreen #advice-frame {
-        height: 1fr; border: round $line; padding: 0 1; border-title-color: $foreground;
-    }
-    AdviceScreen ScrollableLines { height: 1fr; }
     """
 
     def __init__(self, judged: AdviceList, workshop: WorkshopController) -> None:
@@ -103,24 +84,18 @@ class AdviceScreen(PushedScreen):
         super().__init__(Scope.ADVICE, note=workshop.bridge.services.note)
         self.judged, self.workshop, self.bridge = judged, workshop, workshop.bridge
         self.shows_all = False
-        self.rows, self.details = AdviceRows(), ScrollableLines(self._details)
+        self.rows, self.details = AdviceRows(), TitledPane()
+        self.rows.border_title = Content(f"Advice for {sanitize_line(judged.profile)}")
 
     def compose(self) -> ComposeResult:
         yield self.header
-        with Vertical(id="advice-list") as box:
-            box.border_title = Content(f"Advice for {sanitize_line(self.judged.profile)}")
-            yield self.rows
-        with Vertical(id="advice-frame") as frame:
-            frame.border_title = "Why, and what to change"
-            yield self.details
+        yield self.rows
+        yield self.details
         yield self.keys
 
     def on_mount(self) -> None:
         self.show_advice(self.judged)
         self.rows.focus()
-
-    def on_resize(self, event: events.Resize) -> None:
-        self.details.make_again()
 
     def show_advice(self, judged: AdviceList) -> None:
         """Shows another list about the same profile."""
@@ -129,20 +104,17 @@ class AdviceScreen(PushedScreen):
         self.rows.styles.height = max(1, len(shown))
         self.rows.show_values(shown)
         hidden = len(judged.advice) - len(judged.shown)
-        self.query_one("#advice-list", Vertical).border_subtitle = f"{hidden} dismissed" if hidden else ""
+        self.rows.border_subtitle = f"{hidden} dismissed" if hidden else ""
         self._selected()
 
     @on(AdviceRows.RowHighlighted)
     def _selected(self) -> None:
         advice = self.rows.value
-        self.details.make_again()
+        self.details.put("Why, and what to change", lambda width: advice_details(advice, width))
         hidden = set() if advice else {"advice_dismiss"}
         if advice is None or advice.try_profile is None or not advice.changes:
             hidden.add("advice_try")
         self.keys.hidden_actions = frozenset(hidden)
-
-    def _details(self, width: int) -> list[StyledLine]:
-        return advice_details(self.rows.value, width)
 
     @on(CursorRows.RowOpened)
     def _opened(self, event: CursorRows.RowOpened) -> None:
@@ -199,19 +171,14 @@ async def show_advice(workshop: WorkshopController) -> None:
     """Opens the advice about what runs, else about the highlighted profile."""
     bridge, entry = workshop.bridge, workshop.profiles.entry
     app, services, snapshot = bridge.app, bridge.services, bridge.poller.newest
-    if services.read_only:
-        app.say(services.read_only)
+    if bridge.refuses():
         return
     running = bool(snapshot and snapshot.server.pid)
     name = "" if running else entry.name if entry and entry.profile else None
     if name is None:
         app.say(NO_PROFILE)
         return
-    try:
-        judged = await run_in_thread(services.advice, snapshot, name)
-    except GpuboxError as error:
-        app.say(str(error), bad=True)
-        return
+    judged = await run_in_thread(services.advice, snapshot, name)
     if judged is None or not judged.profile:
         app.say(NO_PROFILE)
     else:

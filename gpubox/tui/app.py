@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import signal
 from functools import cached_property, partial
@@ -22,6 +23,7 @@ from gpubox.tui.appearance import Appearance
 from gpubox.tui.background import BackgroundKnown
 from gpubox.tui.base_screen import PersistentScreen, PushedScreen
 from gpubox.tui.bridge import ServiceBridge
+from gpubox.tui.dashboard.log import show_failed_log
 from gpubox.tui.dashboard.operation_line import NEXT
 from gpubox.tui.dashboard.profiles import ProfilePane
 from gpubox.tui.dashboard.screen import DashboardScreen
@@ -83,8 +85,6 @@ class GpuboxApp(SurvivingApp):
             self.add_mode(name, partial(getattr, self, name))
         self._start = start
         self._first_highlighted = False
-        self._kept: object = None
-        """What was kept for the next first frame, without its time."""
         self._hint_read = False
 
     @cached_property
@@ -104,11 +104,6 @@ class GpuboxApp(SurvivingApp):
         from gpubox.tui.clients.gateway_actions import GatewayController
 
         return GatewayController(self.bridge, self.bridge.services.gateway_service())
-
-    async def on_event(self, event: events.Event) -> None:
-        if isinstance(event, events.Key) and not event.is_forwarded:
-            self.last_key = event  # dialogs ask for it
-        await super().on_event(event)
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.variables(dark=self.current_theme.dark)
@@ -137,20 +132,14 @@ class GpuboxApp(SurvivingApp):
         poller = self.bridge.poller
         if poller.newest and poller.history:
             self.dashboard.show_snapshot(poller.newest, poller.history)
-        self.set_interval(KEEP_SECONDS, self._keep_last_seen)
+        self.set_interval(KEEP_SECONDS, lambda: self.appearance.keep_last_seen(self.dashboard.last_seen(utc_now())))
         self.call_later(self.take_keys)
         if not gc.isenabled():  # the screen verb disables it for the start
             gc.freeze()
             gc.enable()
         self.bridge.run(self._poll_bench, "poll-bench")
         self.bridge.run(partial(self.dashboard.history.run, self.bridge.services), "poll-history")
-        self.bridge.run(self._recover_trial, "recover-trial")
-
-    def _keep_last_seen(self) -> None:
-        seen = self.dashboard.last_seen(utc_now())
-        if seen and seen._replace(at="") != self._kept:
-            self._kept = seen._replace(at="")
-            self.bridge.run(partial(run_in_thread, self.bridge.services.keep_last_seen, seen), "last-seen")
+        self.bridge.run(self.bridge.recover_trial, "recover-trial")
 
     async def on_unmount(self) -> None:
         if seen := self.dashboard.last_seen(utc_now()):
@@ -219,31 +208,17 @@ class GpuboxApp(SurvivingApp):
         service = services.bench_service()
         recording = bool(services.read_only) and not services.url  # what runs on this machine is not part of it
         while True:
-            try:
+            run = None
+            with contextlib.suppress(GpuboxError):
                 run = await service.active()
-            except GpuboxError:
-                run = None
             trial = await run_in_thread(services.trial_profile)
-            if not self.bridge.trial:
-                self.dashboard.header.trial = trial or ""
+            self.dashboard.header.trial = self.bridge.trial or trial or ""
             if not recording:
                 self.dashboard.header.bench = f"bench {run.info.plan.kind} {run.count}" if run else ""
                 self.broadcast()
             if "bench" in self.__dict__ and (run or self.bench.live):
                 self.bench.show_run(run)
             await asyncio.sleep(BENCH_POLL_SECONDS)
-
-    # -- trials -----------------------------------------------------------------------------------------
-
-    async def _recover_trial(self) -> None:
-        """Ends a trial that a killed gpubox has left behind."""
-        try:
-            name = await run_in_thread(self.bridge.services.recover_trial)
-        except GpuboxError as error:
-            self.say(f"What ran before a trial could not be restored: {error}", bad=True)
-            return
-        if name:
-            self.say(f"The trial of {name} was left behind by another gpubox. What ran before runs again.")
 
     @on(messages.TrialChanged)
     def _trial_changed(self, message: messages.TrialChanged) -> None:
@@ -323,12 +298,9 @@ class GpuboxApp(SurvivingApp):
         self.dashboard.log_pane.write(message.lines)
 
     @on(events.AppBlur)
-    def _blurred(self) -> None:
-        self.dashboard.throttled = True
-
     @on(events.AppFocus)
-    def _focused(self) -> None:
-        self.dashboard.throttled = False
+    def _focus_changed(self, event: events.Event) -> None:
+        self.dashboard.throttled = isinstance(event, events.AppBlur)
 
     @on(messages.ProfileWanted)
     def _profile_wanted(self, message: messages.ProfileWanted) -> None:
@@ -386,16 +358,13 @@ class GpuboxApp(SurvivingApp):
     @on(messages.OperationUpdated)
     def _operation_updated(self, message: messages.OperationUpdated) -> None:
         from gpubox.server.events import Step, StepStarted
-        from gpubox.tui.operation_progress import OperationProgress
 
-        bridge, event = self.bridge, message.event
-        if event is not None:
-            bridge.operation = (bridge.operation or OperationProgress("", "")).with_event(event)
+        event = message.event
+        self.operations.updated(event)
         if self.dashboard.is_mounted:
-            self.dashboard.show_operation(bridge.operation)
+            self.dashboard.show_operation(self.bridge.operation)
         if isinstance(event, StepStarted) and event.step in (Step.LOAD, Step.RESTORE):
             self.dashboard.log_pane.note(f"── {event.step} {sanitize_line(event.profile)} ──")
-        self.operations.updated()
 
     @on(messages.OperationEnded)
     def _operation_ended(self) -> None:
@@ -432,17 +401,13 @@ class GpuboxApp(SurvivingApp):
 
     def _refuses(self, mode: str) -> bool:
         """Says so if another machine is watched, and the screen is of this one."""
-        services = self.bridge.services
-        if refused := services.only_watches and mode not in ("dashboard", "clients"):
-            self.say(services.read_only, bad=True)
-        return refused
+        only_here = self.bridge.services.only_watches and mode not in ("dashboard", "clients")
+        return only_here and self.bridge.refuses()
 
     def action_tune(self) -> None:
-        if reason := self.bridge.services.read_only:
-            self.say(reason, bad=True)
-            return
-        self.action_show("bench")
-        self.bench.tune(self.dashboard.profiles.entry)
+        if not self.bridge.refuses():
+            self.action_show("bench")
+            self.bench.tune(self.dashboard.profiles.entry)
 
     def action_advice(self) -> None:
         self.bridge.run(self._show_advice, "advice", exclusive=True)
@@ -453,23 +418,12 @@ class GpuboxApp(SurvivingApp):
         await show_advice(self.workshop)
 
     def action_bench_speed(self) -> None:
-        if self._refuses("bench"):
-            return
-        self.action_show("bench")
-        self.bench.action_bench_measure()
+        if not self._refuses("bench"):
+            self.action_show("bench")
+            self.bench.action_bench_measure()
 
     def action_failed_log(self) -> None:
-        self.bridge.run(self._show_failed_log, "failed-log", exclusive=True)
-
-    async def _show_failed_log(self) -> None:
-        from gpubox.tui.dashboard.log import FailedLogScreen
-
-        try:
-            failure, lines = await run_in_thread(self.bridge.services.failed_log)
-        except GpuboxError as error:
-            self.say(str(error))
-            return
-        self.push_screen(FailedLogScreen(failure, lines))
+        self.bridge.run(partial(show_failed_log, self.bridge), "failed-log", exclusive=True)
 
     @property
     def _top(self) -> PersistentScreen:
@@ -500,7 +454,8 @@ class GpuboxApp(SurvivingApp):
         chosen = await ask_palette(self.bridge, self._top)
         kind, _, name = chosen.partition(":")
         if kind == "profile":
-            self.choose(next(entry for entry in self.bridge.entries if entry.name == name and entry.profile))
+            if entry := self.bridge.profile_entry(name):
+                self.choose(entry)
         elif chosen:
             await self._run_by_id(chosen)
 
@@ -520,13 +475,10 @@ class GpuboxApp(SurvivingApp):
             return  # the other screens handle esc themselves
         if self.dashboard.go_back():
             return
-        if not self.bridge.operation_running or self.bridge.operation is None:
-            self._end_hint()
-            return
-        if self.bridge.operation.is_waiting:
-            self.bridge.services.cancel()
-        elif self.bridge.operation.can_cancel:
+        if self.bridge.operation_running:
             self.bridge.run(self.operations.ask_cancel, "ask")
+        else:
+            self._end_hint()
 
     async def action_quit(self) -> None:
         """Leaves; asks first if changes of a profile or a trial would be lost."""

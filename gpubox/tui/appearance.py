@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from textual import constants
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from textual.driver import Driver
 
     from gpubox.tui.bridge import ServiceBridge
+    from gpubox.tui.remembered import LastSeen
 
 
 class Appearance:
@@ -29,6 +31,8 @@ class Appearance:
         self._setting = bridge.services.config.theme
         self._asked_at = float("-inf")
         self._saving = asyncio.Lock()
+        self._kept: object = None
+        """What was kept for the next first frame, without its time."""
         for own in (GPUBOX, GPUBOX_LIGHT):
             self.app.register_theme(own)
 
@@ -67,6 +71,12 @@ class Appearance:
         before, self.remembered = self.remembered, replace(self.remembered, **values)
         if self.remembered != before:
             self.bridge.run(self._save, "remember")
+
+    def keep_last_seen(self, seen: LastSeen | None) -> None:
+        """Keeps what is shown for the next first frame, if it is not what was kept before."""
+        if seen and (shown := seen._replace(at="")) != self._kept:
+            self._kept = shown
+            self.bridge.run(partial(run_in_thread, self.bridge.services.keep_last_seen, seen), "last-seen")
 
     async def _save(self) -> None:
         async with self._saving:

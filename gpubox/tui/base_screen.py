@@ -139,11 +139,17 @@ class PersistentScreen(Screen[None]):
         self.run_worker(worker, group=group, exclusive=exclusive)
 
 
-class PushedScreen(PersistentScreen):
-    """A screen of the workshop."""
+class OtherScreen(PersistentScreen):
+    """A screen beside the dashboard: the app feeds those that are open."""
+
+    DEFAULT_CSS = "OtherScreen { background: $background; color: $foreground; }"
 
     def show_overview(self, overview: ServerOverview | None) -> None:
         """What runs now. The header shows it already."""
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
         """New readings. The header shows them already."""
+
+
+class PushedScreen(OtherScreen):
+    """A screen that is pushed on top of another, and ends."""

@@ -110,7 +110,8 @@ class ServiceBridge:
     def run(self, work: Callable[[], Awaitable[object]], group: str, *, exclusive: bool = False) -> None:
         """Runs ``work`` as a worker of the app. Takes the function, so that no coroutine is left if it never runs.
 
-        The app says if it fails. A poller (``poll-...``) then begins again.
+        A GpuboxError is shown as a warning, and the app says if it fails otherwise. A poller (``poll-...``) then begins
+        again.
         """
 
         async def run() -> None:  # Textual refuses a lambda, and nobody would see the refusal
@@ -119,12 +120,26 @@ class ServiceBridge:
                     await work()
                     return
                 except Exception as error:
-                    if not (group.startswith("poll-") and self.app.goes_on(error)):
+                    polls = group.startswith("poll-")
+                    if isinstance(error, GpuboxError) and not polls:
+                        self.app.say(str(error), bad=True)
+                        return
+                    if not (polls and self.app.goes_on(error)):
                         raise
                 await asyncio.sleep(RETRY_SECONDS)
 
         worker: Any = run
         self.app.run_worker(worker, name=getattr(work, "__name__", ""), group=group, exclusive=exclusive)
+
+    async def recover_trial(self) -> None:
+        """Ends a trial that a killed gpubox has left behind."""
+        try:
+            name = await run_in_thread(self.services.recover_trial)
+        except GpuboxError as error:
+            self.app.say(f"What ran before a trial could not be restored: {error}", bad=True)
+            return
+        if name:
+            self.app.say(f"The trial of {name} was left behind by another gpubox. What ran before runs again.")
 
     def report_overview(self, overview: messages.ServerOverview) -> None:
         """Posts the overview if it changed."""
@@ -133,6 +148,16 @@ class ServiceBridge:
         if overview != self.overview:
             self.overview = overview
             self.app.post_message(messages.ServerOverviewChanged())
+
+    def refuses(self) -> bool:
+        """Whether nothing of what is shown can be changed; tells the owner why."""
+        if reason := self.services.read_only:
+            self.app.say(reason, bad=True)
+        return bool(reason)
+
+    def profile_entry(self, name: str | None) -> messages.ProfileEntry | None:
+        """The row of the profile with this name."""
+        return next((entry for entry in self.entries if entry.profile and entry.name == name), None)
 
     async def refresh(self) -> None:
         """Reads profiles and overview again: after an operation a model or an engine may be new."""

@@ -24,7 +24,9 @@ Result = TypeVar("Result")
 
 
 class Dialog(ModalScreen[Result], Generic[Result]):
-    """A framed box over a dimmed screen. Subclasses compose one Vertical or VerticalScroll."""
+    """A framed box over a dimmed screen; esc closes it. Subclasses compose one Vertical or VerticalScroll."""
+
+    BINDINGS = [("escape", "dismiss(None)", "Close")]  # noqa: RUF012
 
     DEFAULT_CSS = """
     Dialog { align: center middle; background: $background 60%; }
@@ -34,6 +36,21 @@ class Dialog(ModalScreen[Result], Generic[Result]):
         scrollbar-size-vertical: 1;
     }
     """
+
+
+class ChoiceList(OptionList):
+    """Rows of which one is chosen."""
+
+    DEFAULT_CSS = """
+    ChoiceList { height: auto; border: none; padding: 0; background: $panel; }
+    ChoiceList:focus { border: none; background-tint: $foreground 0%; }
+    ChoiceList > .option-list--option-highlighted, ChoiceList:focus > .option-list--option-highlighted {
+        background: $line; color: $foreground; text-style: none;
+    }
+    """
+
+    def __init__(self, *rows: Option) -> None:
+        super().__init__(*rows, markup=False)
 
 
 TYPING_PAUSE_SECONDS = 0.6
@@ -79,13 +96,7 @@ class QuestionScreen(Dialog[str | None]):
     DEFAULT_CSS = """
     QuestionScreen > Vertical { width: 72; max-width: 96%; height: auto; padding: 1 2; }
     QuestionScreen Static { margin-bottom: 1; }
-    QuestionScreen OptionList { height: auto; border: none; padding: 0; background: $panel; }
-    QuestionScreen OptionList:focus { border: none; background-tint: $foreground 0%; }
-    QuestionScreen OptionList:focus > .option-list--option-highlighted {
-        background: $line; color: $foreground; text-style: none;
-    }
     """
-    BINDINGS = [("escape", "dismiss(None)", "Cancel")]  # noqa: RUF012
 
     def __init__(self, title: str, body: str, *answers: DialogAnswer) -> None:
         super().__init__()
@@ -101,7 +112,7 @@ class QuestionScreen(Dialog[str | None]):
             if self.text_below:
                 box.border_subtitle = Content("or ↑↓ ⏎; text goes to where you type")
             yield Static(self.body, markup=False)
-            yield OptionList(*self._options(), markup=False)
+            yield ChoiceList(*self._options())
 
     def _options(self) -> list[Option]:
         tab = ("tab " if self.text_below else "", "$accent")
@@ -181,7 +192,6 @@ class PromptScreen(Dialog[str | None]):
     PromptScreen Static { margin-bottom: 1; color: $secondary; }
     PromptScreen Input { height: 1; background: $line; }
     """
-    BINDINGS = [("escape", "dismiss(None)", "Cancel")]  # noqa: RUF012
 
     def __init__(self, title: str, value: str, body: str = "") -> None:
         super().__init__()
@@ -212,7 +222,7 @@ class FieldsScreen(Dialog[None]):
     FieldsScreen Horizontal > Static { width: 1fr; }
     FieldsScreen Horizontal > .name { color: $quiet; }
     """
-    BINDINGS = [("escape,q,enter", "dismiss", "Close")]  # noqa: RUF012
+    BINDINGS = [("q,enter", "dismiss", "Close")]  # noqa: RUF012
 
     def __init__(self, title: str, fields: Iterable[tuple[str, str]]) -> None:
         """The values are sanitized already."""

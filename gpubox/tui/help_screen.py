@@ -47,7 +47,7 @@ class HelpScreen(Dialog[None]):
     HelpScreen Horizontal > .left { width: 20; }
     HelpScreen .keys { text-wrap: nowrap; text-overflow: ellipsis; }
     """
-    BINDINGS = [("escape,q,question_mark,f1", "dismiss", "Close")]  # noqa: RUF012
+    BINDINGS = [("q,question_mark,f1", "dismiss", "Close")]  # noqa: RUF012
 
     def __init__(self, file_locations: Iterable[tuple[str, str]], *, first: Scope = Scope.ANYWHERE) -> None:
         super().__init__()

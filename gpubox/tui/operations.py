@@ -17,13 +17,14 @@ from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.profiles.profile import Profile
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.dialogs import DialogAnswer, ask
+from gpubox.tui.dialogs import DialogAnswer, ask, confirm
 from gpubox.tui.messages import OperationEnded, OperationUpdated
 from gpubox.tui.operation_progress import DownloadStatus, OperationAborted, OperationProgress
 
 if TYPE_CHECKING:
     from gpubox.tui.bridge import ServiceBridge
     from gpubox.tui.messages import ProfileEntry
+    from gpubox.tui.operation_progress import OperationEvent
 
 DOWNLOAD_REPORT_SECONDS = 0.2
 T = TypeVar("T")
@@ -87,8 +88,7 @@ class OperationController:
         if not companion and overview.status.slots is None:
             body = "The server does not report whether it is busy."
         shown = sanitize_line(name)
-        answers = (("n", "keep it running", "no"), ("y", f"stop {shown}", "yes"))
-        if await ask(self.app, f"Stop {shown}?", body, *answers) == "yes":
+        if await confirm(self.app, f"Stop {shown}?", body, f"stop {shown}", no="keep it running"):
             self.begin("stop", name)
             await self._run("stop", companion or "main", stop_now=False, allow_exposed=False)
 
@@ -97,28 +97,30 @@ class OperationController:
         operation = self.bridge.operation
         if operation is None or not self.bridge.operation_running:
             return
-        body = "The previous server is restored." if operation.kind != "start" else "No server runs then."
-        answers = (("n", "continue", "no"), ("y", f"cancel the {operation.kind}", "yes"))
-        title = f"Cancel the {operation.kind} of {sanitize_line(operation.profile)}?"
-        if await ask(self.app, title, body, *answers) == "yes" and self.bridge.operation_running:
+        if operation.is_waiting:
+            self.services.cancel()
+        if not operation.can_cancel:
+            return
+        kind = operation.kind
+        body = "The previous server is restored." if kind != "start" else "No server runs then."
+        title = f"Cancel the {kind} of {sanitize_line(operation.profile)}?"
+        if await confirm(self.app, title, body, f"cancel the {kind}", no="continue") and self.bridge.operation_running:
             self.services.cancel()
 
     def is_refused(self) -> bool:
         """Whether nothing can be changed now; tells the owner why."""
-        if self.services.read_only:
-            self.app.say(self.services.read_only, bad=True)
-        elif self.bridge.trial:
-            self.app.say(f"A trial of {self.bridge.trial} is under way: t shows it.")
+        if self.bridge.refuses():
             return True
+        operation = self.bridge.operation
+        if self.bridge.trial:
+            self.app.say(f"A trial of {self.bridge.trial} is under way: t shows it.")
         elif self.bridge.operation_running:
-            operation = self.bridge.operation
-            self.app.say(
-                f"A {operation.kind} is already under way." if operation else "An operation is already under way."
-            )
-        return bool(self.services.read_only) or self.bridge.operation_running
+            self.app.say(f"{f'A {operation.kind}' if operation else 'An operation'} is already under way.")
+        return bool(self.bridge.trial) or self.bridge.operation_running
 
     def _find_profile(self, name: str) -> Profile | None:
-        return next((entry.profile for entry in self.bridge.entries if entry.profile and entry.name == name), None)
+        entry = self.bridge.profile_entry(name)
+        return entry.profile if entry else None
 
     async def _start(self, profile: Profile, may_download: bool) -> None:
         if profile.elsewhere:
@@ -155,11 +157,7 @@ class OperationController:
     async def _start_model(self, entry: ProfileEntry) -> None:
         """Makes a profile of a model, with the flags that make it fit, and starts it."""
         assert entry.model is not None
-        try:
-            profile = await run_in_thread(self.services.make_profile, entry.model, entry.name, entry.plan)
-        except GpuboxError as error:
-            self.app.say(str(error), bad=True)
-            return
+        profile = await run_in_thread(self.services.make_profile, entry.model, entry.name, entry.plan)
         self.bridge.run(partial(self.bridge.show_profile, profile.name), "entries", exclusive=True)
         await self._start(profile, may_download=False)
 
@@ -315,8 +313,10 @@ class OperationController:
         else:
             self._leave_if_safe()
 
-    def updated(self) -> None:
-        """The operation made progress: leaves as soon as that is safe, if it was asked for twice."""
+    def updated(self, event: OperationEvent | None) -> None:
+        """The operation begins (None) or made progress: leaves as soon as that is safe, if it was asked for twice."""
+        if event is not None:
+            self.bridge.operation = (self.bridge.operation or OperationProgress("", "")).with_event(event)
         if self._quit_requests > 1:
             self._leave_if_safe()
 

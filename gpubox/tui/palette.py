@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from textual import events, on
@@ -20,7 +19,7 @@ from textual.widgets.option_list import Option
 
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import ACTIONS, Scope
-from gpubox.tui.dialogs import Dialog, FieldsScreen
+from gpubox.tui.dialogs import ChoiceList, Dialog, FieldsScreen
 from gpubox.tui.styled_lines import shorten
 from gpubox.views.figures import FIGURES, explain
 
@@ -40,9 +39,8 @@ NAMED, EXPLAINED = 1.0, 0.5
 """What a word of the title, of the other names, of the key or verb counts; and a word of the help."""
 LEAST_LIKENESS, LEAST_TYPED = 0.8, 4
 """How like a word a mistyped one must be, and from how many letters on."""
-HERE, SIDE_BY_SIDE = 0.06, 0.3
-"""What an action of the present screen counts more; and two words that stand together in its texts, as they are typed.
-"""
+HERE = 0.06
+"""What an action of the present screen counts more."""
 ROWS_SHOWN = 60
 
 
@@ -60,11 +58,9 @@ class PaletteRow:
 
 
 def palette_rows(
-    scope: Scope,
-    entries: Iterable[ProfileEntry] = (),
-    terms: Iterable[tuple[str, str]] = (),
+    scope: Scope, entries: Iterable[ProfileEntry] = (), terms: Iterable[tuple[str, str]] = (),
     files: Iterable[tuple[str, str]] = (),
-) -> list[PaletteRow]:
+) -> list[PaletteRow]:  # fmt: skip
     """All rows, those of the screen with this ``scope`` first."""
     scopes = {scope, Scope.ANYWHERE, Scope.LIST} if scope is Scope.DASHBOARD else {scope, Scope.ANYWHERE}
     actions = [action for action in ACTIONS if action.palette]
@@ -103,9 +99,6 @@ def find(query: str, rows: Sequence[PaletteRow]) -> list[PaletteRow]:
         total += weight
         for index, score in enumerate(fits):
             scores[index] += weight * score
-    pairs = [f" {first} {second} " for first, second in pairwise(typed)]
-    for index, row in enumerate(rows) if pairs else ():
-        scores[index] += SIDE_BY_SIDE * total * sum(pair in _sentence(row) for pair in pairs) / len(pairs)
     explains = bool(ASKS_MEANING & set(typed))
     order = sorted(
         (index for index, score in enumerate(scores) if score > 0.1 * total),
@@ -123,11 +116,6 @@ def _words(text: str) -> tuple[str, ...]:
 def _parts(text: str) -> Iterator[str]:
     for word in _words(text):
         yield from filter(None, (word.strip("./-"), *re.split(r"[-./]", word)))
-
-
-@cache
-def _sentence(row: PaletteRow) -> str:
-    return f" {' '.join(_words(f'{row.title} / {row.about} / {row.words}'))} "
 
 
 @cache
@@ -176,12 +164,8 @@ class PaletteScreen(Dialog[str | None]):
     PaletteScreen { align: center top; }
     PaletteScreen > Vertical { width: 96; height: auto; margin-top: 1; padding: 0 1; }
     PaletteScreen Input { height: 1; background: $line; margin-bottom: 1; }
-    PaletteScreen OptionList { height: auto; max-height: 24; border: none; padding: 0; background: $panel; }
-    PaletteScreen OptionList > .option-list--option-highlighted {
-        background: $line; color: $foreground; text-style: none;
-    }
+    PaletteScreen OptionList { max-height: 24; }
     """
-    BINDINGS = [("escape", "dismiss(None)", "Cancel")]  # noqa: RUF012
 
     def __init__(self, rows: Sequence[PaletteRow], title: str = "Type what you want", *, first: str = "") -> None:
         """``first``: the id of the row that is highlighted at first."""
@@ -192,7 +176,7 @@ class PaletteScreen(Dialog[str | None]):
         with Vertical() as box:
             box.border_title, box.border_subtitle = self.heading, "↑↓ ⏎ runs it, esc closes"
             yield Input(placeholder="why slow, undo, port, download, opencode, what is pp ...", compact=True)
-            yield OptionList(markup=False)
+            yield ChoiceList()
 
     def on_mount(self) -> None:
         self.set_focus(self.query_one(Input))
@@ -252,16 +236,9 @@ class MenuScreen(Dialog[str | None]):
 
     DEFAULT_CSS = """
     MenuScreen > Vertical { width: 60; height: auto; padding: 0 1; }
-    MenuScreen OptionList { height: auto; max-height: 90vh; border: none; padding: 0; background: $panel; }
-    MenuScreen OptionList:focus { border: none; background-tint: $foreground 0%; }
-    MenuScreen OptionList:focus > .option-list--option-highlighted {
-        background: $line; color: $foreground; text-style: none;
-    }
+    MenuScreen OptionList { max-height: 90vh; }
     """
-    BINDINGS = [  # noqa: RUF012
-        ("escape,x", "dismiss(None)", "Close"),
-        ("question_mark,f1", "app.help", "Help"),
-    ]
+    BINDINGS = [("x", "dismiss(None)", "Close"), ("question_mark,f1", "app.help", "Help")]  # noqa: RUF012
 
     def __init__(self, title: str, actions: Sequence[Action]) -> None:
         super().__init__()
@@ -270,8 +247,8 @@ class MenuScreen(Dialog[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title, box.border_subtitle = Content(self.heading), "⏎ or its key runs it, esc closes"
-            yield OptionList(*(Option(Content.assemble((action.letter.ljust(5), "bold $primary"), action.title),
-                                      id=action.id) for action in self.actions), markup=False)  # fmt: skip
+            keys = ((action, (action.letter.ljust(5), "bold $primary")) for action in self.actions)
+            yield ChoiceList(*(Option(Content.assemble(key, action.title), id=action.id) for action, key in keys))
 
     def on_mount(self) -> None:
         options = self.query_one(OptionList)

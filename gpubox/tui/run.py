@@ -21,22 +21,21 @@ if TYPE_CHECKING:
 
 
 def run_app(
-    paths: Paths,
-    config: Config,
-    url: str | None = None,
-    start: str | None = None,
-    *,
-    replay: Path | None = None,
+    paths: Paths, config: Config, url: str | None = None, start: str | None = None, *, replay: Path | None = None,
     box_only: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Runs the screen, then prints what keeps running. ``replay`` is a recording to show instead of this machine.
 
     ``box_only``: see RemoteServices.
     """
-    from gpubox.tui.services import LocalServices, open_recording
+    from gpubox.tui.services import LocalServices
 
-    services = open_recording(replay, paths, config) if replay else LocalServices(paths, config)
-    if url:
+    services = LocalServices(paths, config)
+    if replay:
+        from gpubox.tui.replay_services import open_recording
+
+        services = open_recording(replay, paths, config)
+    elif url:
         from gpubox.tui.remote_services import RemoteServices
 
         services = RemoteServices(paths, config, url, box_only=box_only)

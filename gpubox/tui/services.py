@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -18,9 +17,15 @@ from gpubox.config import Config, api_key, load_config
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE, Paths, shipped_profiles
 from gpubox.storage import write_atomically
-from gpubox.tui.last_seen import LastSeen, read_last_seen, write_last_seen
 from gpubox.tui.messages import GatewayView, ServerOverview
-from gpubox.tui.remembered import Remembered, read_remembered, write_remembered
+from gpubox.tui.remembered import (
+    LastSeen,
+    Remembered,
+    read_last_seen,
+    read_remembered,
+    write_last_seen,
+    write_remembered,
+)
 
 if TYPE_CHECKING:
     from gpubox.advisor.advisor import AdviceList, Advisor
@@ -45,8 +50,6 @@ if TYPE_CHECKING:
 
 ATTACHED_READ_ONLY = "gpubox did not start this server, so it can only watch it."
 LOG_TAIL_BYTES = 512 * 1024
-REPLAY_STEPS = 1000
-"""Snapshots of a recording that are passed over at once: the screen must get its turn, however dense they are."""
 
 
 class LocalServices:
@@ -464,52 +467,6 @@ class LocalServices:
             ("state", str(paths.state)),
             ("cache", str(paths.cache)),
         ]
-
-
-class ReplayServices(LocalServices):
-    """Plays ``snapshots`` once and stops at the last one. Changes nothing on this machine."""
-
-    def __init__(self, snapshots: Iterable[Snapshot], paths: Paths, config: Config, *, speed: float = 1.0) -> None:
-        super().__init__(paths, config, url=None)
-        self._coming = iter(snapshots)
-        first = next(self._coming, None)
-        if first is None:
-            raise GpuboxError("The recording is empty.", "`gpubox status --record FILE` writes one.")
-        self.current, self.next = first, next(self._coming, None)
-        """What is shown now, and what comes then; ``None`` at the end."""
-        self._first_at, self.speed = first.at, speed
-        self.read_only = "This is a recording: nothing in it can be changed."
-        self._started: float | None = None
-
-    def clock(self) -> datetime:
-        return datetime.fromisoformat(self.current.time).astimezone()
-
-    async def overview(self) -> ServerOverview:
-        return ServerOverview(self.current.server)
-
-    async def snapshot(self) -> Snapshot:
-        if self._started is None:
-            self._started = time.monotonic()
-        for _ in range(REPLAY_STEPS):
-            if self.next is None or not self.activity_marker():
-                break
-            self.current, self.next = self.next, None
-            self.next = next(self._coming, None)
-        return self.current
-
-    def activity_marker(self) -> bool:
-        elapsed = time.monotonic() - self._started if self._started is not None else 0.0
-        return self.next is not None and self.next.at <= self._first_at + elapsed * self.speed
-
-    def companions_and_last(self) -> tuple[tuple[str, ...], str | None]:
-        return (), None
-
-
-def open_recording(path: Path, paths: Paths, config: Config) -> ReplayServices:
-    """The services that play the file. Raises GpuboxError if it is not a recording."""
-    from gpubox.telemetry.recorder import read_recording
-
-    return ReplayServices(read_recording(path), paths, config)
 
 
 def _file_stats(paths: Iterable[Path]) -> dict[Path, tuple[int, int, int]]:

@@ -149,9 +149,16 @@ def wrap_parts(parts: Iterable[StyledLine], width: int, gap: str = GAP) -> list[
 LEAST_TEXT_CELLS = 16
 
 
-def wrap_text(text: str, width: int, style: str = "", head: StyledLine = ()) -> list[StyledLine]:
-    """A sentence on as many lines as it needs, behind ``head``: what states a reason is never cut."""
+def wrap_text(
+    text: str, width: int, style: str = "", head: StyledLine = (), *, indent: str = "", rest: str | None = None
+) -> list[StyledLine]:
+    """A sentence on as many lines as it needs, behind ``head``: what states a reason is never cut.
+
+    ``indent`` stands before its lines, ``rest`` before all but the first.
+    """
     line = styled_line((sanitize_line(text), style))
+    if indent or rest is not None:
+        return wrap(line, width, styled_line(indent), styled_line(indent if rest is None else rest))
     before: StyledLine = (*head, (GAP, "")) if head else ()
     if head and width - cell_width(before) < min(LEAST_TEXT_CELLS, cell_width(line)):
         return [head, *wrap(line, width)]

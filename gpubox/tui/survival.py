@@ -71,12 +71,15 @@ class SurvivingApp(App[bool]):
         """Each failure, and when it was said."""
         self.takes_keys = False
         """False until there is something that a key can be about: what is typed earlier waits."""
+        self.last_key: events.Key | None = None
+        """Dialogs ask for it: whether a key has opened them."""
         self._typed: deque[events.Key] = deque()
         self._key_under_way: Timer | None = None
 
     async def on_event(self, event: events.Event) -> None:
         if not isinstance(event, events.Key) or event.is_forwarded:
             return await super().on_event(event)
+        self.last_key = event
         self._typed.append(event)
         return await self._pass_key()
 

@@ -20,19 +20,9 @@ if TYPE_CHECKING:
 
 _LISTED = ("name", "title", "shipped", "companion", "upstream", "aliases")
 _SHOWN = (
-    *_LISTED,
-    "description",
-    "path",
-    "model",
-    "pinned",
-    "idle_seconds",
-    "fallback",
-    "requests",
-    "personas",
-    "sampling",
-    "source",
-    "references",
-)
+    *_LISTED, "description", "path", "model", "pinned", "idle_seconds", "fallback", "requests", "personas", "sampling",
+    "source", "references",
+)  # fmt: skip
 
 
 def profile_state(

@@ -23,10 +23,16 @@ from gpubox.bench.report.formatting import (
     interval_title,
     validity_warnings,
 )
-from gpubox.bench.report.leaderboard import Leaderboard
+from gpubox.bench.report.leaderboard import Leaderboard, leaderboard_verdict
 from gpubox.bench.report.load import ReportBundle, load_comparison, load_leaderboards, load_report
-from gpubox.bench.report.model import SPEED_UNITS, Metric
-from gpubox.bench.report.run_comparison import SAME_NAMES, ComparedRow, RunComparison
+from gpubox.bench.report.model import Metric
+from gpubox.bench.report.run_comparison import (
+    ComparedRow,
+    RunComparison,
+    comparison_verdict,
+    outcome_word,
+    percent,
+)
 from gpubox.bench.run_store import find_run
 from gpubox.paths import Paths
 from gpubox.views.documents import Document, Section
@@ -35,8 +41,6 @@ from gpubox.views.marks import SPEED, Mark
 
 _MARKS = {"better": "faster", "worse": "slower", "equal": "equal", "cannot tell": "cannot tell"}
 """Outcome -> its mark in the table of speeds."""
-
-
 _ITEM = re.compile(r"(\w+)/(cold|warm)/d(\d+)/(w?)(\d+)")
 
 
@@ -138,10 +142,11 @@ def _facts(bundle: ReportBundle) -> Iterator[tuple[str, str]]:
 
 def comparison_document(comparison: RunComparison) -> Document:
     """The second run against the first."""
-    intervals = [format_ratio_interval(row) for row in comparison.rows]
+    bounds = [(row.low, row.high) for row in comparison.rows]
+    intervals = [f"{low:.3f} – {high:.3f}" if low is not None and high is not None else "" for low, high in bounds]
     rows = [
-        (row.group, row.name, format_number(row.first), format_number(row.second), row.unit, format_ratio(row.ratio),
-         interval, outcome_text(row))
+        (row.group, row.name, format_number(row.first), format_number(row.second), row.unit,
+         f"{row.ratio:.3f}" if row.ratio is not None else "", interval, outcome_text(row))
         for row, interval in zip(comparison.rows, intervals, strict=True)
     ]  # fmt: skip
     header = ("", "", "first", "second", "", "ratio", "interval", "")
@@ -171,65 +176,11 @@ def comparison_document(comparison: RunComparison) -> Document:
     )
 
 
-def comparison_verdict(comparison: RunComparison) -> str:
-    """Better or worse, equal within so much, or why that cannot be told and what would tell it."""
-    row, (first, second) = comparison.main, comparison.names
-    is_speed = row.unit in SPEED_UNITS
-    if row.outcome in ("better", "worse"):
-        word = _word(row)
-        sentence = f"{second} is {word} than {first}."
-    elif row.outcome == "equal":
-        sentence = f"{first} and {second} are equally {'fast' if is_speed else 'good'}, within {_percent(row.within)}."
-    elif row.outcome == "changed":
-        sentence = f"{row.name} differs between {first} and {second}."
-    elif comparison.same_launch and is_speed:
-        sentence = "Both runs started the same flags on the same box: what differs is chance, or the box itself."
-    elif not is_speed:
-        sentence = f"Which of {first} and {second} is better cannot be told: too few answers differ. {comparison.tells}"
-    else:
-        sentence = (
-            f"Which is faster cannot be told from stored runs: {few_looks(row.n, comparison.looks_needed)} "
-            f"{comparison.tells}"
-        )
-    sentence = sentence[0].upper() + sentence[1:] if comparison.names == SAME_NAMES else sentence
-    return sentence.removesuffix(".") + comparison.validity + "." if comparison.validity else sentence
-
-
-def few_looks(looks: int, needed: int) -> str:
-    """Why speeds of stored runs cannot be told apart, for who has never heard of an interval."""
-    if looks >= needed:
-        return "the same flags were faster one time and slower the next by as much as these two differ."
-    times = "once" if looks < 2 else f"{looks} times"
-    return (
-        "one start of a server is faster than the next, and these two were measured in turn "
-        f"only {times}, not {needed} times."
-    )
-
-
-def format_ratio(ratio: float | None) -> str:
-    """Three digits, or nothing."""
-    return f"{ratio:.3f}" if ratio is not None else ""
-
-
-def format_ratio_interval(row: ComparedRow) -> str:
-    """The interval of the ratio, or nothing."""
-    return f"{row.low:.3f} – {row.high:.3f}" if row.low is not None and row.high is not None else ""
-
-
 def outcome_text(row: ComparedRow) -> str:
     """The mark of a row and its word: ``▲ faster``, ``= within 2 %``, ``? cannot tell``."""
-    word = f"within {_percent(row.within)}" if row.outcome == "equal" and row.within else _word(row)
+    word = f"within {percent(row.within)}" if row.outcome == "equal" and row.within else outcome_word(row)
     mark = _mark(row.outcome)
     return mark.before(word) if mark else word
-
-
-def _percent(share: float | None) -> str:
-    return f"{100 * (share or 0):.0f} %"
-
-
-def _word(row: ComparedRow) -> str:
-    speeds = {"better": "faster", "worse": "slower"} if row.unit in ("tok/s", "s", "ms", "min") else {}
-    return speeds.get(row.outcome, row.outcome)
 
 
 def _mark(outcome: str) -> Mark | None:
@@ -292,32 +243,3 @@ def _leaderboard_document(board: Leaderboard) -> Document:
         records=records,
         values={"leaderboards": [json_fields(board) | {"verdict": verdict}]},
     )
-
-
-def leaderboard_verdict(board: Leaderboard) -> str:
-    """Which profile is the first, if that can be told; else what would tell it."""
-    first, *others = board.entries
-    best = "the fastest" if board.unit in SPEED_UNITS else "the best"
-    if not others:
-        return f"{first.name} is the only profile with a finished run of this kind."
-    if board.one_sample:
-        return f"One sample: no ranking. Each task was asked once. {board.tells}"
-    by_outcome: dict[str, list[str]] = {}
-    for entry in others:
-        by_outcome.setdefault(entry.against_first, []).append(entry.name)
-    behind, open_ = by_outcome.get("worse", []), by_outcome.get("cannot tell", [])
-    if open_:
-        verb = "is" if len(open_) == 1 else "are"
-        sentence = f"{first.name} was {best} in its last run"
-        sentence += f" and is ahead of {_names(behind)}" if behind else ""
-        sentence += f"; whether {_names(open_)} {verb} behind cannot be told from stored runs."
-        return f"{sentence} {board.tells}"
-    if equal := by_outcome.get("equal"):
-        return f"{_names([first.name, *equal])} are equally good" + (f", ahead of {_names(behind)}." if behind else ".")
-    return f"{first.name} is {best} of the {len(board.entries)}."
-
-
-def _names(names: Sequence[str]) -> str:
-    """``a, b and c``; of many the first three."""
-    shown = [*names[:3], f"{len(names) - 3} more"] if len(names) > 4 else list(names)
-    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))

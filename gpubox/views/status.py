@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
 from gpubox import units
@@ -140,15 +139,8 @@ def _other_server_lines(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
 
 
 def _model(model: OtherServerModel) -> str:
-    return model.description + (f"  until {_local_time(model.expires_at)}" if model.expires_at else "")
-
-
-def _local_time(iso: str) -> str:
-    try:
-        at = datetime.fromisoformat(iso).astimezone()
-    except (ValueError, OverflowError):
-        return iso[:40]
-    return f"{at:%H:%M}" if at.date() == datetime.now().astimezone().date() else f"{at:%Y-%m-%d %H:%M}"
+    until = units.local_time(model.expires_at, "%Y-%m-%d %H:%M") if model.expires_at else ""
+    return f"{model.description}  until {until}" if until else model.description
 
 
 def servers_values(servers: list[ServerStatus]) -> dict[str, Any]:

@@ -42,7 +42,8 @@ async def screen(words: list[str]) -> int:
     from gpubox.config import load_config
     from gpubox.paths import Paths
     from gpubox.tui.app import GpuboxApp
-    from gpubox.tui.services import LocalServices, open_recording
+    from gpubox.tui.replay_services import open_recording
+    from gpubox.tui.services import LocalServices
 
     paths = Paths.default()
     config = load_config(paths)

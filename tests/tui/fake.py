@@ -26,9 +26,8 @@ from gpubox.server.log import parse_line
 from gpubox.server.responses import Slot
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.snapshot import Snapshot
-from gpubox.tui.last_seen import LastSeen
 from gpubox.tui.messages import GatewayView, ServerOverview, UndoStep
-from gpubox.tui.remembered import Remembered
+from gpubox.tui.remembered import LastSeen, Remembered
 from gpubox.tui.services import LocalServices
 from tests.tui.fake_history import FakeHistory
 from tests.tui.snapshots import snapshot

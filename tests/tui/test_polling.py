@@ -23,7 +23,7 @@ from gpubox.server.state import load_state, save_state
 from gpubox.tui import bridge as bridge_module
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.bridge import ServiceBridge, SnapshotPoller
-from gpubox.tui.last_seen import LastSeen
+from gpubox.tui.remembered import LastSeen
 from gpubox.tui.services import LocalServices
 from tests.tui.conftest import SIZE, app_of, on_dashboard, text, until
 from tests.tui.fake import BUSY, READY, STOPPED, FakeServices

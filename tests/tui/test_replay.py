@@ -16,7 +16,7 @@ from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.telemetry.recorder import read_recording
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
-from gpubox.tui.services import ReplayServices, open_recording
+from gpubox.tui.replay_services import ReplayServices, open_recording
 from tests.bench_runs import speed_run
 from tests.tui.conftest import SIZE, app_of, shows, text, until
 from tests.tui.fake_bench import FakeBench

@@ -13,16 +13,16 @@ from gpubox.bench import stats
 from gpubox.bench.compare.past_runs import compare_past, looks, looks_needed, told
 from gpubox.bench.compare.words import runs_tell
 from gpubox.bench.model import Doubt, Plan, Provenance, RunInfo, Target
-from gpubox.bench.report.leaderboard import make_leaderboards
+from gpubox.bench.report.leaderboard import leaderboard_verdict, make_leaderboards
 from gpubox.bench.report.load import load_comparison, load_leaderboards
 from gpubox.bench.report.model import Metric, Report, RunSummary
-from gpubox.bench.report.run_comparison import ComparedRow, compare_runs, run_differences
+from gpubox.bench.report.run_comparison import ComparedRow, compare_runs, comparison_verdict, run_differences
 from gpubox.bench.report.run_summaries import run_summaries
 from gpubox.bench.run_store import Run
 from gpubox.errors import UsageError
 from gpubox.paths import Paths
 from gpubox.views.documents import document_rows, document_text, row_texts
-from gpubox.views.runs import comparison_verdict, leaderboard_verdict, run_documents
+from gpubox.views.runs import run_documents
 from tests.bench_runs import speed_run
 
 FORMS = ("markdown", "csv", "json", "svg")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubox.tui.last_seen import LastSeen, read_last_seen, write_last_seen
+from gpubox.tui.remembered import LastSeen, read_last_seen, write_last_seen
 
 SEEN = LastSeen("2026-11-27T07:41:00.000Z", "idle", "a", (("VRAM", 13, 16),), 18.9, ("a", "b"))
 

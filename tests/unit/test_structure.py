@@ -26,13 +26,13 @@ TUI_LAYERS = (
     "palette",
     "help_screen",
     "bridge",
-    "services remote_services",
+    "services remote_services replay_services",
     "chat.chats bench.bench_runs clients.gateway_calls"
     " workshop.profile_files workshop.model_finder workshop.edit_session",
     "base_screen dialogs",
     "widgets",
     "messages operation_progress survival",
-    "remembered background last_seen actions styled_lines theme",
+    "remembered background actions styled_lines theme",
     "dashboard.layout",
 )
 """Inside ``tui`` a file imports files of its own line or below: nothing but ``run`` knows the app's class."""

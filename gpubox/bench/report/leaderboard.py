@@ -126,3 +126,32 @@ def _has_repeats(metric: Metric | None) -> bool:
     """Whether any task was asked more than once: its samples are numbered, as ``1.1/2``."""
     samples = metric.samples if metric else ()
     return any("/" in name and name.rpartition("/")[2] != "1" for name, _ in samples)
+
+
+def leaderboard_verdict(board: Leaderboard) -> str:
+    """Which profile is the first, if that can be told; else what would tell it."""
+    first, *others = board.entries
+    best = "the fastest" if board.unit in SPEED_UNITS else "the best"
+    if not others:
+        return f"{first.name} is the only profile with a finished run of this kind."
+    if board.one_sample:
+        return f"One sample: no ranking. Each task was asked once. {board.tells}"
+    by_outcome: dict[str, list[str]] = {}
+    for entry in others:
+        by_outcome.setdefault(entry.against_first, []).append(entry.name)
+    behind, open_ = by_outcome.get("worse", []), by_outcome.get("cannot tell", [])
+    if open_:
+        verb = "is" if len(open_) == 1 else "are"
+        sentence = f"{first.name} was {best} in its last run"
+        sentence += f" and is ahead of {_names(behind)}" if behind else ""
+        sentence += f"; whether {_names(open_)} {verb} behind cannot be told from stored runs."
+        return f"{sentence} {board.tells}"
+    if equal := by_outcome.get("equal"):
+        return f"{_names([first.name, *equal])} are equally good" + (f", ahead of {_names(behind)}." if behind else ".")
+    return f"{first.name} is {best} of the {len(board.entries)}."
+
+
+def _names(names: Sequence[str]) -> str:
+    """``a, b and c``; of many the first three."""
+    shown = [*names[:3], f"{len(names) - 3} more"] if len(names) > 4 else list(names)
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))

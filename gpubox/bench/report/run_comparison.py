@@ -262,3 +262,52 @@ def _provenance_differences(first: Provenance, second: Provenance) -> Iterator[s
     ]
     if changed:
         yield f"The flags differ: {'; '.join(changed)}."
+
+
+# -- in a sentence -----------------------------------------------------------------------------------
+
+
+def comparison_verdict(comparison: RunComparison) -> str:
+    """Better or worse, equal within so much, or why that cannot be told and what would tell it."""
+    row, (first, second) = comparison.main, comparison.names
+    is_speed = row.unit in SPEED_UNITS
+    if row.outcome in ("better", "worse"):
+        word = outcome_word(row)
+        sentence = f"{second} is {word} than {first}."
+    elif row.outcome == "equal":
+        sentence = f"{first} and {second} are equally {'fast' if is_speed else 'good'}, within {percent(row.within)}."
+    elif row.outcome == "changed":
+        sentence = f"{row.name} differs between {first} and {second}."
+    elif comparison.same_launch and is_speed:
+        sentence = "Both runs started the same flags on the same box: what differs is chance, or the box itself."
+    elif not is_speed:
+        sentence = f"Which of {first} and {second} is better cannot be told: too few answers differ. {comparison.tells}"
+    else:
+        sentence = (
+            f"Which is faster cannot be told from stored runs: {few_looks(row.n, comparison.looks_needed)} "
+            f"{comparison.tells}"
+        )
+    sentence = sentence[0].upper() + sentence[1:] if comparison.names == SAME_NAMES else sentence
+    return sentence.removesuffix(".") + comparison.validity + "." if comparison.validity else sentence
+
+
+def few_looks(looks: int, needed: int) -> str:
+    """Why speeds of stored runs cannot be told apart, for who has never heard of an interval."""
+    if looks >= needed:
+        return "the same flags were faster one time and slower the next by as much as these two differ."
+    times = "once" if looks < 2 else f"{looks} times"
+    return (
+        "one start of a server is faster than the next, and these two were measured in turn "
+        f"only {times}, not {needed} times."
+    )
+
+
+def percent(share: float | None) -> str:
+    """A share in whole percents."""
+    return f"{100 * (share or 0):.0f} %"
+
+
+def outcome_word(row: ComparedRow) -> str:
+    """The outcome of a row: of a speed ``faster`` or ``slower``."""
+    speeds = {"better": "faster", "worse": "slower"} if row.unit in ("tok/s", "s", "ms", "min") else {}
+    return speeds.get(row.outcome, row.outcome)

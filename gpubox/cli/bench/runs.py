@@ -226,11 +226,8 @@ def rm_command(context: Context, runs: tuple[str, ...], yes: bool, as_json: bool
     """Delete RUNS and all their results."""
     stored = [find_run(context.paths, run) for run in runs]
     names = ", ".join(run.id for run in stored)
-    if not yes:
-        if not diagnostics.stderr_is_terminal():
-            raise UsageError("Deleting runs needs your confirmation.", "Add --yes.")
-        if not click.confirm(f"Delete {names}?", err=True):
-            return
+    if not diagnostics.confirmed(f"Delete {names}?", "Deleting runs needs your confirmation.", yes=yes):
+        return
     for run in stored:
         with contextlib.suppress(GpuboxError):  # a damaged run can be deleted, too
             info = run.info

@@ -134,7 +134,6 @@ def _print(snippet: Snippet, model: str, base_url: str, write: bool, as_json: bo
 
 
 def _list(as_json: bool) -> None:
-    if as_json:
-        output.emit_json({"clients": [{"name": name, "where": settings_place(name)} for name in CLIENTS]})
-    else:
-        output.emit_table(Table([(name, settings_place(name)) for name in CLIENTS], ("CLIENT", "SETTINGS")))
+    places = {name: settings_place(name) for name in CLIENTS}
+    values = {"clients": [{"name": name, "where": where} for name, where in places.items()]}
+    output.emit_result(Table([*places.items()], ("CLIENT", "SETTINGS")), values, as_json=as_json)

@@ -61,24 +61,15 @@ def command(context: Context, since: str, by: str, list_requests: bool, lines: i
     queries = HistoryQueries(context.paths.history)
     if list_requests:
         requests = queries.requests(begin, now, limit=lines)[::-1]
-        if as_json:
-            output.emit_json({"requests": [views.request_values(stored) for stored in requests]})
-        else:
-            output.emit_table(views.requests_table(requests))
+        values = {"requests": [views.request_values(stored) for stored in requests]}
+        output.emit_result(views.requests_table(requests), values, as_json=as_json)
         return
     sums = queries.sums(begin, now, cast("UsageKey", by))
     slowdowns, price = queries.slowdowns(now), context.config.price_per_kwh
     if as_json:
-        output.emit_json(
-            {
-                "since": views.iso_second(begin),
-                "until": views.iso_second(now),
-                "by": by,
-                "price_per_kwh": price,
-                "sums": [views.usage_values(usage, price) for usage in sums],
-                "slowdowns": [views.slowdown_values(slowdown) for slowdown in slowdowns],
-            }
-        )
+        asked = {"since": views.iso_second(begin), "until": views.iso_second(now), "by": by, "price_per_kwh": price}
+        usages = [views.usage_values(usage, price) for usage in sums]
+        output.emit_json({**asked, "sums": usages, "slowdowns": [*map(views.slowdown_values, slowdowns)]})
         return
     output.emit_table(views.usage_table(sums, by, price))
     if words := views.energy_words(sums):
@@ -103,7 +94,6 @@ def _begin(text: str, now: float) -> float:
     try:
         begin = datetime.strptime(text.strip(), "%Y-%m-%d")
     except ValueError:
-        raise UsageError(
-            f"--since {text!r} is no time.", "Write --since 7d, --since 12h or --since 2026-11-01."
-        ) from None
+        hint = "Write --since 7d, --since 12h or --since 2026-11-01."
+        raise UsageError(f"--since {text!r} is no time.", hint) from None
     return begin.timestamp()

@@ -131,10 +131,7 @@ def change_command(context: Context, /, name: str, as_json: bool, expires: str |
         raise UsageError("Nothing is to be changed.", "Name a limit, such as --weight 2.")
     changed = ClientKeys(context.paths).change(name, **given)
     spent = Ledger(context.paths.ledger).spent_tokens(name)
-    if as_json:
-        output.emit_json(key_values(changed, spent))
-    else:
-        output.emit_table(keys_table([(changed, spent)]))
+    output.emit_result(keys_table([(changed, spent)]), key_values(changed, spent), as_json=as_json)
     _note_models(context, changed.limits)
 
 
@@ -162,11 +159,10 @@ def reset_command(context: Context, yes: bool, as_json: bool) -> None:
 
     This also ends the refusal after a key file was deleted or damaged. The box's own API key stays.
     """
-    if not yes:
-        if as_json or not (sys.stdin.isatty() and diagnostics.stderr_is_terminal()):
-            raise UsageError("Forgetting all keys needs your confirmation.", "Add --yes.")
-        if not click.confirm("Forget all keys? The gateway then answers everybody who reaches it.", err=True):
-            return
+    question = "Forget all keys? The gateway then answers everybody who reaches it."
+    refusal = "Forgetting all keys needs your confirmation."
+    if not diagnostics.confirmed(question, refusal, yes=yes, as_json=as_json or not sys.stdin.isatty()):
+        return
     keys = ClientKeys(context.paths)
     names = list(keys.clients)
     keys.reset()

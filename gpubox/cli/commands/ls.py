@@ -49,13 +49,9 @@ def command(context: Context, text: str | None, all_: bool, as_json: bool) -> in
     verdicts = {name: judge(plan) for name, plan in plans.items()}
     known = [(p, checked[p.name], verdicts.get(p.name), p.name in running) for p in profiles]
     if as_json:
-        output.emit_json(
-            {
-                "profiles": [profile_row_values(p, engine, memory, running=runs) for p, engine, memory, runs in known],
-                "broken": {name: str(error) for name, error in catalog.broken.items()},
-                "alias_clashes": list(catalog.clashes),
-            }
-        )
+        rows = [profile_row_values(p, engine, memory, running=runs) for p, engine, memory, runs in known]
+        broken = {name: str(error) for name, error in catalog.broken.items()}
+        output.emit_json({"profiles": rows, "broken": broken, "alias_clashes": list(catalog.clashes)})
         return ExitCode.OK if profiles or not text else ExitCode.FAILED
     output.emit_table(Table([profile_row(p, engine, memory, running=runs) for p, engine, memory, runs in known]))
     if hidden:

@@ -41,16 +41,9 @@ _M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 64 * 1024
 @yes_option
 @click.pass_obj
 def command(
-    context: Context,
-    host: str | None,
-    port: int | None,
-    detach: bool,
-    stop: bool,
-    install: bool,
-    as_json: bool,
-    quiet: bool,
-    yes: bool,
-) -> None:
+    context: Context, host: str | None, port: int | None, detach: bool, stop: bool, install: bool, as_json: bool,
+    quiet: bool, yes: bool,
+) -> None:  # fmt: skip
     """Answer all clients at one address, and bring up the profile that a request names in `model`.
 
     OpenAI's, Anthropic's and llama-server's own endpoints pass through. Requests wait while a profile is loaded, and no

@@ -20,23 +20,15 @@ from gpubox.views.profile import comparison_table, launch_line, profile_facts, p
 @click.option("--command", "only_command", is_flag=True, help="Print only the command line.")
 @click.option("--all", "show_all", is_flag=True, help="With OTHER: also list what is the same.")
 @click.option(
-    "--schema",
-    type=click.Choice(("profile", "config")),
-    is_flag=False,
-    flag_value="profile",
+    "--schema", type=click.Choice(("profile", "config")), is_flag=False, flag_value="profile",
     help="Print the JSON Schema of profiles, or of config.toml, for an editor.",
-)
+)  # fmt: skip
 @json_option
 @click.pass_obj
 def command(
-    context: Context,
-    profile: str | None,
-    other: str | None,
-    only_command: bool,
-    show_all: bool,
-    schema: str | None,
+    context: Context, profile: str | None, other: str | None, only_command: bool, show_all: bool, schema: str | None,
     as_json: bool,
-) -> int:
+) -> int:  # fmt: skip
     """Show PROFILE: its purpose, its exact command line, its needs. With OTHER, compare the two.
 
     Editors complete and check profiles with their schema: run gpubox show --schema >
@@ -100,10 +92,8 @@ def _compare(context: Context, left: str, right: str, show_all: bool, as_json: b
     profiles = context.profile(left), context.profile(right)
     names = canonical_names(profiles[0].engine, context.config, context.paths)
     keys = [key for key in compare_profiles(*profiles, canonical=names) if show_all or not key.same]
-    if as_json:
-        output.emit_json({"left": left, "right": right, "keys": [json_fields(key, "same") for key in keys]})
-    else:
-        output.emit_table(comparison_table(left, right, keys))
+    values = {"left": left, "right": right, "keys": [json_fields(key, "same") for key in keys]}
+    output.emit_result(comparison_table(left, right, keys), values, as_json=as_json)
 
 
 def _print_schema(file: str) -> None:

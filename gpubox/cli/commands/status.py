@@ -47,12 +47,9 @@ def __getattr__(name: str) -> Any:
                   help="Record all readings into FILE (-: to stdout), four times a second, until Ctrl-C.")  # fmt: skip
     @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), metavar="N", cls=PlainHelpOption,
                   help="With --record: stop after N seconds.")  # fmt: skip
-    @click.option(
-        "--explain",
-        "figure",
-        metavar="FIGURE",
-        help='Say what a figure is (pp, TTFT, "slowed by"), whether it is good here, and what moves it.',
-    )
+    @click.option("--explain", "figure", metavar="FIGURE",
+                  help='Say what a figure is (pp, TTFT, "slowed by"), whether it is good here, and what moves it.',
+    )  # fmt: skip
     @url_option
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --watch one in each line.")
     @click.pass_obj
@@ -193,10 +190,7 @@ def _show_all(context: Context, as_json: bool) -> int:
         return await asyncio.gather(*(read_status(context.paths, context.config, instance) for instance in instances))
 
     running = [status for status in asyncio.run(read()) if status.pid is not None]
-    if as_json:
-        output.emit_json(servers_values(running))
-    else:
-        output.emit_table(servers_table(running))
+    output.emit_result(servers_table(running), servers_values(running), as_json=as_json)
     return ExitCode.OK if running else ExitCode.NOT_RUNNING
 
 

@@ -14,7 +14,7 @@ from textual.containers import Horizontal
 
 from gpubox.errors import GpuboxError
 from gpubox.tui.actions import Scope, bindings
-from gpubox.tui.base_screen import PersistentScreen
+from gpubox.tui.base_screen import OtherScreen
 from gpubox.tui.bench.bench_runs import EXPORTS
 from gpubox.tui.bench.plan_form import PlanScreen, bench_command_line
 from gpubox.tui.bench.run_pane import (
@@ -46,7 +46,7 @@ LIVE, COMPARISON, LEADERBOARD = "live", "compare", "leaderboard"
 TITLES = {COMPARISON: "Comparison", LEADERBOARD: "Leaderboard"}
 
 
-class BenchScreen(PersistentScreen):
+class BenchScreen(OtherScreen):
     """A list at the left (above it on a narrow terminal), and the pane of what is selected.
 
     Each action asks before it stops or deletes something.
@@ -56,7 +56,6 @@ class BenchScreen(PersistentScreen):
     AUTO_FOCUS = "RunRows"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.BENCH), ("escape", "back", "Back")]
     DEFAULT_CSS = """
-    BenchScreen { layout: vertical; background: $background; color: $foreground; }
     BenchScreen #bench-line { background: $footer-background; }
     BenchScreen #bench-body { height: 1fr; }
     BenchScreen RunRows { width: 57; border: round $line; padding: 0 1; }

@@ -95,22 +95,15 @@ class PlanScreen(Dialog[list[str] | None]):
     PlanScreen #command { height: auto; color: $quiet; margin-top: 1; }
     """
     BINDINGS = [  # noqa: RUF012
-        ("escape", "dismiss(None)", "Cancel"),
         ("enter,ctrl+s", "accept", "Start"),
         ("down", "app.focus_next", "Next"),
         ("up", "app.focus_previous", "Previous"),
     ]
 
     def __init__(
-        self,
-        runs: BenchRuns,
-        profiles: Sequence[str],
-        active: str,
-        tokens_per_second: float | None,
-        *,
-        kind: str = "",
-        profile: str = "",
-    ) -> None:
+        self, runs: BenchRuns, profiles: Sequence[str], active: str, tokens_per_second: float | None, *,
+        kind: str = "", profile: str = "",
+    ) -> None:  # fmt: skip
         """``active``: the running profile; ``tokens_per_second``: what its server generates.
 
         ``kind`` and ``profile`` are chosen first, if there are such.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from gpubox import units
@@ -51,7 +51,7 @@ class RunRows(CursorRows["RunSummary"]):
     """The rows. Enter shows the report of a run alone."""
 
     EMPTY_TEXT = "No runs yet. n plans one; b measures the active profile."
-    CURSOR_RETURNS_TO_TOP = False
+    KEY = "id"
 
     marked: tuple[str, ...] = ()
     """Ids of the runs to compare, at most two."""
@@ -80,9 +80,6 @@ class RunRows(CursorRows["RunSummary"]):
         result_cells = width - cell_width(left) - len(time) - 4
         middle = pad_line(styled_line((sanitize_to_width(result, result_cells), style)), result_cells)
         return (*left, *middle, (" ", ""), warning, (time, "$quiet"))
-
-    def key(self, value: RunSummary) -> Hashable:
-        return value.id
 
     def toggle_mark(self) -> None:
         """Marks or unmarks the run under the cursor; a third mark replaces the first."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from textual import on
@@ -25,7 +24,7 @@ class ChatRows(CursorRows["ChatSummary"]):
     """The rows. Enter opens a chat."""
 
     EMPTY_TEXT = "No chats yet."
-    CURSOR_RETURNS_TO_TOP = False
+    KEY = "name"
     current = ""
     """Name of the open chat."""
 
@@ -41,9 +40,6 @@ class ChatRows(CursorRows["ChatSummary"]):
         left = (*pad_line(name, name_cells), (title, "$secondary"))
         right = styled_line((f"{value.turns:>4} ", "$quiet"), (f" {time}", "$quiet"))
         return (*pad_line(left, width - cell_width(right)), *right)
-
-    def key(self, value: ChatSummary) -> Hashable:
-        return value.name
 
 
 class ChatList(Vertical):

@@ -18,7 +18,7 @@ from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Scope, bindings
-from gpubox.tui.base_screen import PersistentScreen
+from gpubox.tui.base_screen import OtherScreen
 from gpubox.tui.chat.approval import ApprovalPane
 from gpubox.tui.chat.chat_lines import chat_line, idle_line, no_server_lines, restarts, running_turn_line, welcome_lines
 from gpubox.tui.chat.chat_list import ChatList, ChatRows
@@ -26,7 +26,7 @@ from gpubox.tui.chat.composer import Composer
 from gpubox.tui.chat.markdown import preload
 from gpubox.tui.chat.transcript import Transcript
 from gpubox.tui.chat.turn import CodeSnippet, TurnRunner, TurnView, code_snippets, stored_turn_view
-from gpubox.tui.dialogs import PromptScreen, ask
+from gpubox.tui.dialogs import PromptScreen, confirm
 from gpubox.tui.styled_lines import StyledLine, styled_line
 from gpubox.tui.widgets.lines import SingleLine
 
@@ -38,21 +38,19 @@ if TYPE_CHECKING:
     from gpubox.tui.chat.chats import Chats
     from gpubox.tui.messages import ServerOverview
 
-BUSY = "The answer is still coming; esc stops it."
 READINGS_SECONDS = 0.5
 """Minimum time between two drawings of new readings."""
 TURN_ACTIONS = {"chat_fold", "chat_last", "chat_new", "chat_retry", "chat_copy_code", "chat_save_code"}
 """Actions that are hidden while the chat is empty."""
 
 
-class ChatScreen(PersistentScreen):
+class ChatScreen(OtherScreen):
     """One open chat at a time; ``chat`` is ``None`` for a new one without a prompt. Turns run in workers."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (150, "-roomy")]  # noqa: RUF012
     AUTO_FOCUS = "#composer"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.CHAT)]
     DEFAULT_CSS = """
-    ChatScreen { layout: vertical; background: $background; color: $foreground; }
     ChatScreen #chat-line { background: $footer-background; }
     ChatScreen #body { height: 1fr; }
     ChatScreen #conversation { width: 1fr; height: 1fr; }
@@ -306,7 +304,7 @@ class ChatScreen(PersistentScreen):
     def busy(self) -> bool:
         """Returns whether a turn runs, and tells the user so."""
         if self.runner.running:
-            self.say(BUSY)
+            self.say("The answer is still coming; esc stops it.")
         return self.runner.running
 
     def _change(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -468,8 +466,7 @@ class ChatScreen(PersistentScreen):
 
     async def _delete(self, name: str) -> None:
         shown, body = sanitize_line(name), "All its turns and branches are deleted. This cannot be undone."
-        answers = (("n", "keep it", "no"), ("y", f"delete {shown}", "yes"))
-        if await ask(self.app, f"Delete {shown}?", body, *answers) != "yes":
+        if not await confirm(self.app, f"Delete {shown}?", body, f"delete {shown}", no="keep it"):
             return
         if self.chat and self.chat.name == name:
             await self.close()

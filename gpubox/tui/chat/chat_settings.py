@@ -72,7 +72,6 @@ class ChatSettingsScreen(Dialog[ChatSettings | None]):
     ChatSettingsScreen #error { height: auto; color: $error; }
     """
     BINDINGS = [  # noqa: RUF012
-        ("escape", "dismiss(None)", "Cancel"),
         ("ctrl+s", "accept", "Accept"),
         ("down", "app.focus_next", "Next"),
         ("up", "app.focus_previous", "Previous"),

@@ -11,26 +11,24 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.geometry import Size
 from textual.widgets import Static
 
 from gpubox.gateway.gateway_status import LiveRequest
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Scope, bindings
-from gpubox.tui.base_screen import PersistentScreen
+from gpubox.tui.base_screen import OtherScreen
 from gpubox.tui.clients import client_lines as lines
 from gpubox.tui.dialogs import FieldsScreen
-from gpubox.tui.styled_lines import StyledLine, wrap
+from gpubox.tui.styled_lines import StyledLine, wrap_text
 from gpubox.tui.widgets.cursor_rows import CursorRows
-from gpubox.tui.widgets.lines import SingleLine, StyledLines
+from gpubox.tui.widgets.lines import FittedLines, SingleLine
 from gpubox.views.clients import in_order
 
 if TYPE_CHECKING:
     from gpubox.gateway.gateway_status import FinishedRequest
-    from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.bridge import ServiceBridge
     from gpubox.tui.clients.gateway_actions import GatewayController
-    from gpubox.tui.messages import GatewayView, ServerOverview
+    from gpubox.tui.messages import GatewayView
 
 WITHOUT_GATEWAY = """\
 The gateway is one address for all your clients. It stays while profiles change: a request names a profile, the
@@ -43,13 +41,10 @@ class ClientRows(CursorRows[lines.ClientRow]):
 
     DEFAULT_CSS = "ClientRows { overflow-y: auto; scrollbar-size-vertical: 1; }"
     EMPTY_TEXT = "No client yet. o shows the settings of opencode, aider, Continue, Cline, curl and Python."
-    CURSOR_RETURNS_TO_TOP = False
+    KEY = "name"
 
     def make_row(self, value: lines.ClientRow, width: int) -> StyledLine:
         return lines.client_row(value, width)
-
-    def key(self, value: lines.ClientRow) -> Hashable:
-        return value.name
 
 
 class GatewayRequestRows(CursorRows["LiveRequest | FinishedRequest"]):
@@ -57,6 +52,7 @@ class GatewayRequestRows(CursorRows["LiveRequest | FinishedRequest"]):
 
     DEFAULT_CSS = "GatewayRequestRows { overflow-y: auto; scrollbar-size-vertical: 1; }"
     EMPTY_TEXT = "No request is finished yet."
+    CURSOR_RETURNS_TO_TOP = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,48 +68,18 @@ class GatewayRequestRows(CursorRows["LiveRequest | FinishedRequest"]):
         return value.id if isinstance(value, LiveRequest) else value
 
 
-class GatewayLines(StyledLines):
-    """The gateway in at least two lines, and as many more as its sentences need."""
-
-    DEFAULT_CSS = "GatewayLines { height: auto; min-height: 2; max-height: 40%; padding: 0 2; }"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.view: GatewayView | None = None
-
-    def put(self, view: GatewayView | None) -> None:
-        self.view = view
-        self._draw()
-
-    def _draw(self) -> None:
-        before, width = len(self.drawn), self.content_size.width
-        if self.view is None or width <= 0:
-            self.show([])
-        elif self.view.status:
-            self.show(lines.gateway_lines(self.view.status, width))
-        else:
-            self.show(wrap(((sanitize_line(f"✗ {self.view.problem}"), "$error"),), width))
-        if len(self.drawn) != before:
-            self.refresh(layout=True)
-
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        return len(self.drawn)
-
-    on_resize = on_show = _draw
-
-
-class ClientsScreen(PersistentScreen):
+class ClientsScreen(OtherScreen):
     """Shows what ``show_gateway`` is given."""
 
     AUTO_FOCUS = "ClientRows"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.CLIENTS)]
     DEFAULT_CSS = """
-    ClientsScreen { layout: vertical; background: $background; color: $foreground; }
     ClientsScreen .pane {
         border: round $line; padding: 0 1; border-title-color: $secondary; border-title-style: bold;
         border-subtitle-color: $quiet;
         &:focus-within { border: round $line-focus; border-title-color: $foreground; }
     }
+    ClientsScreen FittedLines { min-height: 2; max-height: 40%; padding: 0 2; }
     ClientsScreen SingleLine { padding: 0; }
     ClientsScreen #clients-pane, ClientsScreen #requests-pane { height: 1fr; }
     ClientsScreen #no-gateway { height: 1fr; padding: 2 4; }
@@ -126,7 +92,7 @@ class ClientsScreen(PersistentScreen):
         super().__init__(Scope.CLIENTS, note=bridge.services.note)
         self.bridge, self.controller = bridge, controller
         self.address, self.shown = address, shown
-        self.lines, self.rows, self.requests = GatewayLines(), ClientRows(), GatewayRequestRows()
+        self.lines, self.rows, self.requests = FittedLines(), ClientRows(), GatewayRequestRows()
         self.client_columns, self.request_columns = SingleLine("client-columns"), SingleLine("request-columns")
         self.clients_pane, self.requests_pane = (
             Vertical(classes="pane", id="clients-pane"),
@@ -155,12 +121,6 @@ class ClientsScreen(PersistentScreen):
     def on_mount(self) -> None:
         self._draw()
 
-    def show_overview(self, overview: ServerOverview | None) -> None:
-        """The header shows it."""
-
-    def show_snapshot(self, snapshot: Snapshot) -> None:
-        """The header shows it."""
-
     def show_gateway(self, view: GatewayView | None) -> None:
         """Shows what the gateway says; ``None``: none runs."""
         self.view = view
@@ -183,7 +143,7 @@ class ClientsScreen(PersistentScreen):
         self.empty.display = not runs
         if not runs:
             self.empty.update(self._how_to_start())
-        self.lines.put(self.view)
+        self.lines.put(self._gateway_lines)
         self.rows.show_values(rows)
         if self.client and all(row.name != self.client for row in rows):
             self.client = ""
@@ -209,6 +169,12 @@ class ClientsScreen(PersistentScreen):
             if requests.values
             else []
         )
+
+    def _gateway_lines(self, width: int) -> list[StyledLine]:
+        """The gateway, or why it says nothing."""
+        if self.view and self.view.status:
+            return lines.gateway_lines(self.view.status, width)
+        return wrap_text(f"✗ {self.view.problem}", width, "$error") if self.view else []
 
     def _how_to_start(self) -> Content:
         if not self.shown:
@@ -276,18 +242,6 @@ class ClientsScreen(PersistentScreen):
         else:
             self.app.switch_mode("dashboard")
 
-    def _gateway_action(self, action: str, *values: LiveRequest) -> None:
-        self.bridge.run(partial(self.controller.act, action, *values), "gateway")
-
     def action_clients_cancel(self) -> None:
         if self.chosen:
-            self._gateway_action("cancel", self.chosen)
-
-    def action_clients_toggle(self) -> None:
-        self._gateway_action("toggle")
-
-    def action_clients_connect(self) -> None:
-        self._gateway_action("connect")
-
-    def action_clients_hold(self) -> None:
-        self._gateway_action("hold")
+            self.bridge.run(partial(self.controller.act, "cancel", self.chosen), "gateway")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from rich.cells import chop_cells
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -23,9 +21,17 @@ from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import PushedScreen
 from gpubox.tui.dialogs import PromptScreen
 from gpubox.tui.messages import ClientConnected, GatewayView
-from gpubox.tui.styled_lines import StyledLine, join_lines, sanitize_to_width, styled_line, truncate_line
+from gpubox.tui.styled_lines import (
+    StyledLine,
+    join_lines,
+    sanitize_to_width,
+    styled_line,
+    truncate_line,
+    wrap_hard,
+    wrap_text,
+)
 from gpubox.tui.widgets.cursor_rows import CursorRows
-from gpubox.tui.widgets.lines import StyledLines, TitledPane
+from gpubox.tui.widgets.lines import FittedLines, TitledPane
 from gpubox.views.connect import choose_model, gateway_models, gateway_snippet
 
 if TYPE_CHECKING:
@@ -44,33 +50,22 @@ class ClientNames(CursorRows[str]):
     DEFAULT_CSS = """
     ClientNames { width: 22; height: 1fr; border: round $line; padding: 0 1; &:focus { border: round $line-focus; } }
     """
-    CURSOR_RETURNS_TO_TOP = False
     CURSOR_STYLES = ("on $cursor", "on $line")
 
     def make_row(self, value: str, width: int) -> StyledLine:
         return styled_line((CLIENTS[value], ""))
 
 
-class ConnectLines(StyledLines):
-    """The address with its model, and what to know of the key."""
-
-    DEFAULT_CSS = "ConnectLines { height: 3; padding: 0 2; }"
+DIFF_STYLES = {"+": "$success", "-": "$error"}
 
 
 def _wrapped(text: str, width: int) -> list[StyledLine]:
-    lines: list[StyledLine] = []
-    for line in text.splitlines():
-        shown = sanitize_line(line)
-        lines += [styled_line((part, "")) for part in chop_cells(shown, max(10, width))] or [()]
-    return lines
+    return [row for line in text.splitlines() for row in wrap_hard(((sanitize_line(line), ""),), width)]
 
 
-def _diff_lines(rows: Sequence[str], width: int) -> list[StyledLine]:
-    styles = {"+": "$success", "-": "$error"}
-    return [
-        styled_line((part, styles.get(row[:1], "$quiet")))
-        for row in rows for part in chop_cells(sanitize_line(row), max(10, width))
-    ]  # fmt: skip
+def _diff_lines(diff: Sequence[str], width: int) -> list[StyledLine]:
+    styled = (((sanitize_line(line), DIFF_STYLES.get(line[:1], "$quiet")),) for line in diff)
+    return [row for line in styled for row in wrap_hard(line, width)]
 
 
 def _short(path: Path) -> str:
@@ -89,7 +84,7 @@ class ConnectScreen(PushedScreen):
     AUTO_FOCUS = "ClientNames"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.CONNECT)]
     DEFAULT_CSS = """
-    ConnectScreen { layout: vertical; background: $background; color: $foreground; }
+    ConnectScreen FittedLines { min-height: 3; padding: 0 2; }
     ConnectScreen #connect-body { height: 1fr; }
     """
 
@@ -101,7 +96,7 @@ class ConnectScreen(PushedScreen):
         super().__init__(Scope.CONNECT)
         self.bridge, self.profiles, self.service, self.start_gateway = bridge, profiles, service, start
         self.view = bridge.gateway.view or GatewayView("http://{}:{}".format(*service.address()))
-        self.names, self.text, self.lines = ClientNames(), TitledPane(), ConnectLines()
+        self.names, self.text, self.lines = ClientNames(), TitledPane(), FittedLines()
         self.names.values = tuple(CLIENTS)
         self.model = (bridge.overview.status.profile if bridge.overview else "") or ""
         """The model that the settings name; if there is no such one, the first."""
@@ -123,9 +118,6 @@ class ConnectScreen(PushedScreen):
     def on_mount(self) -> None:
         self.names.border_title = "Client"
         self._draw()
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._draw_lines)
 
     def show_gateway(self, view: GatewayView | None) -> None:
         """Shows the gateway as it is now."""
@@ -165,7 +157,7 @@ class ConnectScreen(PushedScreen):
             backup = await run_in_thread(write_settings, change)
         except GpuboxError as error:
             self._outcome = f"! {error}"
-            self._draw_lines()
+            self.lines.put(self._head_lines)
             return
         kept = f"; the file as it was is {backup.name}" if backup else ""
         self._outcome = f"✓ {snippet.title} is connected: start it."
@@ -241,7 +233,7 @@ class ConnectScreen(PushedScreen):
         else:
             where = f"{_short(change.path)}, new" if isinstance(change, SettingsChange) else snippet.where
             self.text.put(where, lambda width: _wrapped(snippet.text, width))
-        self._draw_lines()
+        self.lines.put(self._head_lines)
         self._update_keys(change, snippet)
 
     def _update_keys(self, change: SettingsChange | GpuboxError | None, snippet: Snippet | None) -> None:
@@ -252,11 +244,8 @@ class ConnectScreen(PushedScreen):
         hidden = {"connect_write"} if snippet is None or isinstance(change, GpuboxError) or done else set()
         self.keys.hidden_actions = frozenset(hidden if self._written else {*hidden, "connect_undo"})
 
-    def _draw_lines(self) -> None:
-        width = self.lines.content_size.width
-        if width <= 0:
-            self.call_after_refresh(self._draw_lines)
-            return
+    def _head_lines(self, width: int) -> list[StyledLine]:
+        """The address with its model, and what to know of the key."""
         models = self.models()
         chosen = next((model for model in models if model.name == self.model), models[0] if models else None)
         address = styled_line(("address ", "$quiet"), (sanitize_line(self.view.base_url), "bold"))
@@ -265,10 +254,7 @@ class ConnectScreen(PushedScreen):
             (f"  →: one of {len(models)}" if len(models) > 1 else "", "$quiet"),
         )  # fmt: skip
         said, style = self._note()
-        rows = textwrap.wrap(sanitize_line(said), max(20, width), break_on_hyphens=False)
-        self.lines.styles.height = 1 + max(2, len(rows))
-        first = truncate_line(join_lines([address, model]), width)
-        self.lines.show([first, *(styled_line((row, style)) for row in rows)])
+        return [truncate_line(join_lines([address, model]), width), *wrap_text(said, width, style)]
 
     def _note(self) -> tuple[str, str]:
         """The outcome, else what stands in the way, else what to know of the key; and its style."""
@@ -320,13 +306,9 @@ class ConnectScreen(PushedScreen):
         name = await self.app.push_screen_wait(PromptScreen("A key for a client", proposed, body))
         if name is None:
             return
-        try:
-            secret = await run_in_thread(self.service.add_key, name)
-            if not self.is_attached:  # closed meanwhile: nobody has seen the key
-                await run_in_thread(self.service.remove_key, name)
-                return
-        except GpuboxError as error:
-            self.say(str(error), bad=True)
+        secret = await run_in_thread(self.service.add_key, name)
+        if not self.is_attached:  # closed meanwhile: nobody has seen the key
+            await run_in_thread(self.service.remove_key, name)
             return
         self._secrets[proposed] = (name, secret)
         await self.bridge.gateway.poll()

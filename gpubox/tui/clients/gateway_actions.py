@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpubox.concurrency import run_in_thread
-from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.dialogs import confirm
 from gpubox.views.clients import cancelled_text, live_words
@@ -30,19 +29,14 @@ class GatewayController:
 
     async def act(self, action: str, *values: Any) -> None:
         """Performs the action of a key."""
-        if self.bridge.services.read_only:
-            self.app.say(self.bridge.services.read_only, bad=True)
-            return
         actions: dict[str, Callable[..., Awaitable[None]]] = {
             "hold": self.toggle_pause, "connect": self.connect, "toggle": self.start_or_stop, "cancel": self.cancel,
         }  # fmt: skip
-        if self._busy:  # a key pressed twice must not start two
+        if self.bridge.refuses() or self._busy:  # a key pressed twice must not start two
             return
         self._busy = True
         try:
             await actions[action](*values)
-        except GpuboxError as error:
-            self.app.say(str(error), bad=True)
         finally:
             self._busy = False
 

@@ -124,13 +124,18 @@ class DetailPane(ScrollKeys, VerticalScroll, can_focus=True):
             heading = Content.assemble(heading, "\n" if profile.title else "", description)
         if not profile.model and not profile.elsewhere:  # on another box: only its name is known
             return heading
-        command = Content("")
-        if self.preview:
-            from gpubox.views.profile import launch_line
-
-            command = Content.styled(sanitize_line(launch_line(profile, self.preview)), "$secondary")
+        command = Content.styled(sanitize_line(self.command_line), "$secondary")
         blocks = [heading, self._compatibility(entry), command, self._facts(entry, profile)]
         return Content("\n\n").join([block for block in blocks if block.plain])
+
+    @property
+    def command_line(self) -> str:
+        """What starts the profile in a shell; empty as long as that is not known."""
+        if not (self.entry and self.entry.profile and self.preview):
+            return ""
+        from gpubox.views.profile import launch_line
+
+        return launch_line(self.entry.profile, self.preview)
 
     def _refusal(self, entry: ProfileEntry) -> str:
         """Why the engine does not accept the profile; empty if it does."""

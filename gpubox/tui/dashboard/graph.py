@@ -66,15 +66,9 @@ def right_edge(now: float, seconds: float, columns: int) -> float:
 
 
 def area_graph(
-    values: Sequence[float | None],
-    top: float,
-    height: int,
-    prefill_columns: Collection[int],
-    *,
-    unobserved: Collection[int] = (),
-    name: str = "",
-    style: str = "$graph",
-) -> list[StyledLine]:
+    values: Sequence[float | None], top: float, height: int, prefill_columns: Collection[int], *,
+    unobserved: Collection[int] = (), name: str = "", style: str = "$graph",
+) -> list[StyledLine]:  # fmt: skip
     """``height`` rows of an area under ``values``, with the value axis at the left, and there ``name``.
 
     The lowest row marks ``prefill_columns`` and ``unobserved`` ones, so that a gap explains itself.
@@ -118,12 +112,7 @@ def time_axis(width: int, seconds: float, events: Mapping[int, tuple[str, str]])
     return marked_axis(width, ticks, f"{seconds / 60:g} min", events)
 
 
-def marked_axis(
-    width: int,
-    ticks: Collection[int],
-    duration: str,
-    events: Mapping[int, tuple[str, str]],
-) -> StyledLine:
+def marked_axis(width: int, ticks: Collection[int], duration: str, events: Mapping[int, tuple[str, str]]) -> StyledLine:
     """The axis with its ticks and events. The ends of the range say ``duration``; empty: they say nothing."""
     cells = ["─"] * width
     styles = [QUIET] * width

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpubox.concurrency import run_in_thread
 from gpubox.errors import GpuboxError
+from gpubox.sanitize import sanitize_line
 from gpubox.tui.dashboard.requests import RequestsPane
 from gpubox.tui.dashboard.throughput import ThroughputPane
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from gpubox.telemetry.history.values import Slowdown, StoredRequest, UsageSum
     from gpubox.tui.dashboard.graph import StoredGraph, Zoom
     from gpubox.tui.dashboard.request_history import RequestFilter
+    from gpubox.tui.messages import ProfileEntry
     from gpubox.tui.services import LocalServices
 
 REQUESTS_SECONDS, SLOWDOWNS_SECONDS = 30.0, 600.0
@@ -103,6 +105,17 @@ class HistoryController:
         if not self._compares:
             self._compares = True
             self.wake()
+
+    def explain(self, figure: str, entries: Iterable[ProfileEntry]) -> list[tuple[str, str]]:
+        """What a figure is, whether it is good here, and what moves it: labels and harmless texts."""
+        from gpubox.views.figures import Box, explain
+
+        self.compare_figures()
+        snapshot = self.throughput.snapshot
+        running = snapshot.server.profile if snapshot else None
+        plan = next((entry.plan for entry in entries if entry.profile and entry.name == running), None)
+        said = explain(figure, Box(snapshot, self.usual, plan) if snapshot else None)
+        return [(label, sanitize_line(text)) for label, text in said]
 
     def show_server(self, server: ServerStatus) -> None:
         """What runs now."""

@@ -16,6 +16,8 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.widgets import Input, Static
 
+from gpubox.concurrency import run_in_thread
+from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.dialogs import Dialog
@@ -24,6 +26,7 @@ from gpubox.tui.widgets.lines import ScrollKeys, StyledLines
 
 if TYPE_CHECKING:
     from gpubox.server.log import LogLine, RepeatFold
+    from gpubox.tui.bridge import ServiceBridge
     from gpubox.tui.styled_lines import StyledLine
 
 NOTE = "note"
@@ -278,7 +281,7 @@ class FailedLogScreen(Dialog[None]):
     FailedLogScreen > Vertical { width: 96%; height: 90%; padding: 0 1; }
     FailedLogScreen Static { max-height: 3; color: $error; }
     """
-    BINDINGS = [("escape,q", "dismiss", "Close")]  # noqa: RUF012
+    BINDINGS = [("q", "dismiss", "Close")]  # noqa: RUF012
 
     def __init__(self, failure: str, lines: list[str]) -> None:
         super().__init__()
@@ -294,3 +297,13 @@ class FailedLogScreen(Dialog[None]):
         view = self.query_one(LogView)
         view.focus()
         self.call_after_refresh(view.write, self.lines)  # after the layout, which gives the width to wrap for
+
+
+async def show_failed_log(bridge: ServiceBridge) -> None:
+    """Opens the log of the last failure, or says that there is none."""
+    try:
+        failure, lines = await run_in_thread(bridge.services.failed_log)
+    except GpuboxError as error:
+        bridge.app.say(str(error))
+    else:
+        bridge.app.push_screen(FailedLogScreen(failure, lines))

@@ -76,13 +76,9 @@ def advice_phrases(judged: AdviceList) -> tuple[Content, ...]:
 
 
 def status_phrases(
-    overview: ServerOverview | None,
-    operation: OperationProgress | None,
-    gateway: GatewayStatus | None,
-    trial: str,
-    *,
+    overview: ServerOverview | None, operation: OperationProgress | None, gateway: GatewayStatus | None, trial: str, *,
     read_only: bool,
-) -> list[Content]:
+) -> list[Content]:  # fmt: skip
     """What happens: the trial, else what the gateway does, and the last operation or why nothing runs.
 
     A later crash is more important than the operation.

@@ -6,10 +6,10 @@ OperationController.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
@@ -59,8 +59,8 @@ class ProfileRows(CursorRows[ProfileEntry]):
     """One line per entry. Enter or a double click opens one; a click only highlights it."""
 
     DEFAULT_CSS = "ProfileRows { overflow-y: auto; scrollbar-size-vertical: 1; }"
-    CURSOR_RETURNS_TO_TOP = False
     CURSOR_STYLES = ("on $cursor", "on $line")
+    KEY = "id"
 
     running: frozenset[str] = frozenset()
     operations: Mapping[str, str] = {}
@@ -74,9 +74,6 @@ class ProfileRows(CursorRows[ProfileEntry]):
         step = self.operations.get(value.name)
         state = entry_state(value, self.running, changes=step is not None)
         return entry_row(value, state, step or "", width, compared=bool(value.profile) and value.name == self.marked)
-
-    def key(self, value: ProfileEntry) -> Hashable:
-        return value.id
 
     def move_cursor(self, index: int) -> None:
         super().move_cursor(index)
@@ -165,11 +162,6 @@ class ProfilePane(Vertical):
         self.shipped_toggled = not self.shipped_toggled
         self._update_rows()
         return True
-
-    def on_key(self, event: events.Key) -> None:
-        if self.search.has_focus and event.key in ("down", "up"):
-            event.stop()
-            self.rows.action_down() if event.key == "down" else self.rows.action_up()
 
     @on(CursorRows.RowOpened)
     def _row_opened(self, event: CursorRows.RowOpened) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,8 @@ class RequestRows(CursorRows["Request | LaunchLine"]):
     """The lines; Enter opens one."""
 
     EMPTY_TEXT = "No requests yet. o connects a client, c opens the chat."
+    KEY = "key"
+    CURSOR_RETURNS_TO_TOP = True
 
     clients: Mapping[RequestKey, str] | None = None
     """Who sent a request, as far as that is certain; ``None``: nobody knows, and there is no such column."""
@@ -68,9 +70,6 @@ class RequestRows(CursorRows["Request | LaunchLine"]):
         if isinstance(value, LaunchLine):
             return launch_row(value, width)
         return request_row(value, width, self.clients)
-
-    def key(self, value: Request | LaunchLine) -> Hashable:
-        return value.key
 
     def action_open(self) -> None:
         from gpubox.tui.dashboard.request_history import LaunchLine

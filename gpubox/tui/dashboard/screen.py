@@ -16,7 +16,6 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Input
 
-from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import OPENS_INPUT, Scope, bindings
 from gpubox.tui.base_screen import PersistentScreen
 from gpubox.tui.dashboard.detail import DetailPane
@@ -28,8 +27,8 @@ from gpubox.tui.dashboard.profiles import ProfilePane
 from gpubox.tui.dashboard.requests import RequestRows, RequestsPane, request_fields
 from gpubox.tui.dashboard.throughput import NOT_SLOWER, ThroughputPane, slower_fields
 from gpubox.tui.dashboard.vram import gpu_readings, memory_figures
-from gpubox.tui.last_seen import LastSeen
 from gpubox.tui.messages import ChoiceMade
+from gpubox.tui.remembered import LastSeen
 from gpubox.tui.widgets.header import StatusHeader
 from gpubox.tui.widgets.lines import SnapshotPane
 
@@ -320,28 +319,16 @@ class DashboardScreen(PersistentScreen):
         client, profile = self.requests.client(request), self.requests.profile(request)
         self.app.push_screen(FieldsScreen(f"Request {request.number}", request_fields(request, client, profile)))
 
-    def _explained(self, figure: str) -> list[tuple[str, str]]:
-        """What a figure is, whether it is good here, and what moves it."""
-        from gpubox.views.figures import Box, explain
-
-        self.history.compare_figures()
-        snapshot = self.throughput.snapshot
-        running = snapshot.server.profile if snapshot else None
-        plan = next(
-            (entry.plan for entry in self.profiles.entries or () if entry.profile and entry.name == running), None
-        )
-        return explain(figure, Box(snapshot, self.history.usual, plan) if snapshot else None)
-
     def _figure_hint(self, figure: str) -> Content:
         shown = {"is": f"{figure}: ", "moved by": "Moved by "}
-        lines = (f"{shown.get(label, '')}{text}" for label, text in self._explained(figure))
-        return Content("\n").join([Content(sanitize_line(line)) for line in lines])
+        fields = self.history.explain(figure, self.profiles.entries or ())
+        return Content("\n").join([Content(f"{shown.get(label, '')}{text}") for label, text in fields])
 
     @on(SnapshotPane.FigureOpened)
     def _figure_opened(self, event: SnapshotPane.FigureOpened) -> None:
         from gpubox.tui.dialogs import FieldsScreen
 
-        fields = [(label, sanitize_line(text)) for label, text in self._explained(event.figure)]
+        fields = self.history.explain(event.figure, self.profiles.entries or ())
         self.app.push_screen(FieldsScreen(event.figure, fields))
 
     def watch_focused(self) -> None:
@@ -506,10 +493,7 @@ class DashboardScreen(PersistentScreen):
         self.toggle_zoom(panes)
 
     def action_copy(self) -> None:
-        entry, preview = self.detail.entry, self.detail.preview
-        if not (entry and entry.profile and preview):
+        if (entry := self.detail.entry) and (command := self.detail.command_line):
+            self.copy(command, f"the command line of {entry.name}")
+        else:
             self.say("The highlighted row has no command line to copy.")
-            return
-        from gpubox.views.profile import launch_line
-
-        self.copy(launch_line(entry.profile, preview), f"the command line of {entry.name}")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gpubox.telemetry.recent import History
     from gpubox.telemetry.snapshot import SlotReading, Snapshot
     from gpubox.tui.dashboard.graph import StoredGraph, Zoom
-    from gpubox.tui.last_seen import LastSeen
+    from gpubox.tui.remembered import LastSeen
 
 LABEL_CELLS = 9
 CHANGED_CELLS = 60

@@ -34,7 +34,7 @@ from gpubox.views.requests import rest_words
 if TYPE_CHECKING:
     from gpubox.hardware.gpu import Gpu
     from gpubox.telemetry.snapshot import DeviceMemory, Snapshot
-    from gpubox.tui.last_seen import LastSeen
+    from gpubox.tui.remembered import LastSeen
 
 LEGEND_CELLS = 22
 """Least width of one entry of the legend."""

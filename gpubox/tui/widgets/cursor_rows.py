@@ -22,7 +22,7 @@ Value = TypeVar("Value")
 
 
 class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
-    """The lines. Subclasses define ``make_row``, and ``key`` if a value changes while its row stays."""
+    """The lines. Subclasses define ``make_row``, and ``KEY`` if a value changes while its row stays."""
 
     DEFAULT_CSS = """
     CursorRows {
@@ -36,10 +36,12 @@ class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
     """Shown while the list is empty."""
     empty_text: str = ""
     """Shown instead: why it is empty now."""
-    CURSOR_RETURNS_TO_TOP: ClassVar[bool] = True
+    CURSOR_RETURNS_TO_TOP: ClassVar[bool] = False
     """Whether the cursor goes to the first row while the list has no focus: for lists with the newest on top."""
     CURSOR_STYLES: ClassVar[tuple[str, str]] = ("", "on $cursor")
     """Style under the row of the cursor, without and with the focus; empty: not drawn."""
+    KEY: ClassVar[str] = ""
+    """The attribute that identifies a value, if its row stays while the value changes."""
 
     class RowOpened(Message):
         """Enter was pressed on a row, or it was double-clicked."""
@@ -65,7 +67,7 @@ class CursorRows(StyledLines, ScrollView, Generic[Value], can_focus=True):
 
     def key(self, value: Value) -> Hashable:
         """Identifies the row of a value."""
-        return value
+        return getattr(value, self.KEY) if self.KEY else value
 
     @property
     def value(self) -> Value | None:

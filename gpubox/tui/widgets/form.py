@@ -17,7 +17,7 @@ from gpubox.sanitize import sanitize_line
 
 
 class FilterLine(Input):
-    """Filters ``view``, which gets the focus back."""
+    """Filters ``view``, which gets the focus back. The arrows move in ``view`` meanwhile."""
 
     def __init__(self, name: str, placeholder: str, view: Widget) -> None:
         super().__init__(placeholder=placeholder, id=name, compact=True, select_on_focus=False)
@@ -37,6 +37,11 @@ class FilterLine(Input):
         self.display = False
         self.screen.set_focus(self.view)
         return True
+
+    def on_key(self, event: events.Key) -> None:
+        if event.key in ("down", "up"):
+            event.stop()
+            getattr(self.view, f"action_{event.key}")()
 
     async def action_submit(self) -> None:
         # Not by a message, which is handled a turn later: a key typed right behind Enter would reach this line.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from textual.widget import Widget as _Base
 
     from gpubox.telemetry.snapshot import Snapshot
-    from gpubox.tui.last_seen import LastSeen
+    from gpubox.tui.remembered import LastSeen
 else:
     _Base = object  # Textual inherits styles and bindings along the first base that is a DOMNode: not this one
 
@@ -207,6 +207,18 @@ class ScrollableLines(ScrollKeys, StyledLines, ScrollView, can_focus=True):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return len(self._make(width - 1))  # leaves a column for the scroll bar, shown or not
+
+
+class FittedLines(ScrollableLines, can_focus=False):
+    """Lines that are made for the width of the widget; it is as high as they are."""
+
+    DEFAULT_CSS = "FittedLines { overflow-y: hidden; }"
+
+    def put(self, make: Callable[[int], list[StyledLine]]) -> None:
+        """Shows what ``make`` returns now."""
+        if make(self.scrollable_content_region.width or 80) != self.drawn:
+            self.make_again(make)
+            self.refresh(layout=True)
 
 
 class TitledPane(ScrollableLines):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.message import Message
 from textual.widgets import Input, Static
 
 from gpubox.concurrency import run_in_thread
@@ -25,7 +24,7 @@ from gpubox.tui.dialogs import ask
 from gpubox.tui.styled_lines import StyledLine, fit_by_priority, styled_line
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.form import FilterLine
-from gpubox.tui.widgets.lines import ScrollableLines, SingleLine, StatusLines
+from gpubox.tui.widgets.lines import FittedLines, SingleLine, StatusLines
 from gpubox.tui.workshop.edit_session import (
     OptionRow,
     describe_changes,
@@ -55,9 +54,9 @@ class OptionRows(CursorRows[OptionRow]):
     """Name, value, default and help of each option."""
 
     DEFAULT_CSS = "OptionRows { scrollbar-size-vertical: 1; }"
-    CURSOR_RETURNS_TO_TOP = False
     CURSOR_STYLES = ("on $line", "on $cursor")
     EMPTY_TEXT = "No flag of this engine contains that."
+    KEY = "path"
 
     refused: frozenset[KeyPath] = frozenset()
 
@@ -70,32 +69,8 @@ class OptionRows(CursorRows[OptionRow]):
         if self.value is not None:
             self._open_row(self.value)
 
-    class OptionHighlighted(Message):
-        """The cursor is on another row."""
-
-    def key(self, value: OptionRow) -> Hashable:
-        return value.path
-
     def make_row(self, value: OptionRow, width: int) -> StyledLine:
         return option_line(value, value.path in self.refused, width)
-
-    def move_cursor(self, index: int) -> None:
-        super().move_cursor(index)
-        self.post_message(self.OptionHighlighted())
-
-
-class FactLines(ScrollableLines, can_focus=False):
-    """Lines that are made for the width of the widget; it is as high as they are."""
-
-    DEFAULT_CSS = "FactLines { height: auto; overflow-y: hidden; }"
-
-    def put(self, make: Callable[[int], list[StyledLine]]) -> None:
-        """Shows other lines."""
-        width = self.size.width or 80
-        if make(width) == self._make(width):
-            return
-        self.make_again(make)
-        self.refresh(layout=True)
 
 
 class EditorOwner(Protocol):
@@ -122,7 +97,6 @@ class EditorScreen(PushedScreen):
     AUTO_FOCUS = "OptionRows"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.EDITOR)]
     DEFAULT_CSS = """
-    EditorScreen { layout: vertical; background: $background; color: $foreground; }
     EditorScreen #edit-title { background: $footer-background; }
     EditorScreen #edit-body { height: 1fr; layout: vertical; }
     EditorScreen #edit-options {
@@ -160,7 +134,7 @@ class EditorScreen(PushedScreen):
         self.value_line = Horizontal(id="edit-value-line")
         self.options = Vertical(id="edit-options")
         self.about = Static("", id="edit-about", markup=False)
-        self.facts, self.command = FactLines(), FactLines()
+        self.facts, self.command = FittedLines(), FittedLines()
         self.facts.border_title, self.command.border_title = "Memory", "Command line"
         self.problems = StatusLines("edit-problems")
         self._typed: OptionRow | None = None
@@ -188,8 +162,6 @@ class EditorScreen(PushedScreen):
     def on_mount(self) -> None:
         self.problems.display = False
         self.changed()
-
-    # -- updates from the app -------------------------------------------------------------------------
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
         self.memory = snapshot.memory
@@ -285,12 +257,7 @@ class EditorScreen(PushedScreen):
         self.call_after_refresh(self._draw_facts)
         self.call_after_refresh(self._draw_assessment)
 
-    def on_key(self, event: events.Key) -> None:
-        if self.search.has_focus and event.key in ("down", "up"):
-            event.stop()
-            self.rows.action_down() if event.key == "down" else self.rows.action_up()
-
-    @on(OptionRows.OptionHighlighted)
+    @on(OptionRows.RowHighlighted)
     def _highlighted(self) -> None:
         self._draw_about()
 

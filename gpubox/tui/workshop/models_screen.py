@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import textwrap
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,9 +19,9 @@ from gpubox.errors import GpuboxError
 from gpubox.planner.verdict import judge
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Scope, bindings
-from gpubox.tui.base_screen import PersistentScreen
+from gpubox.tui.base_screen import OtherScreen
 from gpubox.tui.dialogs import ask
-from gpubox.tui.styled_lines import StyledLine, gauge, marked, pad_line, sanitize_to_width, styled_line
+from gpubox.tui.styled_lines import StyledLine, gauge, marked, pad_line, sanitize_to_width, styled_line, wrap_text
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.tui.widgets.lines import SingleLine, TitledPane
 from gpubox.tui.workshop.editor_lines import device_lines
@@ -36,9 +35,7 @@ if TYPE_CHECKING:
     from gpubox.models.hub_download import HubDownload, HubProgress
     from gpubox.planner.finder import HubAnswer
     from gpubox.planner.plan import MemoryPlan
-    from gpubox.telemetry.snapshot import Snapshot
     from gpubox.tui.bridge import ServiceBridge
-    from gpubox.tui.messages import ServerOverview
 
 DRAW_SECONDS = 0.25
 """Between two drawings of a download's progress."""
@@ -55,11 +52,8 @@ class ModelRows(CursorRows[ModelRow]):
 
     DEFAULT_CSS = "ModelRows { overflow-y: auto; scrollbar-size-vertical: 1; }"
     EMPTY_TEXT = "No models yet. / searches this machine and Hugging Face."
-    CURSOR_RETURNS_TO_TOP = False
+    KEY = "key"
     CURSOR_STYLES = ("on $cursor", "on $line")
-
-    def key(self, value: ModelRow) -> Hashable:
-        return value.key
 
     def make_row(self, value: ModelRow, width: int) -> StyledLine:
         if value.kind == "heading":
@@ -155,9 +149,8 @@ def _verdict_lines(plan: MemoryPlan, width: int) -> list[StyledLine]:
 
 
 def _wrapped(text: str, style: str, width: int) -> list[StyledLine]:
-    indent = " " * (len(text) - len(text.lstrip()) + 2)
-    rows = textwrap.wrap(sanitize_line(text), max(20, width), subsequent_indent=indent, drop_whitespace=True)
-    return [styled_line((row, style)) for row in rows]
+    indent = " " * (len(text) - len(text.lstrip()))
+    return wrap_text(text.lstrip(), width, style, indent=indent, rest=f"{indent}  ") if text else []
 
 
 def download_line(name: str, progress: HubProgress | None, width: int) -> StyledLine:
@@ -178,14 +171,13 @@ def download_line(name: str, progress: HubProgress | None, width: int) -> Styled
     return (*styled_line(("↓ ", "$accent"), shown), *bar, (amount, ""), (note, "$quiet"))
 
 
-class ModelsScreen(PersistentScreen):
+class ModelsScreen(OtherScreen):
     """A search line, the list, and the details of the row under the cursor. A download goes on in the background."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012
     AUTO_FOCUS = "ModelRows"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.MODELS), ("escape", "back", "Back")]
     DEFAULT_CSS = """
-    ModelsScreen { layout: vertical; background: $background; color: $foreground; }
     ModelsScreen #finder-search { height: 1; padding: 0 1; background: $footer-background; }
     ModelsScreen #finder-line { background: $footer-background; }
     ModelsScreen #finder-body { height: 1fr; }
@@ -225,14 +217,6 @@ class ModelsScreen(PersistentScreen):
         self._show_details()
         self._update_keys()
         self._start_search("")
-
-    # -- updates from the app -------------------------------------------------------------------------
-
-    def show_overview(self, overview: ServerOverview | None) -> None:
-        """Nothing here depends on it; the header shows it."""
-
-    def show_snapshot(self, snapshot: Snapshot) -> None:
-        """Nothing here depends on it; the header shows it."""
 
     # -- the search -----------------------------------------------------------------------------------
 

@@ -50,30 +50,22 @@ class WorkshopController:
     async def act(self, action: str) -> None:
         """Performs one of WORKSHOP_ACTIONS on the highlighted row."""
         entry = self.profiles.entry
-        if action not in ("compare", "trial") and self._is_read_only():
+        if action not in ("compare", "trial") and self.bridge.refuses():
             return
         methods: dict[str, Any] = {
             "edit": self._edit, "external_editor": self._edit_externally, "duplicate": self._duplicate,
             "rename": self._rename, "delete": self._delete, "compare": self._compare,
         }  # fmt: skip
-        try:
-            if action == "trial":
-                await self._show_or_repeat_trial()
-            elif action == "new_profile":
-                await self._new(entry)
-            elif action == "undo":
-                await self._undo()
-            elif entry is None:
-                self.app.say("No profile is highlighted.")
-            else:
-                await methods[action](entry)
-        except GpuboxError as error:
-            self.app.say(str(error), bad=True)
-
-    def _is_read_only(self) -> bool:
-        if reason := self.bridge.services.read_only:
-            self.app.say(reason, bad=True)
-        return bool(reason)
+        if action == "trial":
+            await self._show_or_repeat_trial()
+        elif action == "new_profile":
+            await self._new(entry)
+        elif action == "undo":
+            await self._undo()
+        elif entry is None:
+            self.app.say("No profile is highlighted.")
+        else:
+            await methods[action](entry)
 
     # -- editing --------------------------------------------------------------------------------------
 
@@ -219,7 +211,7 @@ class WorkshopController:
             now = "back" if former.kind == "deletion" else "what it was before"
             self.app.say(f"{step.profile} is {now}.{self._how_to_use(step.profile)}")
             self._show(path.stem)
-        elif entry := next((e for e in self.bridge.entries if e.profile and e.name == step.profile), None):
+        elif entry := self.bridge.profile_entry(step.profile):
             await self.operations.choose(entry)
         else:
             self.app.say(f"The profile {step.profile} is no longer in the list.", bad=True)
@@ -246,7 +238,8 @@ class WorkshopController:
         if entry.profile is None:
             self.app.say("Only profiles whose files are valid can be compared.")
             return
-        first = next((e.profile for e in self.bridge.entries if e.profile and e.name == self._marked), None)
+        marked = self.bridge.profile_entry(self._marked)
+        first = marked.profile if marked else None
         if first is None or first.name == entry.name:
             self._mark("" if first else entry.name)
             return
@@ -326,7 +319,7 @@ class WorkshopController:
     async def _show_or_repeat_trial(self) -> None:
         if self.trial and self.trial.under_way:
             self.show_trial_screen()
-        elif self._is_read_only():
+        elif self.bridge.refuses():
             return
         elif name := await run_in_thread(self.bridge.services.trial_profile):
             self.app.say(f"{name} is being tried in another gpubox: keep or revert it there.")

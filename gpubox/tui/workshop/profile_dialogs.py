@@ -68,7 +68,6 @@ class SourceScreen(Dialog[str | None]):
         & .text-area--cursor-line { background: $line; }
     }
     """
-    BINDINGS = [("escape", "dismiss(None)", "Cancel")]  # noqa: RUF012
 
     def __init__(self, source: str = "", problem: str = "") -> None:
         super().__init__()
@@ -101,9 +100,7 @@ class ComparisonScreen(Dialog[None]):
     ComparisonScreen > Vertical { width: 120; height: auto; padding: 0 1; }
     ComparisonScreen ScrollableLines { background: $panel; max-height: 1fr; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        ("escape,q,equals_sign", "dismiss(None)", "Close"), ("a", "toggle_all", "All"),
-    ]  # fmt: skip
+    BINDINGS: ClassVar[list[BindingType]] = [("q,equals_sign", "dismiss", "Close"), ("a", "toggle_all", "All")]
 
     def __init__(self, comparison: ProfileComparison) -> None:
         super().__init__()

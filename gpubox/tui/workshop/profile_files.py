@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from gpubox.children import own_program
 from gpubox.engines.capabilities import display_version, find_refusals
 from gpubox.engines.find import choose_engine, find_engines
 from gpubox.engines.query import canonical_names, read_capabilities
-from gpubox.errors import GpuboxError, UsageError
+from gpubox.errors import UsageError
 from gpubox.paths import MAIN_INSTANCE
 from gpubox.profiles.argv import redacted_env
 from gpubox.profiles.comparison import compare_profiles
@@ -28,7 +21,6 @@ from gpubox.server.instance import observe, running_servers
 from gpubox.server.launch import preview_launch
 from gpubox.server.state import load_state
 from gpubox.server.supervisor import instance_of
-from gpubox.storage import read_json
 from gpubox.tui.messages import UndoStep
 from gpubox.tui.workshop.edit_session import EditSession, changed_words
 
@@ -50,8 +42,6 @@ if TYPE_CHECKING:
 
     Emit = Callable[[Any], None]
     RunOperation = Callable[[Coroutine[Any, Any, Any]], Any]
-
-MEASURE_POLL_SECONDS, STOP_SECONDS = 0.1, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +174,9 @@ class WorkshopService:
         them.
         """
         from gpubox.bench.report.run_summaries import run_summary
+        from gpubox.bench.trial_measurement import measure_apart
 
-        run, tokens = _measure_apart(instance_of(profile, self.paths), tokens, self.paths, stop)
+        run, tokens = measure_apart(instance_of(profile, self.paths), tokens, self.paths, stop)
         return run, tokens, run_summary(run).headline
 
     def compare_sides(self, edit: ProfileEdit, before: Run, after: Run) -> str:
@@ -228,60 +219,3 @@ def _last_speed_run(runs: list[RunSummary], profile: str) -> RunSummary | None:
             if not others and target.profile == profile and not target.overrides:
                 return run
     return None
-
-
-def _measure_apart(instance: str, tokens: int, paths: Paths, stop: threading.Event) -> tuple[Run, int]:
-    """Measures a server in a process of its own: drawing the screen would disturb the measurement.
-
-    ``stop`` ends it. Raises GpuboxError if it fails or was stopped.
-    """
-    from gpubox.bench.run_store import find_run
-
-    command = own_program("gpubox.tui.workshop.profile_files", *paths.arguments, instance, str(tokens))
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        while process.poll() is None:  # its stdin stays open: it ends when this process dies
-            if stop.wait(MEASURE_POLL_SECONDS):
-                process.send_signal(signal.SIGINT)  # the run is stored as interrupted
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(STOP_SECONDS)
-                process.kill()
-                raise GpuboxError("stopped")
-        assert process.stdout
-        output = process.stdout.read()
-    try:
-        values = read_json(output, own=True)
-    except ValueError:
-        raise GpuboxError(f"the measurement ended with code {process.returncode}") from None
-    if "error" in values:
-        raise GpuboxError(str(values["error"]), str(values["hint"]))
-    return find_run(paths, str(values["run"])), int(values["tokens"])
-
-
-def main() -> None:
-    """The process of ``_measure_apart``. Prints one JSON object.
-
-    Arguments: ``CONFIG STATE CACHE CONFIG_FILE INSTANCE TOKENS``. It ends when its standard input is closed, so that
-    it does not outlive a gpubox that was killed.
-    """
-    from gpubox.bench.trial_measurement import measure_running
-    from gpubox.config import load_config
-    from gpubox.paths import Paths
-
-    *folders, instance, tokens = sys.argv[1:]
-    paths = Paths.from_arguments(*folders)
-
-    def end_with_parent() -> None:
-        sys.stdin.buffer.read()
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    try:
-        measured = asyncio.run(measure_running(instance, int(tokens), paths, load_config(paths)))
-        if measured is None:
-            raise GpuboxError("No server answers that could be measured.")
-        values: dict[str, object] = {"run": measured[0].id, "tokens": measured[1]}
-    except GpuboxError as error:
-        values = {"error": error.message, "hint": error.hint}
-    except KeyboardInterrupt:
-        sys.exit(130)
-    sys.stdout.write(json.dumps(values))

@@ -22,6 +22,7 @@ from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import ACTIONS_BY_ID, Scope, bindings
 from gpubox.tui.base_screen import PushedScreen
+from gpubox.tui.dialogs import ChoiceList
 from gpubox.tui.messages import TrialChanged
 from gpubox.tui.operation_progress import OperationProgress, progress_parts
 from gpubox.tui.widgets.lines import wrap_phrases
@@ -79,13 +80,9 @@ class TrialController:
     """One trial at a time. It goes on while its screen is closed; the owner's decision ends it."""
 
     def __init__(
-        self,
-        bridge: ServiceBridge,
-        operations: OperationController,
-        service: WorkshopService,
-        session: EditSession,
+        self, bridge: ServiceBridge, operations: OperationController, service: WorkshopService, session: EditSession,
         edit: ProfileEdit,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.bridge, self.operations, self.service, self.edit = bridge, operations, service, edit
         from gpubox.tui.workshop.edit_session import describe_changes
 
@@ -292,12 +289,7 @@ class TrialScreen(PushedScreen):
     AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.TRIAL)]
     DEFAULT_CSS = """
-    TrialScreen { layout: vertical; background: $background; color: $foreground; }
-    TrialScreen OptionList { height: auto; border: none; padding: 0 2; background: $background; }
-    TrialScreen OptionList:focus { border: none; background-tint: $foreground 0%; }
-    TrialScreen OptionList:focus > .option-list--option-highlighted {
-        background: $cursor; color: $foreground; text-style: bold;
-    }
+    TrialScreen ChoiceList { padding: 0 2; background: $background; }
     TrialScreen #trial-frame {
         height: 1fr; border: round $line-focus; padding: 1 2; border-title-color: $foreground; overflow: auto;
     }
@@ -308,7 +300,7 @@ class TrialScreen(PushedScreen):
         self.trial = trial
         self.text = Static("", id="trial-frame", markup=False)
         self.text.border_title = "Try once"
-        self.rows = OptionList(markup=False)
+        self.rows = ChoiceList()
         self._choices: list[str] = []
         self._is_new = True
 
