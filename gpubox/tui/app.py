@@ -264,11 +264,8 @@ class GpuboxApp(SurvivingApp):
     def _overview_changed(self) -> None:
         assert self.bridge.overview is not None
         self.dashboard.only_watches = self.bridge.services.only_watches
-        before = self.dashboard.header.overview
         self.dashboard.show_overview(self.bridge.overview)
         self.broadcast()
-        if self.dashboard.header.overview == before:
-            return  # only its slots changed, as they do with every token
         self._highlight_first()
         if self.bridge.overview.status.up and not self._hint_read:
             self._hint_read = True

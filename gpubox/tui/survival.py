@@ -131,7 +131,7 @@ class SurvivingApp(App[bool]):
 
     def _handle_exception(self, error: Exception) -> None:
         cause = error.error if isinstance(error, WorkerFailed) else error
-        is_closing = isinstance(cause, NoScreen) and not self.is_running  # a worker still draws
+        is_closing = isinstance(cause, NoScreen | ScreenStackError) and not self.is_running  # a worker still draws
         if not is_closing and not self.goes_on(cause):
             super()._handle_exception(error)
 
