@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import queue
 import signal
 import threading
 from collections.abc import Callable, Coroutine
@@ -38,8 +40,35 @@ async def run_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
         with contextlib.suppress(RuntimeError):  # the loop is closed, and no one waits
             loop.call_soon_threadsafe(set_outcome, result, raised)
 
-    threading.Thread(target=run, daemon=True, name=getattr(work, "__name__", "work")).start()
+    try:
+        _idle.pop().put(run)
+    except IndexError:
+        threading.Thread(target=_run_all, args=(run,), daemon=True, name="work").start()
     return await outcome
+
+
+KEEP_SECONDS = 5.0
+"""How long a thread waits for more work: the screen has some several times a second, and a new thread costs more."""
+_idle: list[queue.SimpleQueue[Callable[[], None]]] = []
+"""Of each thread that waits: where its next work is put."""
+os.register_at_fork(after_in_child=_idle.clear)
+
+
+def _run_all(run: Callable[[], None]) -> None:
+    inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    while True:
+        run()
+        del run  # what it holds must not outlive it
+        _idle.append(inbox)
+        try:
+            run = inbox.get(timeout=KEEP_SECONDS)
+        except queue.Empty:
+            try:
+                _idle.remove(inbox)
+            except ValueError:  # it was taken just now
+                run = inbox.get()
+            else:
+                return
 
 
 def run_cancellable(work: Coroutine[Any, Any, T]) -> T:

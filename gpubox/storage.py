@@ -27,7 +27,7 @@ _CACHE_SCHEMA = 1
 """Of what is kept in caches: another number makes gpubox find it out again."""
 MAX_JSON_DEPTH = 100
 """Nothing that gpubox reads is nested so deeply; code that walks through a value is safe far beyond it."""
-_ODD_JSON = r"[\ud800-\udfff]|\\u[dD][89a-fA-F]|\d{19}|[eE]\+?0*\d{3}"
+_ODD_JSON = r"[\ud800-\udfff]|\\u[dD][89a-fA-F]|\d{20}|-\d{19}|[eE]\+?0*\d{3}"
 """Where a JSON text may hold a lone surrogate, or a number that is infinite or no machine word."""
 _LONE, _LONE_BUT_BYTES = r"[\ud800-\udfff]", r"[\ud800-\udc7f\udd00-\udfff]"
 """Lone surrogates; without those that stand for bytes of a path that is not UTF-8 (os.fsdecode)."""

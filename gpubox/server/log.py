@@ -32,6 +32,8 @@ CUT_MARKER = "gpubox: cut at "
 """Begins the line that replaces the text cut out of a log."""
 FOLD_WINDOW = 3
 """A line is folded if it equals one of so many lines shown last."""
+IDLE = "all slots are idle"
+"""In the line that an idle server writes after each poll (build 11434)."""
 LISTENS = re.compile(r"listening on http|HTTP server listening")
 """In the line that says that the model is loaded and the server answers; the second form is ik_llama.cpp's."""
 _PREFIX = re.compile(r"^(\d+)\.(\d\d)\.(\d\d\d)\.(\d\d\d) ([IWED]) (.*)$")
@@ -221,10 +223,22 @@ class LogReader:
         return skipped
 
 
+class LogActivity:
+    """Counts how often a log told of something new."""
+
+    def __init__(self, path: Path) -> None:
+        self._reader, self._count = LogReader(path, from_end=True), 0
+
+    def count(self) -> int:
+        """Grows if the log did, but not for what an idle server writes because gpubox asks it."""
+        self._count += any(IDLE not in line for line in self._reader.read())
+        return self._count
+
+
 class RepeatFold:
     """Decides for each line of a log whether to show it: a line that was just shown is counted instead.
 
-    An idle server writes ``all slots are idle`` after each poll (build 11434); others write a few lines in turn.
+    An idle server writes IDLE after each poll; others write a few lines in turn.
     """
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -189,14 +189,19 @@ def recent_restarts(state: InstanceState, at: datetime | None = None) -> tuple[s
 def load_state(path: Path) -> InstanceState:
     """The state in ``path``. Without a file it is empty; a damaged file also gives an empty state, and a message."""
     try:
-        values = read_json(read_text(path, STATE_BYTES), own=True)
-        values.pop("schema_version", None)
-        return cast(InstanceState, decoded(InstanceState, values))
+        return _state_of(read_text(path, STATE_BYTES))
     except FileNotFoundError:
         return InstanceState()
     except RECORD_ERRORS as error:
         reason = error.strerror if isinstance(error, NotRegularFile) else type(error).__name__
         return InstanceState(message=f"The state file {path} was damaged ({reason}).")
+
+
+@lru_cache(maxsize=16)  # the screen asks twice a second, and the text is nearly always the same
+def _state_of(text: str) -> InstanceState:
+    values = read_json(text, own=True)
+    values.pop("schema_version", None)
+    return cast(InstanceState, decoded(InstanceState, values))
 
 
 def pending_trial(paths: Paths) -> TrialRecord | None:

@@ -18,6 +18,7 @@ from textual.widget import Widget
 
 from gpubox.errors import GpuboxError
 from gpubox.tui.actions import Action, Scope, key_bar_actions, types_text
+from gpubox.tui.compositor import ThriftyCompositor
 from gpubox.tui.messages import ScreenOpened
 from gpubox.tui.widgets.header import StatusHeader
 
@@ -103,6 +104,7 @@ class PersistentScreen(Screen[None]):
 
     def __init__(self, scope: Scope, *, note: str = "", classes: str = "") -> None:
         super().__init__(classes=classes)
+        self._compositor = ThriftyCompositor()
         self.header, self.keys = StatusHeader(), KeyBar(scope)
         self.header.note = note
 

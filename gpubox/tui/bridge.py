@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -142,11 +143,11 @@ class ServiceBridge:
             self.app.say(f"The trial of {name} was left behind by another gpubox. What ran before runs again.")
 
     def report_overview(self, overview: messages.ServerOverview) -> None:
-        """Posts the overview if it changed."""
+        """Keeps the overview, and posts that it changed: not for its slots alone, which change with every token."""
         if self.operation_running:  # the operation's own progress says more than its record on disk
             overview = replace(overview, status=replace(overview.status, operation="", message=""))
-        if overview != self.overview:
-            self.overview = overview
+        before, self.overview = self.overview, overview
+        if before is None or overview.without_slots != before.without_slots:
             self.app.post_message(messages.ServerOverviewChanged())
 
     def refuses(self) -> bool:
@@ -274,15 +275,21 @@ class SnapshotPoller:
 
     async def _pause(self, until: float, *, until_activity: bool) -> None:
         """Returns at ``until``, or soon after the activity marker changed."""
-        loop, services = asyncio.get_running_loop(), self.bridge.services
-        marker = await run_in_thread(services.activity_marker) if until_activity else None
-        while (left := until - loop.time()) > 0:
-            await asyncio.sleep(min(left, ACTIVITY_CHECK_SECONDS) if until_activity else left)
-            if until_activity and (
-                self.bridge.operation_running or await run_in_thread(services.activity_marker) != marker
-            ):
+        left, ended = until - asyncio.get_running_loop().time(), threading.Event()
+        if left <= 0 or not until_activity:
+            await asyncio.sleep(max(0.0, left))  # even if sampling takes all the time, the screen must get its turn
+            return
+        try:
+            await run_in_thread(self._wait_for_activity, left, ended)
+        finally:
+            ended.set()
+
+    def _wait_for_activity(self, seconds: float, ended: threading.Event) -> None:
+        """In one thread: to wake the loop for each look would cost more than the look."""
+        marker, until = self.bridge.services.activity_marker(), time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not ended.wait(min(left, ACTIVITY_CHECK_SECONDS)):
+            if self.bridge.operation_running or self.bridge.services.activity_marker() != marker:
                 return
-        await asyncio.sleep(0)  # even if sampling takes all the time, the screen must get its turn
 
     async def sample(self) -> bool:
         """Takes one snapshot and passes it on. Returns whether the server is idle."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gpubox.profiles.loader import ProfileCatalog
     from gpubox.profiles.profile import Profile
     from gpubox.server.launch import EngineCompatibility, LaunchPreview
-    from gpubox.server.log import LogReader
+    from gpubox.server.log import LogActivity, LogReader
     from gpubox.telemetry.history.queries import HistoryQueries
     from gpubox.telemetry.history.writer import HistoryWriter
     from gpubox.telemetry.sampler import Sampler
@@ -65,6 +65,7 @@ class LocalServices:
         self._sampler: Sampler | None = None
         self._driver: DriverReader | None = None
         self._log: LogReader | None = None
+        self._activity: LogActivity | None = None
         self._cancel: Callable[[], object] | None = None
         self._bench: BenchRuns | None = None
         self._workshop: WorkshopService | None = None
@@ -145,7 +146,11 @@ class LocalServices:
 
     def activity_marker(self) -> object:
         """A value that changes when the server does something. Cheap."""
-        return _file_stats([self.paths.instance_log(MAIN_INSTANCE), self.paths.instance_state(MAIN_INSTANCE)])
+        if self._activity is None:
+            from gpubox.server.log import LogActivity
+
+            self._activity = LogActivity(self.paths.instance_log(MAIN_INSTANCE))
+        return self._activity.count(), _file_stats([self.paths.instance_state(MAIN_INSTANCE)])
 
     def companions_and_last(self) -> tuple[tuple[str, ...], str | None]:
         """The profiles that run beside the active one, and the profile that answered last."""

@@ -165,11 +165,13 @@ async def test_a_growing_log_and_a_changed_state_file_change_the_activity_marker
     seen = [services.activity_marker()]
     for path in (paths.instance_log("main"), paths.instance_state("main")):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("one")
+        path.write_text("one\n")
         seen.append(services.activity_marker())
     with paths.instance_log("main").open("a") as log:
-        log.write("two")
+        log.write("two\n")
     seen.append(services.activity_marker())
+    with paths.instance_log("main").open("a") as log:
+        log.write("1.05.223.942 I srv  update_slots: all slots are idle\n")  # the answer to a poll of gpubox
 
     assert all(utc_now != before for before, utc_now in pairwise(seen))
     assert services.activity_marker() == seen[-1]

@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -74,10 +75,9 @@ def area_graph(
     The lowest row marks ``prefill_columns`` and ``unobserved`` ones, so that a gap explains itself.
     """
     rows: list[StyledLine] = []
-    levels = [None if value is None else max(0.0, min(1.0, value / top)) * height * 8 for value in values]
+    columns = [_column_text(None if value is None else value / top, height) for value in values]
     for row in range(height):
-        floor = (height - 1 - row) * 8
-        text = "".join(_block(level, floor) for level in levels)
+        text = "".join([column[row] for column in columns])
         label = f"{top:.0f}" if row == 0 else f"{top / 2:.0f}" if height >= 4 and row == height // 2 else ""
         if len(label) > AXIS_CELLS - 2 and label.isdigit():
             label = f"{int(label) // 1000}k" if len(label) <= 6 else f"{int(label) // 1_000_000}M"
@@ -97,13 +97,16 @@ def area_graph(
     return rows
 
 
-def _block(level: float | None, floor: int) -> str:
-    if level is None:
-        return " "
-    eighths = round(level - floor)
-    if floor == 0 and level > 0:
-        eighths = max(1, eighths)  # a small value must not look like zero
-    return BLOCKS[max(0, min(8, eighths))]
+@lru_cache(maxsize=1024)  # between two repaints one column changes
+def _column_text(share: float | None, height: int) -> str:
+    """The blocks of one column, from its top."""
+    if share is None:
+        return " " * height
+    level = max(0.0, min(1.0, share)) * height * 8
+    eighths = [round(level - floor) for floor in range((height - 1) * 8, -1, -8)]
+    if level > 0:
+        eighths[-1] = max(1, eighths[-1])  # a small value must not look like zero
+    return "".join(BLOCKS[max(0, min(8, each))] for each in eighths)
 
 
 def time_axis(width: int, seconds: float, events: Mapping[int, tuple[str, str]]) -> StyledLine:

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gpubox import units
-from gpubox.models.demo_model import SMOLLM2
-from gpubox.profiles.loader import DEMO
 from gpubox.tui.messages import ProfileEntry
 
 QUESTION = "No profile yet. What do you have?"
@@ -18,6 +16,9 @@ FIND = ProfileEntry("choice:find", "choice", "find a model", text="on Hugging Fa
 
 def choices(entries: Sequence[ProfileEntry], kept: Iterable[str], *, looked: bool) -> list[ProfileEntry]:
     """The rows: the shipped profiles named ``kept`` (which run or ran), then what one can begin with."""
+    from gpubox.models.demo_model import SMOLLM2  # not before the first paint
+    from gpubox.profiles.loader import DEMO
+
     models = [entry for entry in entries if entry.kind == "model"]
     rows = [entry for entry in entries if entry.name in {*kept}]
     rows += models or [NO_FILE if looked else LOOKING]
