@@ -62,7 +62,7 @@ class GatewayView:
         status = self.status
         if status is None:
             return GatewaySummary(self.base_url, problem="no answer")
-        problem = "C shows a problem" if status.problems else ""
+        problem = "5 shows a problem" if status.problems else ""
         return GatewaySummary(self.base_url, status.paused, status.exposed, status.has_keys, problem)
 
 

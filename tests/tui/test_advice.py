@@ -86,16 +86,16 @@ async def advised(pilot: Pilot[bool]) -> None:
 async def test_the_dashboard_says_the_most_urgent_advice_in_one_line() -> None:
     fake = services()
     async with on_dashboard(fake) as pilot:
-        await shows(pilot, "→ paging  The CPU waits for weights", "+2 more  A advice")
+        await shows(pilot, "→ paging  The CPU waits for weights", "+2 more  x a advice")
         line = next(each for each in text(pilot).splitlines() if "→ paging" in each)
         assert len(line.rstrip()) <= SIZE[0]
         fake.judged = replace(JUDGED, advice=(replace(PAGING, dismissed=True), OTHERS))
         fake.status = replace(BUSY, pid=4712)
         await shows(pilot, "→ VRAM  Other programs hold 1.2 GiB")
-        assert not on_screen(pilot, "more  A advice")
+        assert not on_screen(pilot, "more  x a advice")
         fake.judged = AdviceList(PROFILE)
         fake.status = replace(BUSY, pid=4713)
-        await until(pilot, lambda: "A advice" not in text(pilot), "no advice")
+        await until(pilot, lambda: "x a advice" not in text(pilot), "no advice")
 
 
 async def test_a_rule_that_fails_ends_nothing() -> None:
@@ -192,7 +192,7 @@ def test_hostile_text_is_drawn_as_text() -> None:
 
 
 async def _line(pilot: Pilot[bool]) -> None:
-    await shows(pilot, "→ paging", "A advice")
+    await shows(pilot, "→ paging", "x a advice")
 
 
 async def _list(pilot: Pilot[bool]) -> None:

@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 
 from gpubox.bench.kinds import all_kinds
 from gpubox.bench.model import Doubt
+from gpubox.bench.report.formatting import item_words
 from gpubox.paths import Paths
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
@@ -19,7 +20,6 @@ from gpubox.tui.bench import plan_form
 from gpubox.tui.bench.bench_screen import BenchScreen
 from gpubox.tui.bench.plan_form import bench_arguments, bench_command_line, plan_fields, plannable_kinds
 from gpubox.tui.dashboard.screen import DashboardScreen
-from gpubox.views.runs import item_words
 from tests.bench_runs import speed_run
 from tests.tui.conftest import act, drag, opened, settled, shows, text, until
 from tests.tui.fake_bench import BenchServices, sweep_run

@@ -69,7 +69,7 @@ async def test_one_key_holds_all_requests_and_lets_them_go_on() -> None:
         for screen in "15":
             await pilot.press(screen)
             await act(pilot, "hold")
-            await shows(pilot, "▐▐ PAUSED", "P lets")
+            await shows(pilot, "▐▐ PAUSED", "resumes it")
             await act(pilot, "hold")
             await until(pilot, lambda: "PAUSED" not in text(pilot))
         assert services.gateways.asked == ["pause", "resume"] * 2
@@ -99,7 +99,7 @@ async def test_what_the_owner_should_mend_is_shown_at_every_size() -> None:
     async with on_dashboard(
         services_with_gateway(replace(STATUS, problems=("The key file is damaged; nobody gets in.",))), size=(80, 24)
     ) as pilot:
-        await shows(pilot, "✗ C shows a problem")
+        await shows(pilot, "✗ 5 shows a problem")
         await pilot.press("5")
         await shows(pilot, "✗ The key file is damaged")
 

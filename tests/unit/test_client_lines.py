@@ -103,7 +103,7 @@ def test_the_order_stays_until_it_is_forgotten() -> None:
     assert [row.name for row in order.rows(NOTHING, {})] == []
 
 
-def test_the_gateway_in_three_lines() -> None:
+def test_the_gateway_in_two_lines() -> None:
     profiles = (
         ProfileStatus("down", "down"), ProfileStatus("a", "up", running=2, unload_seconds=None),
         ProfileStatus("b", "starting", waiting=1), ProfileStatus("c", "broken", message="no VRAM"),
@@ -117,7 +117,7 @@ def test_the_gateway_in_three_lines() -> None:
         requests=(LONG,),
         exposed="LAN, no key",
     )
-    address, loaded, _ = map(text, gateway_lines(status, 200))
+    address, loaded = map(text, gateway_lines(status, 200))
 
     assert "http://127.0.0.1:8080" in address and "▲ LAN, no key" in address and "1 request now" in address
     assert loaded.startswith("◌ stop idle") and "◌ b load 3 s, asked by opencode, 1 waiting" in loaded

@@ -9,7 +9,7 @@ from gpubox import units
 from gpubox.bench.compare.words import about_time
 from gpubox.bench.kinds import all_kinds
 from gpubox.bench.report.chart import Chart, StyledRow, plot
-from gpubox.bench.report.formatting import format_number
+from gpubox.bench.report.formatting import format_number, item_words
 from gpubox.bench.report.model import Series
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.bench.tune_lines import tune_lines
@@ -27,7 +27,6 @@ from gpubox.tui.styled_lines import (
 )
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.views.documents import CHART_COLUMNS, Document, document_rows
-from gpubox.views.runs import item_words
 
 if TYPE_CHECKING:
     from gpubox.bench.model import Result, RunInfo
@@ -198,7 +197,7 @@ def _server_spans(throughput: Throughput | None) -> StyledLine:
     if throughput.state == "prefill":
         progress = throughput.prefill_progress
         share = f" {progress:.0%}" if progress is not None else ""
-        return styled_line((f"   prefill{share}, pp {units.rate(throughput.pp_tokens_per_second)} tok/s", "$accent"))
+        return styled_line((f"   reading{share}, pp {units.rate(throughput.pp_tokens_per_second)} tok/s", "$accent"))
     return styled_line((f"   {throughput.state}, tg {units.rate(throughput.tg_tokens_per_second)} tok/s", "$accent"))
 
 

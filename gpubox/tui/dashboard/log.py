@@ -265,7 +265,7 @@ class LogPane(Vertical):
         self.placeholder.display, self.view.display = empty, not empty
         count = self.view.match_count
         matches = "1 line matches" if count == 1 else f"{count:,} lines match"
-        parts = [matches if self.filter.value else "", "" if self.view.follow else "paused, G follows again"]
+        parts = [matches if self.filter.value else "", "" if self.view.follow else "paused, end follows again"]
         subtitle = "  ".join(part for part in parts if part)
         if self.border_subtitle != subtitle:
             self.border_subtitle = subtitle

@@ -71,7 +71,7 @@ def advice_phrases(judged: AdviceList) -> tuple[Content, ...]:
     word = ("→ ", "$accent"), (sanitize_line(first.word), "bold")
     return (
         Content.assemble(*word, "  ", (sanitize_line(first.sentence), QUIET)),
-        Content.assemble((more, QUIET), ("A", "bold $primary"), (" advice", QUIET)),
+        Content.assemble((more, QUIET), ("x a", "bold $primary"), (" advice", QUIET)),
     )
 
 
@@ -113,7 +113,9 @@ def _gateway_phrases(gateway: GatewayStatus | None, changing: bool) -> list[Cont
     phrases = []
     if gateway and gateway.paused:
         loud = (" ▐▐ PAUSED ", "bold reverse $warning")
-        phrases.append(Content.assemble(loud, (" the gateway holds all requests; P lets them go on", "$warning")))
+        phrases.append(
+            Content.assemble(loud, (" the gateway holds all requests; its menu (5, x) resumes it", "$warning"))
+        )
     for operation in gateway.operations if gateway and not changing else ():
         from gpubox.tui.clients.client_lines import operation_step, operation_text
 

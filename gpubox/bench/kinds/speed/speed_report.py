@@ -17,7 +17,7 @@ import msgspec
 from gpubox import units
 from gpubox.bench import stats
 from gpubox.bench.kinds.shared import closing_notes, report_doubts, timing_notes
-from gpubox.bench.kinds.speed.streams import KNEE_MARGIN, stream_levels
+from gpubox.bench.kinds.speed.streams import KNEE_MARGIN, is_streams_item, stream_levels
 from gpubox.bench.kinds.speed.workloads import PRESETS, QUICK_DEPTH, SpeedOptions, Workload, workloads_of
 from gpubox.bench.measured_request import energy_note
 from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
@@ -128,7 +128,9 @@ _MEASURES: Measures = (
 def summarise(options: SpeedOptions, info: RunInfo, results: ScoredItems) -> Report:
     """The metrics of each target and workload; notes say what failed or was skipped."""
     rows: list[Row] = [
-        (item, msgspec.convert(item.values, Workload), result) for item, result in results if not item.warmup
+        (item, msgspec.convert(item.values, Workload), result)
+        for item, result in results
+        if not (item.warmup or is_streams_item(item))
     ]
     metrics: list[Metric] = []
     points: list[DepthPoint] = []
