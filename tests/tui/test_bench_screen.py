@@ -211,6 +211,20 @@ async def test_b_shows_the_outline_before_it_measures_the_running_profile(box: P
         await shows(pilot, "only one can run at a time")
 
 
+async def test_after_the_first_sentence_the_longer_plans_are_rows_with_their_minutes(box: Paths) -> None:
+    async with benching(box, open_=False) as (pilot, services):
+        await pilot.press("b")
+        await shows(pilot, "Measure qwen36-mtp-16gb?")
+        await pilot.press("y")
+        await until(pilot, lambda: services.bench.asked)
+        speed_run(box, "qwen36-mtp-16gb")
+        services.bench.ended.set()
+        await shows(pilot, "writes 5", "lengths, about", "all depths, about", "that is enough")
+        await pilot.press("down", "enter")
+        await shows(pilot, "Plan a run", "--preset lengths")
+        assert len(services.bench.asked) == 1
+
+
 async def test_b_estimates_the_time_from_the_speed_of_the_running_server(box: Paths) -> None:
     async with benching(box, open_=False) as (pilot, services):
         planned = services.bench.planned

@@ -70,15 +70,21 @@ class RunRows(CursorRows["RunSummary"]):
         warning = ("! ", "$warning") if value.doubts or restore_pending else ("  ", "")
         name_cells = max(10, min(26, width - BESIDE_NAME_CELLS))
         name = sanitize_to_width(measured_label(info) if info else value.id, name_cells)
-        title = f"{kind:<{KIND_CELLS}.{KIND_CELLS}} "
         left = (
-            *styled_line((number, "bold $accent"), " ", (glyph, colour), " ", (title, "$secondary")),
+            *styled_line((number, "bold $accent"), " ", (glyph, colour), " "),
             *pad_line(styled_line((name, "bold")), name_cells),
             (" ", ""),
         )
-        result_cells = width - cell_width(left) - len(time) - 4
+        result_cells = width - cell_width(left) - len(time) - KIND_CELLS - 5
         middle = pad_line(styled_line((sanitize_to_width(result, result_cells), style)), result_cells)
-        return (*left, *middle, (" ", ""), warning, (time, "$quiet"))
+        return (
+            *left,
+            *middle,
+            (" ", ""),
+            warning,
+            (f"{kind:<{KIND_CELLS}.{KIND_CELLS}} ", "$secondary"),
+            (time, "$quiet"),
+        )
 
     def key(self, value: RunSummary) -> Hashable:
         return value.id
