@@ -148,7 +148,7 @@ class RemoteBox:
         try:
             status, body = self._pool.get(f"/gpubox/watch?{self.query()}", _WATCH_BYTES)
         except NoResponse as error:
-            text = f"{self.url} does not answer: {getattr(error, 'sentence', error)}."
+            text = f"{self.url} does not answer: {getattr(error, 'sentence', error.words)}."
             text = f"Nothing answers at {self.url}." if error.kind == "ConnectError" else text
             raise GpuboxError(text, code=ExitCode.NOT_RUNNING) from None
         if status != 200:

@@ -160,7 +160,7 @@ class LlamaClient:
         except ResponseTooLarge as error:
             return Health("error", error.sentence)
         except NoResponse as error:
-            return Health("unreachable", error.kind)
+            return Health("unreachable", error.words)
         if reply.status == 200:
             # Other servers answer with nothing, or with a plain word.
             broken = reply.body.lstrip()[:1] in (b"<", b"[", b"{") and not isinstance(reply.json(), dict)
@@ -213,7 +213,7 @@ class LlamaClient:
         except ResponseTooLarge:
             return None
         except NoResponse as error:
-            raise GpuboxError(f"{self.base_url} does not answer ({error.kind}).", code=ExitCode.NOT_RUNNING) from None
+            raise GpuboxError(f"{self.base_url} does not answer ({error.words}).", code=ExitCode.NOT_RUNNING) from None
         if reply.status == 401:
             raise GpuboxError(f"{self.base_url} needs an API key.", KEY_HINT, code=ExitCode.UNHEALTHY)
         return reply.json() if reply.status == 200 else None
@@ -322,7 +322,7 @@ class LlamaClient:
             raise GpuboxError(f"{error.sentence}.", code=ExitCode.UNHEALTHY) from None
         except NoResponse as error:
             code = ExitCode.FAILED if "Timeout" in error.kind else ExitCode.NOT_RUNNING
-            raise GpuboxError(f"The server does not {task} ({error.kind}).", code=code) from None
+            raise GpuboxError(f"The server does not {task} ({error.words}).", code=code) from None
         if reply.status != 200 or (field and field not in reply.object):
             raise GpuboxError(f"The server does not {task}: {reply.error()}.")
         return reply.object

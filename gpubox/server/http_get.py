@@ -13,12 +13,24 @@ _CLOSED = ("RemoteProtocolError", "ReadError")
 """The errors of a kept connection that the server has closed: build 11434 closes it after each stream."""
 
 
+_WORDS = {
+    "ConnectError": "nothing accepts connections there", "ConnectTimeout": "it accepts no connection in time",
+    "ReadTimeout": "no answer in time", "closed": "the connection is closed",
+    **dict.fromkeys((*_CLOSED, "WriteError"), "the connection broke off"),
+}  # fmt: skip
+
+
 class NoResponse(Exception):
     """No answer came. ``kind`` is the name of httpx's exception for the same failure."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind)
         self.kind = kind
+
+    @property
+    def words(self) -> str:
+        """Why, for the owner."""
+        return _WORDS.get(self.kind, self.kind)
 
 
 class ResponseTooLarge(NoResponse):

@@ -124,7 +124,7 @@ ACTIONS = (
            "llama qwen gemma mistral"),
     Action("undo", "u", "Undo", "Takes back what was done last: the previous profile runs again, the former text of an "
            "edited profile comes back, also after a kept trial, or a deleted profile. The bar names it.",
-           _D, _CHANGES, 6, "undo", "edit PROFILE --undo", "back go previous before revert restore undelete mistake "
+           _D, _CHANGES, 2, "undo", "edit PROFILE --undo", "back go previous before revert restore undelete mistake "
            "oops wrong recover profile model last", "profiles *", changes_server=True),
     Action("stop", "s", "Stop the server", "Asks first. If a running companion is highlighted, stops it instead.",
            _D, _DESTROYS, 7, "stop", "stop", "kill end shut down unload free memory vram release off", "profiles",

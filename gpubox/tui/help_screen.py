@@ -20,7 +20,7 @@ from gpubox.tui.widgets.header import SERVER_STATES
 from gpubox.tui.widgets.lines import ScrollKeys
 from gpubox.tui.workshop.edit_session import EDIT_MARKS
 from gpubox.views.figures import FIGURES
-from gpubox.views.marks import PROFILES
+from gpubox.views.marks import PROFILES, STATE_WORDS
 
 LEFT_CELLS, TITLE_CELLS = 8, 42
 TITLES = {
@@ -69,7 +69,10 @@ class HelpScreen(Dialog[None]):
             yield Static(Content.styled(TITLES[scope], "bold"), markup=False)
             yield Static(Content("\n").join([*map(_key_line, actions), Content("")]), markup=False, classes="keys")
         yield from _table("Terms", [(name, figure.meaning, "bold") for name, figure in FIGURES.items()])
-        states = [(f"{glyph} {name}", meaning, colour) for name, (glyph, colour, meaning) in SERVER_STATES.items()]
+        states = [
+            (f"{glyph} {STATE_WORDS.get(name, name)}", meaning, colour)
+            for name, (glyph, colour, meaning) in SERVER_STATES.items()
+        ]
         yield from _table("State of the server", states)
         yield from _table(
             "Marks in the profile list",

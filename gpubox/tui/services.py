@@ -75,7 +75,7 @@ class LocalServices:
     @property
     def note(self) -> str:
         """What every header says of a server that gpubox does not own."""
-        return "attached, read only" if self.url else "recording" if self.read_only else ""
+        return "watching this server" if self.url else "recording" if self.read_only else ""
 
     def remembered(self) -> Remembered:
         """What the screen remembers of its last session."""

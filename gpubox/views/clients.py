@@ -25,7 +25,7 @@ from gpubox.views.fields import json_fields
 from gpubox.views.rows import Table
 
 LIVE_STATES: tuple[RequestState, ...] = ("generating", "reading", "waiting")
-STAGE_HEADS = ("QUEUE", "SWAP", "PREFILL", "GEN")
+STAGE_HEADS = ("QUEUE", "SWAP", "READING", "GEN")
 _WAITS: Mapping[WaitKind, tuple[str, str]] = {
     "slot": ("for a slot", "behind"),
     "limit": ("at its key's limit", "behind"),

@@ -22,6 +22,8 @@ class Mark:
         return f"{self.glyph} {text}"
 
 
+STATE_WORDS = {"prefill": "reading"}
+"""States of a server whose name is none of plain English."""
 MEMORY: Mapping[str, Mark] = {
     "fits": Mark("✓", "it fits", "good"),
     "tight": Mark("◐", "it fits barely, or only with a part in RAM", "doubt"),

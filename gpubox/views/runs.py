@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from gpubox import units
@@ -41,18 +40,6 @@ from gpubox.views.marks import SPEED, Mark
 
 _MARKS = {"better": "faster", "worse": "slower", "equal": "equal", "cannot tell": "cannot tell"}
 """Outcome -> its mark in the table of speeds."""
-_ITEM = re.compile(r"(\w+)/(cold|warm)/d(\d+)/(w?)(\d+)")
-
-
-def item_words(item: str) -> str:
-    """``short/cold/d0/w1`` as ``short prompt, warm-up``; the name of any other item as it is."""
-
-    def words(name: re.Match[str]) -> str:
-        prompt, prefix, depth, warmup, number = name.groups()
-        parts = [f"{prompt} prompt", "cached" if prefix == "warm" else "", f"after {units.tokens(int(depth))}"]
-        return ", ".join(filter(None, [*parts[: 3 if int(depth) else 2], "warm-up" if warmup else number]))
-
-    return _ITEM.sub(words, item)
 
 
 def run_documents(paths: Paths, view: str, runs: Sequence[str] = ()) -> list[Document]:

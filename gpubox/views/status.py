@@ -10,6 +10,7 @@ from gpubox.server.other_server import LM_STUDIO, OLLAMA, OtherServerModel
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.snapshot import DeviceMemory, Snapshot, Throughput
 from gpubox.views.fields import json_fields, json_value
+from gpubox.views.marks import STATE_WORDS
 from gpubox.views.requests import context_words, rest_words
 from gpubox.views.rows import Table
 from gpubox.views.unknown_reasons import unknown_reasons
@@ -49,8 +50,10 @@ def _device_values(device: DeviceMemory) -> dict[str, Any]:
 def status_head(snapshot: Snapshot) -> str:
     """What runs, and what it does."""
     status, through = snapshot.server, snapshot.throughput
-    state = through.state if status.up or through.state == "stuck" else status.state
-    return f"{'●' if status.up else '○'} {status.profile or status.base_url or 'no server'}  {state}"
+    name = through.state if status.up or through.state == "stuck" else status.state
+    return (
+        f"{'●' if status.up else '○'} {status.profile or status.base_url or 'no server'}  {STATE_WORDS.get(name, name)}"
+    )
 
 
 def status_lines(snapshot: Snapshot) -> Iterator[tuple[str, str]]:

@@ -55,7 +55,7 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
         "Energy per token: — (the driver gives no power reading).",
     ]
     assert "run 2" in err and " 0 items" not in err
-    assert "6/6  tg 50.0 tok/s" in err
+    assert "6/6  writes 50.0 tok/s" in err
     assert "\x1b" not in err
 
     code, listed = values(capfd, "bench", "ls")

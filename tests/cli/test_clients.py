@@ -42,7 +42,7 @@ def test_clients_of_today(capfd: Capture, asked: None) -> None:
     code, out, _ = gpubox(capfd, "clients")
 
     assert code == 0
-    heads = ["QUEUE", "SWAP", "PREFILL", "GEN", "TTFT", "TG", "ERR", "LEFT", "LAST"]
+    heads = ["QUEUE", "SWAP", "READING", "GEN", "TTFT", "TG", "ERR", "LEFT", "LAST"]
     nothing = ["0", "ms"] * 4
     assert [line.split() for line in out.splitlines()] == [
         ["CLIENT", "REQS", "READ", "REUSED", "OUT", *heads],

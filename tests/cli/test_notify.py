@@ -133,7 +133,7 @@ def test_an_ended_run_is_told_if_it_was_long(
     event = listener.one()
     assert event["event"] == "run"
     assert "is finished" in event["title"]
-    assert "tg 50.0 tok/s" in event["text"]
+    assert "writes 50.0 tok/s" in event["text"]
 
 
 def test_a_lost_card_is_told_once_by_whoever_writes_the_history(listener: Listener, paths: Paths) -> None:

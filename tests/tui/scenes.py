@@ -175,7 +175,7 @@ SCENES = {
     "idle": Scene(READY, ("● idle", "qwen36-mtp-16gb ready"), LISTED | {"offload": AT_REST}),
     "generating": Scene(BUSY, ("70.2 tok/s", "113 of 115"), LISTED,
                         marks=(HistoryMark(NOW - 205, "switch", "qwen36-mtp-16gb"),)),
-    "prefill": Scene(BUSY, ("62%", "ETA 0:46", "prefill"),
+    "prefill": Scene(BUSY, ("62%", "ETA 0:46", "reading"),
                      {"throughput": PREFILL, "slots": (READING_SLOT,), **LISTED}),
     "no_gpu": Scene(DEMO_BUSY, ("148 tok/s", "RAM"), ON_CPU),
     "two_cards": Scene(BUSY, ("CUDA0", "CUDA1"), {

@@ -57,7 +57,7 @@ async def test_a_run_is_planned_followed_stopped_and_resumed(own_home: Path) -> 
 
         async with begun(bench, *words) as task:
             live = await at_work(bench, task, 3)
-            assert (live.info.state, live.value_name, live.headline) == ("running", "tg, tok/s", "tg 50.0 tok/s")
+            assert (live.info.state, live.value_name, live.headline) == ("running", "tg, tok/s", "writes 50.0 tok/s")
             assert live.seconds_left is not None
             assert live.now
             await bench.stop(live)

@@ -12,6 +12,7 @@ from textual.pilot import Pilot
 
 from gpubox.bench.kinds import all_kinds
 from gpubox.bench.model import Doubt
+from gpubox.bench.report.formatting import item_words
 from gpubox.paths import Paths
 from gpubox.tui import app as app_module
 from gpubox.tui.app import GpuboxApp
@@ -19,7 +20,6 @@ from gpubox.tui.bench import plan_form
 from gpubox.tui.bench.bench_screen import BenchScreen
 from gpubox.tui.bench.plan_form import bench_arguments, bench_command_line, plan_fields, plannable_kinds
 from gpubox.tui.dashboard.screen import DashboardScreen
-from gpubox.views.runs import item_words
 from tests.bench_runs import speed_run
 from tests.tui.conftest import act, drag, opened, settled, shows, text, until
 from tests.tui.fake_bench import BenchServices, sweep_run
@@ -209,6 +209,20 @@ async def test_b_shows_the_outline_before_it_measures_the_running_profile(box: P
         await shows(pilot, "being started")
         await pilot.press("n")
         await shows(pilot, "only one can run at a time")
+
+
+async def test_after_the_first_sentence_the_longer_plans_are_rows_with_their_minutes(box: Paths) -> None:
+    async with benching(box, open_=False) as (pilot, services):
+        await pilot.press("b")
+        await shows(pilot, "Measure qwen36-mtp-16gb?")
+        await pilot.press("y")
+        await until(pilot, lambda: services.bench.asked)
+        speed_run(box, "qwen36-mtp-16gb")
+        services.bench.ended.set()
+        await shows(pilot, "writes 5", "lengths, about", "all depths, about", "that is enough")
+        await pilot.press("down", "enter")
+        await shows(pilot, "Plan a run", "--preset lengths")
+        assert len(services.bench.asked) == 1
 
 
 async def test_b_estimates_the_time_from_the_speed_of_the_running_server(box: Paths) -> None:

@@ -246,7 +246,7 @@ async def test_read_only_where_the_server_is_not_ours(fake: FakeServices) -> Non
     fake.status = replace(READY, instance=None, profile=None, pid=None, base_url=fake.url)
     fake.extra_readings = {"requests": ()}
     async with on_dashboard(fake, notifications=True) as pilot:
-        await shows(pilot, "attached, read only", "No requests yet, or no log")
+        await shows(pilot, "watching this server", "No requests yet, or no log")
         await shows(pilot, "10.0.0.7:8080")
         assert "switch" not in text(pilot).splitlines()[-1]
         await pilot.press("s", "r", "enter")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import defaultdict
 from dataclasses import replace
@@ -63,6 +64,43 @@ def test_every_screen_has_its_way_back(scope: Scope) -> None:
     menu = menu_actions(scope, set())
     keys = [key for action in menu for key in action.keys]
     assert len(keys) == len(set(keys))
+
+
+OWN_KEYS = {"approval.py", "chat_settings.py", "web.py"}
+"""Dialogs whose answers have letters of their own, and what no terminal shows."""
+NAMED = re.compile(
+    r"(?<![\w`'./+-])(\^?[A-Za-z0-9]|F\d+|esc|ctrl\+[a-z]) ([a-z]+s)\b|\b[Pp]ress (\w)\b|\((\w)\)|menu \(\d, (\w)\)"
+)
+"""How a text names a key: ``t shows it``, ``press n to``, ``the menu (x)``."""
+
+
+def named_keys(path: Path) -> set[str]:
+    """The keys that the texts of a module name."""
+    tree, keys = ast.parse(path.read_text()), set()
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Tuple) and len(node.elts) == 2:  # a styled text: ("o", "bold $primary")
+            key, style = (getattr(each, "value", "") for each in node.elts)
+            keys |= {str(key)} if style == "bold $primary" and str(key).isascii() and len(str(key)) == 1 else set()
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            for key, verb, *others in NAMED.findall(node.value):
+                if key not in ("a", "A") or verb in ("shows", "opens", "tries"):  # the article
+                    keys.add((key or "".join(others)).replace("ctrl+", "^"))
+    return keys
+
+
+def test_each_key_that_a_text_names_exists_where_it_stands() -> None:
+    at = {"bench": (Scope.BENCH,), "clients": (Scope.CLIENTS, Scope.CONNECT), "chat": (Scope.CHAT,),
+          "dashboard": DASHBOARD}  # fmt: skip
+    found = 0
+    for path in Path(gpubox.tui.__file__).parent.rglob("*.py"):
+        scopes = {*at.get(path.parent.name, Scope), Scope.ANYWHERE}
+        here = {key.replace("ctrl+", "^") for action in ACTIONS if action.bound and action.scope in scopes
+                for key in (*action.keys, action.letter)} | {"^c"}  # fmt: skip
+        named = named_keys(path) if path.name not in OWN_KEYS else set()
+        found += len(named)
+        assert named <= here, (path.name, named - here)
+    assert found > 20
 
 
 async def test_the_menu_is_of_the_focused_pane_and_its_rows_run(fake: FakeServices) -> None:

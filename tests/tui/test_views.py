@@ -31,7 +31,7 @@ def plain_text(line: StyledLine) -> str:
 def test_prefill_has_a_bar_and_a_percentage_at_any_width(width: int) -> None:
     (line,) = throughput.state_lines(snapshot(BUSY, throughput=PREFILL, slots=(READING_SLOT,)), width)
     assert cell_width(line) <= width
-    assert plain_text(line).startswith("● prefill ▓▓▓") and "62%" in plain_text(line)
+    assert plain_text(line).startswith("● reading ▓▓▓") and "62%" in plain_text(line)
 
 
 def test_a_gap_in_the_graph_says_that_a_prompt_was_read() -> None:

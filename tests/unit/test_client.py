@@ -76,10 +76,10 @@ def answering(values: Any, status: int = 200) -> LlamaClient:
         (DENIED, Health("error", "HTTP 401")),
         (httpx.Response(500), Health("error", "HTTP 500")),
         (httpx.Response(302), Health("error", "HTTP 302")),
-        (httpx.ConnectError, Health("unreachable", "ConnectError")),
-        (httpx.ReadTimeout, Health("unreachable", "ReadTimeout")),
-        (httpx.RemoteProtocolError, Health("unreachable", "RemoteProtocolError")),
-        (TimeoutError, Health("unreachable", "ReadTimeout")),
+        (httpx.ConnectError, Health("unreachable", "nothing accepts connections there")),
+        (httpx.ReadTimeout, Health("unreachable", "no answer in time")),
+        (httpx.RemoteProtocolError, Health("unreachable", "the connection broke off")),
+        (TimeoutError, Health("unreachable", "no answer in time")),
     ],
 )
 async def test_health_never_raises(reply: Answered, health: Health) -> None:
@@ -188,8 +188,8 @@ async def test_the_proof_is_one_token_or_one_embedding() -> None:
         (httpx.Response(200, json={"error": "as text"}), "not llama-server's"),
         (httpx.Response(200, json={}), "not llama-server's"),
         (httpx.Response(500, json={"content": "x"}), "HTTP 500"),
-        (httpx.RemoteProtocolError, "does not answer a one-token request (RemoteProtocolError)"),
-        (httpx.ReadTimeout, "does not answer a one-token request (ReadTimeout)"),
+        (httpx.RemoteProtocolError, "does not answer a one-token request (the connection broke off)"),
+        (httpx.ReadTimeout, "does not answer a one-token request (no answer in time)"),
     ],
 )
 async def test_any_other_answer_proves_nothing(reply: Answered, words: str) -> None:
@@ -230,7 +230,7 @@ async def test_a_server_that_leaves_in_the_middle_is_not_running() -> None:
     with pytest.raises(GpuboxError) as caught:
         await client(httpx.ReadError).chat([], max_tokens=8)
 
-    assert (caught.value.code, caught.value.message) == (3, "The server does not answer (ReadError).")
+    assert (caught.value.code, caught.value.message) == (3, "The server does not answer (the connection broke off).")
 
 
 def test_the_servers_own_words_are_cut_short() -> None:

@@ -54,7 +54,7 @@ async def test_a_server_by_its_url_that_is_not_there_and_comes(paths: Paths, mak
     snapshot = await sampler.sample(wait=True)
     assert (snapshot.server.state, snapshot.throughput.state) == ("unreachable", "down")
     assert snapshot.server.message == f"Nothing answers at {box.url}."
-    assert snapshot.problems == (f"nothing answers at {box.url} (ConnectError)",)
+    assert snapshot.problems == (f"nothing answers at {box.url} (nothing accepts connections there)",)
 
     box.start_serving()
     snapshot = await until(lambda: sampler.sample(wait=True), lambda s: s.throughput.slots == 1)

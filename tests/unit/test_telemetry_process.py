@@ -65,7 +65,7 @@ async def test_a_process_that_lives_and_does_not_listen(box: LlamaBox, make: Mak
     snapshot = await make().sample(wait=True)
 
     assert (snapshot.server.state, snapshot.throughput.state) == ("unreachable", "down")
-    assert snapshot.problems == (f"nothing answers at {box.url} (ConnectError)",)
+    assert snapshot.problems == (f"nothing answers at {box.url} (nothing accepts connections there)",)
 
 
 async def test_a_load_is_no_problem(box: LlamaBox, make: Make) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpubox import units
@@ -85,6 +86,20 @@ def format_ratio(ratio: PairedRatio, *, short: bool = False) -> str:
     return f"{format_change(ratio.ratio)} (95 % CI {low:+.1f} to {high:+.1f} %)"
 
 
+_ITEM = re.compile(r"(\w+)/(cold|warm)/d(\d+)/(w?)(\d+)")
+
+
+def item_words(item: str) -> str:
+    """``short/cold/d0/w1`` as ``short prompt, warm-up``; the name of any other item as it is."""
+
+    def words(name: re.Match[str]) -> str:
+        prompt, prefix, depth, warmup, number = name.groups()
+        parts = [f"{prompt} prompt", "cached" if prefix == "warm" else "", f"after {units.tokens(int(depth))}"]
+        return ", ".join(filter(None, [*parts[: 3 if int(depth) else 2], "warm-up" if warmup else number]))
+
+    return _ITEM.sub(words, item)
+
+
 def validity_suffix(doubts: Sequence[Doubt]) -> str:
     """The end of a sentence that rests on doubtful items: `` - doubtful: busy CPU in 3 items``; else empty."""
     if not doubts:
@@ -101,7 +116,7 @@ def validity_warnings(doubts: Sequence[Doubt]) -> Iterator[str]:
     for kind in dict.fromkeys(doubt.kind for doubt in doubts):
         own = [doubt for doubt in doubts if doubt.kind == kind]
         items = len({doubt.item for doubt in own if doubt.item})
-        where = f" in {items} items" if items > 1 else f" in {own[-1].item}" if items else ""
+        where = f" in {items} items" if items > 1 else f" in {item_words(own[-1].item)}" if items else ""
         meaning = f" - {DOUBT_MEANINGS[kind]}" if kind in DOUBT_MEANINGS else ""
         last = "the last one: " if items > 1 and len({doubt.text for doubt in own}) > 1 else ""
         yield f"! {kind}{where}: {last}{own[-1].text}{meaning}"

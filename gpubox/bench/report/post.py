@@ -112,6 +112,8 @@ class Post:
     """What the run concludes, and how it was measured."""
     doubts: tuple[str, ...]
     """Why not to trust the figures."""
+    verdict: str = ""
+    """The first of ``sentences``, if it is the answer."""
 
     @property
     def name(self) -> str:
@@ -158,6 +160,10 @@ def _assemble(
         side = sides.get(target.name) or next(iter(sides.values()))
         names.setdefault(target.profile or target.name, side.label or side.model.name)
     columns = _columns(report)
+    notes = [
+        _renamed(_for_strangers(note), names) if note and not _FOR_THE_OWNER.search(note) else ""
+        for note in (_HINT.sub("", report.verdict), *report.notes)
+    ]
     totals = [_number(gpu.get("vram_total_bytes")) for gpu in machine.gpus]
     return Post(
         kind=report.kind,
@@ -173,12 +179,9 @@ def _assemble(
         flags=common if any(side.flags is not None for side in sides.values()) else None,
         columns=columns,
         rows=tuple(_best_first(report.kind, columns, list(_rows(report.metrics, columns, sides, names)))),
-        sentences=tuple(
-            _renamed(_for_strangers(note), names)
-            for note in filter(None, (_HINT.sub("", report.verdict), *report.notes))
-            if not _FOR_THE_OWNER.search(note)
-        ),
+        sentences=tuple(filter(None, notes)),
         doubts=tuple(doubts),
+        verdict=notes[0],
     )
 
 

@@ -91,7 +91,7 @@ def post_markdown(post: Post) -> str:
 
 def _lines(post: Post) -> Iterator[str]:
     yield f"**{_plain(post.name)}** on {_plain(', '.join(post.gpus) or post.cpu or units.UNKNOWN)}: " + _plain(
-        headline(post)
+        post.verdict or headline(post)
     )
     for doubt in post.doubts:
         yield from ("", f"**! {_plain(doubt)}**")
@@ -100,7 +100,7 @@ def _lines(post: Post) -> Iterator[str]:
     if post.rows:
         yield ""
         yield from _figure_tables(post)
-    notes = [*post.sentences, *([BRACKETS] if post.rows else [])]
+    notes = [*post.sentences[bool(post.verdict) :], *([BRACKETS] if post.rows else [])]
     if notes:
         yield ""
     yield from (f"- {markdown_text(note)}" for note in notes)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 SUMMARY = ".summary.json"
-VERSION = 6
+VERSION = 7
 NEWEST = 4
 """The active run is looked for among this many, the last ones saved."""
 

@@ -6,9 +6,9 @@ import time
 
 from gpubox.bench import events
 from gpubox.bench.compare.words import about_time
+from gpubox.bench.report.formatting import item_words
 from gpubox.cli import diagnostics
 from gpubox.cli.operations import OperationOutput
-from gpubox.views.runs import item_words
 
 PLAIN_LINE_SECONDS = 10.0
 """The interval of progress lines where stderr is not a terminal."""
@@ -36,7 +36,9 @@ class RunProgressOutput:
             case events.DoubtRaised(doubt=doubt):
                 if (doubt.kind, doubt.text) not in self._doubts:  # the report counts repeats
                     self._doubts.add((doubt.kind, doubt.text))
-                    diagnostics.note(f"  ! {doubt.kind}: {doubt.text}" + (f"  ({doubt.item})" if doubt.item else ""))
+                    diagnostics.note(
+                        f"  ! {doubt.kind}: {doubt.text}" + (f"  ({item_words(doubt.item)})" if doubt.item else "")
+                    )
             case events.ItemStarted(item=item, number=number, total=total):
                 self._line = f"  {number}/{total}  {item_words(item.id)}{self._seconds_left}"
                 diagnostics.redraw(self._line)

@@ -45,11 +45,12 @@ def ls_command(context: Context, as_json: bool) -> None:
         took = units.duration(own.seconds) if own.seconds else units.UNKNOWN
         pending = f"{own.restore_pending} not restored" if own.restore_pending else ""
         warnings = f"! {', '.join(own.doubts)}" if own.doubts and not own.headline else ""  # else it says so
-        remarks = "; ".join(filter(None, (own.headline, warnings, pending, own.problem)))
+        says = ": ".join(filter(None, (", ".join(own.targets[:2]), own.headline)))
+        sentence = "; ".join(filter(None, (says, warnings, pending, own.problem)))
         done = f"{own.done}/{own.items}" if own.info else units.UNKNOWN
-        rows.append((own.id, own.kind or units.UNKNOWN, own.state, done, took, remarks))
+        rows.append((sentence, own.kind or units.UNKNOWN, own.state, done, took, own.id))
     empty = "There are no runs yet. `gpubox bench speed` makes one."
-    output.emit_table(Table(rows, ("RUN", "KIND", "STATE", "DONE", "TOOK", ""), empty))
+    output.emit_table(Table(rows, ("RESULT", "KIND", "STATE", "DONE", "TOOK", "RUN"), empty))
 
 
 @click.command("show")

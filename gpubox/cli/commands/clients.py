@@ -46,7 +46,7 @@ def command(
     OUT      generated tokens
     QUEUE    how long they waited for a slot, all together
     SWAP     how long they waited for their profile to be up
-    PREFILL  from there to the first token
+    READING  from there to the first token
     GEN      from the first token to the last
     TTFT     median of the streamed requests, from the request's last byte to the first token
     TG       median tokens per second, as the server reports it

@@ -16,7 +16,7 @@ from gpubox.errors import GpuboxError
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import OtherScreen
 from gpubox.tui.bench.bench_runs import EXPORTS
-from gpubox.tui.bench.plan_form import PlanScreen, bench_command_line
+from gpubox.tui.bench.plan_form import PlanScreen, ask_longer_plan, bench_command_line
 from gpubox.tui.bench.run_pane import (
     RunRows,
     active_run_lines,
@@ -295,7 +295,6 @@ class BenchScreen(OtherScreen):
             self.say("No run is active.")
 
     def action_bench_copy(self) -> None:
-        """Copies the selected text; without a selection the whole content of the pane."""
         selected = self.get_selected_text()
         self.copy(selected or self.pane.text, "the selected text" if selected else "the report")
 
@@ -355,8 +354,8 @@ class BenchScreen(OtherScreen):
             self.say(f"Planning the tune of {entry.name} ...")
             self.work(lambda: self._start(["tune", entry.name], confirm=True), "bench-tune", exclusive=True)
 
-    def action_bench_plan(self, kind: str = "", profile: str = "") -> None:
-        """Opens the form that plans a run, for ``kind`` and ``profile`` first."""
+    def action_bench_plan(self, kind: str = "", profile: str = "", preset: str = "") -> None:
+        """Opens the form that plans a run; what is given is chosen first."""
         if self._refused():
             return
         profiles, active = self.profiles()
@@ -366,8 +365,8 @@ class BenchScreen(OtherScreen):
                 confirm = arguments[0] == "tune"  # many restarts: never without a look at the plan
                 self.work(lambda: self._start(arguments, confirm=confirm), "bench-start")
 
-        screen = PlanScreen(self.runs, profiles, active, self.tokens_per_second(), kind=kind, profile=profile)
-        self.app.push_screen(screen, start)
+        first = {"kind": kind, "profile": profile, "preset": preset}
+        self.app.push_screen(PlanScreen(self.runs, profiles, active, self.tokens_per_second(), **first), start)
 
     async def _start(self, arguments: list[str], *, confirm: bool) -> None:
         """Runs ``gpubox bench ARGUMENTS``. Asks first with ``confirm``, or if the server answers a request."""
@@ -404,6 +403,11 @@ class BenchScreen(OtherScreen):
             await self.read_summaries()
             new = next((run.id for run in self.summaries if run.id not in known), "")
             self.show_ended(arguments[1] if arguments[0] == "resume" else new)
+        run = next((each for each in self.summaries if each.id == new), None)
+        if run and "quick" in arguments and self.is_current:
+            preset = await ask_longer_plan(self.app, run)
+            if preset is not None:
+                self.action_bench_plan("speed", run.targets[0], preset)
 
     def action_bench_resume(self) -> None:
         """Runs the items of the selected run that have no result."""

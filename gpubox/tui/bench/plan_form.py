@@ -6,10 +6,10 @@ import asyncio
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual import on
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input, Static
@@ -19,10 +19,11 @@ from gpubox.bench.kinds import all_kinds
 from gpubox.errors import GpuboxError
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.bench.bench_runs import bench_words
-from gpubox.tui.dialogs import Dialog
+from gpubox.tui.dialogs import Dialog, ask
 from gpubox.tui.widgets.form import CycleField, FormRow
 
 if TYPE_CHECKING:
+    from gpubox.bench.report.model import RunSummary
     from gpubox.tui.bench.bench_runs import BenchRuns
 
 OUTLINE_DELAY = 0.4
@@ -84,6 +85,22 @@ def bench_command_line(arguments: Sequence[str]) -> str:
     return shlex.join(["gpubox", *bench_words(arguments)])
 
 
+async def ask_longer_plan(app: App[Any], run: RunSummary) -> str | None:
+    """After the first sentence of a quick run: the preset of a longer plan, each a row with its minutes."""
+    from gpubox.bench.kinds.speed.speed_report import longer_plans
+
+    rate = next((metric.estimate.value for metric in run.metrics if metric.name == "tg"), None)
+    if not rate or not run.headline:
+        return None
+    plans = list(longer_plans(rate).items())
+    rows = [
+        (str(n), f"{name or 'all depths'}, {minutes}", f"plan-{name}") for n, (name, minutes) in enumerate(plans, 1)
+    ]
+    body = f"{sanitize_line(run.headline)}.\n\nA longer plan tells more. A row opens it; nothing starts yet."
+    answer = await ask(app, "Measured", body, ("n", "that is enough", "no"), *rows) or "no"
+    return None if answer == "no" else answer.removeprefix("plan-")
+
+
 class PlanScreen(Dialog[list[str] | None]):
     """Returns the arguments of ``gpubox bench``, or ``None`` for esc."""
 
@@ -102,15 +119,15 @@ class PlanScreen(Dialog[list[str] | None]):
 
     def __init__(
         self, runs: BenchRuns, profiles: Sequence[str], active: str, tokens_per_second: float | None, *,
-        kind: str = "", profile: str = "",
+        kind: str = "", profile: str = "", preset: str = "",
     ) -> None:  # fmt: skip
         """``active``: the running profile; ``tokens_per_second``: what its server generates.
 
-        ``kind`` and ``profile`` are chosen first, if there are such.
+        ``kind``, ``profile`` and ``preset`` are chosen first, if there are such.
         """
         super().__init__()
         self.runs, self.profiles, self.active = runs, list(profiles), active
-        self.tokens_per_second = tokens_per_second
+        self.tokens_per_second, self.preset = tokens_per_second, preset
         kinds = plannable_kinds(url=bool(runs.url))
         self.first_profile = next((name for name in (profile, active) if name in self.profiles), "")
         self.kind = CycleField("kind", [(name, name) for name in kinds], kind if kind in kinds else kinds[0])
@@ -159,7 +176,8 @@ class PlanScreen(Dialog[list[str] | None]):
         if field.name == SECOND:
             return CycleField(field.name, [("", "none"), *profiles], "")
         if field.choices:
-            return CycleField(field.name, field.choices, field.choices[0][0])
+            preset = self.preset if any(self.preset == value for value, _ in field.choices) else field.choices[0][0]
+            return CycleField(field.name, field.choices, preset)
         return Input(name=field.name, placeholder=field.empty, compact=True, classes="value")
 
     @on(CycleField.Changed)

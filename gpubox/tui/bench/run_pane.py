@@ -9,7 +9,7 @@ from gpubox import units
 from gpubox.bench.compare.words import about_time
 from gpubox.bench.kinds import all_kinds
 from gpubox.bench.report.chart import Chart, StyledRow, plot
-from gpubox.bench.report.formatting import format_number
+from gpubox.bench.report.formatting import format_number, item_words
 from gpubox.bench.report.model import Series
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.bench.tune_lines import tune_lines
@@ -27,7 +27,6 @@ from gpubox.tui.styled_lines import (
 )
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.views.documents import CHART_COLUMNS, Document, document_rows
-from gpubox.views.runs import item_words
 
 if TYPE_CHECKING:
     from gpubox.bench.model import Result, RunInfo
@@ -71,15 +70,21 @@ class RunRows(CursorRows["RunSummary"]):
         warning = ("! ", "$warning") if value.doubts or restore_pending else ("  ", "")
         name_cells = max(10, min(26, width - BESIDE_NAME_CELLS))
         name = sanitize_to_width(measured_label(info) if info else value.id, name_cells)
-        title = f"{kind:<{KIND_CELLS}.{KIND_CELLS}} "
         left = (
-            *styled_line((number, "bold $accent"), " ", (glyph, colour), " ", (title, "$secondary")),
+            *styled_line((number, "bold $accent"), " ", (glyph, colour), " "),
             *pad_line(styled_line((name, "bold")), name_cells),
             (" ", ""),
         )
-        result_cells = width - cell_width(left) - len(time) - 4
+        result_cells = width - cell_width(left) - len(time) - KIND_CELLS - 5
         middle = pad_line(styled_line((sanitize_to_width(result, result_cells), style)), result_cells)
-        return (*left, *middle, (" ", ""), warning, (time, "$quiet"))
+        return (
+            *left,
+            *middle,
+            (" ", ""),
+            warning,
+            (f"{kind:<{KIND_CELLS}.{KIND_CELLS}} ", "$secondary"),
+            (time, "$quiet"),
+        )
 
     def toggle_mark(self) -> None:
         """Marks or unmarks the run under the cursor; a third mark replaces the first."""
@@ -195,7 +200,7 @@ def _server_spans(throughput: Throughput | None) -> StyledLine:
     if throughput.state == "prefill":
         progress = throughput.prefill_progress
         share = f" {progress:.0%}" if progress is not None else ""
-        return styled_line((f"   prefill{share}, pp {units.rate(throughput.pp_tokens_per_second)} tok/s", "$accent"))
+        return styled_line((f"   reading{share}, pp {units.rate(throughput.pp_tokens_per_second)} tok/s", "$accent"))
     return styled_line((f"   {throughput.state}, tg {units.rate(throughput.tg_tokens_per_second)} tok/s", "$accent"))
 
 

@@ -41,7 +41,7 @@ ISOLATION_SENTENCES = {
 APPROVAL_LABELS = {"ask": "asks before it writes", "workspace": "may write in it", "never": "must not write in it"}
 PHASE_LABELS = {
     "asks": ("◌", "$quiet", "waits for the server"),
-    "reads": ("◐", "$turn-prefill", "prefill"),
+    "reads": ("◐", "$turn-prefill", "reading"),
     "thinks": ("●", "$turn-thinking", "thinks"),
     "answers": ("●", "$turn-answer", "answers"),
     "runs": ("●", "$turn-tools", "runs"),
@@ -100,7 +100,7 @@ def running_turn_line(
         if prefill.cached:
             parts.append((30, styled_line((f"{units.tokens(prefill.cached)} reused", "$quiet"))))
         if throughput and throughput.pp_tokens_per_second:
-            parts.append((60, styled_line(("pp ", "$quiet"), f"{units.rate(throughput.pp_tokens_per_second)} tok/s")))
+            parts.append((60, styled_line(f"{units.rate(throughput.pp_tokens_per_second)} tok/s")))
         if throughput and throughput.eta_seconds:
             parts.append((50, styled_line(("ETA ", "$quiet"), units.duration(throughput.eta_seconds))))
     elif progress.phase in ("runs", "waits"):
@@ -120,9 +120,9 @@ def _generation_parts(progress: TurnProgress, now: float, throughput: Throughput
     stats = progress.generation
     tg = stats.tg_tokens_per_second if stats else None
     if tg := tg or (throughput.tg_tokens_per_second if throughput else None):
-        parts.append((80, styled_line(("tg ", "$quiet"), (f"{units.rate(tg)} tok/s", "bold"))))
+        parts.append((80, styled_line((f"{units.rate(tg)} tok/s", "bold"))))
     elif estimate := progress.deltas_per_second(now):
-        parts.append((80, styled_line(("tg ", "$quiet"), f"~{units.rate(estimate)} tok/s")))
+        parts.append((80, styled_line(f"about {units.rate(estimate)} tok/s")))
     acceptance = throughput.draft_acceptance if throughput else None
     if stats and stats.draft_tokens and stats.draft_tokens_accepted is not None:
         acceptance = stats.draft_tokens_accepted / stats.draft_tokens

@@ -300,8 +300,8 @@ def _side(row: StyledLine, inner: int, edge: str) -> StyledLine:
 
 TIME_PARTS = (
     ("queue", "$turn-queue", "queue_seconds"),
-    ("prefill", "$turn-prefill", "prefill_new_seconds"),
-    ("reprocessed", "$turn-reread", "prefill_reprocessed_seconds"),
+    ("reading", "$turn-prefill", "prefill_new_seconds"),
+    ("read again", "$turn-reread", "prefill_reprocessed_seconds"),
     ("thinking", "$turn-thinking", "thinking_seconds"),
     ("answer", "$turn-answer", "answer_seconds"),
     ("tools", "$turn-tools", "tool_seconds"),
@@ -382,10 +382,10 @@ def _speed_spans(timing: RoundTiming, with_waiting: float | None = None) -> list
     new, cached = units.tokens(timing.prefill_new_tokens), units.tokens(timing.cached_tokens)
     spans.append(styled_line(("prompt ", "$quiet"), f"{new} read, {cached} reused"))
     if timing.prefill_reprocessed_tokens:
-        spans.append(styled_line((f"{units.tokens(timing.prefill_reprocessed_tokens)} reprocessed", "$warning")))
+        spans.append(styled_line((f"{units.tokens(timing.prefill_reprocessed_tokens)} read again", "$warning")))
     return spans
 
 
 def round_line(number: int, rounds: int, timing: RoundTiming) -> StyledLine:
-    """One round of several: ``round 2/5   prefill 73 new, 566 reused   70.4 tok/s``."""
+    """One round of several: ``round 2/5   prompt 73 read, 566 reused   70.4 tok/s``."""
     return join_lines([styled_line((f"round {number}/{rounds}", "$quiet")), *_speed_spans(timing)])

@@ -39,7 +39,7 @@ SPEED_SECONDS = 3.0
 MIN_SPEED_SECONDS = 0.5
 """A shorter stretch gives no speed."""
 GAP = "  "
-RIGHT = {"reqs", "read", "reused", "out", "queue", "swap", "prefill", "gen", "TTFT", "tg", "took"}
+RIGHT = {"reqs", "read", "reused", "out", "queue", "swap", "reading", "gen", "TTFT", "tg", "took"}
 CLIENT_COLUMNS = (
     ("client", 14, 0), ("profile", 16, 4), ("state", 24, 0), ("reqs", 5, 7), ("read", 6, 3), ("reused", 6, 2),
     ("out", 6, 1), ("TTFT", 6, 5), ("tg", 5, 6),
@@ -47,7 +47,7 @@ CLIENT_COLUMNS = (
 """Name, least width, and drop order on a narrow terminal: the highest number goes first, 0 never."""
 REQUEST_COLUMNS = (
     ("time", 8, 0), ("client", 14, 0), ("profile", 16, 5), ("prompt", 13, 0), ("out", 5, 0),
-    ("queue", 6, 6), ("swap", 6, 7), ("prefill", 7, 8), ("gen", 6, 9), ("TTFT", 6, 2), ("tg", 5, 3), ("took", 6, 4),
+    ("queue", 6, 6), ("swap", 6, 7), ("reading", 7, 8), ("gen", 6, 9), ("TTFT", 6, 2), ("tg", 5, 3), ("took", 6, 4),
     ("end", 12, 0),
 )  # fmt: skip
 GROWS = {"state": 64, "end": 200}

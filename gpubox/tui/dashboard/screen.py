@@ -369,7 +369,10 @@ class DashboardScreen(PersistentScreen):
             hidden |= {"show_chat", "show_bench", "show_models", "bench_speed"}
         if entry is None:
             hidden |= ON_A_ROW
-        self.keys.labels = {"switch": "confirm" if typing else label, "undo": self.undo}
+        self.keys.labels = {
+            "switch": "confirm" if typing else label,
+            "undo": self.undo if self.size.width >= 120 else "undo",
+        }
         self.keys.typing, self.keys.hidden_actions = typing, frozenset(hidden)
 
     def _update_status(self) -> None:

@@ -26,6 +26,7 @@ from gpubox.tui.styled_lines import (
 )
 from gpubox.tui.widgets.header import SERVER_STATES
 from gpubox.tui.widgets.lines import SnapshotPane
+from gpubox.views.marks import STATE_WORDS
 from gpubox.views.requests import context_words
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ class ThroughputPane(SnapshotPane):
 
     def last_lines(self, last: LastSeen, width: int) -> list[StyledLine]:
         speed = f"{units.rate(last.tokens_per_second)} tok/s" if last.tokens_per_second else None
-        parts = [(9, fact("", f"○ was {last.state}")), (8, fact("", speed)), (10, fact("", self.age))]
+        state = STATE_WORDS.get(last.state, last.state)
+        parts = [(9, fact("", f"○ was {state}")), (8, fact("", speed)), (10, fact("", self.age))]
         return [fit_by_priority(parts, width)]
 
     def lines(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
@@ -184,14 +186,14 @@ def state_lines(snapshot: Snapshot, width: int, client: str = "") -> list[Styled
 
 
 def _prefill_line(snapshot: Snapshot, width: int, asked_by: StyledLine) -> StyledLine:
-    """``prefill ▓▓▓▓░░ 62%  41.2k of 66.3k  548 tok/s  ETA 0:46``."""
+    """``reading ▓▓▓▓░░ 62%  41.2k of 66.3k  548 tok/s  ETA 0:46``."""
     throughput = snapshot.throughput
     slot = next((slot for slot in snapshot.slots if slot.state == "prefill"), None)
     progress, eta = throughput.prefill_progress, throughput.eta_seconds
     done, total = (slot.prompt_done_tokens, slot.prompt_tokens) if slot else (None, None)
     amount = f"{units.tokens(done)} of {units.tokens(total)}" if total else f"{units.tokens(done)} tokens"
     parts = [
-        (10, fact("", "● prefill", style="bold $accent")),
+        (10, fact("", "● reading", style="bold $accent")),
         (9, fact("", None if progress is None else f"{progress:.0%}", style="bold $accent")),
         (6, fact("", amount)),
         (7, figure("pp", fact("", units.rate(throughput.pp_tokens_per_second), " tok/s"))),
@@ -301,7 +303,8 @@ def _slot_parts(slot: SlotReading, width: int) -> StyledLine:
         work = [(8, fact("", speed, " tok/s")), (7, fact("", units.tokens(slot.generated_tokens), " out"))]
     used, size = slot.context_used_tokens, slot.context_size_tokens
     context = figure("context", fact("context ", context_words(used, size) if used is not None else None))
-    return fit_by_priority([(9, fact("", f"{glyph} {slot.state:9}", style=colour)), *work, (6, context)], width)
+    state = STATE_WORDS.get(slot.state, slot.state)
+    return fit_by_priority([(9, fact("", f"{glyph} {state:9}", style=colour)), *work, (6, context)], width)
 
 
 def _problem_lines(snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:

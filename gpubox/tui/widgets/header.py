@@ -14,11 +14,12 @@ from textual.widget import Widget
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.messages import GatewaySummary, ServerOverview
 from gpubox.tui.styled_lines import shorten
+from gpubox.views.marks import STATE_WORDS
 
 SERVER_STATES = {
     "ready": ("●", "$success", "answers, and is not known to be busy"),
     "idle": ("●", "$success", "waits for a request"),
-    "prefill": ("●", "$accent", "processes a prompt"),
+    "prefill": ("●", "$accent", "reads a prompt"),
     "answering": ("●", "$primary", "generates the answer"),
     "loading": ("◌", "$accent", "a model is being loaded"),
     "stopping": ("◌", "$accent", "is shutting down"),
@@ -51,7 +52,7 @@ class StatusHeader(Widget):
     overview: reactive[ServerOverview | None] = reactive(None)
     clock: reactive[str] = reactive("")
     note: reactive[str] = reactive("")
-    """``attached, read only`` or ``recording``, if gpubox does not own what it shows."""
+    """``watching this server`` or ``recording``, if gpubox does not own what it shows."""
     bench: reactive[str] = reactive("")
     """The benchmark run under way: it causes traffic of its own."""
     trial: reactive[str] = reactive("")
@@ -99,7 +100,7 @@ class StatusHeader(Widget):
             old = f"○ {shorten(name, name_cells)} " if name and name_cells else "○ "
             return [
                 *parts,
-                (99, Content.styled(f"{old}was {state}", "$quiet dim")),
+                (99, Content.styled(f"{old}was {STATE_WORDS.get(state, state)}", "$quiet dim")),
                 (98, Content.styled(age, "$quiet")),
             ]
         status = self.overview.status
@@ -111,7 +112,7 @@ class StatusHeader(Widget):
         if name and name_cells:
             what_runs += [" ", (shorten(sanitize_line(name), name_cells), "bold")]
         if name_cells is not None:
-            what_runs += [" ", (sanitize_line(state), colour)]
+            what_runs += [" ", (sanitize_line(STATE_WORDS.get(state, state)), colour)]
         parts.append((99, Content.assemble(*what_runs)))
         if self.note:
             parts.append((95, Content.styled(self.note, "$accent")))

@@ -216,7 +216,7 @@ class Soak(Benchmark):
             return ""
         rate = statistics.fmean(answer["tg"] for answer in last.values["answers"])
         temperature = last.values.get("temperature_celsius")
-        return f"tg {units.rate(rate)} tok/s" + (f", {temperature} °C" if temperature is not None else "")
+        return f"writes {units.rate(rate)} tok/s" + (f" at {temperature} °C" if temperature is not None else "")
 
 
 def _readings(samples: Sequence[Sample]) -> dict[str, Any]:

@@ -153,7 +153,7 @@ class Speed(Benchmark):
         if self.options.preset == "quick":
             return first_sentence(results)
         rates = [r.values["tg"] for i, r in results if r.ok and not i.warmup and r.values.get("tg")]
-        return f"tg {units.rate(stats.estimate(rates).value)} tok/s" if rates else ""
+        return f"writes {units.rate(stats.estimate(rates).value)} tok/s" if rates else ""
 
 
 def _check_preset(given: Mapping[str, Any]) -> None:

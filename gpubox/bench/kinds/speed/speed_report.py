@@ -201,13 +201,18 @@ def _quick_verdict(info: RunInfo, results: ScoredItems) -> str:
     return " ".join(sentences)
 
 
+def longer_plans(rate: float) -> dict[str, str]:
+    """What else can be measured: preset (empty: all depths) -> about how long that takes at ``rate`` tok/s."""
+    times = {}
+    for name in ("lengths", "chat", "game", ""):
+        weight = sum(w.weight * (w.repeats + w.warmups) for w in workloads_of(SpeedOptions(preset=name)))
+        times[name] = f"about {units.rough_duration(weight / rate)}"
+    return times
+
+
 def _longer_plans(results: ScoredItems) -> Iterator[str]:
-    """What else can be measured, and about how long that takes at this speed."""
     if rate := _mean(results, *_QUICK[0]):
-        times = []
-        for name in ("lengths", "chat", "game", ""):
-            weight = sum(w.weight * (w.repeats + w.warmups) for w in workloads_of(SpeedOptions(preset=name)))
-            times.append(f"{name or 'all depths'} about {units.rough_duration(weight / rate)}")
+        times = [f"{name or 'all depths'} {time}" for name, time in longer_plans(rate).items()]
         yield (
             f"Longer: {', '.join(times)}. n plans one of them here; `gpubox bench speed --preset NAME` in a shell, "
             "without --preset for all depths."
