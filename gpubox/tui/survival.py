@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual import events
-from textual.app import App
+from textual.app import App, ScreenStackError
 from textual.dom import NoScreen
 from textual.filter import LineFilter
 from textual.message import Message
