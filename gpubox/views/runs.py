@@ -41,6 +41,8 @@ from gpubox.views.marks import SPEED, Mark
 
 _MARKS = {"better": "faster", "worse": "slower", "equal": "equal", "cannot tell": "cannot tell"}
 """Outcome -> its mark in the table of speeds."""
+
+
 _ITEM = re.compile(r"(\w+)/(cold|warm)/d(\d+)/(w?)(\d+)")
 
 

@@ -101,9 +101,15 @@ class PlanScreen(Dialog[list[str] | None]):
     ]
 
     def __init__(
-        self, runs: BenchRuns, profiles: Sequence[str], active: str, tokens_per_second: float | None, *,
-        kind: str = "", profile: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        runs: BenchRuns,
+        profiles: Sequence[str],
+        active: str,
+        tokens_per_second: float | None,
+        *,
+        kind: str = "",
+        profile: str = "",
+    ) -> None:
         """``active``: the running profile; ``tokens_per_second``: what its server generates.
 
         ``kind`` and ``profile`` are chosen first, if there are such.
