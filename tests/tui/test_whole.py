@@ -56,8 +56,8 @@ OVER: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "help": (("question_mark",), ("^p lists",)),
     "menu": (("x",), ("⏎ or its key runs it", "New profile")),
     "palette": (("ctrl+p",), ("Switch to the highlighted",)),
-    "stop": (("s",), ("will be cut off", "keep it running")),
-    "restart": (("r",), ("is busy", "The last load took 12.4 s", "Conversations in its slots")),
+    "stop": (("s",), ("The request will be", "keep it running")),
+    "restart": (("r",), ("is busy", "The last load took 12.4 s", "come back")),
     "plan": (("3", "n"), ("Plan a run", "45 measurements")),
     "measure": (("b",), ("Measure qwen36-mtp-16gb?",)),
 }
