@@ -211,7 +211,7 @@ class OperationController:
         if not busy:
             return "wait"
         limit = units.rough_duration(self.services.config.wait_seconds)
-        body = f"{_sentence(busy)} Requests that are cut off must be repeated."
+        body = f"{_sentence(busy)} Requests that are cut off must be repeated. {self._cost(change)}".strip()
         change = sanitize_line(change)
         answers = (
             ("w", f"wait until it is idle ({limit} at most), then {change}", "wait"),
@@ -222,6 +222,15 @@ class OperationController:
         title = f"{sanitize_line(name or 'The server')} is busy"
         answer = await ask(self.app, title, body, *answers)
         return None if answer == "cancel" else answer
+
+    def _cost(self, change: str) -> str:
+        """What ``change`` takes: the time of a load where one is known, and what becomes of the conversations."""
+        status = self.bridge.overview.status if self.bridge.overview else None
+        kept = self.services.config.kept_kv.enabled
+        then = "are saved where its model allows it, and come back" if kept else "are lost, and are read again"
+        if status is None or not status.load_seconds or change != "restart":
+            return f"Conversations in its slots {then}."
+        return f"The last load took {units.duration(status.load_seconds)}. Conversations in its slots {then}."
 
     async def _ask_waiting_again(self, operation: OperationProgress) -> None:
         """Asks the busy question again while the operation waits for slots."""

@@ -14,7 +14,7 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
-from textual.widgets import Input, OptionList
+from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from gpubox.sanitize import sanitize_line
@@ -164,7 +164,15 @@ class PaletteScreen(Dialog[str | None]):
     PaletteScreen { align: center top; }
     PaletteScreen > Vertical { width: 96; height: auto; margin-top: 1; padding: 0 1; }
     PaletteScreen Input { height: 1; background: $line; margin-bottom: 1; }
+<<<<<<< HEAD
     PaletteScreen OptionList { max-height: 24; }
+=======
+    PaletteScreen OptionList { height: auto; max-height: 55vh; border: none; padding: 0; background: $panel; }
+    PaletteScreen Static { height: auto; min-height: 4; margin-top: 1; color: $quiet; }
+    PaletteScreen OptionList > .option-list--option-highlighted {
+        background: $line; color: $foreground; text-style: none;
+    }
+>>>>>>> r23b-texts2
     """
 
     def __init__(self, rows: Sequence[PaletteRow], title: str = "Type what you want", *, first: str = "") -> None:
@@ -176,7 +184,12 @@ class PaletteScreen(Dialog[str | None]):
         with Vertical() as box:
             box.border_title, box.border_subtitle = self.heading, "↑↓ ⏎ runs it, esc closes"
             yield Input(placeholder="why slow, undo, port, download, opencode, what is pp ...", compact=True)
+<<<<<<< HEAD
             yield ChoiceList()
+=======
+            yield OptionList(markup=False)
+            yield Static(markup=False)
+>>>>>>> r23b-texts2
 
     def on_mount(self) -> None:
         self.set_focus(self.query_one(Input))
@@ -192,6 +205,14 @@ class PaletteScreen(Dialog[str | None]):
         options.set_options([Option(_row_line(row, width), id=row.id) for row in shown])
         at = next((index for index, row in enumerate(shown) if row.id == self.first and not query), 0)
         options.highlighted = at if shown else None
+        if not shown:
+            self.query_one(Static).update("Nothing is called that.")
+
+    @on(OptionList.OptionHighlighted)
+    def _highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        """What the row does stands whole below the list."""
+        about = next((row.about for row in self.rows if row.id == event.option_id), "")
+        self.query_one(Static).update(sanitize_line(about))
 
     def on_key(self, event: events.Key) -> None:
         moves = {"down": "cursor_down", "up": "cursor_up", "pagedown": "page_down", "pageup": "page_up"}

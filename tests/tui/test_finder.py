@@ -19,10 +19,8 @@ from gpubox.models.hub_search import read_repository
 from gpubox.paths import Paths
 from gpubox.tui.workshop.models_screen import ModelsScreen, download_line
 from tests.hub import Hub, Stored, running_hub
-from tests.tui.conftest import act, app_of, on_dashboard, pictured, settled, shows, text, until
+from tests.tui.conftest import SIZES, act, app_of, on_dashboard, pictured, settled, shows, text, until
 from tests.tui.fake_finder import FinderServices
-
-SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 from textual.strip import Strip
 from textual.widget import Widget
-from textual.widgets import Input, Static, TextArea
+from textual.widgets import Input, OptionList, Static, TextArea
 
 from gpubox.tui import styled_lines
 from gpubox.tui.base_screen import KeyBar
@@ -110,6 +110,9 @@ def unread(pilot: Pilot[Any], strips: list[Strip]) -> list[str]:
         if isinstance(widget, CursorRows):
             at = widget.content_region.y - y + widget.cursor - widget.scroll_offset.y
             rows = rows[at : at + 1] if widget.values else rows
+        elif isinstance(widget, OptionList) and widget.highlighted is not None:
+            at = widget.content_region.y - y + widget.highlighted - widget.scroll_offset.y
+            rows = rows[at : at + 1]
         looked_at += rows
     found = [text for text, shown in CUTS if is_sentence(text) and shown and any(shown in row for row in looked_at)]
     for widget in widgets:
