@@ -164,15 +164,8 @@ class PaletteScreen(Dialog[str | None]):
     PaletteScreen { align: center top; }
     PaletteScreen > Vertical { width: 96; height: auto; margin-top: 1; padding: 0 1; }
     PaletteScreen Input { height: 1; background: $line; margin-bottom: 1; }
-<<<<<<< HEAD
-    PaletteScreen OptionList { max-height: 24; }
-=======
-    PaletteScreen OptionList { height: auto; max-height: 55vh; border: none; padding: 0; background: $panel; }
+    PaletteScreen OptionList { max-height: 55vh; }
     PaletteScreen Static { height: auto; min-height: 4; margin-top: 1; color: $quiet; }
-    PaletteScreen OptionList > .option-list--option-highlighted {
-        background: $line; color: $foreground; text-style: none;
-    }
->>>>>>> r23b-texts2
     """
 
     def __init__(self, rows: Sequence[PaletteRow], title: str = "Type what you want", *, first: str = "") -> None:
@@ -184,12 +177,8 @@ class PaletteScreen(Dialog[str | None]):
         with Vertical() as box:
             box.border_title, box.border_subtitle = self.heading, "↑↓ ⏎ runs it, esc closes"
             yield Input(placeholder="why slow, undo, port, download, opencode, what is pp ...", compact=True)
-<<<<<<< HEAD
             yield ChoiceList()
-=======
-            yield OptionList(markup=False)
             yield Static(markup=False)
->>>>>>> r23b-texts2
 
     def on_mount(self) -> None:
         self.set_focus(self.query_one(Input))
