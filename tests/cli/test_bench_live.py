@@ -19,7 +19,7 @@ def test_how_long_it_will_take_stays_while_the_next_item_works(monkeypatch: pyte
     live(ItemStarted(first, 1, 2))
     assert "left" not in drawn[-1]  # no item has finished yet
     live(ItemFinished(first, Result("a"), 1, 2, 21.0, "tg 50"))
-    assert drawn[-1].strip() == "1/2  tg 50  about half a minute left"
+    assert drawn[-1].strip() == "1/2  tg 50  about a minute left"
     live(ItemStarted(second, 2, 2))
     live(ItemProgress("b", "~109 tokens"))
-    assert drawn[-1].split("  ")[1:] == ["2/2", "b", "about half a minute left", "~109 tokens"]
+    assert drawn[-1].split("  ")[1:] == ["2/2", "b", "about a minute left", "~109 tokens"]
