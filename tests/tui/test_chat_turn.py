@@ -106,7 +106,7 @@ def test_reprocessed_tokens_are_highlighted() -> None:
         wall_seconds=1, prefill_reprocessed_seconds=1, prefill_new_tokens=5, prefill_reprocessed_tokens=1200
     )
     shown = drawn(played(*opening(), e.TextDelta("x"), e.TurnFinished(e.TurnTotals(1, timing), "answered")))
-    assert "1.2k reprocessed" in shown and "■ reprocessed 1.0 s" in shown
+    assert "1.2k read again" in shown and "■ read again 1.0 s" in shown
 
 
 def test_a_stored_turn_looks_as_it_did_live() -> None:

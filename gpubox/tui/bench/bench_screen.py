@@ -75,7 +75,7 @@ class BenchScreen(OtherScreen):
         self.live: RunProgress | None = None
         """The run that is executed now, by any process."""
         self.starting = False
-        """Whether a run was started here that is not active yet."""
+        """A run was started here that is not active yet."""
         self.throughput: Throughput | None = None
         self._overview: ServerOverview | None = None
         self._run_to_highlight = ""
@@ -404,10 +404,9 @@ class BenchScreen(OtherScreen):
             new = next((run.id for run in self.summaries if run.id not in known), "")
             self.show_ended(arguments[1] if arguments[0] == "resume" else new)
         run = next((each for each in self.summaries if each.id == new), None)
-        if run and "quick" in arguments and self.is_current:
-            preset = await ask_longer_plan(self.app, run)
-            if preset is not None:
-                self.action_bench_plan("speed", run.targets[0], preset)
+        quick = run if "quick" in arguments and self.is_current else None
+        if quick and (preset := await ask_longer_plan(self.app, quick)) is not None:
+            self.action_bench_plan("speed", quick.targets[0], preset)
 
     def action_bench_resume(self) -> None:
         """Runs the items of the selected run that have no result."""
@@ -446,7 +445,6 @@ class BenchScreen(OtherScreen):
             await self.read_summaries()
 
     def action_bench_save(self) -> None:
-        """Saves the best flags of the selected sweep or tune as a profile."""
         run = self.selected_run
         if run and has_best_cell(run):
             self.work(lambda: self._save_best_cell(run), "bench-save")
@@ -461,7 +459,6 @@ class BenchScreen(OtherScreen):
             self.say(f"Saved as the profile {name}; it is in the list of the dashboard.")
 
     def action_bench_restore(self) -> None:
-        """Restores the server that ran before a killed run."""
         if not self._refused():
             self.work(self._restore, "bench-start")
 
@@ -480,7 +477,6 @@ class BenchScreen(OtherScreen):
             self.say(f"{profile} runs again." if profile else "Nothing runs, as before the run.")
 
     def action_bench_export(self) -> None:
-        """Writes what the pane shows to a file."""
         if self.export_target:
             self.work(self._export, "bench-export")
 
