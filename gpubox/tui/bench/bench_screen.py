@@ -192,14 +192,6 @@ class BenchScreen(OtherScreen):
             self.line.show([summary_line(len(self.summaries), self.live, len(self.rows.marked), width)])
             self._update_keys()
 
-    def _update_keys(self) -> None:
-        run, live = self.rows.value, self.live
-        is_live = bool(run and live and run.id == live.info.id)
-        list_visible = not (self.has_class("-pane-only") or self._view in (LEADERBOARD, COMPARISON))
-        hidden = set() if list_visible else {"bench_open"}
-        self.keys.hidden_actions = self._disabled_actions() | hidden
-        self.keys.labels = {"menu": "stop ..." if is_live else "menu"}
-
     def _draw_live(self) -> None:
         if self._view != LIVE or not self.is_mounted:
             return
@@ -311,15 +303,15 @@ class BenchScreen(OtherScreen):
             self.say(self._refusal, bad=bool(self.runs.read_only))
         return bool(self._refusal)
 
-    def _disabled_actions(self) -> frozenset[str]:
-        """The actions that have nothing to do now; the key bar hides them."""
-        free = not self._refusal
+    def _update_keys(self) -> None:
+        """Hides the keys of the actions that have nothing to do now."""
+        free, live = not self._refusal, self.live.info.id if self.live else ""
         run, (_, profile) = self.selected_run, self.profiles()
-        is_active = bool(run and self.live and run.id == self.live.info.id)
+        is_active = bool(run and run.id == live)
         enabled = {
             "bench_plan": free,
             "bench_measure": free and bool(profile or self.runs.url),
-            "bench_open": bool(run),
+            "bench_open": bool(run) and not self.has_class("-pane-only"),
             "bench_mark": len(self.summaries) > 1,
             "bench_compare": len(self.rows.marked) == 2,
             "bench_board": bool(self.summaries),
@@ -331,7 +323,8 @@ class BenchScreen(OtherScreen):
             "bench_export": bool(self.export_target),
             "bench_post": bool(run and not run.problem and not is_active),
         }
-        return frozenset(action for action, is_enabled in enabled.items() if not is_enabled)
+        self.keys.hidden_actions = frozenset(action for action, is_enabled in enabled.items() if not is_enabled)
+        self.keys.labels = {"menu": "stop ..." if self.rows.value and self.rows.value.id == live else "menu"}
 
     def action_bench_measure(self) -> None:
         """The quick ``speed`` benchmark of the running server, after a question."""

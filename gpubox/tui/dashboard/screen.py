@@ -25,7 +25,7 @@ from gpubox.tui.dashboard.log import LogPane
 from gpubox.tui.dashboard.operation_line import StatusOrAdvice, status_phrases
 from gpubox.tui.dashboard.profiles import ProfilePane
 from gpubox.tui.dashboard.requests import RequestRows, RequestsPane, request_fields
-from gpubox.tui.dashboard.throughput import NOT_SLOWER, ThroughputPane, slower_fields
+from gpubox.tui.dashboard.throughput import NOT_SLOWER, ThroughputPane, live_client, slower_fields
 from gpubox.tui.dashboard.vram import gpu_readings, memory_figures
 from gpubox.tui.messages import ChoiceMade
 from gpubox.tui.remembered import LastSeen
@@ -220,7 +220,7 @@ class DashboardScreen(PersistentScreen):
         self._undrawn = None
         self.history.show_server(snapshot.server)
         self.throughput.history = history
-        self.throughput.client = self._live_client(snapshot)
+        self.throughput.client = live_client(self._gateway, snapshot)
         for pane in self.snapshot_panes:
             pane.snapshot = snapshot
         if now - self._requests_drawn_at >= REQUESTS_SECONDS:
@@ -380,14 +380,6 @@ class DashboardScreen(PersistentScreen):
         self.status.show(
             status_phrases(self._overview, self._operation, self._gateway, self._trial, read_only=self.read_only)
         )
-
-    def _live_client(self, snapshot: Snapshot) -> str:
-        """Whose request the server works on: only if it works on one, and the gateway sent it one."""
-        if self._gateway is None or snapshot.throughput.busy_slots != 1:
-            return ""
-        profile = snapshot.server.profile
-        live = [r.client for r in self._gateway.requests if r.profile == profile and r.state != "waiting"]
-        return live[0] if len(live) == 1 else ""
 
     # -- zoom and focus ---------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from gpubox.views.marks import STATE_WORDS
 from gpubox.views.requests import context_words
 
 if TYPE_CHECKING:
+    from gpubox.gateway.gateway_status import GatewayStatus
     from gpubox.telemetry.history.values import Slowdown
     from gpubox.telemetry.recent import History
     from gpubox.telemetry.snapshot import SlotReading, Snapshot
@@ -138,6 +139,15 @@ class ThroughputPane(SnapshotPane):
             return []
         line = slower_line(self.slowdowns, profile, width)
         return [line] if line else []
+
+
+def live_client(gateway: GatewayStatus | None, snapshot: Snapshot) -> str:
+    """Whose request the server works on: only if it works on one, and the gateway sent it one."""
+    if gateway is None or snapshot.throughput.busy_slots != 1:
+        return ""
+    profile = snapshot.server.profile
+    live = [r.client for r in gateway.requests if r.profile == profile and r.state != "waiting"]
+    return live[0] if len(live) == 1 else ""
 
 
 def _live_seconds(columns: int) -> float:
