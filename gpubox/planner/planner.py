@@ -99,17 +99,19 @@ class Planner:
         ``replaces``: the servers that stop first; what they hold counts as free. ``ask_devices``, ``may_dry_run``:
         whether the engine may be run for that; both are cached. What a dry run says of the devices counts at once.
         """
-        situation = self.situation(profile, replaces=replaces, ask_devices=ask_devices)
-        dry_runs = self._dry_runs
+        # One reading for both: after a dry run the driver still counts what it held (520 MiB on an H200).
+        reading, dry_runs = self._driver(), self._dry_runs
+        situation = self.situation(profile, replaces=replaces, ask_devices=ask_devices, reading=reading)
         plan = self.plan_in(situation, {}, keep_free_bytes=keep_free_bytes, may_dry_run=may_dry_run)
         if self._dry_runs > dry_runs and any(device.kind == "gpu" for device in situation.devices):
-            situation = self.situation(profile, replaces=replaces, ask_devices=ask_devices)
+            situation = self.situation(profile, replaces=replaces, ask_devices=ask_devices, reading=reading)
             plan = self.plan_in(situation, {}, keep_free_bytes=keep_free_bytes)
         return situation, plan
 
     def situation(
-        self, profile: Profile, *, replaces: Sequence[RunningServer] = (), ask_devices: Asking = "always"
-    ) -> Situation:
+        self, profile: Profile, *, replaces: Sequence[RunningServer] = (), ask_devices: Asking = "always",
+        reading: DriverReading | None = None,
+    ) -> Situation:  # fmt: skip
         """Reads engine, model and devices. Raises GpuboxError if engine or model cannot be used."""
         check_launched_here(profile)
         engine = choose_engine(self._config, profile.engine)
@@ -118,7 +120,7 @@ class Planner:
         env = {**os.environ, **profile.env}
         rpc = _read_flags(profile.flags, env).rpc
         busy = bool(rpc) and self._uses_rpc(rpc, replaces)
-        reading, logs = self._driver(), self._logs_of(replaces)
+        reading, logs = reading or self._driver(), self._logs_of(replaces)
         for running, log in logs:
             if self._unaccounted.is_new(running):
                 self._learn(running, log, reading)
