@@ -22,6 +22,7 @@ dialogs.py             a question, a prompt for a line, a table of fields
 survival.py            the base of the app: goes on after an exception, keeps messages (`say`)
 styled_lines.py        lines of styled text as tuples, short texts; the colour of each mark's role
 theme.py               the colours and their meanings
+compositor.py          asks widgets only for the rows that are seen, where Textual asks for all
 widgets/               what screens are made of: header, lines, rows with a cursor, form
 dashboard/             the first screen, one file a pane
 chat/ bench/ workshop/ clients/   the other screens

@@ -40,17 +40,17 @@ class ThriftyCompositor(Compositor):
         for widget, (region, clip) in self.visible_widgets.items():  # the front one comes first
             shown = region.intersection(clip)
             first, last = shown.column_span
-            lines = {y: found for y in shown.line_range if y in missing and (found := _within(missing[y], first, last))}
+            lines = {y: asked for y in shown.line_range if y in missing and (asked := _within(missing[y], first, last))}
             if not lines:
                 continue
             top, bottom = min(lines), max(lines) + 1
             rows = Region(shown.x - region.x, top - region.y, shown.width, bottom - top)
             strips = widget.render_lines(rows)
-            for y, found in lines.items():
+            for y, asked in lines.items():
                 edges = [edge for edge in cuts[y] if first <= edge <= last]
                 parts = strips[y - top].divide([edge - first for edge in edges[1:]])
-                chops[y].update((edge, part) for edge, part in zip(edges, parts, strict=False) if edge in found)
-                missing[y] -= found
+                chops[y].update((edge, part) for edge, part in zip(edges, parts, strict=False) if edge in asked)
+                missing[y] -= asked
                 if not missing[y]:
                     del missing[y]
             if not missing:

@@ -32,7 +32,7 @@ TUI_LAYERS = (
     "base_screen dialogs",
     "widgets",
     "messages operation_progress survival",
-    "remembered background actions styled_lines theme",
+    "compositor remembered background actions styled_lines theme",
     "dashboard.layout",
 )
 """Inside ``tui`` a file imports files of its own line or below: nothing but ``run`` knows the app's class."""
