@@ -67,6 +67,8 @@ class OperationController:
         if name is None:
             self.app.say("Nothing runs and nothing ran before. Enter starts the highlighted profile.")
             return
+        if not self.bridge.entries:  # the screen has just opened
+            await self.bridge.read_entries()
         profile = self._find_profile(name)
         if profile is None:
             self.app.say(f"The profile {name} is no longer in the list.", bad=True)
