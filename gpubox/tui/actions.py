@@ -78,10 +78,10 @@ class Action:
 
     @property
     def key_label(self) -> str:
-        """Its key as it is written on the screen: ``x d`` for one that works only in the menu; empty if it has none."""
+        """Its key as it is written on the screen; ``menu`` if it works only there; empty if it has none."""
         if self.bound:
             return self.label or self.letter
-        return {Scope.ANYWHERE: "", Scope.TRIAL: "⏎"}.get(self.scope, f"x {self.letter}".strip())
+        return {Scope.ANYWHERE: "", Scope.TRIAL: "⏎"}.get(self.scope, "menu")
 
     @property
     def letter(self) -> str:
@@ -106,9 +106,11 @@ ACTIONS = (
            "and in the requests: shows only what contains the text.", _D, _MOVES, 5, "find", "ls", "find look",
            "profiles"),
     Action("edit", "e", "Edit the highlighted profile", "Every flag of its engine, with the command line and the "
-           "planned memory. Nothing is written before ^s; t tries the change first.", _D, _OPENS, 5, "edit", "edit",
+           "planned memory. Nothing is written before ^s; t tries the change first. A profile with `companion = true` "
+           "runs beside the active one.", _D, _OPENS, 5, "edit", "edit",
            "change modify flag flags option port host context length size window ctx bigger longer smaller threads "
-           "layers ngl n-cpu-moe temperature sampling alias personas", "profiles", changes_server=True),
+           "layers ngl n-cpu-moe temperature sampling alias personas companion two second models at once beside "
+           "parallel simultaneously flash attention batch template mtp", "profiles", changes_server=True),
     Action("trial", "t", "Try a change, or show the trial", "The trial that is under way, else the change that was "
            "tried last, else the editor, where a change is tried.", _D, _OPENS, 11, "try", "try", "experiment test "
            "flags keep revert measure once", "profiles", changes_server=True),
@@ -127,7 +129,7 @@ ACTIONS = (
            _D, _CHANGES, 2, "undo", "edit PROFILE --undo", "back go previous before revert restore undelete mistake "
            "oops wrong recover profile model last", "profiles *", changes_server=True),
     Action("stop", "s", "Stop the server", "Asks first. If a running companion is highlighted, stops it instead.",
-           _D, _DESTROYS, 7, "stop", "stop", "kill end shut down unload free memory vram release off", "profiles",
+           _D, _DESTROYS, 7, "stop", "stop", "model kill end shut down unload free memory vram release off", "profiles",
            changes_server=True),
     Action("restart", "r", "Restart the server", "Reads the profile file again first. Starts the profile again that "
            "ended.", _D, _CHANGES, 10, "restart", "restart", "reboot reload again start hangs stuck", "profiles",
@@ -135,12 +137,13 @@ ACTIONS = (
     Action("connect", "o", "Connect a client", "Settings of opencode, aider, Continue, Cline, curl and Python "
            "with the address of the gateway, a model and a key.", _D, _OPENS, 12, "connect", "connect",
            "opencode aider continue cline vscode cursor zed editor ide coding agent openai api key url endpoint "
-           "address base laptop remote network lan wifi curl python goose crush qwen claude codex webui", "*"),
+           "address port base laptop phone tablet remote network lan wifi curl python goose crush qwen claude "
+           "codex webui", "*"),
     Action("zoom_profiles", "p", "Show only the profiles", "The profile list on the whole screen, and back.",
            _D, _MOVES, 4, "profiles", "ls", "list models all", "profiles"),
     Action("zoom_memory", "v", "Show only the memory", "VRAM and CPU offload on the whole screen, and back.",
            _D, _MOVES, 13, "memory", "status", "gpu vram ram usage used free full oom out of card offload experts "
-           "temperature power watts", "vram offload"),
+           "temperature hot heat cool fan power watts electricity energy", "vram offload"),
     Action("zoom_requests", "h", "Show only throughput and requests", "Both on the whole screen, and back: also those "
            "of launches before. Enter on a request shows all its fields.", _D, _MOVES, 14, "requests",
            "history --requests", "history list tokens per second now graph past prompts usage queries calls",
@@ -162,7 +165,7 @@ ACTIONS = (
            "the log.", _D, _MOVES, command="logs", words="search find grep lines", panes="log", bound=False),
     Action("failed_log", "f", "Show the log of the last failure", "Of the last start that failed, or the last "
            "server that crashed.", _D, _OPENS, command="logs --failed", words="error errors crash crashed died dead "
-           "fails broken wont does not start why problem went wrong", panes="log profiles", bound=False),
+           "fails broken wont start why problem went wrong stop stopped", panes="log profiles", bound=False),
     Action("zoom_detail", "i", "Show only the details", "Everything about the highlighted profile, and back.",
            _D, _MOVES, command="show", words="info profile about description flags", panes="profiles detail",
            bound=False),
@@ -176,8 +179,9 @@ ACTIONS = (
            command="edit --copy", words="copy clone profile variant", panes="profiles", bound=False),
     Action("rename", "w", "Rename the highlighted profile", "Its file gets the name, too.", _D, _CHANGES,
            command="edit --rename", words="name call", panes="profiles", bound=False),
-    Action("delete", "delete", "Delete the highlighted profile", "Asks first; u brings it back. The model stays.",
-           _D, _DESTROYS, command="edit --delete", words="remove erase trash", panes="profiles", bound=False),
+    Action("delete", "delete", "Delete the highlighted profile", "Asks first; u brings it back. gpubox deletes "
+           "no model file.", _D, _DESTROYS, command="edit --delete", words="model remove erase trash", panes="profiles",
+           bound=False),
     Action("compare", "equals_sign", "Compare two profiles", "Choose it on one, then on the other: flags, memory "
            "and measured speeds side by side.", _D, _OPENS, command="show A B", words="difference diff versus better "
            "which models", panes="profiles", bound=False),
@@ -202,7 +206,7 @@ ACTIONS = (
            panes="*"),
     Action("show_clients", "5", "Clients", "The gateway: who sends requests, what each one waits for, reads and "
            "generates, and the last requests. 1 or esc returns to the dashboard.", _ALL, _OPENS, command="clients",
-           words="who users using connected gateway server proxy agents keys", panes="requests *"),
+           words="who users using connected gateway server proxy agents keys address port", panes="requests *"),
     Action("menu", "x", "Menu", "What can be done with the focused pane, or on this screen. Its rows run.",
            _ALL, _OPENS, 2, "menu", words="actions more options", palette=False),
     Action("help", "question_mark,f1", "Help", "Keys, terms, marks and file locations. While you type: F1.",
@@ -230,15 +234,16 @@ ACTIONS = (
     Action("chat_new_line", "ctrl+j", "New line in the prompt", "", _C, _MOVES, palette=False),
     Action("chat_last", "up", "Edit the last prompt", "Works in an empty prompt. Enter sends it as a new branch; "
            "the last turn is kept.", _C, _MOVES, 6, "edit last", palette=False),
-    Action("chat_list", "ctrl+l,l", "Show the chats", "Open, rename or delete one.", _C, _OPENS, 4, "chats",
-           "chat ls", "old past conversations list history"),
+    Action("chat_list", "ctrl+l,l", "Show the chats", "Each is kept by itself. Open, rename or delete one.",
+           _C, _OPENS, 4, "chats", "chat ls", "old past conversations list history save saved keep "
+           "chat"),
     Action("chat_search", "slash", "Search all chats", "Searches names and texts.", _C, _MOVES, command="chat search",
            words="find conversations"),
     Action("chat_new", "ctrl+n,n", "New chat", "Named after its first prompt.", _C, _OPENS, 7, "new",
            words="conversation clear reset fresh empty start"),
     Action("chat_settings", "ctrl+t,t", "Settings of this chat", "System prompt, thinking, sampling, workspace, "
            "approvals and limits. An empty field means the default.", _C, _OPENS, 5, "settings", words="temperature "
-           "top-p reasoning turn off on folder tools"),
+           "top-p reasoning thinking turn off on stop folder tools"),
     Action("chat_fold", "ctrl+o,o", "Unfold or fold thinking and tools", "A click unfolds or folds a single one.",
            _C, _MOVES, 2, "unfold", words="show hide reasoning expand collapse"),
     Action("chat_retry", "ctrl+r,r", "Ask the last prompt again", "The previous answer is kept. If the server "
@@ -337,9 +342,9 @@ ACTIONS = (
     Action("clients_cancel", "delete", "Cancel a request", "One that runs or waits. Its client gets an error. Asks "
            "first if it is being answered.", _G, _DESTROYS, command="clients cancel", words="abort kill end",
            bound=False),
-    Action("clients_toggle", "s", "Start or stop the gateway", "It keeps running when gpubox closes. Asks before "
-           "it stops; the servers go on.", _G, _DESTROYS, 1, "start the gateway", "serve --detach", "serve proxy "
-           "openai endpoint listen"),
+    Action("clients_toggle", "s", "Start or stop the gateway", "It keeps running when gpubox closes; after a boot "
+           "only with `gpubox serve --install`. Asks before it stops; the servers go on.", _G, _DESTROYS, 1,
+           "start the gateway", "serve --detach", "serve proxy openai endpoint listen boot autostart"),
     Action("clients_back", "escape", "Back", "Shows all requests again; then returns to the dashboard.",
            _G, _MOVES, 4, "back", palette=False),
     Action("connect_write", "enter", "Connect the client", "Starts the gateway if none runs. Writes the settings into "
@@ -364,6 +369,27 @@ ACTIONS = (
     *(Action(f"zoom_{pane.name}", pane.key, f"Show only {pane.title}", "On the whole screen, and back.", _D, _MOVES,
              panes=pane.name, bound=False) for pane in PANES if pane.key),
 )  # fmt: skip
+
+IN_A_SHELL = (
+    ("engines build --version latest", "Builds the newest llama-server from source. `gpubox engines` lists them.",
+     "update upgrade install compile llama.cpp llama-server engine version newest"),
+    ("export PROFILE --as systemd", "Writes a profile as a systemd unit, a script (sh) or for llama-swap.",
+     "export settings profile unit service script backup"),
+    ("serve --install", "Starts the gateway when this machine boots, and keeps it running (systemd).",
+     "boot start autostart automatic login service daemon reboot gateway"),
+    ("keys add NAME", "Makes a key for a client. `gpubox keys list` lists the keys and what they used.",
+     "make api key token password limit quota secret"),
+    ("web", "Shows this screen in a browser, to whoever has a key.", "browser phone tablet remote http dashboard"),
+    ("doctor", "Checks what this machine has and what is missing.", "check install driver cuda setup health missing"),
+    ("doctor --notify", "Sends a test to the addresses under [notify] in config.toml.",
+     "notify notification alert mail ntfy webhook message crashes"),
+    ("fit PROFILE", "Predicts whether a profile fits into the memory; `--solve n-cpu-moe` finds the flag's value.",
+     "fits memory predict plan oom enough"),
+    ("status --record FILE", "Records all readings; `gpubox --replay FILE` plays them.", "record replay bug capture"),
+    ("demo", "Runs a small model, without a GPU.", "example sample tiny"),
+    ("completion bash", "Prints the script that completes command lines; also for zsh and fish.", "tab complete shell"),
+)  # fmt: skip
+"""Verbs that no action performs: (command, what it does, what somebody may call it). The palette copies them."""
 
 ACTIONS_BY_ID = {action.id: action for action in ACTIONS}
 OPENS_INPUT = {"search", "edit_search"}

@@ -61,7 +61,8 @@ class Appearance:
 
         names = dict.fromkeys((AUTO, GPUBOX.name, GPUBOX_LIGHT.name, *sorted(self.app.available_themes)))
         rows = [PaletteRow(name, name, "light or dark, as the terminal is" if name == AUTO else "") for name in names]
-        if chosen := await self.app.push_screen_wait(PaletteScreen(rows, "Colours", first=self.app.theme)):
+        chosen = await self.app.push_screen_wait(PaletteScreen(rows, "Colours", first=self.app.theme))
+        if chosen in names:
             self._setting = chosen  # for this session, whatever config.toml says
             self.remember(theme="" if chosen == AUTO else chosen)
             self.app.theme = self.wanted_theme

@@ -62,7 +62,10 @@ class HelpScreen(Dialog[None]):
         self.query_one(HelpPage).focus()
 
     def _tables(self) -> Iterable[Widget]:
-        intro = "^p lists the actions, explains them and runs them by name.\nThe mouse selects text, ^c copies it.\n"
+        intro = (
+            "x opens the menu of the pane you are in; tab changes the pane.\n"
+            "^p lists the actions, explains them and runs them by name.\nThe mouse selects text, ^c copies it.\n"
+        )
         yield Static(intro, markup=False)
         for scope in dict.fromkeys((self.first, *TITLES)):
             actions = [a for a in ACTIONS if (a.scope if a.scope in TITLES else Scope.ANYWHERE) is scope]

@@ -18,7 +18,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.actions import ACTIONS, Scope
+from gpubox.tui.actions import ACTIONS, IN_A_SHELL, Scope
 from gpubox.tui.dialogs import ChoiceList, Dialog, FieldsScreen
 from gpubox.tui.styled_lines import shorten
 from gpubox.views.figures import FIGURES, explain
@@ -29,25 +29,31 @@ if TYPE_CHECKING:
     from gpubox.tui.bridge import ServiceBridge
     from gpubox.tui.messages import ProfileEntry
 
-EMPTY_WORDS = frozenset(re.findall(r"\w+", "a an and are at can could do does for get i in is it like me my of on or "
-                                            "please the this to want with you your"))  # fmt: skip
+EMPTY_WORDS = frozenset(re.findall(r"\w+", "a am an and are at be can could did do does for from get go got have "
+                                            "how i if in is it its like long me much my need of on or please should "
+                                            "so some that the there this to use want when will with would you "
+                                            "your"))  # fmt: skip
 ASKS_MEANING = frozenset(("what", "whats", "mean", "means", "meaning", "explain", "define", "definition"))
 MEANT = 0.5
 """What a term counts more if its meaning is asked for."""
 ENDINGS = ("ing", "ed", "es", "er", "s")
-NAMED, EXPLAINED = 1.0, 0.5
-"""What a word of the title, of the other names, of the key or verb counts; and a word of the help."""
+TITLED, NAMED, EXPLAINED = 1.0, 0.92, 0.5
+"""What a word of the title counts; of the other names, of the key or verb; and a word of the help."""
+LEAST, LEAST_OF_BEST = 0.3, 0.45
+"""What a row must have of all that its words could count, and of what the best row has."""
 LEAST_LIKENESS, LEAST_TYPED = 0.8, 4
 """How like a word a mistyped one must be, and from how many letters on."""
 HERE = 0.06
 """What an action of the present screen counts more."""
 ROWS_SHOWN = 60
+OPENED_BY_ANOTHER = {Scope.EDITOR, Scope.TRIAL, Scope.CONNECT, Scope.ADVICE}
+"""Screens that lie on another one: elsewhere nothing can run their actions."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaletteRow:
-    """Something that the palette finds. ``id`` is that of the action, ``profile:``, ``term:``, ``file:`` or
-    ``theme:`` with a name."""
+    """Something that the palette finds. ``id`` is that of the action, ``profile:``, ``term:``, ``file:``,
+    ``shell:`` or ``theme:`` with a name."""
 
     id: str
     title: str
@@ -69,25 +75,29 @@ def palette_rows(
         if entry.profile:
             words = f"switch start load use profile {entry.profile.title}"
             rows.append(PaletteRow(f"profile:{entry.name}", f"Switch to {entry.name}", entry.summary, words))
-    rows += [_action_row(action) for action in actions if action.scope not in scopes]
+    rows += [_action_row(action) for action in actions if action.scope not in scopes | OPENED_BY_ANOTHER]
+    for command, text, words in IN_A_SHELL:
+        rows.append(
+            PaletteRow(f"shell:gpubox {command}", f"In a shell: gpubox {command}", f"{text} ⏎ copies it.", words)
+        )
     for name, text in terms:
         words = f"mean meaning term define explain {text.partition(':')[0]}"
         rows.append(PaletteRow(f"term:{name}", f"What is {name}?", text, words))
     for name, path in files:
-        words = f"file folder path directory location settings {path.rpartition('/')[2]}"
+        words = f"file folder path directory location settings backup export {path.rpartition('/')[2]}"
         rows.append(PaletteRow(f"file:{name}", f"Where: {name}", path, words))
     return rows
 
 
 def _action_row(action: Action, *, here: bool = False) -> PaletteRow:
     words = f"{action.words} {action.command} {action.bar_label}"
-    return PaletteRow(action.id, action.title, action.help, words, action.key_label, here)
+    return PaletteRow(action.id, action.title, action.help, words, action.key_label if here else "", here)
 
 
 def find(query: str, rows: Sequence[PaletteRow]) -> list[PaletteRow]:
     """The rows that fit, the best first. Each word counts the more, the fewer rows have it."""
     typed = _words(query)
-    wanted = [word for word in typed if word not in EMPTY_WORDS | ASKS_MEANING] or typed
+    wanted = [word for word in typed if word not in EMPTY_WORDS | ASKS_MEANING]
     if not wanted:
         return list(rows)
     scores = [0.0] * len(rows)
@@ -100,8 +110,9 @@ def find(query: str, rows: Sequence[PaletteRow]) -> list[PaletteRow]:
         for index, score in enumerate(fits):
             scores[index] += weight * score
     explains = bool(ASKS_MEANING & set(typed))
+    least = max(LEAST * total, LEAST_OF_BEST * max(scores))
     order = sorted(
-        (index for index, score in enumerate(scores) if score > 0.1 * total),
+        (index for index, score in enumerate(scores) if score >= least),
         key=lambda i: (
             -(scores[i] / total + HERE * rows[i].here + MEANT * (explains and rows[i].id.startswith("term:")))
         ),
@@ -119,17 +130,21 @@ def _parts(text: str) -> Iterator[str]:
 
 
 @cache
-def _row_words(row: PaletteRow) -> tuple[frozenset[str], frozenset[str]]:
-    """The words that name it, and those of its help; of words with a hyphen their parts, too."""
-    texts = f"{row.title} {row.words} {row.id.partition(':')[2]}", row.about
-    named, explained = (frozenset(_parts(text)) for text in texts)
-    return named if row.key.isdigit() else named | {row.key.lower()}, explained
+def _row_words(row: PaletteRow) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+    """The words of its title, its other names, and those of its help; of words with a hyphen their parts, too."""
+    texts = row.title, f"{row.words} {row.id.partition(':')[2]}", row.about
+    titled, named, explained = (frozenset(_parts(text)) for text in texts)
+    return titled, named if row.key.isdigit() else named | {row.key.lower()}, explained
 
 
 @cache
 def _best(word: str, row: PaletteRow) -> float:
-    named, explained = _row_words(row)
-    return max(NAMED * _likeness(word, named), EXPLAINED * _likeness(word, explained, exact=True))
+    titled, named, explained = _row_words(row)
+    return max(
+        TITLED * _likeness(word, titled),
+        NAMED * _likeness(word, named),
+        EXPLAINED * _likeness(word, explained, exact=True),
+    )
 
 
 def _likeness(word: str, others: frozenset[str], *, exact: bool = False) -> float:
@@ -168,6 +183,8 @@ class PaletteScreen(Dialog[str | None]):
     PaletteScreen Static { height: auto; min-height: 4; margin-top: 1; color: $quiet; }
     """
 
+    BINDINGS = [("f1", "dismiss('help')", "Help")]  # noqa: RUF012
+
     def __init__(self, rows: Sequence[PaletteRow], title: str = "Type what you want", *, first: str = "") -> None:
         """``first``: the id of the row that is highlighted at first."""
         super().__init__()
@@ -195,7 +212,7 @@ class PaletteScreen(Dialog[str | None]):
         at = next((index for index, row in enumerate(shown) if row.id == self.first and not query), 0)
         options.highlighted = at if shown else None
         if not shown:
-            self.query_one(Static).update("Nothing is called that.")
+            self.query_one(Static).update("Nothing is called that; press F1 for help.")
 
     @on(OptionList.OptionHighlighted)
     def _highlighted(self, event: OptionList.OptionHighlighted) -> None:
@@ -227,8 +244,8 @@ def _row_line(row: PaletteRow, width: int) -> Content:
 
 
 async def ask_palette(bridge: ServiceBridge, top: PersistentScreen) -> str:
-    """Asks what the owner wants. Explains a term and copies a path itself; returns the id of any other row, or
-    nothing. Call it in a worker."""
+    """Asks what the owner wants. Explains a term and copies a path or command itself; returns the id of any other
+    row, or nothing. Call it in a worker."""
     files = dict(bridge.services.file_locations())
     terms = [(name, figure.meaning) for name, figure in FIGURES.items()]
     rows = palette_rows(top.keys.scope, bridge.entries, terms, files.items())
@@ -238,7 +255,9 @@ async def ask_palette(bridge: ServiceBridge, top: PersistentScreen) -> str:
         bridge.app.push_screen(FieldsScreen(name, explain(name)))
     elif kind == "file":
         top.copy(files[name], f"the path of {name}")
-    return "" if kind in ("term", "file") else chosen
+    elif kind == "shell":
+        top.copy(name, "the command")
+    return "" if kind in ("term", "file", "shell") else chosen
 
 
 class MenuScreen(Dialog[str | None]):

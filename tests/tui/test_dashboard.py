@@ -336,6 +336,22 @@ async def test_palette_switches_to_a_profile(fake: FakeServices) -> None:
         await until(pilot, lambda: fake.asked == [("switch", "mine", False, False)])
 
 
+async def test_palette_copies_a_command_that_no_action_performs(fake: FakeServices) -> None:
+    async with on_dashboard(fake) as pilot:
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: pilot.app.screen.query(Input))
+        await pilot.press(*"upload picture")
+        await shows(pilot, "Nothing is called that; press F1 for help.")
+        pilot.app.screen.query_one(Input).value = "update llama.cpp"
+        await shows(pilot, "In a shell: gpubox engines build", "⏎ copies it.")
+        await pilot.press("enter")
+        await until(pilot, lambda: pilot.app.clipboard == "gpubox engines build --version latest")
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: pilot.app.screen.query(Input))
+        await pilot.press("f1")
+        await shows(pilot, "x opens the menu of the pane you are in")
+
+
 async def test_a_profile_that_runs_elsewhere_is_not_started(fake: FakeServices) -> None:
     sentence = "far runs elsewhere, at http://box2:8080; gpubox does not start it."
     far = replace(MINE, name="far", title="", upstream="http://box2:8080", aliases=("gpt-4o",))
