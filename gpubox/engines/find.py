@@ -62,7 +62,7 @@ def choose_engine(config: Config, wanted: str) -> Engine:
             "No engine was found: there is no llama-server on PATH and xllamacpp is not installed.",
             f'Write default-engine = "NAME" into config.toml (it has {known}).'
             if known
-            else f"{INSTALL_EMBEDDED}, or name your llama-server under [engines] in config.toml.",
+            else f"Put llama-server on PATH, run `gpubox engines build`, or {INSTALL_EMBEDDED}.",
         )
     if name not in engines:
         raise GpuboxError(f"There is no engine {name!r}.", _unknown_hint(name, list(engines)))

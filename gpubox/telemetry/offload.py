@@ -17,7 +17,8 @@ BUSY_THREADS, BUSY_GPU, BUSY_MEMORY, BUSY_LINK, BUSY_CORES = 0.7, 90, 65, 0.5, 9
 """From this load on (of 1, of 100, of 100, of 1, of 100) a part is the bottleneck."""
 IDLE_THREADS = 0.3
 """Up to this share of 1 the threads wait for something else."""
-CLIENT_SECONDS = 10.0
+CLIENT_SECONDS = 3.0, 10.0
+"""After this wait the client is what the server waits for; after the second nobody is."""
 BOTTLENECKS = (
     "GPU compute", "GPU bandwidth", "CPU experts", "CPU", "other programs", "RPC device", "PCIe", "paging", "client",
 )  # fmt: skip
@@ -122,9 +123,8 @@ def _not_working(inputs: BottleneckInputs) -> tuple[str | None, str]:
     since = inputs.seconds_since_request
     if inputs.state != "idle":
         return None, _NOT_WORKING.get(inputs.state, f"the server is {inputs.state}")
-    # Down to -1, because the process start is known to a kernel tick and the log's clock starts a moment later.
-    if since is not None and -1 < since < CLIENT_SECONDS:
-        return "client", f"the server has waited {max(0.0, since):.0f} s for the next request"
+    if since is not None and CLIENT_SECONDS[0] <= since < CLIENT_SECONDS[1]:
+        return "client", f"the server has waited {since:.0f} s for the next request"
     return None, "idle: the server waits for a request"
 
 

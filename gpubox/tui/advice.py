@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gpubox.tui.workshop.profile_actions import WorkshopController
 
 NO_PROFILE = "Nothing runs, and no profile is highlighted."
+SOURCE = "Advice comes from real requests: use the model for a while, or tune it (x, Tune)."
 INDENT = "  "
 
 
@@ -43,7 +44,7 @@ def advice_row(advice: Advice, width: int) -> StyledLine:
 def advice_details(advice: Advice | None, width: int) -> list[StyledLine]:
     """Sentence, evidence and change of one advice."""
     if advice is None:
-        return []
+        return wrap_text(SOURCE, width)
     lines = [*wrap_text(advice.sentence, width), (), styled_line(("evidence", QUIET))]
     for text in advice.evidence:
         lines += wrap_text(text, width, indent=INDENT)
@@ -74,7 +75,7 @@ class AdviceScreen(PushedScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Scope.ADVICE)]
     DEFAULT_CSS = """
     AdviceScreen AdviceRows {
-        max-height: 50%; border: round $line; padding: 0 1; border-title-color: $foreground;
+        box-sizing: content-box; max-height: 50%; border: round $line; padding: 0 1; border-title-color: $foreground;
         &:focus { border: round $line-focus; }
     }
     """

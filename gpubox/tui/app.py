@@ -392,6 +392,8 @@ class GpuboxApp(SurvivingApp):
         if self._refuses(mode):
             return
         if self.current_mode != mode and len(self.screen_stack) == 1:
+            if self.takes_keys:  # an old message is not about this screen; one of the start is still new
+                self.clear_notifications()
             self.switch_mode(mode)
             self.appearance.remember(screen=mode)
             self.takes_keys = True  # what they can be about there is there

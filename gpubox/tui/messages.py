@@ -107,6 +107,11 @@ class ProfileEntry:
     """What stands beside the name in place of all that is known of it."""
 
     @property
+    def lacks_engine(self) -> bool:
+        """Whether nothing here can start it: no engine was found."""
+        return bool(self.compatibility and not (self.compatibility.ok or self.compatibility.engine))
+
+    @property
     def summary(self) -> str:
         """The text beside the name."""
         if self.text:

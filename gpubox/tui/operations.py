@@ -161,6 +161,7 @@ class OperationController:
         assert entry.model is not None
         profile = await run_in_thread(self.services.make_profile, entry.model, entry.name, entry.plan)
         self.bridge.run(partial(self.bridge.show_profile, profile.name), "entries", exclusive=True)
+        self.app.say(f"The profile {profile.name} was made; e changes it.")
         await self._start(profile, may_download=False)
 
     # -- questions --------------------------------------------------------------------------------------

@@ -118,6 +118,12 @@ async def test_a_rule_that_fails_ends_nothing() -> None:
         await shows(pilot, PROFILE)
 
 
+async def test_nothing_to_advise_says_where_advice_comes_from() -> None:
+    async with on_dashboard(services(AdviceList(PROFILE))) as pilot:
+        await advised(pilot)
+        await shows(pilot, "Nothing to advise.", "Advice comes from real requests")
+
+
 async def test_the_list_shows_evidence_and_change_and_dismisses() -> None:
     fake = services()
     app = GpuboxApp(fake)

@@ -28,6 +28,19 @@ async def test_clients_with_their_states() -> None:
         )  # fmt: skip
 
 
+async def test_enter_on_a_failed_request_says_why_and_no_message_follows_to_another_screen() -> None:
+    async with on_dashboard(services_with_gateway(), notifications=True) as pilot:
+        app = app_of(pilot)
+        app.say("An old message.")
+        await shows(pilot, "An old message.")
+        app.action_show("clients")
+        await until(pilot, lambda: app.clients.requests.values, "the requests")
+        await until(pilot, lambda: "An old message." not in text(pilot), "its end")
+        app.clients.requests.focus()
+        app.clients.requests.highlight(next(each for each in FINISHED if each.outcome == "refused"))
+        await shows(pilot, "⏎ why")
+
+
 async def test_without_a_gateway_the_screen_says_what_to_do_and_s_starts_one() -> None:
     services = services_with_gateway(None)
     async with on_dashboard(services, notifications=True) as pilot:

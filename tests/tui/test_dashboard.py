@@ -195,10 +195,10 @@ async def test_stop_asks_first(fake: FakeServices) -> None:
 async def test_a_crash_is_named_and_r_starts_it_again(fake: FakeServices) -> None:
     async with on_dashboard(fake) as pilot:
         fake.last = "qwen36-mtp-16gb"
-        fake.status = replace(STOPPED, state="crashed", message="qwen36-mtp-16gb died: CUDA error: an illegal access.")
+        fake.status = replace(STOPPED, state="crashed", message="qwen36-mtp-16gb died: out of VRAM: an illegal access.")
         await until(pilot, lambda: "✗ crashed" in text(pilot))
-        await until(pilot, lambda: "died: CUDA error: an illegal access" in text(pilot))
-        await shows(pilot, "r starts qwen36-mtp-16gb again")
+        await until(pilot, lambda: "died: out of VRAM: an illegal access" in text(pilot))
+        await shows(pilot, "r starts qwen36-mtp-16gb again", "t on its row tries it smaller")
         await pilot.press("r")
         await until(pilot, lambda: fake.asked == [("restart", "qwen36-mtp-16gb", False, False)])
 
@@ -208,7 +208,8 @@ async def test_a_first_run_without_engine_says_what_to_do(fake: FakeServices) ->
     async with on_dashboard(fake) as pilot:
         await shows(pilot, "No engine was found.")
         await shows(pilot, "pip install 'gpubox[embedded]'")
-        await shows(pilot, "Enter starts the highlighted profile")
+        await until(pilot, lambda: "Enter starts the highlighted profile" not in text(pilot), "no start without engine")
+        assert "⏎ start" not in text(pilot)
 
 
 async def test_without_any_profile(fake: FakeServices) -> None:
@@ -227,6 +228,8 @@ async def test_enter_on_a_model_without_a_profile_makes_one_and_starts_it(fake: 
         await until(pilot, lambda: "a model without a" in text(pilot))
         await pilot.press("end")
         await until(pilot, lambda: app.dashboard.profiles.entry and app.dashboard.profiles.entry.kind == "model")
+        empty_log = app.dashboard.log_pane.placeholder
+        await until(pilot, lambda: "makes a profile of the highlighted model" in str(empty_log.content))
         await pilot.press("enter")
         await until(pilot, lambda: app.dashboard.profiles.entry and app.dashboard.profiles.entry.name == "new")
         await until(pilot, lambda: fake.asked == [("switch", "new", False, False)])

@@ -21,7 +21,13 @@ async def test_a_card_lost_in_mid_answer(fake: FakeServices) -> None:
         await shows(pilot, "70.2 tok/s", "64°C")
         lost = replace(CARD, lost=True, lost_at="2026-11-21T13:01:52.000Z")
         fake.reading = replace(snapshot(BUSY), driver=DriverReading((lost,)))
-        await shows(pilot, "✗ GPU 0 LOST at 13:01:52", "last readings  64°C, 142 W, 54% busy", "70.2 tok/s")
+        await shows(
+            pilot,
+            "✗ GPU 0 LOST at 13:01:52",
+            "look in `dmesg` for Xid",
+            "last readings  64°C, 142 W, 54% busy",
+            "70.2 tok/s",
+        )
         assert "✗ GPU LOST" in text(pilot).splitlines()[0]
         fake.reading = snapshot(BUSY)
         await until(pilot, lambda: "LOST" not in text(pilot) and "64°C" in text(pilot))

@@ -198,3 +198,17 @@ def test_the_pictures_keep_the_rules_of_every_reading(scene: str) -> None:
     state = SCENES[scene]
 
     assert broken(snapshot(state.status, **state.readings)) == []
+
+
+def test_a_machine_without_a_gpu_says_each_thing_once() -> None:
+    box = snapshot(SCENES["no_gpu"].status, **SCENES["no_gpu"].readings)
+    pane = offload.OffloadPane()
+    assert pane.title(box).startswith("CPU") and "offload" not in pane.title(box)
+    line = plain_text(offload._compact_line(box, 120))
+    assert "on GPU 0/31 layers" in line and "threads 1.9/2" in line and "1.9 of 2" not in line
+
+
+def test_a_stuck_server_says_what_can_be_done() -> None:
+    stuck = snapshot(BUSY, **SCENES["stuck"].readings)
+    lines = throughput.state_lines(stuck, 200, keys="r restarts it, l shows the log")
+    assert " ".join(map(plain_text, lines)).endswith("; r restarts it, l shows the log")

@@ -332,7 +332,7 @@ class BenchScreen(OtherScreen):
             return
         _, profile = self.profiles()
         if not profile and not self.runs.url:
-            self.say("Nothing runs. Start a profile first, or press n to plan a run.")
+            self.say("Nothing runs. On the dashboard (1) ⏎ starts a profile; here n plans a run.")
             return
         target = ["--url", self.runs.url] if self.runs.url else [profile]
         self.work(lambda: self._start(["speed", *target, "--preset", "quick"], confirm=True), "bench-start")
@@ -377,6 +377,7 @@ class BenchScreen(OtherScreen):
             title = f"{verb} {self.runs.url or arguments[1]}?" if confirm else "Start the run?"
             body = "\n".join([*sentences, "", bench_command_line(arguments)])
             others = [("o", "another goal, time or reserve", "options")] if is_tune else []
+            self.app.clear_notifications()  # what was planned is in the question
             answer = await ask(self.app, title, body, ("n", "not now", "no"), *others, start) or "no"
             if answer == "options":
                 self.action_bench_plan("tune", arguments[1])

@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from gpubox.gateway.gateway_status import LiveRequest
+from gpubox.gateway.gateway_status import FinishedRequest, LiveRequest
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.actions import Scope, bindings
 from gpubox.tui.base_screen import OtherScreen
@@ -25,7 +25,6 @@ from gpubox.tui.widgets.lines import FittedLines, SingleLine
 from gpubox.views.clients import in_order
 
 if TYPE_CHECKING:
-    from gpubox.gateway.gateway_status import FinishedRequest
     from gpubox.tui.bridge import ServiceBridge
     from gpubox.tui.clients.gateway_actions import GatewayController
     from gpubox.tui.messages import GatewayView
@@ -200,10 +199,15 @@ class ClientsScreen(OtherScreen):
             hidden.add("clients_cancel")
         if not self.shown:
             hidden |= {"clients_toggle", "clients_connect", "clients_hold", "clients_cancel"}
-        opened = self.focused is self.requests
+        opened, request = self.focused is self.requests, self.requests.value
+        failed = isinstance(request, FinishedRequest) and request.outcome in ("failed", "refused")
         self.keys.labels = {
             "clients_toggle": "stop the gateway" if runs else "start the gateway",
-            "clients_open": "details" if opened else "all requests" if self.client else "its requests",
+            "clients_open": ("why" if failed else "details")
+            if opened
+            else "all requests"
+            if self.client
+            else "its requests",
         }
         self.keys.hidden_actions = frozenset(hidden)
 

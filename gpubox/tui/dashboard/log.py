@@ -42,6 +42,11 @@ PREFIX_CELLS = 11
 NARROW_PREFIX_CELLS = 2
 """The level letter alone, if the log is narrower than NARROW_CELLS."""
 NARROW_CELLS = 76
+ENTER_DOES = {
+    "profile": "Enter starts the highlighted profile.",
+    "model": "Enter makes a profile of the highlighted model and starts it.",
+}
+"""By the kind of the highlighted row."""
 
 
 class LogView(ScrollKeys, StyledLines, ScrollView, can_focus=True):
@@ -215,6 +220,12 @@ class LogPane(Vertical):
         self._waiting: deque[str | LogLine] = deque(maxlen=MAX_LINES)
         """Lines that nobody could see yet."""
         self._taking = False
+
+    def say_empty(self, kind: str) -> None:
+        """What stands there without a log; ``kind``: of the highlighted row, if it can be started."""
+        text = f"No log yet. {ENTER_DOES.get(kind, '')}".rstrip()
+        if self.placeholder.content != text:
+            self.placeholder.update(text)
 
     def mount_content(self) -> None:
         """Mounts the content; called after the first paint."""

@@ -32,7 +32,8 @@ class OffloadPane(SnapshotPane):
 
     def title(self, snapshot: Snapshot) -> str:
         size = sum(size for _, size in snapshot.host_memory.parts) if snapshot.host_memory else 0
-        return f"CPU offload {units.memory(size)}" if size else "CPU offload"
+        name = "CPU offload" if snapshot.driver.gpus or snapshot.offload.layers_on_gpu else "CPU"
+        return f"{name} {units.memory(size)}" if size else name
 
     def lines(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
         if self.compact:
@@ -61,9 +62,11 @@ def _compact_line(snapshot: Snapshot, width: int) -> StyledLine:
     """One line; what does not fit falls away as a whole, the reason before the name of the bottleneck."""
     now, ram = snapshot.offload, _ram(snapshot)
     amount = part_of_total(*ram).replace(" of ", "/") if ram else None
-    reason = styled_line((sanitize_line(now.bottleneck_reason), QUIET)) if now.bottleneck else ()
+    said = f"threads {_tenths(now.threads_busy)} of {now.threads_asked}"  # beside it
+    tells = now.bottleneck and now.bottleneck_reason != said
+    reason = styled_line((sanitize_line(now.bottleneck_reason), QUIET)) if tells else ()
     parts = [
-        (9, figure("layers", _counts("layers ", now.layers_on_gpu, now.layers_total))),
+        (9, figure("layers", _counts("on GPU ", now.layers_on_gpu, now.layers_total, unit=" layers"))),
         (8, _experts(snapshot, "/")),
         (6, figure("RAM", fact("RAM ", amount))),
         (5, figure("threads", _counts("threads ", _tenths(now.threads_busy), now.threads_asked))),

@@ -101,6 +101,8 @@ def status_phrases(
         phrases.append(Content.assemble(glyph, sanitize_line(status.message)))
         if overview and status.state == "crashed" and overview.last_profile and not read_only:
             phrases.append(Content.styled(f"r starts {sanitize_line(overview.last_profile)} again", "$accent"))
+            if "out of VRAM" in status.message:
+                phrases.append(Content.styled("t on its row tries it smaller", "$accent"))
     return phrases
 
 

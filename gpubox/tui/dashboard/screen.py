@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from gpubox.tui.operation_progress import OperationProgress
     from gpubox.tui.remembered import Remembered
 
-NO_LOG = "No log yet. Enter starts the highlighted profile."
 NO_FOREIGN_LOG = "No log to see: nothing runs, or gpubox did not start this server."
 NO_FOREIGN_REQUESTS = "No requests yet, or no log to read them from."
 NO_HISTORY = "There is no history of a recording, or of a server that gpubox did not start."
@@ -87,9 +86,10 @@ class DashboardScreen(PersistentScreen):
         self.profiles, self.detail, self.log_pane = self._pane(ProfilePane), self._pane(DetailPane), self._pane(LogPane)
         self.throughput, self.requests = self._pane(ThroughputPane), self._pane(RequestsPane)
         self.keys.read_only = self.read_only
+        self.throughput.stuck_keys = "" if self.read_only else "r restarts it, l shows the log"
         self.status.display = False
-        self.log_pane.placeholder.update(NO_FOREIGN_LOG if url else NO_LOG)
         if url:
+            self.log_pane.placeholder.update(NO_FOREIGN_LOG)
             self.requests.rows.EMPTY_TEXT = NO_FOREIGN_REQUESTS
         self.throttled = False
         """Whether the terminal has no focus: numbers are then drawn once a second."""
@@ -369,6 +369,10 @@ class DashboardScreen(PersistentScreen):
             hidden |= {"show_chat", "show_bench", "show_models", "bench_speed"}
         if entry is None:
             hidden |= ON_A_ROW
+        if entry and entry.lacks_engine and label in ("start", "switch"):
+            hidden.add("switch")
+        if not self.read_only:
+            self.log_pane.say_empty("" if entry is None or entry.lacks_engine else entry.kind)
         self.keys.labels = {
             "switch": "confirm" if typing else label,
             "undo": self.undo if self.size.width >= 120 else "undo",

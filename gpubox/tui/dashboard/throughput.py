@@ -59,6 +59,8 @@ class ThroughputPane(SnapshotPane):
         self.history: History | None = None
         self.age = ""
         """Of what the screen showed last."""
+        self.stuck_keys = ""
+        """What the owner can press about a server that is stuck."""
         self.client = ""
         """Whose request the server works on, if it is one client's alone."""
 
@@ -91,7 +93,7 @@ class ThroughputPane(SnapshotPane):
         if snapshot.throughput.state not in ("down", "loading", "stopping"):
             makers = (_prompt_line, _draft_line, _context_line)
             details = [row for make_line in makers if (row := make_line(snapshot, width))]
-        state = state_lines(snapshot, width, self.client)
+        state = state_lines(snapshot, width, self.client, self.stuck_keys)
         spare = height - len(state) - len(details) - MIN_GRAPH_ROWS - 1
         slower = self._slower_lines(snapshot, width) if spare > 0 else []
         spare -= len(slower)
@@ -168,7 +170,7 @@ def _graph_lines(snapshot: Snapshot, history: History, width: int, height: int, 
 # -- the first line -------------------------------------------------------------------------------------
 
 
-def state_lines(snapshot: Snapshot, width: int, client: str = "") -> list[StyledLine]:
+def state_lines(snapshot: Snapshot, width: int, client: str = "", keys: str = "") -> list[StyledLine]:
     """What the server does now, how fast, and for whom if that is known. Why it does nothing is never cut."""
     asked_by = fact("for ", sanitize_to_width(client, CLIENT_CELLS))
     throughput, server = snapshot.throughput, snapshot.server
@@ -186,7 +188,7 @@ def state_lines(snapshot: Snapshot, width: int, client: str = "") -> list[Styled
         return [fit_by_priority([(1, head), (9, figure("tg", now)), (8, usual), (6, asked_by)], width)]
     if state == "idle" and median:
         return [fit_by_priority([(9, head), (8, figure("usual", fact("usual ", median, " tok/s")))], width)]
-    reason = next(iter(snapshot.problems), "") if state == "stuck" else ""
+    reason = "; ".join(filter(None, [*snapshot.problems[:1], keys])) if state == "stuck" else ""
     if state == "down" and server.state in ("stopped", "unreachable", "error"):
         head = styled_line((f"{glyph} {server.state}", f"bold {colour}"))
         reason = server.message

@@ -118,7 +118,11 @@ def _device_lines(
     gpu = _gpu_of(snapshot, device)
     rows = [_device_heading(device, bool(gpu and gpu.lost), width)] if several or device.kind == "rpc" else []
     if gpu and gpu.lost:
-        rows += [_lost_gpu_line(gpu), _last_readings_line(gpu)]
+        rows += [
+            _lost_gpu_line(gpu),
+            *wrap_text("Reboot, or look in `dmesg` for Xid.", width),
+            _last_readings_line(gpu),
+        ]
     columns = max(1, (width + len(GAP)) // (LEGEND_CELLS + len(GAP)))
     cells = 0 if several else min(LEGEND_CELLS + 6, (width - len(GAP) * (columns - 1)) // columns)
     entries = [legend_entry(part, no_color=no_color, width=cells) for part in memory_parts(device)]
