@@ -165,8 +165,12 @@ def _run(arguments: list[str], as_json: bool) -> int:
         result = cli.main(args=arguments, prog_name="gpubox", standalone_mode=False)
     except click.ClickException as error:
         error.show()
+        lacks_profile = isinstance(error, click.MissingParameter) and error.param and error.param.name == "profile"
+        hint = "`gpubox ls` lists them." if lacks_profile else ""
+        if hint:
+            diagnostics.note(f"       {hint}")
         if as_json:
-            output.emit_error(UsageError(error.format_message()))
+            output.emit_error(UsageError(error.format_message(), hint))
         return ExitCode.USAGE
     except click.Abort:
         raise KeyboardInterrupt from None

@@ -123,6 +123,8 @@ def _unknown_hint(name: str, known: list[str]) -> str:
         return f"Install it: {INSTALL_EMBEDDED}"
     if name == PATH_ENGINE:
         return "There is no llama-server on PATH; name its path under [engines] in config.toml."
+    if "/" in name:
+        return 'Write an engine\'s name instead of its path: NAME = "PATH" under [engines] in config.toml names it.'
     if near := closest_match(name, known):
         return f"Did you mean {near!r}?"
     listing = f"Known engines: {', '.join(known)}. " if known else ""

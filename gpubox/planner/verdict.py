@@ -34,6 +34,13 @@ class MemoryVerdict:
     """What it rests on, and what would help apart from flags; a clause each."""
 
 
+_REDUCES = {
+    "context": "llama-server shortens the context",
+    "layers": "llama-server moves layers into RAM, which is slower",
+}
+"""What the engine does to a plan that ``adapts``."""
+
+
 def judge(plan: MemoryPlan) -> MemoryVerdict:
     """The verdict on a plan.
 
@@ -56,7 +63,7 @@ def _judge(plan: MemoryPlan) -> MemoryVerdict:
         return _unknown(plan, device)
     if any(left is not None and left < 0 for left in least):
         if _engine_makes_it_fit(plan, device):
-            words = f"{units.memory(-spare)} too large for {device.device}; the engine reduces it"
+            words = f"{units.memory(-spare)} too large for {device.device} alone: {_REDUCES[plan.adapts]}"
             return MemoryVerdict("tight", words, device.device, spare)
         return MemoryVerdict("short", f"short by {units.memory(-spare)} on {device.device}", device.device, spare)
     if None in least:

@@ -35,6 +35,12 @@ def instance_of(profile: Profile, paths: Paths) -> str:
     return place_of(profile, None if profile.companion else observe(paths, profile.name).running)
 
 
+def check_place_free(profile: Profile, running: RunningServer | None) -> None:
+    """Raises GpuboxError if the server ``running`` has the place of ``profile`` and is of another profile."""
+    if running and running.launch.profile != profile.name:
+        raise GpuboxError(f"{running.launch.profile} is running.", f"`gpubox switch {profile.name}` replaces it.")
+
+
 async def go_at_once() -> None:
     """The default of ``Supervisor.place``: nobody has to prepare for the change."""
 
@@ -85,8 +91,7 @@ class Supervisor:
         Raises GpuboxError if another profile runs, or if the start fails.
         """
         async with self._hold("start", profile.name) as held:
-            if (old := held.before) and old.launch.profile != profile.name:
-                raise GpuboxError(f"{old.launch.profile} is running.", f"`gpubox switch {profile.name}` replaces it.")
+            check_place_free(profile, held.before)
             return await self._replace("start", profile, held, stop_now=True, allow_exposed=allow_exposed)
 
     async def switch(

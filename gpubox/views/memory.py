@@ -25,7 +25,7 @@ def short_words(plan: MemoryPlan) -> str:
     if plan.solutions and plan.solutions[0].fits:
         return f"with {', '.join(f'{name} {value}' for name, value in plan.solutions[0].flags.items())}"
     if verdict.fit == "unknown":
-        return plan.problem or "; ".join(plan.doubts) or "memory unknown"
+        return "memory unknown"  # why is a sentence, and has no room here
     if verdict.fit == "disk":
         return f"~{units.memory(verdict.read_bytes_per_token)} a token from disk"
     spare = verdict.spare_bytes or 0

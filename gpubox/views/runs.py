@@ -139,7 +139,7 @@ def comparison_document(comparison: RunComparison) -> Document:
     header = ("", "", "first", "second", "", "ratio", "interval", "")
     narrow = ((1, 2, 3, 5, 6, 7), (1, 2, 3, 5, 7), (1, 2, 3, 7))
     marks = [_mark(row.outcome) for row in comparison.rows]
-    notes = [f"first: {comparison.first}. second: {comparison.second}.", *comparison.differs]
+    notes = [*comparison.differs]
     if any(row.low is not None for row in comparison.rows):
         count = len(comparison.rows)
         notes.append(f"In at most 5 % of such tables any of the {count} intervals misses: they are wider for it.")
@@ -150,12 +150,13 @@ def comparison_document(comparison: RunComparison) -> Document:
         for row in sorted(comparison.rows, key=lambda row: row.outcome == "cannot tell")[:MAX_BARS]
         if row.ratio is not None and row.low is not None
     )
+    sides = f"first {comparison.first}, second {comparison.second}"
     title = "Each value of the second run over that of the first" + comparison.validity
     return Document(
         f"{comparison.names[1]} against {comparison.names[0]}",
         f"two {comparison.kind} runs",
         comparison_verdict(comparison),
-        [Section("", header, rows, narrow=narrow, roles=[mark.role if mark else "" for mark in marks])],
+        [Section(sides, header, rows, narrow=narrow, roles=[mark.role if mark else "" for mark in marks])],
         [Chart(title, "second / first", bars=bars, centre=1.0)] if bars else [],
         notes,
         records=[{**json_fields(row), "doubts": comparison.validity} for row in comparison.rows],

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpubox import units
+from gpubox.clock import unix_time
 from gpubox.server.other_server import LM_STUDIO, OLLAMA, OtherServerModel
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.snapshot import DeviceMemory, Snapshot, Throughput
@@ -14,6 +15,8 @@ from gpubox.views.marks import STATE_WORDS
 from gpubox.views.requests import context_words, rest_words
 from gpubox.views.rows import Table
 from gpubox.views.unknown_reasons import unknown_reasons
+
+_PARTS = {"kv": "KV"}
 
 
 def status_values(snapshot: Snapshot) -> dict[str, Any]:
@@ -65,7 +68,7 @@ def status_lines(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         ("address", "  ".join(filter(None, (status.base_url, status.exposed)))),
         ("model", status.model_path),
         ("engine", " ".join(filter(None, (status.engine_path, display_version(status.engine_version or ""))))),
-        ("pid", status.pid and f"{status.pid}  since {status.started_at}"),
+        ("pid", status.pid and f"{status.pid}{_since(snapshot)}"),
         ("slots", _slots(snapshot.throughput)),
         ("speed", _speed(snapshot.throughput)),
         ("context", _context(snapshot.throughput)),
@@ -80,6 +83,14 @@ def status_lines(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     if snapshot.driver.problem:
         yield "gpu", f"{units.UNKNOWN}  {snapshot.driver.problem}"
     yield from (("missing", problem) for problem in snapshot.problems)
+
+
+def _since(snapshot: Snapshot) -> str:
+    now, began = unix_time(snapshot.time), unix_time(started := snapshot.server.started_at)
+    if not started or now is None or began is None:
+        return ""
+    form = "%H:%M" if units.local_time(started, "%x") == units.local_time(snapshot.time, "%x") else "%Y-%m-%d %H:%M"
+    return f"  since {units.local_time(started, form)}, {units.rough_duration(max(0.0, now - began))}"
 
 
 def _slots(through: Throughput) -> str:
@@ -114,10 +125,11 @@ def _bottleneck(snapshot: Snapshot) -> str:
 
 def _device_text(device: DeviceMemory) -> str:
     rest = (("other programs", device.other_processes_bytes), (rest_words(device), device.unaccounted_bytes))
-    named = [f"{name} {units.memory(size)}" for name, size in (*device.parts, *rest) if size]
+    named = [f"{_PARTS.get(name, name)} {units.memory(size)}" for name, size in (*device.parts, *rest) if size]
     used = device.total_bytes - device.free_bytes if device.total_bytes and device.free_bytes is not None else None
     total = f"  {units.memory(used)} of {units.memory(device.total_bytes)}" if device.total_bytes else ""
-    return f"{device.device}{total}  {'~' if device.estimated else ''}{'  '.join(named)}".rstrip()
+    name = "RAM" if device.kind == "host" else device.device
+    return f"{name}{total}  {'~' if device.estimated else ''}{'  '.join(named)}".rstrip()
 
 
 def _other_server_lines(snapshot: Snapshot) -> Iterator[tuple[str, str]]:

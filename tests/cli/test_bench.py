@@ -206,6 +206,7 @@ def test_one_verb_shows_one_run_compares_two_and_ranks_many(
     assert "tg, tok/s" in show(first.id)
     assert show(first.id, second.id).startswith("Which is faster cannot be told")
     assert "b against a  (two speed runs)" in show(first.id, second.id).splitlines()
+    assert f"first {first.id}, second {second.id}" in show(first.id, second.id).splitlines()
     assert "`gpubox bench ab a b` tells it" in " ".join(show(first.id, second.id).split())
     code, comparison = values(capfd, "bench", "show", first.id, second.id)
     assert {row["outcome"] for row in comparison["comparison"]["rows"]} == {"cannot tell"}

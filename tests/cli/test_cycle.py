@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -26,7 +27,9 @@ def _more_profiles(box: int, tiny_gguf: Path, write_profile: Write) -> None:
         write_profile(name, f'model = "{tiny_gguf}"\nport = {box}\n{more}\n')
 
 
-def test_start_look_switch_stop(box: int, paths: Paths, capfd: pytest.CaptureFixture[str]) -> None:
+def test_start_look_switch_stop(
+    box: int, paths: Paths, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, started = values(capfd, "start", "a")
     assert (code, started["ok"], started["answering"], started["exit_code"]) == (0, True, "a", 0)
 
@@ -39,13 +42,17 @@ def test_start_look_switch_stop(box: int, paths: Paths, capfd: pytest.CaptureFix
 
     code, ps = values(capfd, "status", "--all")
     assert (code, [row["profile"] for row in ps["servers"]]) == (0, ["a"])
+    assert run(["status"]) == 0
+    assert re.search(r"pid +\d+  since (\S+ )?\d\d:\d\d, \d+ s\n", capfd.readouterr().out)
     assert run(["logs"]) == 0
     assert f"listening on http://127.0.0.1:{box}" in capfd.readouterr().out
 
     code, refused = values(capfd, "switch", "bad")
     assert (code, refused["ok"], refused["answering"]) == (2, False, "a")
     assert "nope" in refused["error"]
-    assert values(capfd, "start", "b")[0] == 1
+    with monkeypatch.context() as patched:
+        patched.setattr("gpubox.cli.operations.ensure_model", pytest.fail)  # it would download first
+        assert values(capfd, "start", "b")[1]["error"] == "a is running."
     assert values(capfd, "status")[1]["server"]["pid"] == server["pid"]
 
     code, switched = values(capfd, "switch", "b")

@@ -113,6 +113,7 @@ def test_models_of_other_programs(
     assert [(row["name"], row["place"]) for row in answer["on_disk"]] == [
         ("tiny-Q8_0", "LM Studio"), ("tiny:7b", "Ollama"),
     ]  # fmt: skip
+    assert values(capfd, "find")[1]["on_disk"] == answer["on_disk"]  # no TEXT: all that is here
     assert hub.paths == []
 
 

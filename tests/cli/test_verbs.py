@@ -206,6 +206,8 @@ def test_a_bug_is_one_sentence_and_the_traceback_is_in_a_file(
         (("show", "smal"), 2, "There is no profile 'smal'."),
         (("--config", "/nope.toml", "ls"), 2, "/nope.toml does not exist."),
         (("start",), 2, "Missing argument 'PROFILE'."),
+        (("edit", "nosuch"), 2, "There is no profile 'nosuch'."),
+        (("chat", "hello", "you"), 2, "There is no verb 'hello'."),
         (("stauts",), 2, "There is no verb 'stauts'. Did you mean 'status'?"),
     ],
 )
@@ -217,6 +219,26 @@ def test_an_error_of_a_verb_with_json_is_one_json_object(
     assert values.pop("hint") or True
     assert values == {"schema_version": 1, "ok": False, "error": says, "exit_code": code}
     assert gpubox(*words, "--json")[0] == code
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("start",), "`gpubox ls` lists them."),
+        (("chat", "hello", "you"), "Write: gpubox chat -p 'hello you'"),
+        (("chat", "shwo", "x"), "Did you mean 'show'?"),
+        (("status", "--explain", "slowd by"), "Did you mean: slowed by?"),
+        (("status", "--explain", "slow"), "Did you mean: slowed by, slower since?"),
+        (("advice", "small"), ""),
+    ],
+)
+def test_a_mistake_is_answered_with_what_to_write(words: tuple[str, ...], hint: str, gpubox: Box) -> None:
+    _, out, err = gpubox(*words)
+    assert hint in err if hint else out == "small: the model is not here yet; nothing can be judged.\n"
+
+
+def test_the_beginning_of_a_figures_name_is_enough(gpubox: Box) -> None:
+    assert gpubox("status", "--explain", "slowed")[1] == gpubox("status", "--explain", "slowed by")[1]
 
 
 # -- ls and show ----------------------------------------------------------------------------------------
@@ -495,10 +517,12 @@ def test_doctor_names_what_is_missing_and_changes_nothing(gpubox: Box, paths: Pa
     assert code == 0
     assert "! gpu       no GPU" in out
     assert "The fallback of lost, nobody, is no profile." in out
-    assert "3 profiles, 1 of them refused by their engine" in out
+    assert "✓ profiles  1 profile of your own, 2 examples\n" in out  # one of these is refused: no fault of the owner
     assert "mine.toml is not valid TOML" in out
     assert {"host", "gpu", "engine", "profiles", "models", "api key", "config", "state", "cache"} <= topics
     assert not paths.state.exists()
+    write_profile("odd", 'model = "/m/odd.gguf"\n[flags]\nnope = 1\n')
+    assert "! profiles  2 profiles of your own, 2 examples; the engine refuses 1 of yours\n" in gpubox("doctor")[1]
 
 
 def test_doctor_calls_a_key_that_leaked_bad(gpubox: Box, paths: Paths) -> None:

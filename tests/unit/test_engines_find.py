@@ -46,6 +46,9 @@ def test_config_names_come_first_and_missing_files_are_listed(
 def test_a_bare_word_in_the_config_is_looked_up_on_path(binary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(binary.parent))
     assert choose_engine(Config(engines={"m": "llama-server"}, default_engine="m"), "").path == binary
+    with pytest.raises(GpuboxError, match="There is no engine") as error:
+        choose_engine(Config(default_engine=str(binary)), "")
+    assert 'NAME = "PATH" under [engines]' in error.value.hint
 
 
 @pytest.mark.usefixtures("no_embedded")

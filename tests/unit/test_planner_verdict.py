@@ -55,8 +55,12 @@ BARELY = on_card(free_bytes=12 * GIB + 1)
         (replace(BARELY, is_estimated=True), "tight", "tight, about 0 MiB to spare"),
         (replace(SHORT, is_estimated=True), "short", "short by 2.0 GiB on CUDA0"),
         # what the engine reduces itself is not short
-        (replace(SHORT, adapts="context"), "tight", "2.0 GiB too large for CUDA0; the engine reduces it"),
-        (replace(SHORT, adapts="layers"), "tight", "the engine reduces it"),
+        (
+            replace(SHORT, adapts="context"),
+            "tight",
+            "2.0 GiB too large for CUDA0 alone: llama-server shortens the context",
+        ),
+        (replace(SHORT, adapts="layers"), "tight", "llama-server moves layers into RAM, which is slower"),
         (replace(on_card(kv_bytes=90 * GIB), adapts="layers"), "short", "short by"),
         # the RAM
         (on_host(free_bytes=4 * GIB), "disk", "reads ~1.0 GiB from the disk for each token: at most ~2.8 tok/s"),

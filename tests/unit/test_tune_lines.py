@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpubox.bench.kinds.tune.progress import CandidateState, TuneCandidate, TuneProgress
-from gpubox.tui.bench.tune_lines import tune_lines
+from gpubox.tui.bench.tune_lines import tune_item_words, tune_lines
 from gpubox.tui.styled_lines import StyledLine, cell_width, styled_line
 
 
@@ -83,11 +83,16 @@ def test_the_best_so_far_stands_against_the_profile() -> None:
     rows = text(tune_lines(TUNE, "qwen36", NOW, 118))
     assert rows[1].endswith("14 of at most 40 starts   at most 13 minutes left")
     (best,) = [row for row in rows if row.startswith("best")]
-    assert "72.0 tok/s   +9.1 % against own flags (66.0)" in best
+    assert "72.0 tok/s   +9.1 % against the profile's flags (66.0)" in best
     before = replace(TUNE, candidates=(replace(OWN, rate=None, low=None, high=None, starts=0),), seconds_left=None)
     rows = text(tune_lines(before, "qwen36", NOW, 76))
     assert "best      —" in rows
     assert any("no estimate yet" in row for row in rows)
+
+
+def test_an_item_is_named_without_its_number() -> None:
+    assert tune_item_words("015/n-cpu-moe=18 threads=8/warm-up") == "n-cpu-moe=18 threads=8, warm-up"
+    assert tune_item_words("") == ""
 
 
 def test_hostile_names_and_reasons_stay_on_their_line() -> None:

@@ -59,7 +59,23 @@ def command(
         dismissed_count = len(judged.advice) - len(judged.shown)
         output.emit_json({"profile": judged.profile, **slowed, "advice": advice, "dismissed": dismissed_count})
         return
+    if not judged.advice and snapshot.server.profile != name and _lacks_model(context, name):
+        output.emit(f"{name}: the model is not here yet; nothing can be judged.")
+        return
     _print(judged, shown)
+
+
+def _lacks_model(context: Context, name: str) -> bool:
+    from gpubox.models.resolve import profile_model
+
+    profile = context.profile(name)
+    if profile.upstream:
+        return False
+    try:
+        path = profile_model(profile, context.paths, context.config).path
+    except GpuboxError:
+        return True
+    return path is None or not path.exists()
 
 
 async def _watch(context: Context, advisor: Advisor) -> Snapshot:

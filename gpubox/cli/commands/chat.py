@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,23 @@ if TYPE_CHECKING:
     from gpubox.agent.chat_log import ChatSettings
 
 
-@click.group("chat", invoke_without_command=True)
+class ChatGroup(click.Group):
+    """Says how to ask, to who wrote a prompt without -p."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from gpubox.toml_table import closest_match
+
+            near = closest_match(args[0], self.commands)
+            hint = f"Did you mean {near!r}?" if near else f"Write: gpubox chat -p {shlex.quote(' '.join(args))}"
+            raise UsageError(f"There is no verb {args[0]!r}.", hint) from error
+
+
+@click.group("chat", cls=ChatGroup, invoke_without_command=True)
 @click.option("-p", "--prompt", metavar="TEXT", help="Ask TEXT; - reads it from stdin.")
 @click.option("--continue", "chat", metavar="NAME", help="Continue the chat NAME.")
 @click.option("--name", metavar="NAME", help="Name the new chat. [default: made from the prompt]")

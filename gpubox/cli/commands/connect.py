@@ -128,7 +128,7 @@ def _print(snippet: Snippet, model: str, base_url: str, write: bool, as_json: bo
             diagnostics.note(f"  {snippet.title} is connected: {change.path} is written ({undo}).")
     elif not as_json:
         output.emit_verbatim(snippet.text.rstrip("\n"))
-        diagnostics.note(f"  This belongs into: {snippet.where}")
+        diagnostics.note(f"  Put this into: {snippet.where}")
     if as_json:
         output.emit_json(values)
 

@@ -128,9 +128,14 @@ def _engines(context: Context) -> Iterator[Finding]:
 def _profiles(context: Context) -> Iterator[Finding]:
     catalog = context.catalog
     checked = compatibility_by_profile(catalog.profiles.values(), context.paths, context.config)
-    refused = sum(not compatibility.ok for compatibility in checked.values())
-    text = f"{len(checked)} profiles, {refused} of them refused by their engine"
-    yield Finding("profiles", "ok", text, "`gpubox ls` says why." if refused else "")
+    own = [name for name in checked if not catalog.profiles[name].shipped]
+    refused = sum(not checked[name].ok for name in own)  # an example whose model or card is not here is no fault
+    text = f"{len(own)} profile{'s' * (len(own) != 1)} of your own, {len(checked) - len(own)} examples"
+    if refused:
+        hint = "`gpubox ls --all` says why."
+        yield Finding("profiles", "warn", f"{text}; the engine refuses {refused} of yours", hint)
+    else:
+        yield Finding("profiles", "ok", text)
     for error in catalog.broken.values():
         yield Finding("profiles", "warn", error.message, error.hint)
     for clash in catalog.clashes:
@@ -142,7 +147,7 @@ def _profiles(context: Context) -> Iterator[Finding]:
 def _models(context: Context) -> Finding:
     models = find_models(context.config, context.paths)
     if models:
-        return Finding("models", "ok", f"{len(models)} GGUF files found")
+        return Finding("models", "ok", f"{len(models)} GGUF file{'s' * (len(models) != 1)} found")
     return Finding("models", "warn", "no GGUF files found", "Add folders to model-dirs in config.toml.")
 
 

@@ -46,9 +46,9 @@ def command(
     if delete or undo:
         _delete(context, profile, undo, as_json)
         return
+    edited = context.profile(profile) if copy else context.catalog.get_file(profile, context.paths.profiles)
     if not (changes or copy or rename):
         raise UsageError("Nothing to change.", f"Write: gpubox edit {profile} --set ctx-size=65536, or --editor.")
-    edited = context.profile(profile) if copy else context.catalog.get_file(profile, context.paths.profiles)
     path, diff = edited.path, list[str]()
     if changes or copy:
         edit = _changed(context, edited, sets, unset, copy)

@@ -28,7 +28,7 @@ MAX_TEXT_CHARS = 300
 
 
 @click.command("find", epilog=legend(MEMORY))
-@click.argument("text")
+@click.argument("text", default="")
 @click.option("--limit", default=4, type=click.IntRange(1, 20), help="Repositories to show. [default: 4]")
 @click.option("--set", "settings", multiple=True, metavar="FLAG=VALUE", help="Plan with this flag; repeatable.")
 @click.option("--like", metavar="PROFILE", help="Plan with the flags of PROFILE.")
@@ -44,12 +44,14 @@ def command(
 ) -> int:  # fmt: skip
     """Find models on this machine and on Hugging Face, and say which would fit.
 
-    TEXT is words of a name, or a repository: user/name or user/name:QUANT. gpubox plans the memory of a new profile, as
-    `gpubox import` makes it, from the header of each model. It reads a few megabytes and downloads no model.
+    TEXT is words of a name, or a repository: user/name or user/name:QUANT. Without it, this machine's are listed.
+    gpubox plans the memory of a new profile, as `gpubox import` makes it, from the header of each model. It reads a few
+    megabytes and downloads no model.
     """
     if len(text) > MAX_TEXT_CHARS:
         raise UsageError(f"TEXT is longer than {MAX_TEXT_CHARS} characters.", "Write some words of a model's name.")
     finder = Finder(context.paths, context.config)
+    disk = disk or not text.strip()
     if download:
         return _download(context, finder, text, mmproj, as_json)
     model = context.profile(like) if like else None
@@ -98,6 +100,8 @@ def command(
         return ExitCode.OK
     if problems:
         return ExitCode.FAILED
+    if not text.strip():
+        raise GpuboxError("No model is on this machine.", "`gpubox find TEXT` searches Hugging Face.")
     raise GpuboxError(f"Nothing matches {text!r}.", "Use fewer words.")
 
 

@@ -41,7 +41,7 @@ def command(
         _print_schema(schema)
         return ExitCode.OK
     if profile is None:
-        raise click.UsageError("Missing argument 'PROFILE'.")
+        raise click.UsageError("Missing argument 'PROFILE'. `gpubox ls` lists them.")
     if other is not None:
         _compare(context, profile, other, show_all, as_json)
         return ExitCode.OK

@@ -100,9 +100,15 @@ def _explain(context: Context, name: str, url: str | None, as_json: bool) -> int
     """Without a server it says what the figure is, and what moves it. Raises UsageError for a name that is none."""
     from gpubox.views.figures import FIGURES, Box, explain, usual_of
 
-    figure = next((known for known in FIGURES if known.lower() == name.lower()), None)
+    names = {known.lower(): known for known in FIGURES}
+    begun = [known for low, known in names.items() if low.startswith(name.lower())]
+    figure = names.get(name.lower()) or (begun[0] if name and len(begun) == 1 else None)
     if figure is None:
-        raise UsageError(f"There is no figure {name!r}.", f"One of: {', '.join(FIGURES)}.")
+        from gpubox.toml_table import closest_match
+
+        near = begun if name and begun else [names[low]] if (low := closest_match(name.lower(), names)) else []
+        listed = ", ".join(each for each in near or FIGURES if each[0].isalnum())  # a mark cannot be mistyped
+        raise UsageError(f"There is no figure {name!r}.", f"Did you mean: {listed}?" if near else f"One of: {listed}.")
     snapshot = asyncio.run(_sample_once(context, url))
     usual = None
     if not url and snapshot.server.profile:

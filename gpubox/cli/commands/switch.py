@@ -14,7 +14,7 @@ from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.paths import MAIN_INSTANCE
 from gpubox.profiles.profile import Profile
 from gpubox.server.instance import find_instance, instance_names, observe, running_servers
-from gpubox.server.supervisor import Supervisor, instance_of
+from gpubox.server.supervisor import Supervisor, check_place_free, instance_of
 
 
 @click.command("start")
@@ -29,6 +29,7 @@ def start_command(context: Context, profile: str, anyway: bool, yes: bool, as_js
     A companion, which is a profile with companion = true, runs beside the active one.
     """
     started = context.profile(profile)
+    check_place_free(started, observe(context.paths, instance_of(started, context.paths)).running)  # no download first
     _run(context, started, lambda s: s.start(started, allow_exposed=yes), as_json=as_json, anyway=anyway)
 
 

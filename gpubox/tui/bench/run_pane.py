@@ -12,7 +12,7 @@ from gpubox.bench.report.chart import Chart, StyledRow, plot
 from gpubox.bench.report.formatting import format_number, item_words
 from gpubox.bench.report.model import Series
 from gpubox.sanitize import sanitize_line
-from gpubox.tui.bench.tune_lines import tune_lines
+from gpubox.tui.bench.tune_lines import starts_words, tune_item_words, tune_lines
 from gpubox.tui.styled_lines import (
     ROLE_STYLES,
     StyledLine,
@@ -152,7 +152,7 @@ def active_run_lines(run: RunProgress, throughput: Throughput | None, width: int
     doubts = [styled_line(("! ", "$warning"), (f"{doubt.kind}: {sanitize_line(doubt.text)}", "$warning"))
              for doubt in info.doubts]  # fmt: skip
     if run.tune:
-        now = styled_line(sanitize_line(run.now) or units.UNKNOWN, *_server_spans(throughput))
+        now = styled_line(sanitize_line(tune_item_words(run.now)) or units.UNKNOWN, *_server_spans(throughput))
         return [*tune_lines(run.tune, measured_label(info), now, width), *doubts]
     share = run.done / info.items if info.items else 0.0
     left = f"about {about_time(run.seconds_left)} left" if run.seconds_left is not None else "no estimate yet"
@@ -209,8 +209,11 @@ def summary_line(runs: int, active: RunProgress | None, marked: int, width: int)
     count = styled_line(("Bench", "bold $primary"), (f"   {runs} {'run' if runs == 1 else 'runs'}", "$quiet"))
     progress: StyledLine = ()
     if active:
-        left = f"  about {about_time(active.seconds_left)} left" if active.seconds_left is not None else ""
-        done = f"{active.info.plan.kind} {active.count}"
+        # a tune has its own count: of its items nobody knows how many follow
+        seconds, most = (active.tune.seconds_left, "at most") if active.tune else (active.seconds_left, "about")
+        left = f"  {most} {about_time(seconds)} left" if seconds is not None else ""
+        count_words = starts_words(active.tune) if active.tune else active.count
+        done = f"{active.info.plan.kind} {count_words}"
         progress = styled_line(("● ", "$primary"), done, (left, "$quiet"))
     marks = styled_line((f"{marked} marked", "$accent")) if marked else ()
     return truncate_line(join_lines([count, progress, marks]), width)

@@ -5,13 +5,14 @@ When it has ended, its report says it all.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpubox import units
 from gpubox.bench.compare.words import about_time
-from gpubox.bench.report.formatting import format_change
+from gpubox.bench.report.formatting import format_change, item_words
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.styled_lines import (
     QUIET,
@@ -59,7 +60,7 @@ MAX_REASONS = 6
 def tune_lines(tune: TuneProgress, label: str, now: StyledLine, width: int) -> list[StyledLine]:
     """``label``: the profile; ``now``: the item and the speed of the server."""
     left = f"at most {about_time(tune.seconds_left)} left" if tune.seconds_left is not None else "no estimate yet"
-    starts = styled_line((f"{tune.starts_done} of at most {tune.starts_limit} starts", "bold"))
+    starts = styled_line((starts_words(tune), "bold"))
     beside = cell_width(starts) + len(left) + 5
     share = tune.starts_done / tune.starts_limit if tune.starts_limit else 0.0
     done = gauge(share, max(8, min(GAUGE_CELLS, width - beside)), "$primary")
@@ -76,6 +77,17 @@ def tune_lines(tune: TuneProgress, label: str, now: StyledLine, width: int) -> l
     ]
 
 
+def starts_words(tune: TuneProgress) -> str:
+    """How far a tune is."""
+    return f"{tune.starts_done} of at most {tune.starts_limit} starts"
+
+
+def tune_item_words(item: str) -> str:
+    """``015/threads=8/short/cold/d0/w1`` as ``threads=8, short prompt, warm-up``."""
+    cell, slash, last = item_words(re.sub(r"^\d+/", "", item)).rpartition("/")
+    return f"{cell}, {last}" if slash else last
+
+
 def best_so_far(tune: TuneProgress) -> list[StyledLine]:
     """The fastest candidate that was measured: its rate, how it compares with the profile's own flags, its name."""
     measured = [candidate for candidate in tune.candidates if candidate.rate is not None]
@@ -87,7 +99,8 @@ def best_so_far(tune: TuneProgress) -> list[StyledLine]:
     parts = [styled_line((f"{units.rate(best.rate)} {tune.unit}", "bold"))]
     if own and best.rate and not best.own:
         style = "$success" if best.rate > own else QUIET
-        parts.append(styled_line((format_change(best.rate / own), style), f" against {OWN_NAME} ({units.rate(own)})"))
+        against = f" against the profile's flags ({units.rate(own)})"
+        parts.append(styled_line((format_change(best.rate / own), style), against))
     return [*parts, styled_line(OWN_NAME if best.own else sanitize_line(best.name))]
 
 

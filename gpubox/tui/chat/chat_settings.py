@@ -98,7 +98,7 @@ class ChatSettingsScreen(Dialog[ChatSettings | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical() as box:
-            box.border_title, box.border_subtitle = "This chat", "ctrl+s applies, esc cancels"
+            box.border_title, box.border_subtitle = "This chat", "^s applies, esc cancels"
             with VerticalScroll(can_focus=False):
                 for field in SETTING_FIELDS:
                     yield FormRow(field.label, self.cycles.get(field.name) or self.inputs[field.name], field.about)

@@ -251,7 +251,7 @@ class ConnectScreen(PushedScreen):
         address = styled_line(("address ", "$quiet"), (sanitize_line(self.view.base_url), "bold"))
         model = styled_line(
             ("model ", "$quiet"), (sanitize_to_width(chosen.name if chosen else "none", 40), "bold $primary"),
-            (f"  →: one of {len(models)}" if len(models) > 1 else "", "$quiet"),
+            (f"  → next of {len(models)}" if len(models) > 1 else "", "$quiet"),
         )  # fmt: skip
         said, style = self._note()
         return [truncate_line(join_lines([address, model]), width), *wrap_text(said, width, style)]

@@ -20,7 +20,7 @@ QUICK_DEPTH, QUICK_TOKENS, QUICK_REPEATS = 8192, 64, 3
 """In a minute at 20 tok/s: two cells of four answers, and two of two streams."""
 PRESETS = {
     "": "short, medium, long and code answers, cold; at each depth a short one, cold and warm",
-    "quick": "short answers, the same behind 8,192 tokens of context, and two requests at once; in a minute",
+    "quick": "short answers, the same behind 8,192 tokens of context, and two requests at once",
     "game": "one HTML game of 2,000 tokens, ten times (temperature 0.6, top_k 20)",
     "lengths": "128, 512 and 2,048 tokens, three times each, temperature 0, median",
     "chat": "50 chat prompts of 64 tokens in code, math and general, three seeds, greedy",
