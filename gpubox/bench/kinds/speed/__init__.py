@@ -42,7 +42,7 @@ KIND = Kind(
             metavar="NAME",
             choices=(
                 ("", "short to long, code, depths"),
-                ("quick", "quick: in a minute"),
+                ("quick", "quick: about a minute"),
                 ("game", "game: 2,000 tokens, ten times"),
                 ("lengths", "lengths: 128, 512, 2,048"),
                 ("chat", "chat: 50 prompts, three seeds"),
