@@ -126,8 +126,8 @@ class GpuboxApp(SurvivingApp):
         """Starts what the first figures must not wait for; they are drawn, or long in coming."""
         self.dashboard.mount_content()
         self.appearance.ask_background(self._driver)
-        screen = self.appearance.remembered.screen
-        if self._start is None and screen in MODES.values() and screen != self.current_mode:  # else it is open already
+        wanted = {*MODES.values()} - {self.current_mode}  # else it is open already
+        if self._start is None and (screen := self.appearance.remembered.screen) in wanted:
             self.action_show(screen)
         poller = self.bridge.poller
         if poller.newest and poller.history:

@@ -54,7 +54,7 @@ SMALL = "80x24"
 """The size at which the menu, the palette and the first frame are pictures, too."""
 OVER: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "help": (("question_mark",), ("^p lists",)),
-    "menu": (("x",), ("⏎ or its key runs it", "New profile")),
+    "menu": (("x",), ("⏎ or its key runs it", "Benchmarks")),
     "palette": (("ctrl+p",), ("Switch to the highlighted",)),
     "stop": (("s",), ("The request will be", "keep it running")),
     "restart": (("r",), ("is busy", "The last load took 12.4 s", "come back")),

@@ -353,7 +353,7 @@ def slower_line(slowdowns: Sequence[Slowdown], profile: str, width: int) -> Styl
         (9, styled_line(("since " if first.later_starts > 1 else "since this start, ", QUIET), _moment(first.since))),
         (6, styled_line((f"{units.rate(first.before)} → {units.rate(first.after)} tok/s", QUIET))),
         (7, styled_line((changed, QUIET))),
-        (8, styled_line(("x Show what became slower", QUIET))),
+        (8, styled_line(("x why", QUIET))),
     ]
     return fit_by_priority(parts, width)
 
