@@ -211,8 +211,7 @@ class GpuboxApp(SurvivingApp):
             run = None
             with contextlib.suppress(GpuboxError):
                 run = await service.active()
-            trial = await run_in_thread(services.trial_profile)
-            self.dashboard.header.trial = self.bridge.trial or trial or ""
+            self.dashboard.header.trial = self.bridge.trial or await run_in_thread(services.trial_profile) or ""
             if not recording:
                 self.dashboard.header.bench = f"bench {run.info.plan.kind} {run.count}" if run else ""
                 self.broadcast()
