@@ -205,13 +205,13 @@ class GpuboxApp(SurvivingApp):
     async def _poll_bench(self) -> None:
         """Shows the active benchmark run in every header, and its progress on the Bench screen."""
         services = self.bridge.services
-        service = services.bench_service()
         recording = bool(services.read_only) and not services.url  # what runs on this machine is not part of it
         while True:
             run = None
             with contextlib.suppress(GpuboxError):
-                run = await service.active()
-            self.dashboard.header.trial = self.bridge.trial or await run_in_thread(services.trial_profile) or ""
+                run = await services.bench_service().active()
+            trial = await run_in_thread(services.trial_profile)
+            self.dashboard.header.trial = self.bridge.trial or trial or ""
             if not recording:
                 self.dashboard.header.bench = f"bench {run.info.plan.kind} {run.count}" if run else ""
                 self.broadcast()
