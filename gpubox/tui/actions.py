@@ -314,7 +314,7 @@ ACTIONS = (
            palette=False),
     Action("trial_keep", "", "Keep the change", "The profile is written. Its server keeps running.",
            _T, _DECIDES, bound=False, words="save accept"),
-    Action("trial_again", "", "Measure the change again", "The verdict is made anew.", _T, _CHANGES, bound=False,
+    Action("trial_again", "", "Measure the change again", "Judges it again, too.", _T, _CHANGES, bound=False,
            words="repeat"),
     Action("trial_skip", "", "Skip the measurement", "The trial goes on with the next step.", _T, _CHANGES,
            bound=False),

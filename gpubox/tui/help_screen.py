@@ -89,7 +89,9 @@ def _key_line(action: Action) -> Content:
     """Key, title, and the command that does the same."""
     command = f"gpubox {action.command}" if action.command else ""
     return Content.assemble(
-        (action.key_label.ljust(LEFT_CELLS), "$primary"), action.title.ljust(TITLE_CELLS), (command, "$quiet")
+        (action.key_label.ljust(LEFT_CELLS), "$primary"),
+        action.title.ljust(TITLE_CELLS - 2) + "  ",
+        (command, "$quiet"),
     )
 
 

@@ -172,7 +172,9 @@ def servers_table(servers: list[ServerStatus]) -> Table:
         for slot in server.slots or ():
             context = context_words(slot.context_used_tokens, slot.context_size_tokens)
             doing = f"{slot.index} {'busy' if slot.busy else 'idle'}"
-            rows.append((*head, doing, context or units.UNKNOWN, units.tokens(slot.generated_tokens)))
+            rows.append(
+                (*head, doing, context or units.UNKNOWN, units.tokens(slot.generated_tokens if slot.busy else None))
+            )
             head = ("", "", "", "")
-    header = ("PROFILE", "PID", "ADDRESS", "STATE", "SLOT", "CONTEXT", "GENERATED")
+    header = ("PROFILE", "PID", "ADDRESS", "STATE", "SLOT", "CONTEXT", "THIS ANSWER")
     return Table(rows, header, empty="Nothing is running.")

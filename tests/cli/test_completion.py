@@ -149,6 +149,7 @@ def test_a_real_shell_completes(shell: str, tmp_path: Path, capfd: pytest.Captur
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ |= {"PATH": path, "TERM": "dumb", "PYTHONPATH": root, "PS1": "$ ", "HOME": str(tmp_path)}
+        os.environ["XDG_RUNTIME_DIR"] = str(tmp_path)  # fish puts a pipe there, else into the current folder
         os.execv(program, [shell, *options])
     seen = ""
 

@@ -66,7 +66,7 @@ async def test_from_an_empty_home_to_a_connected_agent(services: LocalServices) 
             await shows(pilot, *expected)
             await pilot.press(key)
             keys += 1
-        await shows(pilot, "✓ opencode is connected")
+        await shows(pilot, "✓ opencode has the settings")
         assert keys <= MOST_KEYS
         assert await run_in_thread(ask, settings)
         await pilot.press("escape")

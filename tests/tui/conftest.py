@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -201,9 +202,10 @@ def text(pilot: Pilot[bool]) -> str:
 
 
 def on_screen(pilot: Pilot[bool], *expected: str) -> bool:
-    """Whether all of ``expected`` stand on the screen now."""
+    """Whether all of ``expected`` stand on the screen now, also where a sentence is wrapped: paths differ in length."""
     shown = text(pilot)
-    return all(word in shown for word in expected)
+    wrapped = re.sub(r"[\s│]+", " ", shown)
+    return all(word in shown or word in wrapped for word in expected)
 
 
 def place(pilot: Pilot[bool], expected: str) -> tuple[int, int]:

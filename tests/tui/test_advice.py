@@ -33,7 +33,8 @@ PROFILE = "qwen36-mtp-16gb"
 PAGING = Advice(
     "mmap",
     "paging",
-    "The CPU waits for weights that are read from the disk while it computes; load-mode none reads them once.",
+    "The CPU waits for weights that are read from the disk while it computes; load-mode none (no mmap) loads them "
+    "into RAM once.",
     (
         "load-mode auto; ~10.6 GiB of weights in RAM",
         "1.2 GiB of them are on the disk now",

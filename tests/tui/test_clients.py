@@ -50,7 +50,7 @@ async def test_without_a_gateway_the_screen_says_what_to_do_and_s_starts_one() -
         await pilot.press("5")
         await shows(pilot, "No gateway runs.", "gpubox serve --detach", "127.0.0.1:8080")
         await pilot.press("s")
-        await shows(pilot, "No client yet. o shows", "no profile is loaded" if not QUIET.profiles else BASE)
+        await shows(pilot, "No client yet. o connects one", "no profile is loaded" if not QUIET.profiles else BASE)
         assert services.gateways.asked == ["start"]
         await pilot.press("1")
         await shows(pilot, "gateway 127.0.0.1:8080")
@@ -276,7 +276,7 @@ async def test_enter_starts_the_gateway_and_writes_the_clients_file_and_u_undoes
         await pilot.press("o")
         await shows(pilot, "No gateway runs yet: Enter starts it", "start the gateway, write opencode.json", "+  ")
         await pilot.press("enter")
-        await shows(pilot, "✓ opencode is connected", "u undoes this", "opencode.json.before-gpubox-")
+        await shows(pilot, "✓ opencode has the settings", "undoes this", "opencode.json.before-gpubox-")
         assert services.gateways.asked == ["start"] and services.hint_ended
         assert "// mine" in file.read_text() and '"model": "gpubox/qwen36-mtp-16gb"' in file.read_text()
         await pilot.press("u")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
@@ -47,6 +48,7 @@ SCENES: dict[str, tuple[GatewayStatus, Callable[[Pilot[bool]], Awaitable[None]]]
 @pytest.mark.parametrize("size", SIZES)
 async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, size: str, scene: str) -> None:
     monkeypatch.setenv("COLUMNS", size.split("x")[0])
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(Path.home() / ".config"))  # the path of a client's file is shown
     status, play = SCENES[scene]
     services = services_with_gateway(status, BUSY)
     services.step = 0.0

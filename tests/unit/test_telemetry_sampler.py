@@ -287,6 +287,8 @@ async def test_the_wall_clock_jumps(
 
     box.answers["/slots"] = [slot(task=9)]
     box.write(done("0.02.000.000", 9))
+    await sampler.sample(wait=True)
+    ahead.ahead += 5.0
     idle = await sampler.sample(wait=True)
     assert idle.offload.bottleneck == "client"
     assert "-" not in idle.offload.bottleneck_reason

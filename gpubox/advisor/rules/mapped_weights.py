@@ -53,7 +53,8 @@ def _read(evidence: Evidence) -> Judgement | None:
         )
     shown.append(f"~{units.memory(weights)} of RAM are taken at the start instead; {units.memory(room)} can be freed")
     return Judgement(
-        "The CPU waits for weights that are read from the disk while it computes; load-mode none reads them once.",
+        "The CPU waits for weights that are read from the disk while it computes; load-mode none (no mmap) loads them "
+        "into RAM once.",
         tuple(shown),
         (("load-mode", "none"),),
         SLOWED_BY,

@@ -156,7 +156,9 @@ def _key(context: Context) -> Finding:
         key = api_key(context.paths)
     except GpuboxError as error:
         return Finding("api key", "bad", error.message, error.hint)
-    return Finding("api key", "ok", "set" if key else "none: a profile with a non-loopback host starts only with --yes")
+    return Finding(
+        "api key", "ok", "set" if key else "none; none is needed while only this machine can reach the server"
+    )
 
 
 def _sandbox(context: Context) -> Finding:

@@ -155,7 +155,7 @@ def remove_command(context: Context, name: str, as_json: bool) -> None:
 @json_option
 @click.pass_obj
 def reset_command(context: Context, yes: bool, as_json: bool) -> None:
-    """Forget all keys of clients, and that there were any: the gateway answers without a key again.
+    """Remove all keys of clients: the gateway asks for none again.
 
     This also ends the refusal after a key file was deleted or damaged. The box's own API key stays.
     """

@@ -39,7 +39,7 @@ class ClientRows(CursorRows[lines.ClientRow]):
     """The clients. Enter shows only the requests of one."""
 
     DEFAULT_CSS = "ClientRows { overflow-y: auto; scrollbar-size-vertical: 1; }"
-    EMPTY_TEXT = "No client yet. o shows the settings of opencode, aider, Continue, Cline, curl and Python."
+    EMPTY_TEXT = "No client yet. o connects one."
     KEY = "name"
 
     def make_row(self, value: lines.ClientRow, width: int) -> StyledLine:

@@ -160,10 +160,10 @@ class ConnectScreen(PushedScreen):
             self.lines.put(self._head_lines)
             return
         kept = f"; the file as it was is {backup.name}" if backup else ""
-        self._outcome = f"✓ {snippet.title} is connected: start it."
+        self._outcome = f"✓ {snippet.title} has the settings: start it."
         if change.before != change.after:
             self._written = change
-            self._outcome += f" u undoes this{kept}."
+            self._outcome += f" u, on this screen, undoes this{kept}."
         self.app.post_message(ClientConnected())
         self._draw()
 
@@ -264,7 +264,8 @@ class ConnectScreen(PushedScreen):
         if isinstance(self.change, GpuboxError):
             return f"! {self.change} y copies the settings.", "$warning"
         if self.bridge.gateway.view is None:
-            return "No gateway runs yet: Enter starts it here. It keeps running when gpubox closes.", "$quiet"
+            writes = f" and writes {self.change.path.name}" if isinstance(self.change, SettingsChange) else ""
+            return f"No gateway runs yet: Enter starts it here (it keeps running){writes}.", "$quiet"
         if secret:
             return f"key {secret} of {name}, shown here once; the text below has it. y copies it.", "bold $warning"
         if self._needs_key:

@@ -51,7 +51,7 @@ class ModelRows(CursorRows[ModelRow]):
     """The rows. Enter downloads a quant, or makes a profile of what is here."""
 
     DEFAULT_CSS = "ModelRows { overflow-y: auto; scrollbar-size-vertical: 1; }"
-    EMPTY_TEXT = "No models yet. / searches this machine and Hugging Face."
+    EMPTY_TEXT = "Nothing found. / searches this machine and Hugging Face."
     KEY = "key"
     CURSOR_STYLES = ("on $cursor", "on $line")
 

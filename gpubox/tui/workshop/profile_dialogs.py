@@ -16,6 +16,7 @@ from gpubox import units
 from gpubox.bench.report.formatting import format_number
 from gpubox.planner.verdict import judge
 from gpubox.sanitize import sanitize_line
+from gpubox.telemetry.device_memory import HOST
 from gpubox.tui.dialogs import Dialog
 from gpubox.tui.styled_lines import (
     QUIET,
@@ -183,8 +184,8 @@ def _memory_rows(left: MemoryPlan | None, right: MemoryPlan | None) -> list[Row]
         for plan in (left, right):
             device = next((device for device in plan.devices if device.device == name), None)
             free = f" of {units.memory(device.free_bytes)} free" if device and device.free_bytes is not None else ""
-            texts.append(f"{units.memory(device.total_bytes)}{free}" if device else units.UNKNOWN)
-        rows.append((name, texts[0], texts[1], "", ""))
+            texts.append(f"takes {units.memory(device.total_bytes)}{free}" if device else units.UNKNOWN)
+        rows.append(("RAM" if name == HOST else name, texts[0], texts[1], "", ""))
     judged = [judge(plan) for plan in (left, right)]
     verdicts = [(MEMORY[v.fit].before(v.words), marked(MEMORY[v.fit])[1]) for v in judged]
     rows.append(("verdict", verdicts[0][0], verdicts[1][0], verdicts[0][1], verdicts[1][1]))
