@@ -183,8 +183,8 @@ def _memory_rows(left: MemoryPlan | None, right: MemoryPlan | None) -> list[Row]
         texts = []
         for plan in (left, right):
             device = next((device for device in plan.devices if device.device == name), None)
-            free = f" of {units.memory(device.free_bytes)} free" if device and device.free_bytes is not None else ""
-            texts.append(f"takes {units.memory(device.total_bytes)}{free}" if device else units.UNKNOWN)
+            free = f", {units.memory(device.free_bytes)} free" if device and device.free_bytes is not None else ""
+            texts.append(f"{units.memory(device.total_bytes)}{free}" if device else units.UNKNOWN)
         rows.append(("RAM" if name == HOST else name, texts[0], texts[1], "", ""))
     judged = [judge(plan) for plan in (left, right)]
     verdicts = [(MEMORY[v.fit].before(v.words), marked(MEMORY[v.fit])[1]) for v in judged]
