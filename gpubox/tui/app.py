@@ -129,7 +129,6 @@ class GpuboxApp(SurvivingApp):
         wanted = {*MODES.values()} - {self.current_mode}  # else it is open already
         if self._start is None and (screen := self.appearance.remembered.screen) in wanted:
             self.action_show(screen)
-        self.mode_change_signal.subscribe(self, lambda mode: self.appearance.remember(screen=mode))
         poller = self.bridge.poller
         if poller.newest and poller.history:
             self.dashboard.show_snapshot(poller.newest, poller.history)
@@ -395,6 +394,7 @@ class GpuboxApp(SurvivingApp):
             if self.takes_keys:  # an old message is not about this screen; one of the start is still new
                 self.clear_notifications()
             self.switch_mode(mode)
+            self.appearance.remember(screen=mode)
             self.takes_keys = True  # what they can be about there is there
             self.broadcast()
         elif mode == "chat" == self.current_mode and self.screen is self.chat:

@@ -171,7 +171,7 @@ async def test_a_missing_an_empty_and_a_damaged_file(fake: FakeServices, own_hom
     fake.status, fake.past = BUSY, HistoryQueries(path)
     async with on_dashboard(fake) as pilot:
         await act(pilot, "graph_longer")
-        expected = "file is not a database" if content else "Nothing is recorded of the last 1 h."
+        expected = "database" if content else "Nothing is recorded of the last 1 h."
         await shows(pilot, expected, "70.2 tok/s")
         assert ("the earlier requests cannot be read" in text(pilot)) == bool(content)
 
