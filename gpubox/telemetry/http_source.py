@@ -14,9 +14,9 @@ from gpubox.server.other_server import LLAMA, OtherServerReading
 from gpubox.server.responses import DEFERRED, MAX_COUNT, PROCESSING, QUIET_SECONDS, Health, Slot
 from gpubox.server.status import DENIED, ServerStatus
 
-POLL_SECONDS = 0.25
-IDLE_POLL_SECONDS = 1.0
-"""At rest, because each poll of /slots writes a line into the server's log."""
+POLL_SECONDS = 0.5
+IDLE_POLL_SECONDS, FOREIGN_POLL_SECONDS = 2.0, 1.0
+"""At rest, because each poll of /slots writes a line into the server's log; only our own server's log ends the wait."""
 QUEUE_SECONDS = 2.0
 """How often /metrics is read for the number of waiting requests while all slots are busy."""
 REQUEST_TIMEOUT_SECONDS = 2.0
@@ -189,7 +189,8 @@ class HttpSource:
             began = time.monotonic()
             reading = await self.poll()
             active = reading.busy or (reading.slots is None and not reading.asleep)
-            pause = POLL_SECONDS if active and self._dialect in ("", LLAMA) else IDLE_POLL_SECONDS
+            rest = FOREIGN_POLL_SECONDS if self._foreign else IDLE_POLL_SECONDS
+            pause = POLL_SECONDS if active and self._dialect in ("", LLAMA) else rest
             self._poll_requested.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.02, pause - (time.monotonic() - began))):

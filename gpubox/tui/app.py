@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 PREVIEW_DELAY = 0.15
 """Seconds a row is highlighted before its engine is asked, so that scrolling asks no engine."""
-STALE_SECONDS = 2.0
+STALE_SECONDS = 4.0
 """Readings older than this are drawn dim."""
 BENCH_POLL_SECONDS = 1.0
 KEEP_SECONDS = 5.0
@@ -217,7 +217,7 @@ class GpuboxApp(SurvivingApp):
                 self.broadcast()
             if "bench" in self.__dict__ and (run or self.bench.live):
                 self.bench.show_run(run)
-            await asyncio.sleep(BENCH_POLL_SECONDS)
+            await asyncio.sleep(BENCH_POLL_SECONDS if run else 2 * BENCH_POLL_SECONDS)
 
     @on(messages.TrialChanged)
     def _trial_changed(self, message: messages.TrialChanged) -> None:

@@ -35,15 +35,17 @@ if TYPE_CHECKING:
     from gpubox.tui.survival import SurvivingApp
 
 PROFILES_POLL_SECONDS = 2.0
-LOG_POLL_SECONDS = 0.5
 SNAPSHOT_SECONDS = 0.5
 """Between two samples while the server works: numbers that change faster cannot be read."""
-IDLE_SNAPSHOT_SECONDS = 1.0
+IDLE_SNAPSHOT_SECONDS = 2.0
+"""At rest only temperatures and other programs change: the activity marker tells of the server."""
+UNMARKED_SNAPSHOT_SECONDS = 1.0
+"""At rest where there is no marker: a server that gpubox did not start, another machine."""
 ACTIVITY_CHECK_SECONDS = 0.25
 """While idle: how often the activity marker is compared."""
 FIRST_FIGURES_SECONDS = 0.5
 """The rest of the start waits no longer for the first readings, nor for the first rows."""
-COMPANIONS_SECONDS = 1.0
+COMPANIONS_SECONDS = 2.0
 HISTORY_SECONDS = 3.0
 """After the first sample, the file of the history is opened: the screen has painted by then."""
 RETRY_SECONDS = 2.0
@@ -51,7 +53,7 @@ RETRY_SECONDS = 2.0
 GATEWAY_SECONDS, NO_GATEWAY_SECONDS = 1.0, 2.0
 """While a gateway runs, and while none does."""
 GATEWAY_ENDED = "The gateway has ended; its clients reach no model now. 5 shows how to start it."
-ADVICE_SECONDS = 4.0
+ADVICE_SECONDS = 10.0
 FIRST_ADVICE_SECONDS = 3.0
 """The screen opens, and the first readings come, before the advisor's modules are imported."""
 IDLE_STATES = ("idle", "ready", "sleeping", "down")
@@ -211,7 +213,8 @@ class ServiceBridge:
         while True:
             if lines := await run_in_thread(self.services.read_log):  # the first call reads half a megabyte
                 self.app.post_message(messages.LogLinesRead(lines))
-            await asyncio.sleep(LOG_POLL_SECONDS)
+            await self.poller.sampled.wait()
+            self.poller.sampled.clear()
 
     async def preview(self, entry: messages.ProfileEntry, delay: float) -> tuple[LaunchPreview | None, int | None]:
         """The launch preview of a profile and its model's size in bytes, after ``delay`` seconds. Cached."""
@@ -239,6 +242,8 @@ class SnapshotPoller:
         self.history: History | None = None
         self.pending: tuple[Snapshot, History] | None = None
         self.newest: Snapshot | None = None
+        self.sampled = asyncio.Event()
+        """Set after each sample, also one that failed: there may be new lines in the log."""
         self.taken_at: float | None = None
         """When the last sample came, in the event loop's time."""
         self._first_at: float | None = None
@@ -271,6 +276,7 @@ class SnapshotPoller:
             except Exception as error:  # a bug in a reader must not end the screen
                 self.bridge.services.save_traceback(traceback.format_exc())
                 self._report_problem(f"reading failed: {type(error).__name__}: {error}")
+            self.sampled.set()
             await self._pause(started + pause, until_activity=idle)
 
     async def _pause(self, until: float, *, until_activity: bool) -> None:
@@ -286,7 +292,8 @@ class SnapshotPoller:
 
     def _wait_for_activity(self, seconds: float, ended: threading.Event) -> None:
         """In one thread: to wake the loop for each look would cost more than the look."""
-        marker, until = self.bridge.services.activity_marker(), time.monotonic() + seconds
+        marker = self.bridge.services.activity_marker()
+        until = time.monotonic() + (seconds if marker is not None else min(seconds, UNMARKED_SNAPSHOT_SECONDS))
         while (left := until - time.monotonic()) > 0 and not ended.wait(min(left, ACTIVITY_CHECK_SECONDS)):
             if self.bridge.operation_running or self.bridge.services.activity_marker() != marker:
                 return

@@ -145,7 +145,9 @@ class LocalServices:
         return writer
 
     def activity_marker(self) -> object:
-        """A value that changes when the server does something. Cheap."""
+        """A value that changes when the server does something; ``None``: nothing here tells. Cheap."""
+        if self.url:
+            return None
         if self._activity is None:
             from gpubox.server.log import LogActivity
 

@@ -41,7 +41,7 @@ def _quiet(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     for name in (
-        "PROFILES_POLL_SECONDS", "LOG_POLL_SECONDS", "SNAPSHOT_SECONDS", "IDLE_SNAPSHOT_SECONDS",
+        "PROFILES_POLL_SECONDS", "SNAPSHOT_SECONDS", "IDLE_SNAPSHOT_SECONDS",
         "ACTIVITY_CHECK_SECONDS",
     ):  # fmt: skip
         monkeypatch.setattr(bridge, name, 0.01)
@@ -55,7 +55,7 @@ def _quiet(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats, "mean_over_prompts", MEAN)
     monkeypatch.setattr(history, "FIRST_SLOWDOWNS_SECONDS", 0.0)
     monkeypatch.setattr(history, "TYPING_SECONDS", 0.0)
-    monkeypatch.setattr(screen, "REQUESTS_SECONDS", 0.0)
+    monkeypatch.setattr(screen, "STEADY_SECONDS", 0.0)
     # What is drawn must not depend on how long a loaded machine took: old readings, and panes that shrink later.
     monkeypatch.setattr(app, "STALE_SECONDS", float("inf"))
     monkeypatch.setattr(lines, "SHRINK_DRAWS", 0)

@@ -200,7 +200,7 @@ class FakeServices(LocalServices):
 
     async def snapshot(self) -> Snapshot:
         # Nothing new: nothing comes, so that the pilot need not wait for a process that is never idle.
-        while not self.eager and self._given == (self.status, self.reading, self.last):
+        while not self.eager and not self.lines and self._given == (self.status, self.reading, self.last):
             await asyncio.sleep(0.005)
         self._given = (self.status, self.reading, self.last)
         self.asked_now.append(1)

@@ -101,7 +101,7 @@ async def test_blocking_methods_are_called_in_threads() -> None:
     stub = Stub()
     stub.status = CRASHED
     bridge, posted = bridge_to(stub)
-    await while_running(bridge._poll_log(), lambda: len(posted) > 3)
+    await while_running(bridge._poll_log(), lambda: posted)
     await while_running(
         SnapshotPoller(bridge).run(), lambda: {"companions_and_last", "handle_crash"} <= set(stub.on_the_loop)
     )

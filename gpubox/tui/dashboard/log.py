@@ -178,7 +178,9 @@ class LogView(ScrollKeys, StyledLines, ScrollView, can_focus=True):
     def _rows_changed(self, removed: int) -> None:
         """Adapts the scroll range; ``removed`` rows went away at the top."""
         follow = self.follow
-        self.virtual_size = Size(self._width(), self.row_count())
+        # Not the reactive: it would lay the whole screen out again for each new line. The bar is always shown.
+        self.set_reactive(ScrollView.virtual_size, Size(self._width(), self.row_count()))
+        self.vertical_scrollbar.window_virtual_size = self.row_count()
         if follow:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
             self.follow = True

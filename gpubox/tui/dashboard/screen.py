@@ -49,7 +49,8 @@ COMPACT_BELOW_ROWS = 30
 TINY_BELOW_ROWS = 10
 """With fewer rows there is one pane, without a frame."""
 DOWN = ("stopped", "crashed", "stopping")
-REQUESTS_SECONDS, THROTTLED_SECONDS = 0.5, 1.0
+STEADY_SECONDS, THROTTLED_SECONDS = 0.9, 1.0
+"""Between two paints: of all panes but the throughput while the state stays; of all over a slow line."""
 RESULT_SECONDS = 60.0
 """How long the result of a successful operation stays."""
 ON_A_ROW = {"zoom_detail", "copy", "duplicate", "rename", "delete", "compare", "external_editor", "tune"}
@@ -111,7 +112,7 @@ class DashboardScreen(PersistentScreen):
         self._undrawn: tuple[Snapshot, History] | None = None
         """The newest readings, if they were not drawn because nobody could see them."""
         self._hidden = False
-        self._drawn_at = self._requests_drawn_at = float("-inf")
+        self._drawn_at = self._steady_at = float("-inf")
 
     def compose(self) -> ComposeResult:
         yield self.header
@@ -221,13 +222,14 @@ class DashboardScreen(PersistentScreen):
         self.history.show_server(snapshot.server)
         self.throughput.history = history
         self.throughput.client = live_client(self._gateway, snapshot)
-        for pane in self.snapshot_panes:
-            pane.snapshot = snapshot
-        if now - self._requests_drawn_at >= REQUESTS_SECONDS:
-            self._requests_drawn_at = now
-            server = snapshot.server
+        shown, self.throughput.snapshot = self.throughput.snapshot, snapshot
+        if now - self._steady_at >= STEADY_SECONDS or not shown or shown.server.state != snapshot.server.state:
+            self._steady_at = now
+            for pane in self.snapshot_panes:
+                pane.snapshot = snapshot
+            server, requests = snapshot.server, snapshot.requests
             launch = f"{server.pid} {server.started_at}" if server.pid else ""
-            self.requests.show_requests(snapshot.requests, snapshot.totals.requests, server.profile or "", launch)
+            self.requests.show_requests(requests, snapshot.totals.requests, server.profile or "", launch)
 
     def show_stale(self, stale: bool) -> None:
         """Marks the readings as old, or as current."""

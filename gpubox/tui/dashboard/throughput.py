@@ -72,6 +72,8 @@ class ThroughputPane(SnapshotPane):
         self.slowdowns: tuple[Slowdown, ...] = ()
         self._span = ""
         self._has_gaps = False
+        self._live_graph: tuple[object, list[StyledLine]] = (None, [])
+        """The graph of the last minutes as it was drawn last, and of what."""
 
     @property
     def graph_columns(self) -> int:
@@ -122,7 +124,10 @@ class ThroughputPane(SnapshotPane):
             assert self.history is not None  # set before the first snapshot
             seconds = _live_seconds(width - graph.AXIS_CELLS)
             self._span = f"{seconds / 60:g} min"
-            return _graph_lines(snapshot, self.history, width, height, seconds)
+            of = (int(snapshot.at), snapshot.throughput.state, snapshot.server.profile, width, height)
+            if self._live_graph[0] != of:  # a column is of some seconds: twice a second nobody sees a difference
+                self._live_graph = of, _graph_lines(snapshot, self.history, width, height, seconds)
+            return self._live_graph[1]
         self._span = self.zoom.name
         rows = self._problem_rows(width)[: height - MIN_GRAPH_ROWS - 1]
         if self.stored and self.stored.zoom is self.zoom:
