@@ -6,6 +6,7 @@ import contextlib
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 
 from gpubox.cli import output
@@ -56,6 +57,7 @@ def _signals_ignored(interrupted: bool) -> Iterator[None]:
 
 def interrupted() -> GpuboxError:
     """Ctrl-C or SIGTERM, as an error."""
+    warnings.simplefilter("ignore", RuntimeWarning)  # a coroutine that it kept from starting is no news
     return GpuboxError("interrupted", code=ExitCode.INTERRUPTED)
 
 
