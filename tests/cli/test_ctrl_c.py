@@ -5,16 +5,20 @@ What Python prints while it starts itself, before the first line of gpubox, nobo
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import random
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
 
 import gpubox
+from gpubox.cli.diagnostics import run_guarded
 from gpubox.cli.main import VERBS
 
 PACKAGE = str(Path(gpubox.__file__).parent)
@@ -86,3 +90,19 @@ except KeyboardInterrupt:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
 
     assert (done.stdout, done.stderr) == ("heard\n", "")
+
+
+def test_an_interrupt_before_the_first_step_prints_no_warning(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    async def work() -> int:
+        return 0
+
+    monkeypatch.setattr(asyncio.Runner, "run", interrupt)
+    with warnings.catch_warnings():
+        assert run_guarded(lambda: asyncio.run(work())) == 130
+        gc.collect()
+    assert capfd.readouterr().err == "gpubox: interrupted\n"
