@@ -26,7 +26,8 @@ class PlanOutline:
     restored_profile: str | None
     """The profile that runs again afterwards; ``None``: nothing runs now, nor afterwards."""
     seconds: float | None
-    """From the last finished run of the same kind and options; ``None`` if there is none."""
+    """From the last finished run of the same kind and options, else in proportion to its tokens from the last one of
+    the same kind and targets; ``None`` if there is none."""
     without_server: tuple[str, ...] = ()
     """The targets that a program measures while no server runs."""
     always_restarts: bool = False
@@ -38,10 +39,8 @@ class PlanOutline:
 
     def sentences(self, tokens_per_second: float | None = None) -> list[str]:
         """What the run will do, for people. ``tokens_per_second`` helps to estimate the time of a first run."""
-        seconds, rate = self.seconds, ""
-        if not seconds and self.tokens and tokens_per_second:
-            seconds = self.tokens / tokens_per_second
-            rate = f" at {units.rate(tokens_per_second)} tok/s"
+        seconds = self.time(tokens_per_second)
+        rate = f" at {units.rate(tokens_per_second)} tok/s" if seconds and not self.seconds else ""
         items = f"{self.items:,} measurement{'s' * (self.items != 1)}"
         sentences = list(self.about) or [f"It makes {items}; {self._servers}."]
         if seconds and self.about:
@@ -52,6 +51,12 @@ class PlanOutline:
             restored = self.restored_profile
             sentences.append(f"Afterwards {restored} runs again." if restored else "Afterwards nothing runs, as now.")
         return sentences
+
+    def time(self, tokens_per_second: float | None = None) -> float | None:
+        """Seconds, as far as they can be known."""
+        if self.seconds or not (self.tokens and tokens_per_second):
+            return self.seconds
+        return self.tokens / tokens_per_second
 
     @property
     def _servers(self) -> str:
@@ -82,29 +87,42 @@ def outline_plan(plan: Plan, paths: Paths) -> PlanOutline:
         if item.target not in unstarted and last != (item.target, item.start):
             starts.append(item.target)
         last = (item.target, item.start)
+    tokens = _tokens(plan)
     running = observe(paths, MAIN_INSTANCE).running
     return PlanOutline(
         most,
         tuple(starts),
         running.launch.profile if running else None,
-        _seconds_of_last(plan, paths),
+        _seconds_before(plan, tokens, paths),
         tuple(target.name for target in plan.targets if target.stopped),
         always_restarts=any(item.start for item in items) and bool(starts),
-        tokens=most * statistics.fmean(item.weight for item in items) if find_kind(plan.kind).counts_tokens else None,
+        tokens=tokens,
         about=plan.about,
     )
 
 
-def _seconds_of_last(plan: Plan, paths: Paths) -> float | None:
+def _tokens(plan: Plan) -> float | None:
+    """``None`` if the kind does not count them."""
+    if not find_kind(plan.kind).counts_tokens:
+        return None
+    batch = next(make_benchmark(plan).course())
+    return (len(batch.items) + batch.later) * statistics.fmean(item.weight for item in batch.items)
+
+
+def _seconds_before(plan: Plan, tokens: float | None, paths: Paths) -> float | None:
+    scaled = None
     for run in reversed(list_runs(paths)):
         try:
             info = run.info
         except GpuboxError:
             continue
-        same_options = (info.plan.kind, info.plan.options) == (plan.kind, plan.options)
-        if info.state == "finished" and same_options and len(info.plan.targets) == len(plan.targets):
+        if info.state != "finished" or info.plan.kind != plan.kind:
+            continue
+        if info.plan.options == plan.options and len(info.plan.targets) == len(plan.targets):
             return info.seconds
-    return None
+        if scaled is None and tokens and info.seconds and info.plan.targets == plan.targets:
+            scaled = info.seconds * tokens / (_tokens(info.plan) or tokens)
+    return scaled
 
 
 async def busy_slots(paths: Paths, config: Config) -> tuple[str, ...]:

@@ -15,16 +15,18 @@ from gpubox.bench.report.chart import (
 )
 from gpubox.bench.report.formatting import (
     DOUBTFUL,
-    format_interval,
+    format_change,
     format_number,
     format_sd,
     format_value,
-    interval_title,
+    interval_column,
+    validity_suffix,
     validity_warnings,
 )
 from gpubox.bench.report.leaderboard import Leaderboard, leaderboard_verdict
 from gpubox.bench.report.load import ReportBundle, load_comparison, load_leaderboards, load_report
 from gpubox.bench.report.model import Metric
+from gpubox.bench.report.prompt_metrics import scale_estimate
 from gpubox.bench.report.run_comparison import (
     ComparedRow,
     RunComparison,
@@ -71,7 +73,7 @@ def report_document(bundle: ReportBundle) -> Document:
     return Document(
         report.title,
         f"{info.id}, {info.created_at[:10]}, {info.state}{took}",
-        report.verdict,
+        _doubted(bundle),
         sections,
         charts(report),
         (*report.notes, *validity_warnings(report.doubts)),
@@ -84,16 +86,33 @@ def report_document(bundle: ReportBundle) -> Document:
     )
 
 
+def _doubted(bundle: ReportBundle) -> str:
+    """The verdict; it says itself if it is doubtful, or if the server that ran before the run is still missing."""
+    info, verdict = bundle.info, bundle.report.verdict
+    if verdict and DOUBTFUL not in verdict and (suffix := validity_suffix(bundle.report.doubts)):
+        verdict = f"{verdict.removesuffix('.')}{suffix}."
+    if info.restore_pending and info.previous and info.state != "running":
+        verdict = f"{verdict} {info.previous.profile} ran before and does not run again yet.".strip()
+    return verdict
+
+
+def _written(unit: str, *values: float) -> tuple[float, str]:
+    """The factor and the unit in which seconds are written: below one, in ms."""
+    return (1000.0, "ms") if unit == "s" and max(values) < 1 else (1.0, unit)
+
+
 def _metric_section(bundle: ReportBundle, target: str, metrics: Sequence[Metric]) -> Section:
     own = bundle.info.provenance.get(target)
     details = (own.model_path.rpartition("/")[2], own.engine_version or own.dialect) if own else ()
-    intervals = [format_interval(metric.estimate) for metric in metrics]
+    written = [_written(metric.unit, metric.estimate.value) for metric in metrics]
+    estimates = [scale_estimate(metric.estimate, factor) for metric, (factor, _) in zip(metrics, written, strict=True)]
+    title, intervals = interval_column(estimates)
     rows = [
-        (metric.group, metric.name, format_number(metric.estimate.value), format_sd(metric.estimate),
-         format_number(metric.estimate.median), interval, str(metric.estimate.n), metric.unit)
-        for metric, interval in zip(metrics, intervals, strict=True)
+        (metric.group, metric.name, format_number(own.value), format_sd(own), format_number(own.median), interval,
+         str(own.n), unit)
+        for metric, own, (_, unit), interval in zip(metrics, estimates, written, intervals, strict=True)
     ]  # fmt: skip
-    header = ("", "", "mean", "± sd", "median", interval_title(intervals), "n", "")
+    header = ("", "", "mean", "± sd", "median", title, "n", "")
     narrow = ((1, 2, 3, 5, 6, 7), (1, 2, 5, 7), (1, 2, 5))
     return Section(target, header, rows, "  ".join(filter(None, details)), narrow)
 
@@ -129,20 +148,21 @@ def _facts(bundle: ReportBundle) -> Iterator[tuple[str, str]]:
 
 def comparison_document(comparison: RunComparison) -> Document:
     """The second run against the first."""
-    bounds = [(row.low, row.high) for row in comparison.rows]
-    intervals = [f"{low:.3f} – {high:.3f}" if low is not None and high is not None else "" for low, high in bounds]
-    rows = [
-        (row.group, row.name, format_number(row.first), format_number(row.second), row.unit,
-         f"{row.ratio:.3f}" if row.ratio is not None else "", interval, outcome_text(row))
-        for row, interval in zip(comparison.rows, intervals, strict=True)
-    ]  # fmt: skip
-    header = ("", "", "first", "second", "", "ratio", "interval", "")
+    rows = []
+    for row in comparison.rows:
+        factor, unit = _written(row.unit, row.first, row.second)
+        known = row.low is not None and row.high is not None
+        rows.append((
+            row.group, row.name, format_number(factor * row.first), format_number(factor * row.second), unit,
+            "" if row.same else format_change(row.ratio),
+            f"{format_change(row.low)} to {format_change(row.high)}" if known else "", outcome_text(row),
+        ))  # fmt: skip
+    header = ("", "", "first", "second", "", "change", "is between", "")
     narrow = ((1, 2, 3, 5, 6, 7), (1, 2, 3, 5, 7), (1, 2, 3, 7))
     marks = [_mark(row.outcome) for row in comparison.rows]
-    notes = [*comparison.differs]
+    notes = []
     if any(row.low is not None for row in comparison.rows):
-        count = len(comparison.rows)
-        notes.append(f"In at most 5 % of such tables any of the {count} intervals misses: they are wider for it.")
+        notes.append("'is between': in at most 1 of 20 such tables does the true change of any row lie outside.")
     if comparison.left_out:
         notes.append(f"Only in one of the runs: {'; '.join(comparison.left_out[:6])}.")
     bars = tuple(
@@ -154,7 +174,7 @@ def comparison_document(comparison: RunComparison) -> Document:
     title = "Each value of the second run over that of the first" + comparison.validity
     return Document(
         f"{comparison.names[1]} against {comparison.names[0]}",
-        f"two {comparison.kind} runs",
+        " ".join(comparison.differs) or f"two {comparison.kind} runs",
         comparison_verdict(comparison),
         [Section(sides, header, rows, narrow=narrow, roles=[mark.role if mark else "" for mark in marks])],
         [Chart(title, "second / first", bars=bars, centre=1.0)] if bars else [],
@@ -165,7 +185,12 @@ def comparison_document(comparison: RunComparison) -> Document:
 
 
 def outcome_text(row: ComparedRow) -> str:
-    """The mark of a row and its word: ``▲ faster``, ``= within 2 %``, ``? cannot tell``."""
+    """The mark of a row and its word: ``▲ faster``, ``= within 2 %``; of what cannot be told the mark alone.
+
+    Why it cannot be told is said once, in the verdict.
+    """
+    if row.outcome == "cannot tell":
+        return "same" if row.same else SPEED["cannot tell"].glyph
     word = f"within {percent(row.within)}" if row.outcome == "equal" and row.within else outcome_word(row)
     mark = _mark(row.outcome)
     return mark.before(word) if mark else word
@@ -188,9 +213,9 @@ def leaderboard_documents(boards: Sequence[Leaderboard]) -> list[Document]:
 
 def _leaderboard_document(board: Leaderboard) -> Document:
     unit = f", {board.unit}" if board.unit else ""
-    intervals = [format_interval(entry.values[0]) if entry.values[0] else "" for entry in board.entries]
+    title, intervals = interval_column([entry.values[0] for entry in board.entries])
     groups = [group or board.metric for group in board.groups]
-    header = ("", "profile", groups[0], "", interval_title(intervals), "n", *groups[1:], "model", "run")
+    header = ("", "profile", groups[0], "", title, "n", *groups[1:], "model", "run")
     rows, marks = [], []
     for entry, interval in zip(board.entries, intervals, strict=True):
         mark = "" if entry.rank == 1 or board.one_sample else SPEED[_MARKS[entry.against_first]].glyph

@@ -44,11 +44,11 @@ def test_the_curves_have_intervals_only_of_several_starts_and_pp_begins_above_de
     once, thrice = report_of([0, 4096, 8192]), report_of([0, 4096, 8192], starts=3)
 
     lines = {(series.chart, series.name): series for series in thrice.series}
-    assert {name for _, name in lines} == {"cold", "warm"}
-    tg = lines["tg over depth: short prompt, 128 tokens", "cold"]
+    assert {name for _, name in lines} == {"cached", "not cached"}
+    tg = lines["tg over depth: short prompt, 128 tokens", "not cached"]
     assert [x for x, _ in tg.points] == [0, 4096, 8192]
     assert all(low < y < high for (_, y), (_, low, high) in zip(tg.points, tg.intervals, strict=True))
-    pp = lines["pp over depth: short prompt, 128 tokens", "cold"]
+    pp = lines["pp over depth: short prompt, 128 tokens", "not cached"]
     assert [x for x, _ in pp.points] == [4096, 8192]
     assert all(series.intervals == () for series in once.series)
     assert charts(thrice)[0].x_label == "depth, tokens of context before the prompt"

@@ -29,7 +29,7 @@ from gpubox.bench.compare.words import flag_values, runs_tell
 from gpubox.bench.kinds.suite.suite_report import task_weights
 from gpubox.bench.model import Provenance, RunInfo
 from gpubox.bench.provenance import comparable_argv
-from gpubox.bench.report.formatting import validity_suffix
+from gpubox.bench.report.formatting import format_change, format_number, validity_suffix
 from gpubox.bench.report.model import SPEED_UNITS, Metric, Report
 from gpubox.errors import UsageError
 
@@ -65,6 +65,11 @@ class ComparedRow:
     outcome: Outcome
 
     @property
+    def same(self) -> bool:
+        """Whether both figures are written alike, so that there is nothing to tell."""
+        return self.outcome == "cannot tell" and format_number(self.first) == format_number(self.second)
+
+    @property
     def within(self) -> float | None:
         """For ``equal``: the relative difference that it does not reach."""
         return limit_of(self.low, self.high) if self.low is not None and self.high is not None else None
@@ -92,6 +97,8 @@ class RunComparison:
     """What would tell the main row, if it cannot be told: the command, and its time."""
     validity: str = ""
     """The suffix for sentences and charts if items were doubtful; otherwise empty."""
+    others_needed: int = 0
+    """As ``looks_needed``, for the other rows: the more rows, the more often chance makes one look faster."""
 
     @property
     def main(self) -> ComparedRow:
@@ -118,6 +125,7 @@ def compare_runs(
     past = past or PastFigures(())
     main = next((key for name in MAIN_METRICS for key in shared if key[2] == name), shared[0])
     main_level = LEVEL / 2 if len(shared) > 1 else LEVEL
+    other_level = LEVEL / 2 / max(1, len(shared) - 1)
     rows, same, needed = [], True, looks_needed(main_level)
     for key in shared:
         one, other = first_rows[key], second_rows[key]
@@ -125,7 +133,7 @@ def compare_runs(
         pasts = past.of(first_info, one, alone=is_same), past.of(second_info, other, alone=is_same)
         launched = first_info.provenance.get(one.target)
         same &= is_same and bool(launched and launched.argv)  # no argv: measured at an address, with unknown flags
-        rows.append(compare_row(one, other, pasts, main_level if key == main else LEVEL / 2 / (len(shared) - 1)))
+        rows.append(compare_row(one, other, pasts, main_level if key == main else other_level))
     names = tuple(", ".join(dict.fromkeys(metric.target for metric in own.metrics)) for own in (first, second))
     left_out = sorted({", ".join(filter(None, key)) for key in first_rows.keys() ^ second_rows.keys()})
     return RunComparison(
@@ -140,6 +148,7 @@ def compare_runs(
         needed,
         runs_tell((first_info, first_rows[main]), (second_info, second_rows[main]), needed),
         validity_suffix((*first.doubts, *second.doubts)),
+        looks_needed(other_level),
     )
 
 
@@ -268,12 +277,14 @@ def _provenance_differences(first: Provenance, second: Provenance) -> Iterator[s
 
 
 def comparison_verdict(comparison: RunComparison) -> str:
-    """Better or worse, equal within so much, or why that cannot be told and what would tell it."""
+    """Better or worse and by how much, equal within so much, or why that cannot be told and what would tell it.
+
+    Then why there is no verdict about other rows: once, for all of them.
+    """
     row, (first, second) = comparison.main, comparison.names
     is_speed = row.unit in SPEED_UNITS
     if row.outcome in ("better", "worse"):
-        word = outcome_word(row)
-        sentence = f"{second} is {word} than {first}."
+        sentence = f"{second} {_better_words(row)} than {first}{_basis(row)}."
     elif row.outcome == "equal":
         sentence = f"{first} and {second} are equally {'fast' if is_speed else 'good'}, within {percent(row.within)}."
     elif row.outcome == "changed":
@@ -288,7 +299,38 @@ def comparison_verdict(comparison: RunComparison) -> str:
             f"{comparison.tells}"
         )
     sentence = sentence[0].upper() + sentence[1:] if comparison.names == SAME_NAMES else sentence
-    return sentence.removesuffix(".") + comparison.validity + "." if comparison.validity else sentence
+    sentence = sentence.removesuffix(".") + comparison.validity + "." if comparison.validity else sentence
+    return " ".join([sentence, *_open_sentences(comparison)])
+
+
+def _better_words(row: ComparedRow) -> str:
+    word, share = outcome_word(row), f"about {percent(abs(row.ratio - 1))} " if row.ratio and row.low else ""
+    if row.name == "tg":
+        return f"writes {share}{word}"
+    return f"is {share}{word}" if word in ("faster", "slower") else f"is {word}"
+
+
+def _basis(row: ComparedRow) -> str:
+    """What a verdict on a speed rests on."""
+    asked = f" ({row.group})" if row.group else ""
+    if row.method != "past runs" or row.low is None or row.high is None:
+        return asked
+    ends = f"{format_change(row.low)} to {format_change(row.high)}"
+    return f"{asked}: {ends}, from {row.n} measurements of each, made in turn"
+
+
+def _open_sentences(comparison: RunComparison) -> Iterator[str]:
+    """Why other rows have no verdict; the main one's own reason holds for them, too."""
+    if comparison.main.outcome == "cannot tell":
+        return
+    rows = [row for row in comparison.rows if row.outcome == "cannot tell" and not row.same]
+    if few := [row for row in rows if row.method == "past runs" and row.low is None]:
+        yield (
+            f"No verdict yet on the {len(few)} values with a ?: to compare so many at once, each must be measured "
+            f"{comparison.others_needed} times in turn; it was {max(1, min(row.n for row in few))}."
+        )
+    if chance := len(rows) - len(few):
+        yield f"{'Of the others, ' if few else ''}{chance} with a ? differ by no more than chance can explain."
 
 
 def few_looks(looks: int, needed: int) -> str:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 SUMMARY = ".summary.json"
-VERSION = 7
+VERSION = 8
 NEWEST = 4
 """The active run is looked for among this many, the last ones saved."""
 
@@ -140,8 +140,12 @@ class RunProgress:
 
     @property
     def count(self) -> str:
-        """``18/30`` items."""
-        return f"{self.done}/{self.info.items}"
+        """``18/30`` items; of a tune ``14/80 starts``: of its items nobody knows how many follow."""
+        return (
+            f"{self.tune.starts_done}/{self.tune.starts_limit} starts"
+            if self.tune
+            else f"{self.done}/{self.info.items}"
+        )
 
 
 class RunFollower:
