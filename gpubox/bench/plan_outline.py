@@ -26,8 +26,7 @@ class PlanOutline:
     restored_profile: str | None
     """The profile that runs again afterwards; ``None``: nothing runs now, nor afterwards."""
     seconds: float | None
-    """From the last finished run of the same kind and options, else in proportion to its tokens from the last one of
-    the same kind and targets; ``None`` if there is none."""
+    """From the last finished run with these options, else by tokens from the last one of these targets."""
     without_server: tuple[str, ...] = ()
     """The targets that a program measures while no server runs."""
     always_restarts: bool = False
@@ -39,8 +38,10 @@ class PlanOutline:
 
     def sentences(self, tokens_per_second: float | None = None) -> list[str]:
         """What the run will do, for people. ``tokens_per_second`` helps to estimate the time of a first run."""
-        seconds = self.time(tokens_per_second)
-        rate = f" at {units.rate(tokens_per_second)} tok/s" if seconds and not self.seconds else ""
+        seconds, rate = self.seconds, ""
+        if not seconds and self.tokens and tokens_per_second:
+            seconds = self.tokens / tokens_per_second
+            rate = f" at {units.rate(tokens_per_second)} tok/s"
         items = f"{self.items:,} measurement{'s' * (self.items != 1)}"
         sentences = list(self.about) or [f"It makes {items}; {self._servers}."]
         if seconds and self.about:
@@ -51,12 +52,6 @@ class PlanOutline:
             restored = self.restored_profile
             sentences.append(f"Afterwards {restored} runs again." if restored else "Afterwards nothing runs, as now.")
         return sentences
-
-    def time(self, tokens_per_second: float | None = None) -> float | None:
-        """Seconds, as far as they can be known."""
-        if self.seconds or not (self.tokens and tokens_per_second):
-            return self.seconds
-        return self.tokens / tokens_per_second
 
     @property
     def _servers(self) -> str:
@@ -116,12 +111,11 @@ def _seconds_before(plan: Plan, tokens: float | None, paths: Paths) -> float | N
             info = run.info
         except GpuboxError:
             continue
-        if info.state != "finished" or info.plan.kind != plan.kind:
-            continue
-        if info.plan.options == plan.options and len(info.plan.targets) == len(plan.targets):
-            return info.seconds
-        if scaled is None and tokens and info.seconds and info.plan.targets == plan.targets:
-            scaled = info.seconds * tokens / (_tokens(info.plan) or tokens)
+        done = info.seconds if (info.state, info.plan.kind) == ("finished", plan.kind) else None
+        if done and info.plan.options == plan.options and len(info.plan.targets) == len(plan.targets):
+            return done
+        if done and tokens and not scaled and info.plan.targets == plan.targets:
+            scaled = done * tokens / (_tokens(info.plan) or tokens)
     return scaled
 
 

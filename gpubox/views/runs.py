@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from gpubox import units
 from gpubox.bench.report.chart import (
-    MAX_BARS,
     Chart,
     ChartBar,
     charts,
@@ -22,6 +21,7 @@ from gpubox.bench.report.formatting import (
     interval_column,
     validity_suffix,
     validity_warnings,
+    written_unit,
 )
 from gpubox.bench.report.leaderboard import Leaderboard, leaderboard_verdict
 from gpubox.bench.report.load import ReportBundle, load_comparison, load_leaderboards, load_report
@@ -68,12 +68,16 @@ def report_document(bundle: ReportBundle) -> Document:
         rows = [[format_value(value) for value in row] for row in table.rows]
         sections.append(Section(table.title, table.columns, rows, table.note, details=table.details))
     took = f", {units.duration(info.seconds)}" if info.seconds else ""
+    if info.restore_pending and info.previous and info.state != "running":
+        took += f", {info.previous.profile} is not restored"
+    doubt = "" if DOUBTFUL in report.verdict else validity_suffix(report.doubts)
+    verdict = f"{report.verdict.removesuffix('.')}{doubt}." if doubt and report.verdict else report.verdict
     base = {"run": info.id, "kind": report.kind, "doubts": list(dict.fromkeys(doubt.kind for doubt in report.doubts))}
     records = [base | json_fields(metric, without=("samples", "starts")) for metric in report.metrics]
     return Document(
         report.title,
         f"{info.id}, {info.created_at[:10]}, {info.state}{took}",
-        _doubted(bundle),
+        verdict,
         sections,
         charts(report),
         (*report.notes, *validity_warnings(report.doubts)),
@@ -86,25 +90,10 @@ def report_document(bundle: ReportBundle) -> Document:
     )
 
 
-def _doubted(bundle: ReportBundle) -> str:
-    """The verdict; it says itself if it is doubtful, or if the server that ran before the run is still missing."""
-    info, verdict = bundle.info, bundle.report.verdict
-    if verdict and DOUBTFUL not in verdict and (suffix := validity_suffix(bundle.report.doubts)):
-        verdict = f"{verdict.removesuffix('.')}{suffix}."
-    if info.restore_pending and info.previous and info.state != "running":
-        verdict = f"{verdict} {info.previous.profile} ran before and does not run again yet.".strip()
-    return verdict
-
-
-def _written(unit: str, *values: float) -> tuple[float, str]:
-    """The factor and the unit in which seconds are written: below one, in ms."""
-    return (1000.0, "ms") if unit == "s" and max(values) < 1 else (1.0, unit)
-
-
 def _metric_section(bundle: ReportBundle, target: str, metrics: Sequence[Metric]) -> Section:
     own = bundle.info.provenance.get(target)
     details = (own.model_path.rpartition("/")[2], own.engine_version or own.dialect) if own else ()
-    written = [_written(metric.unit, metric.estimate.value) for metric in metrics]
+    written = [written_unit(metric.unit, metric.estimate.value) for metric in metrics]
     estimates = [scale_estimate(metric.estimate, factor) for metric, (factor, _) in zip(metrics, written, strict=True)]
     title, intervals = interval_column(estimates)
     rows = [
@@ -113,7 +102,7 @@ def _metric_section(bundle: ReportBundle, target: str, metrics: Sequence[Metric]
         for metric, own, (_, unit), interval in zip(metrics, estimates, written, intervals, strict=True)
     ]  # fmt: skip
     header = ("", "", "mean", "± sd", "median", title, "n", "")
-    narrow = ((1, 2, 3, 5, 6, 7), (1, 2, 5, 7), (1, 2, 5))
+    narrow = ((1, 2, 3, 5, 6, 7), (1, 2, 5, 7), (1, 2, 7))
     return Section(target, header, rows, "  ".join(filter(None, details)), narrow)
 
 
@@ -148,47 +137,36 @@ def _facts(bundle: ReportBundle) -> Iterator[tuple[str, str]]:
 
 def comparison_document(comparison: RunComparison) -> Document:
     """The second run against the first."""
-    rows = []
-    for row in comparison.rows:
-        factor, unit = _written(row.unit, row.first, row.second)
-        known = row.low is not None and row.high is not None
-        rows.append((
-            row.group, row.name, format_number(factor * row.first), format_number(factor * row.second), unit,
-            "" if row.same else format_change(row.ratio),
-            f"{format_change(row.low)} to {format_change(row.high)}" if known else "", outcome_text(row),
-        ))  # fmt: skip
-    header = ("", "", "first", "second", "", "change", "is between", "")
-    narrow = ((1, 2, 3, 5, 6, 7), (1, 2, 3, 5, 7), (1, 2, 3, 7))
-    marks = [_mark(row.outcome) for row in comparison.rows]
+    rows = [
+        (row.group, row.name, *row.figures, "" if row.same else format_change(row.ratio), row.between,
+         outcome_text(row))
+        for row in comparison.rows
+    ]  # fmt: skip
+    header = ("", "", "first", "second", "", "change", "range", "")
+    narrow = ((1, 2, 3, 4, 5, 6, 7), (1, 2, 3, 4, 5, 7), (1, 2, 3, 4, 7))
+    marks = [None if row.same else _mark(row.outcome) for row in comparison.rows]
     notes = []
     if any(row.low is not None for row in comparison.rows):
-        notes.append("'is between': in at most 1 of 20 such tables does the true change of any row lie outside.")
+        notes.append(
+            "A change with a range rests on all stored runs of both, any other on these two alone. In at most 1 of 20 "
+            "such tables a true change lies outside its range."
+        )
     if comparison.left_out:
         notes.append(f"Only in one of the runs: {'; '.join(comparison.left_out[:6])}.")
-    bars = tuple(
-        ChartBar(", ".join(filter(None, (row.name, row.group))), row.ratio, row.low, row.high)
-        for row in sorted(comparison.rows, key=lambda row: row.outcome == "cannot tell")[:MAX_BARS]
-        if row.ratio is not None and row.low is not None
-    )
     sides = f"first {comparison.first}, second {comparison.second}"
-    title = "Each value of the second run over that of the first" + comparison.validity
     return Document(
         f"{comparison.names[1]} against {comparison.names[0]}",
         " ".join(comparison.differs) or f"two {comparison.kind} runs",
         comparison_verdict(comparison),
         [Section(sides, header, rows, narrow=narrow, roles=[mark.role if mark else "" for mark in marks])],
-        [Chart(title, "second / first", bars=bars, centre=1.0)] if bars else [],
-        notes,
+        notes=notes,
         records=[{**json_fields(row), "doubts": comparison.validity} for row in comparison.rows],
         values={"comparison": json_fields(comparison) | {"verdict": comparison_verdict(comparison)}},
     )
 
 
 def outcome_text(row: ComparedRow) -> str:
-    """The mark of a row and its word: ``▲ faster``, ``= within 2 %``; of what cannot be told the mark alone.
-
-    Why it cannot be told is said once, in the verdict.
-    """
+    """The mark of a row and its word: ``▲ faster``, ``= within 2 %``; ``?`` alone: the verdict says why."""
     if row.outcome == "cannot tell":
         return "same" if row.same else SPEED["cannot tell"].glyph
     word = f"within {percent(row.within)}" if row.outcome == "equal" and row.within else outcome_word(row)

@@ -40,6 +40,11 @@ def format_number(value: float | None) -> str:
     return f"{value:.1f}" if size >= 100 else f"{value:.2f}" if size >= 1 else f"{value:.4f}"
 
 
+def written_unit(unit: str, value: float) -> tuple[float, str]:
+    """The factor and the unit in which ``value`` is written: less than a second in ms."""
+    return (1000.0, "ms") if unit == "s" and value < 1 else (1.0, unit)
+
+
 def format_interval(estimate: Estimate) -> str:
     """The 95 % interval; the range if the sample is too small for one; empty if all values are the same."""
     if estimate.low is None and (estimate.minimum is None or estimate.n < 2):

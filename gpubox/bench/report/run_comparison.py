@@ -29,7 +29,7 @@ from gpubox.bench.compare.words import flag_values, runs_tell
 from gpubox.bench.kinds.suite.suite_report import task_weights
 from gpubox.bench.model import Provenance, RunInfo
 from gpubox.bench.provenance import comparable_argv
-from gpubox.bench.report.formatting import format_change, format_number, validity_suffix
+from gpubox.bench.report.formatting import format_change, format_number, validity_suffix, written_unit
 from gpubox.bench.report.model import SPEED_UNITS, Metric, Report
 from gpubox.errors import UsageError
 
@@ -65,9 +65,20 @@ class ComparedRow:
     outcome: Outcome
 
     @property
+    def figures(self) -> tuple[str, str, str]:
+        """Both values as they are written, and their unit."""
+        factor, unit = written_unit(self.unit, max(self.first, self.second))
+        return format_number(factor * self.first), format_number(factor * self.second), unit
+
+    @property
     def same(self) -> bool:
-        """Whether both figures are written alike, so that there is nothing to tell."""
-        return self.outcome == "cannot tell" and format_number(self.first) == format_number(self.second)
+        """Whether both are written alike, so that there is nothing to tell."""
+        return self.outcome == "cannot tell" and self.figures[0] == self.figures[1]
+
+    @property
+    def between(self) -> str:
+        """The interval as changes: ``+3.0 % to +5.1 %``; empty without one."""
+        return "" if self.low is None else f"{format_change(self.low)} to {format_change(self.high)}"
 
     @property
     def within(self) -> float | None:
@@ -172,7 +183,7 @@ def compare_row(first: Metric, second: Metric, pasts: tuple[Past, Past], level: 
                 compared.looks,
                 "past runs",
             )
-            ratio = compared.ratio if n > 1 else ratio
+            ratio = compared.ratio if low is not None else ratio  # else it would not be that of the figures beside it
         return _row(first, second, (ratio, low, high), n, method, direction)
     answers = _answers(first), _answers(second)
     pairs = {
@@ -284,7 +295,11 @@ def comparison_verdict(comparison: RunComparison) -> str:
     row, (first, second) = comparison.main, comparison.names
     is_speed = row.unit in SPEED_UNITS
     if row.outcome in ("better", "worse"):
-        sentence = f"{second} {_better_words(row)} than {first}{_basis(row)}."
+        does, basis = "writes" if row.name == "tg" else "is", f" ({row.group})" if row.group else ""
+        if row.method == "past runs" and row.ratio:
+            does += f" about {percent(abs(row.ratio - 1))}"
+            basis += f": {row.between}, from {row.n} measurements of each, made in turn"
+        sentence = f"{second} {does} {outcome_word(row)} than {first}{basis}."
     elif row.outcome == "equal":
         sentence = f"{first} and {second} are equally {'fast' if is_speed else 'good'}, within {percent(row.within)}."
     elif row.outcome == "changed":
@@ -300,37 +315,18 @@ def comparison_verdict(comparison: RunComparison) -> str:
         )
     sentence = sentence[0].upper() + sentence[1:] if comparison.names == SAME_NAMES else sentence
     sentence = sentence.removesuffix(".") + comparison.validity + "." if comparison.validity else sentence
-    return " ".join([sentence, *_open_sentences(comparison)])
+    return sentence + _open_sentence(comparison)
 
 
-def _better_words(row: ComparedRow) -> str:
-    word, share = outcome_word(row), f"about {percent(abs(row.ratio - 1))} " if row.ratio and row.low else ""
-    if row.name == "tg":
-        return f"writes {share}{word}"
-    return f"is {share}{word}" if word in ("faster", "slower") else f"is {word}"
-
-
-def _basis(row: ComparedRow) -> str:
-    """What a verdict on a speed rests on."""
-    asked = f" ({row.group})" if row.group else ""
-    if row.method != "past runs" or row.low is None or row.high is None:
-        return asked
-    ends = f"{format_change(row.low)} to {format_change(row.high)}"
-    return f"{asked}: {ends}, from {row.n} measurements of each, made in turn"
-
-
-def _open_sentences(comparison: RunComparison) -> Iterator[str]:
-    """Why other rows have no verdict; the main one's own reason holds for them, too."""
-    if comparison.main.outcome == "cannot tell":
-        return
+def _open_sentence(comparison: RunComparison) -> str:
+    """Why other rows have no verdict, once for all of them; the main one's own reason holds for them, too."""
     rows = [row for row in comparison.rows if row.outcome == "cannot tell" and not row.same]
-    if few := [row for row in rows if row.method == "past runs" and row.low is None]:
-        yield (
-            f"No verdict yet on the {len(few)} values with a ?: to compare so many at once, each must be measured "
-            f"{comparison.others_needed} times in turn; it was {max(1, min(row.n for row in few))}."
-        )
-    if chance := len(rows) - len(few):
-        yield f"{'Of the others, ' if few else ''}{chance} with a ? differ by no more than chance can explain."
+    if not rows or comparison.main.outcome == "cannot tell":
+        return ""
+    needed, n, why = comparison.others_needed, min(row.n for row in rows), "they differ by no more than chance explains"
+    if n < needed and rows[0].unit in SPEED_UNITS:
+        why = f"to compare so many at once, each must be measured {needed} times in turn; it was {max(1, n)}"
+    return f" No verdict yet on the {len(rows)} values with a ?: {why}."
 
 
 def few_looks(looks: int, needed: int) -> str:

@@ -86,10 +86,7 @@ def bench_command_line(arguments: Sequence[str]) -> str:
 
 
 async def ask_longer_plan(app: App[Any], runs: BenchRuns, arguments: Sequence[str], run: RunSummary) -> str | None:
-    """After the first sentence of a quick run: the preset of a longer plan, each a row with the form's time.
-
-    ``arguments``: of the quick run.
-    """
+    """After the first sentence of a quick run, of ``arguments``: the preset of a longer plan, with the form's time."""
     from gpubox.bench.compare.words import about_time
     from gpubox.bench.kinds.speed.speed_report import LONGER_PRESETS
 
@@ -99,7 +96,7 @@ async def ask_longer_plan(app: App[Any], runs: BenchRuns, arguments: Sequence[st
     plans = [["speed", *target, *(["--preset", name] if name else [])] for name in LONGER_PRESETS]
     outlines = await asyncio.gather(*map(runs.outline, plans))
     rows = [
-        (str(n), f"{name or 'all depths'}, about {about_time(outline.time() or 0)}", f"plan-{name}")
+        (str(n), f"{name or 'all depths'}, about {about_time(outline.seconds or 0)}", f"plan-{name}")
         for n, (name, outline) in enumerate(zip(LONGER_PRESETS, outlines, strict=True), 1)
     ]
     body = f"{sanitize_line(run.headline)}.\n\nA longer plan tells more. A row opens it; nothing starts yet."

@@ -44,8 +44,9 @@ STATES = {
     "failed": ("✗", "$error"),
     "damaged": ("✗", "$error"),
 }
-KIND_CELLS, TIME_CELLS = 10, 6
-LEAST_NAME_CELLS, MOST_NAME_CELLS = 10, 26
+KIND_CELLS, TIME_CELLS, MOST_NAME_CELLS = 10, 6, 26
+BESIDE_NAME_CELLS = 38
+"""Cells of the marks, of a result such as ``18/30 writes 57.9 tok/s``, and of the time."""
 
 
 class RunRows(CursorRows["RunSummary"]):
@@ -57,31 +58,20 @@ class RunRows(CursorRows["RunSummary"]):
     marked: tuple[str, ...] = ()
     """Ids of the runs to compare, at most two."""
 
-    _cells: tuple[int, bool, bool] = (MOST_NAME_CELLS, True, True)
-    """Of the names; whether there is room for the kind, and for the time."""
+    _widest_name = MOST_NAME_CELLS
 
-    def redraw(self) -> None:
-        """The results are what the list is for: the kind gives way first, then the time, then the ends of the names."""
-        names = [cell_len(sanitize_line(_name(run))) for run in self.values]
-        widest = min(MOST_NAME_CELLS, max(names, default=LEAST_NAME_CELLS))
-        room = self.scrollable_content_region.width - 4 - 1 - 2  # the marks, a space, the warning
-        results = [cell_len(_result(run)) for run in self.values]
-        most = max((cells for cells in results if cells <= room - LEAST_NAME_CELLS), default=0)
-        left = room - widest - most
-        self._cells = (
-            max(LEAST_NAME_CELLS, widest + min(0, left)),
-            left >= KIND_CELLS + TIME_CELLS,
-            left >= TIME_CELLS,
-        )
-        super().redraw()
+    def show_values(self, values: tuple[RunSummary, ...]) -> None:
+        self._widest_name = max((cell_len(_name(run)) for run in values), default=0)
+        super().show_values(values)
 
     def make_row(self, value: RunSummary, width: int) -> StyledLine:
         info = value.info
         glyph, colour = STATES.get(value.state, ("?", "$warning"))
         number = f"{self.marked.index(value.id) + 1}" if value.id in self.marked else " "
-        name_cells, with_kind, with_time = self._cells
-        kind = f" {info.plan.kind if info else '':<{KIND_CELLS - 1}.{KIND_CELLS - 1}}" if with_kind else ""
-        time = f" {time_or_date(info.created_at) if info else '':<{TIME_CELLS - 1}}" if with_time else ""
+        room = width - BESIDE_NAME_CELLS
+        name_cells = max(10, min(MOST_NAME_CELLS, self._widest_name, room))
+        kind = f" {value.kind:<{KIND_CELLS - 1}.{KIND_CELLS - 1}}" if room - name_cells >= KIND_CELLS else ""
+        time = f" {time_or_date(info.created_at) if info else '':<{TIME_CELLS - 1}}"
         style = "$error" if value.problem else "$quiet" if value.state in ("interrupted", "running") else ""
         name = sanitize_to_width(_name(value), name_cells)
         left = (
@@ -90,12 +80,13 @@ class RunRows(CursorRows["RunSummary"]):
             (" ", ""),
         )
         cells = width - cell_width(left) - len(kind) - len(time)
-        result, warning = _result(value), _warning(value)
-        if warning and cell_len(result) + 2 + cell_len(warning) > cells:
-            warning = "!"  # the first lines of its report say what it warns of
-        result_cells = cells - (cell_len(warning) + 2 if warning else 0)
-        shown = styled_line((sanitize_to_width(result, result_cells), style), ("  ", ""), (warning, "$warning"))
-        return (*left, *pad_line(shown, cells), (kind, "$secondary"), (time, "$quiet"))
+        pending = (f"{value.restore_pending} is not restored",) if has_pending_restore(value) else ()
+        doubts = f"  ! {', '.join((*value.doubts, *pending))}" if value.doubts or pending else ""
+        result = _result(value)
+        if cell_len(result) + len(doubts) > cells:
+            doubts = doubts[:3]  # the first lines of its report say what it warns of
+        middle = styled_line((sanitize_to_width(result, cells - len(doubts)), style), (doubts, "$warning"))
+        return (*left, *pad_line(middle, cells), (kind, "$secondary"), (time, "$quiet"))
 
     def toggle_mark(self) -> None:
         """Marks or unmarks the run under the cursor; a third mark replaces the first."""
@@ -118,13 +109,6 @@ def _result(run: RunSummary) -> str:
     result = run.headline.removeprefix("fastest so far ").partition("  ! ")[0] or run.problem
     unfinished = run.state in ("interrupted", "running") and run.kind != "tune"  # it needs few of its items
     return sanitize_line(f"{run.done}/{run.items} {result}".strip() if unfinished else result)
-
-
-def _warning(run: RunSummary) -> str:
-    """Why its figures are in doubt, or what it left behind; a running one restores at its end."""
-    pending = f"{run.restore_pending} does not run again" if run.restore_pending and run.state != "running" else ""
-    reasons = [*run.doubts, *filter(None, (pending,))]
-    return f"! {', '.join(reasons)}" if reasons else ""
 
 
 def measured_label(info: RunInfo) -> str:

@@ -65,9 +65,8 @@ def depth_series(curves: Sequence[Sequence[DepthPoint]]) -> Iterator[Series]:
                 if name in point.metrics and (point.depth or name in ("tg", "energy"))
             ]
             first = curve[0]
-            line = ", ".join(
-                filter(None, (first.target if several else "", "cached" if first.prefix == "warm" else "not cached"))
-            )
+            cache = "cached" if first.prefix == "warm" else "not cached"
+            line = f"{first.target}, {cache}" if several else cache
             y_label = f"{name}, tok/s" if name in ("tg", "pp") else f"{name}, J/token"
             chart = f"{label} over depth: {first.prompt} prompt, {first.max_tokens:,} tokens"
             yield from estimate_series(chart, line, "depth, tokens of context before the prompt", y_label, own)
@@ -173,10 +172,7 @@ def _rows(results: ScoredItems) -> list[Row]:
 
 
 def first_sentence(results: ScoredItems) -> str:
-    """What a server does, from what is measured so far.
-
-    As ``36 tok/s short answers, 29 after 8K tokens; room for 2 users, 24 each``.
-    """
+    """What a server does, so far: ``36 tok/s short answers, 29 after 8K tokens; room for 2 users, 24 each``."""
     alone, deep, both, waited = (_mean(results, *key) for key in _QUICK)
     if alone is None:
         return ""
@@ -216,10 +212,7 @@ def _quick_verdict(info: RunInfo, results: ScoredItems) -> str:
 
 LONGER_PRESETS = ("lengths", "chat", "game", "")
 """What tells more than ``quick``; empty: all depths."""
-LONGER = (
-    "More is told by the presets lengths, chat and game, and by all depths: `gpubox bench speed --preset NAME`, "
-    "without --preset for all depths; --dry-run says how long it takes. On the Bench screen n plans one."
-)
+LONGER = "Longer presets: `gpubox bench speed --help`; --dry-run says how long one takes."
 
 
 def first_rates(targets: Sequence[Target], results: ScoredItems) -> dict[str, tuple[str, float]]:
@@ -227,8 +220,8 @@ def first_rates(targets: Sequence[Target], results: ScoredItems) -> dict[str, tu
     rates = {}
     for target in targets:
         own = [row for row in _rows(results) if row[0].target == target.name and row[2].values.get("tg")]
-        for group, members in _groups(own).items():
-            if target.name not in rates and (estimate := _estimate(members, "tg")):
+        for group, members in list(_groups(own).items())[:1]:
+            if estimate := _estimate(members, "tg"):
                 rates[target.name] = (group, estimate.value)
     return rates
 

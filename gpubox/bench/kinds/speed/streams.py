@@ -316,8 +316,8 @@ def _table(curve: Sequence[StreamsLevel], *, several: bool) -> ReportTable:
             own[AGGREGATE].estimate.value,
             format_ratio(gain, short=True) if gain else "",
         ]
-        row += [own["tg"].estimate.value if "tg" in own else None]
-        row += [1000 * own[name].estimate.value if name in own else None for name in ("TTFT", "slowest TTFT")]
+        shown = (("tg", 1), ("TTFT", 1000), ("slowest TTFT", 1000))
+        row += [factor * own[name].estimate.value if name in own else None for name, factor in shown]
         row += [own["energy"].estimate.value if "energy" in own else None] if energy else []
         row += [level.acceptance] if drafted else []
         row += [level.waited, "knee" if level.streams == knee else ""]
@@ -408,9 +408,8 @@ def _knee_sentences(curve: Sequence[StreamsLevel]) -> Iterator[str]:
     level = next(level for level in curve if level.streams == knee)
     beyond = max((own for own in curve if own.streams > knee), key=lambda own: own.metrics[AGGREGATE].estimate.value)
     gain = _gain(level, beyond)
-    sentence = (
-        f"Knee at {stream_words(knee)}, {units.rate(level.metrics[AGGREGATE].estimate.value)} tok/s together: {rule}"
-    )
+    together = units.rate(level.metrics[AGGREGATE].estimate.value)
+    sentence = f"Knee at {stream_words(knee)}, {together} tok/s together: {rule}"
     if gain:
         sentence += f"; {stream_words(beyond.streams)}: {format_ratio(gain)}"
         if gain.high is not None and gain.high > 1 + KNEE_MARGIN:
