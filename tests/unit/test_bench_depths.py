@@ -30,11 +30,11 @@ def test_where_tg_has_halved_is_said_if_it_was_measured() -> None:
     note = report_of([0, 4096, 8192, 16384]).notes[0]
     # 60/(1+4096/6000) = 35.7 and 60/(1+8192/6000) = 25.4; the line between them crosses 30 at 6,348.
     assert note == (
-        "moe: tg has halved between depth 4,096 and 8,192 (~6,348 on a straight line): 25.4 tok/s at 8,192, 42 % of "
-        "60.0 at 0."
+        "moe: tg has halved between 4,096 and 8,192 tokens of context (~6,348 on a straight line): 25.4 tok/s at "
+        "8,192, 42 % of 60.0 at 0."
     )
     assert report_of([0, 4096]).notes[0] == (
-        "moe: tg has not halved up to depth 4,096: 35.7 tok/s there, 59 % of 60.0 at 0."
+        "moe: tg has not halved up to 4,096 tokens of context: 35.7 tok/s there, 59 % of 60.0 at 0."
     )
     assert "42 % (95 % CI 42 to 42 %)" in report_of([0, 4096, 8192], starts=3).notes[0]
     assert not any("halved" in note for note in report_of([0]).notes)

@@ -94,13 +94,13 @@ def _halving(curve: Sequence[DepthPoint]) -> str:
             where = round(shallow + (deep - shallow) * (above - half) / (above - below))
             reached = next(point for point in curve if point.depth == deep)
             return (
-                f"tg has halved between depth {shallow:,} and {deep:,} (~{where:,} on a straight line): "
+                f"tg has halved between {shallow:,} and {deep:,} tokens of context (~{where:,} on a straight line): "
                 f"{units.rate(below)} tok/s at {deep:,}, {_share(base, reached)} of {units.rate(rates[0][1])} at "
                 f"{base.depth:,}."
             )
     deepest = curve[-1]
     return (
-        f"tg has not halved up to depth {deepest.depth:,}: {units.rate(rates[-1][1])} tok/s there, "
+        f"tg has not halved up to {deepest.depth:,} tokens of context: {units.rate(rates[-1][1])} tok/s there, "
         f"{_share(base, deepest)} of {units.rate(rates[0][1])} at {base.depth:,}."
     )
 
