@@ -141,11 +141,8 @@ class RunProgress:
     @property
     def count(self) -> str:
         """``18/30`` items; of a tune ``14/80 starts``: of its items nobody knows how many follow."""
-        return (
-            f"{self.tune.starts_done}/{self.tune.starts_limit} starts"
-            if self.tune
-            else f"{self.done}/{self.info.items}"
-        )
+        tune = self.tune
+        return f"{tune.starts_done}/{tune.starts_limit} starts" if tune else f"{self.done}/{self.info.items}"
 
 
 class RunFollower:

@@ -81,7 +81,7 @@ class RunRows(CursorRows["RunSummary"]):
         )
         cells = width - cell_width(left) - len(kind) - len(time)
         pending = (f"{value.restore_pending} is not restored",) if has_pending_restore(value) else ()
-        doubts = f"  ! {', '.join((*value.doubts, *pending))}" if value.doubts or pending else ""
+        doubts = f"  ! {sanitize_line(', '.join((*value.doubts, *pending)))}" if value.doubts or pending else ""
         result = _result(value)
         if cell_len(result) + len(doubts) > cells:
             doubts = doubts[:3]  # the first lines of its report say what it warns of
