@@ -45,7 +45,8 @@ def speed_run(
     dice = random.Random(seed)
     with run.owned():
         for number, item in enumerate(items[: round(len(items) * share)]):
-            run.add_result(Result(item.id, _values(item.values, tg * dice.gauss(1, spread), draft=draft), 4.0,
+            values = _values(item.values, tg * dice.gauss(1, spread), random.Random(f"{seed} {number}"), draft=draft)
+            run.add_result(Result(item.id, values, round(values["wall_seconds"] + 0.2, 1),
                                   tuple(replace(doubt, item=item.id) for doubt in doubts if number == 3)))  # fmt: skip
         provenance = Provenance(
             profile, profile="" if url else profile, url=url, argv=argv, engine="llama.cpp",
@@ -67,14 +68,16 @@ def _numbered(run: Run) -> Run:
     return renamed
 
 
-def _values(values: Mapping[str, Any], tg: float, *, draft: bool) -> dict[str, Any]:
+def _values(values: Mapping[str, Any], tg: float, dice: random.Random, *, draft: bool) -> dict[str, Any]:
     depth, tokens = values["depth"], values["max_tokens"]
-    rate = tg / (1 + depth / 40_000)
+    rate, cached = tg / (1 + depth / 40_000), values.get("prefix") != "cold"
+    pp = 40.0 * tg * dice.gauss(1, 0.01) * (1.0 if depth else 0.35)  # a short prompt does not fill the card
+    ttft = (0.024 + depth / 2e6 if cached else 0.02 + (depth + 30) / pp) * dice.gauss(1, 0.01)
     drafted = tokens if draft else None  # optional, because its bootstrap interval is slow
     return {
-        "ttft_seconds": 0.05 + depth / 2400 if values.get("prefix") == "cold" else 0.06,
-        "wall_seconds": tokens / rate + 0.1,
-        "pp": 2400.0 * tg / 60 if depth else 900.0,
+        "ttft_seconds": ttft,
+        "wall_seconds": tokens / rate + ttft,
+        **({} if cached else {"pp": pp}),  # of a cached prompt there is nothing to read
         "tg": rate,
         "effective": rate * 0.97,
         "prompt_tokens": depth + 30,
@@ -83,7 +86,7 @@ def _values(values: Mapping[str, Any], tg: float, *, draft: bool) -> dict[str, A
         "draft_tokens": drafted,
         "draft_tokens_accepted": round(drafted * 0.71) if drafted else None,
         "mean_accepted_length": 2.4 if draft else None,
-        "joules_per_token": 3.4,
+        "joules_per_token": 142 * dice.gauss(1, 0.01) / rate,
         "timed_by": "server",
     }
 

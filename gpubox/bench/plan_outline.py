@@ -26,7 +26,7 @@ class PlanOutline:
     restored_profile: str | None
     """The profile that runs again afterwards; ``None``: nothing runs now, nor afterwards."""
     seconds: float | None
-    """From the last finished run of the same kind and options; ``None`` if there is none."""
+    """From the last finished run with these options, else by tokens from the last one of these targets."""
     without_server: tuple[str, ...] = ()
     """The targets that a program measures while no server runs."""
     always_restarts: bool = False
@@ -82,29 +82,41 @@ def outline_plan(plan: Plan, paths: Paths) -> PlanOutline:
         if item.target not in unstarted and last != (item.target, item.start):
             starts.append(item.target)
         last = (item.target, item.start)
+    tokens = _tokens(plan)
     running = observe(paths, MAIN_INSTANCE).running
     return PlanOutline(
         most,
         tuple(starts),
         running.launch.profile if running else None,
-        _seconds_of_last(plan, paths),
+        _seconds_before(plan, tokens, paths),
         tuple(target.name for target in plan.targets if target.stopped),
         always_restarts=any(item.start for item in items) and bool(starts),
-        tokens=most * statistics.fmean(item.weight for item in items) if find_kind(plan.kind).counts_tokens else None,
+        tokens=tokens,
         about=plan.about,
     )
 
 
-def _seconds_of_last(plan: Plan, paths: Paths) -> float | None:
+def _tokens(plan: Plan) -> float | None:
+    """``None`` if the kind does not count them."""
+    if not find_kind(plan.kind).counts_tokens:
+        return None
+    batch = next(make_benchmark(plan).course())
+    return (len(batch.items) + batch.later) * statistics.fmean(item.weight for item in batch.items)
+
+
+def _seconds_before(plan: Plan, tokens: float | None, paths: Paths) -> float | None:
+    scaled = None
     for run in reversed(list_runs(paths)):
         try:
             info = run.info
         except GpuboxError:
             continue
-        same_options = (info.plan.kind, info.plan.options) == (plan.kind, plan.options)
-        if info.state == "finished" and same_options and len(info.plan.targets) == len(plan.targets):
-            return info.seconds
-    return None
+        done = info.seconds if (info.state, info.plan.kind) == ("finished", plan.kind) else None
+        if done and info.plan.options == plan.options and len(info.plan.targets) == len(plan.targets):
+            return done
+        if done and tokens and not scaled and info.plan.targets == plan.targets:
+            scaled = done * tokens / (_tokens(info.plan) or tokens)
+    return scaled
 
 
 async def busy_slots(paths: Paths, config: Config) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from gpubox.bench.events import DoubtRaised, Emit, ItemFinished, ItemStarted, No
 from gpubox.bench.interference import InterferenceMonitor, ItemReadings
 from gpubox.bench.model import Doubt, Item, Machine, Plan, Provenance, RawRecord, Result, RunInfo, ScoredItems, Target
 from gpubox.bench.provenance import comparable_argv, read_machine, read_provenance
+from gpubox.bench.report.formatting import item_words
 from gpubox.bench.run_store import Run, create_run, readable_results
 from gpubox.bench.target_server import (
     ProfileLookup,
@@ -257,7 +258,7 @@ class RunSession:
                 error = caught
             seconds = time.monotonic() - began
             if change := self.target_server.outside_change():
-                hint = f"`gpubox bench resume {self.run.id}` continues with {item.id}."
+                hint = f"`gpubox bench resume {self.run.id}` continues with {item_words(item.id)}."
                 raise GpuboxError(f"The run ends, because {change}.", hint)
             if error and self.target_server.is_gone(error):
                 target = self.target_server.active.target
@@ -266,13 +267,13 @@ class RunSession:
                 crashes.append(Doubt("crash", f"the server died: {error.message}", item.id))
                 self._raise_doubt(crashes[-1])  # for the run as well: the item gets no result if the restart fails
                 if attempt < MAX_ATTEMPTS:
-                    self.emit(Note("The server died. It is restarted, and the item is repeated."))
+                    self.emit(Note("The server died. It is restarted, and the measurement is repeated."))
                 if failure := await self._serve(target):
                     error = GpuboxError(f"{error.message} The server does not start again: {failure.rstrip('.')}.")
                 elif attempt < MAX_ATTEMPTS:
                     continue
             elif isinstance(error, StreamError) and error.transient and attempt < MAX_ATTEMPTS:
-                self.emit(Note(f"{item.id} is repeated: {error.message}"))
+                self.emit(Note(f"{item_words(item.id)} is repeated: {error.message}"))
                 continue
             break
         foreign = await self._monitor.foreign_request() if watched else None

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from gpubox import units
 from gpubox.bench.report.chart import (
-    MAX_BARS,
     Chart,
     ChartBar,
     charts,
@@ -15,16 +14,19 @@ from gpubox.bench.report.chart import (
 )
 from gpubox.bench.report.formatting import (
     DOUBTFUL,
-    format_interval,
+    format_change,
     format_number,
     format_sd,
     format_value,
-    interval_title,
+    interval_column,
+    validity_suffix,
     validity_warnings,
+    written_unit,
 )
 from gpubox.bench.report.leaderboard import Leaderboard, leaderboard_verdict
 from gpubox.bench.report.load import ReportBundle, load_comparison, load_leaderboards, load_report
 from gpubox.bench.report.model import Metric
+from gpubox.bench.report.prompt_metrics import scale_estimate
 from gpubox.bench.report.run_comparison import (
     ComparedRow,
     RunComparison,
@@ -66,12 +68,16 @@ def report_document(bundle: ReportBundle) -> Document:
         rows = [[format_value(value) for value in row] for row in table.rows]
         sections.append(Section(table.title, table.columns, rows, table.note, details=table.details))
     took = f", {units.duration(info.seconds)}" if info.seconds else ""
+    if info.restore_pending and info.previous and info.state != "running":
+        took += f", {info.previous.profile} is not restored"
+    doubt = "" if DOUBTFUL in report.verdict else validity_suffix(report.doubts)
+    verdict = f"{report.verdict.removesuffix('.')}{doubt}." if doubt and report.verdict else report.verdict
     base = {"run": info.id, "kind": report.kind, "doubts": list(dict.fromkeys(doubt.kind for doubt in report.doubts))}
     records = [base | json_fields(metric, without=("samples", "starts")) for metric in report.metrics]
     return Document(
         report.title,
         f"{info.id}, {info.created_at[:10]}, {info.state}{took}",
-        report.verdict,
+        verdict,
         sections,
         charts(report),
         (*report.notes, *validity_warnings(report.doubts)),
@@ -87,14 +93,16 @@ def report_document(bundle: ReportBundle) -> Document:
 def _metric_section(bundle: ReportBundle, target: str, metrics: Sequence[Metric]) -> Section:
     own = bundle.info.provenance.get(target)
     details = (own.model_path.rpartition("/")[2], own.engine_version or own.dialect) if own else ()
-    intervals = [format_interval(metric.estimate) for metric in metrics]
+    written = [written_unit(metric.unit, metric.estimate.value) for metric in metrics]
+    estimates = [scale_estimate(metric.estimate, factor) for metric, (factor, _) in zip(metrics, written, strict=True)]
+    title, intervals = interval_column(estimates)
     rows = [
-        (metric.group, metric.name, format_number(metric.estimate.value), format_sd(metric.estimate),
-         format_number(metric.estimate.median), interval, str(metric.estimate.n), metric.unit)
-        for metric, interval in zip(metrics, intervals, strict=True)
+        (metric.group, metric.name, format_number(own.value), format_sd(own), format_number(own.median), interval,
+         str(own.n), unit)
+        for metric, own, (_, unit), interval in zip(metrics, estimates, written, intervals, strict=True)
     ]  # fmt: skip
-    header = ("", "", "mean", "± sd", "median", interval_title(intervals), "n", "")
-    narrow = ((1, 2, 3, 5, 6, 7), (1, 2, 5, 7), (1, 2, 5))
+    header = ("", "", "mean", "± sd", "median", title, "n", "")
+    narrow = ((1, 2, 3, 5, 6, 7), (1, 2, 5, 7), (1, 2, 7))
     return Section(target, header, rows, "  ".join(filter(None, details)), narrow)
 
 
@@ -129,43 +137,38 @@ def _facts(bundle: ReportBundle) -> Iterator[tuple[str, str]]:
 
 def comparison_document(comparison: RunComparison) -> Document:
     """The second run against the first."""
-    bounds = [(row.low, row.high) for row in comparison.rows]
-    intervals = [f"{low:.3f} – {high:.3f}" if low is not None and high is not None else "" for low, high in bounds]
     rows = [
-        (row.group, row.name, format_number(row.first), format_number(row.second), row.unit,
-         f"{row.ratio:.3f}" if row.ratio is not None else "", interval, outcome_text(row))
-        for row, interval in zip(comparison.rows, intervals, strict=True)
+        (row.group, row.name, *row.figures, "" if row.same else format_change(row.ratio), row.between,
+         outcome_text(row))
+        for row in comparison.rows
     ]  # fmt: skip
-    header = ("", "", "first", "second", "", "ratio", "interval", "")
-    narrow = ((1, 2, 3, 5, 6, 7), (1, 2, 3, 5, 7), (1, 2, 3, 7))
-    marks = [_mark(row.outcome) for row in comparison.rows]
-    notes = [*comparison.differs]
+    header = ("", "", "first", "second", "", "change", "range", "")
+    narrow = ((1, 2, 3, 4, 5, 6, 7), (1, 2, 3, 4, 5, 7), (1, 2, 3, 4, 7))
+    marks = [None if row.same else _mark(row.outcome) for row in comparison.rows]
+    notes = []
     if any(row.low is not None for row in comparison.rows):
-        count = len(comparison.rows)
-        notes.append(f"In at most 5 % of such tables any of the {count} intervals misses: they are wider for it.")
+        notes.append(
+            "A change with a range rests on all stored runs of both, any other on these two alone. In at most 1 of 20 "
+            "such tables a true change lies outside its range."
+        )
     if comparison.left_out:
         notes.append(f"Only in one of the runs: {'; '.join(comparison.left_out[:6])}.")
-    bars = tuple(
-        ChartBar(", ".join(filter(None, (row.name, row.group))), row.ratio, row.low, row.high)
-        for row in sorted(comparison.rows, key=lambda row: row.outcome == "cannot tell")[:MAX_BARS]
-        if row.ratio is not None and row.low is not None
-    )
     sides = f"first {comparison.first}, second {comparison.second}"
-    title = "Each value of the second run over that of the first" + comparison.validity
     return Document(
         f"{comparison.names[1]} against {comparison.names[0]}",
-        f"two {comparison.kind} runs",
+        " ".join(comparison.differs) or f"two {comparison.kind} runs",
         comparison_verdict(comparison),
         [Section(sides, header, rows, narrow=narrow, roles=[mark.role if mark else "" for mark in marks])],
-        [Chart(title, "second / first", bars=bars, centre=1.0)] if bars else [],
-        notes,
+        notes=notes,
         records=[{**json_fields(row), "doubts": comparison.validity} for row in comparison.rows],
         values={"comparison": json_fields(comparison) | {"verdict": comparison_verdict(comparison)}},
     )
 
 
 def outcome_text(row: ComparedRow) -> str:
-    """The mark of a row and its word: ``▲ faster``, ``= within 2 %``, ``? cannot tell``."""
+    """The mark of a row and its word: ``▲ faster``, ``= within 2 %``; ``?`` alone: the verdict says why."""
+    if row.outcome == "cannot tell":
+        return "same" if row.same else SPEED["cannot tell"].glyph
     word = f"within {percent(row.within)}" if row.outcome == "equal" and row.within else outcome_word(row)
     mark = _mark(row.outcome)
     return mark.before(word) if mark else word
@@ -188,9 +191,9 @@ def leaderboard_documents(boards: Sequence[Leaderboard]) -> list[Document]:
 
 def _leaderboard_document(board: Leaderboard) -> Document:
     unit = f", {board.unit}" if board.unit else ""
-    intervals = [format_interval(entry.values[0]) if entry.values[0] else "" for entry in board.entries]
+    title, intervals = interval_column([entry.values[0] for entry in board.entries])
     groups = [group or board.metric for group in board.groups]
-    header = ("", "profile", groups[0], "", interval_title(intervals), "n", *groups[1:], "model", "run")
+    header = ("", "profile", groups[0], "", title, "n", *groups[1:], "model", "run")
     rows, marks = [], []
     for entry, interval in zip(board.entries, intervals, strict=True):
         mark = "" if entry.rank == 1 or board.one_sample else SPEED[_MARKS[entry.against_first]].glyph

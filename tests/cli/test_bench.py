@@ -38,16 +38,16 @@ def test_a_server_by_its_address(server: BenchServer, capfd: pytest.CaptureFixtu
     shown = re.sub(r"\d{8}-\d{6}-speed-[\d.-]+", "ID", out.replace(server.url.removeprefix("http://"), "HOST"))
     shown = re.sub(r"\d{4}-\d\d-\d\d, finished, [\d:.]+ ?m?s?", "DATE, finished, TIME", shown)
     assert [re.sub(r" {2,}", "  ", line).strip() for line in shown.splitlines() if "TTFT" not in line] == [
-        "HOST writes 50.0 tokens a second and reads 100.",
+        "HOST writes 50.0 tok/s (short prompt).",
         "Speed over HTTP  (ID, DATE, finished, TIME)",
         "",
         "HOST  (gpubox  b1-test)",
-        "mean  ± sd  median  95 % CI or range  n",
-        "pp  100.0  ± 0.0000  100.0  range 100.0 – 100.0  2  tok/s",
-        "tg  50.00  ± 0.0000  50.00  range 50.00 – 50.00  2  tok/s",
+        "mean  ± sd  median  range  n",
+        "pp  100.0  100.0  2  tok/s",
+        "tg  50.00  50.00  2  tok/s",
         "mean accepted length  2.00  2.00  —  1  tokens/step",
         "acceptance  25.00  25.00  —  1  %",
-        "tg  50.00  ± 0.0000  50.00  range 50.00 – 50.00  2  tok/s",
+        "tg  50.00  50.00  2  tok/s",
         "mean accepted length  2.00  2.00  —  1  tokens/step",
         "acceptance  25.00  25.00  —  1  %",  # two answers to one greedy prompt are one observation
         "",
@@ -205,7 +205,7 @@ def test_one_verb_shows_one_run_compares_two_and_ranks_many(
 
     assert "tg, tok/s" in show(first.id)
     assert show(first.id, second.id).startswith("Which is faster cannot be told")
-    assert "b against a  (two speed runs)" in show(first.id, second.id).splitlines()
+    assert any(line.startswith("b against a") for line in show(first.id, second.id).splitlines())
     assert f"first {first.id}, second {second.id}" in show(first.id, second.id).splitlines()
     assert "`gpubox bench ab a b` tells it" in " ".join(show(first.id, second.id).split())
     code, comparison = values(capfd, "bench", "show", first.id, second.id)
@@ -250,7 +250,8 @@ def test_a_run_is_made_ready_for_a_forum(capfd: pytest.CaptureFixture[str], path
     assert "annas-box" not in card.read_text()
     code, values_ = values(capfd, "bench", "show", run.id, "--as", "post")
     cell = values_["post"]["rows"][0]["cells"]["TTFT"]
-    assert (cell["value"], cell["n"], cell["low"], cell["maximum"]) == (0.05, 5, None, 0.05)
+    assert (cell["n"], cell["low"]) == (5, None)
+    assert cell["minimum"] < cell["value"] < cell["maximum"]
 
 
 def test_a_plan_is_told_and_nothing_is_done(box: int, capfd: pytest.CaptureFixture[str], paths: Paths) -> None:

@@ -55,9 +55,9 @@ def test_a_run_survives_kill_9_and_gives_the_server_back(box: Box, known: set[Pa
     assert values["run"]["state"] == "finished"
     assert lines()[: len(kept)] == kept
     metrics = {(m["group"], m["name"]): m["estimate"] for m in values["report"]["metrics"]}
-    for prefix in ("cold", "warm"):
-        assert metrics[f"short, {prefix}, depth 0", "tg"]["n"] == 4
-        assert metrics[f"short, {prefix}, depth 0", "tg"]["value"] > 0
+    for group in ("short prompt", "short prompt, cached"):
+        assert metrics[group, "tg"]["n"] == 4
+        assert metrics[group, "tg"]["value"] > 0
     flags = {doubt["kind"] for doubt in values["report"]["doubts"]}
     assert not flags & {"foreign request", "cache", "length", "crash", "setup"}
     provenance = values["run"]["provenance"]["measured"]

@@ -85,11 +85,11 @@ async def test_text_of_a_report_is_selected_with_the_mouse_and_copied(box: Paths
         await settled(pilot)
         pane = screen_of(pilot).pane
         rows = ["".join(part for part, _ in row).rstrip() for row in pane.drawn]
-        await drag(pilot, "over HTTP", "short, cold")
+        await drag(pilot, "over HTTP", "median")
         await pilot.press("ctrl+c")
-        first, last = (next(i for i, row in enumerate(rows) if part in row) for part in ("over HTTP", "short, cold"))
+        first, last = (next(i for i, row in enumerate(rows) if part in row) for part in ("over HTTP", "median"))
         whole = "\n".join(rows[first : last + 1])
-        assert pilot.app.clipboard == whole[whole.index("over HTTP") : whole.index("short, cold") + len("short, cold")]
+        assert pilot.app.clipboard == whole[whole.index("over HTTP") : whole.index("median") + len("median")]
         await pilot.click(offset=(pane.region.x + 2, pane.region.bottom - 2))
         assert not screen_of(pilot).get_selected_text()
         await pilot.press("y")
@@ -104,7 +104,7 @@ async def test_two_marked_runs_are_compared_and_exported(box: Paths) -> None:
         await pilot.press("v")
         await shows(pilot, "Mark two runs")
         await pilot.press("space", "j", "space", "v")
-        await shows(pilot, "Comparison", "started the same flags", "0.500")
+        await shows(pilot, "Comparison", "started the same flags", "+100.0 %")
         await act(pilot, "bench_export")
         await shows(pilot, "Without paths")
         await pilot.press("s")
@@ -174,7 +174,7 @@ async def test_a_run_started_elsewhere_is_followed_and_marked_on_the_dashboard(b
         await shows(pilot, f"bench speed {done}/{of}")
         await pilot.press("3")
         now = item_words(run.items()[done].id)
-        await shows(pilot, ", active", f"{done} of {of}", "left", "so far", "Last items", now)
+        await shows(pilot, ", active", f"{done} of {of}", "left", "so far", "Last measurements", now)
         with run.owned():
             run.add_result(next(iter(run.results().values())).__class__(run.items()[done].id, {"tg": 1.0}, 4.0))
         await shows(pilot, f"{done + 1} of {of}")
@@ -219,7 +219,7 @@ async def test_after_the_first_sentence_the_longer_plans_are_rows_with_their_min
         await until(pilot, lambda: services.bench.asked)
         speed_run(box, "qwen36-mtp-16gb")
         services.bench.ended.set()
-        await shows(pilot, "writes 5", "lengths, about", "all depths, about", "that is enough")
+        await shows(pilot, "writes 5", "lengths, about 4 minutes", "all depths, about", "that is enough")
         await pilot.press("down", "enter")
         await shows(pilot, "Plan a run", "--preset lengths")
         assert len(services.bench.asked) == 1
@@ -308,7 +308,7 @@ async def test_the_end_of_a_run_does_not_replace_another_report(box: Paths) -> N
         await shows(pilot, "1 run")
         await begin_speed(pilot)
         bench.working = speed_run(box, "newer", share=0.5)
-        await shows(pilot, ", active", "Last items")
+        await shows(pilot, ", active", "Last measurements")
         await pilot.press("j")
         await until(pilot, lambda: screen.pane.shown == older.id)
         bench.working = None
@@ -347,7 +347,7 @@ async def test_the_best_cell_of_a_sweep_is_saved(box: Paths) -> None:
     run = sweep_run(box)
     speed_run(box, "newer")
     async with benching(box, size=(200, 50)) as (pilot, services):
-        await shows(pilot, "2 runs", "save as profile", "qwen36-mtp-16gb n-cpu-moe  ")
+        await shows(pilot, "2 runs", "save as profile", "qwen36-mtp-16gb n-cpu-moe ")
         await pilot.press("j")
         await until(pilot, lambda: "save as profile" not in text(pilot))
         await pilot.press("w")

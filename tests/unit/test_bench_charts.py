@@ -20,10 +20,9 @@ RATES = ((0.0, 60.0), (512.0, 59.0), (2048.0, 55.0), (8192.0, 41.0), (32768.0, 3
 NAMES = ("f16", "q8_0", "q4_0")
 CHARTS = {
     "bars": Chart("pp, tok/s: prompt processing, 95 % CI", "tok/s", bars=tuple(
-        ChartBar(f"{name}, cold, depth {depth}", value, 0.9 * value, 1.1 * value)
+        ChartBar(f"{name} prompt, after {depth} tokens", value, 0.9 * value, 1.1 * value)
         for name, depth, value in (("short", 0, 900.0), ("mean accepted length", 32768, 2499.0), ("code", 8192, 2.5))
     )),
-    "ratios": Chart("second over first " * 9, "second / first", bars=(ChartBar("tg", 1.2, 1.1, 1.3),), centre=1.0),
     "lines": Chart("tg over depth", "tg, tok/s", "tokens of context", series=tuple(
         Series("tg over depth", f"threads={n} ubatch-size=512", "", "", tuple((x, y + 20 * n) for x, y in RATES))
         for n in range(8)

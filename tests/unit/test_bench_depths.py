@@ -30,11 +30,11 @@ def test_where_tg_has_halved_is_said_if_it_was_measured() -> None:
     note = report_of([0, 4096, 8192, 16384]).notes[0]
     # 60/(1+4096/6000) = 35.7 and 60/(1+8192/6000) = 25.4; the line between them crosses 30 at 6,348.
     assert note == (
-        "moe: tg has halved between depth 4,096 and 8,192 (~6,348 on a straight line): 25.4 tok/s at 8,192, 42 % of "
-        "60.0 at 0."
+        "moe: tg has halved between 4,096 and 8,192 tokens of context (~6,348 on a straight line): 25.4 tok/s at "
+        "8,192, 42 % of 60.0 at 0."
     )
     assert report_of([0, 4096]).notes[0] == (
-        "moe: tg has not halved up to depth 4,096: 35.7 tok/s there, 59 % of 60.0 at 0."
+        "moe: tg has not halved up to 4,096 tokens of context: 35.7 tok/s there, 59 % of 60.0 at 0."
     )
     assert "42 % (95 % CI 42 to 42 %)" in report_of([0, 4096, 8192], starts=3).notes[0]
     assert not any("halved" in note for note in report_of([0]).notes)
@@ -44,11 +44,11 @@ def test_the_curves_have_intervals_only_of_several_starts_and_pp_begins_above_de
     once, thrice = report_of([0, 4096, 8192]), report_of([0, 4096, 8192], starts=3)
 
     lines = {(series.chart, series.name): series for series in thrice.series}
-    assert {name for _, name in lines} == {"cold", "warm"}
-    tg = lines["tg over depth: short prompt, 128 tokens", "cold"]
+    assert {name for _, name in lines} == {"cached", "not cached"}
+    tg = lines["tg over depth: short prompt, 128 tokens", "not cached"]
     assert [x for x, _ in tg.points] == [0, 4096, 8192]
     assert all(low < y < high for (_, y), (_, low, high) in zip(tg.points, tg.intervals, strict=True))
-    pp = lines["pp over depth: short prompt, 128 tokens", "cold"]
+    pp = lines["pp over depth: short prompt, 128 tokens", "not cached"]
     assert [x for x, _ in pp.points] == [4096, 8192]
     assert all(series.intervals == () for series in once.series)
     assert charts(thrice)[0].x_label == "depth, tokens of context before the prompt"

@@ -121,7 +121,7 @@ def test_every_figure_says_its_interval_and_n_or_is_a_dash(box: Paths) -> None:
     number = r"[\d.]+"
     wanted = re.compile(rf"—|{number} \((?:—|(?:range )?{number} – {number}), n \d+\)")
     assert not [cell for cell in cells if not wanted.fullmatch(cell)]
-    assert "| short, cold, depth 8192 | 49.65 (range 47.81 – 51.30, n 5)" in markdown
+    assert "| short prompt, after 8K tokens | 49.65 (range 47.81 – 51.30, n 5)" in markdown
 
 
 def test_doubts_stay_on_the_card_and_in_the_block(box: Paths) -> None:
@@ -132,7 +132,7 @@ def test_doubts_stay_on_the_card_and_in_the_block(box: Paths) -> None:
     post = make_post(run)
 
     for text in (post_markdown(post), " ".join(ET.fromstring(post_svg(post)).itertext())):
-        assert "doubtful: throttling in 1 item" in text
+        assert "doubtful: throttling in 1 measurement" in text
         assert "busy CPU" in text
     assert "Not finished: 19 of 30 items" in post_markdown(post)
     assert "1 of 30 items could not be measured" in post_markdown(post)

@@ -20,13 +20,14 @@ from gpubox.bench.benchmark import make_benchmark
 from gpubox.bench.model import Doubt, Plan, Result, RunInfo, Target
 from gpubox.bench.plan_runner import PlanRunner
 from gpubox.bench.report.chart import Chart, ChartBar, StyledRow, charts, plot, ticks
-from gpubox.bench.report.formatting import interval_title, validity_warnings
+from gpubox.bench.report.formatting import interval_column, validity_warnings
 from gpubox.bench.report.load import ReportBundle, load_comparison, load_report
 from gpubox.bench.report.model import Report, ReportTable, Series
 from gpubox.bench.report.post import make_post
 from gpubox.bench.report.privacy import redact_report
 from gpubox.bench.report.run_summaries import SUMMARY, RunFollower, active_run, run_summaries
 from gpubox.bench.run_store import Run, create_run
+from gpubox.bench.stats import Estimate
 from gpubox.config import Config
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
@@ -69,7 +70,7 @@ def test_a_report_fits_the_terminal_it_is_shown_on(box: Paths) -> None:
     for width in (80, 120, 200):
         lines = shown(bundle, width).splitlines()
         assert max(map(len, lines)) <= width
-        assert any("short, cold, depth 8192" in line for line in lines)
+        assert any("short prompt, after 8K tokens" in line for line in lines)
         assert any("71.09" in line for line in lines)  # acceptance: 91 of 128 tokens
 
 
@@ -171,11 +172,11 @@ def test_every_form_of_an_export(box: Paths) -> None:
     run = speed_run(box)
     texts_ = {form: written(box, form, "report", run.id) for form in FORMS}
 
-    assert "| short, cold, depth 0 | TTFT |" in texts_["markdown"]
+    assert "| short prompt | TTFT |" in texts_["markdown"]
     assert "RTX 4080 SUPER" in texts_["markdown"]
     assert "/opt/llama" not in "".join(texts_.values())
     table = list(csv.DictReader(io.StringIO(texts_["csv"])))
-    tg = next(row for row in table if (row["group"], row["name"]) == ("short, cold, depth 0", "tg"))
+    tg = next(row for row in table if (row["group"], row["name"]) == ("short prompt", "tg"))
     assert float(tg["estimate_value"]) == pytest.approx(60, rel=0.03)
     assert (tg["estimate_low"], tg["estimate_high"]) == ("", "")  # one start has no interval
     values = json.loads(texts_["json"])
@@ -318,17 +319,23 @@ def test_the_active_run_is_found_among_many(box: Paths) -> None:
 def test_a_warning_for_several_items_quotes_the_last_one() -> None:
     doubts = [Doubt("busy CPU", "0.3 cores", "a"), Doubt("busy CPU", "0.6 cores", "b"), Doubt("swap", "1 MiB", "a")]
     busy, swap = validity_warnings(doubts)
-    assert busy.startswith("! busy CPU in 2 items: the last one: 0.6 cores")
+    assert busy.startswith("! busy CPU in 2 measurements: the last one: 0.6 cores")
     assert swap.startswith("! swap in a: 1 MiB")
 
 
+INTERVAL, RANGE = Estimate(50.0, 3, low=48.76, high=51.24), Estimate(50.0, 3, minimum=49.5, maximum=50.5)
+ONE, SAME = Estimate(50.0, 1, minimum=50.0, maximum=50.0), Estimate(50.0, 3, minimum=50.0, maximum=50.0)
+
+
 @pytest.mark.parametrize(
-    ("cells", "title"),
+    ("samples", "title", "cells"),
     [
-        (["49.9 – 50.1", "—", "-0.1 – 0.2"], "95 % CI"),
-        (["49.9 – 50.1", "range 49.9 – 50.1", ""], "95 % CI or range"),
-        (["0.981 – 1.012", "p = 0.031"], "95 % CI or p"),
+        ([INTERVAL, ONE], "95 % CI", ["48.76 – 51.24", "—"]),
+        ([INTERVAL, RANGE, None], "95 % CI or range", ["48.76 – 51.24", "range 49.50 – 50.50", ""]),
+        ([RANGE, SAME], "range", ["49.50 – 50.50", ""]),
     ],
 )
-def test_the_title_of_intervals_names_what_stands_in_place_of_some(cells: list[str], title: str) -> None:
-    assert interval_title(cells) == title
+def test_a_range_is_called_one_once_and_equal_values_have_none(
+    samples: list[Estimate | None], title: str, cells: list[str]
+) -> None:
+    assert interval_column(samples) == (title, cells)

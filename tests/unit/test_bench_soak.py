@@ -200,7 +200,7 @@ def test_a_short_soak_says_what_is_unknown_and_flags_are_in_every_finding() -> N
     report = kind.summarise(RunInfo("r", kind.plan, "2026-01-01T00:00:00Z", len(results)), results)
 
     assert any("6 windows are too few to tell whether RAM of the server grows" in note for note in report.notes)
-    assert all(note.endswith("- doubtful: throttling in 1 item.") for note in report.notes)
+    assert all(note.endswith("- doubtful: throttling in 1 measurement.") for note in report.notes)
     short = list(findings([(1, results[0][1])], 20.0, [50.0], None))
     assert drift_sentence(None) == "Cannot tell whether it keeps its speed: too few answers."
     assert any("are too few to tell whether tg at equal depth goes in cycles" in note for note in short)

@@ -46,23 +46,21 @@ async def test_llama_server_times_itself(tmp_path: Path) -> None:
     with BenchServer() as server:
         run, report = await measured(tmp_path, server)
 
-    cold = metric(report, "tg", "short, cold, depth 0").estimate
+    cold = metric(report, "tg", "short prompt").estimate
     assert (round(cold.value, 6), cold.n, cold.sd) == (50.0, 2, 0.0)
-    assert metric(report, "pp", "short, cold, depth 64").estimate.value == pytest.approx(100.0)
-    acceptance = metric(report, "acceptance", "short, cold, depth 0")
+    assert metric(report, "pp", "short prompt, after 64 tokens").estimate.value == pytest.approx(100.0)
+    acceptance = metric(report, "acceptance", "short prompt")
     assert (acceptance.estimate.value, acceptance.unit) == (25.0, "%")
-    assert (
-        metric(report, "mean accepted length", "short, cold, depth 0").estimate.value == 2.0
-    )  # 8 tokens in 8 - 4 steps
+    assert metric(report, "mean accepted length", "short prompt").estimate.value == 2.0  # 8 tokens in 8 - 4 steps
     body = server.asked[0]
     assert (body["ignore_eos"], body["cache_prompt"], body["temperature"]) == (True, False, 0.0)
     assert body["chat_template_kwargs"] == {"enable_thinking": False}
     assert [asked["cache_prompt"] for asked in server.asked] == [False] * 3 + [True] * 3 + [False] * 3 + [True] * 3
     assert report.doubts == ()
-    assert sum(1 for name in {m.group for m in report.metrics} if "warm" in name) == 2
-    assert all(m.name != "pp" for m in report.metrics if "warm" in m.group)
+    assert sum(1 for name in {m.group for m in report.metrics} if "cached" in name) == 2
+    assert all(m.name != "pp" for m in report.metrics if "cached" in m.group)
     text = "\n".join(report_lines(run.info, report))
-    assert "short, cold, depth 0" in text
+    assert "short prompt" in text
     assert "50.00" in text
 
 
@@ -81,7 +79,7 @@ async def test_other_servers_are_timed_by_the_client_and_asked_only_what_they_ta
     assert run.info.provenance["box"].dialect == dialect
     contents = [asked["messages"][0]["content"] for asked in server.asked[:3]]
     assert len(set(contents)) == 3  # nothing of a cold prompt can be in its cache
-    assert metric(report, "tg", "short, cold, depth 0").estimate.value > 0
+    assert metric(report, "tg", "short prompt").estimate.value > 0
     assert any("measured by the client" in note for note in report.notes)
 
 
@@ -184,7 +182,7 @@ def test_chat_prompts_are_the_sampling_unit() -> None:
     tg = metric(report, "tg", "all")
     assert (tg.estimate.n, len(tg.samples), tg.estimate.low, tg.estimate.minimum) == (50, 150, None, 40.0)
     assert any("the range of 50 prompts" in note for note in report.notes)
-    assert report.verdict == "box writes 64.5 tokens a second."
+    assert report.verdict == "box writes 64.5 tok/s."
     assert [metric(report, "acceptance", domain).estimate.n for domain in CHAT_PROMPTS] == [17, 17, 16]
     assert metric(report, "acceptance", "all").estimate.value == pytest.approx(70.0)
 
@@ -258,14 +256,17 @@ def test_the_quick_preset_opens_with_what_the_box_does_and_names_the_longer_plan
     speed, info, results = quick_results(slots=2)
     report = speed.summarise(info, results)
 
-    assert report.verdict == "This box: 36.0 tok/s short answers, 29.0 at 8k; room for 2 users, 24.0 each."
-    assert speed.headline(results) == "36.0 tok/s short answers, 29.0 at 8k; room for 2 users, 24.0 each"
-    assert any("lengths about 5 min" in note and "all depths about" in note for note in report.notes)
+    assert report.verdict == "This box: 36.0 tok/s short answers, 29.0 after 8K tokens; room for 2 users, 24.0 each."
+    assert speed.headline(results) == "36.0 tok/s short answers, 29.0 after 8K tokens; room for 2 users, 24.0 each"
+    assert any("Longer presets" in note for note in report.notes)
     tokens = sum(i.values["max_tokens"] * i.values.get("streams", 1) for i, _ in results)
     assert tokens / 20 < 45  # seconds at 20 tok/s; the rest of the minute is for reading 8,192 tokens
 
 
 def test_the_first_sentence_says_only_what_was_measured() -> None:
     speed, info, results = quick_results(slots=1, deep=False)
-    assert speed.summarise(info, results).verdict == "This box: 36.0 tok/s short answers."
+    report = speed.summarise(info, results)
+    assert report.verdict.startswith("This box: 36.0 tok/s short answers. Not measured: short prompt, after 8K tokens")
+    assert "Not measured: 2 streams: one slot." in report.verdict
+    assert not any("Not measured" in note for note in report.notes)  # it is said once
     assert speed.headline([]) == ""

@@ -69,14 +69,14 @@ def test_every_state_has_a_mark_and_a_word_and_the_profile_comes_first() -> None
     assert table[2].endswith("measuring")
     assert bar_of(table, "✗").endswith("slower")
     assert "  9 more wait" in table
-    assert "out       1 slower   1 out of VRAM" in table
-    assert any(row.startswith("not tried 12 would leave less than 1.0 GiB free") for row in table)
+    assert "left out  1 × slower   1 × out of VRAM" in table
+    assert any(row.startswith("not tried 12 × would leave less than 1.0 GiB free") for row in table)
 
 
 def test_the_profile_is_never_out() -> None:
     rows = text(tune_lines(replace(TUNE, candidates=(replace(OWN, state="out"), *CANDIDATES[1:])), "qwen36", NOW, 118))
     assert bar_of(rows, "= own flags")
-    assert not [row for row in rows if row.startswith("out") and "2 cannot" in row]
+    assert not [row for row in rows if row.startswith("left out") and "cannot" in row]
 
 
 def test_the_best_so_far_stands_against_the_profile() -> None:

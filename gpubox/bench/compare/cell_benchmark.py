@@ -167,7 +167,7 @@ class CellBenchmark(Benchmark):
         if not rates:
             return ""
         best = max(rates, key=lambda cell: rates[cell])
-        return f"fastest so far {self.label(best)}: {units.rate(math.exp(rates[best]))} {self.unit}"
+        return f"fastest so far {units.rate(math.exp(rates[best]))} {self.unit} with {self.label(best)}"
 
     def rows_of(self, contest: Contest, results: ScoredItems) -> dict[str, list[tuple[Item, Result]]]:
         """The answers of each measured cell, without warm-ups: of its fresh starts if it is compared."""

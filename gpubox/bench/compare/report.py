@@ -84,13 +84,14 @@ def _cells_table(
     axes: Mapping[str, Callable[[str], Value]],
     rates: Sequence[tuple[str, str]],
 ) -> ReportTable:
-    """A row for each cell, the present flags first."""
+    """A row for each cell that was started or cannot be, the present flags first."""
     rows_of, facts = benchmark.rows_of(contest, results), start_facts(results)
     measured = {cell: {key: mean_rate(rows, key) for _, key in rates} for cell, rows in rows_of.items()}
     shown = [(name, key) for name, key in rates if any(values[key] is not None for values in measured.values())]
     with_vram = any(known.get("vram_bytes") for known in facts.values())
     table = []
-    for cell in contest.rules.cells:
+    cells = [cell for cell in contest.rules.cells if contest.starts_of(cell) or contest.hopeless(cell)]
+    for cell in cells:
         known, row = facts.get(cell, {}), judged.get(cell)
         values: list[Value] = [value(cell) for value in axes.values()]
         values += _model_values(known) if benchmark.with_models else []
@@ -105,6 +106,8 @@ def _cells_table(
         f"vs {benchmark.label(contest.rules.own)}", "95 % CI", "",
     )  # fmt: skip
     note = f"rates in {benchmark.unit}"
+    if unstarted := len(contest.rules.cells) - len(cells):
+        note += f"; {unstarted} more were not started"
     if len(judged) > 1:
         note += f"; answers are corrected for all {len(judged)} rows that have one, intervals are not"
     return ReportTable("Cells", columns, tuple(table), f"{note}; less than {MARGIN:.0%} is never called a difference")
@@ -129,7 +132,7 @@ def _word(contest: Contest, cell: str, row: Judged | None) -> str:
     if row:
         return f"equal within {row.within:.0%}" if row.answer == "equal" and row.within else row.answer
     starts = len(contest.starts_of(cell))
-    return f"left out after {starts} {'start' if starts == 1 else 'starts'}" if starts else "not started"
+    return f"left out after {starts} {'start' if starts == 1 else 'starts'}"
 
 
 def _model_values(known: Mapping[str, Any]) -> list[Value]:

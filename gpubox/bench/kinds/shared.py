@@ -9,6 +9,7 @@ import msgspec
 
 from gpubox.bench.benchmark import check_numbers
 from gpubox.bench.model import Doubt, Plan, Result, RunInfo, ScoredItems, Target
+from gpubox.bench.report.formatting import item_words
 from gpubox.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,21 +54,26 @@ def timing_notes(results: Sequence[Result]) -> Iterator[str]:
 
 
 def closing_notes(info: RunInfo, results: ScoredItems) -> Iterator[str]:
-    """What was not measured, a note for each reason, and how much is left to do."""
+    """What was not measured, and how much is left to do."""
+    yield from missing_notes(results)
+    yield from unfinished_note(info, results)
+
+
+def missing_notes(results: ScoredItems) -> Iterator[str]:
+    """What was not measured, a sentence for each reason."""
     names: dict[str, list[str]] = {}
     for item, result in results:
         if not result.ok and not item.warmup:
             name = item.id if item.group in ("", item.target) else item.group
             names.setdefault(result.error.rstrip("."), []).append(name)
     for reason, failed in sorted(names.items()):
-        yield f"Not measured: {name_list(list(dict.fromkeys(failed)))}: {reason}."
-    yield from unfinished_note(info, results)
+        yield f"Not measured: {name_list(list(dict.fromkeys(map(item_words, failed))))}: {reason}."
 
 
 def unfinished_note(info: RunInfo, results: ScoredItems) -> Iterator[str]:
     """How much is left to do, if the run is not complete."""
     if len(results) < info.items:
-        yield f"{info.items - len(results)} of {info.items} items are not done yet."
+        yield f"{info.items - len(results)} of {info.items} measurements are not done yet."
 
 
 def name_list(names: Sequence[str]) -> str:

@@ -54,8 +54,6 @@ class Chart:
     x_label: str = ""
     bars: tuple[ChartBar, ...] = ()
     series: tuple[Series, ...] = ()
-    centre: float | None = None
-    """If set, bars are drawn as points with intervals around a line at this value; otherwise they begin at 0."""
 
     @property
     def legend(self) -> tuple[str, ...]:
@@ -136,14 +134,6 @@ def tick_text(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) and abs(value) < 1e12 else f"{value:g}"
 
 
-def bar_range(chart: Chart) -> tuple[float, float]:
-    """The least and the greatest value of a bar chart: from 0, or around its centre."""
-    if chart.centre is None:
-        return 0.0, max(max(bar.value, bar.high or 0.0) for bar in chart.bars) or 1.0
-    ends = [end for bar in chart.bars for end in (bar.value, bar.low, bar.high) if end is not None]
-    return min(*ends, chart.centre * 0.95), max(*ends, chart.centre * 1.05)
-
-
 def line_ranges(chart: Chart) -> tuple[float, float, float, float]:
     """The least and the greatest x and y of a line chart; y begins at 0 if that costs less than half of the height."""
     xs = [x for series in chart.series for x, _ in series.points]
@@ -194,12 +184,13 @@ def _bars(chart: Chart, width: int) -> list[StyledRow]:
     labels = [sanitize_line(bar.label) for bar in chart.bars]
     label_width = min(max(map(len, labels)), max(8, width // 3))
     columns = max(10, width - label_width - value_width - 2)
-    tick_values = ticks(*bar_range(chart), max(2, columns // 9))
+    most = max(max(bar.value, bar.high or 0.0) for bar in chart.bars) or 1.0
+    tick_values = ticks(0.0, most, max(2, columns // 9))
     scale = (columns - 1) / (tick_values[-1] - tick_values[0])
     rows: list[StyledRow] = []
     for bar, label, value in zip(chart.bars, labels, values, strict=True):
         label = label if len(label) <= label_width else label[: label_width - 1] + "…"
-        drawing = _bar(chart, bar, columns, tick_values[0], scale)
+        drawing = _bar(bar, columns, tick_values[0], scale)
         rows.append(((f"{label:<{label_width}} ", ""), ("│", "quiet"), *drawing, (value.rjust(value_width), "")))
     return [
         *rows,
@@ -209,24 +200,19 @@ def _bars(chart: Chart, width: int) -> list[StyledRow]:
     ]
 
 
-def _bar(chart: Chart, bar: ChartBar, columns: int, left: float, scale: float) -> StyledRow:
-    """One bar, or one point next to the centre line, with its interval."""
+def _bar(bar: ChartBar, columns: int, left: float, scale: float) -> StyledRow:
+    """One bar with its interval."""
 
     def column(value: float) -> int:
         return max(0, min(columns - 1, round((value - left) * scale)))
 
     cells = [(" ", "")] * columns
-    if chart.centre is None:
-        length = max(1 if bar.value > 0 else 0, round((bar.value - left) * scale))
-        cells[:length] = [("━", "s0")] * length
-    else:
-        cells[column(chart.centre)] = ("│", "quiet")
+    length = max(1 if bar.value > 0 else 0, round((bar.value - left) * scale))
+    cells[:length] = [("━", "s0")] * length
     if bar.low is not None and bar.high is not None:
         low, high = column(bar.low), column(bar.high)
         cells[low : high + 1] = [("─", "s1")] * (high + 1 - low)
         cells[low], cells[high] = (("├", "s1"), ("┤", "s1")) if high > low else (("┃", "s1"), ("┃", "s1"))
-    if chart.centre is not None:
-        cells[column(bar.value)] = ("●", "s0")
     return join_cells(cells[:columns])
 
 

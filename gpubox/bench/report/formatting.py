@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from gpubox import units
 from gpubox.bench.model import Doubt
@@ -21,7 +21,7 @@ DOUBT_MEANINGS = {
     "cache": "the prompt cache was not used as the protocol requires",
     "length": "answers did not have the requested length",
     "setup": "the setup changed during the run",
-    "crash": "the item was repeated on a restarted server",
+    "crash": "it was measured again on a restarted server",
 }
 """Kind of doubt -> what it means for the numbers."""
 MAX_INTERVAL_FACTOR = 10
@@ -40,24 +40,31 @@ def format_number(value: float | None) -> str:
     return f"{value:.1f}" if size >= 100 else f"{value:.2f}" if size >= 1 else f"{value:.4f}"
 
 
+def written_unit(unit: str, value: float) -> tuple[float, str]:
+    """The factor and the unit in which ``value`` is written: less than a second in ms."""
+    return (1000.0, "ms") if unit == "s" and value < 1 else (1.0, unit)
+
+
 def format_interval(estimate: Estimate) -> str:
-    """The 95 % interval; the range if the sample is too small for one."""
-    if estimate.low is not None:
-        return f"{format_number(estimate.low)} – {format_number(estimate.high)}"
-    if estimate.minimum is not None and estimate.n > 1:
-        return f"range {format_number(estimate.minimum)} – {format_number(estimate.maximum)}"
-    return units.UNKNOWN
+    """The 95 % interval; the range if the sample is too small for one; empty if all values are the same."""
+    if estimate.low is None and (estimate.minimum is None or estimate.n < 2):
+        return units.UNKNOWN
+    ends = (estimate.minimum, estimate.maximum) if estimate.low is None else (estimate.low, estimate.high)
+    low, high = map(format_number, ends)
+    return "" if low == high else f"{'range ' if estimate.low is None else ''}{low} – {high}"
 
 
-def interval_title(cells: Iterable[str]) -> str:
-    """The title of a column of intervals; it names what stands in place of some: ``95 % CI or range``."""
-    others = {cell.split()[0] for cell in cells if cell[:1].isalpha()}
-    return " or ".join(["95 % CI", *sorted(others)])
+def interval_column(estimates: Sequence[Estimate | None]) -> tuple[str, list[str]]:
+    """The title of a column of intervals, and its cells. ``range`` stands in the title alone if all are ranges."""
+    cells = [format_interval(estimate) if estimate else "" for estimate in estimates]
+    if any(estimate and estimate.low is not None for estimate in estimates):
+        return "95 % CI" + " or range" * any(cell.startswith("range") for cell in cells), cells
+    return "range", [cell.removeprefix("range ") for cell in cells]
 
 
 def format_sd(estimate: Estimate) -> str:
-    """``± 3.00``; empty for one value."""
-    return f"± {format_number(estimate.sd)}" if estimate.sd is not None else ""
+    """``± 3.00``; empty for one value, and if all are the same."""
+    return f"± {format_number(estimate.sd)}" if estimate.sd and float(format_number(estimate.sd)) else ""
 
 
 def format_value(value: Value) -> str:
@@ -86,28 +93,43 @@ def format_ratio(ratio: PairedRatio, *, short: bool = False) -> str:
     return f"{format_change(ratio.ratio)} (95 % CI {low:+.1f} to {high:+.1f} %)"
 
 
-_ITEM = re.compile(r"(\w+)/(cold|warm)/d(\d+)/(w?)(\d+)")
+def request_words(asked: str, depth: int, prefix: str = "") -> str:
+    """What is asked in a speed run: ``short prompt, after 8K tokens, cached``; in a report, a list and live alike."""
+    before = f"after {units.tokens(depth)} tokens" if depth else ""
+    return ", ".join(filter(None, (asked, before, "cached" if prefix == "warm" else "")))
+
+
+_ITEM = re.compile(r"(?:(\d+)-streams|(\w+)/(cold|warm))/d(\d+)(?:/(w?)(\d+))?")
 
 
 def item_words(item: str) -> str:
-    """``short/cold/d0/w1`` as ``short prompt, warm-up``; the name of any other item as it is."""
+    """``short/cold/d0/w1`` as ``short prompt, warm-up``, its third repeat as ``short prompt #3``; others as they are.
+
+    Also of a group of items: ``short/cold/d0``.
+    """
 
     def words(name: re.Match[str]) -> str:
-        prompt, prefix, depth, warmup, number = name.groups()
-        parts = [f"{prompt} prompt", "cached" if prefix == "warm" else "", f"after {units.tokens(int(depth))}"]
-        return ", ".join(filter(None, [*parts[: 3 if int(depth) else 2], "warm-up" if warmup else number]))
+        streams, prompt, prefix, depth, warmup, number = name.groups()
+        asked = stream_words(int(streams)) if streams else f"{prompt} prompt"
+        repeat = ", warm-up" if warmup else f" #{number}" if number else ""
+        return request_words(asked, int(depth), prefix) + repeat
 
     return _ITEM.sub(words, item)
 
 
+def stream_words(count: int) -> str:
+    """``2 streams``."""
+    return f"{count} stream{'s' if count != 1 else ''}"
+
+
 def validity_suffix(doubts: Sequence[Doubt]) -> str:
-    """The end of a sentence that rests on doubtful items: `` - doubtful: busy CPU in 3 items``; else empty."""
+    """The end of a sentence that rests on doubtful items: `` - doubtful: busy CPU in 3 measurements``; else empty."""
     if not doubts:
         return ""
     parts = []
     for kind in dict.fromkeys(doubt.kind for doubt in doubts):
         items = len({doubt.item for doubt in doubts if doubt.kind == kind and doubt.item})
-        parts.append(f"{kind} in {items} {'item' if items == 1 else 'items'}" if items else kind)
+        parts.append(f"{kind} in {items} measurement{'s' * (items != 1)}" if items else kind)
     return f" - {DOUBTFUL} {', '.join(parts)}"
 
 
@@ -116,7 +138,7 @@ def validity_warnings(doubts: Sequence[Doubt]) -> Iterator[str]:
     for kind in dict.fromkeys(doubt.kind for doubt in doubts):
         own = [doubt for doubt in doubts if doubt.kind == kind]
         items = len({doubt.item for doubt in own if doubt.item})
-        where = f" in {items} items" if items > 1 else f" in {item_words(own[-1].item)}" if items else ""
+        where = f" in {items} measurements" if items > 1 else f" in {item_words(own[-1].item)}" if items else ""
         meaning = f" - {DOUBT_MEANINGS[kind]}" if kind in DOUBT_MEANINGS else ""
         last = "the last one: " if items > 1 and len({doubt.text for doubt in own}) > 1 else ""
         yield f"! {kind}{where}: {last}{own[-1].text}{meaning}"

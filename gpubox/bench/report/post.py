@@ -35,7 +35,7 @@ MAX_LABEL = 28
 """Letters of a side's label; what is longer is called A, B, ..."""
 _HINT = re.compile(r" *`gpubox [^`]*`[^.]*\.")
 """What the owner could do next."""
-_FOR_THE_OWNER = re.compile(r"gpubox bench|^Not measured|items are not done yet")
+_FOR_THE_OWNER = re.compile(r"gpubox bench|^Not measured|measurements are not done yet")
 """Notes that help only the owner, or that hold a message of the server."""
 _OPTIONS = re.compile(r" \(--[^()]*\)")
 _YOUR = re.compile(r"\b[Yy]our\b(?: own\b)?")
@@ -343,7 +343,7 @@ def _doubts(info: RunInfo, report: Report, done: int, failed: int) -> Iterator[s
     """The kinds of doubts with what they mean; what is missing. No doubt's own text: it may name a program."""
     for kind in dict.fromkeys(doubt.kind for doubt in report.doubts):
         items = len({doubt.item for doubt in report.doubts if doubt.kind == kind and doubt.item})
-        where = f" in {items} {'item' if items == 1 else 'items'}" if items else ""
+        where = f" in {items} measurement{'s' * (items != 1)}" if items else ""
         known = kind in DOUBT_MEANINGS
         yield f"{DOUBTFUL} {kind if known else 'another observation'}{where}" + (
             f" ({DOUBT_MEANINGS[kind]})" if known else ""

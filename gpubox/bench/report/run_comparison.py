@@ -29,7 +29,7 @@ from gpubox.bench.compare.words import flag_values, runs_tell
 from gpubox.bench.kinds.suite.suite_report import task_weights
 from gpubox.bench.model import Provenance, RunInfo
 from gpubox.bench.provenance import comparable_argv
-from gpubox.bench.report.formatting import validity_suffix
+from gpubox.bench.report.formatting import format_change, format_number, validity_suffix, written_unit
 from gpubox.bench.report.model import SPEED_UNITS, Metric, Report
 from gpubox.errors import UsageError
 
@@ -65,6 +65,22 @@ class ComparedRow:
     outcome: Outcome
 
     @property
+    def figures(self) -> tuple[str, str, str]:
+        """Both values as they are written, and their unit."""
+        factor, unit = written_unit(self.unit, max(self.first, self.second))
+        return format_number(factor * self.first), format_number(factor * self.second), unit
+
+    @property
+    def same(self) -> bool:
+        """Whether both are written alike, so that there is nothing to tell."""
+        return self.outcome == "cannot tell" and self.figures[0] == self.figures[1]
+
+    @property
+    def between(self) -> str:
+        """The interval as changes: ``+3.0 % to +5.1 %``; empty without one."""
+        return "" if self.low is None else f"{format_change(self.low)} to {format_change(self.high)}"
+
+    @property
     def within(self) -> float | None:
         """For ``equal``: the relative difference that it does not reach."""
         return limit_of(self.low, self.high) if self.low is not None and self.high is not None else None
@@ -92,6 +108,8 @@ class RunComparison:
     """What would tell the main row, if it cannot be told: the command, and its time."""
     validity: str = ""
     """The suffix for sentences and charts if items were doubtful; otherwise empty."""
+    others_needed: int = 0
+    """As ``looks_needed``, for the other rows: the more rows, the more often chance makes one look faster."""
 
     @property
     def main(self) -> ComparedRow:
@@ -118,6 +136,7 @@ def compare_runs(
     past = past or PastFigures(())
     main = next((key for name in MAIN_METRICS for key in shared if key[2] == name), shared[0])
     main_level = LEVEL / 2 if len(shared) > 1 else LEVEL
+    other_level = LEVEL / 2 / max(1, len(shared) - 1)
     rows, same, needed = [], True, looks_needed(main_level)
     for key in shared:
         one, other = first_rows[key], second_rows[key]
@@ -125,7 +144,7 @@ def compare_runs(
         pasts = past.of(first_info, one, alone=is_same), past.of(second_info, other, alone=is_same)
         launched = first_info.provenance.get(one.target)
         same &= is_same and bool(launched and launched.argv)  # no argv: measured at an address, with unknown flags
-        rows.append(compare_row(one, other, pasts, main_level if key == main else LEVEL / 2 / (len(shared) - 1)))
+        rows.append(compare_row(one, other, pasts, main_level if key == main else other_level))
     names = tuple(", ".join(dict.fromkeys(metric.target for metric in own.metrics)) for own in (first, second))
     left_out = sorted({", ".join(filter(None, key)) for key in first_rows.keys() ^ second_rows.keys()})
     return RunComparison(
@@ -140,6 +159,7 @@ def compare_runs(
         needed,
         runs_tell((first_info, first_rows[main]), (second_info, second_rows[main]), needed),
         validity_suffix((*first.doubts, *second.doubts)),
+        looks_needed(other_level),
     )
 
 
@@ -163,7 +183,7 @@ def compare_row(first: Metric, second: Metric, pasts: tuple[Past, Past], level: 
                 compared.looks,
                 "past runs",
             )
-            ratio = compared.ratio if n > 1 else ratio
+            ratio = compared.ratio if low is not None else ratio  # else it would not be that of the figures beside it
         return _row(first, second, (ratio, low, high), n, method, direction)
     answers = _answers(first), _answers(second)
     pairs = {
@@ -268,12 +288,18 @@ def _provenance_differences(first: Provenance, second: Provenance) -> Iterator[s
 
 
 def comparison_verdict(comparison: RunComparison) -> str:
-    """Better or worse, equal within so much, or why that cannot be told and what would tell it."""
+    """Better or worse and by how much, equal within so much, or why that cannot be told and what would tell it.
+
+    Then why there is no verdict about other rows: once, for all of them.
+    """
     row, (first, second) = comparison.main, comparison.names
     is_speed = row.unit in SPEED_UNITS
     if row.outcome in ("better", "worse"):
-        word = outcome_word(row)
-        sentence = f"{second} is {word} than {first}."
+        does, basis = "writes" if row.name == "tg" else "is", f" ({row.group})" if row.group else ""
+        if row.method == "past runs" and row.ratio:
+            does += f" about {percent(abs(row.ratio - 1))}"
+            basis += f": {row.between}, from {row.n} measurements of each, made in turn"
+        sentence = f"{second} {does} {outcome_word(row)} than {first}{basis}."
     elif row.outcome == "equal":
         sentence = f"{first} and {second} are equally {'fast' if is_speed else 'good'}, within {percent(row.within)}."
     elif row.outcome == "changed":
@@ -288,7 +314,19 @@ def comparison_verdict(comparison: RunComparison) -> str:
             f"{comparison.tells}"
         )
     sentence = sentence[0].upper() + sentence[1:] if comparison.names == SAME_NAMES else sentence
-    return sentence.removesuffix(".") + comparison.validity + "." if comparison.validity else sentence
+    sentence = sentence.removesuffix(".") + comparison.validity + "." if comparison.validity else sentence
+    return sentence + _open_sentence(comparison)
+
+
+def _open_sentence(comparison: RunComparison) -> str:
+    """Why other rows have no verdict, once for all of them; the main one's own reason holds for them, too."""
+    rows = [row for row in comparison.rows if row.outcome == "cannot tell" and not row.same]
+    if not rows or comparison.main.outcome == "cannot tell":
+        return ""
+    needed, n, why = comparison.others_needed, min(row.n for row in rows), "they differ by no more than chance explains"
+    if n < needed and rows[0].unit in SPEED_UNITS:
+        why = f"to compare so many at once, each must be measured {needed} times in turn; it was {max(1, n)}"
+    return f" No verdict yet on the {len(rows)} values with a ?: {why}."
 
 
 def few_looks(looks: int, needed: int) -> str:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 SUMMARY = ".summary.json"
-VERSION = 7
+VERSION = 8
 NEWEST = 4
 """The active run is looked for among this many, the last ones saved."""
 
@@ -140,8 +140,9 @@ class RunProgress:
 
     @property
     def count(self) -> str:
-        """``18/30`` items."""
-        return f"{self.done}/{self.info.items}"
+        """``18/30`` items; of a tune ``14/80 starts``: of its items nobody knows how many follow."""
+        tune = self.tune
+        return f"{tune.starts_done}/{tune.starts_limit} starts" if tune else f"{self.done}/{self.info.items}"
 
 
 class RunFollower:

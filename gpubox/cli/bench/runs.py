@@ -47,7 +47,8 @@ def ls_command(context: Context, as_json: bool) -> None:
         warnings = f"! {', '.join(own.doubts)}" if own.doubts and not own.headline else ""  # else it says so
         says = ": ".join(filter(None, (", ".join(own.targets[:2]), own.headline)))
         sentence = "; ".join(filter(None, (says, warnings, pending, own.problem)))
-        done = f"{own.done}/{own.items}" if own.info else units.UNKNOWN
+        of = f"/{own.items}" if own.kind != "tune" else ""  # it needs few of its items
+        done = f"{own.done}{of}" if own.info else units.UNKNOWN
         rows.append((sentence, own.kind or units.UNKNOWN, own.state, done, took, own.id))
     empty = "There are no runs yet. `gpubox bench speed` makes one."
     output.emit_table(Table(rows, ("RESULT", "KIND", "STATE", "DONE", "TOOK", "RUN"), empty))
@@ -172,7 +173,7 @@ def _rescore(context: Context, run: Run, as_json: bool) -> None:
     count, changed = asyncio.run(rescore_run(run, context.config))
     outcome = f"{len(changed)} results changed: {', '.join(changed[:8])}" if changed else "every result is the same."
     values = {"id": run.id, "scored": count, "changed": changed}
-    output.emit_result(f"Scored {count} items again; {outcome}", values, as_json=as_json)
+    output.emit_result(f"Scored {count} measurements again; {outcome}", values, as_json=as_json)
 
 
 def _restore(context: Context, as_json: bool) -> None:

@@ -14,7 +14,7 @@ TUNE = "tune"
 """A kind that is a verb of its own: ``gpubox tune``."""
 RUN_VERBS = {
     "ls": "list all runs",
-    "show": "show a run, compare two, rank many; or write a file or a post",
+    "show": "show a run, compare two, rank many; or write a file or a forum post",
     "resume": "continue an interrupted run",
     "save": "save the best of a sweep or tune as a profile",
     "rm": "delete runs",
@@ -44,7 +44,7 @@ class BenchGroup(VerbGroup):
 def command() -> None:
     """Measure speed and quality, and read the results.
 
-    Every run is a folder with the raw replies, the results, and a description of model, engine and machine. Ctrl-C, a
-    crash or kill -9 loses at most the current item; `gpubox bench resume` continues. After a run, gpubox restores the
-    server that ran before.
+    A run may stop the server: for another profile, other flags, or fresh starts (ab, sweep, tune). Afterwards gpubox
+    restores what ran before. --dry-run says what a run would do, and how long it takes as far as that is known.
+    Ctrl-C, a crash or kill -9 loses at most the measurement under way; `gpubox bench resume` continues.
     """

@@ -399,7 +399,7 @@ class BenchScreen(OtherScreen):
             self.show_ended(arguments[1] if arguments[0] == "resume" else new)
         run = next((each for each in self.summaries if each.id == new), None)
         quick = run if "quick" in arguments and self.is_current else None
-        if quick and (preset := await ask_longer_plan(self.app, quick)) is not None:
+        if quick and (preset := await ask_longer_plan(self.app, self.runs, arguments, quick)) is not None:
             self.action_bench_plan("speed", quick.targets[0], preset)
 
     def action_bench_resume(self) -> None:
@@ -425,7 +425,7 @@ class BenchScreen(OtherScreen):
             self.work(lambda: self._delete(run), "bench-delete")
 
     async def _stop(self, run: RunProgress) -> None:
-        done = f"{run.tune.starts_done} starts" if run.tune else f"{run.done} of {run.info.items} items"
+        done = f"{run.tune.starts_done} starts" if run.tune else f"{run.done} of {run.info.items} measurements"
         body = f"{done} are done and are kept; r resumes the run later."
         if await confirm(self.app, "Stop the run?", body, "stop it and restore what ran before", no="continue"):
             await self.runs.stop(run)

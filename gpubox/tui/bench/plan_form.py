@@ -85,16 +85,19 @@ def bench_command_line(arguments: Sequence[str]) -> str:
     return shlex.join(["gpubox", *bench_words(arguments)])
 
 
-async def ask_longer_plan(app: App[Any], run: RunSummary) -> str | None:
-    """After the first sentence of a quick run: the preset of a longer plan, each a row with its minutes."""
-    from gpubox.bench.kinds.speed.speed_report import longer_plans
+async def ask_longer_plan(app: App[Any], runs: BenchRuns, arguments: Sequence[str], run: RunSummary) -> str | None:
+    """After the first sentence of a quick run, of ``arguments``: the preset of a longer plan, with the form's time."""
+    from gpubox.bench.compare.words import about_time
+    from gpubox.bench.kinds.speed.speed_report import LONGER_PRESETS
 
-    rate = next((metric.estimate.value for metric in run.metrics if metric.name == "tg"), None)
-    if not rate or not run.headline:
+    if not run.headline:
         return None
-    plans = list(longer_plans(rate).items())
+    target = arguments[1 : arguments.index("--preset")]
+    plans = [["speed", *target, *(["--preset", name] if name else [])] for name in LONGER_PRESETS]
+    outlines = await asyncio.gather(*map(runs.outline, plans))
     rows = [
-        (str(n), f"{name or 'all depths'}, {minutes}", f"plan-{name}") for n, (name, minutes) in enumerate(plans, 1)
+        (str(n), f"{name or 'all depths'}, about {about_time(outline.seconds or 0)}", f"plan-{name}")
+        for n, (name, outline) in enumerate(zip(LONGER_PRESETS, outlines, strict=True), 1)
     ]
     body = f"{sanitize_line(run.headline)}.\n\nA longer plan tells more. A row opens it; nothing starts yet."
     answer = await ask(app, "Measured", body, ("n", "that is enough", "no"), *rows) or "no"

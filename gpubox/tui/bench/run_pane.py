@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
+
 from gpubox import units
 from gpubox.bench.compare.words import about_time
 from gpubox.bench.kinds import all_kinds
@@ -24,6 +26,7 @@ from gpubox.tui.styled_lines import (
     styled_line,
     time_or_date,
     truncate_line,
+    wrap,
 )
 from gpubox.tui.widgets.cursor_rows import CursorRows
 from gpubox.views.documents import CHART_COLUMNS, Document, document_rows
@@ -41,9 +44,9 @@ STATES = {
     "failed": ("✗", "$error"),
     "damaged": ("✗", "$error"),
 }
-KIND_CELLS = 9
+KIND_CELLS, TIME_CELLS, MOST_NAME_CELLS = 10, 6, 26
 BESIDE_NAME_CELLS = 38
-"""Cells of everything beside a name, with a headline such as ``tg 57.9 tok/s``."""
+"""Cells of the marks, of a result such as ``18/30 writes 57.9 tok/s``, and of the time."""
 
 
 class RunRows(CursorRows["RunSummary"]):
@@ -55,36 +58,35 @@ class RunRows(CursorRows["RunSummary"]):
     marked: tuple[str, ...] = ()
     """Ids of the runs to compare, at most two."""
 
+    _widest_name = MOST_NAME_CELLS
+
+    def show_values(self, values: tuple[RunSummary, ...]) -> None:
+        self._widest_name = max((cell_len(_name(run)) for run in values), default=0)
+        super().show_values(values)
+
     def make_row(self, value: RunSummary, width: int) -> StyledLine:
         info = value.info
         glyph, colour = STATES.get(value.state, ("?", "$warning"))
         number = f"{self.marked.index(value.id) + 1}" if value.id in self.marked else " "
-        kind = info.plan.kind if info else ""
-        time = time_or_date(info.created_at) if info else ""
-        result = value.headline.removeprefix("best so far ").removeprefix("fastest so far ") or value.problem
-        style = "$error" if value.problem else ""
-        if value.state in ("interrupted", "running") and info:
-            count = f"{value.done}/{info.items} " if info.plan.kind != "tune" else ""  # it needs few of its items
-            result, style = f"{count}{result}".strip(), "$quiet"
-        restore_pending = value.restore_pending and value.state != "running"  # a running one restores at its end
-        warning = ("! ", "$warning") if value.doubts or restore_pending else ("  ", "")
-        name_cells = max(10, min(26, width - BESIDE_NAME_CELLS))
-        name = sanitize_to_width(measured_label(info) if info else value.id, name_cells)
+        room = width - BESIDE_NAME_CELLS
+        name_cells = max(10, min(MOST_NAME_CELLS, self._widest_name, room))
+        kind = f" {value.kind:<{KIND_CELLS - 1}.{KIND_CELLS - 1}}" if room - name_cells >= KIND_CELLS else ""
+        time = f" {time_or_date(info.created_at) if info else '':<{TIME_CELLS - 1}}"
+        style = "$error" if value.problem else "$quiet" if value.state in ("interrupted", "running") else ""
+        name = sanitize_to_width(_name(value), name_cells)
         left = (
             *styled_line((number, "bold $accent"), " ", (glyph, colour), " "),
             *pad_line(styled_line((name, "bold")), name_cells),
             (" ", ""),
         )
-        result_cells = width - cell_width(left) - len(time) - KIND_CELLS - 5
-        middle = pad_line(styled_line((sanitize_to_width(result, result_cells), style)), result_cells)
-        return (
-            *left,
-            *middle,
-            (" ", ""),
-            warning,
-            (f"{kind:<{KIND_CELLS}.{KIND_CELLS}} ", "$secondary"),
-            (time, "$quiet"),
-        )
+        cells = width - cell_width(left) - len(kind) - len(time)
+        pending = (f"{value.restore_pending} is not restored",) if has_pending_restore(value) else ()
+        doubts = f"  ! {sanitize_line(', '.join((*value.doubts, *pending)))}" if value.doubts or pending else ""
+        result = _result(value)
+        if cell_len(result) + len(doubts) > cells:
+            doubts = doubts[:3]  # the first lines of its report say what it warns of
+        middle = styled_line((sanitize_to_width(result, cells - len(doubts)), style), (doubts, "$warning"))
+        return (*left, *pad_line(middle, cells), (kind, "$secondary"), (time, "$quiet"))
 
     def toggle_mark(self) -> None:
         """Marks or unmarks the run under the cursor; a third mark replaces the first."""
@@ -96,6 +98,17 @@ class RunRows(CursorRows["RunSummary"]):
         else:
             self.marked = (*self.marked, name)[-2:]
         self.redraw()
+
+
+def _name(run: RunSummary) -> str:
+    return measured_label(run.info) if run.info else run.id
+
+
+def _result(run: RunSummary) -> str:
+    """What a run has found, in a row; of one without an end also how far it is."""
+    result = run.headline.removeprefix("fastest so far ").partition("  ! ")[0] or run.problem
+    unfinished = run.state in ("interrupted", "running") and run.kind != "tune"  # it needs few of its items
+    return sanitize_line(f"{run.done}/{run.items} {result}".strip() if unfinished else result)
 
 
 def measured_label(info: RunInfo) -> str:
@@ -163,31 +176,32 @@ def active_run_lines(run: RunProgress, throughput: Throughput | None, width: int
         truncate_line(title, width),
         (),
         gauge(share, min(width, GAUGE_COLUMNS), "$primary"),
-        styled_line((f"{run.done} of {info.items}", "bold"), ("   ", ""), (left, ""), failed),
+        styled_line((f"{run.done} of {info.items} measurements", "bold"), ("   ", ""), (left, ""), failed),
         (),
         styled_line(("so far   ", "$quiet"), (run.headline or units.UNKNOWN, "bold")),
         styled_line(("now      ", "$quiet"), item, *_server_spans(throughput)),
     ]
     rows += doubts
     if len(run.values) > 1:
-        series = Series(run.value_name, "", "item", "", run.values)
-        heading = f"{run.value_name}: item by item"
-        chart = plot(Chart(heading, "", "item", series=(series,)), min(width, CHART_COLUMNS), height=8)
+        series = Series(run.value_name, "", "measurement", "", run.values)
+        heading = f"{run.value_name}, one measurement after the other"
+        chart = plot(Chart(heading, "", "measurement", series=(series,)), min(width, CHART_COLUMNS), height=8)
         rows += [(), *_styled(chart, width)]
     if run.last:
-        rows += [(), styled_line(("Last items", "bold"))]
-        rows += [truncate_line(_result_line(result, width), width) for result in reversed(run.last)]
+        cells = min(max(cell_len(item_words(sanitize_line(own.item))) for own in run.last), max(16, width - 26))
+        rows += [(), styled_line(("Last measurements", "bold"))]
+        for result in reversed(run.last):
+            rows += wrap(_result_line(result, cells), width, rest=(("  ", ""),))
     return rows
 
 
-def _result_line(result: Result, width: int) -> StyledLine:
+def _result_line(result: Result, name_cells: int) -> StyledLine:
     mark = ("✓ ", "$success") if result.ok else ("✗ ", "$error")
     value, passed = result.values.get("tg"), result.values.get("passed")
     outcome = f"tg {format_number(value)} tok/s" if isinstance(value, float) else sanitize_line(result.error)
     if not outcome and passed in (True, False):
         outcome = "passed" if passed else "failed"
     doubts = "".join(f"  ! {doubt.kind}" for doubt in result.doubts)
-    name_cells = max(16, min(34, width - 40))
     name = f"{sanitize_to_width(item_words(result.item), name_cells):<{name_cells}} "
     seconds = (f"{units.duration(result.seconds):>8}  ", "$quiet")
     return styled_line(mark, name, seconds, (outcome, "" if result.ok else "$error"), (doubts, "$warning"))

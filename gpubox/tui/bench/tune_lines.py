@@ -122,7 +122,8 @@ def candidate_lines(tune: TuneProgress, width: int) -> list[StyledLine]:
     for candidate in shown:
         mark, style = REFERENCE if candidate.own and candidate.state == "out" else STATES[candidate.state]
         name = OWN_NAME if candidate.own else sanitize_to_width(candidate.name, names)
-        reason = sanitize_to_width(candidate.reason or candidate.state, reason_cells - 2) if reason_cells else ""
+        word = "measured" if candidate.state == "waiting" and candidate.starts else candidate.state
+        reason = sanitize_to_width(candidate.reason or word, reason_cells - 2) if reason_cells else ""
         row = styled_line(
             (f"{mark} ", style),
             (f"{name:<{names}}", "bold" if candidate.own else ""),
@@ -162,9 +163,9 @@ def _counts(tune: TuneProgress, width: int) -> list[StyledLine]:
     """Why candidates are out, and which sets of flags were none, each reason with its number."""
     out = Counter(c.reason or "out" for c in tune.candidates if c.state == "out" and not c.own).most_common()
     rows: list[StyledLine] = []
-    for label, counts in (("out", out), ("not tried", tune.pruned)):
+    for label, counts in (("left out", out), ("not tried", tune.pruned)):
         parts = [
-            styled_line((f"{number} ", "bold"), (sanitize_line(reason), QUIET))
+            styled_line((f"{number} × ", "bold"), (sanitize_line(reason), QUIET))
             for reason, number in counts[:MAX_REASONS]
         ]
         rows += _labelled(label, parts, width)

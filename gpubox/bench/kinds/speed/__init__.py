@@ -13,11 +13,11 @@ from dataclasses import replace
 from gpubox.bench.kind import STARTS, THINKING, BenchOption, Kind
 
 _HELP = """\
-Measure the speed of PROFILES, or of the running server.
+How fast do PROFILES, or the running server, read and write?
 
-Answers have a fixed length, temperature 0 and no thinking. A cell is one combination of prompt, depth and prefix;
-each cell has one warm-up and several repeats. The report shows TTFT, pp, tg and draft acceptance, and where tg has
-halved over depth. 95 % intervals need --starts 2 or more, or --preset chat.
+Answers have a fixed length, temperature 0 and no thinking. Each prompt is asked once to warm up and then several times:
+alone, after more and more tokens of context (--depths), with and without the prompt cache (--prefix). The report shows
+TTFT, pp, tg and draft acceptance, and where tg has halved. 95 % intervals need --starts 2 or more, or --preset chat.
 
 With an NVIDIA card it shows the energy per generated and per read token: the power of the cards that the server
 uses, idle power included, times the seconds of generating or reading.
@@ -67,10 +67,11 @@ KIND = Kind(
             "choice",
             "both",
             "STATE",
-            choices=(("", "cold and warm"), ("cold", "cold"), ("warm", "warm")),
+            choices=(("", "cached and not"), ("cold", "not cached"), ("warm", "cached")),
             key="prefixes",
+            detail="warm: the prompt is in the cache",
         ),
-        BenchOption("repeats", "Repeats of each cell", default="5", in_form=True),
+        BenchOption("repeats", "Repeats of each prompt", default="5", in_form=True),
         replace(STARTS, default="1"),
         BenchOption("max-tokens", "Tokens per answer", default="set by the prompt", in_form=True),
         THINKING,

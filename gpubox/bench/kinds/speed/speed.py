@@ -8,13 +8,12 @@ from typing import Any
 import msgspec
 
 from gpubox import units
-from gpubox.bench import stats
 from gpubox.bench.benchmark import Benchmark, check_items
 from gpubox.bench.compare.starts import random_order
 from gpubox.bench.kind import PlanContext
 from gpubox.bench.kinds.shared import exceeds_context, id_prefix
 from gpubox.bench.kinds.speed import KIND
-from gpubox.bench.kinds.speed.speed_report import first_sentence, summarise
+from gpubox.bench.kinds.speed.speed_report import first_rates, first_sentence, summarise
 from gpubox.bench.kinds.speed.streams import (
     execute_streams,
     is_streams_item,
@@ -152,8 +151,8 @@ class Speed(Benchmark):
             return streams_headline(results)
         if self.options.preset == "quick":
             return first_sentence(results)
-        rates = [r.values["tg"] for i, r in results if r.ok and not i.warmup and r.values.get("tg")]
-        return f"writes {units.rate(stats.estimate(rates).value)} tok/s" if rates else ""
+        rates = [units.rate(rate) for _, rate in first_rates(self.plan.targets, results).values()]
+        return f"writes {' and '.join(rates)} tok/s" if rates else ""
 
 
 def _check_preset(given: Mapping[str, Any]) -> None:

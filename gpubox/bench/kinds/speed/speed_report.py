@@ -16,12 +16,13 @@ import msgspec
 
 from gpubox import units
 from gpubox.bench import stats
-from gpubox.bench.kinds.shared import closing_notes, report_doubts, timing_notes
+from gpubox.bench.kinds.shared import closing_notes, missing_notes, report_doubts, timing_notes, unfinished_note
 from gpubox.bench.kinds.speed.streams import KNEE_MARGIN, is_streams_item, stream_levels
-from gpubox.bench.kinds.speed.workloads import PRESETS, QUICK_DEPTH, SpeedOptions, Workload, workloads_of
+from gpubox.bench.kinds.speed.workloads import PRESETS, QUICK_DEPTH, SpeedOptions, Workload
 from gpubox.bench.measured_request import energy_note
-from gpubox.bench.model import Item, Result, RunInfo, ScoredItems
+from gpubox.bench.model import Item, Result, RunInfo, ScoredItems, Target
 from gpubox.bench.report.chart import estimate_series
+from gpubox.bench.report.formatting import request_words
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
 from gpubox.bench.report.prompt_metrics import Measures, scale_estimate, start_estimate, start_means
 from gpubox.bench.stats import Estimate, paired_ratio
@@ -64,7 +65,8 @@ def depth_series(curves: Sequence[Sequence[DepthPoint]]) -> Iterator[Series]:
                 if name in point.metrics and (point.depth or name in ("tg", "energy"))
             ]
             first = curve[0]
-            line = ", ".join(filter(None, (first.target if several else "", first.prefix)))
+            cache = "cached" if first.prefix == "warm" else "not cached"
+            line = f"{first.target}, {cache}" if several else cache
             y_label = f"{name}, tok/s" if name in ("tg", "pp") else f"{name}, J/token"
             chart = f"{label} over depth: {first.prompt} prompt, {first.max_tokens:,} tokens"
             yield from estimate_series(chart, line, "depth, tokens of context before the prompt", y_label, own)
@@ -92,13 +94,13 @@ def _halving(curve: Sequence[DepthPoint]) -> str:
             where = round(shallow + (deep - shallow) * (above - half) / (above - below))
             reached = next(point for point in curve if point.depth == deep)
             return (
-                f"tg has halved between depth {shallow:,} and {deep:,} (~{where:,} on a straight line): "
+                f"tg has halved between {shallow:,} and {deep:,} tokens of context (~{where:,} on a straight line): "
                 f"{units.rate(below)} tok/s at {deep:,}, {_share(base, reached)} of {units.rate(rates[0][1])} at "
                 f"{base.depth:,}."
             )
     deepest = curve[-1]
     return (
-        f"tg has not halved up to depth {deepest.depth:,}: {units.rate(rates[-1][1])} tok/s there, "
+        f"tg has not halved up to {deepest.depth:,} tokens of context: {units.rate(rates[-1][1])} tok/s there, "
         f"{_share(base, deepest)} of {units.rate(rates[0][1])} at {base.depth:,}."
     )
 
@@ -113,6 +115,8 @@ def _share(base: DepthPoint, other: DepthPoint) -> str:
     return f"{100 * ratio.ratio:.0f} % (95 % CI {100 * ratio.low:.0f} to {100 * ratio.high:.0f} %)"
 
 
+ALL = "all"
+"""The row of all prompts together."""
 T = TypeVar("T")
 Row = tuple[Item, Workload, Result]
 _MEASURES: Measures = (
@@ -127,11 +131,7 @@ _MEASURES: Measures = (
 
 def summarise(options: SpeedOptions, info: RunInfo, results: ScoredItems) -> Report:
     """The metrics of each target and workload; notes say what failed or was skipped."""
-    rows: list[Row] = [
-        (item, msgspec.convert(item.values, Workload), result)
-        for item, result in results
-        if not (item.warmup or is_streams_item(item))
-    ]
+    rows = _rows(results)
     metrics: list[Metric] = []
     points: list[DepthPoint] = []
     for target in info.plan.targets:
@@ -144,17 +144,18 @@ def summarise(options: SpeedOptions, info: RunInfo, results: ScoredItems) -> Rep
                 size = workload.max_tokens
                 points.append(DepthPoint(target.name, workload.prompt, workload.prefix, workload.depth, size, named))
     curves = depth_curves(points)
+    rates = first_rates(info.plan.targets, results)
     for level in stream_levels(info, results):
         metrics += level.metrics.values()
     return Report(
         kind="speed",
         title=PRESETS[options.preset] if options.preset else "Speed over HTTP",
-        verdict=_quick_verdict(info, results) if options.preset == "quick" else _verdict(info, metrics),
+        verdict=_quick_verdict(info, results) if options.preset == "quick" else _verdict(rates, points),
         metrics=tuple(metrics),
         tables=tuple(_run_tables(rows)),
         series=(*_run_curves(rows), *depth_series(curves)),
         notes=(
-            *(_longer_plans(results) if options.preset == "quick" else ()),
+            *((LONGER,) if options.preset == "quick" and rates else ()),
             *halving_notes(curves),
             *_notes(options, info, results, rows),
         ),
@@ -162,14 +163,22 @@ def summarise(options: SpeedOptions, info: RunInfo, results: ScoredItems) -> Rep
     )
 
 
+def _rows(results: ScoredItems) -> list[Row]:
+    return [
+        (item, msgspec.convert(item.values, Workload), result)
+        for item, result in results
+        if not (item.warmup or is_streams_item(item))
+    ]
+
+
 def first_sentence(results: ScoredItems) -> str:
-    """What a server does, from what is measured so far: ``36 tok/s short answers, 29 at 8k; room for 2 users``."""
+    """What a server does, so far: ``36 tok/s short answers, 29 after 8K tokens; room for 2 users, 24 each``."""
     alone, deep, both, waited = (_mean(results, *key) for key in _QUICK)
     if alone is None:
         return ""
     words = f"{units.rate(alone)} tok/s short answers"
     if deep is not None:
-        words += f", {units.rate(deep)} at {QUICK_DEPTH // 1024}k"
+        words += f", {units.rate(deep)} {request_words('', QUICK_DEPTH)}"
     if both is not None and waited == 0 and both >= alone * (1 + KNEE_MARGIN):
         words += f"; room for 2 users, {units.rate(_mean(results, 2, 0, 'tg'))} each"
     return words
@@ -191,42 +200,41 @@ def _mean(results: ScoredItems, streams: int, depth: int, key: str) -> float | N
 
 
 def _quick_verdict(info: RunInfo, results: ScoredItems) -> str:
-    """The first sentence, of each target."""
+    """The first sentence, of each target; then what is missing from it."""
     several = len(info.plan.targets) > 1
     sentences = []
     for target in info.plan.targets:
         own = [(item, result) for item, result in results if item.target == target.name]
         if words := first_sentence(own):
             sentences.append(f"{target.name if several else 'This box'}: {words}.")
-    return " ".join(sentences)
+    return " ".join([*sentences, *missing_notes(results)])
 
 
-def longer_plans(rate: float) -> dict[str, str]:
-    """What else can be measured: preset (empty: all depths) -> about how long that takes at ``rate`` tok/s."""
-    times = {}
-    for name in ("lengths", "chat", "game", ""):
-        weight = sum(w.weight * (w.repeats + w.warmups) for w in workloads_of(SpeedOptions(preset=name)))
-        times[name] = f"about {units.rough_duration(weight / rate)}"
-    return times
+LONGER_PRESETS = ("lengths", "chat", "game", "")
+"""What tells more than ``quick``; empty: all depths."""
+LONGER = "Longer presets: `gpubox bench speed --help`; --dry-run says how long one takes."
 
 
-def _longer_plans(results: ScoredItems) -> Iterator[str]:
-    if rate := _mean(results, *_QUICK[0]):
-        times = [f"{name or 'all depths'} {time}" for name, time in longer_plans(rate).items()]
-        yield (
-            f"Longer: {', '.join(times)}. n plans one of them here; `gpubox bench speed --preset NAME` in a shell, "
-            "without --preset for all depths."
-        )
+def first_rates(targets: Sequence[Target], results: ScoredItems) -> dict[str, tuple[str, float]]:
+    """tg of each target in the first row of its report, with the name of that row: for lists and sentences alike."""
+    rates = {}
+    for target in targets:
+        own = [row for row in _rows(results) if row[0].target == target.name and row[2].values.get("tg")]
+        for group, members in list(_groups(own).items())[:1]:
+            if estimate := _estimate(members, "tg"):
+                rates[target.name] = (group, estimate.value)
+    return rates
 
 
-def _verdict(info: RunInfo, metrics: Sequence[Metric]) -> str:
-    """How fast each target writes and reads, in words."""
+def _verdict(rates: Mapping[str, tuple[str, float]], points: Sequence[DepthPoint]) -> str:
+    """How fast each target writes, and reads a long prompt: of a short one there is hardly anything to read."""
     sentences = []
-    for target in info.plan.targets:
-        rates = {metric.name: metric.estimate.value for metric in reversed(metrics) if metric.target == target.name}
-        if "tg" in rates:
-            reads = f" and reads {units.rate(rates['pp'])}" if "pp" in rates else ""
-            sentences.append(f"{target.name} writes {units.rate(rates['tg'])} tokens a second{reads}.")
+    for target, (group, rate) in rates.items():
+        read = next((p for p in points if p.target == target and p.depth and "pp" in p.metrics), None)
+        asked = f" ({group})" if group != ALL else ""
+        reads = f" and reads {units.rate(read.metrics['pp'].estimate.value)} tok/s" if read else ""
+        reads += f" ({units.tokens(read.depth)} tokens)" if read else ""
+        sentences.append(f"{target} writes {units.rate(rate)} tok/s{asked}{reads}.")
     return " ".join(sentences)
 
 
@@ -234,11 +242,11 @@ def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """By row of the report. Where the prompts are the sampling unit: all of them, then each domain."""
     groups: dict[str, list[Row]] = {}
     if rows and rows[0][1].domain:
-        groups["all"] = list(rows)
+        groups[ALL] = list(rows)
     for row in rows:
         workload = row[1]
         groups.setdefault(
-            workload.domain or f"{workload.prompt}, {workload.prefix}, depth {workload.depth}", []
+            workload.domain or request_words(f"{workload.prompt} prompt", workload.depth, workload.prefix), []
         ).append(row)
     return groups
 
@@ -318,7 +326,7 @@ def _run_tables(rows: Sequence[Row]) -> Iterator[ReportTable]:
     """Every such run of each target as a row, also one that has no figures."""
     for target, runs in _sampled_runs(rows).items():
         drafts = any(result.values.get("draft_tokens") for _, _, result in runs)
-        columns = ("drafted", "accepted", "acceptance, %") if drafts else ("TTFT, s", "pp, tok/s")
+        columns = ("drafted", "accepted", "acceptance, %") if drafts else ("TTFT, ms", "pp, tok/s")
         yield ReportTable(
             f"{target}, run by run",
             ("run", "tg, tok/s", *columns),
@@ -328,7 +336,8 @@ def _run_tables(rows: Sequence[Row]) -> Iterator[ReportTable]:
 
 def _run_values(result: Result, *, drafts: bool) -> tuple[Value, ...]:
     if not drafts:
-        return result.values.get("ttft_seconds"), result.values.get("pp")
+        ttft = result.values.get("ttft_seconds")
+        return 1000 * ttft if ttft is not None else None, result.values.get("pp")
     drafted, accepted = result.values.get("draft_tokens"), result.values.get("draft_tokens_accepted")
     return drafted, accepted, 100 * accepted / drafted if drafted and accepted is not None else None
 
@@ -355,4 +364,5 @@ def _notes(options: SpeedOptions, info: RunInfo, results: ScoredItems, rows: Seq
     measured = [result for _, _, result in rows if result.ok]
     yield from timing_notes(measured)
     yield from energy_note(measured)
-    yield from closing_notes(info, results)
+    # of a quick run, what is missing stands beside the first sentence
+    yield from (unfinished_note if options.preset == "quick" else closing_notes)(info, results)

@@ -28,7 +28,7 @@ from gpubox.bench.model import Doubt, Item, RawRecord, Result, RunInfo, ScoredIt
 from gpubox.bench.prompts import CHAT_PROMPTS
 from gpubox.bench.questions import TEMPLATE_TOKENS, no_speed_reason, text_at_depth, uncached_text, unmet_conditions
 from gpubox.bench.report.chart import estimate_series
-from gpubox.bench.report.formatting import format_ratio
+from gpubox.bench.report.formatting import format_ratio, request_words, stream_words
 from gpubox.bench.report.model import Metric, Report, ReportTable, Series, Value
 from gpubox.bench.report.prompt_metrics import Measures, start_estimate, start_means
 from gpubox.bench.stats import PairedRatio, paired_ratio
@@ -247,8 +247,8 @@ def _verdict(curve: Sequence[StreamsLevel], *, several: bool) -> str:
     where = f"{curve[0].target}, depth {curve[0].workload.depth:,}: " if several else ""
     knee = _knee(curve)
     if knee is None:
-        return f"{where}The more streams, the more tokens in all, up to {_streams(curve[-1].streams)}."
-    return f"{where}More than {_streams(knee)} at once give hardly more tokens in all."
+        return f"{where}The more streams, the more tokens in all, up to {stream_words(curve[-1].streams)}."
+    return f"{where}More than {stream_words(knee)} at once give hardly more tokens in all."
 
 
 def streams_headline(results: ScoredItems) -> str:
@@ -260,7 +260,7 @@ def streams_headline(results: ScoredItems) -> str:
     if not rates:
         return ""
     count, best = max(((count, statistics.fmean(values)) for count, values in rates.items()), key=lambda pair: pair[1])
-    return f"{units.rate(best)} tok/s with {_streams(count)}"
+    return f"{units.rate(best)} tok/s with {stream_words(count)}"
 
 
 def knee_of(points: Sequence[tuple[int, float]]) -> int | None:
@@ -281,7 +281,7 @@ def stream_levels(info: RunInfo, results: ScoredItems) -> Iterator[StreamsLevel]
                 groups.setdefault((workload.depth, workload.streams), []).append(place)
         for (depth, count), places in sorted(groups.items()):
             own = [rows[place] for place in places]
-            group = _streams(count) + (f", depth {depth}" if depth else "")
+            group = request_words(stream_words(count), depth)
             metrics = {}
             for name, key, unit, better in _MEASURES:
                 if estimate := start_estimate(own, key):
@@ -316,7 +316,8 @@ def _table(curve: Sequence[StreamsLevel], *, several: bool) -> ReportTable:
             own[AGGREGATE].estimate.value,
             format_ratio(gain, short=True) if gain else "",
         ]
-        row += [own[name].estimate.value if name in own else None for name in ("tg", "TTFT", "slowest TTFT")]
+        shown = (("tg", 1), ("TTFT", 1000), ("slowest TTFT", 1000))
+        row += [factor * own[name].estimate.value if name in own else None for name, factor in shown]
         row += [own["energy"].estimate.value if "energy" in own else None] if energy else []
         row += [level.acceptance] if drafted else []
         row += [level.waited, "knee" if level.streams == knee else ""]
@@ -330,7 +331,7 @@ def _table(curve: Sequence[StreamsLevel], *, several: bool) -> ReportTable:
     title += f", depth {curve[0].workload.depth:,}" if curve[0].workload.depth else ""
     tokens = f"{curve[0].workload.max_tokens:,} tokens each"
     return ReportTable(
-        title, columns, tuple(rows), f"{tokens}; rates in tok/s, TTFT in s; gain: over the row above, 95 % CI"
+        title, columns, tuple(rows), f"{tokens}; rates in tok/s, TTFT in ms; gain: over the row above, 95 % CI"
     )
 
 
@@ -402,20 +403,17 @@ def _knee_sentences(curve: Sequence[StreamsLevel]) -> Iterator[str]:
     if knee is None:
         last = _gain(curve[-2], curve[-1])
         grown = f" ({format_ratio(last)} from {curve[-2].streams} to {curve[-1].streams})" if last else ""
-        yield f"No knee up to {_streams(curve[-1].streams)}: {AGGREGATE} still grows{grown}."
+        yield f"No knee up to {stream_words(curve[-1].streams)}: {AGGREGATE} still grows{grown}."
         return
     level = next(level for level in curve if level.streams == knee)
     beyond = max((own for own in curve if own.streams > knee), key=lambda own: own.metrics[AGGREGATE].estimate.value)
     gain = _gain(level, beyond)
-    sentence = f"Knee at {_streams(knee)}, {units.rate(level.metrics[AGGREGATE].estimate.value)} tok/s together: {rule}"
+    together = units.rate(level.metrics[AGGREGATE].estimate.value)
+    sentence = f"Knee at {stream_words(knee)}, {together} tok/s together: {rule}"
     if gain:
-        sentence += f"; {_streams(beyond.streams)}: {format_ratio(gain)}"
+        sentence += f"; {stream_words(beyond.streams)}: {format_ratio(gain)}"
         if gain.high is not None and gain.high > 1 + KNEE_MARGIN:
             sentence += f", so {gain.n} starts leave open whether the knee is higher"
     if level.slots == knee:
         sentence += f". The server has {knee} slot{'s' if knee != 1 else ''}, so further streams only wait"
     yield f"{sentence}."
-
-
-def _streams(count: int) -> str:
-    return f"{count} stream{'s' if count != 1 else ''}"
