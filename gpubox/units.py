@@ -94,11 +94,6 @@ def tokens(value: int | None) -> str:
     return f"{value / 1000:.1f}k" if value < 99_950 else f"{value / 1000:.0f}k"
 
 
-def token_sum(whole: int | None, *parts: int | None) -> str:
-    """A token count by its parts: ``1.8k+41.2k``; the whole if one of them is unknown."""
-    return tokens(whole) if None in parts else "+".join(map(tokens, parts))
-
-
 def parse_size(text: str) -> int:
     """Bytes of ``1GiB``, ``512M`` or ``1.5GB``: multiples of 1024, of 1000 only for ``GB``. Raises UsageError."""
     match = _SIZE.fullmatch(text.strip())

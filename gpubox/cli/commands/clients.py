@@ -45,7 +45,7 @@ def command(
     REUSED   prompt tokens that were in the KV cache
     OUT      generated tokens
     QUEUE    how long they waited for a slot, all together
-    SWAP     how long they waited for their profile to be up
+    SWITCH   how long they waited for their profile to be up
     READING  from there to the first token
     GEN      from the first token to the last
     TTFT     median of the streamed requests, from the request's last byte to the first token
