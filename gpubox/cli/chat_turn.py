@@ -160,8 +160,8 @@ class ApprovalPrompt:
         await self.call_shown.wait()
         self.call_shown.clear()
         diagnostics.note_text(
-            f"{reveal_hidden(diff)}\nMay it write this into {self.folder}? Type y and Enter to allow it, anything else to "
-            "refuse."
+            f"{reveal_hidden(diff)}\nMay it write this into {self.folder}? "
+            "Type y and Enter to allow it, anything else to refuse."
         )
         answer = await run_in_thread(sys.stdin.readline)
         return answer.strip().casefold() in ("y", "yes")

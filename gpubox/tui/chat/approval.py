@@ -44,7 +44,7 @@ class ApprovalPane(TitledPane):
         """Tool call, diff, folder and the future answer."""
 
     async def ask(self, call: ToolCall, diff: str, folder: str) -> str:
-        """Asks whether ``call`` may write into ``folder``, and waits for the user's answer: ``yes``, ``all`` or ``no``."""
+        """Asks whether ``call`` may write into ``folder``; returns the answer: ``yes``, ``all`` or ``no``."""
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.pending.append((call, diff, folder, answer))
         if not self.screen.is_current:
