@@ -13,6 +13,7 @@ import click
 from gpubox import __version__
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
+from gpubox.cli.options import Verbs
 from gpubox.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ VERBS = [verb for verbs in SECTIONS.values() for verb in verbs]
 _MODULES = {"import": "import_", "try": "try_", "start": "switch", "stop": "switch", "restart": "switch"}
 
 
-class VerbGroup(click.Group):
+class VerbGroup(Verbs):
     """Finds a verb in its own module of ``gpubox.cli.commands``."""
 
     sections: ClassVar[Mapping[str, Mapping[str, str]]] = SECTIONS
@@ -83,18 +84,6 @@ class VerbGroup(click.Group):
 
         verbs = [item for section in self.sections.values() for item in section.items()]
         return [CompletionItem(verb, help=text) for verb, text in verbs if verb.startswith(incomplete)]
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            from gpubox.toml_table import closest_match
-
-            near = closest_match(args[0], self.list_commands(ctx))
-            hint = f"Did you mean {near!r}?" if near else f"`{ctx.command_path} --help` lists the verbs."
-            raise click.UsageError(f"There is no verb {args[0]!r}. {hint}", ctx) from error
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -50,9 +50,7 @@ def state(*live: LiveRequest, width: int = 120, errors: int = 0, last: str = "")
 def test_a_live_request_says_what_it_does() -> None:
     assert "generating 30.0 tok/s, 91 out" in state(LONG)
     assert "waiting 3 s for b" in state(LiveRequest(1, "c", "b", "/", "waiting", True, 3.2, 3.2))
-    assert "held 3 s, paused" in state(
-        LiveRequest(1, "c", "b", "/", "waiting", True, 3.2, 3.2, waits_for=HOLD)
-    )
+    assert "held 3 s, paused" in state(LiveRequest(1, "c", "b", "/", "waiting", True, 3.2, 3.2, waits_for=HOLD))
     assert "reading 2 s" in state(LiveRequest(1, "c", "a", "/", "reading", True, 3.0, 5.0))
     assert "working 2 s" in state(LiveRequest(1, "c", "a", "/", "reading", False, 3.0, 5.0))
     young = replace(LONG, seconds=1.2, generated_tokens=3)
