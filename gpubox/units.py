@@ -94,6 +94,13 @@ def tokens(value: int | None) -> str:
     return f"{value / 1000:.1f}k" if value < 99_950 else f"{value / 1000:.0f}k"
 
 
+def need_and_free(need: float, free: float | None) -> str:
+    """``needs 36.5 GiB, 23.0 free``: what a launch takes of a device, and what that has."""
+    needs, left = memory(need), memory(free)
+    number, _, unit = left.partition(" ")
+    return f"needs {needs}" + (f", {number if needs.endswith(unit) else left} free" if free is not None else "")
+
+
 def parse_size(text: str) -> int:
     """Bytes of ``1GiB``, ``512M`` or ``1.5GB``: multiples of 1024, of 1000 only for ``GB``. Raises UsageError."""
     match = _SIZE.fullmatch(text.strip())

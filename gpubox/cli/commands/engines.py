@@ -71,7 +71,7 @@ def _print(entry: dict[str, Any]) -> None:
         output.emit(f"    {entry['problem']}")
         return
     version = display_version(str(entry["version"]))
-    output.emit(f"✓ {entry['name']}{mark}  {version}  {entry['options']} options  {entry['path']}")
+    output.emit(f"✓ {entry['name']}{mark}  {version}  {entry['options']} flags  {entry['path']}")
     none = "no GPU device: this build computes on the CPU"
     if entry["devices"] is None:
         none = "this engine does not list its devices"
