@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 SECTIONS: Mapping[str, Mapping[str, str]] = {
-    "Run": {
+    "Run and stop": {
         "demo": "run a small model on the embedded engine",
-        "start": "start a profile if nothing runs",
-        "stop": "stop the server",
-        "restart": "restart the running profile",
+        "start": "load the model of a profile, if nothing runs",
+        "stop": "stop the server, which frees the memory of the GPU",
+        "restart": "load the running profile again, with the flags of its file",
         "switch": "replace the running profile; restore it if the new one fails",
         "status": "show what runs now; record it for `gpubox --replay FILE`",
-        "logs": "print the server's log",
+        "logs": "print llama-server's log",
         "doctor": "check what this machine has and what is missing",
         "engines": "list llama-server binaries; build, choose and remove them",
         "completion": "print the script that completes command lines in bash, zsh or fish",
@@ -98,7 +98,12 @@ class VerbGroup(Verbs):
                 formatter.write_dl(list(verbs.items()))
 
 
-@click.command(cls=VerbGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=VerbGroup,
+    invoke_without_command=True,
+    subcommand_metavar="[VERB] [ARGS]...",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="gpubox")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Read FILE instead of config.toml.")
 @click.option("--url", metavar="URL", help="Watch the box of a gateway, or a server that gpubox did not start.")
@@ -108,6 +113,8 @@ class VerbGroup(Verbs):
 @click.pass_context
 def cli(ctx: click.Context, config: Path | None, url: str | None, replay: Path | None) -> None:
     """The control room of a home GPU box. Without a verb, the screen opens.
+
+    A profile is a model with the flags of its llama-server.
 
     \b
     Exit codes:
