@@ -39,8 +39,8 @@ def local_url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def listening_url(url: str, *, exposed: bool) -> str:
-    """Where the server of a ``local_url`` listens: on every address, if others can reach it."""
+def listening_url(url: str, exposed: str) -> str:
+    """Where the server of a ``local_url`` listens: on every address, if others can reach it (``exposed``)."""
     return url.replace("//127.0.0.1:", "//0.0.0.0:").replace("//[::1]:", "//[::]:") if exposed else url
 
 

@@ -98,12 +98,8 @@ class VerbGroup(Verbs):
                 formatter.write_dl(list(verbs.items()))
 
 
-@click.command(
-    cls=VerbGroup,
-    invoke_without_command=True,
-    subcommand_metavar="[VERB] [ARGS]...",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+@click.command(cls=VerbGroup, invoke_without_command=True, subcommand_metavar="[VERB] [ARGS]...",
+               context_settings={"help_option_names": ["-h", "--help"]})  # fmt: skip
 @click.version_option(__version__, prog_name="gpubox")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Read FILE instead of config.toml.")
 @click.option("--url", metavar="URL", help="Watch the box of a gateway, or a server that gpubox did not start.")

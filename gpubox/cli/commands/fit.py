@@ -78,7 +78,8 @@ def command(
 
 def _with_header(profile: Profile, context: Context) -> Profile:
     """``profile``, of a model that is not here with its header on Hugging Face. Raises GpuboxError."""
-    if profile_model(profile, context.paths, context.config).path is not None:
+    here = profile_model(profile, context.paths, context.config).path is not None
+    if here or not profile.model.startswith(("demo:", "hf:")):
         return profile
     from gpubox.models.demo_model import parse_demo
     from gpubox.models.hub_client import HubClient
@@ -86,13 +87,8 @@ def _with_header(profile: Profile, context: Context) -> Profile:
     from gpubox.models.quants import HfReference, parse_reference
     from gpubox.planner.finder import Finder
 
-    if profile.model.startswith("demo:"):
-        demo = parse_demo(profile.model)
-        reference = HfReference(demo.hub[0], demo.file)
-    elif profile.model.startswith("hf:"):
-        reference = parse_reference(profile.model)
-    else:
-        return profile
+    demo = parse_demo(profile.model) if profile.model.startswith("demo:") else None
+    reference = HfReference(demo.hub[0], demo.file) if demo else parse_reference(profile.model)
     try:
         with HubClient() as client:
             repository = read_repository(client, reference.repo)

@@ -87,10 +87,8 @@ class ApprovalPane(TitledPane):
             call, diff, folder, _ = self.pending[0]
             path = sanitize_line(" ".join(str(call.arguments.get("path", "")).split()))[:60]
             name = f"May it write?  {sanitize_line(call.name)[:40]} {path}".rstrip()
-            self.put(
-                f"{name}  {_change_counts(diff)}".rstrip(),
-                lambda width: [*wrap_text(f"in {folder}", width, "bold"), *diff_lines(diff, width)],
-            )
+            self.put(f"{name}  {_change_counts(diff)}".rstrip(),
+                     lambda width: [*wrap_text(f"in {folder}", width, "bold"), *diff_lines(diff, width)])  # fmt: skip
             self.refresh(layout=True)
             self.call_after_refresh(self.remake)  # a pane that was hidden is not always told its size
 

@@ -324,7 +324,7 @@ def _address_line(status: GatewayStatus, width: int) -> StyledLine:
     paused = styled_line((" ▐▐ PAUSED ", "bold reverse $warning"), (" the menu (x) resumes it", "$warning"))
     return fit_by_priority(
         [
-            (9, styled_line((sanitize_line(listening_url(status.base_url, exposed=bool(status.exposed))), "bold"))),
+            (9, styled_line((sanitize_line(listening_url(status.base_url, status.exposed)), "bold"))),
             (10, paused if status.paused else ()),
             (8, reach),
             (7, styled_line((requests, "" if live else QUIET))),

@@ -126,7 +126,7 @@ class StatusHeader(Widget):
         if status.engine_version:
             parts.append((30, Content.styled(_engine_label(status.engine_path, status.engine_version), "$quiet")))
         if status.base_url:
-            address = _address(status.base_url, status.exposed)
+            address = sanitize_line(listening_url(status.base_url, status.exposed).removeprefix("http://"))
             parts.append((12, Content.styled(address, "$quiet")) if self.gateway else (60, Content(address)))
         if self.gateway:
             parts += _gateway_parts(self.gateway)
@@ -146,10 +146,6 @@ class StatusHeader(Widget):
         return parts
 
 
-def _address(base_url: str, exposed: str) -> str:
-    return sanitize_line(listening_url(base_url, exposed=bool(exposed)).removeprefix("http://"))
-
-
 def exposed_style(*, has_key: bool) -> str:
     """The colour of what others can reach: ``has_key`` if it asks them for a key."""
     return "$warning" if has_key else "$error"
@@ -157,7 +153,7 @@ def exposed_style(*, has_key: bool) -> str:
 
 def _gateway_parts(gateway: GatewaySummary) -> list[tuple[int, Content]]:
     """The gateway's address, and loudly that it is paused, open to others, or does not answer."""
-    address = _address(gateway.base_url, gateway.exposed)
+    address = sanitize_line(listening_url(gateway.base_url, gateway.exposed).removeprefix("http://"))
     parts = [(93, Content.assemble(("gateway ", "$quiet"), address))]
     if gateway.problem:
         parts.append((96, Content.styled(f"✗ {sanitize_line(gateway.problem)}", "$error")))
