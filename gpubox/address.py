@@ -39,6 +39,11 @@ def local_url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def listening_url(url: str, exposed: str) -> str:
+    """Where the server of a ``local_url`` listens: on every address, if others can reach it (``exposed``)."""
+    return url.replace("//127.0.0.1:", "//0.0.0.0:").replace("//[::1]:", "//[::]:") if exposed else url
+
+
 def origin(address: str) -> str:
     """Scheme, host and port of ``address``, for which a key is valid. All names of the loopback give 127.0.0.1."""
     parts = _split(address)

@@ -94,9 +94,11 @@ def tokens(value: int | None) -> str:
     return f"{value / 1000:.1f}k" if value < 99_950 else f"{value / 1000:.0f}k"
 
 
-def token_sum(whole: int | None, *parts: int | None) -> str:
-    """A token count by its parts: ``1.8k+41.2k``; the whole if one of them is unknown."""
-    return tokens(whole) if None in parts else "+".join(map(tokens, parts))
+def need_and_free(need: float, free: float | None) -> str:
+    """``needs 36.5 GiB, 23.0 free``: what a launch takes of a device, and what that has."""
+    needs, left = memory(need), memory(free)
+    number, _, unit = left.partition(" ")
+    return f"needs {needs}" + (f", {number if needs.endswith(unit) else left} free" if free is not None else "")
 
 
 def parse_size(text: str) -> int:

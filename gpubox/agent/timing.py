@@ -97,13 +97,14 @@ class TurnTimings:
         for name in _PREFILL_COUNTS:
             if any(getattr(timing, name) is None for timing in self._rounds):
                 sums[name] = None
-        generation_seconds = sums["thinking_seconds"] + sums["answer_seconds"]
+        # By the server's clock, as each round: a round's own seconds may be scaled to the wait for them.
+        spoken = [(t.generated_tokens, t.tg_tokens_per_second) for t in self._rounds if t.tg_tokens_per_second]
         prefill_seconds = sums["prefill_new_seconds"] + sums["prefill_reprocessed_seconds"]
         counts = [sums[name] for name in _PREFILL_COUNTS[:2]]
         prefill_tokens = None if None in counts else sum(counts)
         whole = RoundTiming(
             **sums,
-            tg_tokens_per_second=_rate(sums["generated_tokens"], generation_seconds),
+            tg_tokens_per_second=_rate(sum(count for count, _ in spoken), sum(count / tg for count, tg in spoken)),
             pp_tokens_per_second=_rate(prefill_tokens, prefill_seconds),
             from_server=all(timing.from_server for timing in self._rounds),
         )

@@ -93,10 +93,12 @@ class TextTurnOutput:
         parts = [
             f"{totals.rounds} round{'s' * (totals.rounds != 1)}",
             f"{about}{timing.generated_tokens:,} tokens in {units.duration(timing.wall_seconds)}",
-            f"{units.rate(totals.effective_tokens_per_second)} tok/s with waiting",
+            f"{about}{units.rate(timing.tg_tokens_per_second)} tok/s while writing",
+            f"{units.rate(totals.effective_tokens_per_second)} with waiting",
         ]
         if totals.tool_calls:
-            parts.append(f"tools {totals.tool_calls} in {units.duration(timing.tool_seconds)}")
+            calls = f"{totals.tool_calls} tool call{'s' * (totals.tool_calls != 1)}"
+            parts.append(f"{calls} in {units.duration(timing.tool_seconds)}")
         self._note(f"  {GRADES[event.reason == 'answered'].before('  '.join(parts))}")
 
     def _note(self, text: str) -> None:

@@ -94,6 +94,7 @@ async def _run_turn(
         if request.name:
             chat.rename_to(request.name)
         chat.change_settings(change(chat.settings))
+        approval.folder = chat.settings.workdir
         last = await _finish_or_stop(chat, asyncio.create_task(_print_events(chat, request.text, shown, approval)))
         if isinstance(last, TurnFailed):
             try:
@@ -145,6 +146,7 @@ class ApprovalPrompt:
 
     def __init__(self, can_ask: bool) -> None:
         self.can_ask = can_ask
+        self.folder = ""
         self.call_shown = asyncio.Event()
         """Set when the call in question is on the terminal."""
 
@@ -158,7 +160,8 @@ class ApprovalPrompt:
         await self.call_shown.wait()
         self.call_shown.clear()
         diagnostics.note_text(
-            f"{reveal_hidden(diff)}\nAllow this? Type y and Enter to allow it, anything else to refuse."
+            f"{reveal_hidden(diff)}\nMay it write this into {self.folder}? "
+            "Type y and Enter to allow it, anything else to refuse."
         )
         answer = await run_in_thread(sys.stdin.readline)
         return answer.strip().casefold() in ("y", "yes")

@@ -13,20 +13,21 @@ import click
 from gpubox import __version__
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
+from gpubox.cli.options import Verbs
 from gpubox.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 SECTIONS: Mapping[str, Mapping[str, str]] = {
-    "Run": {
+    "Run and stop": {
         "demo": "run a small model on the embedded engine",
-        "start": "start a profile if nothing runs",
-        "stop": "stop the server",
-        "restart": "restart the running profile",
+        "start": "load the model of a profile, if nothing runs",
+        "stop": "stop the server, which frees the memory of the GPU",
+        "restart": "load the running profile again, with the flags of its file",
         "switch": "replace the running profile; restore it if the new one fails",
         "status": "show what runs now; record it for `gpubox --replay FILE`",
-        "logs": "print the server's log",
+        "logs": "print llama-server's log",
         "doctor": "check what this machine has and what is missing",
         "engines": "list llama-server binaries; build, choose and remove them",
         "completion": "print the script that completes command lines in bash, zsh or fish",
@@ -60,7 +61,7 @@ VERBS = [verb for verbs in SECTIONS.values() for verb in verbs]
 _MODULES = {"import": "import_", "try": "try_", "start": "switch", "stop": "switch", "restart": "switch"}
 
 
-class VerbGroup(click.Group):
+class VerbGroup(Verbs):
     """Finds a verb in its own module of ``gpubox.cli.commands``."""
 
     sections: ClassVar[Mapping[str, Mapping[str, str]]] = SECTIONS
@@ -84,18 +85,6 @@ class VerbGroup(click.Group):
         verbs = [item for section in self.sections.values() for item in section.items()]
         return [CompletionItem(verb, help=text) for verb, text in verbs if verb.startswith(incomplete)]
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            from gpubox.toml_table import closest_match
-
-            near = closest_match(args[0], self.list_commands(ctx))
-            hint = f"Did you mean {near!r}?" if near else f"`{ctx.command_path} --help` lists the verbs."
-            raise click.UsageError(f"There is no verb {args[0]!r}. {hint}", ctx) from error
-
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -109,7 +98,8 @@ class VerbGroup(click.Group):
                 formatter.write_dl(list(verbs.items()))
 
 
-@click.command(cls=VerbGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=VerbGroup, invoke_without_command=True, subcommand_metavar="[VERB] [ARGS]...",
+               context_settings={"help_option_names": ["-h", "--help"]})  # fmt: skip
 @click.version_option(__version__, prog_name="gpubox")
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Read FILE instead of config.toml.")
 @click.option("--url", metavar="URL", help="Watch the box of a gateway, or a server that gpubox did not start.")
@@ -119,6 +109,8 @@ class VerbGroup(click.Group):
 @click.pass_context
 def cli(ctx: click.Context, config: Path | None, url: str | None, replay: Path | None) -> None:
     """The control room of a home GPU box. Without a verb, the screen opens.
+
+    A profile is a model with the flags of its llama-server.
 
     \b
     Exit codes:

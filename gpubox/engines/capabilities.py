@@ -127,7 +127,7 @@ def find_refusals(capabilities: Capabilities, flags: Mapping[str, FlagValue]) ->
             advice, fork = advice_for(name, None)
             near = closest_match(name, capabilities.by_name)
             hint = advice or (f"did you mean {near}?" if near else "")
-            refusals.append(Refusal(name, "this engine has no such option", hint, fork))
+            refusals.append(Refusal(name, "this engine has no such flag", hint, fork))
         elif option.removed is not None:
             refusals.append(Refusal(name, "was removed from this engine", option.removed))
         elif shape := _bad_shape(option, value):

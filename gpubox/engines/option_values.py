@@ -40,9 +40,9 @@ def option_kind(option: EngineOption) -> OptionKind:
 
 
 def option_default(option: EngineOption) -> str:
-    """The default as the help gives it, in a word or two; empty if it gives none."""
+    """The default as the help gives it, in a word or two (``as threads``); empty if it gives none."""
     if match := _DEFAULT.search(option.help) or _DEFAULT_ITEM.search(option.help):
-        return match[1].strip()
+        return match[1].strip().replace("same as --", "as ")
     return ""
 
 

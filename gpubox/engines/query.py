@@ -125,7 +125,7 @@ def probe_capabilities(engine: Engine) -> Capabilities:
     if not all(capabilities.option(name) for name in ("model", "port", "ctx-size")):
         message = _last_line(output.err) if output.code else ""
         raise GpuboxError(
-            f"The engine {engine.name!r} is not a llama-server: its --help lists none of llama-server's options.",
+            f"The engine {engine.name!r} is not a llama-server: its --help lists none of llama-server's flags.",
             f"{engine.path} printed: {message}" if message else f"Check that {engine.path} is the right file.",
         )
     return capabilities

@@ -177,7 +177,8 @@ class Conversations:
     def sentences(self) -> tuple[str, ...]:
         """What was kept and shared, and why something was not."""
         kept = (
-            f"{profile}: {reused:,} of {tokens:,} tokens were reused of {count} restored states."
+            f"{profile}: {count} kept KV cache{'s' * (count != 1)} came back from disk; {reused:,} of the {tokens:,} "
+            "tokens were reused, not read anew."
             for profile, (count, tokens, reused) in self._uses.items()
         )
         return (*kept, *self._notes)
@@ -228,8 +229,8 @@ class Conversations:
             before = self._uses.get(profile, (0, 0, 0))
             self._uses[profile] = (before[0] + 1, before[1] + tokens, before[2] + reused)
         else:
-            what = f"a state of {tokens:,} tokens was put back, and its next request reused {reused:,} of them"
-            self._note(opened.launch, f"{what}: its state is dropped")
+            what = f"a kept KV cache of {tokens:,} tokens was put back, and its next request reused {reused:,} of them"
+            self._note(opened.launch, f"{what}: it is dropped")
         self._start(asyncio.to_thread(opened.launch.kv.note_use, name, reused=has_helped))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

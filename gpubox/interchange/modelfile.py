@@ -77,7 +77,7 @@ def _set_parameter(settings: ForeignSettings, key: str, value: str) -> None:
     elif key == "use_mlock" and value.lower() == "true":
         settings.args.append("--mlock")
     else:
-        settings.notes.append(omitted(f"PARAMETER {key} {value}", "llama-server has no such option"))
+        settings.notes.append(omitted(f"PARAMETER {key} {value}", "llama-server has no such flag"))
 
 
 def _instructions(text: str) -> list[tuple[str, str]]:

@@ -44,6 +44,8 @@ class ProfileCatalog:
             raise self.broken[name]
         near = closest_match(name, [*self.profiles, *self.broken])
         hint = f"Did you mean {near!r}?" if near else "`gpubox ls` lists them."
+        if name.endswith(".gguf") or name.startswith("hf:"):
+            hint = f"That is a model. `gpubox import {name}` makes a profile of it."
         raise UsageError(f"There is no profile {name!r}.", hint)
 
     def get_file(self, name: str, folder: Path) -> Profile:

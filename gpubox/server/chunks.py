@@ -56,11 +56,9 @@ class Timings:
     generation_seconds: float
     draft_tokens: int | None = None
     draft_tokens_accepted: int | None = None
-
-    @property
-    def tg_tokens_per_second(self) -> float | None:
-        """As the server computes it, from the first token on; ``None`` before the second token."""
-        return self.generated_tokens / self.generation_seconds if self.generation_seconds > 1e-5 else None
+    tg_tokens_per_second: float | None = None
+    """The server's own, which its log has too: builds differ in whether the first token counts. ``None`` before the
+    second token."""
 
     @property
     def pp_tokens_per_second(self) -> float | None:
@@ -219,7 +217,12 @@ def _timings(item: Any) -> Timings | None:
         generation_seconds=_seconds(item.get("predicted_ms")),
         draft_tokens=json_count(item.get("draft_n")),
         draft_tokens_accepted=json_count(item.get("draft_n_accepted")),
+        tg_tokens_per_second=_speed(item.get("predicted_per_second")) if item.get("predicted_n") != 1 else None,
     )
+
+
+def _speed(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and 0 < value < 1e9 else None
 
 
 def _usage(item: dict[str, Any]) -> Usage | None:

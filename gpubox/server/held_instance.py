@@ -281,7 +281,7 @@ class HeldInstance:
             self.done(Step.LOAD, name, began)
             began = self.begin(Step.PROBE, name)
             probe = await probe_readiness(running, log, key)
-            self.done(Step.PROBE, name, began, units.duration(probe.seconds))
+            self.done(Step.PROBE, name, began)
             restored = await self._restore_kv(running) if restore_kv else ()
         except (Exception, asyncio.CancelledError) as error:
             if restoring and isinstance(error, asyncio.CancelledError):

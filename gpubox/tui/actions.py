@@ -239,13 +239,13 @@ ACTIONS = (
            "chat"),
     Action("chat_search", "slash", "Search all chats", "Searches names and texts.", _C, _MOVES, command="chat search",
            words="find conversations"),
-    Action("chat_new", "ctrl+n,n", "New chat", "Named after its first prompt.", _C, _OPENS, 7, "new",
+    Action("chat_new", "ctrl+n,n", "New chat", "Named after its first prompt.", _C, _OPENS, 7, "new chat",
            words="conversation clear reset fresh empty start"),
     Action("chat_settings", "ctrl+t,t", "Settings of this chat", "System prompt, thinking, sampling, workspace, "
            "approvals and limits. An empty field means the default.", _C, _OPENS, 5, "settings", words="temperature "
            "top-p reasoning thinking turn off on stop folder tools"),
     Action("chat_fold", "ctrl+o,o", "Unfold or fold thinking and tools", "A click unfolds or folds a single one.",
-           _C, _MOVES, 2, "unfold", words="show hide reasoning expand collapse"),
+           _C, _MOVES, 2, "unfold all", words="show hide reasoning expand collapse"),
     Action("chat_retry", "ctrl+r,r", "Ask the last prompt again", "The previous answer is kept. If the server "
            "died: starts it again.", _C, _CHANGES, 8, "retry", words="regenerate repeat another answer"),
     Action("chat_branch", "", "Branch into a new chat", "Copies the turns up to the one in view; this chat is "
@@ -300,7 +300,7 @@ ACTIONS = (
     Action("edit_less", "minus,left", "Previous value, or a smaller number", "Also ←.", _E, _CHANGES, palette=False,
            label="-"),
     Action("edit_default", "backspace,delete", "Back to the default", "Removes the flag from the profile.",
-           _E, _CHANGES, 5, "default", words="reset remove flag"),
+           _E, _CHANGES, 5, "use default", words="reset remove flag"),
     Action("edit_undo", "u", "Undo the last change", "", _E, _CHANGES, 6, "undo"),
     Action("edit_search", "slash", "Search all flags", "In the names and the help; esc shows all.", _E, _MOVES, 2,
            "find", palette=False),
@@ -330,12 +330,13 @@ ACTIONS = (
     Action("finder_profile", "n", "Make a profile of the model", "With the flags that make it fit. Its first start "
            "downloads the model.", _M, _CHANGES, 3, "new profile", "import"),
     Action("finder_measure", "f", "Measure the memory in a dry run", "The engine reads only the header: exact "
-           "compute buffers before a download.", _M, _OPENS, 5, "measure", "find user/name:QUANT", "would it fit"),
+           "compute buffers before a download.", _M, _OPENS, 5, "measure memory", "find user/name:QUANT",
+           "would it fit"),
     Action("finder_stop", "", "Stop the download", "The downloaded part is kept; Enter resumes the download.",
            _M, _DESTROYS, words="cancel abort pause", bound=False),
     Action("clients_open", "enter", "Show only the requests of a client", "Again for all. On a request: all its "
-           "fields.", _G, _OPENS, 2, "its requests", "clients", palette=False),
-    Action("clients_connect", "o", "Connect a client", "As on the dashboard.", _G, _OPENS, 1, "connect",
+           "fields.", _G, _OPENS, 2, "client's requests", "clients", palette=False),
+    Action("clients_connect", "o", "Connect a client", "As on the dashboard.", _G, _OPENS, 1, "connect a client",
            "connect", palette=False),
     Action("clients_hold", "", "Pause the gateway, or resume it", "It keeps all requests waiting; nothing is lost.",
            _G, _CHANGES, palette=False, bound=False),
@@ -355,7 +356,7 @@ ACTIONS = (
     Action("connect_copy", "y", "Copy the settings", "To the terminal's clipboard (OSC 52, works over SSH).",
            _CONNECT, _OPENS, 2, "copy", "connect", "clipboard"),
     Action("connect_model", "right", "Name the next model", "A profile or one of its aliases.", _CONNECT, _MOVES, 2,
-           "model", palette=False),
+           "next model", palette=False),
     Action("connect_previous", "left", "Name the previous model", "", _CONNECT, _MOVES, palette=False),
     Action("connect_key", "n", "Make a key for the client", "It is shown once, and written into the settings.",
            _CONNECT, _CHANGES, 3, "new key", "keys add", "api token password secret"),
@@ -364,7 +365,8 @@ ACTIONS = (
            "written until you keep it.", _ADVICE, _CHANGES, 1, "try", "try", "apply test", changes_server=True),
     Action("advice_dismiss", "d", "Dismiss the advice for good", "For this profile. On a dismissed one: shows it "
            "again.", _ADVICE, _CHANGES, command="advice --dismiss", words="hide ignore", bound=False),
-    Action("advice_all", "a", "Show or hide the dismissed ones", "", _ADVICE, _MOVES, 3, "all", "advice --all"),
+    Action("advice_all", "a", "Show or hide the dismissed ones", "", _ADVICE, _MOVES, 3, "dismissed ones",
+           "advice --all"),
     Action("advice_back", "escape", "Back to the dashboard", "", _ADVICE, _MOVES, 4, "back", palette=False),
     *(Action(f"zoom_{pane.name}", pane.key, f"Show only {pane.title}", "On the whole screen, and back.", _D, _MOVES,
              panes=pane.name, bound=False) for pane in PANES if pane.key),

@@ -25,14 +25,14 @@ from gpubox.views.fields import json_fields
 from gpubox.views.rows import Table
 
 LIVE_STATES: tuple[RequestState, ...] = ("generating", "reading", "waiting")
-STAGE_HEADS = ("QUEUE", "SWAP", "READING", "GEN")
-_WAITS: Mapping[WaitKind, tuple[str, str]] = {
-    "slot": ("for a slot", "behind"),
-    "limit": ("at its key's limit", "behind"),
-    "swap": ("for its turn", "after"),
-    "load": ("for its model to load", "after"),
+STAGE_HEADS = ("QUEUE", "SWITCH", "READING", "GEN")
+_WAITS: Mapping[WaitKind, tuple[str, str, str]] = {
+    "slot": ("for a slot", "behind", "of"),
+    "limit": ("at its key's limit", "behind", "of"),
+    "swap": ("for its turn", "after", "for"),
+    "load": ("for its model to load", "after", "for"),
 }
-"""What it waits for, and the word before those that go first."""
+"""What it waits for, the word before those that go first, and the word between their number and their name."""
 _NAMED = 3
 
 
@@ -89,11 +89,11 @@ def stage_texts(timed: FinishedRequest | LiveRequest | ClientSums) -> tuple[str,
 
 def finished_table(finished: Iterable[FinishedRequest]) -> Table:
     """One row for each request that is over."""
-    header = ("TIME", "CLIENT", "PROFILE", "END", "PROMPT", "OUT", *STAGE_HEADS, "TTFT", "TG", "TOOK", "")
+    header = ("TIME", "CLIENT", "PROFILE", "END", "READ", "REUSED", "OUT", *STAGE_HEADS, "TTFT", "TG", "TOOK", "")
     rows = [
         (
             units.time_of_day(done.at), done.client, done.profile or units.UNKNOWN, end_words(done),
-            units.token_sum(done.prompt_tokens, done.cached_tokens, done.read_tokens),
+            units.tokens(done.read_tokens), units.tokens(done.cached_tokens),
             units.tokens(done.generated_tokens), *stage_texts(done), units.duration(done.ttft_seconds),
             units.rate(done.tg_tokens_per_second), units.duration(done.seconds), done.error,
         )
@@ -117,7 +117,7 @@ def in_order(live: Iterable[LiveRequest]) -> list[LiveRequest]:
 
 
 def live_words(request: LiveRequest, tokens_per_second: float | None = None) -> str:
-    """``generating 61.0 tok/s, 412 out``, ``reading 3 s``, ``waiting 8 s for a slot behind 2 of aider``.
+    """``generating 61.0 tok/s, 412 out``, ``reading 3 s``, ``waiting 8 s for a slot behind 2 requests of aider``.
 
     ``tokens_per_second``: as it was measured lately; else that of the whole answer.
     """
@@ -137,15 +137,17 @@ def live_words(request: LiveRequest, tokens_per_second: float | None = None) -> 
 
 
 def wait_words(request: LiveRequest) -> str:
-    """What a request waits for, behind whom: ``for a slot behind 2 of aider and 1 of cline``."""
+    """What a request waits for, behind whom: ``for a slot behind 2 requests of aider and 1 of cline``."""
     waits = request.waits_for
     if waits is None:
         return f"for {request.profile}" if request.profile else ""
-    names = [f"{count} of {name}" if count else name for name, count in waits.behind[:_NAMED]]
+    what, link, of = _WAITS.get(waits.kind, ("", "behind", "of"))
+    named = waits.behind[:_NAMED]
+    nouns = [f" request{'s' * (count != 1)}" for _, count in named[:1]] + [""] * _NAMED
+    names = [f"{count}{noun} {of} {name}" if count else name for (name, count), noun in zip(named, nouns, strict=False)]
     if rest := sum(count for _, count in waits.behind[_NAMED:]):
-        names.append(f"{rest} of others")
+        names.append(f"{rest} {of} others")
     after = " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
-    what, link = _WAITS.get(waits.kind, ("", "behind"))
     return f"{what} {link} {after}" if after else what
 
 
@@ -155,9 +157,10 @@ def cancelled_text(request: LiveRequest) -> str:
 
 
 def end_words(request: FinishedRequest) -> str:
-    """How a request ended: ``done``, ``left``, ``failed 503``."""
-    said_by_status = request.outcome in ("failed", "refused")
-    return f"{request.outcome} {request.status}" if said_by_status else request.outcome
+    """How a request ended: ``done``, ``client left``, ``failed 503``."""
+    if request.outcome in ("failed", "refused") and request.status >= 400:  # a stream that fails began with 200
+        return f"{request.outcome} {request.status}"
+    return "client left" if request.outcome == "left" else request.outcome
 
 
 def event_text(event: GatewayEvent) -> str:
@@ -186,12 +189,13 @@ def _request_text(event: FinishedRequest) -> str:
     tokens = ""
     if event.prompt_tokens is not None:
         cached = event.cached_tokens or 0
-        tokens = f"{cached}+{event.prompt_tokens - cached} → {event.generated_tokens}"
+        read = event.prompt_tokens - cached
+        tokens = f"{read:,} read, {cached:,} reused, {units.tokens(event.generated_tokens)} out"
     ttft = f"TTFT {units.duration(event.ttft_seconds)}" if event.ttft_seconds is not None else ""
     speed = f"tg {event.tg_tokens_per_second:.1f} tok/s" if event.tg_tokens_per_second else ""
-    waits = (("queue", event.queue_seconds), ("swap", event.swap_seconds))
+    waits = (("queue", event.queue_seconds), ("switch", event.swap_seconds))
     waited = "  ".join(f"{name} {units.duration(seconds)}" for name, seconds in waits if seconds >= 0.01)
-    outcome = "" if event.outcome == "done" else f"{event.outcome} {event.status or ''} {event.error}".strip()
+    outcome = "" if event.outcome == "done" else f"{end_words(event)} {event.error}".strip()
     parts = (event.client, event.profile, event.path, tokens, waited, ttft, speed, outcome)
     return "  ".join(part for part in parts if part)
 

@@ -49,7 +49,7 @@ def device_table(plan: MemoryPlan) -> Table:
     """What the launch takes of each device, by kind."""
     driver = any(device.unaccounted_bytes for device in plan.devices)
     header = ("", "weights", "KV", "state", "compute", "draft", *(["driver"] if driver else []))
-    return Table([_row(device, driver) for device in plan.devices], (*header, "total", "free", "spare"))
+    return Table([_row(device, driver) for device in plan.devices], (*header, "needs", "free", "spare"))
 
 
 def plan_lines(plan: MemoryPlan) -> list[str]:

@@ -150,7 +150,7 @@ def test_soak_of_what_runs(box: int, capfd: pytest.CaptureFixture[str]) -> None:
         (("ab", "a"), "needs two sides"),
         (("ab", "a", "nope"), "nope"),
         (("ab", "a", "b", "--vary", "mtp"), "Leave out B and --set"),
-        (("ab", "a", "--set", "n-cpu-mo=4"), "n-cpu-mo: this engine has no such option"),
+        (("ab", "a", "--set", "n-cpu-mo=4"), "n-cpu-mo: this engine has no such flag"),
         (("ab", "a", "--vary", "thinking", "--starts", "3"), "nothing is restarted"),
         (("ab", "a", "b", "--domains", "poetry"), "no domain 'poetry'"),
         (("ab", "http://127.0.0.1:9"), "needs two sides"),

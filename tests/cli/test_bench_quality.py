@@ -79,7 +79,7 @@ def test_a_kv_type_is_a_target(quants: Path, capfd: Any) -> None:
         (("f16", "other"), "f16 and other have two vocabularies (4 and 4 tokens with other texts)"),
         (("f16", "q8_0", "--reference", "gone"), "gone"),
         (("f16", "q8_0:threads"), "sets no flag"),
-        (("f16", "q8_0:thread=2"), "no such option"),
+        (("f16", "q8_0:thread=2"), "no such flag"),
         (("f16", "q8_0", "--chunks", "1"), "--chunks"),
         (("f16", "q8_0", "--context", "129"), "even number"),
         (("f16", "q8_0", "--text", "/no/such/file"), "cannot be read"),

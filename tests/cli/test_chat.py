@@ -120,7 +120,7 @@ def test_a_turn_as_text(serve: Serve, chat: Callable[..., ChatResult], programs:
     result = chat("-p", "What is 6 * 7?", "--url", server.url)
 
     assert (result.code, result.out) == (0, "Let me see.\nIt is 42.\n")
-    err = re.sub(r"in [\d.]+ m?s", "in TIME", re.sub(r"\S+ tok/s", "RATE tok/s", result.err))
+    err = re.sub(r"in [\d.]+ m?s", "in TIME", re.sub(r"\S+( tok/s| with waiting)", r"RATE\1", result.err))
     assert err.splitlines() == [
         f"{server.url} (b11434-abc) answers in chat what-is-6-7",
         "  tools: native (the chat template supports tool calls)",
@@ -128,7 +128,7 @@ def test_a_turn_as_text(serve: Serve, chat: Callable[..., ChatResult], programs:
         "  │ print(6 * 7)",
         "  ✓ exit 0  31 ms  bubblewrap",
         "  │ 42",
-        "  ✓ 2 rounds  5 tokens in TIME  RATE tok/s with waiting  tools 1 in TIME",
+        "  ✓ 2 rounds  5 tokens in TIME  RATE tok/s while writing  RATE with waiting  1 tool call in TIME",
     ]
     assert [code for code, _ in programs] == ["print(6 * 7)"]
     assert chat_names(paths) == ["what-is-6-7"]
@@ -443,9 +443,10 @@ async def test_the_owner_is_asked_at_the_terminal(
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
 
     approval = ApprovalPrompt(True)
+    approval.folder = "/home/me/code"
     approval.call_shown.set()
     assert await approval(ToolCall("c", "write_file"), "+\x1b[2Jnew\n-old") is allowed
-    assert capfd.readouterr().err.startswith("+␛[2Jnew\n-old\nAllow this?")
+    assert capfd.readouterr().err.startswith("+␛[2Jnew\n-old\nMay it write this into /home/me/code?")
 
 
 def test_on_a_terminal_what_is_going_on_is_one_line_that_goes_away(

@@ -42,7 +42,7 @@ def test_clients_of_today(capfd: Capture, asked: None) -> None:
     code, out, _ = gpubox(capfd, "clients")
 
     assert code == 0
-    heads = ["QUEUE", "SWAP", "READING", "GEN", "TTFT", "TG", "ERR", "LEFT", "LAST"]
+    heads = ["QUEUE", "SWITCH", "READING", "GEN", "TTFT", "TG", "ERR", "LEFT", "LAST"]
     nothing = ["0", "ms"] * 4
     assert [line.split() for line in out.splitlines()] == [
         ["CLIENT", "REQS", "READ", "REUSED", "OUT", *heads],
@@ -67,11 +67,11 @@ def test_requests_of_the_clients(capfd: Capture, asked: None) -> None:
 
     assert code == 0
     assert [line.split() for line in out.splitlines()[1:]] == [
-        ["12:06:00", "laptop", "coder", "done", "20.5k+88", "30", "0", "ms", "750", "ms", "250", "ms", "3.1", "s",
+        ["12:06:00", "laptop", "coder", "done", "88", "20.5k", "30", "0", "ms", "750", "ms", "250", "ms", "3.1", "s",
          "250", "ms", "41.2", "3.5", "s"],
-        ["12:12:00", "curl", "coder", "failed", "503", "—", "—", "2.5", "s", "0", "ms", "—", "—", "—", "—", "0", "ms",
-         "coder", "is", "broken."],
-        ["12:18:00", "evil", "—", "left", "—", "—", "0", "ms", "0", "ms", "—", "—", "—", "—", "0", "ms"],
+        ["12:12:00", "curl", "coder", "failed", "503", "—", "—", "—", "2.5", "s", "0", "ms", "—", "—", "—", "—", "0",
+         "ms", "coder", "is", "broken."],
+        ["12:18:00", "evil", "—", "client", "left", "—", "—", "—", "0", "ms", "0", "ms", "—", "—", "—", "—", "0", "ms"],
     ]  # fmt: skip
     _, listed = values(capfd, "clients", "--requests", "--days", "2")
     assert [request["client"] for request in listed["requests"]][:2] == ["laptop", "laptop"]
@@ -94,13 +94,13 @@ def test_who_runs_and_who_waits_behind_whom(capfd: Capture, paths: Paths, asked:
         assert (code, table) == (0, ["laptop", "aider", "evil", "curl"])
         assert [line.split(maxsplit=5)[-1] for line in out.splitlines()[7:]] == [
             "generating — tok/s",
-            "waiting 8 s for a slot behind 2 of laptop and 1 of evil",
-            "waiting 8 s for its turn after 1 of coder",
+            "waiting 8 s for a slot behind 2 requests of laptop and 1 of evil",
+            "waiting 8 s for its turn after 1 request for coder",
             "waiting 8 s for its model to load",
-            "waiting 8 s at its key's limit behind 2 of aider",
+            "waiting 8 s at its key's limit behind 2 requests of aider",
             "held 8 s, paused",
             "waiting 8 s for coder",
-            "waiting 8 s for a slot behind 1 of c1, 2 of c2, 3 of c3 and 15 of others",
+            "waiting 8 s for a slot behind 1 request of c1, 2 of c2, 3 of c3 and 15 of others",
         ]
         assert gpubox(capfd, "clients", "--requests")[1].splitlines()[-1].split()[:3] == ["8", "aider", "coder"]
         _, listed = values(capfd, "clients")

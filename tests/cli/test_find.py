@@ -194,3 +194,16 @@ def test_downloads_that_cannot_be(
     assert code != 0
     assert message in err
     assert not hub_cache().exists() or not any(hub_cache().glob("models--*/blobs/*"))
+
+
+def test_a_profile_whose_model_is_not_here_is_judged_by_the_header_on_the_hub(
+    hub: Hub, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, paths: Paths
+) -> None:
+    with_card(monkeypatch, 24)
+    paths.profiles.mkdir(parents=True, exist_ok=True)
+    (paths.profiles / "far.toml").write_text('model = "hf:lab/Large-GGUF:Q4_K_M"\n')
+    code, out, _ = gpubox(capfd, "fit", "far")
+    assert code == 0 and "CUDA0" in out
+    hub.repositories.clear()
+    _, out, _ = gpubox(capfd, "fit", "far")
+    assert "far: memory unknown: the model is not on this machine yet, and its header cannot be read: " in out

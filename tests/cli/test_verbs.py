@@ -108,8 +108,8 @@ def test_version(gpubox: Box) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("stauts", "There is no verb 'stauts'. Did you mean 'status'?"),
-        ("xyzzy", "There is no verb 'xyzzy'. `gpubox --help` lists"),
+        ("stauts", "There is no verb 'stauts'.\n        Did you mean 'status'?"),
+        ("xyzzy", "There is no verb 'xyzzy'.\n        `gpubox --help` lists"),
         *((words, "Usage: gpubox")
           for words in ("ls --nope", "show", "start", "status --watch 0", "logs -n many", "ls a b")),
         *((f"{verb} smal", "There is no profile 'smal'.\n        Did you mean 'small'?\n")
@@ -208,7 +208,7 @@ def test_a_bug_is_one_sentence_and_the_traceback_is_in_a_file(
         (("start",), 2, "Missing argument 'PROFILE'."),
         (("edit", "nosuch"), 2, "There is no profile 'nosuch'."),
         (("chat", "hello", "you"), 2, "There is no verb 'hello'."),
-        (("stauts",), 2, "There is no verb 'stauts'. Did you mean 'status'?"),
+        (("stauts",), 2, "There is no verb 'stauts'."),
     ],
 )
 def test_an_error_of_a_verb_with_json_is_one_json_object(

@@ -58,5 +58,7 @@ def test_two_agents_that_start_together_read_their_system_prompt_once(box: Box) 
         assert timings["prompt_n"] < 60
     assert replies[2].json()["choices"] == alone.json()["choices"]
     tokens = 2 * prefix
-    assert status["kept_kv"] == [f"agents: {tokens:,} of {tokens:,} tokens were reused of 2 restored states."]
+    assert status["kept_kv"] == [
+        f"agents: 2 kept KV caches came back from disk; {tokens:,} of the {tokens:,} tokens were reused, not read anew."
+    ]
     assert gateway.problems() == ""

@@ -35,22 +35,22 @@ DIFF = "--- a/src/durations.py\n+++ b/src/durations.py\n@@ -1,4 +1,9 @@\n import
     f"+line {number} of what is written\n" for number in range(60)
 )
 ROUND_1 = e.RoundTiming(
-    wall_seconds=4.2, queue_seconds=0.1, prefill_new_seconds=0.5, thinking_seconds=3.1, answer_seconds=0.4,
+    wall_seconds=7.3, queue_seconds=0.1, prefill_new_seconds=0.7, thinking_seconds=5.9, answer_seconds=0.5,
     tool_seconds=0.04, loop_seconds=0.06, prefill_new_tokens=566, prefill_reprocessed_tokens=0, cached_tokens=0,
     generated_tokens=448, thinking_tokens=412, tg_tokens_per_second=70.4, draft_tokens=300, draft_tokens_accepted=294,
 )  # fmt: skip
 ROUND_2 = e.RoundTiming(
-    wall_seconds=5.6, prefill_new_seconds=0.1, answer_seconds=5.4, loop_seconds=0.1, prefill_new_tokens=73,
+    wall_seconds=8.4, prefill_new_seconds=0.1, answer_seconds=8.2, loop_seconds=0.1, prefill_new_tokens=73,
     prefill_reprocessed_tokens=0, cached_tokens=1014, generated_tokens=584, tg_tokens_per_second=71.0,
     draft_tokens=400, draft_tokens_accepted=390,
 )  # fmt: skip
 TOTALS = e.TurnTotals(
     2, e.RoundTiming(
-        wall_seconds=9.8, queue_seconds=0.1, prefill_new_seconds=0.6, thinking_seconds=3.1, answer_seconds=5.8,
+        wall_seconds=15.7, queue_seconds=0.1, prefill_new_seconds=0.8, thinking_seconds=5.9, answer_seconds=8.7,
         tool_seconds=0.04, loop_seconds=0.16, prefill_new_tokens=639, prefill_reprocessed_tokens=0,
         cached_tokens=1014, generated_tokens=1032, thinking_tokens=412, tg_tokens_per_second=70.7,
         draft_tokens=700, draft_tokens_accepted=684,
-    ), 105.3, 1, 1,
+    ), 65.7, 1, 1,
 )  # fmt: skip
 ANSWER = """The first attempt fails on **mixed** units, because `int("1h30")` is no number. A *regular expression*
 reads each part:

@@ -44,13 +44,16 @@ OTHER = replace(
 
 
 def plan(name: str, size: int) -> MemoryPlan:
-    """A plan on a card of 24 GiB with RAM for two more models."""
-    card = DevicePlan("CUDA0", "gpu", size, GIB, 0, 310 * MIB, 0, 0, 23 * GIB)
+    """A plan on a card of 16 GB with RAM for two more models; a mixture's experts are 7/8 of it, in 40 layers."""
+    card = DevicePlan("CUDA0", "gpu", size, GIB, 0, 310 * MIB, 0, 0, int(15.6 * GIB))
     host = DevicePlan("Host", "host", 500 * MIB, 0, 0, 40 * MIB, 0, 0, 58 * GIB)
     made = MemoryPlan(name, (card, host), "formula", is_estimated=True, adapts="layers")
     if (judge(made).spare_bytes or 0) >= 0:
         return made
-    solution = Solution({"n-cpu-moe": 14}, 700 * MIB, "the experts of 14 of 40 layers stay in RAM: slower generation")
+    lacks, layer = -(judge(made).spare_bytes or 0), size * 7 // 8 // 40
+    moe = -(-(lacks + 256 * MIB) // layer)
+    cost = f"the experts of {moe} of 40 layers stay in RAM: slower generation"
+    solution = Solution({"n-cpu-moe": moe}, moe * layer - lacks, cost)
     return replace(made, solutions=(solution,))
 
 

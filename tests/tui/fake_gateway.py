@@ -31,7 +31,7 @@ def done(at: str, client: str, profile: str = A, **more: Any) -> FinishedRequest
     """A finished request of one day."""
     values: dict[str, Any] = {
         "status": 200, "outcome": "done", "stream": True,
-        "ttft_seconds": 0.41, "seconds": 9.5, "prompt_tokens": 43_000, "cached_tokens": 41_200,
+        "ttft_seconds": 2.2, "seconds": 9.5, "prompt_tokens": 43_000, "cached_tokens": 41_200,
         "generated_tokens": 512, "tg_tokens_per_second": 70.2,
     }  # fmt: skip
     return FinishedRequest(f"2026-11-21T{at}Z", client, profile, CHAT, **(values | more))
@@ -46,10 +46,10 @@ FINISHED = (
     failed("13:02:14.100", "aider", "qwen36-turbo cannot start: cache-type-k only in a TurboQuant fork"),
     failed("13:02:13.000", "192.168.1.20", "this key is not known", 401, "refused"),
     done("13:02:02.000", "lm-eval", prompt_tokens=310, cached_tokens=0, generated_tokens=1, stream=False,
-         ttft_seconds=None, seconds=0.4),
-    done("13:01:59.000", "opencode", outcome="left", status=0, generated_tokens=88, seconds=1.6),
-    done("13:01:20.200", "opencode", prompt_tokens=12_300, cached_tokens=12_000, generated_tokens=1100, seconds=18.2,
-         queue_seconds=3.1),
+         ttft_seconds=None, tg_tokens_per_second=None, seconds=0.4),
+    done("13:01:59.000", "opencode", outcome="left", status=0, generated_tokens=88, seconds=3.5),
+    done("13:01:20.200", "opencode", prompt_tokens=12_300, cached_tokens=12_000, generated_tokens=1100, seconds=19.2,
+         ttft_seconds=3.5, queue_seconds=3.1),
 )  # fmt: skip
 DAY = "2026-11-21T"
 SUMS = ClientSums(
@@ -60,7 +60,7 @@ EVAL = ClientSums(280, 0, 0, 88_000, 0, 280, 0.1, 0.0, 56.0, 4.1, 0.1, 0.2, 68.8
 STATUS = GatewayStatus(
     SCHEMA, BASE, "2026-11-21T09:00:00.000Z", "1.0", False, True, "", (),
     (
-        ProfileStatus(A, "up", ("gpt-4o",), "http://127.0.0.1:40001", 1, 0, unload_seconds=None),
+        ProfileStatus(A, "up", ("gpt-4o",), "http://127.0.0.1:40001", 2, 1, unload_seconds=None),
         ProfileStatus(B, "down", waiting=1), ProfileStatus("mine", "down"),
     ),
     (
@@ -77,14 +77,24 @@ STATUS = GatewayStatus(
         "192.168.1.20": ClientSums(1, 1, last_at=f"{DAY}13:02:13.000Z"),
     },
     FINISHED,
-    ("qwen36-mtp-16gb: 41,200 tokens of slot 0 were read from disk in 0.3 s instead of 51 s",),
+    ("qwen36-mtp-16gb: 1 kept KV cache came back from disk; 41,200 of the 41,200 tokens were reused, not read anew.",),
 )  # fmt: skip
 SWITCHING = replace(
     STATUS,
-    operations=(GatewaySwitch("start", B, "aider", "load", (A,), 4.2),),
-    profiles=(ProfileStatus(A, "down", ("gpt-4o",)), ProfileStatus(B, "starting", waiting=2), STATUS.profiles[2]),
-    requests=(STATUS.requests[1], LiveRequest(74, "opencode", A, CHAT, "waiting", True, 1.1, 1.1)),
+    operations=(GatewaySwitch("start", B, "aider", "wait", (A,), 4.2),),
+    profiles=(
+        ProfileStatus(A, "up", ("gpt-4o",), running=1),
+        ProfileStatus(B, "starting", waiting=1),
+        STATUS.profiles[2],
+    ),
+    requests=STATUS.requests[:2],
 )
+HELD = replace(
+    STATUS, paused=True,
+    requests=tuple(
+        replace(each, waits_for=WaitsFor("hold")) if each.state == "waiting" else each for each in STATUS.requests
+    ),
+)  # fmt: skip
 QUIET = replace(STATUS, requests=(), clients={}, finished=(), kept_kv=(), has_keys=False)
 
 
@@ -131,6 +141,9 @@ class FakeGateway:
         self._ask(("key", client))
         self._change(has_keys=True)
         return "gb-" + "x" * 43
+
+    def remove_key(self, client: str) -> None:
+        self._ask(("remove key", client))
 
     def _ask(self, what: Any) -> None:
         self.asked.append(what)

@@ -103,7 +103,7 @@ async def test_a_turn_from_prompt_to_time_summary() -> None:
         assert "Ask something." in text(pilot) and "▣ sandbox on" in text(pilot)
         await say(pilot, "parse 1h30m")
         await over(pilot, screen)
-        await shows(pilot, "■ thinking 3.1 s", "2. An empty text is 0.", "parse-1h30m")
+        await shows(pilot, "■ thinking 5.9 s", "2. An empty text is 0.", "parse-1h30m")
         await pilot.press("escape", "home")
         await shows(pilot, "❯ parse 1h30m", "qwen36-mtp-16gb   llama-server b11434", "▸ thought for ~412 tokens")
         await pilot.press("o")
@@ -119,7 +119,7 @@ async def test_progress_of_the_running_turn_is_shown_and_esc_stops_it() -> None:
         await say(pilot, "why")
         await shows(pilot, "◐ reading", "62%", "41.2k of 66.3k", "20.0k reused", "round 1/5", "esc stops")
         gate.set()
-        await shows(pilot, "● answers", "70.4 tok/s", "accepted 90%", "Half an ans")
+        await shows(pilot, "● answers", "70.4 tok/s", "draft 90%", "Half an ans")
         await pilot.press(*"more", "enter")
         assert chats.asked == ["why"] and screen.composer.text == "more"
         await pilot.press("escape")
@@ -482,7 +482,7 @@ async def test_a_selection_is_highlighted_and_unfolds_nothing() -> None:
         await over(pilot, screen)
         await pilot.press("escape", "home")
         await shows(pilot, "▸ thought for ~412 tokens")
-        await drag(pilot, "thought for", "tokens, 3.1 s")
+        await drag(pilot, "thought for", "tokens, 5.9 s")
         assert "▸ thought for" in text(pilot)
         x, y = place(pilot, "thought for")
         selected = screen.get_component_rich_style("screen--selection").bgcolor
@@ -490,9 +490,9 @@ async def test_a_selection_is_highlighted_and_unfolds_nothing() -> None:
         assert all(segment.style and segment.style.bgcolor == selected for segment in strip)
         await pilot.press("end")
         await shows(pilot, "2. An empty text is 0.")
-        assert screen.get_selected_text() == "thought for ~412 tokens, 3.1 s"
+        assert screen.get_selected_text() == "thought for ~412 tokens, 5.9 s"
         await act(pilot, "chat_copy_answer")
-        assert pilot.app.clipboard == "thought for ~412 tokens, 3.1 s"
+        assert pilot.app.clipboard == "thought for ~412 tokens, 5.9 s"
         await pilot.press("home")
         await pilot.click(offset=place(pilot, "thought for"))
         await shows(pilot, "▾ thought for ~412 tokens")

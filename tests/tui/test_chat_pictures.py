@@ -9,6 +9,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from gpubox.agent import events as e
+from gpubox.agent.chat_log import ChatSettings
 from gpubox.tui.app import GpuboxApp
 from gpubox.tui.chat.turn import TurnProgress
 from tests.tui.conftest import SIZES, pictured, shows, until
@@ -46,6 +47,8 @@ SHOWN = {
     "approval": ("tab, then y or n",),
     "no_server": ("No model runs",),
 }
+SECONDS = {"prefill": 26.1}
+"""Of a running turn, as its tokens need at the speed of the other scenes."""
 
 
 @pytest.mark.parametrize("state", SHOWN)
@@ -53,7 +56,7 @@ SHOWN = {
 async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, size: str, state: str) -> None:
     monkeypatch.setenv("COLUMNS", size.split("x")[0])
     # The elapsed time depends on the machine.
-    monkeypatch.setattr("gpubox.tui.chat.turn.TurnRunner.seconds", 4.2)
+    monkeypatch.setattr("gpubox.tui.chat.turn.TurnRunner.seconds", SECONDS.get(state, 11.9))
     monkeypatch.setattr(TurnProgress, "deltas_per_second", lambda progress, now: None)
     chats = FakeChats()
     services = ChatServices(chats)
@@ -66,6 +69,9 @@ async def test_picture(snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPa
         await until(pilot, lambda: app.bridge.overview and app.dashboard.header.gpu_readings, "readings")
         app.action_show("chat")
         await until(pilot, lambda: app.chat and app.chat.sandbox and app.chat.composer.has_focus, "the chat")
+        if state == "approval":
+            assert app.chat
+            app.chat.new_settings = ChatSettings(workdir="/home/me/code/durations")
         if state != "no_server":
             await pilot.press(*"Parse", "space", *"1h30m", "enter")
         await shows(pilot, *SHOWN[state])

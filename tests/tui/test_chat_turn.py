@@ -29,14 +29,14 @@ def test_a_whole_turn() -> None:
     for text in (
         "❯ Parse 1h30m",
         "qwen   b11434",
-        "▸ thought for ~412 tokens, 3.1 s",
+        "▸ thought for ~412 tokens, 5.9 s",
         "code_execution · bubblewrap · 38 ms · exit 1",
         "│ ValueError: invalid literal",
-        "round 1/5   70.4 tok/s while writing   accepted 98%   prompt 566 read, 0 reused",
+        "round 1/5   70.4 tok/s while writing   draft 98%   prompt 566 read, 0 reused",
         "The first attempt fails on mixed units",
-        "turn 9.8 s   1,032 tok   70.7 tok/s while writing   105 with waiting",
-        "1 tool, 1 failed",
-        "■ thinking 3.1 s  ■ answer 5.8 s  ■ tools 40 ms  ■ gpubox 0.2 s",
+        "turn 15.7 s   1,032 tok   70.7 tok/s while writing   65.7 with waiting",
+        "1 tool call, 1 failed",
+        "■ thinking 5.9 s  ■ answer 8.7 s  ■ tools 40 ms  ■ gpubox 0.2 s",
     ):
         assert text in shown, text
     assert "thought 7" not in shown

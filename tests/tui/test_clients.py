@@ -24,7 +24,7 @@ async def test_clients_with_their_states() -> None:
             pilot, "http://127.0.0.1:8080", "generating 54.9 tok/s, 412 out", "waiting 3 s for its turn after",
             "reading 1 s", "✗ refused 401: this key is not known", "no request yet", "4930k",
             "failed 503: qwen36-turbo cannot start",
-            "41,200 tokens of slot 0",
+            "41,200 of the 41,200 tokens were reused",
         )  # fmt: skip
 
 
@@ -94,7 +94,7 @@ async def test_one_key_holds_all_requests_and_lets_them_go_on() -> None:
 async def test_a_switch_for_a_request_says_by_whom() -> None:
     services = services_with_gateway(SWITCHING)
     async with on_dashboard(services, notifications=True) as pilot:
-        await shows(pilot, "gateway: switch to qwen36-256k, asked by aider", "load 4 s, asked by aider")
+        await shows(pilot, "gateway: switch to qwen36-256k, asked by aider", "waits 4 s, asked by aider")
         services.gateway_view = view(STATUS)
         await until(pilot, lambda: "asked by aider" not in text(pilot))
 
@@ -169,7 +169,7 @@ async def test_a_request_that_waits_is_cancelled_at_once_and_one_that_runs_after
     async with on_dashboard(services, size=(120, 36), notifications=True) as pilot:
         app = app_of(pilot)
         await pilot.press("5")
-        await shows(pilot, "waiting 1 s for a slot behind 1 of opencode and 1 of continue", "#72")
+        await shows(pilot, "waiting 1 s for a slot behind 1 request of opencode and 1 of continue", "#72")
         await until(pilot, lambda: app_of(pilot).clients.chosen)
         assert app.clients is not None
         app.clients.rows.highlight("cline")

@@ -14,7 +14,7 @@ from gpubox.gateway.gateway_status import GatewayStatus
 from gpubox.tui.app import GpuboxApp
 from tests.tui.conftest import SIZES, app_of, opened, pictured, shows, until
 from tests.tui.fake import BUSY
-from tests.tui.fake_gateway import STATUS, SWITCHING, services_with_gateway
+from tests.tui.fake_gateway import HELD, STATUS, SWITCHING, services_with_gateway
 
 
 async def clients(pilot: Pilot[bool]) -> None:
@@ -38,7 +38,7 @@ async def switching(pilot: Pilot[bool]) -> None:
 
 SCENES: dict[str, tuple[GatewayStatus, Callable[[Pilot[bool]], Awaitable[None]]]] = {
     "clients": (STATUS, clients),
-    "clients_paused": (replace(STATUS, paused=True, exposed="LAN, no key", has_keys=False), paused),
+    "clients_paused": (replace(HELD, exposed="LAN, no key", has_keys=False), paused),
     "connect": (STATUS, connect),
     "gateway_switch": (SWITCHING, switching),
 }

@@ -46,13 +46,14 @@ FLAGS: dict[str, FlagValue] = {
 CARD_BYTES = int(15.9 * GIB)
 
 
-def planned(moe: int) -> MemoryPlan:
+def planned(moe: int, context: int = 131072) -> MemoryPlan:
     """The plan of a 16 GB card with ``moe`` expert layers on the CPU."""
+    on_card = (22 - moe) * 0.55
     card = DevicePlan(
-        "CUDA0", "gpu", int((10.4 + (22 - moe) * 0.55) * GIB), int(1.9 * GIB), 0, 204 * MIB, 921 * MIB, 0,
+        "CUDA0", "gpu", int((10.4 + on_card) * GIB), int(1.9 * context / 131072 * GIB), 0, 204 * MIB, 921 * MIB, 0,
         free_bytes=CARD_BYTES - 300 * MIB, total_memory_bytes=CARD_BYTES,
     )  # fmt: skip
-    host = DevicePlan("Host", "host", int((10.6 - (22 - moe) * 0.55) * GIB), 0, 0, 100 * MIB, 0, 0, 40 * GIB, 64 * GIB)
+    host = DevicePlan("Host", "host", int(max(0.5, 10.6 - on_card) * GIB), 0, 0, 100 * MIB, 0, 0, 40 * GIB, 64 * GIB)
     return MemoryPlan("qwen36-mtp-16gb", (card, host), "dry-run")
 
 
@@ -71,7 +72,7 @@ class PlannedWorkshop(FakeTrials):
         old = ["llama-server", "--model", "/models/Qwen3.6-35B-A3B-MTP-Q4_K_M.gguf", "--port", "8081", *argv]
         new = [*old]
         new[new.index("--n-cpu-moe") + 1] = str(moe)
-        refusals = {"turbo-mode": "this engine has no such option (did you mean load-mode?)"}
+        refusals = {"turbo-mode": "this engine has no such flag (did you mean load-mode?)"}
         return Assessment(changed_words(old, new), refusals, "", Profile("x", "x", flags={**FLAGS, "n-cpu-moe": moe}))
 
     def plan(self, profile: Profile, *, may_dry_run: bool = False) -> MemoryPlan:
@@ -84,7 +85,9 @@ class PlannedWorkshop(FakeTrials):
 
     def compare(self, left: Profile, right: Profile) -> ProfileComparison:
         keys = compare_profiles(left, right)
-        return ProfileComparison((left.name, right.name), keys, (planned(22), planned(18)), (None, None))
+        sizes = [(int(str(p.flags.get("n-cpu-moe", 0))), int(str(p.flags["ctx-size"]))) for p in (left, right)]
+        plans = (planned(*sizes[0]), planned(*sizes[1]))
+        return ProfileComparison((left.name, right.name), keys, plans, (None, None))
 
 
 class PictureServices(FakeServices):

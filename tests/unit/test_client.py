@@ -202,7 +202,9 @@ async def test_any_other_answer_proves_nothing(reply: Answered, words: str) -> N
 async def test_an_answer_comes_with_the_servers_own_timings() -> None:
     answer = await answering(CHAT).chat([], max_tokens=8)
 
-    assert answer == ChatCompletion("A GPU is a chip.", "stop", "m.gguf", Timings(0, 31, 0.4, 8, 0.25))
+    assert answer == ChatCompletion(
+        "A GPU is a chip.", "stop", "m.gguf", Timings(0, 31, 0.4, 8, 0.25, None, None, 32.0)
+    )
     assert answer.timings and answer.timings.pp_tokens_per_second == 77.5
     assert answer.timings.tg_tokens_per_second == 32.0
 

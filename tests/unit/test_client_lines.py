@@ -14,6 +14,7 @@ from gpubox.gateway.gateway_status import (
     GatewaySwitch,
     LiveRequest,
     ProfileStatus,
+    WaitsFor,
 )
 from gpubox.tui.clients.client_lines import (
     CLIENT_COLUMNS,
@@ -29,6 +30,7 @@ from gpubox.tui.clients.client_lines import (
 from gpubox.tui.styled_lines import StyledLine, cell_width
 
 NOTHING = GatewayStatus(SCHEMA, "http://127.0.0.1:8080", "", "1", False, False, "", (), (), (), {}, ())
+HOLD = WaitsFor("hold")
 LONG = LiveRequest(1, "c", "a", "/v1/x", "generating", True, 0.0, 4.0, 1.0, 91)
 
 
@@ -36,9 +38,9 @@ def text(line: StyledLine) -> str:
     return "".join(part for part, _ in line)
 
 
-def state(*live: LiveRequest, width: int = 120, paused: bool = False, errors: int = 0, last: str = "") -> str:
+def state(*live: LiveRequest, width: int = 120, errors: int = 0, last: str = "") -> str:
     status = replace(
-        NOTHING, paused=paused, requests=live, clients={"c": ClientSums(3, errors)},
+        NOTHING, requests=live, clients={"c": ClientSums(3, errors)},
         finished=(FinishedRequest("2026-11-21T13:00:00Z", "c", "a", "/", 503, "failed", error=last),) if last else (),
     )  # fmt: skip
     (row,) = ClientOrder().rows(status, LiveSpeeds().feed(live))
@@ -48,7 +50,7 @@ def state(*live: LiveRequest, width: int = 120, paused: bool = False, errors: in
 def test_a_live_request_says_what_it_does() -> None:
     assert "generating 30.0 tok/s, 91 out" in state(LONG)
     assert "waiting 3 s for b" in state(LiveRequest(1, "c", "b", "/", "waiting", True, 3.2, 3.2))
-    assert "held 3 s, paused" in state(LiveRequest(1, "c", "b", "/", "waiting", True, 3.2, 3.2), paused=True)
+    assert "held 3 s, paused" in state(LiveRequest(1, "c", "b", "/", "waiting", True, 3.2, 3.2, waits_for=HOLD))
     assert "reading 2 s" in state(LiveRequest(1, "c", "a", "/", "reading", True, 3.0, 5.0))
     assert "working 2 s" in state(LiveRequest(1, "c", "a", "/", "reading", False, 3.0, 5.0))
     young = replace(LONG, seconds=1.2, generated_tokens=3)
@@ -119,7 +121,7 @@ def test_the_gateway_in_lines() -> None:
     )
     address, loaded = map(text, gateway_lines(status, 200))
 
-    assert "http://127.0.0.1:8080" in address and "▲ LAN, no key" in address and "1 request now" in address
+    assert "http://0.0.0.0:8080" in address and "▲ LAN, no key" in address and "1 request now" in address
     assert loaded.startswith("◌ stop idle") and "◌ b load 3 s, asked by opencode, 1 waiting" in loaded
     assert "a 2 running" in loaded and "broken: no VRAM" in loaded and "unloads in 90 s" in loaded
     assert "far elsewhere" in loaded and "1 not loaded" in loaded

@@ -213,8 +213,8 @@ async def test_a_state_on_disk_goes_into_a_slot_before_the_next_request_and_is_j
     assert await box.ask(talk, 1, 700, 600) == ["restore 1", "reused"]  # in slot 0 something was restored before
     assert await box.ask(other, 2, 900, 3) == ["restore 2", "dropped"]
     assert box.conversations.sentences() == (
-        "m: 600 of 600 tokens were reused of 1 restored states.",
-        "m: a state of 800 tokens was put back, and its next request reused 3 of them: its state is dropped.",
+        "m: 1 kept KV cache came back from disk; 600 of the 600 tokens were reused, not read anew.",
+        "m: a kept KV cache of 800 tokens was put back, and its next request reused 3 of them: it is dropped.",
     )
 
 
@@ -287,7 +287,9 @@ async def test_four_agents_that_start_together_read_their_system_prompt_once(box
     for number in range(1, 5):
         box.after(number, 2000, line.prompt_tokens)
     tokens = 4 * (line.prompt_tokens or 0)
-    assert box.conversations.sentences() == (f"m: {tokens:,} of {tokens:,} tokens were reused of 4 restored states.",)
+    assert box.conversations.sentences() == (
+        f"m: 4 kept KV caches came back from disk; {tokens:,} of the {tokens:,} tokens were reused, not read anew.",
+    )
 
 
 async def test_one_agent_alone_saves_nothing(box: Box) -> None:

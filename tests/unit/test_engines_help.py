@@ -61,9 +61,9 @@ def test_good_flags_are_not_refused(b11434: Capabilities) -> None:
 @pytest.mark.parametrize(
     ("flag", "value", "why", "hint"),
     [
-        ("no-mmap", True, "has no such option", 'load-mode = "none"'),
-        ("mmap", False, "has no such option", "load-mode"),
-        ("ctx-siz", 1, "has no such option", "did you mean ctx-size?"),
+        ("no-mmap", True, "has no such flag", 'load-mode = "none"'),
+        ("mmap", False, "has no such flag", "load-mode"),
+        ("ctx-siz", 1, "has no such flag", "did you mean ctx-size?"),
         ("cache-type-k", "turbo3", "does not accept 'turbo3'", "TurboQuant"),
         ("spec-type", "mtp", "does not accept 'mtp'", "draft-mtp"),
         ("spec-type", ("ngram-mod", "x"), "does not accept 'x'", "allowed: none"),
@@ -71,7 +71,7 @@ def test_good_flags_are_not_refused(b11434: Capabilities) -> None:
         ("swa-full", False, "cannot be switched off", "leave it out"),
         ("metrics", "on", "takes no value", "write true"),
         ("ctx-size", True, "needs a value", "N"),
-        ("moe-cache-size", 1, "has no such option", "fork"),
+        ("moe-cache-size", 1, "has no such flag", "fork"),
     ],
 )
 def test_a_bad_flag_is_refused_with_what_to_write(

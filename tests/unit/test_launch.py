@@ -128,7 +128,7 @@ def test_the_key_stands_in_no_part_of_the_launch(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"no-such-flag": 1}, "p: no-such-flag: this engine has no such option"),
+        ({"no-such-flag": 1}, "p: no-such-flag: this engine has no such flag"),
         ({"draft-max": 4}, "draft-max: was removed from this engine"),
         ({"cache-type-k": "turbo3"}, "only in a TurboQuant fork"),
         ({"spec-type": "mtp"}, "draft-mtp"),
@@ -381,7 +381,7 @@ def test_a_preview_of_what_cannot_run_shows_the_line_and_says_why(
 ) -> None:
     for wrong, words in (
         (replace(profile, engine="gone"), "There is no engine 'gone'"),
-        (replace(profile, flags={"no-such-flag": 1}), "no such option"),
+        (replace(profile, flags={"no-such-flag": 1}), "no such flag"),
         (replace(profile, flags={"ctx-size": 13}), "13 brings bad luck"),
     ):
         shown = preview_launch(wrong, paths, config)

@@ -11,27 +11,18 @@ import click
 from gpubox.cli import output
 from gpubox.cli.chat_program import run_command
 from gpubox.cli.context import Context, server_url
-from gpubox.cli.options import PlainHelpOption, json_option
+from gpubox.cli.options import PlainHelpOption, Verbs, json_option
 from gpubox.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from gpubox.agent.chat_log import ChatSettings
 
 
-class ChatGroup(click.Group):
+class ChatGroup(Verbs):
     """Says how to ask, to who wrote a prompt without -p."""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            from gpubox.toml_table import closest_match
-
-            near = closest_match(args[0], self.commands)
-            hint = f"Did you mean {near!r}?" if near else f"Write: gpubox chat -p {shlex.quote(' '.join(args))}"
-            raise UsageError(f"There is no verb {args[0]!r}.", hint) from error
+    def without_near(self, ctx: click.Context, args: list[str]) -> str:
+        return f"Write: gpubox chat -p {shlex.quote(' '.join(args))}"
 
 
 @click.group("chat", cls=ChatGroup, invoke_without_command=True)

@@ -9,7 +9,7 @@ import click
 
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
-from gpubox.cli.options import PlainHelpOption, json_option, list_requests_option, listed_lines_option
+from gpubox.cli.options import PlainHelpOption, Verbs, json_option, list_requests_option, listed_lines_option
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.gateway.client_keys import ClientKeys
 from gpubox.gateway.gateway_client import cancel, read_gateway
@@ -22,7 +22,7 @@ from gpubox.views.fields import json_fields, json_value
 _HELD = "New requests wait at the gateway. `gpubox clients --release` lets them go on."
 
 
-@click.group("clients", invoke_without_command=True)
+@click.group("clients", cls=Verbs, invoke_without_command=True)
 @click.option(
     "--days", type=click.IntRange(1, KEPT_DAYS), default=1, metavar="N", cls=PlainHelpOption,
     help=f"Sum up the last N days, today with them; at most {KEPT_DAYS}. [default: 1]",
@@ -45,7 +45,7 @@ def command(
     REUSED   prompt tokens that were in the KV cache
     OUT      generated tokens
     QUEUE    how long they waited for a slot, all together
-    SWAP     how long they waited for their profile to be up
+    SWITCH   how long they waited for their profile to be up
     READING  from there to the first token
     GEN      from the first token to the last
     TTFT     median of the streamed requests, from the request's last byte to the first token

@@ -10,7 +10,7 @@ import click
 from gpubox import units
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
-from gpubox.cli.options import PlainHelpOption, json_option
+from gpubox.cli.options import PlainHelpOption, Verbs, json_option
 from gpubox.engines.capabilities import display_version
 from gpubox.engines.find import INSTALL_EMBEDDED, default_name, find_engines
 from gpubox.engines.query import list_devices, read_capabilities
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpubox.engines.build_output import BuildProgress
 
 
-@click.group("engines", invoke_without_command=True)
+@click.group("engines", cls=Verbs, invoke_without_command=True)
 @json_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> int | None:
@@ -71,7 +71,7 @@ def _print(entry: dict[str, Any]) -> None:
         output.emit(f"    {entry['problem']}")
         return
     version = display_version(str(entry["version"]))
-    output.emit(f"✓ {entry['name']}{mark}  {version}  {entry['options']} options  {entry['path']}")
+    output.emit(f"✓ {entry['name']}{mark}  {version}  {entry['options']} flags  {entry['path']}")
     none = "no GPU device: this build computes on the CPU"
     if entry["devices"] is None:
         none = "this engine does not list its devices"

@@ -12,7 +12,7 @@ import click
 from gpubox import units
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
-from gpubox.cli.options import json_option
+from gpubox.cli.options import PlainHelpOption, json_option
 from gpubox.engines.option_values import parse_settings
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.models.hub_client import HubClient
@@ -29,7 +29,8 @@ MAX_TEXT_CHARS = 300
 
 @click.command("find", epilog=legend(MEMORY))
 @click.argument("text", default="")
-@click.option("--limit", default=4, type=click.IntRange(1, 20), help="Repositories to show. [default: 4]")
+@click.option("--limit", default=4, type=click.IntRange(1, 20), metavar="N", cls=PlainHelpOption,
+              help="Show N repositories, at most 20. [default: 4]")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="FLAG=VALUE", help="Plan with this flag; repeatable.")
 @click.option("--like", metavar="PROFILE", help="Plan with the flags of PROFILE.")
 @click.option("--disk", is_flag=True, help="Search only this machine.")

@@ -11,11 +11,13 @@ from gpubox.cli.commands.edit import check_edit, parse_changes
 from gpubox.cli.context import Context
 from gpubox.cli.options import json_option
 from gpubox.errors import ExitCode, GpuboxError
+from gpubox.models.resolve import profile_model
 from gpubox.planner.plan import DEFAULT_KEEP_FREE_BYTES, MemoryPlan, Solution
 from gpubox.planner.planner import Planner, no_plan
 from gpubox.planner.solve import MAX_DRY_RUNS, SOLVABLE, solutions, solve
 from gpubox.planner.verdict import judge
 from gpubox.profiles.edit import edit_profile
+from gpubox.profiles.profile import Profile
 from gpubox.server.instance import running_servers
 from gpubox.server.supervisor import instance_of
 from gpubox.units import parse_size
@@ -37,7 +39,8 @@ def command(
 ) -> int:  # fmt: skip
     """Predict the memory of PROFILE on each device, and whether it fits.
 
-    The memory of the running server counts as free, because a switch stops it first. Exits 5 if it does not fit.
+    The memory of the running server counts as free, because a switch stops it first. Of a model that is not here yet,
+    the header is read on Hugging Face. Exits 5 if it does not fit.
     """
     target = context.profile(profile)
     keep = parse_size(keep_free) if keep_free else DEFAULT_KEEP_FREE_BYTES
@@ -49,6 +52,7 @@ def command(
     planner = Planner(context.paths, context.config)
     situation = None
     try:
+        target = _with_header(target, context)
         situation, plan = planner.prepare(target, replaces=replaced, keep_free_bytes=keep, may_dry_run=True)
     except GpuboxError as error:
         plan = no_plan(target.name, error, keep)
@@ -70,6 +74,31 @@ def command(
             if not any(flag in answer.flags or not answer.flags for answer in answers):
                 output.emit(f"  no value of {flag} makes it fit.")
     return ExitCode.WOULD_NOT_FIT if verdict.fit == "short" else ExitCode.OK
+
+
+def _with_header(profile: Profile, context: Context) -> Profile:
+    """``profile``, of a model that is not here with its header on Hugging Face. Raises GpuboxError."""
+    here = profile_model(profile, context.paths, context.config).path is not None
+    if here or not profile.model.startswith(("demo:", "hf:")):
+        return profile
+    from gpubox.models.demo_model import parse_demo
+    from gpubox.models.hub_client import HubClient
+    from gpubox.models.hub_search import choose_quant, read_repository
+    from gpubox.models.quants import HfReference, parse_reference
+    from gpubox.planner.finder import Finder
+
+    demo = parse_demo(profile.model) if profile.model.startswith("demo:") else None
+    reference = HfReference(demo.hub[0], demo.file) if demo else parse_reference(profile.model)
+    try:
+        with HubClient() as client:
+            repository = read_repository(client, reference.repo)
+            quant = choose_quant(repository, reference.quant)
+            header = Finder(context.paths, context.config).header_of(client, repository, quant)
+    except GpuboxError as error:
+        raise GpuboxError(
+            f"the model is not on this machine yet, and its header cannot be read: {error.message}"
+        ) from None
+    return replace(profile, model=str(header))
 
 
 def _print(plan: MemoryPlan) -> None:

@@ -13,7 +13,7 @@ import click
 
 from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
-from gpubox.cli.options import PlainHelpOption, json_option
+from gpubox.cli.options import PlainHelpOption, Verbs, json_option
 from gpubox.errors import UsageError
 from gpubox.gateway.client_keys import ClientKeys, ClientLimits
 from gpubox.gateway.ledger import Ledger
@@ -65,7 +65,7 @@ def _given(expires: str | None, limits: dict[str, Any]) -> dict[str, Any]:
     return {name: value or (() if name == "models" else None) for name, value in given.items() if value is not None}
 
 
-@click.group("keys")
+@click.group("keys", cls=Verbs)
 def command() -> None:
     """Make, list, change and remove the keys of clients: who may ask the gateway, and how much.
 

@@ -99,7 +99,7 @@ def _active_profile(context: Context) -> str:
 @json_option
 @click.pass_obj
 def stop_command(context: Context, profile: str | None, everything: bool, as_json: bool) -> None:
-    """Stop the active server, or that of PROFILE. Running requests are cut off."""
+    """Stop the active server, or that of PROFILE, and free its memory. Running requests are cut off."""
     instances = instance_names(context.paths) if everything else [_instance(context, profile)]
     running = [instance for instance in instances if observe(context.paths, instance).running]
     if not running:

@@ -12,6 +12,7 @@ from gpubox.agent.tools import ToolCall
 from gpubox.sanitize import sanitize_line
 from gpubox.tui import dialogs
 from gpubox.tui.chat.turn_parts import diff_lines
+from gpubox.tui.styled_lines import wrap_text
 from gpubox.tui.widgets.lines import TitledPane
 
 UNFOCUSED = "tab, then y or n"
@@ -39,13 +40,13 @@ class ApprovalPane(TitledPane):
     def __init__(self) -> None:
         super().__init__()
         self.border_subtitle = UNFOCUSED
-        self.pending: list[tuple[ToolCall, str, asyncio.Future[str]]] = []
-        """Tool call, diff and the future answer."""
+        self.pending: list[tuple[ToolCall, str, str, asyncio.Future[str]]] = []
+        """Tool call, diff, folder and the future answer."""
 
-    async def ask(self, call: ToolCall, diff: str) -> str:
-        """Waits for the user's answer: ``yes``, ``all`` or ``no``."""
+    async def ask(self, call: ToolCall, diff: str, folder: str) -> str:
+        """Asks whether ``call`` may write into ``folder``; returns the answer: ``yes``, ``all`` or ``no``."""
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.pending.append((call, diff, answer))
+        self.pending.append((call, diff, folder, answer))
         if not self.screen.is_current:
             app: Any = self.app
             app.say("The chat asks whether a file may be written: c shows it.")
@@ -53,7 +54,7 @@ class ApprovalPane(TitledPane):
         try:
             return await answer
         finally:
-            self.pending = [item for item in self.pending if item[2] is not answer]
+            self.pending = [item for item in self.pending if item[-1] is not answer]
             self._show_next()
 
     def take_tab(self, typed_at: float) -> bool:
@@ -64,8 +65,8 @@ class ApprovalPane(TitledPane):
 
     def action_answer(self, answer: str) -> None:
         """Answers the question that is shown; the next one waits for its own Tab."""
-        if self.pending and not self.pending[0][2].done():
-            self.pending[0][2].set_result(answer)
+        if self.pending and not self.pending[0][-1].done():
+            self.pending[0][-1].set_result(answer)
         self.action_leave()
 
     def action_leave(self) -> None:
@@ -83,10 +84,11 @@ class ApprovalPane(TitledPane):
             self.action_leave()
         self.display = bool(self.pending)
         if self.pending:
-            call, diff, _ = self.pending[0]
+            call, diff, folder, _ = self.pending[0]
             path = sanitize_line(" ".join(str(call.arguments.get("path", "")).split()))[:60]
             name = f"May it write?  {sanitize_line(call.name)[:40]} {path}".rstrip()
-            self.put(f"{name}  {_change_counts(diff)}".rstrip(), lambda width: diff_lines(diff, width))
+            self.put(f"{name}  {_change_counts(diff)}".rstrip(),
+                     lambda width: [*wrap_text(f"in {folder}", width, "bold"), *diff_lines(diff, width)])  # fmt: skip
             self.refresh(layout=True)
             self.call_after_refresh(self.remake)  # a pane that was hidden is not always told its size
 

@@ -71,7 +71,7 @@ def chat_line(name: str, settings: ChatSettings, sandbox: Confinement | None, pr
             approval = (f"  {APPROVAL_LABELS[settings.approvals]}", "$quiet")
             parts.append((60, styled_line((path, "$primary"), approval)))
         else:
-            parts.append((30, styled_line(("no folder", "$quiet"))))
+            parts.append((30, styled_line(("no folder of yours", "$quiet"))))
         if settings.rounds:
             parts.append((20, styled_line((f"{settings.rounds} rounds", "$quiet"))))
     if settings.thinking is not None:
@@ -127,7 +127,7 @@ def _generation_parts(progress: TurnProgress, now: float, throughput: Throughput
     if stats and stats.draft_tokens and stats.draft_tokens_accepted is not None:
         acceptance = stats.draft_tokens_accepted / stats.draft_tokens
     if acceptance is not None:
-        parts.append((60, styled_line(("accepted ", "$quiet"), f"{acceptance:.0%}")))
+        parts.append((60, styled_line(("draft ", "$quiet"), f"{acceptance:.0%}")))
     if stats:
         parts.append((45, styled_line((f"{stats.generated_tokens:,} tok", "$quiet"))))
     elif progress.deltas:

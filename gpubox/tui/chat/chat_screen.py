@@ -382,7 +382,7 @@ class ChatScreen(OtherScreen):
 
     async def approve(self, call: ToolCall, diff: str) -> bool:
         """Asks the user to allow a tool call. ``all`` allows every later write in the workspace too."""
-        answer = await self.approvals.ask(call, diff)
+        answer = await self.approvals.ask(call, diff, self.settings.workdir)
         if answer == "all" and self.chat:
             await self.change_settings(msgspec.structs.replace(self.chat.settings, approvals="workspace"))
         return answer != "no"

@@ -250,7 +250,7 @@ class ToolCallPart(TurnPart):
             if not (self.diff and name in _FILE_TEXTS):
                 text = sanitize_line(cut_long_line(" ⏎ ".join(str(value).split("\n"))))
                 rows += _fold_rows(wrap_hard(((f"{sanitize_line(str(name))} ", "$quiet"), (text, "")), width), 3)
-        return rows + (diff_lines(self.diff, width) if self.diff else [])
+        return rows + (diff_lines(self.diff, width) if self.diff and self.output else [])  # before, the question has it
 
 
 def diff_lines(diff: str, width: int) -> list[StyledLine]:
@@ -359,7 +359,7 @@ def _summary_spans(totals: TurnTotals, reason: str) -> list[StyledLine]:
         spans.append(styled_line(f"{totals.rounds} round{'s' * (totals.rounds != 1)}"))
     if totals.tool_calls:
         failed = (f", {totals.failed_tool_calls} failed", "$warning") if totals.failed_tool_calls else ""
-        spans.append(styled_line(f"{totals.tool_calls} tool{'s' * (totals.tool_calls != 1)}", failed))
+        spans.append(styled_line(f"{totals.tool_calls} tool call{'s' * (totals.tool_calls != 1)}", failed))
     if label := END_REASONS.get(reason):
         spans.append(styled_line((label, "$warning")))
     return spans
@@ -378,7 +378,7 @@ def _speed_spans(timing: RoundTiming, with_waiting: float | None = None) -> list
     if timing.draft_tokens:
         accepted = timing.draft_tokens_accepted
         share = f"{accepted / timing.draft_tokens:.0%}" if accepted is not None else units.UNKNOWN
-        spans.append(styled_line(("accepted ", "$quiet"), share))
+        spans.append(styled_line(("draft ", "$quiet"), share))
     new, cached = units.tokens(timing.prefill_new_tokens), units.tokens(timing.cached_tokens)
     spans.append(styled_line(("prompt ", "$quiet"), f"{new} read, {cached} reused"))
     if timing.prefill_reprocessed_tokens:

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpubox import units
+from gpubox.address import listening_url
 from gpubox.gateway.gateway_status import (
-    STAGES,
     FinishedRequest,
     GatewayStatus,
     GatewaySwitch,
     LiveRequest,
     ProfileStatus,
-    WaitsFor,
 )
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.styled_lines import (
@@ -39,15 +38,15 @@ SPEED_SECONDS = 3.0
 MIN_SPEED_SECONDS = 0.5
 """A shorter stretch gives no speed."""
 GAP = "  "
-RIGHT = {"reqs", "read", "reused", "out", "queue", "swap", "reading", "gen", "TTFT", "tg", "took"}
+RIGHT = {"reqs", "read", "reused", "out", "queue", "switch", "reading", "gen", "TTFT", "tg", "took"}
 CLIENT_COLUMNS = (
     ("client", 14, 0), ("profile", 16, 4), ("state", 24, 0), ("reqs", 5, 7), ("read", 6, 3), ("reused", 6, 2),
     ("out", 6, 1), ("TTFT", 6, 5), ("tg", 5, 6),
 )  # fmt: skip
 """Name, least width, and drop order on a narrow terminal: the highest number goes first, 0 never."""
 REQUEST_COLUMNS = (
-    ("time", 8, 0), ("client", 14, 0), ("profile", 16, 5), ("prompt", 13, 0), ("out", 5, 0),
-    ("queue", 6, 6), ("swap", 6, 7), ("reading", 7, 8), ("gen", 6, 9), ("TTFT", 6, 2), ("tg", 5, 3), ("took", 6, 4),
+    ("time", 8, 0), ("client", 14, 0), ("profile", 16, 5), ("read", 5, 0), ("reused", 6, 0), ("out", 5, 0),
+    ("queue", 6, 6), ("switch", 6, 7), ("reading", 7, 8), ("gen", 6, 9), ("TTFT", 6, 2), ("tg", 5, 3), ("took", 6, 4),
     ("end", 12, 0),
 )  # fmt: skip
 GROWS = {"state": 64, "end": 200}
@@ -73,7 +72,6 @@ class ClientRow:
     """Its last request that is over, if it is among the last ones."""
     tokens_per_second: float | None = None
     """Of its running requests together."""
-    paused: bool = False
 
     @property
     def name(self) -> str:
@@ -139,7 +137,7 @@ class ClientOrder:
         for name in self._names:
             rates = [speeds[request.id] for request in usages[name].live if request.id in speeds]
             speed = sum(rates) if rates else None
-            rows.append(ClientRow(usages[name], last.get(name), speed, status.paused))
+            rows.append(ClientRow(usages[name], last.get(name), speed))
         return tuple(rows)
 
 
@@ -202,9 +200,8 @@ def _live_words(row: ClientRow, requests: list[LiveRequest], *, short: bool) -> 
     tokens = [request.generated_tokens for request in requests if request.generated_tokens is not None]
     oldest = replace(oldest, generated_tokens=sum(tokens) if tokens else None)
     if short or len(requests) < len(row.live):  # several states share the cell: the shortest words
-        oldest = replace(oldest, generated_tokens=None, waits_for=None, profile="")
-    if row.paused and oldest.state == "waiting":
-        oldest = replace(oldest, waits_for=WaitsFor("hold"))
+        held = oldest.waits_for is not None and oldest.waits_for.kind == "hold"
+        oldest = replace(oldest, generated_tokens=None, waits_for=oldest.waits_for if held else None, profile="")
     return views.live_words(oldest, row.tokens_per_second)
 
 
@@ -217,7 +214,8 @@ def request_line(request: FinishedRequest, width: int) -> StyledLine:
         "time": (units.time_of_day(request.at), QUIET),
         "client": (request.client, ""),
         "profile": (request.profile or units.UNKNOWN, QUIET),
-        "prompt": (units.token_sum(request.prompt_tokens, request.cached_tokens, request.read_tokens), ""),
+        "read": (units.tokens(request.read_tokens), ""),
+        "reused": (units.tokens(request.cached_tokens), ""),
         "out": (units.tokens(request.generated_tokens), ""),
         **{head.lower(): (text, "") for head, text in zip(views.STAGE_HEADS, views.stage_texts(request), strict=True)},
         "TTFT": (units.duration(request.ttft_seconds), ""),
@@ -242,7 +240,8 @@ def live_line(request: LiveRequest, tokens_per_second: float | None, width: int)
         "client": (request.client, "bold"),
         "profile": (request.profile or units.UNKNOWN, ""),
     }
-    words = (views.live_words(each, tokens_per_second) for each in (request, replace(request, waits_for=None)))
+    short = request.waits_for and replace(request.waits_for, behind=())
+    words = (views.live_words(each, tokens_per_second) for each in (request, replace(request, waits_for=short)))
     says = [((f"{glyph} {text}", colour),) for text in words]
     return _row(
         _columns_with_words(width),
@@ -261,7 +260,7 @@ def _end(request: FinishedRequest, width: int) -> StyledLine:
     style = END_STYLES.get(request.outcome, "$error")
     if request.outcome == "done":
         return styled_line((request.outcome, style))
-    words = views.end_words(request) if request.status >= 400 else request.outcome  # a stream that fails began with 200
+    words = views.end_words(request)
     text = f"{'✗ ' if style == '$error' else ''}{words}"
     texts = [f"{text}: {sanitize_line(request.error)}", f"{text}, ⏎ why"] if request.error else []
     return first_that_fits([((each, style),) for each in (*texts, text)], width)
@@ -275,7 +274,7 @@ def request_fields(request: FinishedRequest | LiveRequest) -> list[tuple[str, st
         ("path", sanitize_to_width(request.path, 60)),
     ]
     times = [
-        *zip(STAGES, views.stage_texts(request), strict=True),
+        *zip(map(str.lower, views.STAGE_HEADS), views.stage_texts(request), strict=True),
         ("TTFT", f"{units.duration(request.ttft_seconds)} as the client saw it"),
         ("took", units.duration(request.seconds)),
     ]
@@ -285,7 +284,7 @@ def request_fields(request: FinishedRequest | LiveRequest) -> list[tuple[str, st
         ("ended", units.time_of_day(request.at)),
         *begin,
         ("status", f"{request.status}" if request.status else "none: the client left before"),
-        ("outcome", f"{request.outcome}{', streamed' if request.stream else ''}"),
+        ("end", f"{views.end_words(request)}{', streamed' if request.stream else ''}"),
         ("prompt", f"{_count(request.prompt_tokens)} tokens"),
         ("reused", f"{_count(request.cached_tokens)} tokens"),
         ("read", f"{_count(request.read_tokens)} tokens"),
@@ -325,7 +324,7 @@ def _address_line(status: GatewayStatus, width: int) -> StyledLine:
     paused = styled_line((" ▐▐ PAUSED ", "bold reverse $warning"), (" the menu (x) resumes it", "$warning"))
     return fit_by_priority(
         [
-            (9, styled_line((sanitize_line(status.base_url), "bold"))),
+            (9, styled_line((sanitize_line(listening_url(status.base_url, status.exposed)), "bold"))),
             (10, paused if status.paused else ()),
             (8, reach),
             (7, styled_line((requests, "" if live else QUIET))),
@@ -376,7 +375,7 @@ def operation_text(operation: GatewaySwitch) -> str:
 
 def operation_step(operation: GatewaySwitch) -> str:
     """The step under way in a word or two."""
-    return "plan" if operation.step in ("", "begin") else sanitize_line(operation.step)
+    return {"": "plan", "begin": "plan", "wait": "waits"}.get(operation.step) or sanitize_line(operation.step)
 
 
 def step_text(operation: GatewaySwitch) -> str:

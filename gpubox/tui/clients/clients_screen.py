@@ -207,7 +207,7 @@ class ClientsScreen(OtherScreen):
             if opened
             else "all requests"
             if self.client
-            else "its requests",
+            else "client's requests",
         }
         self.keys.hidden_actions = frozenset(hidden)
 

@@ -11,6 +11,7 @@ from textual.content import Content
 from textual.reactive import reactive
 from textual.widget import Widget
 
+from gpubox.address import listening_url
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.messages import GatewaySummary, ServerOverview
 from gpubox.tui.styled_lines import shorten
@@ -125,7 +126,7 @@ class StatusHeader(Widget):
         if status.engine_version:
             parts.append((30, Content.styled(_engine_label(status.engine_path, status.engine_version), "$quiet")))
         if status.base_url:
-            address = sanitize_line(status.base_url.removeprefix("http://"))
+            address = sanitize_line(listening_url(status.base_url, status.exposed).removeprefix("http://"))
             parts.append((12, Content.styled(address, "$quiet")) if self.gateway else (60, Content(address)))
         if self.gateway:
             parts += _gateway_parts(self.gateway)
@@ -152,7 +153,7 @@ def exposed_style(*, has_key: bool) -> str:
 
 def _gateway_parts(gateway: GatewaySummary) -> list[tuple[int, Content]]:
     """The gateway's address, and loudly that it is paused, open to others, or does not answer."""
-    address = sanitize_line(gateway.base_url.removeprefix("http://"))
+    address = sanitize_line(listening_url(gateway.base_url, gateway.exposed).removeprefix("http://"))
     parts = [(93, Content.assemble(("gateway ", "$quiet"), address))]
     if gateway.problem:
         parts.append((96, Content.styled(f"✗ {sanitize_line(gateway.problem)}", "$error")))

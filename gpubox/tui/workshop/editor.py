@@ -1,4 +1,4 @@
-"""The editor: every option of the profile's engine, the command line, the planned memory and the engine's refusals."""
+"""The editor: every flag of the profile's engine, the command line, the planned memory and the engine's refusals."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class EditorScreen(PushedScreen):
         if not changes:
             copies = "shipped with gpubox: saving makes your own copy" if session.profile.shipped else "no changes"
             changes = styled_line((copies, "$quiet"))
-        engine = sanitize_line(f"{session.engine}, {len(session.capabilities.options)} options")
+        engine = sanitize_line(f"{session.engine}, {len(session.capabilities.options)} flags")
         self.title_line.show([fit_by_priority([(9, name), (8, changes), (1, ((engine, "$quiet"),))], width)])
 
     def _draw_about(self) -> None:

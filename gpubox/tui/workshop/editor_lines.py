@@ -100,7 +100,7 @@ def _device_lines(
         lines.append(_bar_line(labels[0], amount, now, width, cells, no_color))
     amount = part_of_total(used, total)
     if total is None:
-        amount = f"{part_of_total(device.total_bytes, device.free_bytes)} free"
+        amount = units.need_and_free(device.total_bytes, device.free_bytes)
     lines.append(_bar_line(labels[1], amount, planned, width, cells, no_color))
     lines += wrap_parts(_parts(planned, now, compute_mark), width, "  ")
     return lines

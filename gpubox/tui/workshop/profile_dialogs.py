@@ -112,7 +112,7 @@ class ComparisonScreen(Dialog[None]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = Content(" and ".join(map(sanitize_line, self.comparison.names)))
-            box.border_subtitle = "a also shows what is the same, esc closes"
+            box.border_subtitle = "a shows what is the same, too; esc closes"
             yield self.view
 
     def on_mount(self) -> None:
@@ -134,7 +134,7 @@ def profile_comparison_lines(comparison: ProfileComparison, width: int, *, show_
     same = len(comparison.keys) - sum(not key.same for key in comparison.keys)
     tables: list[tuple[str, list[Row]]] = [
         ("Flags and keys", [_key_row(key) for key in keys]),
-        ("Memory, if it replaces what runs", _memory_rows(*comparison.plans)),
+        ("Memory, if it replaced what runs", _memory_rows(*comparison.plans)),
         ("Measured", _measured_rows(*comparison.measured)),
     ]
     label_cells = max([12, *(len(row[0]) for _, rows in tables for row in rows)])
@@ -145,14 +145,14 @@ def profile_comparison_lines(comparison: ProfileComparison, width: int, *, show_
         lines += [(), styled_line((title, "bold"))]
         lines += [_line(row, label_cells, cells) for row in rows] or [styled_line((_NOTHING[title], QUIET))]
         if title == "Flags and keys" and same and not show_all:
-            lines.append(styled_line((f"{same} flags and keys are the same", QUIET)))
+            lines.append(styled_line((f"{same} other flags and keys are the same in both; a shows them", QUIET)))
     return [truncate_line(line, width) for line in lines]
 
 
 _NOTHING = {
     "Flags and keys": "Both have the same flags and keys.",
-    "Memory, if it replaces what runs": "Not planned.",
-    "Measured": "No speed run of them is stored. b measures the running profile.",
+    "Memory, if it replaced what runs": "Not planned.",
+    "Measured": "Neither was measured yet. On the dashboard, b measures what runs.",
 }
 
 
@@ -183,8 +183,7 @@ def _memory_rows(left: MemoryPlan | None, right: MemoryPlan | None) -> list[Row]
         texts = []
         for plan in (left, right):
             device = next((device for device in plan.devices if device.device == name), None)
-            free = f", {units.memory(device.free_bytes)} free" if device and device.free_bytes is not None else ""
-            texts.append(f"{units.memory(device.total_bytes)}{free}" if device else units.UNKNOWN)
+            texts.append(units.need_and_free(device.total_bytes, device.free_bytes) if device else units.UNKNOWN)
         rows.append(("RAM" if name == HOST else name, texts[0], texts[1], "", ""))
     judged = [judge(plan) for plan in (left, right)]
     verdicts = [(MEMORY[v.fit].before(v.words), marked(MEMORY[v.fit])[1]) for v in judged]
