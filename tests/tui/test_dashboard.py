@@ -99,7 +99,15 @@ async def test_enter_switches_and_shows_the_progress(fake: FakeServices) -> None
     async with on_dashboard(fake) as pilot:
         await choose(pilot, "qwen36-256k")
         await until(pilot, lambda: "12.9 of 21.1 GB ~4 s left" in text(pilot))
-        await shows(pilot, "◌ qwen36-256k", "check ✓", "stop ✓ 400 ms", "VRAM settled ✓", "load ▓▓▓▓▓▓░░░░", "load 61%")
+        await shows(
+            pilot,
+            "◌ qwen36-256k",
+            "flags and memory ✓",
+            "stop ✓ 400 ms",
+            "VRAM settled ✓",
+            "load ▓▓▓▓▓▓░░░░",
+            "load 61%",
+        )
         gate.open.set()
         await until(pilot, lambda: "✓ qwen36-256k answers in 11.2 s" in text(pilot))
         await until(pilot, lambda: "● qwen36-256k ready" in text(pilot))
@@ -206,7 +214,7 @@ async def test_a_crash_is_named_and_r_starts_it_again(fake: FakeServices) -> Non
 async def test_a_first_run_without_engine_says_what_to_do(fake: FakeServices) -> None:
     fake.status, fake.engine, fake.profiles, fake.broken = STOPPED, False, [DEMO], {}
     async with on_dashboard(fake) as pilot:
-        await shows(pilot, "No engine was found.")
+        await shows(pilot, "No llama-server was found.", "[engines]")
         await shows(pilot, "pip install 'gpubox[embedded]'")
         await until(pilot, lambda: "Enter starts the highlighted profile" not in text(pilot), "no start without engine")
         assert "⏎ start" not in text(pilot)
@@ -225,7 +233,7 @@ async def test_enter_on_a_model_without_a_profile_makes_one_and_starts_it(fake: 
     fake.new_models = [Path("/data/models/new.gguf")]
     async with on_dashboard(fake) as pilot:
         app = app_of(pilot)
-        await until(pilot, lambda: "a model without a" in text(pilot))
+        await until(pilot, lambda: "new model: Enter starts it" in text(pilot))
         await pilot.press("end")
         await until(pilot, lambda: app.dashboard.profiles.entry and app.dashboard.profiles.entry.kind == "model")
         empty_log = app.dashboard.log_pane.placeholder

@@ -86,10 +86,10 @@ async def test_the_requests_of_earlier_launches_stay_below_a_line(fake: FakeServ
     async with on_dashboard(fake) as pilot:
         await pilot.press("h")
         await until(pilot, lambda: len(listed(pilot)) == 3 + 1 + 12 + 1 + 9 + 1 + 40)
-        await shows(pilot, "── qwen36-256k · today ─", "08:13:00 aider", "61 earlier")
+        await shows(pilot, "── qwen36-256k · today ─", "09:13:00 aider", "61 earlier")
         await pilot.press("j", "j", "j", "enter")  # on the line: nothing to open
         await pilot.press("j", "enter")
-        await shows(pilot, "Request 12", "qwen36-256k", "Sat 21 Nov 2026, 08:14:00", "aider")
+        await shows(pilot, "Request 12", "qwen36-256k", "Sat 21 Nov 2026, 09:14:00", "aider")
 
 
 async def test_a_switch_takes_no_request_from_the_list(fake: FakeServices, past: FakeHistory) -> None:

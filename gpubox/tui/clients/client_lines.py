@@ -380,10 +380,10 @@ def operation_step(operation: GatewaySwitch) -> str:
 
 
 def step_text(operation: GatewaySwitch) -> str:
-    """``load 3 s, asked by opencode``."""
+    """``load, 3 s so far, asked by opencode``."""
     step = operation_step(operation)
     asked = f", asked by {sanitize_to_width(operation.asked_by, 24)}" if operation.asked_by else ""
-    return f"{step} {units.rough_duration(operation.seconds)}{asked}"
+    return f"{step}, {units.rough_duration(operation.seconds)} so far{asked}"
 
 
 # -- columns ---------------------------------------------------------------------------------------------

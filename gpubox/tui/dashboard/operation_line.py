@@ -71,7 +71,7 @@ def advice_phrases(judged: AdviceList) -> tuple[Content, ...]:
     word = ("→ ", "$accent"), (sanitize_line(first.word), "bold")
     return (
         Content.assemble(*word, "  ", (sanitize_line(first.sentence), QUIET)),
-        Content.assemble((more, QUIET), ("x a", "bold $primary"), (" advice", QUIET)),
+        Content.assemble((more, QUIET), ("a", "bold $primary"), (" in the menu (x) says why", QUIET)),
     )
 
 
@@ -118,7 +118,7 @@ def _gateway_phrases(gateway: GatewayStatus | None, changing: bool) -> list[Cont
         from gpubox.tui.clients.client_lines import operation_step, operation_text
 
         phrases.append(Content.assemble(("◌ ", "$accent"), "gateway: ", (operation_text(operation), "bold")))
-        step = f"{operation_step(operation)} {units.rough_duration(operation.seconds)}"
+        step = f"{operation_step(operation)}, {units.rough_duration(operation.seconds)} so far"
         phrases.append(Content.styled(step, "$quiet"))
     return phrases
 
