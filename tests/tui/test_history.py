@@ -149,7 +149,7 @@ async def test_a_history_that_cannot_be_read_is_one_sentence_and_the_rest_works(
     past.problem = GpuboxError("The history ~/history.sqlite cannot be read: database is locked.")
     async with on_dashboard(fake) as pilot:
         await act(pilot, "graph_longer")
-        await shows(pilot, "! The history ~/history.sqlite cannot be read", "70.2 tok/s", "13:02:11", "reading ")
+        await shows(pilot, "! The history ~/history.sqlite cannot be read", "70.2 tok/s", "13:02:11", "last ")
         past.problem = None
         await shows(pilot, "12:30", "61 earlier")
         assert "cannot be read" not in text(pilot)
