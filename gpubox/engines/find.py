@@ -18,6 +18,11 @@ PATH_ENGINE = "llama-server"
 EMBEDDED = "embedded"
 EMBEDDED_COMMAND = (sys.executable, "-P", "-m", "gpubox.engines.embedded_server")
 INSTALL_EMBEDDED = "pip install 'gpubox[embedded]'"
+NOT_FOUND = "No llama-server was found."
+GET_ONE = (
+    f"{INSTALL_EMBEDDED}, or `gpubox engines build`, or put yours on PATH, or name it in config.toml: "
+    '[engines] llama-server = "/PATH/TO/llama-server".'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +64,8 @@ def choose_engine(config: Config, wanted: str) -> Engine:
     if not name:
         known = ", ".join(engines)
         raise GpuboxError(
-            "No engine was found: there is no llama-server on PATH and xllamacpp is not installed.",
-            f'Write default-engine = "NAME" into config.toml (it has {known}).'
-            if known
-            else f"Put llama-server on PATH, run `gpubox engines build`, or {INSTALL_EMBEDDED}.",
+            NOT_FOUND if not known else "No llama-server was found on PATH, and none is the default.",
+            f'Write default-engine = "NAME" into config.toml (it has {known}).' if known else GET_ONE,
         )
     if name not in engines:
         raise GpuboxError(f"There is no engine {name!r}.", _unknown_hint(name, list(engines)))

@@ -10,10 +10,11 @@ from gpubox.config import Config
 from gpubox.paths import Paths, shipped_profiles
 from gpubox.profiles.loader import ProfileCatalog, load_catalog, visible_profiles
 from gpubox.profiles.profile import Profile
+from gpubox.server.events import Step
 from gpubox.server.instance import instance_names, observe
 from gpubox.server.state import RunningServer
 
-_UNCHANGED_STEPS = ("begin", "check")
+_UNCHANGED_STEPS = ("begin", Step.CHECK)
 """The steps of an operation in which the old server goes on."""
 
 

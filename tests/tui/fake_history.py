@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from gpubox.errors import GpuboxError
 from gpubox.telemetry.history.values import (
@@ -117,13 +118,13 @@ def month() -> FakeHistory:
         StoredMark(NOON - 10 * DAY, "crash", "qwen36-256k"),
         StoredMark(NOON - 9.9 * DAY, "start", "qwen36-mtp-16gb"),
         StoredMark(NOON - 3 * DAY, "engine", "b11434 -> b11500"),
-        StoredMark(NOON - 5 * HOUR, "switch", "qwen36-256k"),
+        StoredMark(NOON - 4 * HOUR, "switch", "qwen36-256k"),
         StoredMark(NOON - 3 * HOUR, "switch", "qwen36-mtp-16gb"),
         StoredMark(NOON - 25 * MINUTE, "stop", "qwen36-mtp-16gb"),
         StoredMark(NOON - 22 * MINUTE, "start", "qwen36-mtp-16gb"),
     ]
     history.stored_requests = [
-        *launch("qwen36-256k", NOON - 5 * HOUR, 12, client="aider"),
+        *launch("qwen36-256k", NOON - 4 * HOUR, 12, client="aider"),
         *launch("qwen36-mtp-16gb", NOON - 27 * HOUR, 9, client="opencode"),
         *launch("qwen36-mtp-16gb", NOON - 3 * DAY, 40, client=None),
     ]
@@ -139,6 +140,7 @@ def launch(profile: str, since: float, count: int, *, client: str | None) -> lis
     for number in range(1, count + 1):
         at = since + number * MINUTE
         moment = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
-        request = replace(REQUESTS[0], number=number, task=100 + number, at=moment, prompt_tokens=20_000 + number)
+        new: dict[str, Any] = {"prompt_tokens": 20_000 + number, "cached_tokens": 18_200 + number}
+        request = replace(REQUESTS[0], number=number, task=100 + number, at=moment, **new)
         requests.append(StoredRequest(at, profile, client, request, round(since)))
     return requests

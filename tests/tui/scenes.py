@@ -10,16 +10,17 @@ from typing import Any
 from textual.pilot import Pilot
 
 from gpubox.errors import GpuboxError
-from gpubox.hardware.gpu import DriverReading
+from gpubox.hardware.gpu import LOST_HELP, DriverReading
 from gpubox.hardware.host import HostReading
 from gpubox.planner.plan import Solution
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.recent import History
-from gpubox.telemetry.snapshot import DeviceMemory, HistoryMark, Offload, SlotReading, Totals
+from gpubox.telemetry.snapshot import DeviceMemory, HistoryMark, Offload, SlotReading, Throughput, Totals
 from tests.tui.conftest import act, choose, text, until
 from tests.tui.fake import (
     BUSY,
     DEMO,
+    MINE,
     READY,
     STOPPED,
     FakeServices,
@@ -33,7 +34,9 @@ from tests.tui.fake_finder import plan
 from tests.tui.fake_history import FakeHistory, month
 from tests.tui.snapshots import (
     ANSWERING,
+    AT_REST,
     CARD,
+    EMPTY_HOST,
     GIB,
     IDLE,
     IN_RAM,
@@ -43,6 +46,7 @@ from tests.tui.snapshots import (
     ONE_CARD,
     PREFILL,
     READING_SLOT,
+    RESTING,
     SLOT,
     SPLIT,
     filled,
@@ -54,7 +58,16 @@ NOW = 1000.0
 SESSION = session()
 TOTALS = Totals(len(SESSION), 44_900, 53_200, 1708, 595, 543)
 LISTED: dict[str, Any] = {"requests": SESSION, "totals": TOTALS}
-AT_REST = replace(OFFLOADED, threads_busy=0.1, bottleneck=None, bottleneck_reason="nothing is asked for")
+EARLIER: dict[str, Any] = {"requests": SESSION[3:], "totals": replace(TOTALS, requests=len(SESSION) - 3)}
+"""Until a minute and a half ago: the request of now is under way since then."""
+
+
+def after_earlier(through: Throughput) -> Throughput:
+    """With the figures of the last request of EARLIER."""
+    last = SESSION[3]
+    return replace(through, ttft_seconds=last.ttft_seconds, draft_acceptance=last.draft_acceptance,
+                   mean_accepted_length=last.mean_accepted_length,
+                   accepted_per_position=last.accepted_per_position)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +92,9 @@ class Scene:
         if self.stranger:
             fake = Stranger(*PLANS, status=self.status)
             fake.planned = dict(PLANS)
+            if self.status.up:  # his first profile, made of the smaller model
+                fake.profiles = [SMALL, *fake.profiles]
+                fake.new_models.pop()
         fake.lines = recorded() if self.log else []
         fake.engine = self.engine
         fake.at, fake.step = NOW, 0.0
@@ -89,7 +105,8 @@ class Scene:
 
     def history(self) -> History:
         """The minutes before."""
-        history = filled(self.status, NOW) if self.status.up else History()
+        usual = self.readings.get("throughput", ANSWERING).tg_median or 54.5
+        history = filled(self.status, NOW, usual) if self.status.up and not self.stranger else History()
         history.marks.extend(self.marks)
         return history
 
@@ -139,16 +156,24 @@ ON_CPU: dict[str, Any] = {
     "offload": Offload(layers_on_gpu=0, layers_total=31, threads_busy=1.9, threads_asked=2,
                        major_faults_per_second=0.0, bottleneck="CPU", bottleneck_reason="threads 1.9 of 2"),
     "throughput": replace(ANSWERING, tg_tokens_per_second=148.2, tg_peak=163.0, tg_median=151.3, draft_acceptance=None,
-                          mean_accepted_length=None, accepted_per_position=(), context_used_tokens=612,
-                          context_size_tokens=4096),
+                          mean_accepted_length=None, accepted_per_position=(), pp_tokens_per_second=412.0,
+                          ttft_seconds=0.12, context_size_tokens=4096),
     "slots": (replace(SLOT, context_used_tokens=612, context_size_tokens=4096, prompt_tokens=401,
-                      cached_tokens=352, tg_tokens_per_second=148.2),),
-    "totals": TOTALS,
-    "requests": tuple(replace(r, draft_tokens=None, draft_tokens_accepted=None) for r in SESSION),
+                      prompt_done_tokens=401, cached_tokens=352, generated_tokens=211, tg_tokens_per_second=148.2,
+                      seconds=1.5),),
+    "totals": replace(TOTALS, requests=12),
+    "requests": tuple(
+        replace(r, number=12 - at, prompt_tokens=401 - 25 * at, cached_tokens=352 - 25 * at, generated_tokens=148,
+                pp_tokens_per_second=412.0, tg_tokens_per_second=148.0, ttft_seconds=0.12, slot_ttft_seconds=0.12,
+                prompt_seconds=0.12, generation_seconds=1.0, duration_seconds=1.1, draft_tokens=None,
+                draft_tokens_accepted=None, stop_reason="stop", cache_miss=None)
+        for at, r in enumerate(SESSION[:12])
+    ),
 }  # fmt: skip
 DEMO_BUSY = replace(BUSY, profile=DEMO.name, model_path="~/models/SmolLM2-135M-Instruct.Q4_1.gguf",
                     base_url="http://127.0.0.1:37121")  # fmt: skip
-LOST = replace(CARD, lost=True, lost_at="2026-11-21T13:01:52.000Z")
+BUSY_CARD = replace(CARD, utilization_percent=93, memory_utilization_percent=88)
+LOST = replace(CARD, lost=True, lost_at="2026-11-21T13:02:24.000Z")
 FOUR = tuple(
     SlotReading(n, state, 30 + n, used, 32_768, prompt, done, 0, out, tg, pp, share, eta, 4.0)
     for n, state, used, prompt, done, out, tg, pp, share, eta in (
@@ -161,45 +186,64 @@ FOUR = tuple(
 DIED = "qwen36-mtp-16gb died: CUDA error: out of memory (CUDA0, 1,024 MiB asked for)."
 
 LARGE = plan("Qwen3.6-35B-A3B-UD-Q4_K_M", 17 * GIB)
+TINY = plan("SmolLM2-135M-Instruct.Q4_1", GIB // 10)
 PLANS = {
     "Qwen3.6-35B-A3B-UD-Q4_K_M": replace(LARGE, solutions=(Solution({"n-cpu-moe": 22}, GIB),)),
-    "SmolLM2-135M-Instruct.Q4_1": plan("SmolLM2-135M-Instruct.Q4_1", GIB // 10),
+    TINY.profile: replace(TINY, devices=(replace(TINY.devices[0], free_bytes=int(15.5 * GIB)), TINY.devices[1])),
 }
-FIRST = replace(READY, profile="smollm2", base_url="http://127.0.0.1:8081")
+SMALL = replace(MINE, name="smollm2", title="SmolLM2 135M", model="~/models/SmolLM2-135M-Instruct.Q4_1.gguf")
+FIRST = replace(READY, profile=SMALL.name, model_path=SMALL.model)
+ON_CARD = replace(
+    SPLIT, weights_bytes=94 * MIB, kv_bytes=180 * MIB, compute_bytes=98 * MIB, draft_bytes=None,
+    unaccounted_bytes=120 * MIB, free_bytes=(SPLIT.total_bytes or 0) - (94 + 180 + 98 + 300 + 120) * MIB,
+)  # fmt: skip
+NEW: dict[str, Any] = {
+    "memory": (ON_CARD,), "host": EMPTY_HOST, "requests": (), "totals": Totals(0, 0, 0, 0),
+    "slots": (SlotReading(0, "idle", None, 0, 8192),), "throughput": Throughput("idle", context_size_tokens=8192,
+                                                                            busy_slots=0, slots=1),
+    "offload": Offload(layers_on_gpu=31, layers_total=31, threads_busy=0.0, threads_asked=8,
+                       major_faults_per_second=0.0, bottleneck_reason=AT_REST.bottleneck_reason),
+}  # fmt: skip
+"""A small model, wholly on the card, that nobody has asked yet."""
 
 SCENES = {
     "welcome": Scene(STOPPED, ("What do you have?", "with n-cpu-moe 22", "find a model", "98 MB"), {}, log=False,
                      stranger=True),
-    "first_start": Scene(FIRST, ("smollm2 ready", "connect your coding agent"), LISTED | {"offload": AT_REST},
-                         stranger=True),
-    "idle": Scene(READY, ("● idle", "qwen36-mtp-16gb ready"), LISTED | {"offload": AT_REST}),
+    "first_start": Scene(FIRST, ("smollm2 ready", "connect your coding agent"), NEW, stranger=True),
+    "idle": Scene(READY, ("● idle", "qwen36-mtp-16gb ready"), LISTED),
     "generating": Scene(BUSY, ("70.2 tok/s", "113 of 115"), LISTED,
                         marks=(HistoryMark(NOW - 205, "switch", "qwen36-mtp-16gb"),)),
     "prefill": Scene(BUSY, ("62%", "ETA 0:46", "reading"),
-                     {"throughput": PREFILL, "slots": (READING_SLOT,), **LISTED}),
+                     {"throughput": after_earlier(PREFILL), "slots": (READING_SLOT,), **EARLIER}),
     "no_gpu": Scene(DEMO_BUSY, ("148 tok/s", "RAM"), ON_CPU),
     "two_cards": Scene(BUSY, ("CUDA0", "CUDA1"), {
-        "driver": DriverReading((CARD, SECOND), ONE_CARD.driver_version), **LISTED,
+        "driver": DriverReading((BUSY_CARD, SECOND), ONE_CARD.driver_version), **LISTED,
         "memory": (SPLIT, SECOND_SPLIT,
                    replace(IN_RAM, weights_bytes=int(2.1 * GIB), free_bytes=int(32.8 * GIB) + int(8.5 * GIB))),
-        "offload": replace(OFFLOADED, expert_layers_on_cpu=4, bottleneck="GPU bandwidth",
-                           bottleneck_reason="memory 88% busy, GPU 61%")}),
+        "offload": replace(OFFLOADED, expert_layers_on_cpu=4, threads_busy=1.4, bottleneck="GPU bandwidth",
+                           bottleneck_reason="GPU 93%, memory controller 88%")}),
     "four_slots": Scene(BUSY, ("91.4 tok/s", "2 queued"), {
-        "throughput": replace(ANSWERING, tg_tokens_per_second=91.4, busy_slots=4, slots=4, queued_requests=2,
-                              tg_peak=96.3, tg_median=88.0, request_tg_median=30.1, request_tg_peak=31.2,
-                              context_used_tokens=17_900, context_size_tokens=32_768),
+        "throughput": replace(ANSWERING, tg_tokens_per_second=91.4, pp_tokens_per_second=640.0, busy_slots=4, slots=4,
+                              queued_requests=2, tg_peak=96.3, tg_median=88.0, request_tg_median=30.1,
+                              request_tg_peak=31.2, context_used_tokens=17_900, context_size_tokens=32_768),
         "slots": FOUR, **LISTED}),
     "loading": Scene(READY, ("12.9 of", "qwen36-256k loading"), {}, _switch),
     "sleeping": Scene(READY, ("○ sleeping",), {
-        "throughput": replace(IDLE, state="sleeping", busy_slots=None), "offload": AT_REST, "slots": (), **LISTED,
+        "throughput": replace(IDLE, state="sleeping", busy_slots=None, slots=None, context_size_tokens=None),
+        "offload": Offload(bottleneck_reason="the server sleeps and has freed its memory"),
+        "slots": (), "host": EMPTY_HOST, **LISTED,
         "memory": (replace(SPLIT, weights_bytes=None, kv_bytes=None, compute_bytes=None, draft_bytes=None,
                            unaccounted_bytes=180 * MIB, free_bytes=(CARD.vram_total_bytes or 0) - 480 * MIB),)}),
     "stuck": Scene(BUSY, ("✗ stuck", "generated for"), {
-        "throughput": replace(ANSWERING, state="stuck", tg_tokens_per_second=0.0), **LISTED,
-        "slots": (replace(SLOT, tg_tokens_per_second=0.0),),
-        "offload": AT_REST, "problems": ("no token processed or generated for 42 s",)}),
-    "gpu_lost": Scene(READY, ("GPU 0 LOST",), {
-        "driver": DriverReading((LOST,), ONE_CARD.driver_version), **LISTED, "offload": AT_REST}),
+        "throughput": after_earlier(replace(ANSWERING, state="stuck", tg_tokens_per_second=0.0)),
+        "driver": RESTING, **EARLIER,
+        "slots": (replace(SLOT, tg_tokens_per_second=0.0, seconds=43.2),),
+        "offload": replace(AT_REST, bottleneck_reason="the server makes no progress"),
+        "problems": ("no token processed or generated for 42 s",)}),
+    "gpu_lost": Scene(READY, ("GPU 0 LOST", "lost its card", "dmesg"), {
+        "driver": DriverReading((LOST,), ONE_CARD.driver_version), **LISTED,
+        "throughput": replace(IDLE, state="lost"), "problems": (f"GPU 0 is lost: {LOST_HELP}",),
+        "offload": replace(AT_REST, bottleneck_reason="the server's card is lost")}),
     "crashed": Scene(replace(STOPPED, state="crashed", message=DIED), ("✗ crashed", "r starts"), {},
                      marks=(HistoryMark(NOW - 40, "crash", DIED),)),
     "exposed": Scene(replace(READY, base_url="http://0.0.0.0:8081", exposed="LAN, no key"), ("▲ LAN, no key",),
@@ -207,6 +251,6 @@ SCENES = {
     "rolled_back": Scene(READY, ("Try n-cpu-moe", "qwen36-mtp-16gb ready"), LISTED, _fail),
     "month": Scene(BUSY, ("30 days", "tg │", "▲", "15% slower", "client"), LISTED, _month, past=month),
     "earlier_requests": Scene(BUSY, ("1 day", "qwen36-256k · today", "15 match"), {}, _earlier, past=month),
-    "no_engine": Scene(STOPPED, ("No engine was found",), {}, log=False, engine=False),
+    "no_engine": Scene(STOPPED, ("No llama-server was found", "[engines]"), {}, log=False, engine=False),
 }  # fmt: skip
 """Name -> state."""

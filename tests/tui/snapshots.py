@@ -10,6 +10,7 @@ from gpubox.hardware.gpu import DriverReading, Gpu, GpuProcess
 from gpubox.hardware.host import HostReading, ProcessReading
 from gpubox.server.status import ServerStatus
 from gpubox.telemetry.recent import History
+from gpubox.telemetry.requests import NO_CHECKPOINT
 from gpubox.telemetry.snapshot import DeviceMemory, Offload, Request, SlotReading, Snapshot, Throughput, Totals
 
 GIB, MIB = 1024**3, 1024**2
@@ -24,6 +25,10 @@ CARD = Gpu(
     pcie_max_generation=5, pcie_max_width=8, pcie_link_bytes_per_second=31_500_000_000, throttle_reasons=(),
 )  # fmt: skip
 ONE_CARD = DriverReading((CARD,), "580.65.06")
+RESTING = DriverReading(
+    (replace(CARD, utilization_percent=0, temperature_celsius=41, power_watts=14.2, memory_utilization_percent=1,
+             pcie_rx_bytes_per_second=0, pcie_tx_bytes_per_second=0),), ONE_CARD.driver_version,
+)  # fmt: skip
 NO_DRIVER = DriverReading((), None, "no NVIDIA driver")
 SPLIT = DeviceMemory(
     "CUDA0", "gpu", CARD.name, 0, TOTAL, weights_bytes=int(10.4 * GIB), kv_bytes=int(1.9 * GIB),
@@ -37,6 +42,7 @@ IN_RAM = DeviceMemory(
     other_processes_bytes=64 * GIB - int(10.6 * GIB) - 96 * MIB - int(0.9 * GIB) - int(32.8 * GIB),
 )  # fmt: skip
 HOST = HostReading(64 * GIB, int(32.8 * GIB), 0, (70.0,) * 8)
+EMPTY_HOST = HostReading(64 * GIB, int(44.4 * GIB), 0, (2.0,) * 8)
 PROCESS = ProcessReading(4711, 812.0, 19, int(12.2 * GIB), int(1.5 * GIB), int(10.7 * GIB), 40 * MIB, 12, 0)
 OFFLOADED = Offload(
     layers_on_gpu=41, layers_total=41, expert_layers_on_cpu=22, expert_layers_total=40, threads_busy=7.6,
@@ -44,10 +50,11 @@ OFFLOADED = Offload(
     prompt_cache_bytes=int(1.2 * GIB), prompt_cache_limit_bytes=8 * GIB, checkpoints_bytes=301 * MIB,
     bottleneck="CPU experts", bottleneck_reason="GPU 54%, threads 7.6 of 8",
 )  # fmt: skip
-SLOT = SlotReading(0, "answering", 17, 43_100, 131_072, 43_000, 43_000, 41_200, 512, 70.2, seconds=7.9)
-IDLE_SLOT = SlotReading(0, "idle", None, 43_612, 131_072)
+AT_REST = replace(OFFLOADED, threads_busy=0.1, bottleneck=None, bottleneck_reason="the server waits for a request")
+SLOT = SlotReading(0, "answering", 17, 43_100, 131_072, 43_000, 43_000, 41_200, 100, 70.2, seconds=3.7)
+IDLE_SLOT = SlotReading(0, "idle", None, 43_512, 131_072)
 ANSWERING = Throughput(
-    "answering", 70.2, 80.1, 54.5, 18.9, 812.0, ttft_seconds=0.41, draft_acceptance=113 / 115,
+    "answering", 70.2, 80.1, 54.5, 18.9, 812.0, ttft_seconds=2.2, draft_acceptance=113 / 115,
     mean_accepted_length=2.97, accepted_per_position=(0.99, 0.97), context_used_tokens=43_100,
     context_size_tokens=131_072, busy_slots=1, slots=1,
 )  # fmt: skip
@@ -60,11 +67,11 @@ READING_SLOT = SlotReading(
     0, "prefill", 18, 41_200, 131_072, 66_300, 41_200, 0, 0, None, 548.0, 0.62, 46.0, 75.2
 )  # fmt: skip
 REQUESTS: tuple[Request, ...] = (
-    Request(3, "2026-11-21T13:02:11.000Z", 0, 15, 43_000, 41_200, 512, 0.41, 812.0, 70.2, 2.2, 7.3, 9.5, 115, 113, 2.97,
+    Request(3, "2026-11-21T13:02:11.000Z", 0, 15, 43_000, 41_200, 512, 2.2, 812.0, 70.2, 2.2, 7.3, 9.5, 115, 113, 2.97,
             (0.99, 0.97), "stop"),
-    Request(2, "2026-11-21T13:01:40.000Z", 0, 12, 43_000, 0, 96, 52.9, 812.4, 68.8, 52.9, 1.4, 54.3, 80, 78, 2.91,
-            (0.98, 0.95), "stop", "no checkpoint"),
-    Request(1, "2026-11-21T13:01:02.000Z", 0, 7, 12_300, 12_000, 1100, 0.22, 790.0, 61.0, 0.2, 18.0, 18.2, 400, 352,
+    Request(2, "2026-11-21T13:01:22.000Z", 0, 12, 36_500, 0, 96, 45.0, 812.4, 68.8, 45.0, 1.4, 46.4, 80, 78, 2.91,
+            (0.98, 0.95), "stop", NO_CHECKPOINT),
+    Request(1, "2026-11-21T13:01:02.000Z", 0, 7, 12_300, 12_000, 1100, 0.4, 790.0, 61.7, 0.4, 17.8, 18.2, 400, 352,
             2.6, (0.9, 0.86), "length"),
 )  # fmt: skip
 REQUESTS = tuple(replace(r, queue_seconds=0.0, slot_ttft_seconds=r.ttft_seconds) for r in REQUESTS)
@@ -74,20 +81,25 @@ NOTHING = Throughput("down")
 
 def snapshot(status: ServerStatus, at: float = 1000.0, **more: Any) -> Snapshot:
     """The box while ``status`` is so; anything else may be given."""
-    up = status.state in ("ready", "answering")
+    up, works = status.state in ("ready", "answering"), status.state == "answering"
+    why = "the model is being loaded" if status.state == "loading" else "nothing runs"
     values: dict[str, Any] = {
-        "driver": ONE_CARD,
-        "host": HOST,
+        "driver": ONE_CARD if works else RESTING,
+        "host": HOST if up else EMPTY_HOST,
         "process": PROCESS if up else None,
         "memory": (SPLIT, IN_RAM) if up else (empty_card(),),
-        "offload": OFFLOADED if up else Offload(bottleneck_reason="nothing runs"),
-        "throughput": ANSWERING if status.state == "answering" else IDLE if up else _through(status.state),
-        "slots": ((SLOT if status.state == "answering" else IDLE_SLOT),) if up else (),
+        "offload": OFFLOADED if works else AT_REST if up else Offload(bottleneck_reason=why),
+        "throughput": ANSWERING if works else IDLE if up else _through(status.state),
+        "slots": ((SLOT if works else IDLE_SLOT),) if up else (),
         "requests": REQUESTS if up else (),
         "totals": Totals(3, 44_900, 53_200, 1708, 595, 543) if up else Totals(),
         "kv_bytes_per_token": BYTES_PER_TOKEN if up else None,
     }
-    return Snapshot(at=at, time="2026-11-21T13:02:20.000Z", server=status, **(values | more))
+    values |= more
+    if slots := values["slots"]:  # the fullest slot, as the product has it
+        used = max(slot.context_used_tokens or 0 for slot in slots)
+        values["throughput"] = replace(values["throughput"], context_used_tokens=used)
+    return Snapshot(at=at, time="2026-11-21T13:02:30.000Z", server=status, **values)
 
 
 def _through(state: str) -> Throughput:
@@ -114,11 +126,12 @@ def past(end: float = 1000.0, seconds: float = 280.0) -> list[tuple[float, float
     return speeds
 
 
-def filled(status: ServerStatus, end: float = 1000.0) -> History:
-    """The history after these minutes."""
+def filled(status: ServerStatus, end: float = 1000.0, usual: float = 54.5) -> History:
+    """The history after these minutes, around the ``usual`` speed."""
     history = History()
     base = snapshot(status)
     for at, speed in past(end):
+        speed = speed and speed * usual / 54.5
         state = "answering" if speed else "prefill" if int(at) % 70 < 12 else "idle"
         history.push(replace(base, at=at, throughput=replace(ANSWERING, state=state, tg_tokens_per_second=speed)))
     return history

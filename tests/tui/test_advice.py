@@ -48,11 +48,11 @@ PAGING = Advice(
 CONTEXT = Advice(
     "context",
     "context",
-    "The largest of 312 requests used 21.3k of 128K tokens; ctx-size 43008 frees ~1.6 GiB on CUDA0: room for the "
+    "The largest of 312 requests used 21,300 of 131,072 tokens; ctx-size 43008 frees ~1.6 GiB on CUDA0: room for the "
     "experts of 3 more layers.",
     (
         "requests of the history of 12 days, and the server's log",
-        "42K tokens hold at least 2 times the largest request",
+        "43,008 tokens hold at least 2 times the largest request",
     ),
     {"ctx-size": 43008, "n-cpu-moe": 19},
     {"ctx-size": 131072, "n-cpu-moe": 22},
@@ -87,16 +87,16 @@ async def advised(pilot: Pilot[bool]) -> None:
 async def test_the_dashboard_says_the_most_urgent_advice_in_one_line() -> None:
     fake = services()
     async with on_dashboard(fake) as pilot:
-        await shows(pilot, "→ paging  The CPU waits for weights", "+2 more  x a advice")
+        await shows(pilot, "→ paging  The CPU waits for weights", "+2 more  a in the menu (x) says why")
         line = next(each for each in text(pilot).splitlines() if "→ paging" in each)
         assert len(line.rstrip()) <= SIZE[0]
         fake.judged = replace(JUDGED, advice=(replace(PAGING, dismissed=True), OTHERS))
         fake.status = replace(BUSY, pid=4712)
         await shows(pilot, "→ VRAM  Other programs hold 1.2 GiB")
-        assert not on_screen(pilot, "more  x a advice")
+        assert not on_screen(pilot, "more  a in the menu")
         fake.judged = AdviceList(PROFILE)
         fake.status = replace(BUSY, pid=4713)
-        await until(pilot, lambda: "x a advice" not in text(pilot), "no advice")
+        await until(pilot, lambda: "in the menu (x) says why" not in text(pilot), "no advice")
 
 
 async def test_a_rule_that_fails_ends_nothing() -> None:
@@ -199,7 +199,7 @@ def test_hostile_text_is_drawn_as_text() -> None:
 
 
 async def _line(pilot: Pilot[bool]) -> None:
-    await shows(pilot, "→ paging", "x a advice")
+    await shows(pilot, "→ paging", "a in the menu (x)")
 
 
 async def _list(pilot: Pilot[bool]) -> None:

@@ -94,7 +94,7 @@ async def test_one_key_holds_all_requests_and_lets_them_go_on() -> None:
 async def test_a_switch_for_a_request_says_by_whom() -> None:
     services = services_with_gateway(SWITCHING)
     async with on_dashboard(services, notifications=True) as pilot:
-        await shows(pilot, "gateway: switch to qwen36-256k, asked by aider", "waits 4 s, asked by aider")
+        await shows(pilot, "gateway: switch to qwen36-256k, asked by aider", "waits, 4 s so far")
         services.gateway_view = view(STATUS)
         await until(pilot, lambda: "asked by aider" not in text(pilot))
 

@@ -37,7 +37,7 @@ def drawn(compositor: Compositor, kind: type[Compositor], regions: list[Region])
 
 async def test_draws_what_textual_draws(fake: FakeServices) -> None:
     async with on_dashboard(fake, size=(120, 36)) as pilot:
-        await shows(pilot, "64°C")
+        await shows(pilot, "41°C")
         await settled(pilot)
         for key in ("", "question_mark"):  # the dashboard, then a dialog over it
             if key:

@@ -200,6 +200,6 @@ async def test_picture(
         await until(pilot, lambda: screen.header.gpu_readings, "the header")
         await settled(pilot)  # how far the list is scrolled depends on the rows that it has when the cursor moves
         await go_to(pilot, "Q8_0")
-        await shows(pilot, "ready", "64°C", "13:02")
+        await shows(pilot, "ready", "41°C", "13:02")
         await shows(pilot, "CUDA0" if size != "80x24" else "hf:unsloth")
         await pictured(pilot, snapshot)

@@ -86,10 +86,10 @@ async def test_the_requests_of_earlier_launches_stay_below_a_line(fake: FakeServ
     async with on_dashboard(fake) as pilot:
         await pilot.press("h")
         await until(pilot, lambda: len(listed(pilot)) == 3 + 1 + 12 + 1 + 9 + 1 + 40)
-        await shows(pilot, "── qwen36-256k · today ─", "08:13:00 aider", "61 earlier")
+        await shows(pilot, "── qwen36-256k · today ─", "09:13:00 aider", "61 earlier")
         await pilot.press("j", "j", "j", "enter")  # on the line: nothing to open
         await pilot.press("j", "enter")
-        await shows(pilot, "Request 12", "qwen36-256k", "Sat 21 Nov 2026, 08:14:00", "aider")
+        await shows(pilot, "Request 12", "qwen36-256k", "Sat 21 Nov 2026, 09:14:00", "aider")
 
 
 async def test_a_switch_takes_no_request_from_the_list(fake: FakeServices, past: FakeHistory) -> None:
@@ -149,7 +149,7 @@ async def test_a_history_that_cannot_be_read_is_one_sentence_and_the_rest_works(
     past.problem = GpuboxError("The history ~/history.sqlite cannot be read: database is locked.")
     async with on_dashboard(fake) as pilot:
         await act(pilot, "graph_longer")
-        await shows(pilot, "! The history ~/history.sqlite cannot be read", "70.2 tok/s", "13:02:11", "reading ")
+        await shows(pilot, "! The history ~/history.sqlite cannot be read", "70.2 tok/s", "13:02:11", "last ")
         past.problem = None
         await shows(pilot, "12:30", "61 earlier")
         assert "cannot be read" not in text(pilot)

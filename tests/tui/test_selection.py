@@ -54,7 +54,7 @@ async def test_requests(fake: FakeServices) -> None:
         assert app.clipboard == "\n".join(rows[:2])
 
 
-@pytest.mark.parametrize("text", ["threads", "weights", "context", "64°C", "not with your"])
+@pytest.mark.parametrize("text", ["threads", "weights", "context", "41°C", "not with your"])
 async def test_words_of_every_pane(fake: FakeServices, text: str) -> None:
     async with on_dashboard(fake, size=(200, 50)) as pilot:
         app = app_of(pilot)

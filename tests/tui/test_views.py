@@ -102,8 +102,8 @@ def test_a_request_fits_and_a_re_read_says_why(width: int) -> None:
     for request in REQUESTS:
         assert cell_width(requests.request_row(request, width)) <= width
     again = plain_text(requests.request_row(REQUESTS[1], width))
-    assert "↻ 43.0k" in again
-    assert ("no checkpoint" in again) == ("no ch" in again) == (width >= 78), "a reason is never cut"
+    assert "↻ 36.5k" in again and ("reread" in again) == (width >= 60)
+    assert ("no checkpoint" in again) == ("no ch" in again) == (width >= 87), "a reason is never cut"
 
 
 @pytest.mark.parametrize("width", [44, 60, 78, 140])

@@ -54,7 +54,7 @@ def test_a_bare_word_in_the_config_is_looked_up_on_path(binary: Path, monkeypatc
 @pytest.mark.usefixtures("no_embedded")
 def test_no_engine_at_all(monkeypatch: pytest.MonkeyPatch, binary: Path) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(GpuboxError, match="No engine was found") as error:
+    with pytest.raises(GpuboxError, match="No llama-server was found") as error:
         choose_engine(Config(), "")
     assert all(way in error.value.hint for way in ("on PATH", "gpubox engines build", "gpubox[embedded]"))
     with pytest.raises(GpuboxError) as error:

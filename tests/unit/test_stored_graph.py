@@ -15,7 +15,7 @@ from gpubox.tui.dashboard.graph import (
     StoredGraph,
     Zoom,
     bucket_columns,
-    has_gaps,
+    legend,
     mark_columns,
     span_of,
     stored_lines,
@@ -77,8 +77,8 @@ def test_idle_and_unobserved_are_not_the_same_and_neither_is_drawn_as_a_value() 
     foot = texts(lines)[2][graph.AXIS_CELLS :]
     # The two newest minutes may still be written: they are no gap.
     assert foot.startswith("██████████          ········") and foot[29] == "█"
-    assert has_gaps(view)
-    assert not has_gaps(stored(HOUR_ZOOM, 30, dict.fromkeys(range(30))))
+    assert "· not observed" in legend(view, 60)
+    assert "not observed" not in legend(stored(HOUR_ZOOM, 30, dict.fromkeys(range(30))), 60)
 
 
 def test_nothing_at_all_is_a_sentence() -> None:

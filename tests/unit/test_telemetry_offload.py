@@ -88,7 +88,7 @@ def test_a_server_on_the_cpu_has_no_layer_on_a_gpu_whatever_its_build_says(tmp_p
 
 def test_nothing_is_known_without_a_log() -> None:
     assert offload(None, None, ProcessRates(), DriverReading(()), "idle", None) == Offload(
-        bottleneck_reason="idle: the server waits for a request"
+        bottleneck_reason="the server waits for a request"
     )
 
 
@@ -162,7 +162,7 @@ def test_the_client_when_the_server_has_just_answered() -> None:
     def idle(seconds: float | None) -> tuple[str | None, str]:
         return bottleneck(BottleneckInputs("idle", seconds_since_request=seconds))
 
-    rest = (None, "idle: the server waits for a request")
+    rest = (None, "the server waits for a request")
     assert idle(3.4) == ("client", "the server has waited 3 s for the next request")
     assert idle(60.0) == idle(None) == idle(0.4) == idle(-0.02) == rest
 

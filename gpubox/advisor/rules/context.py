@@ -49,11 +49,10 @@ def _read(evidence: Evidence) -> Judgement | None:
         changes.append(("n-cpu-moe", then))
         gain += f": room for the experts of {now - then} more layers"
     return Judgement(
-        f"The largest of {use.requests:,} requests used {units.tokens(use.largest_tokens)} of "
-        f"{units.tokens(size)} tokens; {gain}.",
+        f"The largest of {use.requests:,} requests used {use.largest_tokens:,} of {size:,} tokens; {gain}.",
         (
             f"requests of {use.source}",
-            f"{units.tokens(saving.context_tokens)} tokens hold at least {HEADROOM} times the largest request"
+            f"{saving.context_tokens:,} tokens hold at least {HEADROOM} times the largest request"
             + (f" in each of {use.slots} slots" if use.slots > 1 else ""),
         ),
         tuple(changes),

@@ -18,7 +18,7 @@ from gpubox.cli.options import json_option
 from gpubox.config import api_key
 from gpubox.engines.built import leftovers
 from gpubox.engines.capabilities import display_version
-from gpubox.engines.find import INSTALL_EMBEDDED, find_engines
+from gpubox.engines.find import GET_ONE, NOT_FOUND, find_engines
 from gpubox.engines.query import list_devices, read_capabilities
 from gpubox.errors import ExitCode, GpuboxError
 from gpubox.hardware.nvml import read_driver
@@ -111,8 +111,7 @@ def _gpus() -> Iterator[Finding]:
 def _engines(context: Context) -> Iterator[Finding]:
     engines = find_engines(context.config)
     if not engines:
-        hint = f"{INSTALL_EMBEDDED}, or build llama-server for this machine: gpubox engines build"
-        yield Finding("engine", "bad", "no llama-server and no embedded engine", hint)
+        yield Finding("engine", "bad", NOT_FOUND, GET_ONE)
     for engine in engines:
         try:
             capabilities, names = read_capabilities(engine, context.paths), list_devices(engine)

@@ -12,7 +12,7 @@ from gpubox.cli import diagnostics, output
 from gpubox.cli.context import Context
 from gpubox.cli.options import PlainHelpOption, Verbs, json_option
 from gpubox.engines.capabilities import display_version
-from gpubox.engines.find import INSTALL_EMBEDDED, default_name, find_engines
+from gpubox.engines.find import GET_ONE, NOT_FOUND, default_name, find_engines
 from gpubox.engines.query import list_devices, read_capabilities
 from gpubox.errors import ExitCode, GpuboxError, UsageError
 from gpubox.views.fields import json_fields
@@ -54,10 +54,7 @@ def _list(context: Context, as_json: bool) -> int:
     if as_json:
         output.emit_json({"engines": values})
     elif not values:
-        output.emit(
-            f"There is no engine. {INSTALL_EMBEDDED}, put llama-server on PATH, name it in config.toml, or run "
-            "`gpubox engines build`."
-        )
+        output.emit(f"{NOT_FOUND} {GET_ONE}")
     else:
         for entry in values:
             _print(entry)

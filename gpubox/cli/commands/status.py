@@ -91,17 +91,19 @@ def show_status(context: Context, as_json: bool, watch: float | None = None, url
         others = (name for name in instance_names(context.paths) if name != MAIN_INSTANCE)
         for running in running_servers(context.paths, *others):
             output.emit(f"  beside    {running.launch.profile} at {running.launch.base_url}")
-    if snapshot.throughput.state == "stuck" or (snapshot.server.pid and snapshot.server.state == "unreachable"):
+    if snapshot.throughput.state in ("stuck", "lost") or (
+        snapshot.server.pid and snapshot.server.state == "unreachable"
+    ):
         return ExitCode.UNHEALTHY
     return _CODES.get(snapshot.server.state, ExitCode.OK)
 
 
 def _explain(context: Context, name: str, url: str | None, as_json: bool) -> int:
     """Without a server it says what the figure is, and what moves it. Raises UsageError for a name that is none."""
-    from gpubox.views.figures import FIGURES, Box, explain, usual_of
+    from gpubox.views.figures import ALSO_CALLED, FIGURES, Box, explain, usual_of
 
-    names = {known.lower(): known for known in FIGURES}
-    begun = [known for low, known in names.items() if low.startswith(name.lower())]
+    names = {word.lower(): known for word, known in ALSO_CALLED.items()} | {known.lower(): known for known in FIGURES}
+    begun = list(dict.fromkeys(known for low, known in names.items() if low.startswith(name.lower())))
     figure = names.get(name.lower()) or (begun[0] if name and len(begun) == 1 else None)
     if figure is None:
         from gpubox.toml_table import closest_match

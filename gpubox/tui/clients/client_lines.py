@@ -356,7 +356,8 @@ def _profile_part(profile: ProfileStatus, operations: Mapping[str, GatewaySwitch
     ]
     details = [words, *counts, "pinned" if profile.pinned else ""]
     if profile.state == "starting" and profile.name in operations:
-        details = [step_text(operations[profile.name]), *counts]
+        operation = operations[profile.name]
+        details = [f"{step_text(operation)}{_asked(operation)}", *counts]
     elif profile.state == "broken" and profile.message:
         details = [f"broken: {sanitize_line(profile.message)}"]
     elif profile.unload_seconds is not None and not profile.running:
@@ -369,8 +370,11 @@ def _profile_part(profile: ProfileStatus, operations: Mapping[str, GatewaySwitch
 def operation_text(operation: GatewaySwitch) -> str:
     """``switch to b, asked by opencode``."""
     kind = "switch to" if operation.displaces else operation.kind
-    asked = f", asked by {sanitize_to_width(operation.asked_by, 24)}" if operation.asked_by else ""
-    return f"{kind} {sanitize_to_width(operation.profile, 24)}{asked}"
+    return f"{kind} {sanitize_to_width(operation.profile, 24)}{_asked(operation)}"
+
+
+def _asked(operation: GatewaySwitch) -> str:
+    return f", asked by {sanitize_to_width(operation.asked_by, 24)}" if operation.asked_by else ""
 
 
 def operation_step(operation: GatewaySwitch) -> str:
@@ -379,10 +383,8 @@ def operation_step(operation: GatewaySwitch) -> str:
 
 
 def step_text(operation: GatewaySwitch) -> str:
-    """``load 3 s, asked by opencode``."""
-    step = operation_step(operation)
-    asked = f", asked by {sanitize_to_width(operation.asked_by, 24)}" if operation.asked_by else ""
-    return f"{step} {units.rough_duration(operation.seconds)}{asked}"
+    """``load, 3 s so far``."""
+    return f"{operation_step(operation)}, {units.rough_duration(operation.seconds)} so far"
 
 
 # -- columns ---------------------------------------------------------------------------------------------

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from gpubox.tui.styled_lines import QUIET, StyledLine, merge_neighbours, sanitize_to_width, styled_line
+from gpubox.tui.styled_lines import (
+    QUIET,
+    StyledLine,
+    fit_by_priority,
+    merge_neighbours,
+    sanitize_to_width,
+    styled_line,
+)
 
 if TYPE_CHECKING:
     from gpubox.telemetry.history.values import HistoryBucket, StoredMark
@@ -31,6 +38,8 @@ EVENT_STYLES = {
 }  # fmt: skip
 UNOBSERVED_GLYPH = "·"
 """Drawn in columns of the time in which nothing was observed: unknown, not 0."""
+LEGEND = {"▲": "start, switch", "✗": "crash", "◆": "other engine", UNOBSERVED_GLYPH: "not observed",
+          "◇": "other driver", "▽": "stop"}  # fmt: skip
 NOW = " now"
 MIN_LABEL_CELLS = 4
 """With less room an event is drawn as its glyph alone."""
@@ -280,9 +289,14 @@ def stored_lines(stored: StoredGraph, width: int, height: int) -> list[StyledLin
     return lines
 
 
-def has_gaps(stored: StoredGraph) -> bool:
-    """Whether there was time in which nothing was observed."""
-    return bool(gap_columns(stored, bucket_columns(stored, stored.span.count)))
+def legend(stored: StoredGraph, width: int) -> str:
+    """What the marks mean that it has, as far as there is room."""
+    glyphs = {EVENT_STYLES[mark.kind][0] for mark in stored.marks if mark.kind in RANK}
+    if gap_columns(stored, bucket_columns(stored, stored.span.count)):
+        glyphs.add(UNOBSERVED_GLYPH)
+    parts = [styled_line(f"{glyph} {words}") for glyph, words in LEGEND.items() if glyph in glyphs]
+    line = fit_by_priority([(-at, part) for at, part in enumerate(parts)], width, "  ")
+    return "".join(text for text, _ in line)
 
 
 def is_observed(bucket: HistoryBucket) -> bool:

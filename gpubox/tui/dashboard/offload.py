@@ -152,7 +152,7 @@ def _buffers(snapshot: Snapshot) -> list[StyledLine]:
 
 def _pcie(snapshot: Snapshot) -> list[tuple[int, StyledLine]]:
     """Traffic of the busiest card, and the capacity of its link; nothing if the CPU has the whole model."""
-    gpus = [gpu for gpu in snapshot.driver.gpus if gpu.pcie_rx_bytes_per_second is not None]
+    gpus = [gpu for gpu in snapshot.driver.gpus if gpu.pcie_rx_bytes_per_second is not None and not gpu.lost]
     on_cpu_only = any(device.parts for device in snapshot.memory) and not any(
         device.parts for device in snapshot.memory if device.kind == "gpu"
     )

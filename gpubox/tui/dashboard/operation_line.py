@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from textual import events
 from textual.content import Content
 
-from gpubox import units
 from gpubox.sanitize import sanitize_line
 from gpubox.tui.styled_lines import QUIET
 from gpubox.tui.widgets.lines import StatusLines
@@ -71,7 +70,7 @@ def advice_phrases(judged: AdviceList) -> tuple[Content, ...]:
     word = ("→ ", "$accent"), (sanitize_line(first.word), "bold")
     return (
         Content.assemble(*word, "  ", (sanitize_line(first.sentence), QUIET)),
-        Content.assemble((more, QUIET), ("x a", "bold $primary"), (" advice", QUIET)),
+        Content.assemble((more, QUIET), ("a", "bold $primary"), (" in the menu (x) says why", QUIET)),
     )
 
 
@@ -115,11 +114,10 @@ def _gateway_phrases(gateway: GatewayStatus | None, changing: bool) -> list[Cont
             Content.assemble(loud, (" the gateway holds all requests; its menu (5, x) resumes it", "$warning"))
         )
     for operation in gateway.operations if gateway and not changing else ():
-        from gpubox.tui.clients.client_lines import operation_step, operation_text
+        from gpubox.tui.clients.client_lines import operation_text, step_text
 
         phrases.append(Content.assemble(("◌ ", "$accent"), "gateway: ", (operation_text(operation), "bold")))
-        step = f"{operation_step(operation)} {units.rough_duration(operation.seconds)}"
-        phrases.append(Content.styled(step, "$quiet"))
+        phrases.append(Content.styled(step_text(operation), "$quiet"))
     return phrases
 
 

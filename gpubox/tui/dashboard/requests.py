@@ -47,10 +47,10 @@ COLUMNS = (
 """Name, width, and drop order on a narrow terminal: the highest number goes first, 0 never."""
 RIGHT_ALIGNED = {"read", "reused", "out", "TTFT", "pp", "tg", "draft", "took"}
 GAP = "  "
-MIN_END_CELLS = 13
+MIN_END_CELLS = 21
 """Width of the end column that the pp column must leave free, for the reason of a cache miss."""
 TITLE, NO_MATCH = "Requests", "No request matches. esc shows all."
-UNREADABLE = "the earlier requests cannot be read; x [ says why"
+UNREADABLE = "the earlier requests cannot be read; [ in the menu (x) says why"
 FILTER_HINT = "profile:x client:y day:today or 2026-11-20, and any text"
 
 
@@ -355,7 +355,7 @@ def request_fields(request: Request, client: str = "", profile: str = "") -> lis
         ("reused", f"{_count(request.cached_tokens)} tokens"),
         ("read", f"{_count(request.read_tokens)} tokens"),
         *([("kept KV", f"{request.restored_tokens:,} tokens put back, reused")] if request.restored_tokens else []),
-        ("cache miss", sanitize_line(request.cache_miss) if request.cache_miss else "none"),
+        ("reread", sanitize_line(request.cache_miss) if request.cache_miss else "no"),
         ("generated", f"{_count(request.generated_tokens)} tokens"),
         ("waited", queued),
         ("TTFT", f"{ttft} from its arrival at the server"),

@@ -374,7 +374,8 @@ class DashboardScreen(PersistentScreen):
         if entry and entry.lacks_engine and label in ("start", "switch"):
             hidden.add("switch")
         if not self.read_only:
-            self.log_pane.say_empty("" if entry is None or entry.lacks_engine else entry.kind)
+            idle = label == "start" and not (self._operation and not self._operation.ended)
+            self.log_pane.say_empty(entry.kind if entry and idle and not entry.lacks_engine else "")
         self.keys.labels = {
             "switch": "confirm" if typing else label,
             "undo": self.undo if self.size.width >= 120 else "undo",

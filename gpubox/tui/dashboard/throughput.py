@@ -43,8 +43,10 @@ TOGETHER_SECONDS = 2 * 86_400.0
 """tg and pp that fell within this time fell together."""
 NOT_SLOWER = "No profile is slower than before, as far as the history goes back."
 BAR_CELLS = 6
-MIN_GRAPH_ROWS, MIN_GRAPH_COLUMNS = 2, 10
-READING, UNOBSERVED_LEGEND = "reading the history", f"{graph.UNOBSERVED_GLYPH} not observed"
+TOLD_STATES = ("stuck", "lost")
+"""Their first line says the first problem."""
+MIN_GRAPH_ROWS, MIN_GRAPH_COLUMNS, GRAPH_TITLE_CELLS = 2, 10, 26
+READING = "reading the history"
 CLIENT_CELLS = 16
 NARROW_GRAPH_SECONDS, WIDE_GRAPH_SECONDS, WIDE_GRAPH_COLUMNS = 300.0, 600.0, 90
 
@@ -70,8 +72,7 @@ class ThroughputPane(SnapshotPane):
         self.history_problem = ""
         """Why the history cannot be read."""
         self.slowdowns: tuple[Slowdown, ...] = ()
-        self._span = ""
-        self._has_gaps = False
+        self._span = self._legend = ""
         self._live_graph: tuple[object, list[StyledLine]] = (None, [])
         """The graph of the last minutes as it was drawn last, and of what."""
 
@@ -82,7 +83,8 @@ class ThroughputPane(SnapshotPane):
         return columns if columns >= MIN_GRAPH_COLUMNS else 0
 
     def title(self, snapshot: Snapshot) -> str:
-        return f"Throughput, {self._span}" if self._span else "Throughput"
+        title = f"Throughput, {self._span}" if self._span else "Throughput"
+        return f"{title}   {self._legend}" if self.compact and self._legend else title
 
     def last_lines(self, last: LastSeen, width: int) -> list[StyledLine]:
         speed = f"{units.rate(last.tokens_per_second)} tok/s" if last.tokens_per_second else None
@@ -93,7 +95,9 @@ class ThroughputPane(SnapshotPane):
     def lines(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
         details: list[StyledLine] = []
         if snapshot.throughput.state not in ("down", "loading", "stopping"):
-            makers = (_prompt_line, _draft_line, _context_line)
+            makers = [_prompt_line, _draft_line, _context_line]
+            if snapshot.throughput.state == "sleeping":
+                del makers[1:]  # nothing is loaded
             details = [row for make_line in makers if (row := make_line(snapshot, width))]
         state = state_lines(snapshot, width, self.client, self.stuck_keys)
         spare = height - len(state) - len(details) - MIN_GRAPH_ROWS - 1
@@ -109,15 +113,14 @@ class ThroughputPane(SnapshotPane):
 
     def draw(self) -> None:
         super().draw()
-        subtitle = UNOBSERVED_LEGEND if self._has_gaps else ""
-        if self.border_subtitle != subtitle:
-            self.border_subtitle = subtitle
+        if self.border_subtitle != self._legend:
+            self.border_subtitle = self._legend
 
     watch_snapshot = watch_stale = watch_compact = on_resize = on_show = draw
 
     def _graph(self, snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
         """The graph with its time axis, ``height`` rows in all; empty if there is no room."""
-        self._span, self._has_gaps = "", False
+        self._span = self._legend = ""
         if height < MIN_GRAPH_ROWS + 1 or width - graph.AXIS_CELLS < MIN_GRAPH_COLUMNS:
             return []
         if self.zoom is None:
@@ -131,14 +134,14 @@ class ThroughputPane(SnapshotPane):
         self._span = self.zoom.name
         rows = self._problem_rows(width)[: height - MIN_GRAPH_ROWS - 1]
         if self.stored and self.stored.zoom is self.zoom:
-            self._has_gaps = graph.has_gaps(self.stored)
+            self._legend = graph.legend(self.stored, width - (GRAPH_TITLE_CELLS if self.compact else 4))
             rows += graph.stored_lines(self.stored, width, height - len(rows))
         elif not rows:
             rows = [styled_line((READING, QUIET))]
         return [*rows, *[()] * (height - len(rows))]  # the lines below stay where they are
 
     def _problem_rows(self, width: int) -> list[StyledLine]:
-        return _warning(self.history_problem, width)
+        return _warning(self.history_problem, width) if self.history_problem else []
 
     def _slower_lines(self, snapshot: Snapshot, width: int) -> list[StyledLine]:
         profile = snapshot.server.profile
@@ -185,7 +188,7 @@ def state_lines(snapshot: Snapshot, width: int, client: str = "", keys: str = ""
     if state == "prefill":
         return [_prefill_line(snapshot, width, asked_by)]
     glyph, colour, meaning = SERVER_STATES.get(state, ("●", "$primary", ""))
-    head = styled_line((f"{glyph} {state}", f"bold {colour}"))
+    head = styled_line((f"{glyph} {STATE_WORDS.get(state, state)}", f"bold {colour}"))
     median = None if throughput.tg_median is None else units.rate(throughput.tg_median)
     if state == "answering":
         now = fact("", units.rate(throughput.tg_tokens_per_second), " tok/s", "bold $primary")
@@ -193,7 +196,8 @@ def state_lines(snapshot: Snapshot, width: int, client: str = "", keys: str = ""
         return [fit_by_priority([(1, head), (9, figure("tg", now)), (8, usual), (6, asked_by)], width)]
     if state == "idle" and median:
         return [fit_by_priority([(9, head), (8, figure("usual", fact("usual ", median, " tok/s")))], width)]
-    reason = "; ".join(filter(None, [*snapshot.problems[:1], keys])) if state == "stuck" else ""
+    told = snapshot.problems[:1] if state in TOLD_STATES else ()
+    reason = "; ".join(filter(None, [*told, keys if state == "stuck" else ""]))
     if state == "down" and server.state in ("stopped", "unreachable", "error"):
         head = styled_line((f"{glyph} {server.state}", f"bold {colour}"))
         reason = server.message
@@ -246,14 +250,15 @@ def _prompt_line(snapshot: Snapshot, width: int) -> StyledLine:
     ttft = units.duration_at_least(throughput.ttft_seconds, throughput.slot_ttft_seconds)
     reused: StyledLine = ()
     if source and source.prompt_tokens and source.cached_tokens is not None:
-        amount = f"{units.tokens(source.cached_tokens)} of {units.tokens(source.prompt_tokens)}"
-        reused = fact("reused ", amount, f" ({source.cached_tokens / source.prompt_tokens:.0%})")
+        share = f"{source.cached_tokens / source.prompt_tokens:.0%} of {units.tokens(source.prompt_tokens)}"
+        reused = fact("reused ", share)
+    speed = throughput.pp_tokens_per_second
     parts = [
-        (9, figure("pp", fact("", units.rate(throughput.pp_tokens_per_second), " tok/s"))),
+        (9, figure("pp", fact("" if slot else "prompt ", units.rate(speed) if slot or speed else None, " tok/s"))),
         (8, figure("TTFT", fact("TTFT ", ttft if ttft != units.UNKNOWN and not slot else None))),
         (7, figure("reused", reused)),
     ]
-    return labelled_line("reading", fit_by_priority(parts, width - LABEL_CELLS), LABEL_CELLS)
+    return labelled_line("reading" if slot else "last", fit_by_priority(parts, width - LABEL_CELLS), LABEL_CELLS)
 
 
 def _draft_line(snapshot: Snapshot, width: int) -> StyledLine:
@@ -265,11 +270,11 @@ def _draft_line(snapshot: Snapshot, width: int) -> StyledLine:
     acceptance = f"{throughput.draft_acceptance:.1%}"
     counts = f"{last.draft_tokens_accepted:,} of {last.draft_tokens:,} " if last else ""
     length = throughput.mean_accepted_length
-    positions = " ".join(f"{share:.0%}".rstrip("%") for share in throughput.accepted_per_position[:8])
+    positions = "  ".join(f"{at}: {share:.0%}" for at, share in enumerate(throughput.accepted_per_position[:8], 1))
     parts = [
         (9, styled_line(counts, (f"({acceptance})" if counts else acceptance, "bold"))),
         (8, fact("", None if length is None else f"{length:.2f}", " tokens/step")),
-        (7, fact("by position ", positions)),
+        (7, fact("drafted token ", positions)),
     ]
     parts = [(priority, figure("draft", part)) for priority, part in parts]
     return labelled_line("draft", fit_by_priority(parts, width - LABEL_CELLS), LABEL_CELLS)
@@ -325,9 +330,9 @@ def _slot_parts(slot: SlotReading, width: int) -> StyledLine:
 
 
 def _problem_lines(snapshot: Snapshot, width: int, height: int) -> list[StyledLine]:
-    """What could not be read, as far as it fits whole; the state shows the problem of a stuck server already."""
+    """What could not be read, as far as it fits whole; the first line may show the first problem already."""
     problems = snapshot.problems
-    if snapshot.throughput.state == "stuck":
+    if snapshot.throughput.state in TOLD_STATES:
         problems = tuple(problem for problem in problems if problem != problems[0])
     rows: list[StyledLine] = []
     for problem in problems[:2]:
@@ -358,7 +363,7 @@ def slower_line(slowdowns: Sequence[Slowdown], profile: str, width: int) -> Styl
         (9, styled_line(("since " if first.later_starts > 1 else "since this start, ", QUIET), _moment(first.since))),
         (6, styled_line((f"{units.rate(first.before)} → {units.rate(first.after)} tok/s", QUIET))),
         (7, styled_line((changed, QUIET))),
-        (8, styled_line(("x why", QUIET))),
+        (8, styled_line(("why: menu (x)", QUIET))),
     ]
     return fit_by_priority(parts, width)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpubox import units
+from gpubox.hardware.gpu import LOST_HELP
 from gpubox.tui.styled_lines import (
     GAP,
     QUIET,
@@ -120,7 +121,7 @@ def _device_lines(
     if gpu and gpu.lost:
         rows += [
             _lost_gpu_line(gpu),
-            *wrap_text("Reboot, or look in `dmesg` for Xid.", width),
+            *wrap_text(f"{LOST_HELP[:1].upper()}{LOST_HELP[1:]}.", width),
             _last_readings_line(gpu),
         ]
     columns = max(1, (width + len(GAP)) // (LEGEND_CELLS + len(GAP)))

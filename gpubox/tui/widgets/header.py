@@ -28,6 +28,7 @@ SERVER_STATES = {
     "stopped": ("○", "$quiet", "nothing runs"),
     "down": ("○", "$quiet", "nothing answers"),
     "stuck": ("✗", "$error", "runs, but makes no progress"),
+    "lost": ("✗", "$error", "runs, but the driver has lost a card that it uses"),
     "crashed": ("✗", "$error", "ended without a stop command"),
     "unreachable": ("✗", "$error", "its process runs, but its port does not answer"),
     "error": ("✗", "$error", "answers with an error"),
@@ -41,7 +42,7 @@ ALWAYS_SHOWN = 90
 """Parts from this priority on are never dropped."""
 NAME_CELLS = (30, 18, 12, 6, 0)
 """Widths of the profile's name, tried in this order on a narrow terminal."""
-SPECIFIC_ACTIVITIES = {"prefill", "sleeping", "stuck"}
+SPECIFIC_ACTIVITIES = {"prefill", "sleeping", "stuck", "lost"}
 """Activities that are shown instead of the states ``ready`` and ``answering``."""
 
 
