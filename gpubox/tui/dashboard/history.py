@@ -69,6 +69,7 @@ class HistoryController:
         self._launch: tuple[object, ...] = ()
         """Identifies the server that runs: another launch has ended the list of the one before."""
         self._changed = asyncio.Event()
+        throughput.wants_history = self.wake
         self._queries: HistoryQueries | None = None
         self._due_at: dict[str, tuple[object, float]] = {}
         """Name of a wish -> what was asked for, and when it is asked for again, in the event loop's time."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -66,6 +66,8 @@ class ThroughputPane(SnapshotPane):
         self.client = ""
         """Whose request the server works on, if it is one client's alone."""
 
+        self.wants_history: Callable[[], object] = lambda: None
+        """Called when the graph of ``zoom`` is missing, and there is room for it."""
         self.zoom: Zoom | None = None
         """A zoom into the history; None: the last minutes."""
         self.stored: StoredGraph | None = None
@@ -138,6 +140,7 @@ class ThroughputPane(SnapshotPane):
             rows += graph.stored_lines(self.stored, width, height - len(rows))
         elif not rows:
             rows = [styled_line((READING, QUIET))]
+            self.wants_history()
         return [*rows, *[()] * (height - len(rows))]  # the lines below stay where they are
 
     def _problem_rows(self, width: int) -> list[StyledLine]:
