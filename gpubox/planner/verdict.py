@@ -78,6 +78,7 @@ def _judge(plan: MemoryPlan) -> MemoryVerdict:
     tight = any((_hard_spare(each) or 0) < _reserve(plan, each) for each in plan.devices)
     about = "about " if plan.is_estimated else ""
     fit: Fit = "tight" if tight else "fits"
+    spare = max(0, device.spare_bytes or 0) or spare  # for whom nothing needs to be dropped: as in the table
     return MemoryVerdict(fit, f"{fit}, {about}{units.memory(max(0, spare))} to spare", device.device, spare)
 
 

@@ -102,9 +102,9 @@ def _with_header(profile: Profile, context: Context) -> Profile:
 
 
 def _print(plan: MemoryPlan) -> None:
+    verdict, *grounds = plan_lines(plan)
+    output.emit(verdict)
     if plan.devices:
         output.emit_table(device_table(plan))
-    for line in other_programs(plan):
-        output.emit(f"  {line}")
-    for line in plan_lines(plan):
+    for line in [*(f"  {line}" for line in other_programs(plan)), *grounds]:
         output.emit(line)
