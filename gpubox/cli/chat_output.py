@@ -58,7 +58,8 @@ class TextTurnOutput:
             case events.PrefillProgress() if event.total > event.cached:
                 self._progress(f"  reading the prompt … {event.processed:,} of {event.total:,} tokens")
             case events.TurnStarted() if event.protocol != "none":
-                self._note(f"  tools: {event.protocol} ({event.why})")
+                how = "the model's own calls" if event.protocol == "native" else "as programs in its answer"
+                self._note(f"  tools: {how} ({event.why})")
             case events.ToolRequested():
                 self._tool_call(event.call)
             case events.ToolFinished():

@@ -303,7 +303,7 @@ FIGURES: dict[str, Figure] = {
 }  # fmt: skip
 """Every figure, and the words and marks beside them, by the name that the owner would ask for."""
 ALSO_CALLED = {
-    "KV": "conversations", "a request": "usual", "writing now": "tg", "reading": "pp", "last prompt": "pp",
+    "KV": "conversations", "each request": "usual", "writing now": "tg", "reading": "pp", "last prompt": "pp",
     "effective": "with waiting", "drafts accepted": "draft", "fullest slot": "context", "other": "the rest",
     "desktop+driver": "the rest", "experts": "experts on CPU", "reread": "end",
 }  # fmt: skip

@@ -106,11 +106,11 @@ def _speed(through: Throughput) -> str:
         ("usual", through.tg_median),
         ("reading" if through.state == "prefill" else "last prompt", through.pp_tokens_per_second),
         ("with waiting", through.effective_tokens_per_second if through.busy_slots else None),
-        ("a request", through.request_tg_median),
+        ("each request", through.request_tg_median if (through.slots or 0) > 1 else None),
     )
     parts = [f"{label} {units.rate(value)} tok/s" for label, value in speeds if value is not None]
     if through.draft_acceptance is not None:
-        parts.append(f"drafts accepted {through.draft_acceptance:.1%}")
+        parts.append(f"draft {through.draft_acceptance:.1%}")
     return "   ".join(parts)
 
 

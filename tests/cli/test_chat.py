@@ -123,7 +123,7 @@ def test_a_turn_as_text(serve: Serve, chat: Callable[..., ChatResult], programs:
     err = re.sub(r"in [\d.]+ m?s", "in TIME", re.sub(r"\S+( tok/s| with waiting)", r"RATE\1", result.err))
     assert err.splitlines() == [
         f"{server.url} (b11434-abc) answers in chat what-is-6-7",
-        "  tools: native (the chat template supports tool calls)",
+        "  tools: the model's own calls (the chat template supports tool calls)",
         "  ▸ code_execution",
         "  │ print(6 * 7)",
         "  ✓ exit 0  31 ms  bubblewrap",
