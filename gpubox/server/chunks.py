@@ -56,9 +56,15 @@ class Timings:
     generation_seconds: float
     draft_tokens: int | None = None
     draft_tokens_accepted: int | None = None
-    tg_tokens_per_second: float | None = None
-    """The server's own, which its log has too: builds differ in whether the first token counts. ``None`` before the
-    second token."""
+    reported_tg: float | None = None
+    """``predicted_per_second``, which its log has too: builds differ in whether the first token counts."""
+
+    @property
+    def tg_tokens_per_second(self) -> float | None:
+        """As the server computes it; of one that does not say it, with the first token. ``None`` before the second."""
+        if self.generated_tokens < 2 or self.generation_seconds <= 1e-5:
+            return None
+        return self.reported_tg or self.generated_tokens / self.generation_seconds
 
     @property
     def pp_tokens_per_second(self) -> float | None:
@@ -217,7 +223,7 @@ def _timings(item: Any) -> Timings | None:
         generation_seconds=_seconds(item.get("predicted_ms")),
         draft_tokens=json_count(item.get("draft_n")),
         draft_tokens_accepted=json_count(item.get("draft_n_accepted")),
-        tg_tokens_per_second=_speed(item.get("predicted_per_second")) if item.get("predicted_n") != 1 else None,
+        reported_tg=_speed(item.get("predicted_per_second")),
     )
 
 

@@ -162,7 +162,7 @@ def test_a_failure_is_told_once(gpubox: Box) -> None:
     code, out, err = gpubox("start", "small")
 
     assert (code, out) == (1, "")
-    assert err.splitlines()[0] == "✗ check small"
+    assert err.splitlines()[0] == "✗ flags and memory small"
     assert err.count("/m/small.gguf does not exist") == 1
 
 

@@ -87,7 +87,7 @@ async def advised(pilot: Pilot[bool]) -> None:
 async def test_the_dashboard_says_the_most_urgent_advice_in_one_line() -> None:
     fake = services()
     async with on_dashboard(fake) as pilot:
-        await shows(pilot, "→ paging  The CPU waits for weights", "+2 more  a in the menu (x) says why")
+        await shows(pilot, "→ paging  The CPU waits for weights", "+2 more  the menu (x) says why")
         line = next(each for each in text(pilot).splitlines() if "→ paging" in each)
         assert len(line.rstrip()) <= SIZE[0]
         fake.judged = replace(JUDGED, advice=(replace(PAGING, dismissed=True), OTHERS))
@@ -96,7 +96,7 @@ async def test_the_dashboard_says_the_most_urgent_advice_in_one_line() -> None:
         assert not on_screen(pilot, "more  a in the menu")
         fake.judged = AdviceList(PROFILE)
         fake.status = replace(BUSY, pid=4713)
-        await until(pilot, lambda: "in the menu (x) says why" not in text(pilot), "no advice")
+        await until(pilot, lambda: "the menu (x) says why" not in text(pilot), "no advice")
 
 
 async def test_a_rule_that_fails_ends_nothing() -> None:
@@ -199,7 +199,7 @@ def test_hostile_text_is_drawn_as_text() -> None:
 
 
 async def _line(pilot: Pilot[bool]) -> None:
-    await shows(pilot, "→ paging", "a in the menu (x)")
+    await shows(pilot, "→ paging", "the menu (x)")
 
 
 async def _list(pilot: Pilot[bool]) -> None:

@@ -195,7 +195,8 @@ async def test_a_gpu_is_lost_in_the_middle_of_an_answer_and_comes_back(
     assert lost.driver.gpus[0].vram_used_bytes == whole.driver.gpus[0].vram_used_bytes  # its last reading
     assert lost.memory[0] == whole.memory[0]  # the host's RAM moves by itself
     assert lost.offload.bottleneck is None  # 97 % is not of now
-    assert lost.throughput.state == "answering"
+    assert lost.throughput.state == "lost"
+    assert "GPU 0 is lost: reboot" in lost.problems[0]
 
     driver.lost.clear()
     clock.now += 60

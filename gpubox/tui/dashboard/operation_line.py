@@ -70,7 +70,7 @@ def advice_phrases(judged: AdviceList) -> tuple[Content, ...]:
     word = ("→ ", "$accent"), (sanitize_line(first.word), "bold")
     return (
         Content.assemble(*word, "  ", (sanitize_line(first.sentence), QUIET)),
-        Content.assemble((more, QUIET), ("a", "bold $primary"), (" in the menu (x) says why", QUIET)),
+        Content.styled(f"{more}the menu (x) says why", QUIET),
     )
 
 

@@ -219,17 +219,16 @@ class DashboardScreen(PersistentScreen):
         if self._hidden:
             return
         self._undrawn = None
-        self.history.show_server(snapshot.server)
+        self.history.show_server(server := snapshot.server)
         self.throughput.history = history
         self.throughput.client = live_client(self._gateway, snapshot)
         shown, self.throughput.snapshot = self.throughput.snapshot, snapshot
-        if now - self._steady_at >= STEADY_SECONDS or not shown or shown.server.state != snapshot.server.state:
+        if now - self._steady_at >= STEADY_SECONDS or not shown or shown.server.state != server.state:
             self._steady_at = now
             for pane in self.snapshot_panes:
                 pane.snapshot = snapshot
-            server, requests = snapshot.server, snapshot.requests
             launch = f"{server.pid} {server.started_at}" if server.pid else ""
-            self.requests.show_requests(requests, snapshot.totals.requests, server.profile or "", launch)
+            self.requests.show_requests(snapshot.requests, snapshot.totals.requests, server.profile or "", launch)
 
     def show_stale(self, stale: bool) -> None:
         """Marks the readings as old, or as current."""

@@ -257,11 +257,11 @@ def _prompt_line(snapshot: Snapshot, width: int) -> StyledLine:
         reused = fact("reused ", share)
     speed = throughput.pp_tokens_per_second
     parts = [
-        (9, figure("pp", fact("" if slot else "prompt ", units.rate(speed) if slot or speed else None, " tok/s"))),
+        (9, figure("pp", fact("" if slot else "last ", units.rate(speed) if slot or speed else None, " tok/s"))),
         (8, figure("TTFT", fact("TTFT ", ttft if ttft != units.UNKNOWN and not slot else None))),
         (7, figure("reused", reused)),
     ]
-    return labelled_line("reading" if slot else "last", fit_by_priority(parts, width - LABEL_CELLS), LABEL_CELLS)
+    return labelled_line("reading" if slot else "prompt", fit_by_priority(parts, width - LABEL_CELLS), LABEL_CELLS)
 
 
 def _draft_line(snapshot: Snapshot, width: int) -> StyledLine:

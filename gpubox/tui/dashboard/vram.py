@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpubox import units
-from gpubox.hardware.gpu import LOST_HELP
 from gpubox.tui.styled_lines import (
     GAP,
     QUIET,
@@ -119,6 +118,8 @@ def _device_lines(
     gpu = _gpu_of(snapshot, device)
     rows = [_device_heading(device, bool(gpu and gpu.lost), width)] if several or device.kind == "rpc" else []
     if gpu and gpu.lost:
+        from gpubox.hardware.gpu import LOST_HELP
+
         rows += [
             _lost_gpu_line(gpu),
             *wrap_text(f"{LOST_HELP[:1].upper()}{LOST_HELP[1:]}.", width),
