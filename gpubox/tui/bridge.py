@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from gpubox.tui.survival import SurvivingApp
 
 PROFILES_POLL_SECONDS = 2.0
+LOG_PAUSE_SECONDS = 0.7
+"""Between two looks into the log, each after a sample: every second one while the server works."""
 SNAPSHOT_SECONDS = 0.5
 """Between two samples while the server works: numbers that change faster cannot be read."""
 IDLE_SNAPSHOT_SECONDS = 2.0
@@ -213,6 +215,7 @@ class ServiceBridge:
         while True:
             if lines := await run_in_thread(self.services.read_log):  # the first call reads half a megabyte
                 self.app.post_message(messages.LogLinesRead(lines))
+            await asyncio.sleep(LOG_PAUSE_SECONDS)
             await self.poller.sampled.wait()
             self.poller.sampled.clear()
 

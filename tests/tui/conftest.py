@@ -41,7 +41,7 @@ def _quiet(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     for name in (
-        "PROFILES_POLL_SECONDS", "SNAPSHOT_SECONDS", "IDLE_SNAPSHOT_SECONDS",
+        "PROFILES_POLL_SECONDS", "LOG_PAUSE_SECONDS", "SNAPSHOT_SECONDS", "IDLE_SNAPSHOT_SECONDS",
         "ACTIVITY_CHECK_SECONDS",
     ):  # fmt: skip
         monkeypatch.setattr(bridge, name, 0.01)
