@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
-from gpubox.storage import lock_file, write_atomically
+from gpubox.storage import held_lock, write_atomically
 from gpubox.toml_edit import change_toml
 from gpubox.toml_table import read_toml_text
-
-_LOCK_ATTEMPTS = 100
 
 
 def set_default_engine(paths: Paths, name: str) -> Path:
@@ -21,14 +18,9 @@ def set_default_engine(paths: Paths, name: str) -> Path:
     """
     path = paths.config_file
     try:
-        descriptor = lock_file(paths.state / "config.lock", attempts=_LOCK_ATTEMPTS)
-        if descriptor is None:
-            raise GpuboxError("Another gpubox is changing config.toml.", "Try again in a moment.")
-        try:
+        with held_lock(paths.state / "config.lock", "Another gpubox is changing config.toml."):
             after = changed_text(path, read_toml_text(path) if path.exists() else "", name)
             write_atomically(path, after.encode())
-        finally:
-            os.close(descriptor)
     except OSError as error:
         raise GpuboxError(
             f"{path} cannot be written: {error.strerror}.", f'Write it yourself: default-engine = "{name}"'

@@ -20,6 +20,8 @@ from gpubox.errors import GpuboxError
 
 _Record = TypeVar("_Record")
 _LOCK_PAUSE_SECONDS = 0.02
+LOCK_ATTEMPTS = 100
+"""For a lock that nobody holds longer than it takes to write a file."""
 _LINE_BYTES, _RECORDS_BYTES = 1 << 24, 1 << 30
 DECODE_ERRORS = (ValueError, RecursionError)
 """What msgspec and tomllib raise for text that they cannot decode."""
@@ -35,6 +37,13 @@ _LONE, _LONE_BUT_BYTES = r"[\ud800-\udfff]", r"[\ud800-\udc7f\udd00-\udfff]"
 
 class NotRegularFile(OSError):
     """The path is not a regular file, or the file is too large. ``strerror`` says which."""
+
+
+def unwritable(path: Path, error: OSError) -> GpuboxError:
+    """The error for a failed write, for the caller to raise."""
+    return GpuboxError(
+        f"{path} cannot be written: {error.strerror}.", "Check the owner of the folder and the free disk space."
+    )
 
 
 def open_regular(path: Path, limit: int | None = None) -> BinaryIO:
@@ -268,6 +277,26 @@ def lock_file(path: Path, attempts: int = 1) -> int | None:
         return descriptor
     os.close(descriptor)
     return None
+
+
+@contextlib.contextmanager
+def held_lock(
+    path: Path, busy: str, hint: str = "Try again in a moment.", *, attempts: int = LOCK_ATTEMPTS
+) -> Iterator[int]:
+    """Holds the lock on ``path`` inside the block, which gets the descriptor: a copy of it keeps the lock.
+
+    Raises GpuboxError: ``busy`` and ``hint`` if another process holds it.
+    """
+    try:
+        descriptor = lock_file(path, attempts)
+    except OSError as error:
+        raise unwritable(path, error) from None
+    if descriptor is None:
+        raise GpuboxError(busy, hint)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def is_locked(path: Path, *, shared: bool = False) -> bool:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
-from gpubox.storage import lock_file, read_bytes, read_json, write_atomically
+from gpubox.storage import held_lock, read_bytes, read_json, write_atomically
 
 _SCHEMA = 1
 _FILE_BYTES = 1 << 20
-_LOCK_ATTEMPTS = 100
 
 
 class Dismissals:
@@ -22,7 +19,6 @@ class Dismissals:
 
     def __init__(self, paths: Paths) -> None:
         self._file = paths.dismissed_advice
-        self._lock = self._file.with_suffix(".lock")
 
     def of(self, profile: str) -> frozenset[str]:
         """The dismissed rules of a profile. Never raises."""
@@ -38,7 +34,7 @@ class Dismissals:
 
     def _change(self, profile: str, rule: str, *, dismiss: bool) -> None:
         try:
-            with self._locked():
+            with held_lock(self._file.with_suffix(".lock"), "Another gpubox is changing the dismissed advice."):
                 stored = {name: set(rules) for name, rules in self._read(keep_damaged=True).items()}
                 rules = stored.setdefault(profile, set())
                 rules.add(rule) if dismiss else rules.discard(rule)
@@ -47,16 +43,6 @@ class Dismissals:
                 write_atomically(self._file, data.encode() + b"\n")
         except OSError as error:
             raise GpuboxError(f"{self._file} cannot be written: {error.strerror}.") from None
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        lock = lock_file(self._lock, _LOCK_ATTEMPTS)
-        if lock is None:
-            raise GpuboxError("Another gpubox is changing the dismissed advice.", "Try again.")
-        try:
-            yield
-        finally:
-            os.close(lock)
 
     def _read(self, *, keep_damaged: bool = False) -> Mapping[str, list[str]]:
         try:

@@ -8,8 +8,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from gpubox.config import Config
@@ -17,7 +16,7 @@ from gpubox.engines.find import EMBEDDED, PATH_ENGINE, find_engines
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.hardware.process import find_by_marker, processes_running
 from gpubox.paths import Paths
-from gpubox.storage import is_locked, lock_file
+from gpubox.storage import held_lock, is_locked
 
 BUILDING = ".building-"
 """Begins the name of a folder in which an engine is being built, or was when gpubox was killed."""
@@ -101,13 +100,6 @@ def kill_build(work: Path) -> None:
         time.sleep(_KILL_PAUSE_SECONDS)
 
 
-@contextmanager
-def engines_lock(paths: Paths) -> Iterator[None]:
-    """Held while folders of engines appear or go. Raises OSError, and GpuboxError if another gpubox holds it long."""
-    descriptor = lock_file(paths.state / "engines.lock", attempts=_LOCK_ATTEMPTS)
-    if descriptor is None:
-        raise GpuboxError("Another gpubox is changing the engines.", "Try again in a moment.")
-    try:
-        yield
-    finally:
-        os.close(descriptor)
+def engines_lock(paths: Paths) -> AbstractContextManager[int]:
+    """Held while folders of engines appear or go. Raises GpuboxError if another gpubox holds it long."""
+    return held_lock(paths.state / "engines.lock", "Another gpubox is changing the engines.", attempts=_LOCK_ATTEMPTS)

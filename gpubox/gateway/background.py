@@ -25,7 +25,7 @@ from gpubox.children import own_program
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.server.state import GatewayRecord, load_gateway
-from gpubox.storage import open_private, private_folder, read_text, write_atomically
+from gpubox.storage import open_private, private_folder, read_text, unwritable, write_atomically
 
 UNIT, SOCKET_UNIT = "gpubox-gateway.service", "gpubox-gateway.socket"
 START_SECONDS = 20.0
@@ -178,9 +178,7 @@ def install(paths: Paths, address: tuple[str, int], options: Sequence[str] = ())
         try:
             write_atomically(path, text.encode(errors="surrogateescape"))
         except OSError as error:
-            raise GpuboxError(
-                f"{path} cannot be written: {error.strerror}.", "Check the owner of the folder and the free disk space."
-            ) from None
+            raise unwritable(path, error) from None
     # enable has the manager read the units again: systemctl(1)
     commands = (f"systemctl --user enable --now {SOCKET_UNIT} {UNIT}", "loginctl enable-linger")
     return InstalledUnits((service_path, socket_path), commands, _notes(paths))

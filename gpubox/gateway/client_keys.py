@@ -25,7 +25,7 @@ from gpubox.config import api_key
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.loader import PROFILE_NAME
-from gpubox.storage import DECODE_ERRORS, lock_file, open_regular, read_text, write_atomically
+from gpubox.storage import DECODE_ERRORS, held_lock, open_regular, read_text, unwritable, write_atomically
 
 SCHEMA = 1
 BOX = "box"
@@ -198,22 +198,15 @@ class ClientKeys:
 
     @contextmanager
     def _locked(self, *, check: bool = True) -> Iterator[None]:
+        lock = self._path.with_name(f".{self._path.stem}.lock")
         try:
-            descriptor = lock_file(self._path.with_name(f".{self._path.stem}.lock"), attempts=_LOCK_ATTEMPTS)
-            if descriptor is None:
-                raise GpuboxError("Another gpubox is changing the keys.", "Try again in a moment.")
-            try:
+            with held_lock(lock, "Another gpubox is changing the keys.", attempts=_LOCK_ATTEMPTS):
                 self.refresh()
                 if check and self._damage:  # what cannot be read is never written over
                     raise UsageError(self._damage, _MEND)
                 yield
-            finally:
-                os.close(descriptor)
         except OSError as error:
-            raise GpuboxError(
-                f"{self._path} cannot be written: {error.strerror}.",
-                "Check the owner of the folder and the free disk space.",
-            ) from None
+            raise unwritable(self._path, error) from None
 
     def _write(self, clients: dict[str, ClientKey]) -> None:
         self._known.add(self._path.name)

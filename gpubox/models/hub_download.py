@@ -27,7 +27,7 @@ from gpubox.models.gguf import not_gguf
 from gpubox.models.gguf_header import MAGIC
 from gpubox.models.hub_client import HubBrokenConnection, HubClient, HubOfflineError, HubPartError
 from gpubox.models.hub_search import HubFile, HubRepository, agreed_size, total_size
-from gpubox.storage import free_bytes, lock_file, write_atomically
+from gpubox.storage import free_bytes, held_lock, write_atomically
 
 RETRY_SECONDS = (1.0, 2.0, 4.0, 8.0)
 """The pauses after a connection broke or the hub was busy; any new byte starts them again."""
@@ -178,18 +178,14 @@ class HubDownload:
             return
         locks = self.cache / ".locks" / self.folder.name
         locks.mkdir(parents=True, exist_ok=True)  # other programs share the cache
-        lock = lock_file(locks / f"{self._key(file)}.lock")
-        if lock is None:
-            raise GpuboxError(f"Another program is downloading {file.name} now.", "Wait until it has finished.")
-        try:
+        lock, busy = locks / f"{self._key(file)}.lock", f"Another program is downloading {file.name} now."
+        with held_lock(lock, busy, "Wait until it has finished.", attempts=1):
             blob = self.folder / "blobs" / file.sha256
             if file.sha256 and blob.exists():
                 meter.add_present(self._present(file))
             else:
                 blob = self._fetch_blob(client, file, meter)
             _link(blob, self._pointer(file))
-        finally:
-            os.close(lock)
 
     def _fetch_blob(self, client: HubClient, file: HubFile, meter: _Meter) -> Path:
         """Downloads the content of a file, checks it, and gives it its final name."""

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields
 from hashlib import sha256
 from pathlib import Path
@@ -24,14 +24,14 @@ from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 from gpubox.profiles.loader import check_profile_name, parse_profile
 from gpubox.profiles.profile import Profile
-from gpubox.storage import lock_file, make_folder, sync_folder, write_atomically
+from gpubox.storage import LOCK_ATTEMPTS, held_lock, make_folder, sync_folder, unwritable, write_atomically
 from gpubox.toml_edit import KeyPath, change_toml
 from gpubox.toml_table import parse_toml, read_toml_text
 
 KeyValue = bool | int | float | str | tuple[str | int | float, ...] | None
 """A new value. ``None`` removes the key."""
 _TABLES = {"flags", "sampling", "chat", "env", "needs", "requests", "personas"}
-_LOCK_ATTEMPTS = 100
+_LOCK_ATTEMPTS = LOCK_ATTEMPTS
 EDITS_KEPT = 100
 """So many edits can be taken back."""
 UNDONE = "undone"
@@ -153,7 +153,7 @@ def rename_profile(profile: Profile, name: str, paths: Paths) -> Path:
             sync_folder(new.parent)
             old.unlink()
         except OSError as error:
-            raise _refused(old, error) from None
+            raise unwritable(old, error) from None
     return new
 
 
@@ -170,7 +170,7 @@ def delete_profile(profile: Profile, paths: Paths) -> Path:
         try:
             path.unlink()
         except OSError as error:
-            raise _refused(path, error) from None
+            raise unwritable(path, error) from None
     return trashed
 
 
@@ -269,7 +269,7 @@ def _copy(path: Path, target: Path) -> None:
         make_folder(target.parent)
         target.symlink_to(path.parent / path.readlink())
     except OSError as error:
-        raise _refused(target, error) from None
+        raise unwritable(target, error) from None
 
 
 def read_profile(profile: Profile) -> str:
@@ -324,28 +324,12 @@ def write_profile(path: Path, text: str, like: Path | None = None) -> None:
     except UnicodeEncodeError:
         raise UsageError(f"{path.name}: the profile holds bytes that cannot be written as text.") from None
     except OSError as error:
-        raise _refused(path, error) from None
+        raise unwritable(path, error) from None
 
 
-def _refused(path: Path, error: OSError) -> GpuboxError:
-    return GpuboxError(
-        f"{path} cannot be written: {error.strerror}.", "Check the owner of the folder and the free disk space."
-    )
-
-
-@contextmanager
-def locked_profiles(paths: Paths) -> Iterator[None]:
+def locked_profiles(paths: Paths) -> AbstractContextManager[int]:
     """The lock under which profiles are written. Raises GpuboxError if another gpubox holds it for long."""
-    try:
-        descriptor = lock_file(paths.state / "profiles.lock", attempts=_LOCK_ATTEMPTS)
-    except OSError as error:
-        raise _refused(paths.state / "profiles.lock", error) from None
-    if descriptor is None:
-        raise GpuboxError("Another gpubox is changing a profile.", "Try again in a moment.")
-    try:
-        yield
-    finally:
-        os.close(descriptor)
+    return held_lock(paths.state / "profiles.lock", "Another gpubox is changing a profile.", attempts=_LOCK_ATTEMPTS)
 
 
 @contextmanager

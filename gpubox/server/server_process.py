@@ -8,8 +8,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -27,7 +25,7 @@ from gpubox.hardware.process import (
     thread_states,
 )
 from gpubox.server.state import Launch
-from gpubox.storage import lock_file, open_private
+from gpubox.storage import held_lock, open_private
 
 POLL_SECONDS = 0.005
 IMMEDIATE_STOP_SECONDS = 1.0
@@ -49,7 +47,8 @@ def spawn_server(launch: Launch, *, log: Path, liveness_lock: Path, marker: str,
     env = engine_environment({**launch.env, MARKER_VARIABLE: marker})
     if key:
         env["LLAMA_API_KEY"] = key
-    with _held_lock(liveness_lock) as lock, _append(log) as output:
+    busy, hint = "A server that gpubox started still runs in this instance.", "Run `gpubox stop`, then try again."
+    with held_lock(liveness_lock, busy, hint, attempts=1) as lock, _append(log) as output:
         try:
             child = subprocess.Popen(
                 launch.argv,
@@ -151,22 +150,6 @@ def _append(log: Path) -> BinaryIO:
         return os.fdopen(open_private(log, os.O_WRONLY | os.O_APPEND), "ab")
     except OSError as error:
         raise GpuboxError(f"The log {log} cannot be written: {error.strerror}.") from None
-
-
-@contextmanager
-def _held_lock(path: Path) -> Iterator[int]:
-    try:
-        descriptor = lock_file(path)
-    except OSError as error:
-        raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
-    if descriptor is None:
-        raise GpuboxError(
-            "A server that gpubox started still runs in this instance.", "Run `gpubox stop`, then try again."
-        )
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)  # the child's copy keeps the lock
 
 
 STEADY_BYTES = 32 * 1024 * 1024

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import click
 
@@ -17,13 +14,13 @@ from gpubox.concurrency import run_cancellable
 from gpubox.config import api_key
 from gpubox.engines.find import choose_engine
 from gpubox.errors import GpuboxError
-from gpubox.paths import MAIN_INSTANCE, Paths
+from gpubox.paths import MAIN_INSTANCE
 from gpubox.planner.supervisors import make_supervisor
 from gpubox.profiles.profile import Profile
 from gpubox.server.client import ChatCompletion, connect
 from gpubox.server.instance import observe
 from gpubox.server.supervisor import Supervisor
-from gpubox.storage import lock_file
+from gpubox.storage import held_lock
 from gpubox.views.fields import json_fields
 
 PROFILE = "demo"
@@ -49,7 +46,8 @@ def command(context: Context, once: bool, ask: str, as_json: bool) -> None:
         _open(context, profile)
         return
     ensure_model(context, profile)
-    with _alone(context.paths):
+    lock = context.paths.state / "demo.lock"
+    with held_lock(lock, "Another `gpubox demo --once` runs.", "Wait for its answer.", attempts=1):
         supervisor = make_supervisor(context.paths, context.config, INSTANCE, OperationOutput())
         answer = run_cancellable(_ask_once(context, profile, ask, supervisor))
     if as_json:
@@ -97,22 +95,6 @@ def _print(question: str, answer: ChatCompletion) -> None:
             f"tg {units.rate(timings.tg_tokens_per_second)} tok/s ({units.tokens(timings.generated_tokens)} tokens)   "
             "timed by the server"
         )
-
-
-@contextmanager
-def _alone(paths: Paths) -> Iterator[None]:
-    """Raises GpuboxError if another ``demo --once`` runs."""
-    path = paths.state / "demo.lock"
-    try:
-        descriptor = lock_file(path)
-    except OSError as error:
-        raise GpuboxError(f"{path} cannot be written: {error.strerror}.") from None
-    if descriptor is None:
-        raise GpuboxError("Another `gpubox demo --once` runs.", "Wait for its answer.")
-    try:
-        yield
-    finally:
-        os.close(descriptor)
 
 
 async def stop_and_remove(supervisor: Supervisor) -> None:
