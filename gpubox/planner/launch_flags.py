@@ -36,19 +36,6 @@ _SPELLINGS = (
 )
 """The flags that decide memory, each with its other names."""
 _CANONICAL = {name: names.split()[0] for names in _SPELLINGS.split(",") for name in names.split()}
-_ENVIRONMENT = {
-    "ctx-size": "LLAMA_ARG_CTX_SIZE", "n-gpu-layers": "LLAMA_ARG_N_GPU_LAYERS", "n-cpu-moe": "LLAMA_ARG_N_CPU_MOE",
-    "cpu-moe": "LLAMA_ARG_CPU_MOE", "n-cpu-ffn": "LLAMA_ARG_N_CPU_FFN", "override-tensor": "LLAMA_ARG_OVERRIDE_TENSOR",
-    "cache-type-k": "LLAMA_ARG_CACHE_TYPE_K", "cache-type-v": "LLAMA_ARG_CACHE_TYPE_V",
-    "parallel": "LLAMA_ARG_N_PARALLEL", "kv-unified": "LLAMA_ARG_KV_UNIFIED", "batch-size": "LLAMA_ARG_BATCH",
-    "kv-unified-per-slot": "LLAMA_ARG_KV_UNIFIED_PER_SLOT", "ubatch-size": "LLAMA_ARG_UBATCH",
-    "flash-attn": "LLAMA_ARG_FLASH_ATTN", "kv-offload": "LLAMA_ARG_KV_OFFLOAD", "swa-full": "LLAMA_ARG_SWA_FULL",
-    "split-mode": "LLAMA_ARG_SPLIT_MODE", "tensor-split": "LLAMA_ARG_TENSOR_SPLIT", "main-gpu": "LLAMA_ARG_MAIN_GPU",
-    "device": "LLAMA_ARG_DEVICE", "rpc": "LLAMA_ARG_RPC", "fit": "LLAMA_ARG_FIT", "spec-type": "LLAMA_ARG_SPEC_TYPE",
-    "spec-draft-n-max": "LLAMA_ARG_SPEC_DRAFT_N_MAX", "spec-draft-model": "LLAMA_ARG_SPEC_DRAFT_MODEL",
-    "spec-draft-ngl": "LLAMA_ARG_N_GPU_LAYERS_DRAFT", "mmproj": "LLAMA_ARG_MMPROJ", "load-mode": "LLAMA_ARG_LOAD_MODE",
-    "repack": "LLAMA_ARG_REPACK", "op-offload": "LLAMA_ARG_OP_OFFLOAD",
-}  # fmt: skip
 _UNPLANNED = {
     "lora": "adapters", "lora-scaled": "adapters", "control-vector": "control vectors",
     "control-vector-scaled": "control vectors", "mmproj-url": "the memory of mmproj-url",
@@ -130,8 +117,12 @@ def canonical_memory_flag(name: str) -> str | None:
 def read_launch_flags(flags: Mapping[str, FlagValue], env: Mapping[str, str]) -> LaunchFlags:
     """The memory flags in ``flags`` (of a profile) and ``env`` (of the server). Raises ValueError for a wrong value."""
     values = {name: value for given, value in flags.items() if (name := canonical_memory_flag(given))}
-    for name, variable in _ENVIRONMENT.items():
-        if name not in values and f"no-{name}" not in values and variable in env:
+    for variable in (name for name in env if name.startswith("LLAMA_ARG_")):
+        from gpubox.interchange.reference_options import option_for_variable  # most servers have no such variable
+
+        option = option_for_variable(variable)
+        name = canonical_memory_flag(option.long) if option else None
+        if name and name not in values and f"no-{name}" not in values:
             values[name] = _from_environment(env[variable])
     switches = _Switches(values)
     slots = switches.whole("parallel", -1)
