@@ -2,7 +2,7 @@
 
 llama-server's file of a slot names neither model nor flags (build 11434), so the key is kept beside it. What changes
 the contents of the KV cache, or its layout in the file, is in the key; what only moves it (layers on GPU, ubatch,
-slots of a unified cache) is not. Flags and variables: common/arg.cpp.
+slots of a unified cache) is not. Flags and variables are those of the reference build.
 """
 
 from __future__ import annotations
@@ -16,37 +16,12 @@ from pathlib import Path
 from gpubox.engines.capabilities import DISK_CACHES
 from gpubox.server.state import Launch
 
-_VARIABLES = {
-    "LLAMA_ARG_CACHE_TYPE_K": "cache-type-k", "LLAMA_ARG_CACHE_TYPE_V": "cache-type-v",
-    "LLAMA_ARG_FLASH_ATTN": "flash-attn", "LLAMA_ARG_N_PARALLEL": "parallel", "LLAMA_ARG_KV_UNIFIED": "kv-unified",
-    "LLAMA_ARG_SWA_FULL": "swa-full", "LLAMA_ARG_CONTEXT_SHIFT": "context-shift", "LLAMA_ARG_MMPROJ": "mmproj",
-    "LLAMA_ARG_SPEC_DRAFT_MODEL": "spec-draft-model", "LLAMA_ARG_SPEC_DRAFT_HF_REPO": "spec-draft-hf",
-    "LLAMA_ARG_MMPROJ_URL": "mmproj-url", "LLAMA_ARG_EMBEDDINGS": "embeddings", "LLAMA_ARG_RERANKING": "reranking",
-    "LLAMA_ARG_ROPE_SCALING_TYPE": "rope-scaling", "LLAMA_ARG_ROPE_SCALE": "rope-scale",
-    "LLAMA_ARG_ROPE_FREQ_BASE": "rope-freq-base", "LLAMA_ARG_ROPE_FREQ_SCALE": "rope-freq-scale",
-    "LLAMA_ARG_YARN_ORIG_CTX": "yarn-orig-ctx", "LLAMA_ARG_YARN_EXT_FACTOR": "yarn-ext-factor",
-    "LLAMA_ARG_YARN_ATTN_FACTOR": "yarn-attn-factor", "LLAMA_ARG_YARN_BETA_SLOW": "yarn-beta-slow",
-    "LLAMA_ARG_YARN_BETA_FAST": "yarn-beta-fast", "LLAMA_ARG_CACHE_RAM": "cache-ram",
-    "LLAMA_ARG_CACHE_IDLE_SLOTS": "cache-idle-slots",
-}  # fmt: skip
-_SWITCHES = frozenset({
-    "kv-unified", "no-kv-unified", "swa-full", "context-shift", "no-context-shift", "no-mmproj", "embeddings",
-    "reranking", "cache-prompt", "no-cache-prompt", "slots", "no-slots", "cache-idle-slots", "no-cache-idle-slots",
-})  # fmt: skip
 _CONTENTS = (
     "swa-full", "control-vector", "control-vector-scaled", "control-vector-layer-range", "override-kv",
     "rope-scaling", "rope-scale", "rope-freq-base", "rope-freq-scale", "yarn-orig-ctx", "yarn-ext-factor",
     "yarn-attn-factor", "yarn-beta-slow", "yarn-beta-fast",
 )  # fmt: skip
 """Flags that change the numbers in the cache, or which of them are kept."""
-_SHORT = {
-    "ctk": "cache-type-k", "ctv": "cache-type-v", "fa": "flash-attn", "np": "parallel", "kvu": "kv-unified",
-    "no-kvu": "no-kv-unified", "mm": "mmproj", "mmu": "mmproj-url", "no-mmproj-auto": "no-mmproj",
-    "embedding": "embeddings", "rerank": "reranking", "md": "spec-draft-model", "model-draft": "spec-draft-model",
-    "hfd": "spec-draft-hf", "hfrd": "spec-draft-hf", "hf-repo-draft": "spec-draft-hf", "cram": "cache-ram",
-}  # fmt: skip
-_NAMES = {*_VARIABLES.values(), *_SWITCHES, *_CONTENTS, "lora", "lora-scaled", "slot-save-path"}
-_CANONICAL = {name: name for name in _NAMES} | _SHORT
 _OFF = ("off", "0", "false", "disabled")
 _SAMPLES, _SAMPLE_BYTES = 16, 16 * 1024
 
@@ -135,13 +110,13 @@ def refusal(launch: Launch, folder: Path, variable: Callable[[str], str | None])
     for switch in ("no-slots", "no-cache-prompt"):
         if switch in flags:
             return f"--{switch}"
-    if ("mmproj" in flags or "mmproj-url" in flags) and "no-mmproj" not in flags:
+    if ("mmproj" in flags or "mmproj-url" in flags) and "no-mmproj-auto" not in flags:
         return "mmproj: a state holds no pictures"
     if launch.embeddings or "embeddings" in flags or "reranking" in flags:
         return "embeddings keep no KV cache"
     if "context-shift" in flags and "no-context-shift" not in flags:
         return "context-shift: a shifted cache no longer begins like the next prompt"
-    if "spec-draft-model" in flags or "spec-draft-hf" in flags:
+    if "spec-draft-model" in flags or "hf-repo-draft" in flags:
         # build 11434 answers the next request with HTTP 500: the draft context is empty, and the slot is not
         return "a draft model: a state holds nothing of its context"
     if "lora" in flags or "lora-scaled" in flags:
@@ -174,27 +149,26 @@ def model_identity(path: Path) -> str:
 
 
 def _flags(argv: Iterable[str], variable: Callable[[str], str | None]) -> dict[str, str]:
-    """The flags of ``_NAMES`` that are given; the last value wins, and an argument wins over the environment."""
-    flags: dict[str, str] = {}
-    for name, flag in _VARIABLES.items():
-        value = variable(name)
+    """The flags that are given; the last value wins, and an argument wins over the environment."""
+    from gpubox.interchange.given_options import read_options  # who only reads the store needs no table of flags
+    from gpubox.interchange.reference_options import reference_options
+
+    reference, flags = reference_options(), dict[str, str]()
+    for option in reference.options:
+        value = variable(option.env) if option.env else None
         if value is None:
             continue
-        if flag not in _SWITCHES:
-            flags[flag] = value
+        if option.value is not None:
+            flags[option.long] = value
         elif value.lower() not in _OFF:
-            flags[flag] = ""
-        elif f"no-{flag}" in _SWITCHES:
-            flags[f"no-{flag}"] = ""
-    words = list(argv)
-    for at, word in enumerate(words):
-        flag = _CANONICAL.get(word.lstrip("-").replace("_", "-"), "") if word.startswith("-") else ""
-        if not flag:
-            continue
-        following = words[at + 1] if at + 1 < len(words) else ""
+            flags[option.long] = ""
+        elif option.negatives:
+            flags[f"no-{option.long}"] = ""
+    for given in read_options(list(argv)[1:], reference, []):
+        flag = reference.canonical(given.name)
         # of a switch given twice the last one wins
         flags.pop(flag.removeprefix("no-") if flag.startswith("no-") else f"no-{flag}", None)
-        flags[flag] = "" if flag in _SWITCHES or following.startswith("--") else following
+        flags[flag] = given.value or ""
     return flags
 
 
