@@ -63,6 +63,19 @@ def server_argv(
     return argv
 
 
+def given_flags(argv: Sequence[str]) -> dict[str, str]:
+    """The flags of a command line, as they are typed, with their values; empty without one. The binary is no flag."""
+    flags: dict[str, str] = {}
+    name = ""
+    for word in argv[1:]:
+        if word.startswith("-") and not re.match(r"-\.?\d", word):
+            name = word
+            flags.setdefault(name, "")
+        elif name:
+            flags[name] = f"{flags[name]} {word}".strip()
+    return flags
+
+
 def command_line(argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
     """``argv``, binary included, as one shell line with the profile's environment in front."""
     assignments = [f"{name}={shlex.quote(value)}" for name, value in (env or {}).items()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -17,6 +16,7 @@ from gpubox.bench.questions import DOMAINS
 from gpubox.bench.report.formatting import format_change
 from gpubox.bench.report.model import SPEED_UNITS, Metric
 from gpubox.bench.stats import MARGIN
+from gpubox.profiles.argv import given_flags
 from gpubox.profiles.profile import Profile
 
 LOAD_SECONDS = 20
@@ -80,19 +80,6 @@ def about_time(seconds: float) -> str:
     return f"{minutes} minutes" if minutes > 1 else "a minute"
 
 
-def flag_values(argv: Sequence[str]) -> dict[str, str]:
-    """The flags of a command line with their values; ``true`` without one."""
-    flags: dict[str, str] = {}
-    name = ""
-    for word in argv[1:]:
-        if word.startswith("-") and not re.match(r"-\d", word):
-            name = word
-            flags[name] = "true"
-        elif name:
-            flags[name] = word
-    return flags
-
-
 def _target(info: RunInfo, metric: Metric) -> Target:
     named = [target for target in info.plan.targets if target.name in (metric.group, metric.target)]
     return named[0] if named else Target(metric.target, metric.target)
@@ -115,8 +102,9 @@ def _sides(first: tuple[RunInfo, Metric], second: tuple[RunInfo, Metric]) -> tup
 def _older_flags(older: RunInfo, newer: RunInfo, target: str) -> Mapping[str, str]:
     """What a profile had before it was changed: its flags are those of the newer run."""
     argvs = [info.provenance[target].argv if target in info.provenance else () for info in (older, newer)]
-    old, new = (flag_values(comparable_argv(argv)) for argv in argvs)
-    return {name.lstrip("-"): old.get(name, "") for name in (*old, *new) if old.get(name) != new.get(name)}
+    old, new = (given_flags(comparable_argv(argv)) for argv in argvs)
+    changed = [name for name in (*old, *new) if old.get(name) != new.get(name)]
+    return {name.lstrip("-"): old[name] or "true" if name in old else "" for name in changed}
 
 
 def more_answers(*runs: RunInfo) -> str:

@@ -25,13 +25,14 @@ from gpubox.bench.compare.past_runs import (
     told,
 )
 from gpubox.bench.compare.starts import LEVEL, limit_of
-from gpubox.bench.compare.words import flag_values, runs_tell
+from gpubox.bench.compare.words import runs_tell
 from gpubox.bench.kinds.suite.suite_report import task_weights
 from gpubox.bench.model import Provenance, RunInfo
 from gpubox.bench.provenance import comparable_argv
 from gpubox.bench.report.formatting import format_change, format_number, validity_suffix, written_unit
 from gpubox.bench.report.model import SPEED_UNITS, Metric, Report
 from gpubox.errors import UsageError
+from gpubox.profiles.argv import given_flags
 
 Outcome = Literal["better", "worse", "changed", "equal", "cannot tell"]
 MAIN_METRICS = ("tg", "pass@1", "points")
@@ -272,8 +273,8 @@ def _provenance_differences(first: Provenance, second: Provenance) -> Iterator[s
         names = [side.engine_version or side.dialect or "—" for side in (first, second)]
         yield f"The engines differ: {names[0]} and {names[1]}."
     before, after = (
-        {name: value.rpartition("/")[2] if value.startswith("/") else value for name, value in values.items()}
-        for values in (flag_values(comparable_argv(first.argv)), flag_values(comparable_argv(second.argv)))
+        {name: value.rpartition("/")[2] if value.startswith("/") else value or "true" for name, value in given.items()}
+        for given in (given_flags(comparable_argv(side.argv)) for side in (first, second))
     )
     changed = [
         f"{name} {before.get(name, 'not given')} → {after.get(name, 'not given')}"

@@ -24,6 +24,7 @@ from typing import TypeVar
 
 import msgspec
 
+from gpubox.profiles.argv import given_flags
 from gpubox.storage import DECODE_ERRORS
 from gpubox.telemetry.history.file import day_begin, day_of, read_launches
 from gpubox.telemetry.history.values import RateName, Slowdown, StoredLaunch
@@ -371,7 +372,7 @@ def _usual(launches: Sequence[StoredLaunch]) -> StoredLaunch:
 
 def changed_flags(old: Sequence[str], new: Sequence[str]) -> list[str]:
     """The flags that two command lines do not share, as ``--ctx-size 4096 -> 8192``. The binary is no flag."""
-    before, after = _flags(old), _flags(new)
+    before, after = given_flags(old), given_flags(new)
     texts = []
     for name in dict.fromkeys((*before, *after)):
         was, now = before.get(name), after.get(name)
@@ -384,18 +385,6 @@ def changed_flags(old: Sequence[str], new: Sequence[str]) -> list[str]:
         else:
             texts.append(f"{name} {was} -> {now}")
     return texts
-
-
-def _flags(argv: Sequence[str]) -> dict[str, str]:
-    flags: dict[str, str] = {}
-    name = ""
-    for word in argv[1:]:
-        if word.startswith("-") and not word.lstrip("-").replace(".", "", 1).isdecimal():
-            name = word
-            flags.setdefault(name, "")
-        elif name:
-            flags[name] = f"{flags[name]} {word}".strip()
-    return flags
 
 
 def _share_beside(launches: Sequence[StoredLaunch], own: str, other: str, begin: float, end: float) -> float:
