@@ -39,6 +39,15 @@ class NotRegularFile(OSError):
     """The path is not a regular file, or the file is too large. ``strerror`` says which."""
 
 
+def file_stamp(path: Path) -> tuple[int, ...]:
+    """What changes with a file: its time and size; empty without one."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_mtime_ns, status.st_size
+
+
 def unwritable(path: Path, error: OSError) -> GpuboxError:
     """The error for a failed write, for the caller to raise."""
     return GpuboxError(

@@ -20,7 +20,7 @@ from gpubox.engines.capabilities import Capabilities, EngineOption, parse_help
 from gpubox.engines.find import Engine, check_runnable, choose_engine
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
-from gpubox.storage import read_cache, write_cache
+from gpubox.storage import file_stamp, read_cache, write_cache
 
 TIMEOUT_SECONDS = 20.0
 CACHE_BYTES = 16 * 1024 * 1024
@@ -139,7 +139,7 @@ def check_arguments(engine: Engine, argv: Sequence[str], env: Mapping[str, str])
     GpuboxError if the engine hangs or crashes.
     """
     folder = engine.path.parent  # of its libraries, too
-    files = [_stamp(engine.path), _stamp(folder), *(_stamp(Path(word)) for word in argv if "/" in word)]
+    files = [file_stamp(engine.path), file_stamp(folder), *(file_stamp(Path(word)) for word in argv if "/" in word)]
     key = json.dumps([engine.command, files, list(argv), sorted(env.items())])
     if key in _accepted:
         return None
@@ -179,20 +179,7 @@ def _last_line(text: str) -> str:
 
 def _cache_key(engine: Engine) -> dict[str, list[int]]:
     files = [engine.path, _PARSER, *(_LAUNCHER if engine.kind == "embedded" else ())]
-    key: dict[str, list[int]] = {}
-    for path in files:
-        if stamp := _stamp(path):
-            key[str(path)] = stamp
-    return key
-
-
-def _stamp(path: Path) -> list[int]:
-    """What changes with the file; empty without one."""
-    try:
-        status = path.stat()
-    except OSError:
-        return []
-    return [status.st_mtime_ns, status.st_size]
+    return {str(path): [*stamp] for path in files if (stamp := file_stamp(path))}
 
 
 def _cache_file(engine: Engine, paths: Paths) -> Path:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from gpubox.engines.find import Engine
 from gpubox.engines.query import list_devices
@@ -27,7 +27,7 @@ from gpubox.paths import Paths
 from gpubox.server.log_events import LogDevice
 from gpubox.server.log_parsing import parse_event
 from gpubox.server.state import RunningServer
-from gpubox.storage import read_cache, write_cache
+from gpubox.storage import file_stamp, read_cache, write_cache
 from gpubox.telemetry.device_memory import HOST
 from gpubox.units import MIB
 
@@ -281,11 +281,7 @@ class _DeviceCache:
     """What an engine with given flags and variables listed, on disk."""
 
     def __init__(self, engine: Engine, rpc: Sequence[str], env: Mapping[str, str], paths: Paths) -> None:
-        try:
-            status = engine.path.stat()
-            file: list[Any] = [str(engine.path), status.st_mtime_ns, status.st_size]
-        except OSError:
-            file = [str(engine.path)]
+        file = [str(engine.path), *file_stamp(engine.path)]
         self._key = [file, list(rpc), [env.get(name, os.environ.get(name, "")) for name in _SELECTING]]
         self._file = paths.plans / f"devices-{hashlib.sha256(json.dumps(self._key).encode()).hexdigest()[:24]}.json"
 

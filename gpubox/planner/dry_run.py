@@ -35,7 +35,7 @@ from gpubox.server.launch import free_port
 from gpubox.server.log import LISTENS
 from gpubox.server.log_events import DeviceBuffer, LogDevice
 from gpubox.server.log_parsing import parse_event
-from gpubox.storage import read_json
+from gpubox.storage import file_stamp, read_json
 from gpubox.telemetry.device_memory import HOST, device_key
 from gpubox.units import MIB
 
@@ -254,7 +254,7 @@ def structure_of(
         if not _is_dropped(name) and canonical_memory_flag(name) not in _COORDINATES and not name.startswith(_HARMLESS)
     )
     variables = sorted((name, value) for name, value in env.items() if name.startswith(_ENVIRONMENT))
-    stamps = [_stamp(path) for path in (engine.path, *files)]
+    stamps = [[str(path), *file_stamp(path)] for path in (engine.path, *files)]
     family = [stamps, engine.name, other, variables, list(devices), flags.unified, flags.rollback_tokens]
     layers = len(parts.where.layers)
     used = {device for device in (*parts.where.layers, parts.where.output) if device != "Host"}
@@ -281,11 +281,3 @@ def _spelled(name: str, value: FlagValue) -> tuple[str, str]:
 
 def _is_dropped(name: str) -> bool:
     return name.startswith(_DROPPED) or name in _SILENT or canonical_memory_flag(name) in _PINNED
-
-
-def _stamp(path: Path) -> list[str | int]:
-    try:
-        status = path.stat()
-    except OSError:
-        return [str(path)]
-    return [str(path), status.st_mtime_ns, status.st_size]

@@ -31,6 +31,7 @@ from gpubox.profiles.profile import FlagValue, Profile, check_launched_here
 from gpubox.server.instance import instance_names, observe, place_of
 from gpubox.server.launch import expand_paths
 from gpubox.server.state import RunningServer, load_state
+from gpubox.storage import file_stamp
 from gpubox.telemetry.device_memory import HOST
 from gpubox.units import GIB
 
@@ -69,7 +70,7 @@ class Planner:
 
     def __init__(self, paths: Paths, config: Config) -> None:
         self._paths, self._config = paths, config
-        self._models: dict[tuple[str, int, int], LoadedModel] = {}
+        self._models: dict[tuple[Path, tuple[int, ...]], LoadedModel] = {}
         self._store = RunStore(paths)
         self._failures: dict[Structure, str] = {}
         """Why a dry run failed. It is not tried again."""
@@ -192,11 +193,7 @@ class Planner:
 
     def model(self, path: Path) -> LoadedModel:
         """The prepared header of a model file. Raises GpuboxError if it cannot be read."""
-        try:
-            status = path.stat()
-            key = (str(path), status.st_mtime_ns, status.st_size)
-        except OSError:
-            key = (str(path), 0, 0)
+        key = (path, file_stamp(path))
         if key not in self._models:
             self._models[key] = LoadedModel.of(read_model(path, self._paths))
         return self._models[key]

@@ -28,7 +28,7 @@ from gpubox.server.state import (
     read_launch_record,
     recent_restarts,
 )
-from gpubox.storage import lock_holder
+from gpubox.storage import file_stamp, lock_holder
 
 if TYPE_CHECKING:
     from gpubox.profiles.profile import Profile
@@ -158,19 +158,14 @@ def failed_log(paths: Paths, instance: str) -> tuple[Path, str]:
 def cause_of(paths: Paths, instance: str, process: ProcessIdentity | None) -> Cause:
     """Why the instance's dead server died. Cached until the log changes."""
     path = paths.instance_log(instance)
-    try:
-        status = path.stat()
-        stamp = (status.st_mtime_ns, status.st_size)
-    except OSError:
-        stamp = (0, 0)
     code, record = exit_code(process) if process else None, read_launch_record(path)
     seen = record if record and record.process == process else None
     code = code if code is not None or seen is None else seen.exit_code
-    return _cached_cause(path, stamp, code, seen is not None and seen.out_of_memory)
+    return _cached_cause(path, file_stamp(path), code, seen is not None and seen.out_of_memory)
 
 
 @lru_cache(maxsize=8)
-def _cached_cause(path: Path, stamp: tuple[int, int], code: int | None, out_of_memory: bool) -> Cause:
+def _cached_cause(path: Path, stamp: tuple[int, ...], code: int | None, out_of_memory: bool) -> Cause:
     from gpubox.server.failure_causes import find_cause  # `status` of a living server must not pay its 5 ms
 
     return find_cause(tail_text(path), code, out_of_memory=out_of_memory)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,7 +25,7 @@ from gpubox.bench.run_store import (
 )
 from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
-from gpubox.storage import DECODE_ERRORS, open_regular, read_bytes
+from gpubox.storage import DECODE_ERRORS, file_stamp, open_regular, read_bytes
 
 if TYPE_CHECKING:
     from gpubox.bench.kinds.tune.progress import TuneProgress
@@ -38,7 +37,7 @@ NEWEST = 4
 """The active run is looked for among this many, the last ones saved."""
 
 
-CachedSummary = tuple[int, tuple[int, int], RunSummary]
+CachedSummary = tuple[int, tuple[int, ...], RunSummary]
 """VERSION, the stamp of the results file, and the summary without ``info``, which changes while the results stay."""
 
 
@@ -83,12 +82,12 @@ def _read_cached(run: Run) -> RunSummary | None:
         )
     except (OSError, *DECODE_ERRORS):
         return None
-    return summary if (version, stamp) == (VERSION, _stamp(run.folder)) else None
+    return summary if (version, stamp) == (VERSION, file_stamp(run.folder / RESULTS_FILE)) else None
 
 
 def _summarise(run: Run, info: RunInfo) -> RunSummary:
     """Reads the results; writes the cache unless the run is in progress."""
-    stamp, scored = _stamp(run.folder), run.scored()
+    stamp, scored = file_stamp(run.folder / RESULTS_FILE), run.scored()
     benchmark = make_benchmark(info.plan)
     report = benchmark.summarise(info, scored)
     summary = RunSummary(
@@ -105,15 +104,6 @@ def _summarise(run: Run, info: RunInfo) -> RunSummary:
         with contextlib.suppress(GpuboxError):
             run.save_file(SUMMARY, msgspec.json.encode((VERSION, stamp, summary)).decode())
     return summary
-
-
-def _stamp(folder: Path) -> tuple[int, int]:
-    """Size and modification time (ns) of the results file."""
-    try:
-        status = (folder / RESULTS_FILE).stat()
-    except OSError:
-        return 0, 0
-    return status.st_size, status.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)
