@@ -119,7 +119,8 @@ def search(workspace: Workspace, text: str, path: str, glob: str, stop: threadin
     matches: list[str] = []
     with workspace.folder(names) as start:
         for entry, folder in _entries(workspace, start, names, walk, recursive=True):
-            if entry.kind != "file" or (glob and not _glob_matches(entry.path, glob)):
+            names_of_file = (entry.path, entry.path.rpartition("/")[2])
+            if entry.kind != "file" or (glob and not any(fnmatch.fnmatchcase(name, glob) for name in names_of_file)):
                 continue
             if entry.size_bytes > remaining_bytes:
                 walk.ended_early = f"incomplete: stopped after {MAX_SEARCHED_BYTES // 2**20} MiB"
@@ -174,10 +175,6 @@ def _entry_line(entry: FolderEntry) -> str:
     if entry.kind == "link":
         return f"{path} -> {printable_path(entry.link_target)} (a link, not followed)"
     return f"{path}  {entry.size_bytes} bytes" if entry.kind == "file" else f"{path}  (not a regular file)"
-
-
-def _glob_matches(path: str, glob: str) -> bool:
-    return fnmatch.fnmatchcase(path, glob) or fnmatch.fnmatchcase(path.rpartition("/")[2], glob)
 
 
 CANCEL_TIMEOUT_SECONDS = 10.0

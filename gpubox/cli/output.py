@@ -66,10 +66,8 @@ def emit_json(values: Mapping[str, Any], *, one_line: bool = False) -> None:
     global _printed
     _printed = True
     text = json.dumps({"schema_version": SCHEMA_VERSION, **values}, indent=None if one_line else 2)
-    with _flushed():
-        sanitized_stdout().write_untruncated(
-            text.replace("\x7f", "\\u007f") + "\n"
-        )  # the only control code that json.dumps leaves
+    with _flushed():  # \x7f is the only control code that json.dumps leaves
+        sanitized_stdout().write_untruncated(text.replace("\x7f", "\\u007f") + "\n")
 
 
 def emit_result(shown: str | Table, values: Mapping[str, Any], *, as_json: bool) -> None:

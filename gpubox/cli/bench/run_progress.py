@@ -27,9 +27,7 @@ class RunProgressOutput:
         match event:
             case events.RunStarted(run=run, done=done):
                 already = f", {done} of them done" if done else ""
-                items = (
-                    f": {run.items} measurements{already}" if run.items else ""
-                )  # a new run learns it with its first item
+                items = f": {run.items} measurements{already}" if run.items else ""  # known with the first item
                 diagnostics.note(f"run {run.id}{items}; Ctrl-C stops it, `gpubox bench resume` continues")
             case events.TargetServerEvent(event=server_event):
                 self._server(server_event)

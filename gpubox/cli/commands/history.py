@@ -57,7 +57,7 @@ def command(context: Context, since: str, by: str, list_requests: bool, lines: i
     """
     now = time.time()
     begin = _begin(since, now)
-    history_writer(context.paths, _note_problem).catch_up(CATCH_UP_SECONDS)
+    history_writer(context.paths, lambda problem: diagnostics.note(f"gpubox: {problem}")).catch_up(CATCH_UP_SECONDS)
     queries = HistoryQueries(context.paths.history)
     if list_requests:
         requests = queries.requests(begin, now, limit=lines)[::-1]
@@ -77,10 +77,6 @@ def command(context: Context, since: str, by: str, list_requests: bool, lines: i
     for slowdown in slowdowns:
         output.emit(slowdown.sentence)
         output.emit(f"  {views.slowdown_figures(slowdown)}")
-
-
-def _note_problem(problem: str) -> None:
-    diagnostics.note(f"gpubox: {problem}")
 
 
 def _begin(text: str, now: float) -> float:
