@@ -1,7 +1,6 @@
 """gpubox: the control room of a home GPU box. Beside the packages, the modules that all of them may use.
 
 config.py       config.toml and the API key: every setting, its default and limits (stop-seconds, load-seconds ...)
-config_edit.py  changes one line of config.toml
 paths.py        where every file and folder is that gpubox reads or writes
 storage.py      files on disk: read, replace in a single step, lock; JSON that others wrote
 toml_table.py   the owner's TOML files, read against one declaration; their errors, their JSON Schema

@@ -335,7 +335,7 @@ async def restore(info: RunInfo, paths: Paths, config: Config, emit: Emit = igno
 
     Raises GpuboxError.
     """
-    await TargetServer(paths, config, _no_profile, emit, earlier=info).restore()
+    await TargetServer(paths, config, no_profile, emit, earlier=info).restore()
     clear_pending_restores(paths)
     running = observe(paths, MAIN_INSTANCE).running
     return running.launch.profile if running else ""
@@ -356,5 +356,6 @@ def _is_in_place(view: InstanceView, info: RunInfo) -> bool:
     return started_by_run(view.running, info)
 
 
-def _no_profile(name: str) -> Profile:
-    raise UsageError(f"Restoring a server does not need the profile {name}.")
+def no_profile(name: str) -> Profile:
+    """The lookup where no profile is started: what runs is measured, or what ran is restored."""
+    raise UsageError(f"The profile {name} is not needed here.")

@@ -22,9 +22,10 @@ from gpubox.bench.model import Plan, Target
 from gpubox.bench.plan_runner import PlanRunner
 from gpubox.bench.report.run_comparison import RunComparison
 from gpubox.bench.run_store import Run, find_run
+from gpubox.bench.target_server import no_profile
 from gpubox.children import own_program
 from gpubox.config import Config, api_key, load_config
-from gpubox.errors import GpuboxError, UsageError
+from gpubox.errors import GpuboxError
 from gpubox.paths import Paths
 from gpubox.profiles.profile import Profile
 from gpubox.server.client import connect
@@ -56,7 +57,7 @@ async def measure_side(launch: Launch, tokens: int, paths: Paths, config: Config
     """A stored speed run of the server that ``launch`` describes. It restarts nothing. Raises GpuboxError."""
     options = {"preset": "quick", "max_tokens": tokens, "repeats": _REPEATS}
     plan = Plan("speed", (Target(launch.profile, url=launch.base_url, model=launch.profile),), options)
-    info = await PlanRunner(paths, config, _no_profile, emit).run(plan)
+    info = await PlanRunner(paths, config, no_profile, emit).run(plan)
     return find_run(paths, info.id)
 
 
@@ -147,7 +148,3 @@ def summarize(comparison: RunComparison, before: Profile, after: Profile, ran: s
         "Whether the change is faster cannot be told from one start of each, because one start of a server is faster "
         f"than the next: {figures}. {change_tells(before, after, min(row.first, row.second))}"
     )
-
-
-def _no_profile(name: str) -> Profile:
-    raise UsageError(f"A trial measures a running server, not the profile {name}.")

@@ -11,5 +11,4 @@ terminal.py      both, sanitized
 operations.py    runs the Supervisor for a verb: progress, outcome, download of the model
 chat_turn.py     one chat turn from a prompt to its exit code
 chat_output.py   chats as text: the events of a turn, and stored chats
-chat_program.py  `gpubox chat run FILE`
 """

@@ -8,7 +8,7 @@ replaced_flags.py   flags that were removed, or that only forks have
 build.py            makes llama-server from source
 build_recipe.py     backend, arguments and missing tools of a build
 build_output.py     progress and failures in what a build prints (pure)
-built.py            the folders of built engines
+built.py            the folders of built engines; sets the default engine
 embedded_server.py  the embedded engine: llama.cpp's server from the xllamacpp wheel
 embedded_flags.py   llama-server's flags -> its parameters, and how their texts are read
 embedded_plain.txt  the flags among them that set one attribute

@@ -1,4 +1,7 @@
-"""The engines that gpubox built: a folder each below ``Paths.built_engines``. Their names, and how they are removed."""
+"""The engines that gpubox built: a folder each below ``Paths.built_engines``. Their names, and how they are removed.
+
+Also makes an engine the default: one line of config.toml changes; comments, order and other lines stay byte for byte.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ from gpubox.engines.find import EMBEDDED, PATH_ENGINE, find_engines
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.hardware.process import find_by_marker, processes_running
 from gpubox.paths import Paths
-from gpubox.storage import held_lock, is_locked
+from gpubox.storage import held_lock, is_locked, write_atomically
+from gpubox.toml_table import read_toml_text
 
 BUILDING = ".building-"
 """Begins the name of a folder in which an engine is being built, or was when gpubox was killed."""
@@ -103,3 +107,30 @@ def kill_build(work: Path) -> None:
 def engines_lock(paths: Paths) -> AbstractContextManager[int]:
     """Held while folders of engines appear or go. Raises GpuboxError if another gpubox holds it long."""
     return held_lock(paths.state / "engines.lock", "Another gpubox is changing the engines.", attempts=_LOCK_ATTEMPTS)
+
+
+def set_default_engine(paths: Paths, name: str) -> Path:
+    """Sets ``default-engine`` in config.toml, which is made if there is none. Returns the file.
+
+    Raises UsageError if the file cannot be read or is not TOML, GpuboxError if it cannot be written.
+    """
+    path = paths.config_file
+    try:
+        with held_lock(paths.state / "config.lock", "Another gpubox is changing config.toml."):
+            after = changed_text(path, read_toml_text(path) if path.exists() else "", name)
+            write_atomically(path, after.encode())
+    except OSError as error:
+        raise GpuboxError(
+            f"{path} cannot be written: {error.strerror}.", f'Write it yourself: default-engine = "{name}"'
+        ) from None
+    return path
+
+
+def changed_text(path: Path, text: str, name: str) -> str:
+    """``text`` with the default engine ``name``. Raises UsageError if that would change anything else."""
+    from gpubox.toml_edit import change_toml
+
+    try:
+        return change_toml(text, {("default-engine",): name}, f'Write it yourself: default-engine = "{name}"')
+    except UsageError as error:
+        raise UsageError(f"{path}: {error.message}", error.hint) from None

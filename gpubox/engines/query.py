@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import re
 import signal
 import subprocess
@@ -19,6 +17,7 @@ from gpubox.config import Config
 from gpubox.engines.capabilities import Capabilities, EngineOption, parse_help
 from gpubox.engines.find import Engine, check_runnable, choose_engine
 from gpubox.errors import GpuboxError
+from gpubox.hardware.process import kill_group
 from gpubox.paths import Paths
 from gpubox.storage import file_stamp, read_cache, write_cache
 
@@ -67,8 +66,7 @@ def run_engine(
         try:
             out, err = process.communicate(timeout=timeout)
         except BaseException as error:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_group(process.pid)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
             raise GpuboxError(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpubox.config import load_config
-from gpubox.config_edit import changed_text, set_default_engine
+from gpubox.engines.built import changed_text, set_default_engine
 from gpubox.errors import GpuboxError, UsageError
 from gpubox.paths import Paths
 

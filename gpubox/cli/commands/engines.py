@@ -160,7 +160,7 @@ def use_command(context: Context, name: str, as_json: bool) -> int:
 
     Writes default-engine into config.toml; comments stay. A running server keeps its engine until the next switch.
     """
-    from gpubox.config_edit import set_default_engine
+    from gpubox.engines.built import set_default_engine
     from gpubox.engines.find import choose_engine
 
     engine = choose_engine(context.config, name)
