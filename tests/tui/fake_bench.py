@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
 
 from gpubox.bench.kinds.sweep.sweep import grid_targets, parse_axis, with_own_flags
 from gpubox.bench.kinds.tune.live import tune_progress
@@ -139,9 +138,6 @@ class BenchServices(FakeServices):
         super().__init__()
         self.bench = FakeBench(paths)
         self.shop = WorkshopService(paths, Config, self.run_operation)
-
-    def clock(self) -> datetime:
-        return datetime(2026, 11, 22, 13, 2)
 
     def workshop_service(self) -> WorkshopService:
         return self.shop

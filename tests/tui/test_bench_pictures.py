@@ -31,7 +31,7 @@ SPEEDS = {"at_work": 50.1, "tune": 76.3}
 
 
 class Today(datetime):
-    """The clock of BenchServices."""
+    """The moment of the pictures."""
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> Today:
@@ -68,6 +68,7 @@ async def test_picture(
             speed_run(box, "qwen36-mtp-16gb", tg=60.0, seed=20 + seed, argv=after, at=f"2026-11-22T12:{seed - 10}5:00Z")
         runs = 14
     services = BenchServices(box)
+    monkeypatch.setattr(services, "clock", Today.now)
     if scene in SPEEDS:
         services.status = BUSY
         services.extra_readings = {"throughput": replace(ANSWERING, tg_tokens_per_second=SPEEDS[scene])}
